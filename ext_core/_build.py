@@ -1,0 +1,37 @@
+"""How ext_core is compiled. Named by pyproject.toml; never imported at run time.
+
+EXT_CORE_CHECKED=1 compiles with bounds checks, EXT_CORE_ANNOTATE=1 writes Cython's annotated HTML.
+Changing a switch alone rebuilds nothing (file dates decide): remove build/ first.
+"""
+
+import os
+
+from Cython.Build import cythonize
+from setuptools import Extension
+from setuptools.command.build_ext import build_ext as _build_ext
+
+CHECKED = os.environ.get("EXT_CORE_CHECKED", "0") != "0"
+SHARED = "ext_core._cyutility"  # one copy of Cython's memoryview code for all modules
+
+
+class build_ext(_build_ext):
+    """setuptools' build_ext, with the directives of every kernel in one place."""
+
+    def finalize_options(self) -> None:
+        if not any(e.name == SHARED for e in self.distribution.ext_modules):  # may run twice
+            for extension in self.distribution.ext_modules:
+                extension.extra_compile_args = ["-O3", "-Wall"]
+            self.distribution.ext_modules[:] = cythonize(
+                [*self.distribution.ext_modules, Extension(SHARED, ["ext_core/_cyutility.c"])],
+                shared_utility_qualified_name=SHARED,
+                build_dir="build/cython",
+                annotate=bool(os.environ.get("EXT_CORE_ANNOTATE")),
+                compiler_directives={
+                    "language_level": 3,
+                    "boundscheck": CHECKED,
+                    "initializedcheck": CHECKED,
+                    "wraparound": False,
+                    "cdivision": not CHECKED,
+                },
+            )
+        super().finalize_options()

@@ -1,0 +1,5 @@
+"""`gpu-extender` and `python -m extender`."""
+
+
+def main() -> int:
+    raise SystemExit("not yet")
