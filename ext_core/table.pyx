@@ -1,1 +1,256 @@
-"""See the module of the same name in docs/architecture.md."""
+"""Packed tables: one column per fact, one row per node or pod.
+
+`extender.cluster` is the only writer. Rows are handed out by the writer and reused after `clear`; a column's values of
+a cleared row are zero. Amounts are exact integers: milli-CPU, bytes, pod slots, whole GPUs.
+"""
+
+from array import array
+
+from cython cimport view
+
+from ext_core.ints cimport amount_t, mask_t, row_t, int32_t, int64_t, uint8_t
+
+
+cdef object _column(str kind, Py_ssize_t length, old, Py_ssize_t kept):
+    """A zeroed array of `length`, its first `kept` items copied from `old`."""
+    made = array(kind, bytes(length * array(kind).itemsize))
+    if old is not None and kept:
+        made[:kept] = array(kind, bytes(memoryview(old).cast("B")[: kept * made.itemsize]))
+    return made
+
+
+cdef amount_t[:, ::1] _matrix(int resources, int rows, amount_t[:, ::1] old, int kept):
+    cdef amount_t[:, ::1] made = view.array((resources, rows), sizeof(amount_t), "q")
+    cdef int r, i
+    for r in range(resources):
+        for i in range(rows):
+            made[r, i] = old[r, i] if i < kept else 0
+    return made
+
+
+cdef class NodeTable:
+    """Columns over nodes. `resources`: 3 (CPU, memory, pod slots) + the number of GPU resource names."""
+
+    def __cinit__(self, int resources):
+        if resources < FIRST_GPU:
+            raise ValueError("a NodeTable has at least CPU, memory and pod slots")
+        self.resources = resources
+        self.height = 0
+        self.capacity = 0
+        self.owned = {}
+        self.touched = []
+        self.grow(64)
+
+    cdef int grow(self, int rows) except -1:
+        cdef int kept = self.height
+        self.alloc = _matrix(self.resources, rows, self.alloc, kept)
+        self.used = _matrix(self.resources, rows, self.used, kept)
+        self.claim = _matrix(self.resources, rows, self.claim, kept)
+        old = self.owned
+        new = {name: _column(kind, rows, old.get(name), kept) for name, kind in (
+            ("tentative", "q"), ("gpu", "i"), ("shape", "i"), ("healthy", "I"), ("sure", "I"), ("likely", "I"),
+            ("wanted", "I"), ("unknown", "i"), ("pending", "i"), ("order", "i"), ("flags", "B"))}
+        self.tentative = new["tentative"]
+        self.gpu = new["gpu"]
+        self.shape = new["shape"]
+        self.healthy = new["healthy"]
+        self.sure = new["sure"]
+        self.likely = new["likely"]
+        self.wanted = new["wanted"]
+        self.unknown = new["unknown"]
+        self.pending = new["pending"]
+        self.order = new["order"]
+        self.flags = new["flags"]
+        self.owned = new
+        self.capacity = rows
+        return 0
+
+    def add(self, int row):
+        """Make `row` usable (rows come in any order, below twice the current height)."""
+        if row < 0:
+            raise ValueError("negative row")
+        if row >= self.capacity:
+            self.grow(max(row + 1, self.capacity * 2))
+        if row >= self.height:
+            self.height = row + 1
+        self.clear(row)
+
+    def clear(self, int row):
+        """Zero a row: a node without anything, which nothing fits on."""
+        self._check(row)
+        cdef int r
+        for r in range(self.resources):
+            self.alloc[r, row] = 0
+            self.used[r, row] = 0
+            self.claim[r, row] = 0
+        self.tentative[row] = 0
+        self.gpu[row] = -1
+        self.shape[row] = 0
+        self.healthy[row] = self.sure[row] = self.likely[row] = self.wanted[row] = 0
+        self.unknown[row] = self.pending[row] = 0
+        self.flags[row] = 0
+
+    def _check(self, int row):
+        if row < 0 or row >= self.height:
+            raise IndexError(f"row {row} of {self.height}")
+
+    def set_node(self, int row, tuple alloc, int gpu, int shape, unsigned int healthy, int flags):
+        """What the Node object says. `alloc`: R amounts; `gpu`: resource index or -1; `healthy`: mask."""
+        self._check(row)
+        if len(alloc) != self.resources or not -1 <= gpu < self.resources:
+            raise ValueError("set_node: amounts or resource index do not fit the table")
+        cdef int r
+        for r in range(self.resources):
+            self.alloc[r, row] = alloc[r]
+        self.gpu[row] = gpu
+        self.shape[row] = shape
+        self.healthy[row] = healthy
+        self.flags[row] = flags
+
+    def set_held(self, int row, tuple used, unsigned int sure, unsigned int likely, int unknown, int pending):
+        """What the node's pods hold. `used`: R amounts; masks and counts as in the columns."""
+        self._check(row)
+        if len(used) != self.resources:
+            raise ValueError("set_held: amounts do not fit the table")
+        cdef int r
+        for r in range(self.resources):
+            self.used[r, row] = used[r]
+        self.sure[row] = sure
+        self.likely[row] = likely
+        self.unknown[row] = unknown
+        self.pending[row] = pending
+
+    def set_order(self, list rows):
+        """`rows`: all rows in use, in the order of their nodes' names."""
+        cdef int rank, row
+        for rank, row in enumerate(rows):
+            self._check(row)
+            self.order[row] = rank
+
+    def add_claim(self, int row, tuple amounts, unsigned int wanted, bint tentative):
+        """Count `amounts` (R) as taken on `row` until `drop_claims`."""
+        self._check(row)
+        cdef int r
+        self.touched.append(row)
+        for r in range(self.resources):
+            self.claim[r, row] += amounts[r]
+        if tentative and self.gpu[row] >= 0:
+            self.tentative[row] += amounts[self.gpu[row]]
+        self.wanted[row] |= wanted
+
+    def drop_claims(self):
+        cdef int r, row
+        for row in self.touched:
+            for r in range(self.resources):
+                self.claim[r, row] = 0
+            self.tentative[row] = 0
+            self.wanted[row] = 0
+        self.touched.clear()
+
+    def node(self, int row):
+        """One row as a dict, for people and tests."""
+        self._check(row)
+        cdef int r
+        return {
+            "alloc": tuple([self.alloc[r, row] for r in range(self.resources)]),
+            "used": tuple([self.used[r, row] for r in range(self.resources)]),
+            "claim": tuple([self.claim[r, row] for r in range(self.resources)]),
+            "tentative": self.tentative[row], "gpu": self.gpu[row], "shape": self.shape[row],
+            "healthy": self.healthy[row], "sure": self.sure[row], "likely": self.likely[row],
+            "wanted": self.wanted[row], "unknown": self.unknown[row], "pending": self.pending[row],
+            "order": self.order[row], "flags": self.flags[row],
+        }
+
+
+cdef class PodTable:
+    """Columns over the pods that are bound to a node and hold something there."""
+
+    def __cinit__(self, int resources):
+        self.resources = resources
+        self.height = 0
+        self.owned = {}
+        self.head_capacity = 0
+        self.grow(64)
+        self.grow_heads(64)
+
+    cdef int grow(self, int pods) except -1:
+        cdef int kept = self.height
+        self.amounts = _matrix(self.resources, pods, self.amounts, kept)
+        old = self.owned
+        new = {name: _column(kind, pods, old.get(name), kept) for name, kind in (
+            ("priority", "i"), ("node", "i"), ("mask", "I"), ("unsure", "i"), ("flags", "B"), ("next", "i"),
+            ("prev", "i"))}
+        self.priority = new["priority"]
+        self.node = new["node"]
+        self.mask = new["mask"]
+        self.unsure = new["unsure"]
+        self.flags = new["flags"]
+        self.next = new["next"]
+        self.prev = new["prev"]
+        new["head"] = old.get("head")
+        self.owned = new
+        self.capacity = pods
+        return 0
+
+    cdef int grow_heads(self, int nodes) except -1:
+        cdef int kept = self.head_capacity, i
+        self.owned["head"] = _column("i", nodes, self.owned.get("head"), kept)
+        self.head = self.owned["head"]
+        for i in range(kept, nodes):
+            self.head[i] = -1
+        self.head_capacity = nodes
+        return 0
+
+    def put(self, int pod, int node, int priority, tuple amounts, unsigned int mask, int unsure, int flags):
+        """Write pod row `pod` (new or known). `node` >= 0; `amounts`: R."""
+        if pod < 0 or node < 0 or len(amounts) != self.resources:
+            raise ValueError("put: bad row, node or amounts")
+        if pod >= self.capacity:
+            self.grow(max(pod + 1, self.capacity * 2))
+        if node >= self.head_capacity:
+            self.grow_heads(max(node + 1, self.head_capacity * 2))
+        while self.height <= pod:
+            self.node[self.height] = -1
+            self.height += 1
+        if self.node[pod] != node:
+            self._unlink(pod)
+            self.node[pod] = node
+            self.prev[pod] = -1
+            self.next[pod] = self.head[node]
+            if self.head[node] >= 0:
+                self.prev[self.head[node]] = pod
+            self.head[node] = pod
+        self.priority[pod] = priority
+        cdef int r
+        for r in range(self.resources):
+            self.amounts[r, pod] = amounts[r]
+        self.mask[pod] = mask
+        self.unsure[pod] = unsure
+        self.flags[pod] = flags
+
+    def _unlink(self, int pod):
+        cdef row_t node = self.node[pod]
+        if node < 0:
+            return
+        if self.prev[pod] >= 0:
+            self.next[self.prev[pod]] = self.next[pod]
+        else:
+            self.head[node] = self.next[pod]
+        if self.next[pod] >= 0:
+            self.prev[self.next[pod]] = self.prev[pod]
+        self.node[pod] = -1
+
+    def drop(self, int pod):
+        """Take a pod off its node; its row may be used again."""
+        if 0 <= pod < self.height:
+            self._unlink(pod)
+
+    def on(self, int node):
+        """The pod rows of a node, ascending."""
+        found = []
+        if 0 <= node < self.head_capacity:
+            pod = self.head[node]
+            while pod >= 0:
+                found.append(pod)
+                pod = self.next[pod]
+        return sorted(found)

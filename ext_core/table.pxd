@@ -1,0 +1,61 @@
+from ext_core.ints cimport amount_t, mask_t, row_t, int32_t, int64_t, uint8_t
+
+cdef enum:
+    CPU = 0        # milli-CPU
+    MEMORY = 1     # bytes
+    SLOTS = 2      # pod slots
+    FIRST_GPU = 3  # the first GPU resource; the others follow in the order of the settings
+
+cdef enum:
+    DRA = 1           # flags of a node: a DeviceClass may serve the GPU resource here
+    CAPACITY = 2      # the node's capacity names GPUs (even while allocatable is 0)
+    SCHEDULABLE = 4   # not cordoned
+
+cdef enum:
+    TERMINATING = 1   # flags of a pod: deletionTimestamp is set
+    SPARED = 2        # never a victim (DaemonSet, static and mirror pods)
+
+
+cdef class NodeTable:
+    cdef readonly int resources     # R, number of rows of `alloc`
+    cdef readonly int height        # rows handed out so far; every row is < height
+    cdef int capacity
+    cdef object owned               # keeps the memory of the views below alive
+    cdef amount_t[:, ::1] alloc     # [R, row] allocatable
+    cdef amount_t[:, ::1] used      # [R, row] requested by the pods that are bound to the node
+    cdef amount_t[:, ::1] claim     # [R, row] wanted by pods in flight and nominated pods; set for one decision
+    cdef amount_t[::1] tentative    # [row] that part of claim of the node's GPUs that belongs to pods in flight
+    cdef int32_t[::1] gpu           # [row] resource index of the node's GPUs; -1 = none
+    cdef int32_t[::1] shape         # [row] link shape of the GPUs; 0 = unknown
+    cdef mask_t[::1] healthy        # [row] GPUs that exist and are healthy
+    cdef mask_t[::1] sure           # [row] GPUs that are known to be held
+    cdef mask_t[::1] likely         # [row] GPUs that are probably held (planned, predicted)
+    cdef mask_t[::1] wanted         # [row] GPUs that claims will probably take; set for one decision
+    cdef int32_t[::1] unknown       # [row] GPUs held at positions that nobody knows
+    cdef int32_t[::1] pending       # [row] part of likely + unknown that an admission under way will make known
+    cdef int32_t[::1] order         # [row] rank of the node's name; the last tie-break
+    cdef uint8_t[::1] flags         # [row] DRA | CAPACITY | SCHEDULABLE
+    cdef list touched               # rows whose claim is not 0
+
+    cdef int grow(self, int rows) except -1
+    cdef inline amount_t free_count(self, int resource, row_t row) noexcept nogil:
+        return self.alloc[resource, row] - self.used[resource, row] - self.claim[resource, row]
+
+
+cdef class PodTable:
+    cdef readonly int resources
+    cdef readonly int height
+    cdef int capacity
+    cdef object owned
+    cdef amount_t[:, ::1] amounts   # [R, pod] what the pod holds
+    cdef int32_t[::1] priority
+    cdef row_t[::1] node            # [pod] row of its node; -1 = none, or the pod row is free
+    cdef mask_t[::1] mask           # [pod] GPU positions that it surely holds
+    cdef int32_t[::1] unsure        # [pod] GPUs that it holds at positions that are not certain
+    cdef uint8_t[::1] flags         # TERMINATING | SPARED
+    cdef row_t[::1] next, prev      # the chain of a node's pods
+    cdef row_t[::1] head            # [node row] first pod of the chain; -1 = none
+    cdef int head_capacity
+
+    cdef int grow(self, int pods) except -1
+    cdef int grow_heads(self, int nodes) except -1

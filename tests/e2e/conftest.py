@@ -1,0 +1,157 @@
+"""Fixtures around the real control plane; one control plane serves the whole test session."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e import builders, cleaning
+from tests.e2e.api import Api
+from tests.e2e.build import ControlPlaneUnavailable, build
+from tests.e2e.cluster import ControlPlane, Scheduler
+from tests.e2e.extender_process import ExtenderProcess
+from tests.e2e.kubelet import SimulatedKubelets
+
+HERE = Path(__file__).parent
+UNAVAILABLE = pytest.StashKey[str]()
+CONTROL_PLANE = pytest.StashKey[ControlPlane]()
+EXTENDERS = pytest.StashKey[list[ExtenderProcess]]()
+
+SchedulerFactory = Callable[..., Scheduler]
+ExtenderFactory = Callable[..., ExtenderProcess]
+KubeletsFactory = Callable[..., SimulatedKubelets]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything in this folder carries the mark e2e."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.e2e)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """A failed test shows the end of each log, and the logs are kept."""
+    report: Any = yield
+    control_plane = item.config.stash.get(CONTROL_PLANE, None)
+    if report.failed and control_plane is not None and HERE in item.path.parents:
+        control_plane.keep_logs = True
+        report.sections.append(("control plane", f"logs: {control_plane.logs}"))
+        for component in control_plane.components()[2:]:
+            report.sections.append((component.name, component.tail(15)))
+        for process in item.stash.get(EXTENDERS, []):
+            report.sections.append((process.log.name, process.tail(15)))
+    return report  # type: ignore[no-any-return]
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """After pytest's own last line: a green run without these tests must not look like one with them."""
+    if reason := config.stash.get(UNAVAILABLE, None):
+        print(f"\ne2e tests were SKIPPED, no control plane: {reason}")
+
+
+@pytest.fixture(scope="session")
+def binaries(request: pytest.FixtureRequest) -> Path:
+    """The control plane's programs. Without Go: skipped, but a failure when ``CI`` is set."""
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+
+    def say(line: str) -> None:
+        with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
+            print(f"\n{line}", end="", flush=True)
+
+    try:
+        return build(say)
+    except ControlPlaneUnavailable as reason:
+        if os.environ.get("CI"):
+            pytest.fail(f"no control plane: {reason}")
+        request.config.stash[UNAVAILABLE] = str(reason)
+        pytest.skip(f"no control plane: {reason}")
+
+
+@pytest.fixture(scope="session")
+def control_plane(binaries: Path, request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+    """etcd, API server and controller manager; schedulers come from ``scheduler``."""
+    with ControlPlane(binaries) as running:
+        request.config.stash[CONTROL_PLANE] = running
+        yield running
+        if running.keep_logs:
+            print(f"logs of the control plane: {running.logs}")
+    del request.config.stash[CONTROL_PLANE]
+
+
+@pytest.fixture
+def api(control_plane: ControlPlane) -> Iterator[Api]:
+    """The administrator's client, on a cluster that is empty before and after the test.
+
+    Request it (or a fixture below) before anything else that writes: what was started later is ended
+    earlier, so that nobody answers to the cleaning.
+    """
+    yield control_plane.api
+    if not control_plane.apiserver.running:
+        control_plane.start_apiserver()
+    cleaning.clean(control_plane.api)
+
+
+@pytest.fixture
+def namespace(api: Api) -> str:
+    """A namespace that no test before has used."""
+    made = api.create({**builders.namespace(""), "metadata": {"generateName": "e2e-"}})
+    return str(made["metadata"]["name"])
+
+
+@pytest.fixture
+def kubelets(api: Api) -> Iterator[KubeletsFactory]:
+    """``kubelets(**options)`` starts simulated kubelets; usually once in a test."""
+    with contextlib.ExitStack() as stack:
+        yield lambda **options: stack.enter_context(SimulatedKubelets(api, **options))
+
+
+@pytest.fixture
+def scheduler(control_plane: ControlPlane, api: Api) -> Iterator[SchedulerFactory]:
+    """``scheduler(config, verbosity=2)`` starts a kube-scheduler; all are killed after the test."""
+    started: list[Scheduler] = []
+
+    def start(config: Mapping[str, Any] | None = None, **options: Any) -> Scheduler:
+        started.append(control_plane.start_scheduler(config or {}, **options))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        control_plane.forget_scheduler(process)
+
+
+@pytest.fixture
+def extender_process(
+    control_plane: ControlPlane, api: Api, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[ExtenderFactory]:
+    """``extender_process(config, kubeconfig=None, arguments=())`` starts the product, ready to be asked."""
+    started = request.node.stash.setdefault(EXTENDERS, [])
+
+    def start(
+        config: Mapping[str, Any] | str = "",
+        *,
+        kubeconfig: Path | None = None,
+        arguments: Sequence[str] = (),
+    ) -> ExtenderProcess:
+        process = ExtenderProcess(
+            tmp_path,
+            control_plane.logs,
+            kubeconfig or control_plane.kubeconfig(),
+            control_plane.reaper,
+            config=config,
+            arguments=arguments,
+            number=len(list(control_plane.logs.glob("extender-*.log"))),
+        )
+        started.append(process)
+        process.start()
+        return process
+
+    yield start
+    for process in started:
+        process.kill()

@@ -1,0 +1,93 @@
+"""The product as its users run it: a process of its own, told by a file and a kubeconfig."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.e2e.process import Component, Reaper, free_port
+
+GPU = "nvidia.com/gpu"
+
+
+class ExtenderProcess(Component):
+    """``<python> -m extender serve``; the port stays the same over restarts."""
+
+    def __init__(
+        self,
+        folder: Path,
+        logs: Path,
+        kubeconfig: Path,
+        reaper: Reaper,
+        *,
+        config: Mapping[str, Any] | str = "",
+        arguments: Sequence[str] = (),
+        number: int = 0,
+    ) -> None:
+        """``config`` is the text of the settings file, or a mapping that is written as JSON (and so YAML)."""
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        file = folder / f"extender-{number}.yaml"
+        file.write_text(config if isinstance(config, str) else json.dumps(config, indent=1))
+        super().__init__(
+            "extender",
+            [
+                sys.executable,
+                "-m",
+                "extender",
+                "serve",
+                f"--config={file}",
+                f"--kubeconfig={kubeconfig}",
+                f"--port={self.port}",
+                *arguments,
+            ],
+            logs / f"extender-{number}.log",
+            reaper,
+            env={"NO_PROXY": "127.0.0.1,localhost"},
+        )
+
+    def start(self) -> None:
+        """Starts it and waits for /readyz."""
+        super().start()
+        self.wait_ready()
+
+    def restart(self) -> None:
+        """SIGKILL and a fresh start on the same port."""
+        self.kill()
+        self.start()
+
+    def wait_ready(self, timeout: float = 30) -> None:
+        """Waits until /readyz answers 200; seconds."""
+        deadline = time.monotonic() + timeout
+        with httpx.Client(trust_env=False, timeout=5) as http:
+            while time.monotonic() < deadline:
+                self.alive_or_raise()
+                with contextlib.suppress(httpx.HTTPError):
+                    if http.get(f"{self.url}/readyz").status_code == 200:
+                        return
+                time.sleep(0.05)
+        raise TimeoutError(f"the extender is not ready after {timeout} s:\n{self.tail()}")
+
+
+def extender_entry(url: str, **changes: Any) -> dict[str, Any]:
+    """The ``extenders`` entry of a KubeSchedulerConfiguration that the product recommends for itself."""
+    return {
+        "urlPrefix": f"{url}/v1",
+        "filterVerb": "filter",
+        "prioritizeVerb": "prioritize",
+        "preemptVerb": "preempt",
+        "bindVerb": "bind",
+        "weight": 12,
+        "nodeCacheCapable": True,
+        "ignorable": False,
+        "httpTimeout": "5s",
+        "managedResources": [{"name": GPU, "ignoredByScheduler": False}],
+        **changes,
+    }
