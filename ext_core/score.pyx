@@ -196,3 +196,15 @@ def points(const score_t[::1] ranked):
                 level -= 1
             out[i] = level
     return made
+
+
+def bury(NodeTable nodes, const row_t[::1] rows, int resource, score_t[::1] total):
+    """Below all others: nodes that offer no such GPU themselves (a DeviceClass may serve the pod there)."""
+    _check(nodes, rows, total)
+    if not 0 <= resource < nodes.resources:
+        raise ValueError("no such resource index")
+    cdef Py_ssize_t i
+    with nogil:
+        for i in range(rows.shape[0]):
+            if nodes.alloc[resource, rows[i]] == 0:
+                total[i] = -1.0
