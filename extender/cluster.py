@@ -18,10 +18,11 @@ from ext_core.links import LinkShapes
 from ext_core.scan import NameIndex
 from ext_core.table import NodeTable, PodTable
 from extender import ledger
+from extender.events import Event
 from extender.contracts import Tables
+from extender.progress import restart_seconds, saved_ms
 from extender.records import (
     DeviceClassRecord,
-    Event,
     NodeRecord,
     PdbRecord,
     PodRecord,
@@ -264,7 +265,7 @@ class Cluster:
 
     def gpu_resource(self, node: NodeRecord) -> str | None:
         """The GPU resource whose devices the node's graph describes: the first that it offers."""
-        for offered in (node.gpus, node.capacity_gpus):
+        for offered in (node.gpus, node.gpu_capacity):
             for name in self.resources[3:]:
                 if offered.get(name, 0) > 0:
                     return name
@@ -277,7 +278,7 @@ class Cluster:
             flags |= DRA
         shape = healthy = 0
         if resource is not None:
-            count = max(node.gpus.get(resource, 0), node.capacity_gpus.get(resource, 0))
+            count = max(node.gpus.get(resource, 0), node.gpu_capacity.get(resource, 0))
             topology = resolve(node.annotations, node.labels, count)
             self.topologies[node.name] = topology
             flags |= CAPACITY
@@ -294,7 +295,7 @@ class Cluster:
         if resource is not None and not node.unschedulable:
             self._counted.add(node.name)
             self.schedulable_gpu_nodes += 1
-        alloc = (node.cpu_milli, node.memory, node.slots, *(node.gpus.get(name, 0) for name in self.resources[3:]))
+        alloc = (node.cpu_milli, node.memory, node.pods, *(node.gpus.get(name, 0) for name in self.resources[3:]))
         gpu = self.resources.index(resource) if resource is not None else -1
         self.tables.nodes.set_node(self.index.get(node.name), alloc, gpu, shape, healthy, flags)
 
@@ -344,8 +345,8 @@ class Cluster:
                 holding.unsure if holding else 0,
                 flags,
                 start=int((pod.start or pod.created or 0.0) * 1000),
-                saved=int((pod.checkpoint or 0.0) * 1000),
-                restart=pod.restart_seconds,
+                saved=saved_ms(pod),
+                restart=restart_seconds(pod),
                 grace=pod.grace_seconds,
             )
         self.tables.nodes.set_held(row, tuple(used), read.sure, read.likely, read.unknown, read.pending)

@@ -14,7 +14,6 @@ def read(pod: PodRecord, cluster: Cluster) -> PodRequest:
     """An unknown value of the links annotation counts as `required`: what was meant is not guessed away."""
     amounts = cluster.amounts(pod)
     links = pod.annotations.get(LINKS, "preferred").strip().lower()
-    wants = pod.wants
     return PodRequest(
         uid=pod.uid,
         namespace=pod.namespace,
@@ -26,8 +25,8 @@ def read(pod: PodRecord, cluster: Cluster) -> PodRequest:
         containers=sum(1 for _, name, count in pod.gpu_containers if count > 0 and name in cluster.gpu_names),
         links=links if links in MODES else "required",
         nominated=pod.nominated_node,
-        wants_all=wants.preferred_affinity or wants.soft_spread,
+        wants_all=pod.preferred_affinity or pod.soft_spread,
         exchangeable=not (
-            wants.host_ports or wants.volumes or wants.claims or wants.required_affinity or wants.hard_spread
+            pod.host_ports or pod.volumes or pod.claims or pod.required_affinity or pod.hard_spread
         ),
     )

@@ -58,16 +58,16 @@ def _null(body: bytes, span: tuple[int, int] | None) -> bool:
     return span is None or body[span[0] : span[1]] == b"null"
 
 
-def _pod(body: bytes, keys: dict[str, tuple[int, int]], gpu_names: Collection[str]) -> PodRecord:
+def _pod(body: bytes, keys: dict[str, tuple[int, int]], gpu_names: frozenset[str]) -> PodRecord:
     span = keys.get("Pod")
     if span is None or _null(body, span):
-        raise BadRequest("Pod", "the request names no Pod")
+        raise BadRequest("the request names no Pod", path="Pod")
     try:
         pod = records.pod(body[span[0] : span[1]], gpu_names)
     except records.RecordError as error:
-        raise BadRequest(f"Pod.{error.path}".rstrip("."), error.message) from error
+        raise BadRequest(error.message, path=f"Pod.{error.path}".rstrip(".")) from error
     if not pod.uid:
-        raise BadRequest("Pod.metadata.uid", "the pod has no uid")
+        raise BadRequest("the pod has no uid", path="Pod.metadata.uid")
     return pod
 
 
@@ -75,10 +75,10 @@ def _split(body: bytes) -> dict[str, tuple[int, int]]:
     try:
         return scan.split(body)
     except scan.ScanError as error:
-        raise BadRequest("", f"malformed JSON: {error}") from error
+        raise BadRequest(f"malformed JSON: {error}", path="") from error
 
 
-def read_args(body: bytes, index: scan.NameIndex, gpu_names: Collection[str], most: int) -> Args:
+def read_args(body: bytes, index: scan.NameIndex, gpu_names: frozenset[str], most: int) -> Args:
     """Parse a filter or prioritize request. At most `most` candidates."""
     keys = _split(body)
     pod = _pod(body, keys, gpu_names)
@@ -100,13 +100,13 @@ def read_args(body: bytes, index: scan.NameIndex, gpu_names: Collection[str], mo
                     unknown.append((i, name))
             return Args(pod, rows, unknown, body, None, items)
     except scan.ScanError as error:
-        raise BadRequest("NodeNames" if nodes is None or _null(body, nodes) else "Nodes", str(error)) from error
-    raise BadRequest("NodeNames", "both NodeNames and Nodes are missing")
+        raise BadRequest(str(error), path="NodeNames" if nodes is None or _null(body, nodes) else "Nodes") from error
+    raise BadRequest("both NodeNames and Nodes are missing", path="NodeNames")
 
 
 def _bounded(count: int, most: int, path: str) -> None:
     if count > most:
-        raise BadRequest(path, f"{count} candidates, the limit is {most} (settings: limits.names)")
+        raise BadRequest(f"{count} candidates, the limit is {most} (settings: limits.names)", path=path)
 
 
 def untouched(args: Args) -> bytes:
@@ -136,7 +136,7 @@ def flat_priorities(args: Args) -> bytes:
     return orjson.dumps([{"Host": name, "Score": 0} for name in names])
 
 
-def read_preemption(body: bytes, gpu_names: Collection[str]) -> Preemption:
+def read_preemption(body: bytes, gpu_names: frozenset[str]) -> Preemption:
     keys = _split(body)
     pod = _pod(body, keys, gpu_names)
     meta, full = keys.get("NodeNameToMetaVictims"), keys.get("NodeNameToVictims")
@@ -149,19 +149,19 @@ def read_preemption(body: bytes, gpu_names: Collection[str]) -> Preemption:
     try:
         raw = orjson.loads(body[span[0] : span[1]])
     except orjson.JSONDecodeError as error:
-        raise BadRequest(path, f"malformed JSON: {error}") from error
+        raise BadRequest(f"malformed JSON: {error}", path=path) from error
     if not isinstance(raw, dict):
-        raise BadRequest(path, "not an object")
+        raise BadRequest("not an object", path=path)
     offered: dict[str, Offered] = {}
     for node, victims in raw.items():
         if victims is None:
             continue
         if not isinstance(victims, dict):
-            raise BadRequest(f"{path}[{node!r}]", "not an object")
+            raise BadRequest("not an object", path=f"{path}[{node!r}]")
         pods = victims.get("Pods") or []
         violations = victims.get("NumPDBViolations") or 0
         if not isinstance(pods, list) or not isinstance(violations, int):
-            raise BadRequest(f"{path}[{node!r}]", "Pods is not a list, or NumPDBViolations not an integer")
+            raise BadRequest("Pods is not a list, or NumPDBViolations not an integer", path=f"{path}[{node!r}]")
         offered[node] = Offered(tuple(uid_of(pod, f"{path}[{node!r}].Pods") for pod in pods), violations)
     return Preemption(pod, offered)
 
@@ -169,7 +169,7 @@ def read_preemption(body: bytes, gpu_names: Collection[str]) -> Preemption:
 def _meta_uid(pod: Any, path: str) -> str:
     uid = pod.get("UID") if isinstance(pod, dict) else None
     if not isinstance(uid, str):
-        raise BadRequest(path, "a victim without UID")
+        raise BadRequest("a victim without UID", path=path)
     return uid
 
 
@@ -177,7 +177,7 @@ def _full_uid(pod: Any, path: str) -> str:
     metadata = pod.get("metadata") if isinstance(pod, dict) else None
     uid = metadata.get("uid") if isinstance(metadata, dict) else None
     if not isinstance(uid, str):
-        raise BadRequest(path, "a victim without metadata.uid")
+        raise BadRequest("a victim without metadata.uid", path=path)
     return uid
 
 
@@ -206,13 +206,13 @@ def read_binding(body: bytes) -> Binding:
     try:
         raw = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise BadRequest("", f"malformed JSON: {error}") from error
+        raise BadRequest(f"malformed JSON: {error}", path="") from error
     if not isinstance(raw, dict):
-        raise BadRequest("", "not an object")
+        raise BadRequest("not an object", path="")
     values = [raw.get(key) for key in ("PodNamespace", "PodName", "PodUID", "Node")]
     for key, value in zip(("PodNamespace", "PodName", "PodUID", "Node"), values, strict=True):
         if not isinstance(value, str) or not value:
-            raise BadRequest(key, "missing, or not a string")
+            raise BadRequest("missing, or not a string", path=key)
     namespace, name, uid, node = values
     return Binding(str(namespace), str(name), str(uid), str(node))
 
