@@ -10,6 +10,7 @@ batches sees one generation and nothing else. Pods keep what they hold until the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,6 +69,7 @@ class Cluster:
         self.by_name: dict[tuple[str, str], str] = {}
         self.bound: dict[str, dict[str, None]] = {}  # node name -> uids of the pods that hold something there
         self.nominated: dict[str, str] = {}  # uid of an unbound pod -> node name
+        self.repelling: dict[str, PodRecord] = {}  # bound pods with required anti-affinity
         self.budgets: dict[tuple[str, str], PdbRecord] = {}
         self.priority_classes: dict[str, PriorityClassRecord] = {}
         self.device_classes: dict[str, DeviceClassRecord] = {}
@@ -145,6 +147,15 @@ class Cluster:
         self._refresh(now)
         self.generation += 1
 
+    @contextmanager
+    def without(self, uids: set[str], node: str) -> Iterator[None]:
+        """The tables as they were, had these pods of the node gone; restored on leaving. For what-if only."""
+        self._write_held(node, frozenset(uids))
+        try:
+            yield
+        finally:
+            self._write_held(node)
+
     def tick(self, now: float) -> None:
         """Let what was settling for too long count as unknown."""
         late = [uid for uid, since in self._settling.items() if now - since > SETTLE_SECONDS]
@@ -180,6 +191,8 @@ class Cluster:
                 self.nominated[pod.uid] = pod.nominated_node
             return
         self.bound.setdefault(pod.node, {})[pod.uid] = None
+        if pod.anti_affinity_terms:
+            self.repelling[pod.uid] = pod
         self._dirty.add(pod.node)
         if pod.held or ledger.HELD in pod.annotations or pod.phase != "Pending":
             self._settling.pop(pod.uid, None)
@@ -197,6 +210,7 @@ class Cluster:
 
     def _unplace(self, pod: PodRecord, keep_row: bool) -> None:
         self.nominated.pop(pod.uid, None)
+        self.repelling.pop(pod.uid, None)
         if pod.node:
             uids = self.bound.get(pod.node)
             if uids is not None and uids.pop(pod.uid, 0) is None:
@@ -312,11 +326,11 @@ class Cluster:
             gbps=topology.gbps,
         )
 
-    def _write_held(self, name: str) -> None:
+    def _write_held(self, name: str, gone: frozenset[str] = frozenset()) -> None:
         node = self.nodes[name]
         row = self.index.get(name)
         resource = self.gpu_resource(node)
-        pods = [self.pods[uid] for uid in self.bound.get(name, ())]
+        pods = [self.pods[uid] for uid in self.bound.get(name, ()) if uid not in gone]
         read = ledger.NodeLedger()
         if resource is not None:
             topology = self.topologies[name]
@@ -328,7 +342,8 @@ class Cluster:
                 index_of=index_of,
                 settling=frozenset(self._settling),
             )
-        self.ledgers[name] = read
+        if not gone:
+            self.ledgers[name] = read
         holdings = {holding.uid: holding for holding in read.holdings}
         used = [0] * len(self.resources)
         for pod in pods:

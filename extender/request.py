@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from extender.cluster import Cluster
 from extender.contracts import PodRequest
-from extender.records import PodRecord
+from extender.records import PodRecord as PodRecord
 
 LINKS = "gpu-extender.io/links"
 MODES = ("required", "preferred", "ignore")
