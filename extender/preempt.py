@@ -242,7 +242,7 @@ def _budgets(cluster: Cluster, pods: Sequence[PodRecord]) -> Groups:
                 if (
                     budget.namespace == pod.namespace
                     and pod.name not in budget.disrupted_pods
-                    and budget.selects(pod)
+                    and budget.selector.matches(pod.labels)
                 ):
                     members.append(g)
         starts.append(len(members))
