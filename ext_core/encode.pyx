@@ -407,9 +407,9 @@ def filter_result(
     """An ExtenderFilterResult with NodeNames (nodeCacheCapable: true).
 
     passed: rows, in the order of the reply. failed_*, unresolvable_*: rows and the code of each one's reason; texts:
-    code -> reason. unknown: (name, code) of nodes that have no row; they end the map of unresolvable nodes. A row or name
-    given twice is written twice, so give each once. ValueError: a row without a name, a code without a text, columns of
-    unequal length.
+    code -> reason. unknown: (name, code) of nodes that have no row; they end the map of unresolvable nodes. A row or
+    name given twice is written twice, so give each once. ValueError: a row without a name, a code without a text,
+    columns of unequal length.
     """
     cdef sink out = heads.borrow()
     try:
