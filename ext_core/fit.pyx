@@ -1,1 +1,206 @@
-"""See the module of the same name in docs/architecture.md."""
+"""Does it fit? Each kernel walks the candidate rows that no earlier rule refused and writes its reason's code.
+
+The codes are the caller's (see `extender/rules`): the core knows numbers only. `out[i] == 0` means "not refused yet".
+"""
+
+from array import array
+
+from ext_core.ints cimport amount_t, code_t, mask_t, row_t, int32_t, uint8_t
+from ext_core.links cimport LinkShapes
+from ext_core.table cimport CAPACITY, DRA, SPARED, TERMINATING, NodeTable, PodTable
+
+
+cdef extern from *:
+    int __builtin_popcount(unsigned int) noexcept nogil
+
+
+cdef inline int _free_gpus(NodeTable nodes, PodTable pods, row_t row, int resource, int priority,
+                           amount_t* releasing, amount_t* lower) except -1 nogil:
+    """What terminating pods, and pods below `priority` that may be victims, hold of `resource` on a node."""
+    cdef row_t pod = pods.head[row] if row < pods.head_capacity else -1
+    releasing[0] = 0
+    lower[0] = 0
+    while pod >= 0:
+        if pods.flags[pod] & TERMINATING:
+            releasing[0] += pods.amounts[resource, pod]
+        elif pods.priority[pod] < priority and not pods.flags[pod] & SPARED:
+            lower[0] += pods.amounts[resource, pod]
+        pod = pods.next[pod]
+    return 0
+
+
+cdef int _check(NodeTable nodes, const row_t[::1] rows, code_t[::1] out, int resource) except -1:
+    cdef Py_ssize_t i
+    if out.shape[0] != rows.shape[0]:
+        raise ValueError("rows and out differ in length")
+    if not 0 <= resource < nodes.resources:
+        raise ValueError("no such resource index")
+    for i in range(rows.shape[0]):
+        if not 0 <= rows[i] < nodes.height:
+            raise IndexError("row outside of the table")
+    return 0
+
+
+def resource(NodeTable nodes, const row_t[::1] rows, int resource, code_t[::1] out, code_t none, code_t away):
+    """Refuse nodes without the GPU resource: `none`, or `away` where the capacity names it but nothing is allocatable.
+
+    A node that a DeviceClass (DRA) may serve is not refused here or below.
+    """
+    _check(nodes, rows, out, resource)
+    cdef Py_ssize_t i
+    cdef row_t row
+    with nogil:
+        for i in range(rows.shape[0]):
+            row = rows[i]
+            if out[i] or nodes.alloc[resource, row] > 0 or nodes.flags[row] & DRA:
+                continue
+            out[i] = away if nodes.flags[row] & CAPACITY else none
+
+
+def count(NodeTable nodes, PodTable pods, const row_t[::1] rows, int resource, amount_t wanted, int priority,
+          code_t[::1] out, code_t few, code_t promised, code_t reserved, code_t releasing, code_t busy, code_t held):
+    """Refuse nodes with fewer than `wanted` free GPUs.
+
+    few: the node has not that many. promised: it would fit but for pods in flight. reserved: but for nominated pods.
+    releasing: it will fit when terminating pods are gone. busy: when pods below `priority` were evicted too.
+    held: not even then.
+    """
+    _check(nodes, rows, out, resource)
+    cdef Py_ssize_t i
+    cdef row_t row
+    cdef amount_t free, going = 0, lower = 0
+    with nogil:
+        for i in range(rows.shape[0]):
+            row = rows[i]
+            if out[i] or (nodes.flags[row] & DRA and nodes.alloc[resource, row] == 0):
+                continue
+            free = nodes.free_count(resource, row)
+            if free >= wanted:
+                continue
+            if nodes.alloc[resource, row] < wanted:
+                out[i] = few
+                continue
+            if nodes.gpu[row] == resource and free + nodes.tentative[row] >= wanted:
+                out[i] = promised
+                continue
+            if free + nodes.claim[resource, row] >= wanted:
+                out[i] = reserved
+                continue
+            _free_gpus(nodes, pods, row, resource, priority, &going, &lower)
+            if free + going >= wanted:
+                out[i] = releasing
+            elif free + going + lower >= wanted:
+                out[i] = busy
+            else:
+                out[i] = held
+
+
+cdef inline int _hidden(NodeTable nodes, row_t row, int resource) noexcept nogil:
+    """GPUs that the graph has and kubelet does not offer: unhealthy ones at positions nobody told us."""
+    cdef int hidden = __builtin_popcount(nodes.healthy[row]) - <int>nodes.alloc[resource, row]
+    return hidden if hidden > 0 else 0
+
+
+def links(NodeTable nodes, PodTable pods, LinkShapes shapes, const row_t[::1] rows, int resource, int wanted,
+          int containers, int priority, code_t[::1] out, code_t graph, code_t never, code_t pending, code_t busy,
+          code_t held):
+    """Refuse nodes that may hand out `wanted` GPUs which are not linked (the pod says links: required).
+
+    graph: the node's link graph is unknown. never: not even the empty node is certain to give linked ones.
+    pending: an admission under way hides positions for now. busy: evicting pods below `priority` would make it
+    certain. held: not even that.
+    """
+    _check(nodes, rows, out, resource)
+    cdef Py_ssize_t i
+    cdef row_t row, pod
+    cdef mask_t free, freed
+    cdef int unknown, hidden, left
+    if wanted < 2:
+        return
+    with nogil:
+        for i in range(rows.shape[0]):
+            row = rows[i]
+            if out[i] or nodes.gpu[row] != resource:
+                continue
+            if nodes.shape[row] == 0:
+                out[i] = graph
+                continue
+            hidden = _hidden(nodes, row, resource)
+            free = nodes.healthy[row] & ~nodes.sure[row]
+            unknown = (nodes.unknown[row] + __builtin_popcount(nodes.likely[row] & ~nodes.sure[row])
+                       + <int>nodes.claim[resource, row] + hidden)
+            if shapes.certainty(nodes.shape[row], free, wanted, unknown, containers) == 2:
+                continue
+            if shapes.certainty(nodes.shape[row], nodes.healthy[row], wanted, hidden, containers) != 2:
+                out[i] = never
+                continue
+            if nodes.pending[row] > 0 or nodes.tentative[row] > 0:
+                out[i] = pending
+                continue
+            freed = free
+            left = unknown
+            pod = pods.head[row] if row < pods.head_capacity else -1
+            while pod >= 0:
+                if pods.flags[pod] & TERMINATING or (pods.priority[pod] < priority and not pods.flags[pod] & SPARED):
+                    freed |= pods.mask[pod]
+                    left -= pods.unsure[pod]
+                pod = pods.next[pod]
+            if shapes.certainty(nodes.shape[row], freed & nodes.healthy[row], wanted, left if left > 0 else 0,
+                                containers) == 2:
+                out[i] = busy
+            else:
+                out[i] = held
+
+
+def link_table(LinkShapes shapes, int shape, int gpus, int wanted, int containers):
+    """For the victim search: for each mask of free GPUs (1 << gpus), 1 when `wanted` of them are sure to be linked."""
+    if not 0 <= gpus <= 16:
+        raise ValueError("a node has at most 16 GPUs")
+    cdef bytearray made = bytearray(1 << gpus)
+    cdef uint8_t[::1] view = made
+    cdef mask_t mask
+    for mask in range(<mask_t>(1 << gpus)):
+        if __builtin_popcount(mask) >= wanted:
+            view[mask] = wanted < 2 or shapes.certainty(shape, mask, wanted, 0, containers) == 2
+    return bytes(made)
+
+
+def uniform(LinkShapes shapes, int shape, unsigned int healthy, int wanted):
+    """Whether every `wanted` of the healthy GPUs are linked, so that counting them is enough."""
+    return wanted < 2 or shapes.certainty(shape, healthy, wanted, 1, 1) == 2
+
+
+def passed(const row_t[::1] rows, const code_t[::1] codes):
+    """The rows that no rule refused, in the order they came."""
+    if rows.shape[0] != codes.shape[0]:
+        raise ValueError("rows and codes differ in length")
+    cdef Py_ssize_t i, kept = 0
+    made = array("i", bytes(4 * rows.shape[0]))
+    cdef row_t[::1] out = made
+    with nogil:
+        for i in range(rows.shape[0]):
+            if codes[i] == 0:
+                out[kept] = rows[i]
+                kept += 1
+    del made[kept:]
+    return made
+
+
+def refused(const row_t[::1] rows, const code_t[::1] codes, const uint8_t[::1] chosen):
+    """(rows, codes) of those whose code is marked in `chosen` (one byte a code, 256 of them)."""
+    if rows.shape[0] != codes.shape[0] or chosen.shape[0] != 256:
+        raise ValueError("rows and codes differ in length, or chosen has not 256 marks")
+    cdef Py_ssize_t i, kept = 0
+    found = array("i", bytes(4 * rows.shape[0]))
+    why = array("B", bytes(rows.shape[0]))
+    cdef row_t[::1] out = found
+    cdef code_t[::1] out_codes = why
+    with nogil:
+        for i in range(rows.shape[0]):
+            if codes[i] and chosen[codes[i]]:
+                out[kept] = rows[i]
+                out_codes[kept] = codes[i]
+                kept += 1
+    del found[kept:]
+    del why[kept:]
+    return found, why

@@ -1,1 +1,246 @@
-"""See the module of the same name in docs/architecture.md."""
+"""Scores: a scorer's kernel fills one column, 0.0 (worst) to 1.0 (best), over the candidate rows.
+
+`add` sums weighted columns, `top` takes the best K in a fixed order, `points` makes 0..10 of them for kube-scheduler.
+"""
+
+from array import array
+
+from libc.stdlib cimport free as c_free, malloc
+
+from ext_core.ints cimport amount_t, mask_t, row_t, score_t, int32_t
+from ext_core.links cimport Choice, LinkShapes
+from ext_core.table cimport NodeTable
+
+
+cdef int _check(NodeTable nodes, const row_t[::1] rows, score_t[::1] out) except -1:
+    cdef Py_ssize_t i
+    if out.shape[0] != rows.shape[0]:
+        raise ValueError("rows and out differ in length")
+    for i in range(rows.shape[0]):
+        if not 0 <= rows[i] < nodes.height:
+            raise IndexError("row outside of the table")
+    return 0
+
+
+def packing(NodeTable nodes, const row_t[::1] rows, const amount_t[::1] request, const score_t[::1] weights,
+            score_t[::1] out):
+    """How full the node is with the pod on it: the weighted mean of (used + claimed + request) / allocatable.
+
+    As NodeResourcesFit's MostAllocated. `request`, `weights`: R; a resource that the node has not is left out.
+    """
+    _check(nodes, rows, out)
+    if request.shape[0] != nodes.resources or weights.shape[0] != nodes.resources:
+        raise ValueError("request and weights have one number per resource")
+    cdef Py_ssize_t i
+    cdef int r
+    cdef row_t row
+    cdef double total, weight, share
+    with nogil:
+        for i in range(rows.shape[0]):
+            row = rows[i]
+            total = 0.0
+            weight = 0.0
+            for r in range(nodes.resources):
+                if weights[r] <= 0.0 or nodes.alloc[r, row] <= 0:
+                    continue
+                share = <double>(nodes.alloc[r, row] - nodes.free_count(r, row) + request[r]) / nodes.alloc[r, row]
+                total += weights[r] * (1.0 if share > 1.0 else share)
+                weight += weights[r]
+            out[i] = total / weight if weight > 0.0 else 0.0
+
+
+cdef inline mask_t _free(NodeTable nodes, row_t row) noexcept nogil:
+    return nodes.healthy[row] & ~(nodes.sure[row] | nodes.likely[row] | nodes.wanted[row])
+
+
+def links(NodeTable nodes, LinkShapes shapes, const row_t[::1] rows, int resource, int wanted, score_t[::1] out):
+    """Link quality: the ring bandwidth of what will be handed out, as a share of the node's own best for that size.
+
+    What will be handed out: the device plugin's expectation where it can be told, else the best free set. One GPU
+    needs no link: 1. An unknown graph, and a node without any ring of that size: 0.
+    """
+    _check(nodes, rows, out)
+    cdef Py_ssize_t i
+    cdef row_t row
+    cdef const Choice* choice
+    cdef int ring
+    with nogil:
+        for i in range(rows.shape[0]):
+            row = rows[i]
+            out[i] = 1.0 if wanted < 2 else 0.0
+            if wanted < 2 or nodes.gpu[row] != resource or nodes.shape[row] == 0:
+                continue
+            choice = shapes.best(nodes.shape[row], _free(nodes, row), wanted)
+            if choice == NULL or choice.ring_best <= 0:
+                continue
+            ring = choice.expected_ring if choice.expected_ring >= 0 else choice.ring
+            out[i] = <double>ring / choice.ring_best
+
+
+def leftover(NodeTable nodes, LinkShapes shapes, const row_t[::1] rows, int resource, int wanted, score_t[::1] out):
+    """What stays whole for later: 1 - (ring links lost by taking the best set) / (ring links there before).
+
+    1 where nothing linked is lost, or nothing is known to be lost.
+    """
+    _check(nodes, rows, out)
+    cdef Py_ssize_t i
+    cdef row_t row
+    cdef const Choice* choice
+    with nogil:
+        for i in range(rows.shape[0]):
+            row = rows[i]
+            out[i] = 1.0
+            if wanted < 1 or nodes.gpu[row] != resource or nodes.shape[row] == 0:
+                continue
+            choice = shapes.best(nodes.shape[row], _free(nodes, row), wanted)
+            if choice == NULL or choice.left_before <= 0:
+                continue
+            out[i] = <double>choice.left / choice.left_before
+
+
+def add(score_t[::1] total, const score_t[::1] column, double weight):
+    """total += weight * column."""
+    if total.shape[0] != column.shape[0]:
+        raise ValueError("columns differ in length")
+    cdef Py_ssize_t i
+    with nogil:
+        for i in range(total.shape[0]):
+            total[i] += weight * column[i]
+
+
+cdef inline bint _before(const score_t* total, const int32_t* order, Py_ssize_t a, Py_ssize_t b) noexcept nogil:
+    """Higher score first, then the fixed order of the names."""
+    if total[a] != total[b]:
+        return total[a] > total[b]
+    return order[a] < order[b]
+
+
+def top(NodeTable nodes, const row_t[::1] rows, const score_t[::1] total, Py_ssize_t most):
+    """Indices into `rows` of the best `most` (0 = all), best first; ties by the nodes' names.
+
+    A heap of the best so far: O(n log most).
+    """
+    if rows.shape[0] != total.shape[0]:
+        raise ValueError("rows and total differ in length")
+    cdef Py_ssize_t n = rows.shape[0], size = 0, i, at, child, held
+    if most <= 0 or most > n:
+        most = n
+    made = array("i", bytes(4 * most))
+    if n == 0:
+        return made
+    cdef int32_t[::1] out = made
+    cdef Py_ssize_t* heap = <Py_ssize_t*>malloc(most * sizeof(Py_ssize_t))
+    cdef int32_t* order = <int32_t*>malloc(n * sizeof(int32_t))
+    if heap == NULL or order == NULL:
+        c_free(heap)
+        c_free(order)
+        raise MemoryError()
+    cdef const score_t* score = &total[0]
+    with nogil:
+        for i in range(n):
+            order[i] = nodes.order[rows[i]]
+        for i in range(n):  # the root is the worst of the kept
+            if size < most:
+                at = size
+                size += 1
+                while at > 0 and _before(score, order, heap[(at - 1) // 2], i):
+                    heap[at] = heap[(at - 1) // 2]
+                    at = (at - 1) // 2
+                heap[at] = i
+            elif _before(score, order, i, heap[0]):
+                _sift(heap, size, i, score, order)
+        while size > 0:
+            out[size - 1] = heap[0]
+            size -= 1
+            held = heap[size]
+            _sift(heap, size, held, score, order)
+    c_free(heap)
+    c_free(order)
+    return made
+
+
+cdef inline void _sift(Py_ssize_t* heap, Py_ssize_t size, Py_ssize_t item, const score_t* score,
+                       const int32_t* order) noexcept nogil:
+    """Put `item` in the root's place and restore the heap."""
+    cdef Py_ssize_t at = 0, child
+    while True:
+        child = 2 * at + 1
+        if child >= size:
+            break
+        if child + 1 < size and _before(score, order, heap[child], heap[child + 1]):
+            child += 1
+        if not _before(score, order, item, heap[child]):
+            break
+        heap[at] = heap[child]
+        at = child
+    if size > 0:
+        heap[at] = item
+
+
+def points(const score_t[::1] ranked):
+    """0..10 for scores that come best first: the first gets 10 alone, the others at most 9, in order.
+
+    While there are at most ten different scores below the first each gets its own number; beyond, the worse ones
+    share: a better score never gets fewer points. So a rounding can never tie the best with another.
+    """
+    cdef Py_ssize_t n = ranked.shape[0], i
+    made = array("i", bytes(4 * n))
+    if n == 0:
+        return made
+    cdef int32_t[::1] out = made
+    cdef int level = 9
+    with nogil:
+        out[0] = 10
+        for i in range(1, n):
+            if i > 1 and ranked[i] < ranked[i - 1] and level > 0:
+                level -= 1
+            out[i] = level
+    return made
+
+
+def bury(NodeTable nodes, const row_t[::1] rows, int resource, score_t[::1] total):
+    """Below all others: nodes that offer no such GPU themselves (a DeviceClass may serve the pod there)."""
+    _check(nodes, rows, total)
+    if not 0 <= resource < nodes.resources:
+        raise ValueError("no such resource index")
+    cdef Py_ssize_t i
+    with nogil:
+        for i in range(rows.shape[0]):
+            if nodes.alloc[resource, rows[i]] == 0:
+                total[i] = -1.0
+
+
+cdef inline mask_t _lowest(mask_t free, int wanted) noexcept nogil:
+    cdef mask_t taken = 0
+    while wanted > 0 and free:
+        taken |= free & -free
+        free &= free - 1
+        wanted -= 1
+    return taken
+
+
+def best(NodeTable nodes, LinkShapes shapes, int row, int resource, int wanted):
+    """The mask of GPUs to take on one node now: the best free set, or the lowest ids where the graph is unknown.
+
+    0 where positions are not modelled, or too few positions are free.
+    """
+    if not 0 <= row < nodes.height:
+        raise IndexError("row outside of the table")
+    cdef mask_t free
+    cdef const Choice* choice
+    if nodes.gpu[row] != resource or wanted < 1:
+        return 0
+    free = _free(nodes, row)
+    if nodes.shape[row]:
+        choice = shapes.best(nodes.shape[row], free, wanted)
+        return choice.gpus if choice != NULL else 0
+    free = _lowest(free, wanted)
+    return free if _count(free) == wanted else 0
+
+
+cdef inline int _count(mask_t gpus) noexcept nogil:
+    cdef int found = 0
+    while gpus:
+        gpus &= gpus - 1
+        found += 1
+    return found

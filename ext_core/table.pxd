@@ -53,6 +53,10 @@ cdef class PodTable:
     cdef mask_t[::1] mask           # [pod] GPU positions that it surely holds
     cdef int32_t[::1] unsure        # [pod] GPUs that it holds at positions that are not certain
     cdef uint8_t[::1] flags         # TERMINATING | SPARED
+    cdef int64_t[::1] start         # [pod] when it started, milliseconds since 1970; bound but not started: now
+    cdef int64_t[::1] saved         # [pod] last checkpoint, milliseconds since 1970; 0 = none is known
+    cdef int32_t[::1] restart       # [pod] seconds that a restart costs
+    cdef int32_t[::1] grace         # [pod] seconds of terminationGracePeriodSeconds
     cdef row_t[::1] next, prev      # the chain of a node's pods
     cdef row_t[::1] head            # [node row] first pod of the chain; -1 = none
     cdef int head_capacity

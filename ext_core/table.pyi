@@ -22,7 +22,18 @@ class PodTable:
     height: int
     def __init__(self, resources: int) -> None: ...
     def put(
-        self, pod: int, node: int, priority: int, amounts: tuple[int, ...], mask: int, unsure: int, flags: int
+        self,
+        pod: int,
+        node: int,
+        priority: int,
+        amounts: tuple[int, ...],
+        mask: int,
+        unsure: int,
+        flags: int,
+        start: int = 0,
+        saved: int = 0,
+        restart: int = 0,
+        grace: int = 0,
     ) -> None: ...
     def drop(self, pod: int) -> None: ...
     def on(self, node: int) -> list[int]: ...

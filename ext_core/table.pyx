@@ -178,13 +178,17 @@ cdef class PodTable:
         self.amounts = _matrix(self.resources, pods, self.amounts, kept)
         old = self.owned
         new = {name: _column(kind, pods, old.get(name), kept) for name, kind in (
-            ("priority", "i"), ("node", "i"), ("mask", "I"), ("unsure", "i"), ("flags", "B"), ("next", "i"),
-            ("prev", "i"))}
+            ("priority", "i"), ("node", "i"), ("mask", "I"), ("unsure", "i"), ("flags", "B"), ("start", "q"),
+            ("saved", "q"), ("restart", "i"), ("grace", "i"), ("next", "i"), ("prev", "i"))}
         self.priority = new["priority"]
         self.node = new["node"]
         self.mask = new["mask"]
         self.unsure = new["unsure"]
         self.flags = new["flags"]
+        self.start = new["start"]
+        self.saved = new["saved"]
+        self.restart = new["restart"]
+        self.grace = new["grace"]
         self.next = new["next"]
         self.prev = new["prev"]
         new["head"] = old.get("head")
@@ -201,8 +205,9 @@ cdef class PodTable:
         self.head_capacity = nodes
         return 0
 
-    def put(self, int pod, int node, int priority, tuple amounts, unsigned int mask, int unsure, int flags):
-        """Write pod row `pod` (new or known). `node` >= 0; `amounts`: R."""
+    def put(self, int pod, int node, int priority, tuple amounts, unsigned int mask, int unsure, int flags,
+            long long start=0, long long saved=0, int restart=0, int grace=0):
+        """Write pod row `pod` (new or known). `node` >= 0; `amounts`: R; times in ms since 1970, spans in s."""
         if pod < 0 or node < 0 or len(amounts) != self.resources:
             raise ValueError("put: bad row, node or amounts")
         if pod >= self.capacity:
@@ -227,6 +232,10 @@ cdef class PodTable:
         self.mask[pod] = mask
         self.unsure[pod] = unsure
         self.flags[pod] = flags
+        self.start[pod] = start
+        self.saved[pod] = saved
+        self.restart[pod] = restart
+        self.grace[pod] = grace
 
     def _unlink(self, int pod):
         cdef row_t node = self.node[pod]

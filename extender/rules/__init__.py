@@ -1,1 +1,25 @@
-"""."""
+"""Rules: why a node is refused. One short file a rule; the order below is the order in which they bite.
+
+A new rule: its file, one line here, a table test, a README row. Codes are columns' values, 1..255, never reused.
+"""
+
+from __future__ import annotations
+
+from extender.contracts import Class, Reason, Rule
+from extender.rules.count import Count
+from extender.rules.links import Links
+from extender.rules.resource import Resource
+
+RULES: tuple[type[Rule], ...] = (Resource, Count, Links)
+
+UNKNOWN_NODE = Reason(
+    code=1,
+    key="unknown-node",
+    cls=Class.TRANSIENT,
+    text="gpu-extender: the node is not known to the extender yet",
+    remedy="Nothing: the watch brings it within a second. If it stays, see /readyz.",
+)
+
+REASONS: dict[int, Reason] = {
+    reason.code: reason for reason in (UNKNOWN_NODE, *(reason for rule in RULES for reason in rule.reasons))
+}

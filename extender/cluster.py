@@ -1,0 +1,389 @@
+"""The cluster as the verbs see it: the only writer of the tables.
+
+    Pending --bind--> on a node, settling --ids seen--> on a node, positions sure --deleted/ended--> gone
+       \\--nominated by kube-scheduler--/                 (a terminating pod holds its GPUs until it is gone)
+
+Everything runs on the event loop. `apply` takes a batch of events and counts one generation; a decision between two
+batches sees one generation and nothing else. Pods keep what they hold until they end (Succeeded, Failed) or are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from ext_core.encode import Heads
+from ext_core.links import LinkShapes
+from ext_core.scan import NameIndex
+from ext_core.table import NodeTable, PodTable
+from extender import ledger
+from extender.events import Event
+from extender.contracts import Tables
+from extender.progress import restart_seconds, saved_ms
+from extender.records import (
+    DeviceClassRecord,
+    NodeRecord,
+    PdbRecord,
+    PodRecord,
+    PriorityClassRecord,
+)
+from extender.settings import Settings
+from extender.topologies import Topology, resolve
+
+DRA, CAPACITY, SCHEDULABLE = 1, 2, 4
+TERMINATING, SPARED = 1, 2
+MOST_GPUS = 16
+SETTLE_SECONDS = 30.0  # a bound pod that has not started by then is not "about to be seen" any more
+GANG, GANG_MIN = "gpu-extender.io/gang", "gpu-extender.io/gang-min"
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """Pods that run together. `minimum` of its `running` members must stay."""
+
+    name: str
+    running: int
+    minimum: int
+
+
+class Cluster:
+    """Nodes, pods and what they hold. `resources`: cpu, memory, pods, then the GPU resource names of the settings."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.resources = ("cpu", "memory", "pods", *(resource.name for resource in settings.resources))
+        self.gpu_names = frozenset(self.resources[3:])
+        self._plugin = {resource.name: resource.device_plugin for resource in settings.resources}
+        width = len(self.resources)
+        self.tables = Tables(NodeTable(width), PodTable(width), LinkShapes(), self.resources)
+        self.index = NameIndex()
+        self.heads = Heads()
+        self.names: list[str] = []  # row -> the name of the node that has it now, "" = free
+        self.retired: list[tuple[int, int, str]] = []  # (generation, row, name) of nodes that are gone
+        self.nodes: dict[str, NodeRecord] = {}
+        self.topologies: dict[str, Topology] = {}
+        self.ledgers: dict[str, ledger.NodeLedger] = {}
+        self.pods: dict[str, PodRecord] = {}
+        self.by_name: dict[tuple[str, str], str] = {}
+        self.bound: dict[str, dict[str, None]] = {}  # node name -> uids of the pods that hold something there
+        self.nominated: dict[str, str] = {}  # uid of an unbound pod -> node name
+        self.repelling: dict[str, PodRecord] = {}  # bound pods with required anti-affinity
+        self.budgets: dict[tuple[str, str], PdbRecord] = {}
+        self.priority_classes: dict[str, PriorityClassRecord] = {}
+        self.device_classes: dict[str, DeviceClassRecord] = {}
+        self.generation = 0
+        self.schedulable_gpu_nodes = 0
+        self.pod_rows: dict[str, int] = {}
+        self.uid_of_row: list[str] = []
+        self._free_rows: list[int] = []
+        self._free_pod_rows: list[int] = []
+        self._settling: dict[str, float] = {}  # uid -> when it was first seen bound
+        self._dirty: set[str] = set()
+        self._order_stale = False
+        self._counted: set[str] = set()  # schedulable GPU nodes
+
+    # -- what is read ---------------------------------------------------------------------------------------------
+
+    def row(self, name: str) -> int:
+        """The node's row, -1 when it is not known."""
+        return self.index.get(name)
+
+    def name_at(self, row: int, generation: int) -> str:
+        """The name of the node that had `row` at `generation`."""
+        for gone, retired_row, name in self.retired:
+            if retired_row == row and gone > generation:
+                return name
+        return self.names[row]
+
+    def pod(self, namespace: str, name: str) -> PodRecord | None:
+        uid = self.by_name.get((namespace, name))
+        return self.pods.get(uid) if uid is not None else None
+
+    def pods_on(self, node: str) -> Iterator[PodRecord]:
+        """The pods that hold something on a node."""
+        for uid in self.bound.get(node, ()):
+            yield self.pods[uid]
+
+    def amounts(self, pod: PodRecord) -> tuple[int, ...]:
+        """What a pod asks for, R exact amounts."""
+        asked = dict(pod.gpus)
+        return (pod.cpu_milli, pod.memory, 1, *(asked.get(name, 0) for name in self.resources[3:]))
+
+    def gangs(self) -> dict[str, Gang]:
+        """The gangs of the running pods, by namespace/name, as the label gpu-extender.io/gang names them."""
+        members: dict[str, list[PodRecord]] = {}
+        for uids in self.bound.values():
+            for uid in uids:
+                name = self.gang_of(self.pods[uid])
+                if name is not None:
+                    members.setdefault(name, []).append(self.pods[uid])
+        return {name: Gang(name, len(pods), _minimum(pods)) for name, pods in members.items()}
+
+    @staticmethod
+    def gang_of(pod: PodRecord) -> str | None:
+        name = pod.labels.get(GANG) or pod.annotations.get(GANG)
+        return f"{pod.namespace}/{name}" if name else None
+
+    # -- what is written ------------------------------------------------------------------------------------------
+
+    def apply(self, events: Iterable[Event], now: float) -> None:
+        """Apply a batch. `now`: seconds on the server's clock."""
+        for event in events:
+            record = event.record
+            if isinstance(record, PodRecord):
+                self._set_pod(record, now) if event.action == "set" else self._drop_pod(record.uid)
+            elif isinstance(record, NodeRecord):
+                self._set_node(record) if event.action == "set" else self._drop_node(record.name)
+            elif isinstance(record, PdbRecord):
+                _put(self.budgets, (record.namespace, record.name), record, event.action)
+            elif isinstance(record, PriorityClassRecord):
+                _put(self.priority_classes, record.name, record, event.action)
+            elif isinstance(record, DeviceClassRecord):
+                _put(self.device_classes, record.name, record, event.action)
+                for node in self.nodes.values():
+                    self._write_node(node)
+        self._refresh(now)
+        self.generation += 1
+
+    @contextmanager
+    def without(self, uids: set[str], node: str) -> Iterator[None]:
+        """The tables as they were, had these pods of the node gone; restored on leaving. For what-if only."""
+        self._write_held(node, frozenset(uids))
+        try:
+            yield
+        finally:
+            self._write_held(node)
+
+    def tick(self, now: float) -> None:
+        """Let what was settling for too long count as unknown."""
+        late = [uid for uid, since in self._settling.items() if now - since > SETTLE_SECONDS]
+        for uid in late:
+            del self._settling[uid]
+            if uid in self.pods:
+                self._dirty.add(self.pods[uid].node)
+        if late:
+            self._refresh(now)
+            self.generation += 1
+
+    def _refresh(self, now: float) -> None:
+        for name in self._dirty:
+            if name in self.nodes:
+                self._write_held(name)
+        self._dirty.clear()
+        if self._order_stale:
+            self.tables.nodes.set_order([self.index.get(name) for name in sorted(self.nodes)])
+            self._order_stale = False
+
+    def _set_pod(self, pod: PodRecord, now: float) -> None:
+        before = self.pods.get(pod.uid)
+        if before is not None:
+            self._unplace(before, keep_row=before.node == pod.node)
+        self.pods[pod.uid] = pod
+        self.by_name[(pod.namespace, pod.name)] = pod.uid
+        if pod.phase in ("Succeeded", "Failed"):
+            self._free_pod_row(pod.uid)
+            self._settling.pop(pod.uid, None)
+            return
+        if not pod.node:
+            if pod.nominated_node and not pod.terminating:
+                self.nominated[pod.uid] = pod.nominated_node
+            return
+        self.bound.setdefault(pod.node, {})[pod.uid] = None
+        if pod.anti_affinity_terms:
+            self.repelling[pod.uid] = pod
+        self._dirty.add(pod.node)
+        if pod.held or ledger.HELD in pod.annotations or pod.phase != "Pending":
+            self._settling.pop(pod.uid, None)
+        elif before is None or not before.node:
+            self._settling[pod.uid] = now
+
+    def _drop_pod(self, uid: str) -> None:
+        pod = self.pods.pop(uid, None)
+        if pod is None:
+            return
+        if self.by_name.get((pod.namespace, pod.name)) == uid:
+            del self.by_name[(pod.namespace, pod.name)]
+        self._unplace(pod, keep_row=False)
+        self._settling.pop(uid, None)
+
+    def _unplace(self, pod: PodRecord, keep_row: bool) -> None:
+        self.nominated.pop(pod.uid, None)
+        self.repelling.pop(pod.uid, None)
+        if pod.node:
+            uids = self.bound.get(pod.node)
+            if uids is not None and uids.pop(pod.uid, 0) is None:
+                self._dirty.add(pod.node)
+                if not uids:
+                    del self.bound[pod.node]
+        if not keep_row:
+            self._free_pod_row(pod.uid)
+
+    def _free_pod_row(self, uid: str) -> None:
+        row = self.pod_rows.pop(uid, None)
+        if row is not None:
+            self.tables.pods.drop(row)
+            self.uid_of_row[row] = ""
+            self._free_pod_rows.append(row)
+
+    def _pod_row(self, uid: str) -> int:
+        row = self.pod_rows.get(uid)
+        if row is None:
+            if self._free_pod_rows:
+                row = self._free_pod_rows.pop()
+            else:
+                row = len(self.uid_of_row)
+                self.uid_of_row.append("")
+            self.pod_rows[uid] = row
+            self.uid_of_row[row] = uid
+        return row
+
+    def _set_node(self, node: NodeRecord) -> None:
+        before = self.nodes.get(node.name)
+        if before is None:
+            row = self._free_rows.pop() if self._free_rows else len(self.names)
+            if row == len(self.names):
+                self.names.append("")
+            self.names[row] = node.name
+            self.tables.nodes.add(row)
+            self.index.add(node.name, row)
+            self.heads.set(row, node.name)
+            self._order_stale = True
+        self.nodes[node.name] = node
+        self._write_node(node)
+        self._dirty.add(node.name)
+
+    def _drop_node(self, name: str) -> None:
+        node = self.nodes.pop(name, None)
+        if node is None:
+            return
+        row = self.index.get(name)
+        self.schedulable_gpu_nodes -= self._counts(node)
+        self.index.remove(name)
+        self.heads.clear(row)
+        self.tables.nodes.clear(row)
+        for uid in self.bound.get(name, ()):  # they stay by name: the node may come back
+            self._free_pod_row(uid)
+        self.names[row] = ""
+        self.retired.append((self.generation + 1, row, name))
+        del self.retired[:-10_000]
+        self._free_rows.append(row)
+        self.topologies.pop(name, None)
+        self.ledgers.pop(name, None)
+        self._counted.discard(name)
+        self._order_stale = True
+
+    def _counts(self, node: NodeRecord) -> int:
+        return 1 if node.name in self._counted else 0
+
+    def gpu_resource(self, node: NodeRecord) -> str | None:
+        """The GPU resource whose devices the node's graph describes: the first that it offers."""
+        for offered in (node.gpus, node.gpu_capacity):
+            for name in self.resources[3:]:
+                if offered.get(name, 0) > 0:
+                    return name
+        return None
+
+    def _write_node(self, node: NodeRecord) -> None:
+        resource = self.gpu_resource(node)
+        flags = SCHEDULABLE if not node.unschedulable else 0
+        if any(device.extended_resource_name in self.gpu_names for device in self.device_classes.values()):
+            flags |= DRA
+        shape = healthy = 0
+        if resource is not None:
+            count = max(node.gpus.get(resource, 0), node.gpu_capacity.get(resource, 0))
+            topology = resolve(node.annotations, node.labels, count)
+            self.topologies[node.name] = topology
+            flags |= CAPACITY
+            if count <= MOST_GPUS:
+                healthy = (1 << count) - 1
+                if topology.health is not None and len(topology.health) == count:
+                    healthy = ledger.mask_of(i for i, good in enumerate(topology.health) if good)
+                shape = self._shape(topology, resource, count)
+        else:
+            self.topologies.pop(node.name, None)
+        if self._counts(node):
+            self._counted.discard(node.name)
+            self.schedulable_gpu_nodes -= 1
+        if resource is not None and not node.unschedulable:
+            self._counted.add(node.name)
+            self.schedulable_gpu_nodes += 1
+        alloc = (node.cpu_milli, node.memory, node.pods, *(node.gpus.get(name, 0) for name in self.resources[3:]))
+        gpu = self.resources.index(resource) if resource is not None else -1
+        self.tables.nodes.set_node(self.index.get(node.name), alloc, gpu, shape, healthy, flags)
+
+    def _shape(self, topology: Topology, resource: str, count: int) -> int:
+        if topology.source == "unknown" or topology.gpus != count or topology.links is None:
+            return 0
+        return self.tables.shapes.intern(
+            topology.gpus,
+            topology.links,
+            gpu_total=topology.gpu_total,
+            pcie=topology.pcie,
+            numa=topology.numa,
+            plugin=self._plugin[resource],
+            gbps=topology.gbps,
+        )
+
+    def _write_held(self, name: str, gone: frozenset[str] = frozenset()) -> None:
+        node = self.nodes[name]
+        row = self.index.get(name)
+        resource = self.gpu_resource(node)
+        pods = [self.pods[uid] for uid in self.bound.get(name, ()) if uid not in gone]
+        read = ledger.NodeLedger()
+        if resource is not None:
+            topology = self.topologies[name]
+            index_of = {uuid: i for i, uuid in enumerate(topology.uuids) if uuid} if topology.uuids else {}
+            read = ledger.read(
+                pods,
+                resource=resource,
+                healthy=self._healthy(name),
+                index_of=index_of,
+                settling=frozenset(self._settling),
+            )
+        if not gone:
+            self.ledgers[name] = read
+        holdings = {holding.uid: holding for holding in read.holdings}
+        used = [0] * len(self.resources)
+        for pod in pods:
+            amounts = self.amounts(pod)
+            used = [a + b for a, b in zip(used, amounts, strict=True)]
+            holding = holdings.get(pod.uid)
+            flags = (TERMINATING if pod.terminating else 0) | (SPARED if pod.daemon or pod.mirror else 0)
+            self.tables.pods.put(
+                self._pod_row(pod.uid),
+                row,
+                pod.priority,
+                amounts,
+                holding.mask if holding else 0,
+                holding.unsure if holding else 0,
+                flags,
+                start=int((pod.start or pod.created or 0.0) * 1000),
+                saved=saved_ms(pod),
+                restart=restart_seconds(pod),
+                grace=pod.grace_seconds,
+            )
+        self.tables.nodes.set_held(row, tuple(used), read.sure, read.likely, read.unknown, read.pending)
+
+    def _healthy(self, name: str) -> int:
+        healthy = self.tables.nodes.node(self.index.get(name))["healthy"]
+        assert isinstance(healthy, int)
+        return healthy
+
+
+def _minimum(pods: list[PodRecord]) -> int:
+    """A gang's minimum: the label gang-min when every member that names one agrees, else all members."""
+    said = {pod.labels.get(GANG_MIN) or pod.annotations.get(GANG_MIN) for pod in pods} - {None}
+    if len(said) == 1:
+        text = said.pop() or ""
+        if text.isascii() and text.isdigit():
+            return min(int(text), len(pods))
+    return len(pods)
+
+
+def _put(table: dict[Any, Any], key: object, record: object, action: str) -> None:
+    if action == "set":
+        table[key] = record
+    else:
+        table.pop(key, None)

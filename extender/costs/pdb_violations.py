@@ -1,0 +1,17 @@
+"""Victims whose PodDisruptionBudget has nothing left to give, counted as kube-scheduler counts them."""
+
+from __future__ import annotations
+
+from array import array
+
+from extender.contracts import Victims
+
+
+class PdbViolations:
+    name = "pdb_violations"
+    unit = "victims"
+
+    def term(self, victims: Victims) -> tuple[object, ...]:
+        budgets = victims.budgets
+        price = array("q", [1] * len(budgets.allowance))
+        return ("group", budgets.starts, budgets.members, budgets.allowance, price)

@@ -1,0 +1,136 @@
+"""The ledger: which pod holds which GPU of a node, and how we know.
+
+observed: kubelet's allocatedResourcesStatus, or the annotation held-gpus that an agent wrote.
+planned: the annotation gpus that our bind verb wrote; the stock device plugin need not follow it.
+predicted: no statement, but only one set is left that the node can have handed out.
+unknown: it holds GPUs, and nobody says which.
+
+Only `observed`, and `predicted` where no other set was left, are sure; `planned` is likely. A statement that can not be
+true (an index that the node has not, a wrong number of GPUs, a GPU that another pod is seen to hold) counts as unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from extender.records import PodRecord
+
+HELD = "gpu-extender.io/held-gpus"
+PLAN = "gpu-extender.io/gpus"
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """One pod's GPUs on a node. `gpus`: indices in ascending order, None where unknown; `count`: how many it holds;
+    `mask`: those whose positions are sure; `unsure`: how many are held at positions that are not sure."""
+
+    uid: str
+    gpus: tuple[int, ...] | None
+    how: str
+    count: int
+    mask: int = 0
+    unsure: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLedger:
+    """All holdings of a node, by pod uid, and their sums as the table's columns want them."""
+
+    holdings: tuple[Holding, ...] = ()
+    sure: int = 0
+    likely: int = 0
+    unknown: int = 0
+    pending: int = 0
+    doubled: int = 0  # GPUs that two pods are seen to hold
+
+
+def indices(text: str) -> tuple[int, ...] | None:
+    """"0,3" or "c1=0,3;c2=5" as ascending GPU indices; None for anything else."""
+    found: list[int] = []
+    for part in text.split(";"):
+        for item in part.rpartition("=")[2].split(","):
+            item = item.strip()
+            if not item.isascii() or not item.isdigit() or len(item) > 2:
+                return None
+            found.append(int(item))
+    return tuple(sorted(found)) if len(set(found)) == len(found) else None
+
+
+def mask_of(gpus: Iterable[int]) -> int:
+    mask = 0
+    for gpu in gpus:
+        mask |= 1 << gpu
+    return mask
+
+
+def gpus_of(mask: int) -> tuple[int, ...]:
+    return tuple(i for i in range(mask.bit_length()) if mask >> i & 1)
+
+
+def count_of(pod: PodRecord, resource: str) -> int:
+    return sum(count for name, count in pod.gpus if name == resource)
+
+
+def _observed(pod: PodRecord, resource: str, index_of: Mapping[str, int], healthy: int) -> int:
+    """The mask of GPUs that the pod is seen to hold; 0 when nothing usable was said."""
+    if pod.held and index_of:
+        seen = [index_of.get(identity, -1) for name, identity in pod.held if name == resource]
+        if seen and min(seen) >= 0:
+            return mask_of(seen)
+    said = pod.annotations.get(HELD)
+    if said is not None:
+        gpus = indices(said)
+        if gpus is not None and not mask_of(gpus) & ~healthy:
+            return mask_of(gpus)
+    return 0
+
+
+def read(
+    pods: Iterable[PodRecord],
+    *,
+    resource: str,
+    healthy: int,
+    index_of: Mapping[str, int],
+    settling: frozenset[str] = frozenset(),
+) -> NodeLedger:
+    """The ledger of one node.
+
+    `pods`: the pods that hold resources there; `healthy`: mask of the GPUs of the graph, 0 when positions are not
+    modelled (over 16 GPUs); `index_of`: device id -> index; `settling`: uids that are being admitted now, so that
+    what is unknown of them will soon be seen.
+    """
+    holdings: list[Holding] = []
+    silent: list[tuple[PodRecord, int]] = []
+    sure = doubled = 0
+    for pod in sorted(pods, key=lambda p: p.uid):
+        count = count_of(pod, resource)
+        if not count:
+            continue
+        seen = _observed(pod, resource, index_of, healthy)
+        if not seen:
+            silent.append((pod, count))
+            continue
+        doubled += (sure & seen).bit_count()
+        sure |= seen
+        missing = max(0, count - seen.bit_count())
+        holdings.append(Holding(pod.uid, gpus_of(seen), "observed", count, seen, missing))
+    likely = 0
+    unknown = sum(holding.unsure for holding in holdings)
+    pending = 0
+    free = healthy & ~sure
+    for pod, count in silent:
+        if pod.uid in settling:
+            pending += count
+        plan = indices(pod.annotations.get(PLAN, ""))
+        planned = mask_of(plan) if plan is not None else 0
+        if planned and planned.bit_count() == count and not planned & ~(free & ~likely):
+            likely |= planned
+            holdings.append(Holding(pod.uid, gpus_of(planned), "planned", count, 0, count))
+        elif len(silent) == 1 and not unknown and count == free.bit_count():
+            sure |= free
+            holdings.append(Holding(pod.uid, gpus_of(free), "predicted", count, free, 0))
+        else:
+            unknown += count
+            holdings.append(Holding(pod.uid, None, "unknown", count, 0, count))
+    return NodeLedger(tuple(holdings), sure, likely, unknown, pending, doubled)

@@ -1,0 +1,70 @@
+"""`links: required`: whatever GPUs the node hands out for the pod are linked (one ring over NVLink or xGMI)."""
+
+from __future__ import annotations
+
+from array import array
+
+from ext_core import fit
+from extender.contracts import Class, PodRequest, Reason, Tables
+
+GRAPH = Reason(
+    code=20,
+    key="links-unknown",
+    cls=Class.HOPELESS,
+    text="gpu-extender: the node's GPU links are unknown and the pod requires linked GPUs",
+    remedy="Annotate the node with gpu-extender.io/topology, or use links: preferred.",
+)
+NEVER = Reason(
+    code=21,
+    key="links-never",
+    cls=Class.HOPELESS,
+    text="gpu-extender: the node can not be relied upon to hand out that many linked GPUs, even when it is empty",
+    remedy="Ask for a number of GPUs that the machine links, or use links: preferred.",
+)
+PENDING = Reason(
+    code=22,
+    key="links-pending",
+    cls=Class.TRANSIENT,
+    text="gpu-extender: which GPUs are free is not known until a pod on the node has started",
+    remedy="Nothing: the pod is tried again within seconds.",
+)
+BUSY = Reason(
+    code=23,
+    key="links-busy",
+    cls=Class.EVICTABLE,
+    text="gpu-extender: the free GPUs are not linked, evicting pods of lower priority would make them so",
+    remedy="Wait for running pods to end; kube-scheduler up to 1.37 does not preempt for links alone.",
+    links_only=True,
+)
+HELD = Reason(
+    code=24,
+    key="links-held",
+    cls=Class.HOPELESS,
+    text="gpu-extender: the free GPUs are not linked, pods of equal or higher priority hold the others",
+    remedy="Wait for running pods to end, or use links: preferred.",
+)
+
+
+class Links:
+    name = "links"
+    reasons = (GRAPH, NEVER, PENDING, BUSY, HELD)
+
+    def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
+        if request.links != "required":
+            return
+        fit.links(
+            tables.nodes,
+            tables.pods,
+            tables.shapes,
+            rows,
+            request.resource,
+            request.wanted,
+            request.containers,
+            request.priority,
+            out,
+            GRAPH.code,
+            NEVER.code,
+            PENDING.code,
+            BUSY.code,
+            HELD.code,
+        )
