@@ -168,7 +168,9 @@ def scene(
 ) -> SceneFactory:
     """``scene({"n1": {"topology": "dgx1-v100"}}, bind=True, kubelet={...})``: a whole cluster that asks the product."""
 
-    def start(nodes: Mapping[str, Mapping[str, Any]], *, kubelet: Mapping[str, Any] | None = None, **more: Any) -> Scene:
+    def start(
+        nodes: Mapping[str, Mapping[str, Any]], *, kubelet: Mapping[str, Any] | None = None, **more: Any
+    ) -> Scene:
         return make(api, namespace, kubelets(**(kubelet or {})), extender_process, scheduler, nodes, **more)
 
     return start

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,15 +21,17 @@ CONFIG = Path(__file__).parents[2] / "manifests" / "kube-scheduler-config.yaml"
 LINKS = "gpu-extender.io/links"
 
 
-def scheduler_config(*urls: str, bind: bool = False, **changes: Any) -> dict[str, Any]:
-    """The manifest that users get, asking `urls` instead of its own; `changes` go into the first extender entry."""
+def scheduler_config(
+    url: str, *, bind: bool = False, more_extenders: Sequence[Mapping[str, Any]] = (), **changes: Any
+) -> dict[str, Any]:
+    """The manifest that users get, asking `url`; `changes` go into our extender's entry, others come behind it."""
     config: dict[str, Any] = YAML(typ="safe", pure=True).load(CONFIG.read_text())
     config.pop("leaderElection", None)
     config.pop("clientConnection", None)
     recommended = config["extenders"][0]
     if bind:
         recommended["bindVerb"] = "bind"
-    config["extenders"] = [{**recommended, "urlPrefix": f"{urls[0]}/v1", **changes}]
+    config["extenders"] = [{**recommended, "urlPrefix": f"{url}/v1", **changes}, *more_extenders]
     for profile in config.get("profiles", ()):
         profile["schedulerName"] = "default-scheduler"
     return config
