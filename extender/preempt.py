@@ -25,6 +25,7 @@ from extender.records import PodRecord
 
 CARRY_SECONDS = 5.0  # after the last victim is gone the scheduler needs a moment to come back with the pod
 LOWEST = -(2**63)  # what the search answers for the maximum over no victims
+FOUND = (1, 2)  # a sufficient set: proved cheapest, or the best found within the budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,7 @@ def _search(
     )
     found: list[Eviction] = []
     for i, name in enumerate(names):
-        if i in impossible or not result.status[i]:
+        if i in impossible or result.status[i] not in FOUND:
             continue
         chosen = [k for k in range(gathered.start[i], gathered.start[i + 1]) if result.chosen[k]]
         if not chosen:
