@@ -144,7 +144,7 @@ def _search(
         if not chosen:
             continue
         pods = tuple(cluster.pods[cluster.uid_of_row[gathered.pods[k]]] for k in chosen)
-        cost = tuple(result.cost[t, i] for t in range(len(terms)))
+        cost = tuple(result.cost[t * len(rows) + i] for t in range(len(terms)))
         found.append(Eviction(name, rows[i], pods, cost, result.status[i] == 1))
     found.sort(key=lambda eviction: (eviction.cost, eviction.node))
     return found, {"nodes": len(rows), "sets": int(sum(result.examined))}, ""
@@ -314,7 +314,8 @@ def _evict(
 
 def _violations(decider: Decider, pods: Sequence[PodRecord]) -> int:
     groups = _budgets(decider.cluster, pods)
-    return victims.kube_pdb_violations(array("i", range(len(pods))), groups.starts, groups.members, groups.allowance)
+    memberships = [list(groups.members[groups.starts[i] : groups.starts[i + 1]]) for i in range(len(pods))]
+    return victims.kube_pdb_violations(range(len(pods)), memberships, list(groups.allowance))
 
 
 def _victim(cluster: Cluster, pod: PodRecord) -> dict[str, Any]:
