@@ -867,13 +867,13 @@ cdef class LinkShapes:
             return None
         if s.plugin == NVIDIA and 1 < k < n:
             split_all(&t, s, whole, k)
-            shares = [(spread(i, whole), t.share[i] / t.total) for i in range(1, <mask_t>1 << n)
+            shares = [(spread(i, whole), <double>t.share[i] / <double>t.total) for i in range(1, <mask_t>1 << n)
                       if t.share[i] and __builtin_popcount(i) == k]
             return sorted(shares, key=_by_ids)
         sets = list(_of_size(whole, k))
         least = min([s.points[i] for i in sets])
         lightest = [i for i in sets if s.points[i] == least]
-        return [(i, 1 / len(lightest)) for i in lightest]
+        return [(i, 1.0 / len(lightest)) for i in lightest]
 
     cdef mask_t inside(self, int shape, object gpus) except? 0:
         """The mask, checked: ValueError for a GPU that the shape does not have."""
