@@ -1,10 +1,7 @@
 from array import array
 from typing import final
 
-from typing_extensions import disjoint_base
-
 @final
-@disjoint_base
 class Heads:
     def __new__(cls) -> Heads: ...
     def set(self, row: int, name: str) -> None: ...

@@ -3,14 +3,15 @@
 A node's name is quoted and escaped once, when it enters `Heads`; a reply copies those bytes. The bytes equal what
 `orjson.dumps` gives for the same dict or list: no spaces, UTF-8 as it is, escapes only where JSON demands them.
 
-The GIL is kept while a reply is built: another thread's `Heads.set` could free a name under the loop. The loops are `nogil`
-functions all the same, so the compiler refuses any Python operation in them.
+The GIL is kept while a reply is built: another thread's `Heads.set` could free a name under the loop. The loops are
+`nogil` functions all the same, so the compiler refuses any Python operation in them.
 """
 
+cimport cython
 from cpython cimport array
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int8_t, int32_t, uint32_t
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset
 
 from ext_core.ints cimport code_t, row_t
@@ -137,6 +138,7 @@ cdef int put_quoted(sink* out, str text) except -1:
 
 # --- Names ---
 
+@cython.final
 cdef class Heads:
     """Row -> the node's name as a JSON string, quoted and escaped once."""
 
@@ -168,7 +170,7 @@ cdef class Heads:
         self.spare = out
 
     def set(self, row_t row, str name not None):
-        """Name the row, anew if it had a name. ValueError: the row is negative, or the name has half a surrogate pair."""
+        """Name the row, anew if it had a name. ValueError: a negative row, or half a surrogate pair in the name."""
         cdef Py_ssize_t size, room
         cdef const unsigned char* utf8 = <const unsigned char*>PyUnicode_AsUTF8AndSize(name, &size)
         cdef piece* grown
@@ -305,7 +307,8 @@ cdef Py_ssize_t put_scores(sink* out, Heads heads, const row_t[::1] rows, const 
 
 # --- Replies ---
 
-cdef class Reasons:
+@cython.final
+cdef class _Reasons:
     """The constant texts of one reply, each quoted once; only those that are used."""
 
     cdef piece pieces[CODES]
@@ -361,7 +364,7 @@ cdef int put_failures(
     list unknown,
 ) except -1:
     """The two maps and all that follows them."""
-    cdef Reasons reasons = Reasons(texts)
+    cdef _Reasons reasons = _Reasons(texts)
     cdef str name
     cdef Py_ssize_t code
     reasons.need_all(failed_rows, failed_codes)
@@ -403,9 +406,10 @@ def filter_result(
 ):
     """An ExtenderFilterResult with NodeNames (nodeCacheCapable: true).
 
-    passed: rows, in the order of the reply. failed_*, unresolvable_*: rows and the code of each one's reason; texts: code ->
-    reason. unknown: (name, code) of nodes that have no row; they end the map of unresolvable nodes. A row or name given twice
-    is written twice, so give each once. ValueError: a row without a name, a code without a text, columns of unequal length.
+    passed: rows, in the order of the reply. failed_*, unresolvable_*: rows and the code of each one's reason; texts:
+    code -> reason. unknown: (name, code) of nodes that have no row; they end the map of unresolvable nodes. A row or
+    name given twice is written twice, so give each once. ValueError: a row without a name, a code without a text,
+    columns of unequal length.
     """
     cdef sink out = heads.borrow()
     try:
@@ -431,8 +435,8 @@ def filter_result_nodes(
 ):
     """An ExtenderFilterResult with whole Nodes (nodeCacheCapable: false): the raw bytes of the request, as they came.
 
-    ranges: [start, end) in `body` of each node that passes (`scan.items`). The rest is as in `filter_result`, and a range
-    outside the body is a ValueError.
+    ranges: [start, end) in `body` of each node that passes (`scan.items`). The rest is as in `filter_result`, and a
+    range outside the body is a ValueError.
     """
     cdef sink out
     cdef Py_ssize_t start, end
@@ -470,11 +474,13 @@ def filter_error(str message not None):
         free(out.text)
 
 
-def priorities(Heads heads not None, const row_t[::1] rows not None, array.array points not None, list unknown not None):
+def priorities(
+    Heads heads not None, const row_t[::1] rows not None, array.array points not None, list unknown not None
+):
     """A HostPriorityList: one {"Host", "Score"} a row, in the rows' order, then the unknown names with 0.
 
-    points: array('b') or array('i'), one a row; the scheduler expects 0..10 and adds up a host named twice. ValueError: a row
-    without a name, columns of unequal length, points of another type.
+    points: array('b') or array('i'), one a row; the scheduler expects 0..10 and adds up a host named twice. ValueError:
+    a row without a name, columns of unequal length, points of another type.
     """
     cdef const int8_t[::1] small
     cdef const int32_t[::1] wide

@@ -182,8 +182,7 @@ def passed(const row_t[::1] rows, const code_t[::1] codes):
             if codes[i] == 0:
                 out[kept] = rows[i]
                 kept += 1
-    del made[kept:]
-    return made
+    return made[:kept]
 
 
 def refused(const row_t[::1] rows, const code_t[::1] codes, const uint8_t[::1] chosen):
@@ -201,6 +200,4 @@ def refused(const row_t[::1] rows, const code_t[::1] codes, const uint8_t[::1] c
                 out[kept] = rows[i]
                 out_codes[kept] = codes[i]
                 kept += 1
-    del found[kept:]
-    del why[kept:]
-    return found, why
+    return found[:kept], why[:kept]

@@ -1,15 +1,12 @@
 from array import array
 from typing import final
 
-from typing_extensions import disjoint_base
-
 class ScanError(ValueError):
     offset: int
     message: str
     def __init__(self, offset: int, message: str) -> None: ...
 
 @final
-@disjoint_base
 class NameIndex:
     def __new__(cls) -> NameIndex: ...
     def __len__(self) -> int: ...

@@ -1,17 +1,18 @@
 """Request bytes -> byte ranges and rows, without a Python object per node name.
 
-Theory of operation. A verb's body is a flat JSON object (Pod, Nodes, NodeNames) of which most bytes are node names or whole
-nodes. `split` checks the grammar of the whole text once, without recursion, and answers where each top-level value lies;
-whoever needs the inside of a value decodes that slice alone. `rows` turns the slice of names into rows of the node table by
-hashing the bytes where they lie.
+Theory of operation. A verb's body is a flat JSON object (Pod, Nodes, NodeNames) of which most bytes are node names or
+whole nodes. `split` checks the grammar of the whole text once, without recursion, and answers where each top-level
+value lies; whoever needs the inside of a value decodes that slice alone. `rows` turns the slice of names into rows of the
+node table by hashing the bytes where they lie.
 
-What is checked: brackets, commas, colons, literals, numbers, escapes, control characters, depth. What is not: whether strings
-inside nested values are UTF-8 (a JSON decoder of that slice says so). Names and keys that become a `str` are checked.
+What is checked: brackets, commas, colons, literals, numbers, escapes, control characters, depth. What is not: whether
+strings inside nested values are UTF-8 (a JSON decoder of that slice says so). Names and keys that become a `str` are.
 
-The GIL is kept while a NameIndex is read: another thread's `add` could move the table under the loop. The loops are `nogil`
-functions all the same, so the compiler refuses any Python operation in them.
+The GIL is kept while a NameIndex is read: another thread's `add` could move the table under the loop. The loops are
+`nogil` functions all the same, so the compiler refuses any Python operation in them.
 """
 
+cimport cython
 from cpython cimport array
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
@@ -80,7 +81,10 @@ cdef inline void skip_space(cursor* c) noexcept nogil:
 
 
 cdef inline uint64_t special(uint64_t word) noexcept nogil:
-    """The high bit of each byte that ends a plain run of a string: '"', '\\', or below 0x20. Exact up to the lowest one."""
+    """The high bit of each byte that ends a plain run of a string: '"', '\\', or below 0x20.
+
+    Exact up to the lowest such byte; above it a borrow may set more.
+    """
     cdef uint64_t ones = 0x0101010101010101u, highs = 0x8080808080808080u
     cdef uint64_t quote = word ^ (ones * 0x22), slash = word ^ (ones * 0x5C)
     return (((word - ones * 0x20) & ~word) | ((quote - ones) & ~quote) | ((slash - ones) & ~slash)) & highs
@@ -200,7 +204,7 @@ cdef inline int skip_key(cursor* c) noexcept nogil:
 
 
 cdef int skip_value(cursor* c, Py_ssize_t deepest) noexcept nogil:
-    """One value of at most `deepest` nested brackets (<= DEEPEST), without recursion: c.at moves from its first byte behind it."""
+    """One value of at most `deepest` (<= DEEPEST) nested brackets: c.at moves from its first byte behind its last."""
     cdef char closing[DEEPEST]
     cdef Py_ssize_t depth = 0
     cdef unsigned char ch
@@ -257,7 +261,10 @@ cdef int skip_value(cursor* c, Py_ssize_t deepest) noexcept nogil:
 # --- From string contents to names ---
 
 cdef Py_ssize_t unescape(text_t source, Py_ssize_t size, unsigned char* into) noexcept nogil:
-    """The UTF-8 bytes of a checked string's contents; never more than `size`. Answers how many, -1 for half a surrogate pair."""
+    """The UTF-8 bytes of a checked string's contents, never more than `size`; answers how many.
+
+    -1: half a surrogate pair.
+    """
     cdef Py_ssize_t i = 0, n = 0
     cdef unsigned char ch
     cdef uint32_t point
@@ -422,16 +429,16 @@ cdef dict members(bytes body, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_d
 
 
 def split(bytes body not None, Py_ssize_t max_depth=200):
-    """The top-level keys of the JSON object `body` and the byte range [start, end) of each raw value, in the body's order.
+    """The top-level keys of the JSON object `body`, each with the byte range [start, end) of its raw value, in order.
 
-    Keys are compared as they are, with their case. `max_depth` counts the object itself and is at most 1024. ScanError: broken
-    grammar, a duplicate key, nesting beyond max_depth, not an object, or more text behind it.
+    Keys are compared as they are, with their case. `max_depth` counts the object itself and is at most 1024.
+    ScanError: broken grammar, a duplicate key, nesting beyond max_depth, not an object, or more text behind it.
     """
     return members(body, 0, PyBytes_GET_SIZE(body), max_depth)
 
 
 def items(bytes body not None, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_depth=200):
-    """The range of each element of the array `items` of the NodeList in [start, end), in order; none if `items` is null.
+    """The range of each element of the array `items` of the NodeList in [start, end); none if `items` is null.
 
     ScanError: not an object with `items`, or an element is not an object.
     """
@@ -500,14 +507,14 @@ cdef inline uint64_t load8(text_t at) noexcept nogil:
 
 
 cdef inline uint64_t fold(uint64_t key, uint64_t word) noexcept nogil:
-    """One xor-shift before the multiplication, which carries upwards only, and one after it: the table reads the low bits."""
+    """An xor-shift before the multiplication, which carries upwards only, and one after it: the low bits count."""
     key ^= word
     key = (key ^ (key >> 32)) * 0xFF51AFD7ED558CCDu
     return key ^ (key >> 29)
 
 
 cdef inline uint64_t name_hash(text_t name, Py_ssize_t size) noexcept nogil:
-    """A multiply-and-fold hash of 8 bytes a step. It stays in the process and orders nothing, so byte order is no matter."""
+    """A multiply-and-fold hash of 8 bytes a step. It leaves no trace in any answer, so byte order does not matter."""
     cdef uint64_t word = 0, key = <uint64_t>size * 0x9E3779B97F4A7C15u
     cdef Py_ssize_t i = 0
     if size < 8:
@@ -535,6 +542,7 @@ cdef inline bint same(text_t one, text_t other, Py_ssize_t size) noexcept nogil:
     return load8(one + size - 8) == load8(other + size - 8)
 
 
+@cython.final
 cdef class NameIndex:
     """Node name -> row: an open-addressing hash table over UTF-8 bytes, linear probing, at most half full."""
 
@@ -622,7 +630,8 @@ cdef class NameIndex:
         if s.name == NULL:
             raise KeyError(name)
         free(s.name)
-        # Close the gap (Knuth 6.4, algorithm R): a follower moves into the hole unless that would put it before its home.
+        # Close the gap (Knuth, TAOCP vol. 3, 6.4, algorithm R): a follower moves into the hole unless that would put it
+        # before its home.
         hole = i = s - self.slots
         while True:
             i = (i + 1) & mask
@@ -643,8 +652,10 @@ cdef class NameIndex:
         return -1 if s.name == NULL else s.row
 
 
-cdef Py_ssize_t look_up(cursor* c, NameIndex index, row_t* found, unsigned char* plain, Py_ssize_t* repeats) noexcept nogil:
-    """Every name of the array that c.at stands before; answers how many. `plain` may be NULL if no string has an escape."""
+cdef Py_ssize_t look_up(
+    cursor* c, NameIndex index, row_t* found, unsigned char* plain, Py_ssize_t* repeats
+) noexcept nogil:
+    """The row of every name of the array that c.at stands before; answers how many. `plain`: room for the longest."""
     cdef Py_ssize_t n = 0, start, size
     cdef uint32_t call = index.next_call()
     cdef text_t name
@@ -706,8 +717,9 @@ cdef list strangers(cursor* c, array.array found):
 def rows(bytes body not None, Py_ssize_t start, Py_ssize_t end, NameIndex index not None):
     """The row of every name in the JSON array of strings at [start, end), in order; -1 = not in the index.
 
-    Answers (rows, unknown, repeats): an array('i'); (position, name) of each name without a row; and how many of the known
-    names stood in the array before (they are kept in `rows`). ScanError: anything but an array of strings, `null` included.
+    Answers (rows, unknown, repeats): an array('i'); (position, name) of each name without a row; and how many of the
+    known names stood in the array before (they are kept in `rows`). ScanError: anything but an array of strings, `null`
+    included.
     """
     cdef cursor c
     cdef Py_ssize_t n, i, repeats
@@ -726,7 +738,8 @@ def rows(bytes body not None, Py_ssize_t start, Py_ssize_t end, NameIndex index 
             raise error(&c)
         finish(&c)
         found = array.clone(array.array("i"), n, zero=False)
-        memcpy(found.data.as_ints, buffer, n * sizeof(row_t))
+        if n:  # an empty array has no data to copy to
+            memcpy(found.data.as_ints, buffer, n * sizeof(row_t))
     finally:
         free(buffer)
         free(plain)

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Protocol
 
 import orjson
@@ -19,8 +20,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from extender import decisions, preempt, wire
+from extender import decisions, frozen, preempt, wire
 from extender.cluster import Cluster
+from extender.controllers.live import Live
 from extender.decide import Answer, BindIntent, Decider
 from extender.errors import BadRequest, BodyTooLarge, ExtenderError
 from extender.log import get_log
@@ -95,10 +97,21 @@ class Server:
         self.clock, self.wall = clock, wall
         self.decider = Decider.of(settings, cluster)
         self.decider.sampled = self._sampled
+        self.failure: Exception | None = None
+        self.failed: Callable[[Exception], None] = lambda error: None
         self._warned = False
         self._settles = SETTLES_PER_SECOND
         self._settled_at = clock()
         self._watch_restarts: dict[str, int] = {}
+
+    async def watch(self) -> None:
+        """Run the source; when it fails for good there is nothing left to serve."""
+        try:
+            await self.source.run()
+        except Exception as error:
+            self.failure = error
+            log.error("the cluster can not be watched", err=str(error))
+            self.failed(error)
 
     # -- the verbs ------------------------------------------------------------------------------------------------
 
@@ -287,7 +300,7 @@ def create(server: Server) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        task = asyncio.create_task(server.source.run())
+        task = asyncio.create_task(server.watch())
         try:
             yield
         finally:
@@ -323,3 +336,22 @@ def config(app: Starlette, settings: Settings) -> uvicorn.Config:
         server_header=False,
         date_header=False,
     )
+
+
+def run(settings: Settings, *, kubeconfig: str | None = None, cluster_file: Path | None = None) -> int:
+    """Serve until a signal ends it; 0, or 1 when the source failed for good.
+
+    `cluster_file`: a frozen cluster; else the API server of `kubeconfig`, else the one whose pod this is.
+    """
+    cluster = Cluster(settings)
+    if cluster_file is not None:
+        cluster.apply(frozen.read(cluster_file, cluster.gpu_names), time.monotonic())
+        server = Server(settings, cluster)
+        log.info("frozen cluster", nodes=len(cluster.nodes), pods=len(cluster.pods), file=str(cluster_file))
+    else:
+        live = Live(cluster, kubeconfig)
+        server = Server(settings, cluster, source=live, binder=live)
+    host = uvicorn.Server(config(create(server), settings))
+    server.failed = lambda error: setattr(host, "should_exit", True)
+    host.run()
+    return 0 if host.started and server.failure is None else 1

@@ -133,15 +133,15 @@ class Cluster:
         for event in events:
             record = event.record
             if isinstance(record, PodRecord):
-                self._set_pod(record, now) if event.action == "set" else self._drop_pod(record.uid)
+                self._set_pod(record, now) if event.change == "set" else self._drop_pod(record.uid)
             elif isinstance(record, NodeRecord):
-                self._set_node(record) if event.action == "set" else self._drop_node(record.name)
+                self._set_node(record) if event.change == "set" else self._drop_node(record.name)
             elif isinstance(record, PdbRecord):
-                _put(self.budgets, (record.namespace, record.name), record, event.action)
+                _put(self.budgets, (record.namespace, record.name), record, event.change)
             elif isinstance(record, PriorityClassRecord):
-                _put(self.priority_classes, record.name, record, event.action)
+                _put(self.priority_classes, record.name, record, event.change)
             elif isinstance(record, DeviceClassRecord):
-                _put(self.device_classes, record.name, record, event.action)
+                _put(self.device_classes, record.name, record, event.change)
                 for node in self.nodes.values():
                     self._write_node(node)
         self._refresh(now)

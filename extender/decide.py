@@ -9,6 +9,7 @@ import time
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from ext_core import encode, fit, score
 from extender import request as requests
@@ -23,7 +24,7 @@ from extender.rules import REASONS, UNKNOWN_NODE
 from extender.settings import Settings
 
 SLACK_SECONDS = 5.0  # kube-scheduler may call before our watch has brought the pod
-Refused = tuple[array[int], array[int]]  # rows and their codes
+Refused: TypeAlias = "tuple[array[int], array[int]]"  # rows and their codes
 
 
 def _marks(wanted: Callable[[Reason], bool]) -> bytes:

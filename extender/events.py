@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from extender.records import Record
-
-Action = Literal["set", "delete"]
+from extender.records import Kind, Record
 
 
 class Event(NamedTuple):
-    """`record` of a "delete" is the object's last known state."""
+    """``set``: the object is new or changed. ``delete``: it is gone; the record is the last that is known of it."""
 
-    action: Action
+    kind: Kind
+    change: Literal["set", "delete"]
     record: Record

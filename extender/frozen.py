@@ -36,7 +36,7 @@ def parse(raw: bytes, gpus: frozenset[str], source: str = "cluster") -> list[Eve
         if kind not in records.KINDS:
             continue
         try:
-            events.append(Event("set", records.record(kind, item, gpus)))
+            events.append(Event(kind, "set", records.record(kind, item, gpus)))
         except records.RecordError as error:
             raise BadCluster(error.message, path=f"{source}: items[{number}].{error.path}".rstrip(".")) from error
     return events

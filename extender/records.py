@@ -432,6 +432,10 @@ class _Kinded(_Wire):
     kind: _Text = None
 
 
+class _Named(_Wire):
+    metadata: _Metadata | None = None
+
+
 # ---- from bytes to the wire
 
 
@@ -445,6 +449,7 @@ _PRIORITY_CLASS: Final = msgspec.json.Decoder(_PriorityClass)
 _DEVICE_CLASS: Final = msgspec.json.Decoder(_DeviceClass)
 _LIST: Final = msgspec.json.Decoder(_List)
 _KINDED: Final = msgspec.json.Decoder(_Kinded)
+_NAMED: Final = msgspec.json.Decoder(_Named)
 
 
 def _read(source: _Object, decoder: msgspec.json.Decoder[_W]) -> _W:
@@ -601,6 +606,22 @@ _DECODERS: Final[dict[Kind, Callable[[_Object, frozenset[str]], Record]]] = {
     "PriorityClass": lambda source, gpus: priority_class(source),
     "DeviceClass": lambda source, gpus: device_class(source),
 }
+
+
+class Identity(NamedTuple):
+    """Which object it is, and which version of it."""
+
+    namespace: str
+    """"" for what has none."""
+    name: str
+    uid: str
+    resource_version: str
+
+
+def identity(source: _Object) -> Identity:
+    """Which object it is, of any kind: what can still be said of one whose other fields are unreadable."""
+    meta = _read(source, _NAMED).metadata or _Metadata()
+    return Identity(meta.namespace or "", meta.name or "", meta.uid or "", meta.resource_version or "")
 
 
 # ---- lists
