@@ -24,14 +24,17 @@ COMMANDS = {
     "explain": "why a pod went where it went, or why it waits: asks a running server",
     "version": "the version of this program",
 }
-DONE, ERROR, INTERRUPTED = 0, 1, 130
+ERROR, USAGE, INTERRUPTED = 1, 2, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code. Wrong usage ends in argparse's SystemExit(2)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or words[0] not in COMMANDS:
-        _overview().parse_args(words or ["--help"])  # ends the program: help, or what is wrong
+    if not words:
+        _overview().print_help(sys.stderr)
+        return USAGE
+    if words[0] not in COMMANDS:
+        _overview().parse_args(words)  # ends the program: help, or what is wrong
     command = import_module(f"extender.cli.{words[0]}")
     parser = argparse.ArgumentParser(
         prog=f"gpu-extender {words[0]}", description=(command.__doc__ or "").strip(), allow_abbrev=False

@@ -87,12 +87,14 @@ def _lines(decision: dict[str, Any]) -> Iterator[str]:
     yield f"  asks for {gpus or 'no GPU'}, links {pod['links']}, priority {pod['priority']}"
     counts = f"{decision['candidates']} nodes asked, {decision['feasible']} fit, {decision['answered']} answered"
     yield f"  {decision['result']}: {counts}" + (f"; {decision['error']}" if decision["error"] else "")
+    if decision.get("why"):
+        yield f"  because: {decision['why']}"
     if decision.get("node"):
         yield f"  node {decision['node']}" + (f", GPUs {decision['gpus']}" if decision.get("gpus") else "")
     yield from _victims(decision)
     for node in decision["nodes"][:SHOWN_NODES]:
         yield "  " + _node(node)
-    left = len(decision["nodes"]) - SHOWN_NODES + decision.get("nodes_left_out", 0)
+    left = max(0, len(decision["nodes"]) - SHOWN_NODES) + decision["nodes_left_out"]
     if left > 0:
         yield f"  and {left} more nodes (-o json has up to 100)"
     if decision["reasons"]:
@@ -120,7 +122,24 @@ def _node(node: dict[str, Any]) -> str:
 
 def _victims(decision: dict[str, Any]) -> Iterator[str]:
     for victim in decision.get("victims") or ():
-        name = f"{victim.get('namespace')}/{victim.get('name')}"
-        yield f"  evict {name}, priority {victim.get('priority')}, {victim.get('gpu_count')} GPUs"
+        if isinstance(victim, str):  # an earlier plan that still stands is told by its uids
+            yield f"  still to go: uid {victim}"
+            continue
+        gpus = "which is unknown" if victim["gpus"] is None else ",".join(map(str, victim["gpus"]))
+        yield (
+            f"  evict {victim['namespace']}/{victim['name']}, priority {victim['priority']}, "
+            f"{victim['gpu_count']} GPUs ({gpus})"
+        )
     if cost := decision.get("cost"):
-        yield "  cost: " + ", ".join(f"{term['term']} {term['value']}" for term in cost)
+        yield f"  cost: {_cost(cost)}"
+    if certificate := decision.get("certificate"):
+        how = (
+            "proved the cheapest" if certificate["proved"] else "the cheapest found before the search budget was spent"
+        )
+        yield f"  {how}: {certificate['nodes_examined']} nodes, {certificate['sets_examined']} sets examined"
+        if other := certificate["runner_up"]:
+            yield f"  next best: node {other['node']}, lost on {certificate['lost_on']}; cost: {_cost(other['cost'])}"
+
+
+def _cost(terms: list[dict[str, Any]]) -> str:
+    return ", ".join(f"{term['term']} {'-' if term['value'] is None else term['value']}" for term in terms)

@@ -7,11 +7,7 @@ import logging
 from pathlib import Path
 
 from extender import log
-from extender.costs import COSTS
-from extender.scorers import SCORERS
 from extender.settings import Known, Settings, read_settings
-
-KNOWN = Known(scorers=SCORERS.keys(), costs=COSTS.keys())
 
 
 def port(text: str) -> int:
@@ -49,6 +45,13 @@ def configure_logging(options: argparse.Namespace) -> None:
 def settings_of(options: argparse.Namespace) -> Settings:
     """The file's settings (or the defaults) with --host and --port put in; BadSettings when the file is wrong."""
     file: Path | None = getattr(options, "config", None)
-    settings = read_settings(file, KNOWN) if file else Settings()
+    settings = read_settings(file, _known()) if file else Settings()
     given = {field: value for field in ("host", "port") if (value := getattr(options, field, None)) is not None}
     return settings.model_copy(update={"server": settings.server.model_copy(update=given)}) if given else settings
+
+
+def _known() -> Known:
+    from extender.costs import COSTS  # here, so that --help need not load the core
+    from extender.scorers import SCORERS
+
+    return Known(scorers=SCORERS.keys(), costs=COSTS.keys())

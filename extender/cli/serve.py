@@ -6,13 +6,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import uvicorn
-
-from extender import app, frozen
 from extender.cli import options as shared
-from extender.cluster import Cluster
-from extender.errors import ExtenderError
-from extender.settings import Settings
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,19 +24,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serves until SIGTERM or Ctrl-C."""
+    """Serves until SIGTERM or Ctrl-C; 1 when the source failed for good."""
     shared.configure_logging(options)
     settings = shared.settings_of(options)
-    server = _frozen(settings, options.cluster) if options.cluster else _live(settings, options.kubeconfig)
-    uvicorn.Server(app.config(app.create(server), settings)).run()
-    return 0
+    from extender import app  # here: --help, a wrong option or a refused file need not load a server
 
-
-def _frozen(settings: Settings, file: Path) -> app.Server:
-    cluster = Cluster(settings)
-    cluster.apply(frozen.read(file, frozenset(resource.name for resource in settings.resources)))
-    return app.Server(settings, cluster)
-
-
-def _live(settings: Settings, kubeconfig: Path | None) -> app.Server:
-    raise ExtenderError("serving a live cluster is not written yet; use --cluster FILE", code="not-implemented")
+    kubeconfig = str(options.kubeconfig) if options.kubeconfig else None
+    return app.run(settings, kubeconfig=kubeconfig, cluster_file=options.cluster)
