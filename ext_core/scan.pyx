@@ -2,8 +2,8 @@
 
 Theory of operation. A verb's body is a flat JSON object (Pod, Nodes, NodeNames) of which most bytes are node names or
 whole nodes. `split` checks the grammar of the whole text once, without recursion, and answers where each top-level
-value lies; whoever needs the inside of a value decodes that slice alone. `rows` turns the slice of names into rows of the
-node table by hashing the bytes where they lie.
+value lies; whoever needs the inside of a value decodes that slice alone. `rows` turns the slice of names into rows of
+the node table by hashing the bytes where they lie.
 
 What is checked: brackets, commas, colons, literals, numbers, escapes, control characters, depth. What is not: whether
 strings inside nested values are UTF-8 (a JSON decoder of that slice says so). Names and keys that become a `str` are.

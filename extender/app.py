@@ -122,7 +122,9 @@ class Server:
             body = await self._body(request)
             missing = self.source.missing()
             if missing:
-                return self._done(verb, began, "not_ready", _error(503, "not-ready", "not known yet: " + ", ".join(missing)))
+                return self._done(
+                    verb, began, "not_ready", _error(503, "not-ready", "not known yet: " + ", ".join(missing))
+                )
             answer = await self._answer(verb, body)
         except BadRequest as error:
             self.metrics.bad_requests.labels(verb, error.code).inc()

@@ -236,7 +236,9 @@ class Decider:
             return self._bind_answer(decision, REASONS[decision.codes[0]].text)
         self._hold(request, row, gpus, now)
         decision.gpus = {row: gpus}
-        annotations = {"gpu-extender.io/gpus": _plan_text(pod, cluster.resources[request.resource], gpus)} if gpus else {}
+        annotations = (
+            {"gpu-extender.io/gpus": _plan_text(pod, cluster.resources[request.resource], gpus)} if gpus else {}
+        )
         return BindIntent(binding, annotations, request.amounts, gpus, decision)
 
     def bound(self, intent: BindIntent, error: str, now: float) -> Answer:
@@ -310,7 +312,7 @@ class Decider:
 
 
 def _plan_text(pod: requests.PodRecord, resource: str, gpus: int) -> str:
-    """"0,3", or "c1=0,3;c2=5" with several GPU containers (init containers' GPUs are used again, and not named)."""
+    """ "0,3", or "c1=0,3;c2=5" with several GPU containers (init containers' GPUs are used again, and not named)."""
     ids = list(gpus_of(gpus))
     containers = [(name, count) for name, kind, count in pod.gpu_containers if kind == resource]
     if len(containers) == 1 or sum(count for _, count in containers) != len(ids):

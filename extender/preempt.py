@@ -97,10 +97,7 @@ def _search(
     if request.exchangeable and attempt is not None:
         names += sorted(name for name in attempt.links_only if name not in asked.offered and cluster.row(name) >= 0)
     repelled = {
-        name
-        for pod in cluster.repelling.values()
-        if pod.node and pod.may_repel(asked.pod)
-        for name in (pod.node,)
+        name for pod in cluster.repelling.values() if pod.node and pod.may_repel(asked.pod) for name in (pod.node,)
     }
     names = [name for name in names if name in asked.offered or name not in repelled]
     rows = array("i", [cluster.row(name) for name in names])
@@ -177,9 +174,7 @@ def _floor(
         offer = asked.offered.get(name)
         if offer is None or (request.exchangeable and name not in repelled):
             continue
-        at = {
-            cluster.uid_of_row[gathered.pods[k]]: k for k in range(gathered.start[i], gathered.start[i + 1])
-        }
+        at = {cluster.uid_of_row[gathered.pods[k]]: k for k in range(gathered.start[i], gathered.start[i + 1])}
         for uid in offer.uids:
             if uid in at:
                 forced[at[uid]] = 1
@@ -288,7 +283,9 @@ def _evict(
     request = decision.request
     decider.holds.plan(Plan(request.uid, eviction.node, uids, request.amounts, request.priority, now))
     names = [cost.name for cost in decider.policy.costs]
-    violations = eviction.cost[names.index("pdb_violations")] if "pdb_violations" in names else _violations(decider, pods)
+    violations = (
+        eviction.cost[names.index("pdb_violations")] if "pdb_violations" in names else _violations(decider, pods)
+    )
     decision.detail = {
         "node": eviction.node,
         "victims": [_victim(decider.cluster, pod) for pod in pods],
@@ -316,9 +313,7 @@ def _evict(
 
 def _violations(decider: Decider, pods: Sequence[PodRecord]) -> int:
     groups = _budgets(decider.cluster, pods)
-    return victims.kube_pdb_violations(
-        array("i", range(len(pods))), groups.starts, groups.members, groups.allowance
-    )
+    return victims.kube_pdb_violations(array("i", range(len(pods))), groups.starts, groups.members, groups.allowance)
 
 
 def _victim(cluster: Cluster, pod: PodRecord) -> dict[str, Any]:

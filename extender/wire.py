@@ -113,9 +113,7 @@ def untouched(args: Args) -> bytes:
     """The filter answer that passes every candidate as it came."""
     if args.names is not None:
         names = args.body[args.names[0] : args.names[1]]
-        return (
-            b'{"Nodes":null,"NodeNames":' + names + b',"FailedNodes":{},"FailedAndUnresolvableNodes":{},"Error":""}'
-        )
+        return b'{"Nodes":null,"NodeNames":' + names + b',"FailedNodes":{},"FailedAndUnresolvableNodes":{},"Error":""}'
     items = b",".join(args.body[start:end] for start, end in args.nodes or ())
     return (
         b'{"Nodes":{"metadata":{},"items":[' + items + b']},"NodeNames":null,'

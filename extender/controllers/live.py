@@ -54,9 +54,7 @@ class Live:
         }
 
     def restarts(self) -> dict[str, int]:
-        return {
-            reflector.source.kind: max(0, reflector.state.counters.watches - 1) for reflector in self._reflectors
-        }
+        return {reflector.source.kind: max(0, reflector.state.counters.watches - 1) for reflector in self._reflectors}
 
     async def run(self) -> None:
         async with await ApiServer.connect(self._kubeconfig) as server:

@@ -145,6 +145,16 @@ def scanned_anyway(raw: bytes) -> None:
         assert outcome(scan.rows, raw, at, end, fast) == outcome(reference.rows, raw, at, end, slow)
 
 
+@pytest.mark.parametrize("length", [1, 7, 8, 9, 20])
+def test_every_byte_at_every_place_of_a_string(length: int) -> None:
+    for at in range(length):
+        for byte in range(256):
+            raw = bytearray(b"-" * length)
+            raw[at] = byte
+            found = same(b'{"a":"' + raw + b'"}')
+            assert (found is not ScanError) == (byte >= 0x20 and byte not in b'"\\')
+
+
 def test_split_of_every_truncation() -> None:
     for length in range(len(BODY)):
         with pytest.raises(ScanError):
