@@ -19,8 +19,8 @@ from ext_core.links import LinkShapes
 from ext_core.scan import NameIndex
 from ext_core.table import NodeTable, PodTable
 from extender import ledger
-from extender.events import Event
 from extender.contracts import Tables
+from extender.events import Event
 from extender.progress import restart_seconds, saved_ms
 from extender.records import (
     DeviceClassRecord,
