@@ -197,7 +197,7 @@ def test_pcie_switch_decides_where_links_do_not() -> None:
     shapes, shape, full = machine("rtxpro6000-6")
     chosen = shapes.choice(shape, full ^ mask(0), 2)
     assert chosen is not None
-    assert chosen.gpus == mask(4, 5)  # PIX, and leaves 2,3 (PIX) beside 1 on their NUMA node  # fmt: skip
+    assert chosen.gpus == mask(4, 5)  # PIX, and leaves 2,3 (PIX) beside 1 on their NUMA node
     chosen = shapes.choice(shape, full ^ mask(0), 1)
     assert chosen is not None
     assert chosen.gpus == mask(1)
