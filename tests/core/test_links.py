@@ -177,7 +177,7 @@ def test_a_single_takes_the_gpu_that_breaks_no_pair() -> None:
     shapes, shape, _ = machine("h100-nvl-8")
     chosen = shapes.choice(shape, mask(0, 1, 2, 3, 5), 1)
     assert chosen is not None
-    assert chosen.gpus == mask(5)  # {0,1} and {2,3} stay whole  # fmt: skip
+    assert chosen.gpus == mask(5)  # {0,1} and {2,3} stay whole
 
 
 def test_among_the_double_links_the_pair_that_leaves_most() -> None:
