@@ -1,11 +1,9 @@
 """Kubernetes objects as slim records: only the fields that we use, decoded straight from JSON.
 
-Two kinds of structs live here. The private ``_Wire`` ones mirror the API's own shape: msgspec fills them and skips what
-they do not name, and null is taken for absent. The public records are what the rest of the program sees: flat,
-immutable, compared by value and, as none refers back to another, outside the garbage collector.
-
-A field of a wrong type or an impossible quantity is a ``RecordError`` that says where. Every function takes the bytes
-of one object, or the same as a dict (from YAML); ``gpus`` are the names of the resources that count as GPUs.
+Records are what the rest of the program sees of Kubernetes: flat, immutable, compared by value and, as none refers back
+to another, outside the garbage collector. A field of a wrong type or an impossible quantity is a ``RecordError`` that
+says where. Every function takes the bytes of one object, or the same as a dict (from YAML); ``gpus`` are the names of
+the resources that count as GPUs.
 """
 
 from __future__ import annotations
@@ -14,12 +12,20 @@ import datetime
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from sys import intern
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from extender.quantity import QuantityError, milli, value
+from extender import objects
+from extender.objects import RecordError, Source, read
+from extender.requests import gpu_containers, pod_requests, quantity
 from extender.selectors import NOTHING, NodeTerm, Operator, PodTerm, Requirement, Selector, Taint, Toleration
+
+__all__ = [
+    "KINDS", "OURS", "DeviceClassRecord", "Identity", "Kind", "NodeRecord", "Owner", "Page", "PdbRecord", "PodRecord",
+    "PriorityClassRecord", "Record", "RecordError", "Source", "device_class", "identity", "items", "node", "page",
+    "pod", "pod_disruption_budget", "priority_class", "record",
+]  # fmt: skip
 
 Kind = Literal["Pod", "Node", "PodDisruptionBudget", "PriorityClass", "DeviceClass"]
 KINDS: Final[tuple[Kind, ...]] = ("Pod", "Node", "PodDisruptionBudget", "PriorityClass", "DeviceClass")
@@ -27,15 +33,6 @@ OURS: Final = "gpu-extender.io/"
 MIRROR: Final = "kubernetes.io/config.mirror"
 
 _DEFAULT_GRACE: Final = 30  # seconds; the API's own default of terminationGracePeriodSeconds
-
-
-class RecordError(ValueError):
-    """An object that cannot be read. ``path`` is the field (``spec.nodeName``), "" for the whole object."""
-
-    def __init__(self, path: str, message: str) -> None:
-        super().__init__(f"{path}: {message}" if path else message)
-        self.path = path
-        self.message = message
 
 
 # ---- the records
@@ -184,297 +181,27 @@ class DeviceClassRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 Record = PodRecord | NodeRecord | PdbRecord | PriorityClassRecord | DeviceClassRecord
 
 
-# ---- the shapes on the wire
-
-
-class _Wire(msgspec.Struct, rename="camel", gc=False):
-    pass
-
-
-_Text = str | None
-_Flag = bool | None
-_Quantity = str | int | float | None
-_Resources = dict[str, _Quantity] | None
-_Map = dict[str, str | None] | None
-_Time = datetime.datetime | None
-_Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)] | None
-
-
-class _OwnerReference(_Wire):
-    kind: _Text = None
-    name: _Text = None
-    uid: _Text = None
-    controller: _Flag = None
-
-
-class _Metadata(_Wire):
-    uid: _Text = None
-    name: _Text = None
-    generate_name: _Text = None
-    namespace: _Text = None
-    resource_version: _Text = None
-    labels: _Map = None
-    annotations: _Map = None
-    owner_references: list[_OwnerReference] | None = None
-    creation_timestamp: _Time = None
-    deletion_timestamp: _Time = None
-    deletion_grace_period_seconds: int | None = None
-
-
-class _Requirements(_Wire):
-    requests: _Resources = None
-    limits: _Resources = None
-
-
-class _Port(_Wire):
-    host_port: int | None = None
-
-
-class _Container(_Wire):
-    name: _Text = None
-    resources: _Requirements | None = None
-    ports: list[_Port] | None = None
-    restart_policy: _Text = None
-
-
-class _Present(_Wire):
-    """An object whose presence is all we ask."""
-
-
-class _Volume(_Wire):
-    persistent_volume_claim: _Present | None = None
-    ephemeral: _Present | None = None
-
-
-class _Expression(_Wire):
-    key: str
-    operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
-    values: list[str] | None = None
-
-
-class _LabelSelector(_Wire):
-    match_labels: _Map = None
-    match_expressions: list[_Expression] | None = None
-
-
-class _PodAffinityTerm(_Wire):
-    topology_key: str = ""
-    label_selector: _LabelSelector | None = None
-    namespaces: list[str] | None = None
-    namespace_selector: _LabelSelector | None = None
-
-
-class _PodAffinity(_Wire):
-    required: list[_PodAffinityTerm] | None = msgspec.field(
-        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
-    )
-    preferred: list[_Present] | None = msgspec.field(
-        default=None, name="preferredDuringSchedulingIgnoredDuringExecution"
-    )
-
-
-class _NodeTerm(_Wire):
-    match_expressions: list[_Expression] | None = None
-    match_fields: list[_Expression] | None = None
-
-
-class _NodeSelector(_Wire):
-    node_selector_terms: list[_NodeTerm] | None = None
-
-
-class _NodeAffinity(_Wire):
-    required: _NodeSelector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
-    preferred: list[_Present] | None = msgspec.field(
-        default=None, name="preferredDuringSchedulingIgnoredDuringExecution"
-    )
-
-
-class _Affinity(_Wire):
-    node_affinity: _NodeAffinity | None = None
-    pod_affinity: _PodAffinity | None = None
-    pod_anti_affinity: _PodAffinity | None = None
-
-
-class _Spread(_Wire):
-    when_unsatisfiable: _Text = None
-
-
-class _Toleration(_Wire):
-    key: _Text = None
-    operator: Literal["", "Equal", "Exists", "Lt", "Gt"] | None = None
-    value: _Text = None
-    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
-
-
-class _PodSpec(_Wire):
-    node_name: _Text = None
-    scheduler_name: _Text = None
-    priority: _Int32 = None
-    preemption_policy: _Text = None
-    containers: list[_Container] | None = None
-    init_containers: list[_Container] | None = None
-    overhead: _Resources = None
-    resources: _Requirements | None = None
-    host_network: _Flag = None
-    volumes: list[_Volume] | None = None
-    resource_claims: list[_Present] | None = None
-    affinity: _Affinity | None = None
-    node_selector: _Map = None
-    tolerations: list[_Toleration] | None = None
-    topology_spread_constraints: list[_Spread] | None = None
-    scheduling_gates: list[_Present] | None = None
-    termination_grace_period_seconds: int | None = None
-
-
-class _Condition(_Wire):
-    type: _Text = None
-    status: _Text = None
-    reason: _Text = None
-
-
-class _Device(_Wire):
-    resource_id: _Text = msgspec.field(default=None, name="resourceID")
-
-
-class _DeviceStatus(_Wire):
-    name: _Text = None
-    resources: list[_Device] | None = None
-
-
-class _ContainerStatus(_Wire):
-    name: _Text = None
-    resources: _Requirements | None = None
-    allocated_resources: _Resources = None
-    allocated_resources_status: list[_DeviceStatus] | None = None
-
-
-class _PodStatus(_Wire):
-    phase: _Text = None
-    reason: _Text = None
-    nominated_node_name: _Text = None
-    start_time: _Time = None
-    conditions: list[_Condition] | None = None
-    container_statuses: list[_ContainerStatus] | None = None
-    init_container_statuses: list[_ContainerStatus] | None = None
-
-
-class _Pod(_Wire):
-    metadata: _Metadata | None = None
-    spec: _PodSpec | None = None
-    status: _PodStatus | None = None
-
-
-class _Taint(_Wire):
-    key: str
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
-    value: _Text = None
-
-
-class _NodeSpec(_Wire):
-    unschedulable: _Flag = None
-    taints: list[_Taint] | None = None
-
-
-class _NodeStatus(_Wire):
-    allocatable: _Resources = None
-    capacity: _Resources = None
-
-
-class _Node(_Wire):
-    metadata: _Metadata | None = None
-    spec: _NodeSpec | None = None
-    status: _NodeStatus | None = None
-
-
-class _PdbSpec(_Wire):
-    selector: _LabelSelector | None = None
-
-
-class _PdbStatus(_Wire):
-    disruptions_allowed: _Int32 = None
-    disrupted_pods: dict[str, _Time] | None = None
-
-
-class _Pdb(_Wire):
-    metadata: _Metadata | None = None
-    spec: _PdbSpec | None = None
-    status: _PdbStatus | None = None
-
-
-class _PriorityClass(_Wire):
-    value: _Int32
-    metadata: _Metadata | None = None
-    preemption_policy: _Text = None
-    global_default: _Flag = None
-
-
-class _DeviceClassSpec(_Wire):
-    extended_resource_name: _Text = None
-
-
-class _DeviceClass(_Wire):
-    metadata: _Metadata | None = None
-    spec: _DeviceClassSpec | None = None
-
-
-class _ListMetadata(_Wire):
-    resource_version: _Text = None
-    continue_: _Text = msgspec.field(default=None, name="continue")
-
-
-class _List(_Wire):
-    kind: _Text = None
-    metadata: _ListMetadata | None = None
-    items: list[msgspec.Raw] | None = None
-
-
-class _Kinded(_Wire):
-    kind: _Text = None
-
-
-class _Named(_Wire):
-    metadata: _Metadata | None = None
-
-
-# ---- from bytes to the wire
-
-
-_Object = bytes | bytearray | memoryview | msgspec.Raw | str | Mapping[str, Any]
-_W = TypeVar("_W")
-
-_POD: Final = msgspec.json.Decoder(_Pod)
-_NODE: Final = msgspec.json.Decoder(_Node)
-_PDB: Final = msgspec.json.Decoder(_Pdb)
-_PRIORITY_CLASS: Final = msgspec.json.Decoder(_PriorityClass)
-_DEVICE_CLASS: Final = msgspec.json.Decoder(_DeviceClass)
-_LIST: Final = msgspec.json.Decoder(_List)
-_KINDED: Final = msgspec.json.Decoder(_Kinded)
-_NAMED: Final = msgspec.json.Decoder(_Named)
-
-
-def _read(source: _Object, decoder: msgspec.json.Decoder[_W]) -> _W:
-    try:
-        if isinstance(source, Mapping):
-            return msgspec.convert(source, decoder.type)
-        return decoder.decode(source)
-    except msgspec.ValidationError as error:
-        message, _, path = str(error).rpartition(" - at `$")
-        raise RecordError(path.rstrip("`").lstrip("."), message) if message else RecordError("", str(error)) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RecordError("", f"not JSON: {error}") from error
+_POD: Final = msgspec.json.Decoder(objects.Pod)
+_NODE: Final = msgspec.json.Decoder(objects.Node)
+_PDB: Final = msgspec.json.Decoder(objects.Pdb)
+_PRIORITY_CLASS: Final = msgspec.json.Decoder(objects.PriorityClass)
+_DEVICE_CLASS: Final = msgspec.json.Decoder(objects.DeviceClass)
+_LIST: Final = msgspec.json.Decoder(objects.List)
+_KINDED: Final = msgspec.json.Decoder(objects.Kinded)
+_NAMED: Final = msgspec.json.Decoder(objects.Named)
 
 
 # ---- from the wire to records
 
 
-def pod(source: _Object, gpus: frozenset[str]) -> PodRecord:
+def pod(source: Source, gpus: frozenset[str]) -> PodRecord:
     """The record of a Pod. Without a namespace it is in "default", as kubectl has it."""
-    wire = _read(source, _POD)
+    wire = read(source, _POD)
     meta = _metadata(wire.metadata)
-    spec = wire.spec or _PodSpec()
-    status = wire.status or _PodStatus()
+    spec = wire.spec or objects.PodSpec()
+    status = wire.status or objects.PodStatus()
     namespace = intern(meta.namespace or "default")
-    cpu_milli, memory, counts = _pod_requests(spec, status, gpus)
+    cpu_milli, memory, counts = pod_requests(spec, status, gpus)
     required, preferred, repelling, node_terms = _affinity(spec.affinity, namespace)
     owner = _controller(meta)
     disruption_target, pod_scheduled = _conditions(status.conditions)
@@ -509,7 +236,7 @@ def pod(source: _Object, gpus: frozenset[str]) -> PodRecord:
         cpu_milli=cpu_milli,
         memory=memory,
         gpus=counts,
-        gpu_containers=_gpu_containers(spec, gpus) if counts else (),
+        gpu_containers=gpu_containers(spec, gpus) if counts else (),
         held=_held(status, gpus),
         node_selector=tuple(sorted(_strings(spec.node_selector).items())),
         node_terms=node_terms,
@@ -525,12 +252,12 @@ def pod(source: _Object, gpus: frozenset[str]) -> PodRecord:
     )
 
 
-def node(source: _Object, gpus: frozenset[str]) -> NodeRecord:
+def node(source: Source, gpus: frozenset[str]) -> NodeRecord:
     """The record of a Node. Where a node does not say what is allocatable, that is its capacity, as the API has it."""
-    wire = _read(source, _NODE)
+    wire = read(source, _NODE)
     meta = _metadata(wire.metadata)
-    spec = wire.spec or _NodeSpec()
-    status = wire.status or _NodeStatus()
+    spec = wire.spec or objects.NodeSpec()
+    status = wire.status or objects.NodeStatus()
     capacity = status.capacity or {}
     where, allocatable = ("capacity", capacity) if status.allocatable is None else ("allocatable", status.allocatable)
     path = f"status.{where}"
@@ -542,19 +269,19 @@ def node(source: _Object, gpus: frozenset[str]) -> NodeRecord:
         annotations=_ours(meta.annotations),
         unschedulable=bool(spec.unschedulable),
         taints=tuple([_taint(one.key, one.value or "", one.effect) for one in spec.taints or ()]),
-        cpu_milli=_quantity(allocatable, "cpu", path),
-        memory=_quantity(allocatable, "memory", path),
-        pods=_quantity(allocatable, "pods", path),
-        gpus={name: _quantity(allocatable, name, path) for name in sorted(gpus) if name in allocatable},
-        gpu_capacity={name: _quantity(capacity, name, "status.capacity") for name in sorted(gpus) if name in capacity},
+        cpu_milli=quantity(allocatable, "cpu", path),
+        memory=quantity(allocatable, "memory", path),
+        pods=quantity(allocatable, "pods", path),
+        gpus={name: quantity(allocatable, name, path) for name in sorted(gpus) if name in allocatable},
+        gpu_capacity={name: quantity(capacity, name, "status.capacity") for name in sorted(gpus) if name in capacity},
     )
 
 
-def pod_disruption_budget(source: _Object) -> PdbRecord:
+def pod_disruption_budget(source: Source) -> PdbRecord:
     """The record of a PodDisruptionBudget. Without a status nothing may be disrupted yet."""
-    wire = _read(source, _PDB)
+    wire = read(source, _PDB)
     meta = _metadata(wire.metadata)
-    status = wire.status or _PdbStatus()
+    status = wire.status or objects.PdbStatus()
     return PdbRecord(
         uid=meta.uid or "",
         namespace=intern(meta.namespace or "default"),
@@ -566,9 +293,9 @@ def pod_disruption_budget(source: _Object) -> PdbRecord:
     )
 
 
-def priority_class(source: _Object) -> PriorityClassRecord:
+def priority_class(source: Source) -> PriorityClassRecord:
     """The record of a PriorityClass."""
-    wire = _read(source, _PRIORITY_CLASS)
+    wire = read(source, _PRIORITY_CLASS)
     meta = _metadata(wire.metadata)
     if wire.value is None:
         raise RecordError("value", "a PriorityClass needs one")
@@ -582,9 +309,9 @@ def priority_class(source: _Object) -> PriorityClassRecord:
     )
 
 
-def device_class(source: _Object) -> DeviceClassRecord:
+def device_class(source: Source) -> DeviceClassRecord:
     """The record of a DeviceClass."""
-    wire = _read(source, _DEVICE_CLASS)
+    wire = read(source, _DEVICE_CLASS)
     meta = _metadata(wire.metadata)
     return DeviceClassRecord(
         uid=meta.uid or "",
@@ -594,12 +321,12 @@ def device_class(source: _Object) -> DeviceClassRecord:
     )
 
 
-def record(kind: Kind, source: _Object, gpus: frozenset[str]) -> Record:
+def record(kind: Kind, source: Source, gpus: frozenset[str]) -> Record:
     """The record of an object whose kind is known."""
     return _DECODERS[kind](source, gpus)
 
 
-_DECODERS: Final[dict[Kind, Callable[[_Object, frozenset[str]], Record]]] = {
+_DECODERS: Final[dict[Kind, Callable[[Source, frozenset[str]], Record]]] = {
     "Pod": pod,
     "Node": node,
     "PodDisruptionBudget": lambda source, gpus: pod_disruption_budget(source),
@@ -618,9 +345,9 @@ class Identity(NamedTuple):
     resource_version: str
 
 
-def identity(source: _Object) -> Identity:
+def identity(source: Source) -> Identity:
     """Which object it is, of any kind: what can still be said of one whose other fields are unreadable."""
-    meta = _read(source, _NAMED).metadata or _Metadata()
+    meta = read(source, _NAMED).metadata or objects.Metadata()
     return Identity(meta.namespace or "", meta.name or "", meta.uid or "", meta.resource_version or "")
 
 
@@ -643,8 +370,8 @@ class Page(NamedTuple):
 
 def page(source: bytes) -> Page:
     """A ``PodList``, ``NodeList`` ... or ``List``, with its objects not yet decoded."""
-    wire = _read(source, _LIST)
-    meta = wire.metadata or _ListMetadata()
+    wire = read(source, _LIST)
+    meta = wire.metadata or objects.ListMetadata()
     if wire.kind is None or not wire.kind.endswith("List"):
         raise RecordError("kind", f"not a list: {wire.kind!r}")
     return Page(wire.kind.removesuffix("List"), meta.resource_version or "", meta.continue_ or "", wire.items or [])
@@ -655,7 +382,7 @@ def items(source: bytes, gpus: frozenset[str]) -> Iterator[tuple[str, Record | N
     listed = page(source)
     for index, raw in enumerate(listed.items):
         try:
-            kind = _read(raw, _KINDED).kind or listed.kind
+            kind = read(raw, _KINDED).kind or listed.kind
             yield kind, record(kind, raw, gpus) if kind in _DECODERS else None
         except RecordError as error:
             raise RecordError(f"items[{index}]" + (f".{error.path}" if error.path else ""), error.message) from error
@@ -664,7 +391,7 @@ def items(source: bytes, gpus: frozenset[str]) -> Iterator[tuple[str, Record | N
 # ---- the parts of an object
 
 
-def _metadata(wire: _Metadata | None) -> _Metadata:
+def _metadata(wire: objects.Metadata | None) -> objects.Metadata:
     if wire is None or not (wire.name or wire.generate_name):
         raise RecordError("metadata.name", "the object has no name")
     return wire
@@ -687,14 +414,14 @@ def _epoch(moment: datetime.datetime | None) -> float | None:
     return moment.timestamp()
 
 
-def _controller(meta: _Metadata) -> Owner | None:
+def _controller(meta: objects.Metadata) -> Owner | None:
     for one in meta.owner_references or ():
         if one.controller:
             return Owner(intern(one.kind or ""), one.name or "", one.uid or "")
     return None
 
 
-def _conditions(wire: Iterable[_Condition] | None) -> tuple[str, str]:
+def _conditions(wire: Iterable[objects.Condition] | None) -> tuple[str, str]:
     disruption_target = pod_scheduled = ""
     for one in wire or ():
         if one.type == "DisruptionTarget" and one.status == "True":
@@ -704,134 +431,7 @@ def _conditions(wire: Iterable[_Condition] | None) -> tuple[str, str]:
     return disruption_target, pod_scheduled
 
 
-def _quantity(resources: Mapping[str, _Quantity], name: str, path: str) -> int:
-    """CPU in thousandths, all else in whole units; absent and null are 0. GPUs and other devices must be whole."""
-    text = resources.get(name)
-    if text is None:
-        return 0
-    try:
-        if name == "cpu":
-            return milli(text)
-        found = value(text)
-        if "/" in name and milli(text) != found * 1000:
-            raise QuantityError(f"not a whole number: {text!r}")
-        return found
-    except QuantityError as error:
-        raise RecordError(f"{path}.{name}", str(error)) from error
-
-
-# ---- requests
-
-
-_Requests = dict[str, int]
-
-
-def _requests_of(resources: _Requirements | None, gpus: frozenset[str], path: str) -> _Requests:
-    """CPU, memory and GPUs of one container; a limit stands for a request that is missing, as the API defaults it."""
-    found: _Requests = {}
-    if resources is None:
-        return found
-    for part, source in (("requests", resources.requests), ("limits", resources.limits)):
-        for name in source or ():
-            if name not in found and (name == "cpu" or name == "memory" or name in gpus):
-                found[name] = _quantity(cast(Mapping[str, _Quantity], source), name, f"{path}.{part}")
-    return found
-
-
-def _add(into: _Requests, more: _Requests) -> None:
-    for name, count in more.items():
-        into[name] = into.get(name, 0) + count
-
-
-def _raise_to(into: _Requests, least: _Requests) -> None:
-    for name, count in least.items():
-        if into.get(name, -1) < count:
-            into[name] = count
-
-
-def _pod_requests(
-    spec: _PodSpec, status: _PodStatus, gpus: frozenset[str]
-) -> tuple[int, int, tuple[tuple[str, int], ...]]:
-    """What the scheduler counts, as component-helpers' ``resource.PodRequests`` (Kubernetes 1.37).
-
-    max(sum of containers + all sidecars, largest init step with the sidecars started before it), then the pod-level
-    CPU and memory instead where given, then the overhead.
-    """
-    resized = _resized(status, gpus)
-    total: _Requests = {}
-    for index, one in enumerate(spec.containers or ()):
-        _add(total, _container_requests(one, resized, gpus, f"spec.containers[{index}].resources"))
-    if spec.init_containers:
-        sidecars: _Requests = {}
-        largest: _Requests = {}
-        for index, one in enumerate(spec.init_containers):
-            step = _container_requests(one, resized, gpus, f"spec.initContainers[{index}].resources")
-            if one.restart_policy == "Always":
-                _add(total, step)
-                _add(sidecars, step)
-                step = sidecars
-            else:
-                step = dict(step)
-                _add(step, sidecars)
-            _raise_to(largest, step)
-        _raise_to(total, largest)
-    if spec.resources is not None:
-        _pod_level(total, spec.resources)
-    for name in spec.overhead or ():
-        if name == "cpu" or name == "memory" or name in gpus:
-            overhead = cast(Mapping[str, _Quantity], spec.overhead)
-            _add(total, {name: _quantity(overhead, name, "spec.overhead")})
-    counts = tuple(sorted([(intern(name), count) for name, count in total.items() if name in gpus and count]))
-    return total.get("cpu", 0), total.get("memory", 0), counts
-
-
-def _pod_level(total: _Requests, resources: _Requirements) -> None:
-    none: frozenset[str] = frozenset()
-    asked = _requests_of(_Requirements(requests=resources.requests), none, "spec.resources")
-    limits = _requests_of(_Requirements(limits=resources.limits), none, "spec.resources")
-    for name, count in limits.items():
-        # A pod-level limit alone: the API takes what the containers ask for, and only without that the limit.
-        asked.setdefault(name, total.get(name, count))
-    total.update(asked)
-
-
-def _container_requests(
-    container: _Container, resized: Mapping[str, _Requests], gpus: frozenset[str], path: str
-) -> _Requests:
-    found = _requests_of(container.resources, gpus, path)
-    if resized and (actual := resized.get(container.name or "")):
-        _raise_to(found, actual)
-    return found
-
-
-def _resized(status: _PodStatus, gpus: frozenset[str]) -> dict[str, _Requests]:
-    """What containers have while a resize in place is under way: the larger of wanted and had is counted."""
-    found: dict[str, _Requests] = {}
-    for where, statuses in (
-        ("containerStatuses", status.container_statuses),
-        ("initContainerStatuses", status.init_container_statuses),
-    ):
-        for index, one in enumerate(statuses or ()):
-            if one.resources is None and one.allocated_resources is None:
-                continue
-            path = f"status.{where}[{index}]"
-            actual = _requests_of(one.resources and _Requirements(one.resources.requests), gpus, f"{path}.resources")
-            allocated = _Requirements(one.allocated_resources)
-            _raise_to(actual, _requests_of(allocated, gpus, f"{path}.allocatedResources"))
-            found[one.name or ""] = actual
-    return found
-
-
-def _gpu_containers(spec: _PodSpec, gpus: frozenset[str]) -> tuple[tuple[str, str, int], ...]:
-    found: list[tuple[str, str, int]] = []
-    for where, containers in (("initContainers", spec.init_containers), ("containers", spec.containers)):
-        for index, one in enumerate(containers or ()):
-            asked = _requests_of(one.resources, gpus, f"spec.{where}[{index}].resources")
-            found += [(intern(one.name or ""), intern(name), asked[name]) for name in sorted(gpus) if asked.get(name)]
-    return tuple(found)
-
-
-def _held(status: _PodStatus, gpus: frozenset[str]) -> tuple[tuple[str, str], ...]:
+def _held(status: objects.PodStatus, gpus: frozenset[str]) -> tuple[tuple[str, str], ...]:
     found: set[tuple[str, str]] = set()
     for statuses in (status.init_container_statuses, status.container_statuses):
         for container in statuses or ():
@@ -847,7 +447,7 @@ def _held(status: _PodStatus, gpus: frozenset[str]) -> tuple[tuple[str, str], ..
 # ---- placement
 
 
-def _asks_host_ports(spec: _PodSpec) -> bool:
+def _asks_host_ports(spec: objects.PodSpec) -> bool:
     for containers in (spec.containers, spec.init_containers):
         for one in containers or ():
             if one.ports and (spec.host_network or any(port.host_port for port in one.ports)):
@@ -855,7 +455,7 @@ def _asks_host_ports(spec: _PodSpec) -> bool:
     return False
 
 
-def _requirements(wire: Iterable[_Expression] | None, path: str) -> Iterator[Requirement]:
+def _requirements(wire: Iterable[objects.Expression] | None, path: str) -> Iterator[Requirement]:
     for index, one in enumerate(wire or ()):
         values = tuple(one.values or ())
         # An empty In matches nothing and an empty NotIn everything: the API refuses them, so do we.
@@ -865,7 +465,7 @@ def _requirements(wire: Iterable[_Expression] | None, path: str) -> Iterator[Req
         yield Requirement(intern(one.key), intern(one.operator), values)  # type: ignore[arg-type]
 
 
-def _selector(wire: _LabelSelector | None, path: str) -> Selector:
+def _selector(wire: objects.LabelSelector | None, path: str) -> Selector:
     if wire is None:
         return NOTHING
     equal: Operator = "In"
@@ -878,7 +478,7 @@ def _selector(wire: _LabelSelector | None, path: str) -> Selector:
 
 
 def _affinity(
-    wire: _Affinity | None, namespace: str
+    wire: objects.Affinity | None, namespace: str
 ) -> tuple[bool, bool, tuple[PodTerm, ...], tuple[NodeTerm, ...] | None]:
     """(any required pod term, any preferred term, required anti-affinity, required node affinity)."""
     if wire is None:
@@ -903,7 +503,7 @@ def _affinity(
     return required, preferred, repelling, terms
 
 
-def _pod_term(wire: _PodAffinityTerm, namespace: str, path: str) -> PodTerm:
+def _pod_term(wire: objects.PodAffinityTerm, namespace: str, path: str) -> PodTerm:
     # Neither namespaces nor a selector of them: the pod's own. Both: their union, of which we know a part only.
     named = None if wire.namespace_selector is not None else frozenset(wire.namespaces or (namespace,))
     return PodTerm(intern(wire.topology_key), _selector(wire.label_selector, f"{path}.labelSelector"), named)
@@ -914,7 +514,7 @@ def _taint(key: str, text: str, effect: Literal["NoSchedule", "PreferNoSchedule"
     return Taint(intern(key), intern(text), effect)
 
 
-def _tolerations(wire: Iterable[_Toleration] | None) -> tuple[Toleration, ...]:
+def _tolerations(wire: Iterable[objects.Toleration] | None) -> tuple[Toleration, ...]:
     return _share(tuple([(one.key, one.operator, one.value, one.effect) for one in wire or ()]))
 
 

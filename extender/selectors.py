@@ -118,7 +118,7 @@ class Toleration(NamedTuple):
             return True
         if self.operator == "Equal":
             return self.value == taint.value
-        ours, theirs = _integer(self.value), _integer(taint.value)
+        ours, theirs = _canonical(self.value), _canonical(taint.value)
         if ours is None or theirs is None:
             return False
         return theirs < ours if self.operator == "Lt" else theirs > ours
@@ -131,6 +131,11 @@ def untolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> T
         if taint.effect != "PreferNoSchedule" and not any(one.tolerates(taint) for one in held):
             return taint
     return None
+
+
+def _canonical(text: str) -> int | None:
+    number = _integer(text)
+    return number if str(number) == text else None  # "007" and "+7" are no numbers to core/v1's comparison
 
 
 def _integer(text: str) -> int | None:

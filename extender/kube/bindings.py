@@ -21,7 +21,7 @@ class Result(NamedTuple):
     """What became of a binding.
 
     ``conflict``: the pod is bound already, is being deleted, or is another one with the same name. ``unknown``: no
-    answer came, so the pod may or may not be bound; get_pod() tells.
+    answer came, or one of 500 and above, after which the pod may or may not be bound; get_pod() tells.
     """
 
     outcome: Outcome
@@ -49,7 +49,8 @@ class Bindings:
         try:
             await self._server.post(f"{_path(namespace, name)}/binding", body)
         except ApiError as error:
-            return Result(_OUTCOMES.get(error.status, "refused"), str(error))
+            otherwise: Outcome = "unknown" if error.status >= 500 else "refused"
+            return Result(_OUTCOMES.get(error.status, otherwise), str(error))
         except Unreachable as error:
             return Result("unknown", str(error))
         return Result("bound")

@@ -1,7 +1,8 @@
 """One API server over asyncio HTTP: credentials that stay fresh, whole answers, and streams.
 
 The official client loads the configuration (service account, kubeconfig, exec plugins, TLS); the requests themselves
-go through aiohttp, its own transport, because its typed models cost a millisecond per pod. Tokens are read anew; certificates of a kubeconfig are read once.
+go through aiohttp, its own transport, because its typed models cost a millisecond per pod. Tokens are read anew when
+they are due; the certificates of a kubeconfig are read once.
 """
 
 from __future__ import annotations

@@ -123,7 +123,12 @@ class State:
 
 
 class _Relist(Exception):
-    """The watch cannot go on from where it is."""
+    """The watch cannot go on from where it is, or a list made no sense."""
+
+    def __init__(self, message: str, *, expired: bool = False) -> None:
+        super().__init__(message)
+        self.expired = expired
+        """The version is too old: nothing is wrong."""
 
 
 class _WatchLine(msgspec.Struct):
@@ -191,6 +196,7 @@ class Reflector:
                 await self._watch()
                 problem = "the watch ended"
             except _Relist as error:
+                self.state.counters.errors += not error.expired
                 self._version = ""
                 problem = str(error)
             except Unreachable as error:
@@ -201,7 +207,7 @@ class Reflector:
                     await self._be_absent()
                     failures = 0
                     continue
-                self.state.counters.errors += 1
+                self.state.counters.errors += error.status != 410
                 if error.status not in _RESUMABLE:
                     self._version = ""
                 retry_after = min(error.retry_after or 0.0, _LONGEST_RETRY_AFTER)
@@ -229,7 +235,6 @@ class Reflector:
             try:
                 page = records.page(body)
             except RecordError as error:
-                self.state.counters.errors += 1
                 raise _Relist(f"a list that makes no sense: {error}") from error
             await self._in_slices(self._listed(page, seen))
             if not page.continue_token:
@@ -311,22 +316,18 @@ class Reflector:
                 event = _LINE.decode(line)
                 yield from self._changed(event)
             except (msgspec.MsgspecError, RecordError) as error:
-                self.state.counters.errors += 1
                 raise _Relist(f"a watch line that makes no sense: {error}") from error
 
     def _changed(self, event: _WatchLine) -> Iterator[Event | None]:
         if event.type == "ERROR":
             status = msgspec.json.decode(event.object, type=_Status)
-            if status.code != 410:
-                self.state.counters.errors += 1
-            raise _Relist(f"{status.code}: {status.message}")
+            raise _Relist(f"{status.code}: {status.message}", expired=status.code == 410)
         if event.type == "BOOKMARK":
             self._version = records.identity(event.object).resource_version or self._version
             self.state.counters.bookmarks += 1
             yield None
             return
         if event.type not in ("ADDED", "MODIFIED", "DELETED"):
-            self.state.counters.errors += 1
             raise _Relist(f"an event of the unknown type {event.type!r}")
         found = self._decode(event.object)
         key = (found.namespace, found.name) if isinstance(found, records.Identity) else _key(found)
