@@ -1,0 +1,56 @@
+"""What other kernels may use of LinkShapes: a node's GPU graph as a small integer, with O(1) answers about it."""
+from ext_core.ints cimport int64_t, int8_t, mask_t, milli_t
+
+cdef enum:
+    UNKNOWN_LINKS = -1   # what certainty() answers
+    IMPOSSIBLE = 0
+    POSSIBLE = 1
+    CERTAIN = 2
+
+cdef struct Choice:
+    mask_t gpus             # the best free set of that size
+    milli_t ring            # its ring_links x 1000
+    milli_t ring_best       # the highest ring_links x 1000 of that size were the whole node free
+    milli_t left            # sum over sizes 2..N of the best ring x 1000 in what stays free
+    milli_t left_before     # the same before the choice
+    milli_t expected_ring   # mean ring x 1000 of what the device plugin hands out; -1 = not predictable
+
+cdef struct Cell:           # one (free set, size) of a shape; filled when first asked for
+    Choice choice
+    milli_t worst           # the lowest ring x 1000 of all free sets of that size
+    int8_t handed           # IMPOSSIBLE, POSSIBLE, CERTAIN from the plugin's rule; UNKNOWN_LINKS = not predictable
+    int8_t filled
+
+cdef struct Shape:          # 2^N entries in each table, indexed by a set of GPUs
+    int gpus
+    int plugin
+    bint points_known       # `points` is what the plugin will really compute
+    double gbps
+    milli_t *ring           # [set] ring_links x 1000
+    int8_t *proved          # [set] 0 = `ring` is a lower bound
+    milli_t *top            # [set, size 0..N] highest ring of the subsets of that size
+    milli_t *left           # [set] sum of `top` over sizes 2..N
+    int64_t *ways           # [set] sum of `ring` over all subsets
+    int *near               # [set] PCIe or NUMA locality: the sum over its pairs
+    int *points             # [set] what the device plugin's rule computes for it
+    mask_t *adjacent        # [gpu] GPUs with a link to it
+    Cell *cells             # [set, size 0..N]
+
+
+cdef class LinkShapes:
+    cdef Shape **shapes     # [id]; id 0 is NULL
+    cdef int count
+    cdef dict ids           # what intern() was given -> id
+
+    # NULL: the shape is unknown, or `free` holds fewer than k. The first call for a (free, k) fills its cell:
+    # one caller at a time. The pointer stays good while the LinkShapes lives.
+    cdef const Choice* best(self, int shape, mask_t free, int k) noexcept nogil
+    # Is whatever k GPUs the node hands out from `free`, less `unknown` GPUs at positions nobody knows, linked?
+    cdef int certainty(self, int shape, mask_t free, int k, int unknown, int containers) noexcept nogil
+    # Lookups; 0 for the unknown shape.
+    cdef milli_t ring_of(self, int shape, mask_t gpus) noexcept nogil
+    cdef milli_t left_of(self, int shape, mask_t free) noexcept nogil
+    cdef milli_t top_of(self, int shape, mask_t free, int k) noexcept nogil
+
+    cdef Cell* cell(self, int shape, mask_t free, int k) noexcept nogil
+    cdef Shape* known(self, int shape) except NULL
