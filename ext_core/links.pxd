@@ -54,3 +54,4 @@ cdef class LinkShapes:
 
     cdef Cell* cell(self, int shape, mask_t free, int k) noexcept nogil
     cdef Shape* known(self, int shape) except NULL
+    cdef mask_t inside(self, int shape, object gpus) except? 0
