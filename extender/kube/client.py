@@ -1,0 +1,205 @@
+"""One API server over asyncio HTTP: credentials that stay fresh, whole answers, and streams.
+
+The official client loads the configuration (service account, kubeconfig, exec plugins, TLS); the requests themselves
+go through aiohttp, its own transport, because its typed models cost a millisecond per pod. Tokens are read anew when
+they are due; the certificates of a kubeconfig are read once.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import aiohttp
+import msgspec
+import yarl
+from kubernetes.aio import config as kubernetes_config
+from kubernetes.aio.client.configuration import Configuration
+from kubernetes.aio.client.rest import RESTClientObject
+
+_CONNECT = 10.0  # seconds
+_REFRESH = 60.0  # seconds between looks at a token file or an exec plugin's expiry, as client-go has it
+_CHUNK = 2**18  # bytes: what a stream buffers before it makes the server wait
+
+Headers = Callable[[], Awaitable[Mapping[str, str]]]
+
+
+class CredentialsError(Exception):
+    """There is no usable kubeconfig and this is no pod with a service account."""
+
+
+class Unreachable(Exception):
+    """No answer, or a broken one. Whether the server carried the request out is unknown."""
+
+
+class ApiError(Exception):
+    """The server answered with an error. ``status`` is the HTTP code, ``retry_after`` seconds, if it asked for them."""
+
+    def __init__(self, status: int, message: str, retry_after: float | None = None) -> None:
+        super().__init__(f"{status}: {message}")
+        self.status = status
+        self.message = message
+        self.retry_after = retry_after
+
+
+class Stream(NamedTuple):
+    """A watch that was accepted: its bytes as they come. It ends when the server ends it."""
+
+    chunks: AsyncIterator[bytes]
+
+
+class _Status(msgspec.Struct):
+    message: str | None = None
+
+
+class ApiServer:
+    """Requests to one API server. Use as an async context manager, on one event loop.
+
+    ``headers`` is asked before each request for what authenticates it.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Headers,
+        tls: ssl.SSLContext | None = None,
+        tls_server_name: str | None = None,
+        proxy: str | None = None,
+        proxy_from_environment: bool = False,
+        timeout: float = 30.0,
+    ) -> None:
+        """``timeout`` (seconds) is for whole answers, their bodies included."""
+        self._url = yarl.URL(url)
+        self._headers = headers
+        self._timeout = timeout
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=tls if tls is not None else True),
+            # A body that came compressed would be inflated in a worker thread.
+            headers={"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "gpu-extender"},
+            trust_env=proxy_from_environment,
+            read_bufsize=_CHUNK,
+            auto_decompress=False,
+        )
+        self._options: dict[str, Any] = {"allow_redirects": False}
+        if proxy:
+            self._options["proxy"] = proxy
+        if tls_server_name:
+            self._options["server_hostname"] = tls_server_name
+
+    @classmethod
+    async def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> Self:
+        """With ``kubeconfig`` (a path), else as a pod with its service account.
+
+        The service account is never reached through the environment's proxy, the kubeconfig's server may be: proxies
+        are for people's machines, and NO_PROXY with an address range would not be understood.
+        """
+        configuration = Configuration()
+        loading: Any = kubernetes_config  # its functions are untyped
+        hooked: Any = configuration
+        try:
+            if kubeconfig is None:
+                loading.load_incluster_config(client_configuration=configuration)
+            else:
+                loader = await loading.load_kube_config(
+                    config_file=kubeconfig, context=context, client_configuration=configuration, persist_config=False
+                )
+                hooked.refresh_api_key_hook = _Reload(loader)
+            tls = RESTClientObject(configuration).ssl_context
+        except Exception as error:  # parsers, files, TLS, other people's plugins: anything may come out
+            raise CredentialsError(f"{kubeconfig or 'service account'}: {error}") from error
+
+        async def headers() -> Mapping[str, str]:
+            try:
+                token = await configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+            except Exception as error:  # as above: a token file that is gone, a plugin that failed
+                raise Unreachable(f"no fresh credentials: {error}") from error
+            return {"Authorization": token} if token else {}
+
+        return cls(
+            configuration.host,
+            headers=headers,
+            tls=tls,
+            tls_server_name=configuration.tls_server_name,
+            proxy=configuration.proxy,
+            proxy_from_environment=kubeconfig is not None,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Ends every connection."""
+        await self._session.close()
+
+    async def get(self, path: str, params: Mapping[str, str] | None = None) -> bytes:
+        """The body of a 200. ApiError for any other answer, Unreachable for none."""
+        return await self._whole("GET", path, params=params or {})
+
+    async def post(self, path: str, body: bytes) -> bytes:
+        """The body of a 2xx answer to a JSON body. The same errors as get()."""
+        return await self._whole("POST", path, data=body)
+
+    async def _whole(self, method: str, path: str, **more: Any) -> bytes:
+        limits = aiohttp.ClientTimeout(total=self._timeout, sock_connect=_CONNECT)
+        async with self._answer(method, path, limits, **more) as answer:
+            return await answer.read()
+
+    @asynccontextmanager
+    async def stream(self, path: str, params: Mapping[str, str], *, inactivity: float) -> AsyncIterator[Stream]:
+        """An answer that goes on. Silence for ``inactivity`` seconds is Unreachable, as is a connection that breaks."""
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=inactivity)
+        async with self._answer("GET", path, limits, params=params) as answer:
+            yield Stream(answer.content.iter_any())
+
+    @asynccontextmanager
+    async def _answer(
+        self, method: str, path: str, limits: aiohttp.ClientTimeout, **more: Any
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        async with AsyncExitStack() as stack:
+            try:
+                headers = {**await self._headers(), **({"Content-Type": "application/json"} if "data" in more else {})}
+                url = self._url.joinpath(path.lstrip("/"), encoded=True)
+                request = self._session.request(method, url, headers=headers, timeout=limits, **more, **self._options)
+                answer = await stack.enter_async_context(request)
+                if not 200 <= answer.status < 300:
+                    raise ApiError(answer.status, _message(await answer.read()), _retry_after(answer.headers))
+                yield answer
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                raise Unreachable(f"{method} {path}: {str(error) or type(error).__name__}") from error
+
+
+class _Reload:
+    """The hook by which the official configuration renews a kubeconfig's token, at most once a minute."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+        self._due = time.monotonic() + _REFRESH
+
+    async def __call__(self, configuration: Configuration) -> None:
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + _REFRESH
+            await self._loader.load_and_set(configuration)
+
+
+def _message(body: bytes) -> str:
+    """The message of a ``Status``, or the beginning of whatever else a proxy in between may have sent."""
+    try:
+        said = msgspec.json.decode(body, type=_Status).message
+    except msgspec.MsgspecError:
+        said = None
+    return (said or body.decode(errors="replace").strip() or "no message")[:500]
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    said = headers.get("Retry-After", "")
+    return float(said) if said.isascii() and said.isdigit() else None

@@ -1,0 +1,405 @@
+"""Keeps one kind of objects as records, by a paged list and a watch, as client-go's reflector does.
+
+Theory of operation
+-------------------
+1. List in pages, give the sink every record that differs from what it was given before, then delete what the list no
+   longer has, then say ``synced``. A list that breaks off deletes nothing and starts anew.
+2. Watch from the list's version on. Each event and each bookmark moves that version, so a watch that ends is resumed
+   where it ended. Only a version that the server no longer has (410), an answer that makes no sense or an error that
+   repeating cannot cure leads back to 1.
+3. Between two tries lies a jittered, growing delay. It starts anew only after a watch that lived for a while: a server
+   that accepts each watch and closes it at once is a failing server.
+4. Lines are decoded in slices of some milliseconds with a turn of the event loop between them, and each slice reaches
+   the sink as one batch, so that scheduling requests never wait long.
+
+The sink is called on the event loop and must not block. Of each object only its record is kept, the one that the sink
+also has, to know what a later list no longer has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple, Protocol
+
+import msgspec
+
+from extender import records
+from extender.kube.backoff import Backoff
+from extender.kube.client import ApiError, ApiServer, Unreachable
+from extender.records import Kind, Record, RecordError
+
+
+class Event(NamedTuple):
+    """``set``: the object is new or changed. ``delete``: it is gone; the record is the last that is known of it."""
+
+    kind: Kind
+    change: Literal["set", "delete"]
+    record: Record
+
+
+class Sink(Protocol):
+    """Who is told."""
+
+    def apply(self, batch: Sequence[Event]) -> None:
+        """The events of one slice, in order."""
+        ...
+
+    def synced(self, kind: Kind) -> None:
+        """A list has been given completely. Comes again after each later list."""
+        ...
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a kind is listed and watched."""
+
+    kind: Kind
+    path: str
+    limit: int = 500
+    """Objects a page: what one answer may hold the event loop for."""
+    field_selector: str = ""
+    optional: bool = False
+    """The API may not be served: 404 means that there are none."""
+
+
+# Finished pods hold nothing: they are left out as in kube-scheduler's own informer, and leave as deleted.
+PODS: Final = Source("Pod", "/api/v1/pods", field_selector="status.phase!=Succeeded,status.phase!=Failed")
+NODES: Final = Source("Node", "/api/v1/nodes", limit=150)  # about three times as large as pods
+BUDGETS: Final = Source("PodDisruptionBudget", "/apis/policy/v1/poddisruptionbudgets")
+PRIORITY_CLASSES: Final = Source("PriorityClass", "/apis/scheduling.k8s.io/v1/priorityclasses")
+DEVICE_CLASSES: Final = Source("DeviceClass", "/apis/resource.k8s.io/v1/deviceclasses", optional=True)
+SOURCES: Final = (PODS, NODES, BUDGETS, PRIORITY_CLASSES, DEVICE_CLASSES)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The reflector's patience, in seconds."""
+
+    backoff: Backoff = field(default_factory=Backoff)
+    healthy_after: float = 5.0
+    """A watch that lived this long ends a row of failures."""
+    watch_for: float = 300.0
+    """What the server is asked to end a watch after, up to twice of it by chance."""
+    inactivity: float = 150.0
+    """Silence that means a dead connection: bookmarks come about every minute."""
+    absent_retry: float = 300.0
+    """How often an API that is not served is asked for again."""
+    slice_seconds: float = 0.002
+    slice_events: int = 256
+
+
+@dataclass
+class Counters:
+    """Since the start."""
+
+    lists: int = 0
+    """Begun."""
+    pages: int = 0
+    watches: int = 0
+    """Begun; all but the first are restarts."""
+    events: int = 0
+    """Given to the sink."""
+    bookmarks: int = 0
+    rejected: int = 0
+    """Objects that could not be read."""
+    errors: int = 0
+    """Lists and watches that failed."""
+
+
+@dataclass
+class State:
+    """What readiness and metrics look at."""
+
+    synced: bool = False
+    """A list has been given completely at least once."""
+    watching: bool = False
+    """A watch is open now."""
+    absent: bool = False
+    """The API is not served."""
+    problem: str = "not listed yet"
+    """Why it is not synced or not watching; "" while all is well."""
+    last_event: float | None = None
+    """When the server last said anything about the kind, by the reflector's clock."""
+    rejected: dict[str, str] = field(default_factory=dict)
+    """Objects whose last version could not be read: namespace/name and why. An older version of them may be in use."""
+    counters: Counters = field(default_factory=Counters)
+
+
+class _Relist(Exception):
+    """The watch cannot go on from where it is, or a list made no sense."""
+
+    def __init__(self, message: str, *, expired: bool = False) -> None:
+        super().__init__(message)
+        self.expired = expired
+        """The version is too old: nothing is wrong."""
+
+
+class _WatchLine(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+class _Status(msgspec.Struct):
+    code: int | None = None
+    message: str | None = None
+
+
+_Key = tuple[str, str]
+
+_LINE: Final = msgspec.json.Decoder(_WatchLine)
+_LONGEST_LINE: Final = 2**25  # bytes; etcd takes objects of 1.5 MiB
+_MOST_REJECTED: Final = 100  # kept by name
+# What the same watch may get over: too many requests, and servers or proxies that are about to come back.
+_RESUMABLE: Final = frozenset({429, 500, 502, 503})
+_LONGEST_RETRY_AFTER: Final = 300.0
+
+
+class Reflector:
+    """One kind, from ``run()`` on until its task is cancelled."""
+
+    def __init__(
+        self,
+        server: ApiServer,
+        source: Source,
+        sink: Sink,
+        gpus: frozenset[str],
+        *,
+        random_source: random.Random,
+        pace: Pace | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self.source = source
+        self.state = State()
+        self._server = server
+        self._sink = sink
+        self._gpus = gpus
+        self._random = random_source
+        self._pace = pace or Pace()
+        self._clock = clock
+        self._sleep = sleep
+        self._known: dict[_Key, Record] = {}
+        self._version = ""
+        """From where to watch; "" when a list must come first."""
+
+    def missing(self) -> str:
+        """What readiness waits for, in words; "" when there is nothing."""
+        return "" if self.state.synced else f"{self.source.kind}: {self.state.problem}"
+
+    async def run(self) -> None:
+        """Lists and watches for ever."""
+        failures = 0
+        while True:
+            begun = self._clock()
+            retry_after = 0.0
+            try:
+                if not self._version:
+                    await self._list()
+                begun = self._clock()
+                await self._watch()
+                problem = "the watch ended"
+            except _Relist as error:
+                self.state.counters.errors += not error.expired
+                self._version = ""
+                problem = str(error)
+            except Unreachable as error:
+                self.state.counters.errors += 1
+                problem = str(error)
+            except ApiError as error:
+                if error.status == 404 and self.source.optional:
+                    await self._be_absent()
+                    failures = 0
+                    continue
+                self.state.counters.errors += error.status != 410
+                if error.status not in _RESUMABLE:
+                    self._version = ""
+                retry_after = min(error.retry_after or 0.0, _LONGEST_RETRY_AFTER)
+                problem = ("forbidden: " if error.status == 403 else "") + str(error)
+            lived = self.state.watching and self._clock() - begun >= self._pace.healthy_after
+            self.state.watching = False
+            self.state.problem = problem
+            failures = 0 if lived else failures + 1
+            if failures or retry_after:
+                delay = self._pace.backoff.delay(failures, self._random) if failures else 0.0
+                await self._sleep(max(delay, retry_after))
+
+    # ---- list
+
+    async def _list(self) -> None:
+        self.state.counters.lists += 1
+        seen: set[_Key] = set()
+        params = {"limit": str(self.source.limit)}
+        if self.source.field_selector:
+            params["fieldSelector"] = self.source.field_selector
+        while True:
+            body = await self._server.get(self.source.path, params)
+            self.state.counters.pages += 1
+            self.state.last_event = self._clock()
+            try:
+                page = records.page(body)
+            except RecordError as error:
+                raise _Relist(f"a list that makes no sense: {error}") from error
+            await self._in_slices(self._listed(page, seen))
+            if not page.continue_token:
+                break
+            params["continue"] = page.continue_token
+            await asyncio.sleep(0)
+        gone = [key for key in self._known if key not in seen]
+        await self._in_slices(self._vanished(gone))
+        self.state.rejected = {key: why for key, why in self.state.rejected.items() if tuple(key.split("/", 1)) in seen}
+        self._version = page.resource_version
+        self._say_synced()
+
+    def _listed(self, page: records.Page, seen: set[_Key]) -> Iterator[Event | None]:
+        for raw in page.items:
+            found = self._decode(raw)
+            if isinstance(found, records.Identity):
+                seen.add((found.namespace, found.name))
+                yield None
+                continue
+            key = _key(found)
+            seen.add(key)
+            before = self._known.get(key)
+            if before is not None and before.uid == found.uid and before.resource_version == found.resource_version:
+                yield None
+            else:
+                yield from self._set(key, before, found)
+
+    def _vanished(self, gone: Sequence[_Key]) -> Iterator[Event | None]:
+        for key in gone:
+            yield Event(self.source.kind, "delete", self._known.pop(key))
+
+    async def _be_absent(self) -> None:
+        """The API is not served: what there was is gone, and that is all there is to know for a while."""
+        self._version = ""
+        self.state.watching = False
+        self.state.absent = True
+        self.state.last_event = self._clock()
+        await self._in_slices(self._vanished(list(self._known)))
+        self._say_synced()
+        await self._sleep(self._pace.absent_retry * (0.5 + self._random.random()))
+        self.state.absent = False
+
+    def _say_synced(self) -> None:
+        self.state.synced = True
+        self.state.problem = ""
+        self._sink.synced(self.source.kind)
+
+    # ---- watch
+
+    async def _watch(self) -> None:
+        self.state.counters.watches += 1
+        params = {
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self._version,
+            "timeoutSeconds": str(int(self._pace.watch_for * (1.0 + self._random.random()))),
+        }
+        if self.source.field_selector:
+            params["fieldSelector"] = self.source.field_selector
+        rest = b""
+        async with self._server.stream(self.source.path, params, inactivity=self._pace.inactivity) as stream:
+            self.state.watching = True
+            self.state.problem = ""
+            async for chunk in stream.chunks:
+                self.state.last_event = self._clock()
+                if b"\n" not in chunk:
+                    rest += chunk
+                    if len(rest) > _LONGEST_LINE:
+                        raise _Relist(f"a watch line of more than {_LONGEST_LINE} bytes")
+                    continue
+                *lines, rest = (rest + chunk).split(b"\n")
+                await self._in_slices(self._watched(lines))
+
+    def _watched(self, lines: Sequence[bytes]) -> Iterator[Event | None]:
+        for line in lines:
+            if not line.strip():
+                continue
+            try:
+                event = _LINE.decode(line)
+                yield from self._changed(event)
+            except (msgspec.MsgspecError, RecordError) as error:
+                raise _Relist(f"a watch line that makes no sense: {error}") from error
+
+    def _changed(self, event: _WatchLine) -> Iterator[Event | None]:
+        if event.type == "ERROR":
+            status = msgspec.json.decode(event.object, type=_Status)
+            raise _Relist(f"{status.code}: {status.message}", expired=status.code == 410)
+        if event.type == "BOOKMARK":
+            self._version = records.identity(event.object).resource_version or self._version
+            self.state.counters.bookmarks += 1
+            yield None
+            return
+        if event.type not in ("ADDED", "MODIFIED", "DELETED"):
+            raise _Relist(f"an event of the unknown type {event.type!r}")
+        found = self._decode(event.object)
+        key = (found.namespace, found.name) if isinstance(found, records.Identity) else _key(found)
+        before = self._known.get(key)
+        if event.type == "DELETED":
+            self._known.pop(key, None)
+            self.state.rejected.pop("/".join(key), None)
+            if before is not None:
+                last = before if isinstance(found, records.Identity) or found.uid != before.uid else found
+                yield Event(self.source.kind, "delete", last)
+        elif isinstance(found, records.Identity):
+            yield None
+        else:
+            yield from self._set(key, before, found)
+        self._version = found.resource_version or self._version
+
+    # ---- both
+
+    def _set(self, key: _Key, before: Record | None, found: Record) -> Iterator[Event]:
+        if before is not None and before.uid != found.uid:  # its name was given to another object meanwhile
+            yield Event(self.source.kind, "delete", before)
+        self._known[key] = found
+        yield Event(self.source.kind, "set", found)
+
+    def _decode(self, raw: msgspec.Raw) -> Record | records.Identity:
+        """The record; of an object that cannot be read only which one it is."""
+        try:
+            found = records.record(self.source.kind, raw, self._gpus)
+        except RecordError as error:
+            self.state.counters.rejected += 1
+            try:
+                which = records.identity(raw)
+            except RecordError as worse:
+                raise _Relist(f"an object that is none: {worse}") from worse
+            if len(self.state.rejected) < _MOST_REJECTED:
+                self.state.rejected[f"{which.namespace}/{which.name}"] = str(error)
+            return which
+        if self.state.rejected:
+            self.state.rejected.pop("/".join(_key(found)), None)
+        return found
+
+    async def _in_slices(self, events: Iterator[Event | None]) -> None:
+        """Gives the sink what the iterator yields (None: work without an event), a slice at a time."""
+        pace = self._pace
+        while True:
+            batch: list[Event] = []
+            until = self._clock() + pace.slice_seconds
+            more = False
+            try:
+                for done, event in enumerate(events, 1):
+                    if event is not None:
+                        batch.append(event)
+                    if done >= pace.slice_events or self._clock() >= until:
+                        more = True
+                        break
+            finally:
+                # Also when the iterator broke off: what it yielded is already taken for known.
+                if batch:
+                    self.state.counters.events += len(batch)
+                    self._sink.apply(batch)
+            if not more:
+                return
+            await asyncio.sleep(0)
+
+
+def _key(record: Record) -> _Key:
+    # Namespaced records name their namespace; the others have none.
+    return getattr(record, "namespace", ""), record.name

@@ -1,0 +1,293 @@
+"""Kubernetes objects as the API writes them, reduced to the fields that we use.
+
+msgspec fills these structs from JSON and skips what they do not name. Null is the same as absent everywhere, because
+Go's encoders write either. Nothing but extender.records and extender.requests reads them: they are its first step.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+
+
+class RecordError(ValueError):
+    """An object that cannot be read. ``path`` is the field (``spec.nodeName``), "" for the whole object."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(f"{path}: {message}" if path else message)
+        self.path = path
+        self.message = message
+
+
+class Wire(msgspec.Struct, rename="camel", gc=False):
+    """One object or part of one. None of them refers back, so the garbage collector need not know them."""
+
+
+_Text = str | None
+_Flag = bool | None
+Quantity = str | int | float | None
+Resources = dict[str, Quantity] | None
+_Map = dict[str, str | None] | None
+_Time = datetime.datetime | None
+_Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)] | None
+
+
+class OwnerReference(Wire):
+    kind: _Text = None
+    name: _Text = None
+    uid: _Text = None
+    controller: _Flag = None
+
+
+class Metadata(Wire):
+    uid: _Text = None
+    name: _Text = None
+    generate_name: _Text = None
+    namespace: _Text = None
+    resource_version: _Text = None
+    labels: _Map = None
+    annotations: _Map = None
+    owner_references: list[OwnerReference] | None = None
+    creation_timestamp: _Time = None
+    deletion_timestamp: _Time = None
+    deletion_grace_period_seconds: int | None = None
+
+
+class Requirements(Wire):
+    requests: Resources = None
+    limits: Resources = None
+
+
+class Port(Wire):
+    host_port: int | None = None
+
+
+class Container(Wire):
+    name: _Text = None
+    resources: Requirements | None = None
+    ports: list[Port] | None = None
+    restart_policy: _Text = None
+
+
+class Present(Wire):
+    """An object whose presence is all we ask."""
+
+
+class Volume(Wire):
+    persistent_volume_claim: Present | None = None
+    ephemeral: Present | None = None
+
+
+class Expression(Wire):
+    key: str
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
+    values: list[str] | None = None
+
+
+class LabelSelector(Wire):
+    match_labels: _Map = None
+    match_expressions: list[Expression] | None = None
+
+
+class PodAffinityTerm(Wire):
+    topology_key: str = ""
+    label_selector: LabelSelector | None = None
+    namespaces: list[str] | None = None
+    namespace_selector: LabelSelector | None = None
+
+
+class PodAffinity(Wire):
+    required: list[PodAffinityTerm] | None = msgspec.field(
+        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    preferred: list[Present] | None = msgspec.field(
+        default=None, name="preferredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class NodeTerm(Wire):
+    match_expressions: list[Expression] | None = None
+    match_fields: list[Expression] | None = None
+
+
+class NodeSelector(Wire):
+    node_selector_terms: list[NodeTerm] | None = None
+
+
+class NodeAffinity(Wire):
+    required: NodeSelector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
+    preferred: list[Present] | None = msgspec.field(
+        default=None, name="preferredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class Affinity(Wire):
+    node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
+class Spread(Wire):
+    when_unsatisfiable: _Text = None
+
+
+class Toleration(Wire):
+    key: _Text = None
+    operator: Literal["", "Equal", "Exists", "Lt", "Gt"] | None = None
+    value: _Text = None
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+
+
+class PodSpec(Wire):
+    node_name: _Text = None
+    scheduler_name: _Text = None
+    priority: _Int32 = None
+    preemption_policy: _Text = None
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+    overhead: Resources = None
+    resources: Requirements | None = None
+    host_network: _Flag = None
+    volumes: list[Volume] | None = None
+    resource_claims: list[Present] | None = None
+    affinity: Affinity | None = None
+    node_selector: _Map = None
+    tolerations: list[Toleration] | None = None
+    topology_spread_constraints: list[Spread] | None = None
+    scheduling_gates: list[Present] | None = None
+    termination_grace_period_seconds: int | None = None
+
+
+class Condition(Wire):
+    type: _Text = None
+    status: _Text = None
+    reason: _Text = None
+
+
+class Device(Wire):
+    resource_id: _Text = msgspec.field(default=None, name="resourceID")
+
+
+class DeviceStatus(Wire):
+    name: _Text = None
+    resources: list[Device] | None = None
+
+
+class ContainerStatus(Wire):
+    name: _Text = None
+    resources: Requirements | None = None
+    allocated_resources: Resources = None
+    allocated_resources_status: list[DeviceStatus] | None = None
+
+
+class PodStatus(Wire):
+    phase: _Text = None
+    resources: Requirements | None = None
+    allocated_resources: Resources = None
+    reason: _Text = None
+    nominated_node_name: _Text = None
+    start_time: _Time = None
+    conditions: list[Condition] | None = None
+    container_statuses: list[ContainerStatus] | None = None
+    init_container_statuses: list[ContainerStatus] | None = None
+
+
+class Pod(Wire):
+    metadata: Metadata | None = None
+    spec: PodSpec | None = None
+    status: PodStatus | None = None
+
+
+class Taint(Wire):
+    key: str
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
+    value: _Text = None
+
+
+class NodeSpec(Wire):
+    unschedulable: _Flag = None
+    taints: list[Taint] | None = None
+
+
+class NodeStatus(Wire):
+    allocatable: Resources = None
+    capacity: Resources = None
+
+
+class Node(Wire):
+    metadata: Metadata | None = None
+    spec: NodeSpec | None = None
+    status: NodeStatus | None = None
+
+
+class PdbSpec(Wire):
+    selector: LabelSelector | None = None
+
+
+class PdbStatus(Wire):
+    disruptions_allowed: _Int32 = None
+    disrupted_pods: dict[str, _Time] | None = None
+
+
+class Pdb(Wire):
+    metadata: Metadata | None = None
+    spec: PdbSpec | None = None
+    status: PdbStatus | None = None
+
+
+class PriorityClass(Wire):
+    value: _Int32
+    metadata: Metadata | None = None
+    preemption_policy: _Text = None
+    global_default: _Flag = None
+
+
+class DeviceClassSpec(Wire):
+    extended_resource_name: _Text = None
+
+
+class DeviceClass(Wire):
+    metadata: Metadata | None = None
+    spec: DeviceClassSpec | None = None
+
+
+class ListMetadata(Wire):
+    resource_version: _Text = None
+    continue_: _Text = msgspec.field(default=None, name="continue")
+
+
+class List(Wire):
+    kind: _Text = None
+    metadata: ListMetadata | None = None
+    items: list[msgspec.Raw] | None = None
+
+
+class Kinded(Wire):
+    kind: _Text = None
+
+
+class Named(Wire):
+    metadata: Metadata | None = None
+
+
+# ---- from bytes to these
+
+
+Source = bytes | bytearray | memoryview | msgspec.Raw | str | Mapping[str, Any]
+_W = TypeVar("_W")
+
+
+def read(source: Source, decoder: msgspec.json.Decoder[_W]) -> _W:
+    """The bytes, or a dict from YAML, as the decoder's struct. Raises RecordError, which says where."""
+    try:
+        if isinstance(source, Mapping):
+            return msgspec.convert(source, decoder.type)
+        return decoder.decode(source)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).rpartition(" - at `$")
+        raise RecordError(path.rstrip("`").lstrip("."), message) if message else RecordError("", str(error)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RecordError("", f"not JSON: {error}") from error

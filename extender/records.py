@@ -1,0 +1,527 @@
+"""Kubernetes objects as slim records: only the fields that we use, decoded straight from JSON.
+
+Records are what the rest of the program sees of Kubernetes: flat, immutable, compared by value and, as none refers back
+to another, outside the garbage collector. A field of a wrong type or an impossible quantity is a ``RecordError`` that
+says where. Every function takes the bytes of one object, or the same as a dict (from YAML); ``gpus`` are the names of
+the resources that count as GPUs.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from sys import intern
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+
+from extender import objects
+from extender.objects import RecordError, Source, read
+from extender.requests import gpu_containers, pod_requests, quantity
+from extender.selectors import NOTHING, NodeTerm, Operator, PodTerm, Requirement, Selector, Taint, Toleration
+
+__all__ = [
+    "KINDS", "OURS", "DeviceClassRecord", "Identity", "Kind", "NodeRecord", "Owner", "Page", "PdbRecord", "PodRecord",
+    "PriorityClassRecord", "Record", "RecordError", "Source", "device_class", "identity", "items", "node", "page",
+    "pod", "pod_disruption_budget", "priority_class", "record",
+]  # fmt: skip
+
+Kind = Literal["Pod", "Node", "PodDisruptionBudget", "PriorityClass", "DeviceClass"]
+KINDS: Final[tuple[Kind, ...]] = ("Pod", "Node", "PodDisruptionBudget", "PriorityClass", "DeviceClass")
+OURS: Final = "gpu-extender.io/"
+MIRROR: Final = "kubernetes.io/config.mirror"
+
+_DEFAULT_GRACE: Final = 30  # seconds; the API's own default of terminationGracePeriodSeconds
+
+
+# ---- the records
+
+
+class Owner(NamedTuple):
+    """The controlling owner of a pod."""
+
+    kind: str
+    name: str
+    uid: str
+
+
+class PodRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A pod. Times are seconds since the epoch, memory is bytes, CPU is thousandths of a core."""
+
+    uid: str
+    namespace: str
+    name: str
+    resource_version: str
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    """Only ours (``gpu-extender.io/``)."""
+    owner: Owner | None
+    created: float | None
+    terminating: bool
+    deletion_at: float | None
+    """When its grace ends and it is killed; None when nobody deleted it."""
+    grace_seconds: int
+    """What is granted: by the deletion when there is one, else by its specification."""
+    daemon: bool
+    mirror: bool
+
+    node: str
+    """"" until bound."""
+    nominated_node: str
+    scheduler_name: str
+    priority: int
+    never: bool
+    """preemptionPolicy Never."""
+    gated: bool
+    """Held back by scheduling gates."""
+
+    phase: str
+    """Pending, Running, Succeeded, Failed, Unknown, or "" when not said."""
+    reason: str
+    """Why it failed (status.reason), "" when not said."""
+    disruption_target: str
+    """Reason of a true DisruptionTarget condition, else ""."""
+    pod_scheduled: str
+    """Reason of a PodScheduled condition that is not true (Unschedulable, SchedulingGated), else ""."""
+    start: float | None
+
+    cpu_milli: int
+    memory: int
+    gpus: tuple[tuple[str, int], ...]
+    """(resource, count) in the order of the names, counts above 0: what the scheduler counts for the pod."""
+    gpu_containers: tuple[tuple[str, str, int], ...]
+    """(container, resource, count) in the order in which kubelet admits them: init containers first."""
+    held: tuple[tuple[str, str], ...]
+    """(resource, device id) which kubelet says the pod holds, each once, sorted."""
+
+    node_selector: tuple[tuple[str, str], ...]
+    node_terms: tuple[NodeTerm, ...] | None
+    """Required node affinity: one term must match; None when there is none."""
+    tolerations: tuple[Toleration, ...]
+    host_ports: bool
+    volumes: bool
+    """Any persistent or ephemeral volume claim."""
+    claims: bool
+    """Any resource claim (DRA)."""
+    required_affinity: bool
+    """Any required pod affinity or anti-affinity."""
+    preferred_affinity: bool
+    """Any preferred node or pod (anti-)affinity."""
+    hard_spread: bool
+    soft_spread: bool
+    anti_affinity_terms: tuple[PodTerm, ...]
+
+    @property
+    def finished(self) -> bool:
+        """Whether it ran to its end: it holds nothing on its node any more."""
+        return self.phase in ("Succeeded", "Failed")
+
+    def may_repel(self, other: PodRecord) -> bool:
+        """Whether a required anti-affinity of this pod may speak of the other; its topology is not looked at."""
+        return any(term.may_match(other.namespace, other.labels) for term in self.anti_affinity_terms)
+
+    def accepts(self, node: NodeRecord) -> bool:
+        """Whether its nodeSelector and required node affinity let it onto the node."""
+        labels = node.labels
+        if any(labels.get(key) != wanted for key, wanted in self.node_selector):
+            return False
+        return self.node_terms is None or any(term.matches(node.name, labels) for term in self.node_terms)
+
+
+class NodeRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A node. ``gpus`` are allocatable, ``gpu_capacity`` counts unhealthy ones too."""
+
+    uid: str
+    name: str
+    resource_version: str
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    unschedulable: bool
+    taints: tuple[Taint, ...]
+    cpu_milli: int
+    memory: int
+    pods: int
+    gpus: dict[str, int]
+    gpu_capacity: dict[str, int]
+
+
+class PdbRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A PodDisruptionBudget. ``disrupted_pods`` are names that ``disruptions_allowed`` has already paid for."""
+
+    uid: str
+    namespace: str
+    name: str
+    resource_version: str
+    selector: Selector
+    disruptions_allowed: int
+    disrupted_pods: frozenset[str]
+
+
+class PriorityClassRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A PriorityClass."""
+
+    uid: str
+    name: str
+    resource_version: str
+    value: int
+    never: bool
+    global_default: bool
+
+
+class DeviceClassRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A DeviceClass. ``extended_resource_name`` is the resource that it also serves, "" for none."""
+
+    uid: str
+    name: str
+    resource_version: str
+    extended_resource_name: str
+
+
+Record = PodRecord | NodeRecord | PdbRecord | PriorityClassRecord | DeviceClassRecord
+
+
+_POD: Final = msgspec.json.Decoder(objects.Pod)
+_NODE: Final = msgspec.json.Decoder(objects.Node)
+_PDB: Final = msgspec.json.Decoder(objects.Pdb)
+_PRIORITY_CLASS: Final = msgspec.json.Decoder(objects.PriorityClass)
+_DEVICE_CLASS: Final = msgspec.json.Decoder(objects.DeviceClass)
+_LIST: Final = msgspec.json.Decoder(objects.List)
+_KINDED: Final = msgspec.json.Decoder(objects.Kinded)
+_NAMED: Final = msgspec.json.Decoder(objects.Named)
+
+
+# ---- from the wire to records
+
+
+def pod(source: Source, gpus: frozenset[str]) -> PodRecord:
+    """The record of a Pod. Without a namespace it is in "default", as kubectl has it."""
+    wire = read(source, _POD)
+    meta = _metadata(wire.metadata)
+    spec = wire.spec or objects.PodSpec()
+    status = wire.status or objects.PodStatus()
+    namespace = intern(meta.namespace or "default")
+    cpu_milli, memory, counts = pod_requests(spec, status, gpus)
+    required, preferred, repelling, node_terms = _affinity(spec.affinity, namespace)
+    owner = _controller(meta)
+    disruption_target, pod_scheduled = _conditions(status.conditions)
+    terminating = meta.deletion_timestamp is not None
+    granted = meta.deletion_grace_period_seconds if terminating else spec.termination_grace_period_seconds
+    spread = [one.when_unsatisfiable for one in spec.topology_spread_constraints or ()]
+    return PodRecord(
+        uid=meta.uid or "",
+        namespace=namespace,
+        name=meta.name or meta.generate_name or "",
+        resource_version=meta.resource_version or "",
+        labels=_strings(meta.labels),
+        annotations=_ours(meta.annotations),
+        owner=owner,
+        created=_epoch(meta.creation_timestamp),
+        terminating=terminating,
+        deletion_at=_epoch(meta.deletion_timestamp),
+        grace_seconds=_DEFAULT_GRACE if granted is None else max(granted, 0),
+        daemon=owner is not None and owner.kind == "DaemonSet",
+        mirror=MIRROR in (meta.annotations or ()),
+        node=intern(spec.node_name or ""),
+        nominated_node=intern(status.nominated_node_name or ""),
+        scheduler_name=intern(spec.scheduler_name or "default-scheduler"),
+        priority=spec.priority or 0,
+        never=spec.preemption_policy == "Never",
+        gated=bool(spec.scheduling_gates),
+        phase=intern(status.phase or ""),
+        reason=intern(status.reason or ""),
+        disruption_target=disruption_target,
+        pod_scheduled=pod_scheduled,
+        start=_epoch(status.start_time),
+        cpu_milli=cpu_milli,
+        memory=memory,
+        gpus=counts,
+        gpu_containers=gpu_containers(spec, gpus) if counts else (),
+        held=_held(status, gpus),
+        node_selector=tuple(sorted(_strings(spec.node_selector).items())),
+        node_terms=node_terms,
+        tolerations=_tolerations(spec.tolerations),
+        host_ports=_asks_host_ports(spec),
+        volumes=any(one.persistent_volume_claim is not None or one.ephemeral is not None for one in spec.volumes or ()),
+        claims=bool(spec.resource_claims),
+        required_affinity=required,
+        preferred_affinity=preferred,
+        hard_spread="DoNotSchedule" in spread,
+        soft_spread="ScheduleAnyway" in spread,
+        anti_affinity_terms=repelling,
+    )
+
+
+def node(source: Source, gpus: frozenset[str]) -> NodeRecord:
+    """The record of a Node. Where a node does not say what is allocatable, that is its capacity, as the API has it."""
+    wire = read(source, _NODE)
+    meta = _metadata(wire.metadata)
+    spec = wire.spec or objects.NodeSpec()
+    status = wire.status or objects.NodeStatus()
+    capacity = status.capacity or {}
+    where, allocatable = ("capacity", capacity) if status.allocatable is None else ("allocatable", status.allocatable)
+    path = f"status.{where}"
+    return NodeRecord(
+        uid=meta.uid or "",
+        name=intern(meta.name or ""),
+        resource_version=meta.resource_version or "",
+        labels=_strings(meta.labels),
+        annotations=_ours(meta.annotations),
+        unschedulable=bool(spec.unschedulable),
+        taints=tuple([_taint(one.key, one.value or "", one.effect) for one in spec.taints or ()]),
+        cpu_milli=quantity(allocatable, "cpu", path),
+        memory=quantity(allocatable, "memory", path),
+        pods=quantity(allocatable, "pods", path),
+        gpus={name: quantity(allocatable, name, path) for name in sorted(gpus) if name in allocatable},
+        gpu_capacity={name: quantity(capacity, name, "status.capacity") for name in sorted(gpus) if name in capacity},
+    )
+
+
+def pod_disruption_budget(source: Source) -> PdbRecord:
+    """The record of a PodDisruptionBudget. Without a status nothing may be disrupted yet."""
+    wire = read(source, _PDB)
+    meta = _metadata(wire.metadata)
+    status = wire.status or objects.PdbStatus()
+    return PdbRecord(
+        uid=meta.uid or "",
+        namespace=intern(meta.namespace or "default"),
+        name=meta.name or "",
+        resource_version=meta.resource_version or "",
+        selector=_selector(wire.spec.selector if wire.spec else None, "spec.selector"),
+        disruptions_allowed=status.disruptions_allowed or 0,
+        disrupted_pods=frozenset(status.disrupted_pods or ()),
+    )
+
+
+def priority_class(source: Source) -> PriorityClassRecord:
+    """The record of a PriorityClass."""
+    wire = read(source, _PRIORITY_CLASS)
+    meta = _metadata(wire.metadata)
+    if wire.value is None:
+        raise RecordError("value", "a PriorityClass needs one")
+    return PriorityClassRecord(
+        uid=meta.uid or "",
+        name=meta.name or "",
+        resource_version=meta.resource_version or "",
+        value=wire.value,
+        never=wire.preemption_policy == "Never",
+        global_default=bool(wire.global_default),
+    )
+
+
+def device_class(source: Source) -> DeviceClassRecord:
+    """The record of a DeviceClass."""
+    wire = read(source, _DEVICE_CLASS)
+    meta = _metadata(wire.metadata)
+    return DeviceClassRecord(
+        uid=meta.uid or "",
+        name=meta.name or "",
+        resource_version=meta.resource_version or "",
+        extended_resource_name=(wire.spec.extended_resource_name if wire.spec else None) or "",
+    )
+
+
+def record(kind: Kind, source: Source, gpus: frozenset[str]) -> Record:
+    """The record of an object whose kind is known."""
+    return _DECODERS[kind](source, gpus)
+
+
+_DECODERS: Final[dict[Kind, Callable[[Source, frozenset[str]], Record]]] = {
+    "Pod": pod,
+    "Node": node,
+    "PodDisruptionBudget": lambda source, gpus: pod_disruption_budget(source),
+    "PriorityClass": lambda source, gpus: priority_class(source),
+    "DeviceClass": lambda source, gpus: device_class(source),
+}
+
+
+class Identity(NamedTuple):
+    """Which object it is, and which version of it."""
+
+    namespace: str
+    """"" for what has none."""
+    name: str
+    uid: str
+    resource_version: str
+
+
+def identity(source: Source) -> Identity:
+    """Which object it is, of any kind: what can still be said of one whose other fields are unreadable."""
+    meta = read(source, _NAMED).metadata or objects.Metadata()
+    return Identity(meta.namespace or "", meta.name or "", meta.uid or "", meta.resource_version or "")
+
+
+# ---- lists
+
+
+class Page(NamedTuple):
+    """One answer to a list request: its objects, still bytes, and where the rest is.
+
+    The objects point into the answer's own bytes, so a page is to be used up and dropped.
+    """
+
+    kind: str
+    """Of one item; "" for a List of mixed kinds."""
+    resource_version: str
+    continue_token: str
+    """"" on the last page."""
+    items: list[msgspec.Raw]
+
+
+def page(source: bytes) -> Page:
+    """A ``PodList``, ``NodeList`` ... or ``List``, with its objects not yet decoded."""
+    wire = read(source, _LIST)
+    meta = wire.metadata or objects.ListMetadata()
+    if wire.kind is None or not wire.kind.endswith("List"):
+        raise RecordError("kind", f"not a list: {wire.kind!r}")
+    return Page(wire.kind.removesuffix("List"), meta.resource_version or "", meta.continue_ or "", wire.items or [])
+
+
+def items(source: bytes, gpus: frozenset[str]) -> Iterator[tuple[str, Record | None]]:
+    """(kind, record) of each object of a list, as ``kubectl get -o json`` prints it; None for kinds we do not know."""
+    listed = page(source)
+    for index, raw in enumerate(listed.items):
+        try:
+            kind = read(raw, _KINDED).kind or listed.kind
+            yield kind, record(kind, raw, gpus) if kind in _DECODERS else None
+        except RecordError as error:
+            raise RecordError(f"items[{index}]" + (f".{error.path}" if error.path else ""), error.message) from error
+
+
+# ---- the parts of an object
+
+
+def _metadata(wire: objects.Metadata | None) -> objects.Metadata:
+    if wire is None or not (wire.name or wire.generate_name):
+        raise RecordError("metadata.name", "the object has no name")
+    return wire
+
+
+def _strings(wire: Mapping[str, str | None] | None) -> dict[str, str]:
+    # Interned: fleets repeat a few thousand keys and values millions of times.
+    return {intern(key): intern(text or "") for key, text in wire.items()} if wire else {}
+
+
+def _ours(wire: Mapping[str, str | None] | None) -> dict[str, str]:
+    return {intern(key): text or "" for key, text in wire.items() if key.startswith(OURS)} if wire else {}
+
+
+def _epoch(moment: datetime.datetime | None) -> float | None:
+    if moment is None:
+        return None
+    if moment.tzinfo is None:  # a YAML timestamp without a zone is UTC (YAML 1.1, timestamp type)
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return moment.timestamp()
+
+
+def _controller(meta: objects.Metadata) -> Owner | None:
+    for one in meta.owner_references or ():
+        if one.controller:
+            return Owner(intern(one.kind or ""), one.name or "", one.uid or "")
+    return None
+
+
+def _conditions(wire: Iterable[objects.Condition] | None) -> tuple[str, str]:
+    disruption_target = pod_scheduled = ""
+    for one in wire or ():
+        if one.type == "DisruptionTarget" and one.status == "True":
+            disruption_target = intern(one.reason or "")
+        elif one.type == "PodScheduled" and one.status != "True":
+            pod_scheduled = intern(one.reason or "")
+    return disruption_target, pod_scheduled
+
+
+def _held(status: objects.PodStatus, gpus: frozenset[str]) -> tuple[tuple[str, str], ...]:
+    found: set[tuple[str, str]] = set()
+    for statuses in (status.init_container_statuses, status.container_statuses):
+        for container in statuses or ():
+            for resource in container.allocated_resources_status or ():
+                if resource.name in gpus:
+                    name = intern(resource.name)
+                    found.update(
+                        (name, device.resource_id) for device in resource.resources or () if device.resource_id
+                    )
+    return tuple(sorted(found))
+
+
+# ---- placement
+
+
+def _asks_host_ports(spec: objects.PodSpec) -> bool:
+    for containers in (spec.containers, spec.init_containers):
+        for one in containers or ():
+            if one.ports and (spec.host_network or any(port.host_port for port in one.ports)):
+                return True
+    return False
+
+
+def _requirements(wire: Iterable[objects.Expression] | None, path: str) -> Iterator[Requirement]:
+    for index, one in enumerate(wire or ()):
+        values = tuple(one.values or ())
+        # An empty In matches nothing and an empty NotIn everything: the API refuses them, so do we.
+        wrong = not values if one.operator in ("In", "NotIn") else bool(values) if "Exist" in one.operator else False
+        if wrong:
+            raise RecordError(f"{path}[{index}].values", f"{len(values)} values for operator {one.operator}")
+        yield Requirement(intern(one.key), intern(one.operator), values)  # type: ignore[arg-type]
+
+
+def _selector(wire: objects.LabelSelector | None, path: str) -> Selector:
+    if wire is None:
+        return NOTHING
+    equal: Operator = "In"
+    found = [Requirement(key, equal, (text,)) for key, text in sorted(_strings(wire.match_labels).items())]
+    for one in _requirements(wire.match_expressions, f"{path}.matchExpressions"):
+        if one.operator in ("Gt", "Lt"):
+            raise RecordError(f"{path}.matchExpressions", f"operator {one.operator} is for nodes only")
+        found.append(one)
+    return Selector(tuple(found))
+
+
+def _affinity(
+    wire: objects.Affinity | None, namespace: str
+) -> tuple[bool, bool, tuple[PodTerm, ...], tuple[NodeTerm, ...] | None]:
+    """(any required pod term, any preferred term, required anti-affinity, required node affinity)."""
+    if wire is None:
+        return False, False, (), None
+    nodes, near, apart = wire.node_affinity, wire.pod_affinity, wire.pod_anti_affinity
+    repelling = tuple(
+        _pod_term(one, namespace, f"spec.affinity.podAntiAffinity.requiredDuringScheduling[{index}]")
+        for index, one in enumerate((apart and apart.required) or ())
+    )
+    required = bool(repelling or (near and near.required))
+    preferred = any(part is not None and part.preferred for part in (nodes, near, apart))
+    terms: tuple[NodeTerm, ...] | None = None
+    if nodes is not None and nodes.required is not None:
+        path = "spec.affinity.nodeAffinity"
+        terms = tuple(
+            NodeTerm(
+                tuple(_requirements(one.match_expressions, f"{path}.matchExpressions")),
+                tuple(_requirements(one.match_fields, f"{path}.matchFields")),
+            )
+            for one in nodes.required.node_selector_terms or ()
+        )
+    return required, preferred, repelling, terms
+
+
+def _pod_term(wire: objects.PodAffinityTerm, namespace: str, path: str) -> PodTerm:
+    # Neither namespaces nor a selector of them: the pod's own. Both: their union, of which we know a part only.
+    named = None if wire.namespace_selector is not None else frozenset(wire.namespaces or (namespace,))
+    return PodTerm(intern(wire.topology_key), _selector(wire.label_selector, f"{path}.labelSelector"), named)
+
+
+@lru_cache(maxsize=4096)
+def _taint(key: str, text: str, effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]) -> Taint:
+    return Taint(intern(key), intern(text), effect)
+
+
+def _tolerations(wire: Iterable[objects.Toleration] | None) -> tuple[Toleration, ...]:
+    return _share(tuple([(one.key, one.operator, one.value, one.effect) for one in wire or ()]))
+
+
+@lru_cache(maxsize=4096)
+def _share(all_of_one_pod: tuple[tuple[Any, Any, Any, Any], ...]) -> tuple[Toleration, ...]:
+    # Nearly every pod has the same two, so nearly all share one tuple.
+    return tuple(
+        Toleration(key or "", operator or "Equal", text or "", effect or "")
+        for key, operator, text, effect in all_of_one_pod
+    )

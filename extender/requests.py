@@ -1,0 +1,202 @@
+"""What a pod asks for, summed as Kubernetes sums it.
+
+Source: component-helpers ``resource.PodRequests`` and the defaults of core/v1 (Kubernetes 1.37). Of all resources only
+``cpu`` (thousandths of a core), ``memory`` (bytes) and the GPU resources are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from sys import intern
+from typing import Final
+
+from extender import objects
+from extender.objects import RecordError
+from extender.quantity import QuantityError, milli, value
+
+Amounts = dict[str, int]
+GpuCounts = tuple[tuple[str, int], ...]
+
+_POD_LEVEL: Final[frozenset[str]] = frozenset()
+"""No GPU may be asked for at the level of the pod."""
+
+
+def quantity(resources: Mapping[str, objects.Quantity], name: str, path: str) -> int:
+    """CPU in thousandths, all else in whole units; absent and null are 0. Devices must be asked for whole."""
+    text = resources.get(name)
+    if text is None:
+        return 0
+    try:
+        if name == "cpu":
+            return milli(text)
+        found = value(text)
+        if "/" in name and milli(text) != found * 1000:
+            raise QuantityError(f"not a whole number: {text!r}")
+        return found
+    except QuantityError as error:
+        raise RecordError(f"{path}.{name}", str(error)) from error
+
+
+def pod_requests(spec: objects.PodSpec, status: objects.PodStatus, gpus: frozenset[str]) -> tuple[int, int, GpuCounts]:
+    """(CPU, memory, GPUs): what the scheduler counts for the pod on its node.
+
+    The sum of the containers (see _aggregate); while a resize in place is under way, the largest of what is wanted,
+    allocated and in effect; then the pod-level CPU and memory instead, where given; then the overhead.
+    """
+    wanted = [_asked(one.resources, gpus, _path("containers", index)) for index, one in _numbered(spec.containers)]
+    wanted_first = [
+        _asked(one.resources, gpus, _path("initContainers", index)) for index, one in _numbered(spec.init_containers)
+    ]
+    total = _aggregate(spec, wanted, wanted_first)
+    statuses = (*(status.container_statuses or ()), *(status.init_container_statuses or ()))
+    if status.resources or any(one.resources or one.allocated_resources for one in statuses):
+        total = _resized(spec, status, total, wanted, wanted_first, gpus)
+    if spec.resources is not None:
+        _apply_pod_level(total, spec.resources, status)
+    for name, count in _listed(spec.overhead, gpus, "spec.overhead").items():
+        total[name] = total.get(name, 0) + count
+    counts = tuple(sorted([(intern(name), count) for name, count in total.items() if name in gpus and count]))
+    return total.get("cpu", 0), total.get("memory", 0), counts
+
+
+def gpu_containers(spec: objects.PodSpec, gpus: frozenset[str]) -> tuple[tuple[str, str, int], ...]:
+    """(container, resource, count) with counts above 0, in the order in which kubelet admits them."""
+    found: list[tuple[str, str, int]] = []
+    for where, containers in (("initContainers", spec.init_containers), ("containers", spec.containers)):
+        for index, one in _numbered(containers):
+            asked = _asked(one.resources, gpus, _path(where, index))
+            found += [(intern(one.name or ""), intern(name), asked[name]) for name in sorted(gpus) if asked.get(name)]
+    return tuple(found)
+
+
+def _aggregate(spec: objects.PodSpec, containers: Sequence[Amounts], init_containers: Sequence[Amounts]) -> Amounts:
+    """max(all containers + all sidecars, the largest step of initialisation), resource by resource.
+
+    A step is one init container together with the sidecars that were started before it.
+    """
+    total: Amounts = {}
+    for amounts in containers:
+        _add(total, amounts)
+    sidecars: Amounts = {}
+    largest: Amounts = {}
+    for one, amounts in zip(spec.init_containers or (), init_containers, strict=True):
+        if one.restart_policy == "Always":
+            _add(total, amounts)
+            _add(sidecars, amounts)
+            _raise_to(largest, sidecars)
+        else:
+            step = dict(amounts)
+            _add(step, sidecars)
+            _raise_to(largest, step)
+    _raise_to(total, largest)
+    return total
+
+
+def _resized(
+    spec: objects.PodSpec,
+    status: objects.PodStatus,
+    total: Amounts,
+    wanted: Sequence[Amounts],
+    wanted_first: Sequence[Amounts],
+    gpus: frozenset[str],
+) -> Amounts:
+    """The largest of what is wanted, set aside by kubelet and in effect. A wish that is infeasible does not count."""
+    infeasible = _infeasible(status)
+    had = [] if infeasible else [total]
+    in_effect = None if status.resources is None else status.resources.requests
+    if in_effect is not None and status.allocated_resources is not None:
+        had.append(_listed(status.allocated_resources, gpus, "status.allocatedResources"))
+        had.append(_listed(in_effect, gpus, "status.resources.requests"))
+    else:
+        known = {one.name: one for one in (*(status.init_container_statuses or ()), *(status.container_statuses or ()))}
+        for choose in (_allocated, _in_effect):
+            by_container = [
+                [
+                    _found(known.get(one.name), choose, {} if infeasible else asked, gpus)
+                    for one, asked in zip(containers or (), amounts, strict=True)
+                ]
+                for containers, amounts in ((spec.containers, wanted), (spec.init_containers, wanted_first))
+            ]
+            had.append(_aggregate(spec, *by_container))
+    largest: Amounts = {}
+    for amounts in had:
+        _raise_to(largest, amounts)
+    return largest
+
+
+def _infeasible(status: objects.PodStatus) -> bool:
+    for one in status.conditions or ():
+        if one.type == "PodResizePending":
+            return one.reason == "Infeasible"
+    return False
+
+
+def _allocated(status: objects.ContainerStatus) -> objects.Resources:
+    return status.allocated_resources
+
+
+def _in_effect(status: objects.ContainerStatus) -> objects.Resources:
+    requests = None if status.resources is None else status.resources.requests
+    return status.allocated_resources if requests is None else requests
+
+
+def _found(
+    status: objects.ContainerStatus | None,
+    choose: Callable[[objects.ContainerStatus], objects.Resources],
+    otherwise: Amounts,
+    gpus: frozenset[str],
+) -> Amounts:
+    chosen = None if status is None else choose(status)
+    if status is None or chosen is None:
+        return otherwise
+    return _listed(chosen, gpus, f"status of container {status.name}")
+
+
+def _apply_pod_level(total: Amounts, resources: objects.Requirements, status: objects.PodStatus) -> None:
+    asked = _listed(resources.requests, _POD_LEVEL, "spec.resources.requests")
+    limits = _listed(resources.limits, _POD_LEVEL, "spec.resources.limits")
+    for name, count in limits.items():
+        # A limit alone: the API takes what the containers ask for, and without that the limit.
+        asked.setdefault(name, total.get(name, count))
+    if asked and status.resources is not None:
+        if _infeasible(status):
+            asked = {}
+        for more in (status.resources.requests, status.allocated_resources):
+            _raise_to(asked, _listed(more, _POD_LEVEL, "status.resources"))
+    total.update(asked)
+
+
+def _asked(resources: objects.Requirements | None, gpus: frozenset[str], path: str) -> Amounts:
+    """What one container asks for; a limit stands for a request that is missing, as the API defaults it."""
+    if resources is None:
+        return {}
+    found = _listed(resources.limits, gpus, f"{path}.limits")
+    found.update(_listed(resources.requests, gpus, f"{path}.requests"))
+    return found
+
+
+def _listed(resources: objects.Resources, gpus: frozenset[str], path: str) -> Amounts:
+    if not resources:
+        return {}
+    return {
+        name: quantity(resources, name, path) for name in resources if name == "cpu" or name == "memory" or name in gpus
+    }
+
+
+def _add(into: Amounts, more: Amounts) -> None:
+    for name, count in more.items():
+        into[name] = into.get(name, 0) + count
+
+
+def _raise_to(into: Amounts, least: Amounts) -> None:
+    for name, count in least.items():
+        if into.get(name, -1) < count:
+            into[name] = count
+
+
+def _numbered(containers: Sequence[objects.Container] | None) -> list[tuple[int, objects.Container]]:
+    return list(enumerate(containers or ()))
+
+
+def _path(where: str, index: int) -> str:
+    return f"spec.{where}[{index}].resources"

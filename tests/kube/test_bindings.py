@@ -1,0 +1,92 @@
+"""Bindings: what is sent, and what each answer means."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+import pytest
+
+from extender.kube.bindings import Bindings, Result
+from extender.kube.client import ApiError, ApiServer, Unreachable
+from tests.kube.api_server import Answer, Script, failed, hung_up, serving, watched, whole
+
+T = TypeVar("T")
+
+
+def asked(answer: Answer, ask: Callable[[Bindings], Awaitable[T]], timeout: float = 5) -> tuple[T, Script]:
+    """What came of one call to a server that answers so."""
+    script = Script([answer])
+
+    async def headers() -> Mapping[str, str]:
+        return {"Authorization": "Bearer t"}
+
+    async def run() -> T:
+        async with serving(script) as url, ApiServer(url, headers=headers, timeout=timeout) as server:
+            return await ask(Bindings(server, frozenset({"nvidia.com/gpu"})))
+
+    return asyncio.run(run()), script
+
+
+def bound(answer: Answer, timeout: float = 5) -> tuple[Result, Script]:
+    return asked(answer, lambda it: it.bind("ns", "p", "u-1", "n1", {"gpu-extender.io/gpus": "0,3"}), timeout)
+
+
+def test_a_binding_names_the_uid_the_node_and_the_plan() -> None:
+    result, script = bound(whole(201, {"kind": "Status", "status": "Success"}))
+    assert result == Result("bound")
+    (request,) = script.requests
+    assert (request.method, request.path) == ("POST", "/api/v1/namespaces/ns/pods/p/binding")
+    assert request.headers["content-type"] == "application/json"
+    assert request.headers["authorization"] == "Bearer t"
+    assert json.loads(request.body) == {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": "p", "namespace": "ns", "uid": "u-1", "annotations": {"gpu-extender.io/gpus": "0,3"}},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": "n1"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("answer", "result"),
+    [
+        (failed(409, "already assigned"), Result("conflict", "409: already assigned")),
+        (failed(404, "no such pod"), Result("not-found", "404: no such pod")),
+        (failed(403, "forbidden"), Result("refused", "403: forbidden")),
+        (failed(500, "etcd"), Result("unknown", "500: etcd")),
+        (whole(502, b"<html>bad gateway"), Result("unknown", "502: <html>bad gateway")),
+        (failed(302, "elsewhere"), Result("refused", "302: elsewhere")),
+    ],
+)
+def test_refusals(answer: Answer, result: Result) -> None:
+    assert bound(answer)[0] == result
+
+
+@pytest.mark.parametrize("answer", [hung_up(), watched(end="silence"), hung_up(b"HTTP/1.1 201 Created\r\nContent-Le")])
+def test_no_answer_is_unknown_and_is_not_asked_twice(answer: Answer) -> None:
+    result, script = bound(answer, timeout=0.2)
+    assert result.outcome == "unknown"
+    assert result.message
+    assert len(script.requests) == 1
+
+
+def test_names_cannot_leave_their_place_in_the_path() -> None:
+    _, script = asked(whole(201, {}), lambda it: it.bind("a/b", "../c?d#e%2f", "u", "n", {}))
+    assert script.requests[0].path == "/api/v1/namespaces/a%2Fb/pods/..%2Fc%3Fd%23e%252f/binding"
+
+
+def test_get_pod() -> None:
+    pod, script = asked(
+        whole(200, {"metadata": {"name": "p", "namespace": "ns"}, "spec": {"nodeName": "n"}}),
+        lambda it: it.get_pod("ns", "p"),
+    )
+    assert pod is not None
+    assert pod.node == "n"
+    assert script.requests[0].path == "/api/v1/namespaces/ns/pods/p"
+    assert asked(failed(404), lambda it: it.get_pod("ns", "p"))[0] is None
+    with pytest.raises(ApiError, match="403"):
+        asked(failed(403), lambda it: it.get_pod("ns", "p"))
+    with pytest.raises(Unreachable):
+        asked(hung_up(), lambda it: it.get_pod("ns", "p"))

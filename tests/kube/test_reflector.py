@@ -1,0 +1,418 @@
+"""The reflector against a server that misbehaves. Time is simulated: a sleep moves the clock, and is written down."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from extender.kube.backoff import Backoff
+from extender.kube.client import ApiServer
+from extender.kube.reflector import DEVICE_CLASSES, NODES, PODS, Event, Pace, Reflector, Source
+from extender.records import Kind, PodRecord
+from tests.kube.api_server import (
+    Answer,
+    Request,
+    Script,
+    Writer,
+    failed,
+    hung_up,
+    line,
+    listed,
+    serving,
+    watched,
+    whole,
+)
+
+
+def pod(name: str, version: int = 1, uid: str = "", **spec: Any) -> dict[str, Any]:
+    """A pod of namespace "ns"; its uid is its name unless given."""
+    meta = {"name": name, "namespace": "ns", "uid": uid or name, "resourceVersion": str(version)}
+    return {"metadata": meta, "spec": spec}
+
+
+class Seen:
+    """A sink that remembers, and a clock that only sleeps move."""
+
+    def __init__(self, naps: int) -> None:
+        self.batches: list[list[Event]] = []
+        self.syncs = 0
+        self.delays: list[float] = []
+        self.now = 0.0
+        self._naps = naps
+        self.done = asyncio.Event()
+
+    def apply(self, batch: Sequence[Event]) -> None:
+        assert batch, "an empty batch"
+        self.batches.append(list(batch))
+
+    def synced(self, kind: Kind) -> None:
+        self.syncs += 1
+
+    def clock(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        """The run ends when the reflector wants to sleep for the last time."""
+        self.delays.append(seconds)
+        self.now += seconds
+        if len(self.delays) >= self._naps:
+            self.done.set()
+            await asyncio.Event().wait()
+
+    @property
+    def changes(self) -> list[tuple[str, str]]:
+        """(change, name/version) in order."""
+        return [(e.change, f"{e.record.name}/{e.record.resource_version}") for batch in self.batches for e in batch]
+
+
+def reflect(
+    *answers: Answer, naps: int = 1, source: Source = PODS, pace: Pace | None = None, seed: int = 1
+) -> tuple[Seen, Script, Reflector]:
+    """Runs a reflector until it wants to sleep for the ``naps``-th time."""
+    script = Script(answers)
+
+    async def headers() -> Mapping[str, str]:
+        return {"Authorization": "Bearer t"}
+
+    async def run() -> tuple[Seen, Script, Reflector]:
+        seen = Seen(naps)
+        async with serving(script) as url, ApiServer(url, headers=headers) as server:
+            reflector = Reflector(
+                server, source, seen, frozenset({"nvidia.com/gpu"}), random_source=random.Random(seed),
+                pace=pace, clock=seen.clock, sleep=seen.sleep,
+            )  # fmt: skip
+            task = asyncio.create_task(reflector.run())
+            waiting = asyncio.create_task(seen.done.wait())
+            await asyncio.wait({task, waiting}, timeout=20, return_when=asyncio.FIRST_COMPLETED)
+            ended = task.done()
+            for one in (task, waiting):
+                one.cancel()
+            await asyncio.gather(task, waiting, return_exceptions=True)
+            if ended:
+                task.result()
+            assert seen.done.is_set(), f"no sleep: {script.requests}"
+            return seen, script, reflector
+
+    return asyncio.run(run())
+
+
+def watches(script: Script) -> list[str]:
+    """The versions that were watched from."""
+    return [one.params["resourceVersion"] for one in script.requests if one.watches]
+
+
+def test_lists_in_pages_then_watches_from_the_list_on() -> None:
+    seen, script, reflector = reflect(
+        listed(pod("a"), pod("b"), token="more"),
+        listed(pod("c"), version="10"),
+        watched(
+            line("ADDED", pod("d", 11)),
+            line("MODIFIED", pod("a", 12, nodeName="n")),
+            line("DELETED", pod("b", 13)),
+            line("BOOKMARK", {"metadata": {"resourceVersion": "20"}}),
+        ),
+    )
+    assert seen.changes == [
+        ("set", "a/1"), ("set", "b/1"), ("set", "c/1"), ("set", "d/11"), ("set", "a/12"), ("delete", "b/13"),
+    ]  # fmt: skip
+    assert seen.syncs == 1
+    first, second, watch = script.requests
+    assert first.params == {"limit": "500", "fieldSelector": PODS.field_selector}
+    assert second.params == {**first.params, "continue": "more"}
+    assert watch.params["resourceVersion"] == "10"
+    assert watch.params["allowWatchBookmarks"] == "true"
+    assert 300 <= int(watch.params["timeoutSeconds"]) < 600
+    assert watch.params["fieldSelector"] == PODS.field_selector
+    assert first.headers["authorization"] == "Bearer t"
+    counters = reflector.state.counters
+    assert (counters.lists, counters.pages, counters.watches, counters.events, counters.bookmarks) == (1, 2, 1, 6, 1)
+    assert (counters.rejected, counters.errors) == (0, 0)
+
+
+def test_a_watch_that_ends_goes_on_from_its_last_version() -> None:
+    """Also from a bookmark's; without another list."""
+    _, script, _ = reflect(
+        listed(version="10"),
+        watched(line("ADDED", pod("a", 11))),
+        watched(line("BOOKMARK", {"metadata": {"resourceVersion": "25"}})),
+        watched(),
+        naps=3,
+    )
+    assert watches(script) == ["10", "11", "25"]
+    assert len(script.requests) == 4
+
+
+def test_a_server_that_closes_every_watch_meets_growing_delays() -> None:
+    """The whole point of a backoff: 8 tries take minutes, not milliseconds."""
+    seen, script, reflector = reflect(listed(), watched(), naps=8)
+    assert len(script.requests) == 1 + 8
+    for failures, delay in enumerate(seen.delays):
+        top = min(0.5 * 2**failures, 60.0)  # 0.5, 1, 2, 4, 8, 16, 32, 60
+        assert top / 2 <= delay <= top
+    assert sum(seen.delays) > 60
+    assert reflector.state.counters.watches == 8
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [failed(500), failed(503), failed(401), hung_up(), hung_up(b"HTTP/1.1 200 OK\r\nContent-Le"), whole(200, b"{")],
+)
+def test_lists_that_fail_meet_growing_delays(answer: Answer) -> None:
+    seen, script, reflector = reflect(answer, naps=6)
+    # The HTTP client asks once more when a connection breaks before the answer, as keep-alive needs it.
+    assert len(script.requests) in (6, 12)
+    assert all(delay >= 0.25 * 2**failures for failures, delay in enumerate(seen.delays))
+    assert sum(seen.delays) >= 0.25 * (2**6 - 1)
+    assert reflector.state.counters.errors == 6
+    assert not reflector.state.synced
+    assert reflector.missing().startswith("Pod: ")
+    assert seen.syncs == 0
+    assert seen.changes == []
+
+
+def test_two_instances_do_not_come_back_together() -> None:
+    assert reflect(failed(500), naps=3, seed=1)[0].delays != reflect(failed(500), naps=3, seed=2)[0].delays
+    assert reflect(failed(500), naps=3, seed=1)[0].delays == reflect(failed(500), naps=3, seed=1)[0].delays
+
+
+def test_a_busy_server_says_how_long_to_wait() -> None:
+    seen, _, _ = reflect(failed(429, headers={"Retry-After": "17"}))
+    assert seen.delays == [17.0]
+
+
+def test_a_watch_that_lived_ends_the_row_of_failures() -> None:
+    """Two failures, then a watch of 6 s, which is resumed at once: no delay between the last two watches."""
+
+    def lived(answer: Answer) -> Answer:
+        async def wait(request: Request, writer: Writer) -> None:
+            clock.now += 6.0
+            await answer(request, writer)
+
+        return wait
+
+    clock = Seen(3)
+    script = Script([failed(500), failed(500), listed(), lived(watched(end="close")), watched()])
+
+    async def headers() -> Mapping[str, str]:
+        return {}
+
+    async def run() -> None:
+        async with serving(script) as url, ApiServer(url, headers=headers) as server:
+            reflector = Reflector(
+                server, PODS, clock, frozenset(), random_source=random.Random(1), clock=clock.clock, sleep=clock.sleep
+            )
+            task = asyncio.create_task(reflector.run())
+            await asyncio.wait_for(clock.done.wait(), 20)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(run())
+    assert len(script.requests) == 5
+    assert len(clock.delays) == 3  # after each 500, and after the last watch; none between the two watches
+    assert clock.delays[2] <= 0.5  # the row began anew
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [failed(410, "too old"), watched(line("ERROR", {"kind": "Status", "code": 410, "message": "too old"}))],
+    ids=["HTTP", "ERROR event"],
+)
+def test_an_expired_version_leads_to_a_new_list_that_tells_differences_only(gone: Answer) -> None:
+    seen, script, reflector = reflect(
+        listed(pod("same"), pod("changed"), pod("vanished"), pod("reborn"), version="10"),
+        gone,
+        listed(pod("same"), pod("changed", 15), pod("reborn", 16, uid="other"), pod("new", 17), version="30"),
+        watched(),
+        naps=2,
+    )
+    assert seen.changes[4:] == [
+        ("set", "changed/15"),
+        ("delete", "reborn/1"),  # the name belongs to another pod now: the old one goes first
+        ("set", "reborn/16"),
+        ("set", "new/17"),
+        ("delete", "vanished/1"),
+    ]
+    assert watches(script) == ["10", "30"]
+    assert seen.syncs == 2
+    assert reflector.state.synced
+
+
+def test_a_continue_token_that_expired_begins_a_new_list_and_deletes_nothing() -> None:
+    seen, script, _ = reflect(
+        listed(pod("a"), pod("b"), version="10"),
+        failed(410),  # the watch
+        listed(pod("a"), token="old", version="20"),
+        failed(410, "the token expired"),
+        listed(pod("a"), version="30"),
+        watched(),
+        naps=3,
+    )
+    assert seen.changes == [("set", "a/1"), ("set", "b/1"), ("delete", "b/1")]
+    assert [one.params.get("continue") for one in script.requests if not one.watches] == [None, None, "old", None]
+
+
+def test_a_broken_line_is_read_again_not_guessed() -> None:
+    """The connection breaks inside a line: what was whole counts, and the watch goes on behind it."""
+    whole_line, half = line("ADDED", pod("a", 11)), line("ADDED", pod("b", 12))[:-20]
+    seen, script, reflector = reflect(
+        listed(version="10"),
+        watched(whole_line + half, end="abort"),
+        watched(line("ADDED", pod("b", 12))),
+        naps=2,
+    )
+    assert seen.changes == [("set", "a/11"), ("set", "b/12")]
+    assert watches(script) == ["10", "11"]
+    assert reflector.state.counters.errors == 1
+
+
+def test_lines_may_come_in_any_pieces() -> None:
+    stream = b"".join(line("ADDED", pod(f"p{n}", 11 + n)) for n in range(20))
+    seen, _, _ = reflect(listed(), watched(*[stream[at : at + 37] for at in range(0, len(stream), 37)]))
+    assert seen.changes == [("set", f"p{n}/{11 + n}") for n in range(20)]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"garbage\n",
+        b'{"type":"ADDED"}\n',
+        b'{"type":"SHRUNK","object":{"metadata":{"name":"a"}}}\n',
+        b'{"type":"ADDED","object":7}\n',
+        b'{"type":"BOOKMARK","object":[]}\n',
+        line("ERROR", {"code": 500, "message": "etcd"}),
+    ],
+)
+def test_a_line_that_makes_no_sense_leads_to_a_new_list(sent: bytes) -> None:
+    seen, script, reflector = reflect(
+        listed(), watched(line("ADDED", pod("a", 11)) + sent), listed(), watched(), naps=2
+    )
+    assert [one.watches for one in script.requests] == [False, True, False, True]
+    assert reflector.state.counters.errors == 1
+    assert seen.changes == [("set", "a/11"), ("delete", "a/11")]
+
+
+def test_a_watch_that_is_refused_for_a_while_is_not_listed_anew() -> None:
+    _, script, reflector = reflect(listed(version="10"), failed(500), failed(503), failed(429), watched(), naps=4)
+    assert watches(script) == ["10"] * 4
+    assert reflector.state.counters.lists == 1
+
+
+def test_silence_is_a_dead_connection() -> None:
+    seen, script, reflector = reflect(
+        listed(),
+        watched(line("ADDED", pod("a", 11)), end="silence"),
+        watched(),
+        naps=2,
+        pace=Pace(inactivity=0.1),
+    )
+    assert watches(script) == ["10", "11"]
+    assert reflector.state.counters.errors == 1
+    assert seen.syncs == 1
+
+
+def test_a_huge_page_is_given_in_slices() -> None:
+    """2,000 pods, at most 100 a slice: other tasks have had their turn in between."""
+    pace = Pace(slice_events=100)
+    seen, _, _ = reflect(listed(*[pod(f"p{n}") for n in range(2000)]), watched(), pace=pace)
+    assert [len(batch) for batch in seen.batches] == [100] * 20
+
+
+def test_forbidden_is_said_to_be_what_is_missing() -> None:
+    _, _, reflector = reflect(failed(403, 'pods is forbidden: User "x" cannot list'), naps=2)
+    assert reflector.missing() == 'Pod: forbidden: 403: pods is forbidden: User "x" cannot list'
+    assert reflector.state.last_event is None
+
+
+def test_an_api_that_is_not_served_has_no_objects_and_is_asked_for_again() -> None:
+    device_class = {"metadata": {"name": "gpu", "uid": "u", "resourceVersion": "1"}}
+    seen, script, reflector = reflect(
+        failed(404), listed(device_class, kind="DeviceClass"), failed(404), failed(404), source=DEVICE_CLASSES, naps=3
+    )
+    assert seen.syncs == 4  # absent, listed, absent, absent
+    assert reflector.state.synced
+    assert reflector.state.absent
+    assert reflector.missing() == ""
+    assert all(150 <= delay <= 450 for delay in seen.delays)
+    assert seen.changes == [("set", "gpu/1"), ("delete", "gpu/1")]  # the second 404 answered the watch
+    assert len(script.requests) == 4
+
+
+def test_a_kind_that_must_be_served_is_missing() -> None:
+    _, _, reflector = reflect(failed(404, "not found"), source=NODES)
+    assert reflector.missing() == "Node: 404: not found"
+
+
+def test_an_object_that_cannot_be_read_stops_nothing_and_is_named() -> None:
+    """The version of it before stays, since it may hold GPUs; a readable version or its end clears the matter."""
+    bad = {**pod("bad", 11), "spec": {"containers": [{"resources": {"requests": {"cpu": "-1"}}}]}}
+    seen, script, reflector = reflect(
+        listed(pod("bad"), pod("good")),
+        watched(line("MODIFIED", bad), line("ADDED", pod("next", 12))),
+        failed(410),
+        listed(bad, version="20"),
+        watched(),
+        naps=3,
+    )
+    assert seen.changes == [("set", "bad/1"), ("set", "good/1"), ("set", "next/12"), ("delete", "good/1"),
+                            ("delete", "next/12")]  # fmt: skip
+    assert watches(script) == ["10", "12", "20"]
+    assert list(reflector.state.rejected) == ["ns/bad"]
+    assert "negative" in reflector.state.rejected["ns/bad"]
+    assert reflector.state.counters.rejected == 2
+    cured = reflect(listed(bad), watched(line("MODIFIED", pod("bad", 12))))[2]
+    assert cured.state.rejected == {}
+
+
+def test_a_deletion_of_what_was_never_told_is_not_told() -> None:
+    """And one of a known pod brings its last state."""
+    last = {**pod("a", 12, nodeName="n"), "status": {"phase": "Succeeded"}}
+    seen, _, _ = reflect(listed(pod("a")), watched(line("DELETED", pod("stranger", 11)), line("DELETED", last)))
+    assert seen.changes == [("set", "a/1"), ("delete", "a/12")]
+    record = seen.batches[-1][-1].record
+    assert isinstance(record, PodRecord)
+    assert (record.phase, record.node) == ("Succeeded", "n")
+
+
+def test_state_while_the_watch_is_open() -> None:
+    """Watching and without a problem while it lives; the age of the last word is known."""
+    states: list[tuple[bool, bool, str]] = []
+
+    class Noting(Seen):
+        def apply(self, batch: Sequence[Event]) -> None:
+            super().apply(batch)
+            states.append((holder[0].state.synced, holder[0].state.watching, holder[0].state.problem))
+
+    holder: list[Reflector] = []
+    script = Script([listed(pod("a")), watched(line("ADDED", pod("b", 11)))])
+
+    async def headers() -> Mapping[str, str]:
+        return {}
+
+    async def run() -> None:
+        seen = Noting(1)
+        async with serving(script) as url, ApiServer(url, headers=headers) as server:
+            holder.append(
+                Reflector(
+                    server, PODS, seen, frozenset(), random_source=random.Random(1), clock=seen.clock, sleep=seen.sleep
+                )
+            )
+            task = asyncio.create_task(holder[0].run())
+            await asyncio.wait_for(seen.done.wait(), 20)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(run())
+    assert states == [(False, False, "not listed yet"), (True, True, "")]
+    assert holder[0].state.last_event == 0.0
+    assert holder[0].state.problem == "the watch ended"
+
+
+def test_backoff_never_passes_its_end() -> None:
+    backoff = Backoff(first=1.0, most=8.0)
+    delays = [backoff.delay(failures, random.Random(failures)) for failures in range(1, 2000)]
+    assert max(delays) <= 8.0
+    assert min(delays[3:]) >= 4.0
