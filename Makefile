@@ -1,16 +1,56 @@
 .DEFAULT_GOAL := help
-PYTHON ?= python3
+PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
+KERNELS := ext_core/_build.py $(wildcard ext_core/*.pyx ext_core/*.pxd)
+SECONDS ?= 60
 
-help: ## what can be done here
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+help: ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-setup: $(VENV)/.ready ## make .venv with the command gpu-extender in it
+setup: $(VENV)/.built ## make .venv with the command gpu-extender in it (PYTHON=... chooses the interpreter)
 
-$(VENV)/.ready: pyproject.toml ext_core/_build.py $(wildcard ext_core/*.pyx ext_core/*.pxd)
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+demo: setup ## a simulated cluster and a day on it, then serve it until Ctrl-C (ONCE=1: end after the day)
+	@$(BIN)/gpu-extender demo $(if $(ONCE),--once)
+
+test: setup lint types ## everything: lint, types, all tests, those on a real control plane too (needs Go)
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: setup lint types ## as test, without the real control plane: under a minute
+	@$(BIN)/python -m pytest -m 'not e2e' $(ARGS)
+
+lint: setup ## ruff, the layers, and the Cython files
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/cython-lint ext_core
+	@$(BIN)/lint-imports --no-logo > $(VENV)/.layers 2>&1 || { cat $(VENV)/.layers; exit 1; }
+
+types: setup ## mypy, strict
+	@$(BIN)/mypy --no-error-summary
+
+loadtest: setup ## one scheduler in a closed loop against a server with 1,000 nodes (SECONDS=60)
+	@$(BIN)/locust --headless --only-summary --users 1 --run-time $(SECONDS)s -f loadtest/locustfile.py
+
+bench: setup ## the measurements of benchmarks/
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+clean: ## remove what was made here (the control plane's binaries stay in the user's cache)
+	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -f ext_core/*.so ext_core/*.c
+	@find extender ext_core tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The environment: made anew only when the dependencies change.
+$(VENV)/.ready: pyproject.toml
+	@python=$$(.ci/python "$(PYTHON)") && { test -x $(BIN)/python || $$python -m venv $(VENV); }
+	@echo "setup: installing what pyproject.toml names, and compiling the core"
+	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' > $(VENV)/.build-requires
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(VENV)/.build-requires
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[dev]'
 	@touch $@
 
-.PHONY: help setup
+# The core: setuptools compiles again what is older than its source.
+$(VENV)/.built: $(VENV)/.ready $(KERNELS)
+	@$(BIN)/python -c 'from setuptools import setup; setup()' --quiet build_ext --inplace
+	@touch $@
+
+.PHONY: help setup demo test check lint types loadtest bench clean

@@ -66,3 +66,14 @@ def link_table(shapes: LinkShapes, shape: int, gpus: int, wanted: int, container
 
 def uniform(shapes: LinkShapes, shape: int, healthy: int, wanted: int) -> bool:
     """Whether there are `wanted` healthy GPUs and any of them are linked, so that counting them is enough."""
+
+def passed(rows: array[int], codes: array[int] | bytearray) -> array[int]:
+    """The rows (int32) that no rule refused, in the order they came."""
+
+def refused(
+    rows: array[int], codes: array[int] | bytearray, chosen: array[int] | bytes | bytearray
+) -> tuple[array[int], array[int]]:
+    """(rows int32, codes uint8) of those whose code is marked in `chosen`: 256 bytes, one a code, 0 = not.
+
+    ValueError: `chosen` has not 256 marks.
+    """

@@ -3,6 +3,8 @@
 The codes are the caller's (see `extender/rules`): the core knows numbers only. `out[i] == 0` means "not refused yet".
 """
 
+from array import array
+
 from ext_core.ints cimport amount_t, code_t, mask_t, row_t, int32_t, uint8_t
 from ext_core.links cimport LinkShapes
 from ext_core.table cimport CAPACITY, DRA, SPARED, TERMINATING, NodeTable, PodTable
@@ -169,3 +171,36 @@ def uniform(LinkShapes shapes, int shape, unsigned int healthy, int wanted):
     """Whether any `wanted` of the healthy GPUs are linked, so that counting them is enough."""
     # With two containers nothing is known of the choice, so certainty() asks it of every set of that size.
     return wanted < 2 or shapes.certainty(shape, healthy, wanted, 0, 2) == 2
+
+
+def passed(const row_t[::1] rows, const code_t[::1] codes):
+    """The rows that no rule refused, in the order they came."""
+    if rows.shape[0] != codes.shape[0]:
+        raise ValueError("rows and codes differ in length")
+    cdef Py_ssize_t i, kept = 0
+    made = array("i", bytes(4 * rows.shape[0]))
+    cdef row_t[::1] out = made
+    with nogil:
+        for i in range(rows.shape[0]):
+            if codes[i] == 0:
+                out[kept] = rows[i]
+                kept += 1
+    return made[:kept]
+
+
+def refused(const row_t[::1] rows, const code_t[::1] codes, const uint8_t[::1] chosen):
+    """(rows, codes) of those whose code is marked in `chosen` (one byte a code, 256 of them)."""
+    if rows.shape[0] != codes.shape[0] or chosen.shape[0] != 256:
+        raise ValueError("rows and codes differ in length, or chosen has not 256 marks")
+    cdef Py_ssize_t i, kept = 0
+    found = array("i", bytes(4 * rows.shape[0]))
+    why = array("B", bytes(rows.shape[0]))
+    cdef row_t[::1] out = found
+    cdef code_t[::1] out_codes = why
+    with nogil:
+        for i in range(rows.shape[0]):
+            if codes[i] and chosen[codes[i]]:
+                out[kept] = rows[i]
+                out_codes[kept] = codes[i]
+                kept += 1
+    return found[:kept], why[:kept]

@@ -1,1 +1,750 @@
-"""See the module of the same name in docs/architecture.md."""
+"""Request bytes -> byte ranges and rows, without a Python object per node name.
+
+Theory of operation. A verb's body is a flat JSON object (Pod, Nodes, NodeNames) of which most bytes are node names or
+whole nodes. `split` checks the grammar of the whole text once, without recursion, and answers where each top-level
+value lies; whoever needs the inside of a value decodes that slice alone. `rows` turns the slice of names into rows of
+the node table by hashing the bytes where they lie.
+
+What is checked: brackets, commas, colons, literals, numbers, escapes, control characters, depth. What is not: whether
+strings inside nested values are UTF-8 (a JSON decoder of that slice says so). Names and keys that become a `str` are.
+
+The GIL is kept while a NameIndex is read: another thread's `add` could move the table under the loop. The loops are
+`nogil` functions all the same, so the compiler refuses any Python operation in them.
+"""
+
+cimport cython
+from cpython cimport array
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport uint32_t, uint64_t, UINT32_MAX
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcmp, memcpy
+
+from ext_core.ints cimport row_t
+
+import array
+
+cdef extern from *:
+    """
+    #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    #define EXT_CORE_LE64(word) __builtin_bswap64(word)
+    #else
+    #define EXT_CORE_LE64(word) (word)
+    #endif
+    """
+    uint64_t EXT_CORE_LE64(uint64_t word) noexcept nogil
+    int __builtin_ctzll(unsigned long long word) noexcept nogil
+
+cdef extern from "Python.h":
+    const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
+
+ctypedef const unsigned char* text_t
+
+cdef enum:
+    DEEPEST = 1024  # nesting that one call can follow: its stack is on the C stack
+
+cdef struct cursor:
+    text_t text
+    Py_ssize_t at       # next byte to read; after a failure, the byte that is wrong
+    Py_ssize_t end      # first byte that must not be read
+    bint escaped        # the string skipped last holds a backslash
+    const char* wrong   # what is wrong; NULL while all is well
+
+
+class ScanError(ValueError):
+    """The text is not the JSON that was asked for: `offset` is the byte in the body, `message` says what is wrong."""
+
+    def __init__(self, offset, message):
+        super().__init__(offset, message)
+        self.offset = offset
+        self.message = message
+
+    def __str__(self):
+        return f"byte {self.offset}: {self.message}"
+
+
+# --- The grammar (RFC 8259). Every function answers -1 and sets `wrong` on failure. ---
+
+cdef inline int fail(cursor* c, Py_ssize_t at, const char* wrong) noexcept nogil:
+    c.at = at
+    c.wrong = wrong
+    return -1
+
+
+cdef inline void skip_space(cursor* c) noexcept nogil:
+    cdef unsigned char ch
+    while c.at < c.end:
+        ch = c.text[c.at]
+        if ch > 32 or not (ch == c' ' or ch == c'\n' or ch == c'\t' or ch == c'\r'):
+            return
+        c.at += 1
+
+
+cdef inline uint64_t special(uint64_t word) noexcept nogil:
+    """The high bit of each byte that ends a plain run of a string: '"', '\\', or below 0x20.
+
+    Exact up to the lowest such byte; above it a borrow may set more.
+    """
+    cdef uint64_t ones = 0x0101010101010101u, highs = 0x8080808080808080u
+    cdef uint64_t quote = word ^ (ones * 0x22), slash = word ^ (ones * 0x5C)
+    return (((word - ones * 0x20) & ~word) | ((quote - ones) & ~quote) | ((slash - ones) & ~slash)) & highs
+
+
+cdef inline int hex_digit(unsigned char ch) noexcept nogil:
+    if c'0' <= ch <= c'9':
+        return ch - c'0'
+    if c'a' <= ch <= c'f':
+        return ch - c'a' + 10
+    if c'A' <= ch <= c'F':
+        return ch - c'A' + 10
+    return -1
+
+
+cdef int skip_escape(cursor* c) noexcept nogil:
+    """c.at is on the backslash; afterwards it is behind the escape."""
+    cdef Py_ssize_t i
+    cdef unsigned char ch
+    if c.at + 1 >= c.end:
+        return fail(c, c.end, "the text ends inside a string")
+    ch = c.text[c.at + 1]
+    if ch == c'u':
+        for i in range(c.at + 2, c.at + 6):
+            if i >= c.end:
+                return fail(c, c.end, "the text ends inside a string")
+            if hex_digit(c.text[i]) < 0:
+                return fail(c, i, "not a hexadecimal digit")
+        c.at += 6
+        return 0
+    if ch == c'"' or ch == c'\\' or ch == c'/' or ch == c'b' or ch == c'f' or ch == c'n' or ch == c'r' or ch == c't':
+        c.at += 2
+        return 0
+    return fail(c, c.at + 1, "unknown escape in a string")
+
+
+cdef inline int skip_string(cursor* c) noexcept nogil:
+    """c.at is on the opening quote; afterwards it is behind the closing one."""
+    cdef uint64_t word, hits
+    cdef unsigned char ch
+    c.escaped = False
+    c.at += 1
+    while True:
+        while c.end - c.at >= 8:
+            memcpy(&word, c.text + c.at, 8)
+            hits = special(EXT_CORE_LE64(word))
+            if hits:
+                c.at += __builtin_ctzll(hits) >> 3
+                break
+            c.at += 8
+        if c.at >= c.end:
+            return fail(c, c.end, "the text ends inside a string")
+        ch = c.text[c.at]
+        if ch == c'"':
+            c.at += 1
+            return 0
+        if ch == c'\\':
+            c.escaped = True
+            if skip_escape(c) < 0:
+                return -1
+        elif ch < 32:
+            return fail(c, c.at, "control character in a string")
+        else:
+            c.at += 1
+
+
+cdef inline bint digit_at(cursor* c) noexcept nogil:
+    return c.at < c.end and c'0' <= c.text[c.at] <= c'9'
+
+
+cdef int skip_number(cursor* c) noexcept nogil:
+    if c.text[c.at] == c'-':
+        c.at += 1
+    if not digit_at(c):
+        return fail(c, c.at, "not a JSON value")
+    if c.text[c.at] == c'0':
+        c.at += 1
+    else:
+        while digit_at(c):
+            c.at += 1
+    if c.at < c.end and c.text[c.at] == c'.':
+        c.at += 1
+        if not digit_at(c):
+            return fail(c, c.at, "a digit must follow the decimal point")
+        while digit_at(c):
+            c.at += 1
+    if c.at < c.end and (c.text[c.at] == c'e' or c.text[c.at] == c'E'):
+        c.at += 1
+        if c.at < c.end and (c.text[c.at] == c'+' or c.text[c.at] == c'-'):
+            c.at += 1
+        if not digit_at(c):
+            return fail(c, c.at, "a digit must follow the exponent")
+        while digit_at(c):
+            c.at += 1
+    return 0
+
+
+cdef int skip_literal(cursor* c, const char* literal, Py_ssize_t size) noexcept nogil:
+    if c.end - c.at < size or memcmp(c.text + c.at, literal, size) != 0:
+        return fail(c, c.at, "not a JSON value")
+    c.at += size
+    return 0
+
+
+cdef inline int skip_key(cursor* c) noexcept nogil:
+    """A key, its colon, and the space around them: c.at is on the key; afterwards on the value."""
+    if c.at >= c.end or c.text[c.at] != c'"':
+        return fail(c, c.at, "a key in quotes must follow")
+    if skip_string(c) < 0:
+        return -1
+    skip_space(c)
+    if c.at >= c.end or c.text[c.at] != c':':
+        return fail(c, c.at, "':' must follow")
+    c.at += 1
+    skip_space(c)
+    return 0
+
+
+cdef int skip_value(cursor* c, Py_ssize_t deepest) noexcept nogil:
+    """One value of at most `deepest` (<= DEEPEST) nested brackets: c.at moves from its first byte behind its last."""
+    cdef char closing[DEEPEST]
+    cdef Py_ssize_t depth = 0
+    cdef unsigned char ch
+    while True:  # a value must begin here
+        if c.at >= c.end:
+            return fail(c, c.end, "the text ends where a value must follow")
+        ch = c.text[c.at]
+        if ch == c'"':
+            if skip_string(c) < 0:
+                return -1
+        elif ch == c'{' or ch == c'[':
+            if depth >= deepest:
+                return fail(c, c.at, "nested too deep")
+            closing[depth] = c'}' if ch == c'{' else c']'
+            depth += 1
+            c.at += 1
+            skip_space(c)
+            if c.at >= c.end or c.text[c.at] != closing[depth - 1]:
+                if ch == c'{' and skip_key(c) < 0:
+                    return -1
+                continue
+            depth -= 1
+            c.at += 1
+        elif ch == c't':
+            if skip_literal(c, "true", 4) < 0:
+                return -1
+        elif ch == c'f':
+            if skip_literal(c, "false", 5) < 0:
+                return -1
+        elif ch == c'n':
+            if skip_literal(c, "null", 4) < 0:
+                return -1
+        elif skip_number(c) < 0:
+            return -1
+        while True:  # a value has just ended
+            if depth == 0:
+                return 0
+            skip_space(c)
+            if c.at >= c.end:
+                return fail(c, c.end, "the text ends inside brackets")
+            ch = c.text[c.at]
+            if ch == c',':
+                c.at += 1
+                skip_space(c)
+                if closing[depth - 1] == c'}' and skip_key(c) < 0:
+                    return -1
+                break
+            if ch != closing[depth - 1]:
+                return fail(c, c.at, "',' or the closing bracket must follow")
+            depth -= 1
+            c.at += 1
+
+
+# --- From string contents to names ---
+
+cdef Py_ssize_t unescape(text_t source, Py_ssize_t size, unsigned char* into) noexcept nogil:
+    """The UTF-8 bytes of a checked string's contents, never more than `size`; answers how many.
+
+    -1: half a surrogate pair.
+    """
+    cdef Py_ssize_t i = 0, n = 0
+    cdef unsigned char ch
+    cdef uint32_t point
+    while i < size:
+        ch = source[i]
+        if ch != c'\\':
+            into[n] = ch
+            i += 1
+            n += 1
+            continue
+        ch = source[i + 1]
+        if ch != c'u':
+            if ch == c'b':
+                ch = 8
+            elif ch == c'f':
+                ch = 12
+            elif ch == c'n':
+                ch = 10
+            elif ch == c'r':
+                ch = 13
+            elif ch == c't':
+                ch = 9
+            into[n] = ch
+            i += 2
+            n += 1
+            continue
+        point = four_digits(source + i + 2)
+        i += 6
+        if 0xDC00 <= point <= 0xDFFF:
+            return -1
+        if 0xD800 <= point <= 0xDBFF:
+            if size - i < 6 or source[i] != c'\\' or source[i + 1] != c'u':
+                return -1
+            ch = (four_digits(source + i + 2) >> 10) & 0x3F
+            if ch != 0x37:  # 0xDC00 >> 10
+                return -1
+            point = 0x10000 + ((point & 0x3FF) << 10) + (four_digits(source + i + 2) & 0x3FF)
+            i += 6
+        if point < 0x80:
+            into[n] = <unsigned char>point
+            n += 1
+        elif point < 0x800:
+            into[n] = <unsigned char>(0xC0 | (point >> 6))
+            into[n + 1] = <unsigned char>(0x80 | (point & 0x3F))
+            n += 2
+        elif point < 0x10000:
+            into[n] = <unsigned char>(0xE0 | (point >> 12))
+            into[n + 1] = <unsigned char>(0x80 | ((point >> 6) & 0x3F))
+            into[n + 2] = <unsigned char>(0x80 | (point & 0x3F))
+            n += 3
+        else:
+            into[n] = <unsigned char>(0xF0 | (point >> 18))
+            into[n + 1] = <unsigned char>(0x80 | ((point >> 12) & 0x3F))
+            into[n + 2] = <unsigned char>(0x80 | ((point >> 6) & 0x3F))
+            into[n + 3] = <unsigned char>(0x80 | (point & 0x3F))
+            n += 4
+    return n
+
+
+cdef inline uint32_t four_digits(text_t source) noexcept nogil:
+    return <uint32_t>((hex_digit(source[0]) << 12) | (hex_digit(source[1]) << 8)
+                      | (hex_digit(source[2]) << 4) | hex_digit(source[3]))
+
+
+cdef str to_str(cursor* c, Py_ssize_t start, Py_ssize_t end):
+    """The str of the string contents at [start, end) of a checked string; ScanError if it is no text."""
+    cdef Py_ssize_t i, size = end - start
+    cdef unsigned char* plain = NULL
+    cdef bint escaped = False
+    for i in range(start, end):
+        if c.text[i] == c'\\':
+            escaped = True
+            break
+    try:
+        if not escaped:
+            return PyUnicode_DecodeUTF8(<const char*>c.text + start, size, "strict")
+        plain = <unsigned char*>malloc(size)
+        if plain == NULL:
+            raise MemoryError()
+        size = unescape(c.text + start, size, plain)
+        if size < 0:
+            raise ScanError(start, "half a surrogate pair in a string")
+        return PyUnicode_DecodeUTF8(<const char*>plain, size, "strict")
+    except UnicodeDecodeError:
+        raise ScanError(start, "a string is not UTF-8") from None
+    finally:
+        free(plain)
+
+
+# --- Ranges ---
+
+cdef int begin(cursor* c, bytes body, Py_ssize_t start, Py_ssize_t end) except -1:
+    """A cursor on the first byte of the text in [start, end) that is not space."""
+    if not 0 <= start <= end <= PyBytes_GET_SIZE(body):
+        raise ValueError(f"the range [{start}, {end}) is not inside a body of {PyBytes_GET_SIZE(body)} bytes")
+    c.text = <text_t>PyBytes_AS_STRING(body)
+    c.at = start
+    c.end = end
+    c.escaped = False
+    c.wrong = NULL
+    skip_space(c)
+    return 0
+
+
+cdef object error(cursor* c):
+    return ScanError(c.at, c.wrong.decode("ascii"))
+
+
+cdef int finish(cursor* c) except -1:
+    """Only space may follow."""
+    skip_space(c)
+    if c.at < c.end:
+        raise ScanError(c.at, "more follows after the value")
+    return 0
+
+
+cdef dict members(bytes body, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_depth):
+    """key -> range of its value, of the one object in [start, end)."""
+    cdef cursor c
+    cdef Py_ssize_t key_at, value_at
+    cdef int failed
+    cdef dict found = {}
+    cdef str key
+    if not 1 <= max_depth <= DEEPEST:
+        raise ValueError(f"max_depth must be 1 to {DEEPEST}, not {max_depth}")
+    begin(&c, body, start, end)
+    if c.at >= c.end or c.text[c.at] != c'{':
+        raise ScanError(c.at, "not a JSON object")
+    c.at += 1
+    skip_space(&c)
+    if c.at < c.end and c.text[c.at] == c'}':
+        c.at += 1
+        finish(&c)
+        return found
+    while True:
+        key_at = c.at
+        if skip_key(&c) < 0:
+            raise error(&c)
+        value_at = c.at
+        c.at = key_at
+        skip_string(&c)  # passed once already: this only finds the key's end again
+        key = to_str(&c, key_at + 1, c.at - 1)
+        if key in found:
+            raise ScanError(key_at, f"duplicate key {key!r}")
+        c.at = value_at
+        with nogil:
+            failed = skip_value(&c, max_depth - 1)
+        if failed:
+            raise error(&c)
+        found[key] = (value_at, c.at)
+        skip_space(&c)
+        if c.at >= c.end:
+            raise ScanError(c.end, "the text ends inside an object")
+        if c.text[c.at] == c'}':
+            c.at += 1
+            finish(&c)
+            return found
+        if c.text[c.at] != c',':
+            raise ScanError(c.at, "',' or '}' must follow")
+        c.at += 1
+        skip_space(&c)
+
+
+def split(bytes body not None, Py_ssize_t max_depth=200):
+    """The top-level keys of the JSON object `body`, each with the byte range [start, end) of its raw value, in order.
+
+    Keys are compared as they are, with their case. `max_depth` counts the object itself and is at most 1024.
+    ScanError: broken grammar, a duplicate key, nesting beyond max_depth, not an object, or more text behind it.
+    """
+    return members(body, 0, PyBytes_GET_SIZE(body), max_depth)
+
+
+def items(bytes body not None, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_depth=200):
+    """The range of each element of the array `items` of the NodeList in [start, end); none if `items` is null.
+
+    ScanError: not an object with `items`, or an element is not an object.
+    """
+    cdef cursor c
+    cdef Py_ssize_t at
+    cdef int failed
+    cdef list found = []
+    cdef dict node_list = members(body, start, end, max_depth)
+    if "items" not in node_list:
+        raise ScanError(start, "a NodeList must have 'items'")
+    start, end = node_list["items"]
+    begin(&c, body, start, end)
+    if c.text[c.at] == c'n':  # null: what Go sends for a nil slice
+        return found
+    if c.text[c.at] != c'[':
+        raise ScanError(c.at, "'items' must be an array")
+    c.at += 1
+    skip_space(&c)
+    while c.text[c.at] != c']':  # in bounds: `members` has passed over the whole array
+        if c.text[c.at] != c'{':
+            raise ScanError(c.at, "an element of 'items' must be an object")
+        at = c.at
+        with nogil:
+            failed = skip_value(&c, max_depth)
+        if failed:
+            raise error(&c)
+        found.append((at, c.at))
+        skip_space(&c)
+        if c.text[c.at] == c',':
+            c.at += 1
+            skip_space(&c)
+    return found
+
+
+def node_name(bytes body not None, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_depth=200):
+    """metadata.name of the one Kubernetes object in [start, end). ScanError if there is none, or it is not a string."""
+    cdef cursor c
+    cdef dict parts = members(body, start, end, max_depth)
+    if "metadata" not in parts:
+        raise ScanError(start, "an object must have 'metadata'")
+    start, end = parts["metadata"]
+    parts = members(body, start, end, max_depth)
+    if "name" not in parts:
+        raise ScanError(start, "'metadata' must have 'name'")
+    start, end = parts["name"]
+    begin(&c, body, start, end)
+    if c.text[c.at] != c'"':
+        raise ScanError(start, "'metadata.name' must be a string")
+    return to_str(&c, start + 1, end - 1)
+
+
+# --- Names -> rows ---
+
+cdef struct slot:
+    unsigned char* name  # owned copy; NULL = free slot
+    uint64_t key         # hash of the name
+    Py_ssize_t size      # bytes of the name
+    row_t row
+    uint32_t seen        # number of the last `rows` call that met the name
+
+
+cdef inline uint64_t load8(text_t at) noexcept nogil:
+    cdef uint64_t word
+    memcpy(&word, at, 8)
+    return word
+
+
+cdef inline uint64_t fold(uint64_t key, uint64_t word) noexcept nogil:
+    """An xor-shift before the multiplication, which carries upwards only, and one after it: the low bits count."""
+    key ^= word
+    key = (key ^ (key >> 32)) * 0xFF51AFD7ED558CCDu
+    return key ^ (key >> 29)
+
+
+cdef inline uint64_t name_hash(text_t name, Py_ssize_t size) noexcept nogil:
+    """A multiply-and-fold hash of 8 bytes a step. It leaves no trace in any answer, so byte order does not matter."""
+    cdef uint64_t word = 0, key = <uint64_t>size * 0x9E3779B97F4A7C15u
+    cdef Py_ssize_t i = 0
+    if size < 8:
+        for i in range(size):
+            word = (word << 8) | name[i]
+        return fold(key, word)
+    while i + 8 < size:
+        key = fold(key, load8(name + i))
+        i += 8
+    return fold(key, load8(name + size - 8))  # the last 8 bytes, overlapping: no call for a tail of unknown length
+
+
+cdef inline bint same(text_t one, text_t other, Py_ssize_t size) noexcept nogil:
+    """memcmp == 0, inline: most names are two or three words long and a call would cost more than the work."""
+    cdef Py_ssize_t i = 0
+    if size < 8:
+        for i in range(size):
+            if one[i] != other[i]:
+                return False
+        return True
+    while i + 8 < size:
+        if load8(one + i) != load8(other + i):
+            return False
+        i += 8
+    return load8(one + size - 8) == load8(other + size - 8)
+
+
+@cython.final
+cdef class NameIndex:
+    """Node name -> row: an open-addressing hash table over UTF-8 bytes, linear probing, at most half full."""
+
+    cdef slot* slots
+    cdef Py_ssize_t room      # slots; a power of two
+    cdef Py_ssize_t used
+    cdef uint32_t calls       # `rows` calls so far; the stamp of the present one
+
+    def __cinit__(self):
+        self.room = 16
+        self.used = 0
+        self.calls = 0
+        self.slots = <slot*>calloc(self.room, sizeof(slot))
+        if self.slots == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        cdef Py_ssize_t i
+        if self.slots != NULL:
+            for i in range(self.room):
+                free(self.slots[i].name)
+            free(self.slots)
+
+    def __len__(self):
+        return self.used
+
+    cdef inline slot* find(self, text_t name, Py_ssize_t size, uint64_t key) noexcept nogil:
+        """The slot of the name, or the free slot where it would go."""
+        cdef Py_ssize_t mask = self.room - 1, i = <Py_ssize_t>(key & <uint64_t>mask)
+        cdef slot* s = self.slots + i
+        while s.name != NULL and not (s.key == key and s.size == size and same(s.name, name, size)):
+            i = (i + 1) & mask
+            s = self.slots + i
+        return s
+
+    cdef int grow(self) except -1:
+        cdef Py_ssize_t i, old_room = self.room
+        cdef slot* old = self.slots
+        cdef slot* fresh = <slot*>calloc(2 * old_room, sizeof(slot))
+        if fresh == NULL:
+            raise MemoryError()
+        self.slots = fresh
+        self.room = 2 * old_room
+        for i in range(old_room):
+            if old[i].name != NULL:
+                self.find(old[i].name, old[i].size, old[i].key)[0] = old[i]
+        free(old)
+        return 0
+
+    cdef uint32_t next_call(self) noexcept nogil:
+        cdef Py_ssize_t i
+        if self.calls == UINT32_MAX:  # after 4 billion calls: no old stamp may look new
+            for i in range(self.room):
+                self.slots[i].seen = 0
+            self.calls = 0
+        self.calls += 1
+        return self.calls
+
+    def add(self, str name not None, row_t row):
+        """ValueError: the row is negative, the name is in the table already, or has half a surrogate pair."""
+        cdef Py_ssize_t size
+        cdef text_t utf8 = <text_t>PyUnicode_AsUTF8AndSize(name, &size)
+        cdef uint64_t key = name_hash(utf8, size)
+        cdef unsigned char* copy
+        cdef slot* s
+        if row < 0:
+            raise ValueError(f"row {row} of {name!r} is negative")
+        if 2 * (self.used + 1) > self.room:
+            self.grow()
+        s = self.find(utf8, size, key)
+        if s.name != NULL:
+            raise ValueError(f"{name!r} is in the table already, as row {s.row}")
+        copy = <unsigned char*>malloc(size if size else 1)
+        if copy == NULL:
+            raise MemoryError()
+        memcpy(copy, utf8, size)
+        s.name, s.key, s.size, s.row, s.seen = copy, key, size, row, 0
+        self.used += 1
+
+    def remove(self, str name not None):
+        """KeyError: no such name."""
+        cdef Py_ssize_t size, hole, i, home, mask = self.room - 1
+        cdef text_t utf8 = <text_t>PyUnicode_AsUTF8AndSize(name, &size)
+        cdef slot* s = self.find(utf8, size, name_hash(utf8, size))
+        if s.name == NULL:
+            raise KeyError(name)
+        free(s.name)
+        # Close the gap (Knuth, TAOCP vol. 3, 6.4, algorithm R): a follower moves into the hole unless that would put it
+        # before its home.
+        hole = i = s - self.slots
+        while True:
+            i = (i + 1) & mask
+            if self.slots[i].name == NULL:
+                break
+            home = <Py_ssize_t>(self.slots[i].key & <uint64_t>mask)
+            if ((i - home) & mask) >= ((i - hole) & mask):
+                self.slots[hole] = self.slots[i]
+                hole = i
+        self.slots[hole].name = NULL
+        self.used -= 1
+
+    def get(self, str name not None):
+        """The name's row; -1 if there is none."""
+        cdef Py_ssize_t size
+        cdef text_t utf8 = <text_t>PyUnicode_AsUTF8AndSize(name, &size)
+        cdef slot* s = self.find(utf8, size, name_hash(utf8, size))
+        return -1 if s.name == NULL else s.row
+
+
+cdef Py_ssize_t look_up(
+    cursor* c, NameIndex index, row_t* found, unsigned char* plain, Py_ssize_t* repeats
+) noexcept nogil:
+    """The row of every name of the array that c.at stands before; answers how many. `plain`: room for the longest."""
+    cdef Py_ssize_t n = 0, start, size
+    cdef uint32_t call = index.next_call()
+    cdef text_t name
+    cdef slot* s
+    repeats[0] = 0
+    if c.at >= c.end or c.text[c.at] != c'[':
+        return fail(c, c.at, "not an array of strings")
+    c.at += 1
+    skip_space(c)
+    if c.at < c.end and c.text[c.at] == c']':
+        c.at += 1
+        return 0
+    while True:
+        if c.at >= c.end or c.text[c.at] != c'"':
+            return fail(c, c.at, "not an array of strings")
+        start = c.at + 1
+        if skip_string(c) < 0:
+            return -1
+        name = c.text + start
+        size = c.at - 1 - start
+        if c.escaped:
+            size = unescape(name, size, plain)
+            name = plain
+            if size < 0:
+                return fail(c, start, "half a surrogate pair in a string")
+        s = index.find(name, size, name_hash(name, size))
+        if s.name == NULL:
+            found[n] = -1
+        else:
+            found[n] = s.row
+            repeats[0] += s.seen == call
+            s.seen = call
+        n += 1
+        skip_space(c)
+        if c.at < c.end and c.text[c.at] == c',':
+            c.at += 1
+            skip_space(c)
+        elif c.at < c.end and c.text[c.at] == c']':
+            c.at += 1
+            return n
+        else:
+            return fail(c, c.at, "',' or ']' must follow")
+
+
+cdef list strangers(cursor* c, array.array found):
+    """(position, name) of each name without a row, of an array that `look_up` has passed over."""
+    cdef Py_ssize_t n, start
+    cdef list names = []
+    for n in range(len(found)):
+        while c.text[c.at] != c'"':
+            c.at += 1
+        start = c.at + 1
+        skip_string(c)
+        if found.data.as_ints[n] < 0:
+            names.append((n, to_str(c, start, c.at - 1)))
+    return names
+
+
+def rows(bytes body not None, Py_ssize_t start, Py_ssize_t end, NameIndex index not None):
+    """The row of every name in the JSON array of strings at [start, end), in order; -1 = not in the index.
+
+    Answers (rows, unknown, repeats): an array('i'); (position, name) of each name without a row; and how many of the
+    known names stood in the array before (they are kept in `rows`). ScanError: anything but an array of strings, `null`
+    included.
+    """
+    cdef cursor c
+    cdef Py_ssize_t n, i, repeats
+    cdef row_t* buffer = NULL
+    cdef unsigned char* plain = NULL
+    cdef array.array found
+    begin(&c, body, start, end)
+    start = c.at
+    try:
+        buffer = <row_t*>malloc(((end - start) // 3 + 1) * sizeof(row_t))  # a name takes 3 bytes or more: '"",'
+        plain = <unsigned char*>malloc(end - start + 1)  # pages that no escape touches cost nothing
+        if buffer == NULL or plain == NULL:
+            raise MemoryError()
+        n = look_up(&c, index, buffer, plain, &repeats)
+        if n < 0:
+            raise error(&c)
+        finish(&c)
+        found = array.clone(array.array("i"), n, zero=False)
+        if n:  # an empty array has no data to copy to
+            memcpy(found.data.as_ints, buffer, n * sizeof(row_t))
+    finally:
+        free(buffer)
+        free(plain)
+    for i in range(n):
+        if found.data.as_ints[i] < 0:
+            c.at = start
+            return found, strangers(&c, found), repeats
+    return found, [], repeats

@@ -33,3 +33,12 @@ def top(nodes: NodeTable, rows: array[int], total: array[float], most: int) -> a
 
 def points(ranked: array[float]) -> array[int]:
     """0..10 (int32) for scores that come best first: 10 for the first alone, 9 and down for the others."""
+
+def bury(nodes: NodeTable, rows: array[int], resource: int, total: array[float]) -> None:
+    """Set -1 where the node itself offers no such GPUs. ValueError: no such resource."""
+
+def best(nodes: NodeTable, shapes: LinkShapes, row: int, resource: int, wanted: int) -> int:
+    """The mask of `wanted` GPUs to take on a node now: the best free set; unknown links: the lowest free ids.
+
+    0: positions are not modelled, too few are free, or they are not of that resource.
+    """

@@ -10,6 +10,7 @@ batches sees one generation and nothing else. Pods keep what they hold until the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +19,11 @@ from ext_core.links import LinkShapes
 from ext_core.scan import NameIndex
 from ext_core.table import NodeTable, PodTable
 from extender import ledger
+from extender.events import Event
 from extender.contracts import Tables
+from extender.progress import restart_seconds, saved_ms
 from extender.records import (
     DeviceClassRecord,
-    Event,
     NodeRecord,
     PdbRecord,
     PodRecord,
@@ -67,6 +69,7 @@ class Cluster:
         self.by_name: dict[tuple[str, str], str] = {}
         self.bound: dict[str, dict[str, None]] = {}  # node name -> uids of the pods that hold something there
         self.nominated: dict[str, str] = {}  # uid of an unbound pod -> node name
+        self.repelling: dict[str, PodRecord] = {}  # bound pods with required anti-affinity
         self.budgets: dict[tuple[str, str], PdbRecord] = {}
         self.priority_classes: dict[str, PriorityClassRecord] = {}
         self.device_classes: dict[str, DeviceClassRecord] = {}
@@ -130,19 +133,28 @@ class Cluster:
         for event in events:
             record = event.record
             if isinstance(record, PodRecord):
-                self._set_pod(record, now) if event.action == "set" else self._drop_pod(record.uid)
+                self._set_pod(record, now) if event.change == "set" else self._drop_pod(record.uid)
             elif isinstance(record, NodeRecord):
-                self._set_node(record) if event.action == "set" else self._drop_node(record.name)
+                self._set_node(record) if event.change == "set" else self._drop_node(record.name)
             elif isinstance(record, PdbRecord):
-                _put(self.budgets, (record.namespace, record.name), record, event.action)
+                _put(self.budgets, (record.namespace, record.name), record, event.change)
             elif isinstance(record, PriorityClassRecord):
-                _put(self.priority_classes, record.name, record, event.action)
+                _put(self.priority_classes, record.name, record, event.change)
             elif isinstance(record, DeviceClassRecord):
-                _put(self.device_classes, record.name, record, event.action)
+                _put(self.device_classes, record.name, record, event.change)
                 for node in self.nodes.values():
                     self._write_node(node)
         self._refresh(now)
         self.generation += 1
+
+    @contextmanager
+    def without(self, uids: set[str], node: str) -> Iterator[None]:
+        """The tables as they were, had these pods of the node gone; restored on leaving. For what-if only."""
+        self._write_held(node, frozenset(uids))
+        try:
+            yield
+        finally:
+            self._write_held(node)
 
     def tick(self, now: float) -> None:
         """Let what was settling for too long count as unknown."""
@@ -179,6 +191,8 @@ class Cluster:
                 self.nominated[pod.uid] = pod.nominated_node
             return
         self.bound.setdefault(pod.node, {})[pod.uid] = None
+        if pod.anti_affinity_terms:
+            self.repelling[pod.uid] = pod
         self._dirty.add(pod.node)
         if pod.held or ledger.HELD in pod.annotations or pod.phase != "Pending":
             self._settling.pop(pod.uid, None)
@@ -196,6 +210,7 @@ class Cluster:
 
     def _unplace(self, pod: PodRecord, keep_row: bool) -> None:
         self.nominated.pop(pod.uid, None)
+        self.repelling.pop(pod.uid, None)
         if pod.node:
             uids = self.bound.get(pod.node)
             if uids is not None and uids.pop(pod.uid, 0) is None:
@@ -264,7 +279,7 @@ class Cluster:
 
     def gpu_resource(self, node: NodeRecord) -> str | None:
         """The GPU resource whose devices the node's graph describes: the first that it offers."""
-        for offered in (node.gpus, node.capacity_gpus):
+        for offered in (node.gpus, node.gpu_capacity):
             for name in self.resources[3:]:
                 if offered.get(name, 0) > 0:
                     return name
@@ -277,7 +292,7 @@ class Cluster:
             flags |= DRA
         shape = healthy = 0
         if resource is not None:
-            count = max(node.gpus.get(resource, 0), node.capacity_gpus.get(resource, 0))
+            count = max(node.gpus.get(resource, 0), node.gpu_capacity.get(resource, 0))
             topology = resolve(node.annotations, node.labels, count)
             self.topologies[node.name] = topology
             flags |= CAPACITY
@@ -294,7 +309,7 @@ class Cluster:
         if resource is not None and not node.unschedulable:
             self._counted.add(node.name)
             self.schedulable_gpu_nodes += 1
-        alloc = (node.cpu_milli, node.memory, node.slots, *(node.gpus.get(name, 0) for name in self.resources[3:]))
+        alloc = (node.cpu_milli, node.memory, node.pods, *(node.gpus.get(name, 0) for name in self.resources[3:]))
         gpu = self.resources.index(resource) if resource is not None else -1
         self.tables.nodes.set_node(self.index.get(node.name), alloc, gpu, shape, healthy, flags)
 
@@ -311,11 +326,11 @@ class Cluster:
             gbps=topology.gbps,
         )
 
-    def _write_held(self, name: str) -> None:
+    def _write_held(self, name: str, gone: frozenset[str] = frozenset()) -> None:
         node = self.nodes[name]
         row = self.index.get(name)
         resource = self.gpu_resource(node)
-        pods = [self.pods[uid] for uid in self.bound.get(name, ())]
+        pods = [self.pods[uid] for uid in self.bound.get(name, ()) if uid not in gone]
         read = ledger.NodeLedger()
         if resource is not None:
             topology = self.topologies[name]
@@ -327,7 +342,8 @@ class Cluster:
                 index_of=index_of,
                 settling=frozenset(self._settling),
             )
-        self.ledgers[name] = read
+        if not gone:
+            self.ledgers[name] = read
         holdings = {holding.uid: holding for holding in read.holdings}
         used = [0] * len(self.resources)
         for pod in pods:
@@ -344,8 +360,8 @@ class Cluster:
                 holding.unsure if holding else 0,
                 flags,
                 start=int((pod.start or pod.created or 0.0) * 1000),
-                saved=int((pod.checkpoint or 0.0) * 1000),
-                restart=pod.restart_seconds,
+                saved=saved_ms(pod),
+                restart=restart_seconds(pod),
                 grace=pod.grace_seconds,
             )
         self.tables.nodes.set_held(row, tuple(used), read.sure, read.likely, read.unknown, read.pending)

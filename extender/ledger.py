@@ -46,7 +46,7 @@ class NodeLedger:
 
 
 def indices(text: str) -> tuple[int, ...] | None:
-    """"0,3" or "c1=0,3;c2=5" as ascending GPU indices; None for anything else."""
+    """ "0,3" or "c1=0,3;c2=5" as ascending GPU indices; None for anything else."""
     found: list[int] = []
     for part in text.split(";"):
         for item in part.rpartition("=")[2].split(","):

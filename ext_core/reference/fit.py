@@ -153,3 +153,16 @@ def uniform(shapes: Shapes, shape: int, healthy: int, wanted: int) -> bool:
     ids = [gpu for gpu in range(healthy.bit_length()) if healthy >> gpu & 1]
     sets = [sum(1 << gpu for gpu in chosen) for chosen in combinations(ids, wanted)]
     return bool(sets) and all(shapes.linked(shape, chosen) for chosen in sets)
+
+
+def passed(rows: list[int], codes: list[int]) -> list[int]:
+    if len(rows) != len(codes):
+        raise ValueError("rows and codes differ in length")
+    return [row for row, code in zip(rows, codes, strict=True) if code == 0]
+
+
+def refused(rows: list[int], codes: list[int], chosen: list[int]) -> tuple[list[int], list[int]]:
+    if len(rows) != len(codes) or len(chosen) != 256:
+        raise ValueError("rows and codes differ in length, or chosen has not 256 marks")
+    found = [(row, code) for row, code in zip(rows, codes, strict=True) if code != 0 and chosen[code]]
+    return [row for row, _ in found], [code for _, code in found]

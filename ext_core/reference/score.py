@@ -11,6 +11,8 @@ class Choice(Protocol):
     """The best free set of a size: rings and what is left in thousandths of a link; expected_ring -1 = not known."""
 
     @property
+    def gpus(self) -> int: ...
+    @property
     def ring(self) -> int: ...
     @property
     def ring_best(self) -> int: ...
@@ -50,12 +52,17 @@ def packing(nodes: NodeTable, rows: list[int], request: list[int], weights: list
         out[i] = total / weight if weight > 0 else 0.0
 
 
-def _choice(nodes: NodeTable, shapes: Shapes, row: int, resource: int, wanted: int) -> Choice | None:
-    """The best set of GPUs that nobody holds or will probably take."""
+def _free(nodes: NodeTable, row: int) -> int:
+    """The GPUs that nobody holds or will probably take."""
     at = {name: column[row] for name, column in nodes.columns.items()}
-    if at["gpu"] != resource or at["shape"] == 0:
+    return at["healthy"] & ~at["sure"] & ~at["likely"] & ~at["wanted"]
+
+
+def _choice(nodes: NodeTable, shapes: Shapes, row: int, resource: int, wanted: int) -> Choice | None:
+    shape = nodes.columns["shape"][row]
+    if nodes.columns["gpu"][row] != resource or shape == 0:
         return None
-    return shapes.choice(at["shape"], at["healthy"] & ~at["sure"] & ~at["likely"] & ~at["wanted"], wanted)
+    return shapes.choice(shape, _free(nodes, row), wanted)
 
 
 def links(nodes: NodeTable, shapes: Shapes, rows: list[int], resource: int, wanted: int, out: list[float]) -> None:
@@ -96,3 +103,25 @@ def points(ranked: list[float]) -> list[int]:
     """Below the first, the d-th different score gets 10 - d, and at least 0."""
     different = sorted(set(ranked[1:]), reverse=True)
     return [10 if i == 0 else max(0, 9 - different.index(score)) for i, score in enumerate(ranked)]
+
+
+def bury(nodes: NodeTable, rows: list[int], resource: int, total: list[float]) -> None:
+    _check(nodes, rows, total)
+    if not 0 <= resource < nodes.resources:
+        raise ValueError("no such resource index")
+    for i, row in enumerate(rows):
+        if nodes.alloc[row][resource] == 0:
+            total[i] = -1.0
+
+
+def best(nodes: NodeTable, shapes: Shapes, row: int, resource: int, wanted: int) -> int:
+    if not 0 <= row < nodes.height:
+        raise IndexError("row outside of the table")
+    if nodes.columns["gpu"][row] != resource or wanted < 1:
+        return 0
+    if nodes.columns["shape"][row]:
+        choice = _choice(nodes, shapes, row, resource, wanted)
+        return choice.gpus if choice is not None else 0
+    free = _free(nodes, row)
+    lowest = [gpu for gpu in range(free.bit_length()) if free >> gpu & 1][:wanted]
+    return sum(1 << gpu for gpu in lowest) if len(lowest) == wanted else 0

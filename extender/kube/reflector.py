@@ -23,22 +23,15 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from extender import records
+from extender.events import Event
 from extender.kube.backoff import Backoff
 from extender.kube.client import ApiError, ApiServer, Unreachable
 from extender.records import Kind, Record, RecordError
-
-
-class Event(NamedTuple):
-    """``set``: the object is new or changed. ``delete``: it is gone; the record is the last that is known of it."""
-
-    kind: Kind
-    change: Literal["set", "delete"]
-    record: Record
 
 
 class Sink(Protocol):

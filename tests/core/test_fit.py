@@ -106,6 +106,27 @@ def test_uniform_by_hand(kind: str, wanted: int, answer: bool) -> None:
     assert fit.uniform(SHAPES, shape, (1 << gpus) - 1, wanted) is answer
 
 
+pairs = st.lists(st.tuples(st.integers(0, 5), st.sampled_from([0, 0, 1, 7, 255])), max_size=12)
+
+
+@given(pairs, st.sets(st.sampled_from([0, 1, 7, 255])))
+def test_passed_and_refused(columns: list[tuple[int, int]], marks: set[int]) -> None:
+    rows, codes = [row for row, _ in columns], [code for _, code in columns]
+    chosen = [1 if code in marks else 0 for code in range(256)]
+    assert fit.passed(ints(rows), bytearray(codes)).tolist() == plain.passed(rows, codes)
+    found, why = fit.refused(ints(rows), bytearray(codes), bytes(chosen))
+    assert (found.tolist(), why.tolist()) == plain.refused(rows, codes, chosen)
+
+
+@pytest.mark.parametrize(("rows", "codes", "chosen"), [(1, 2, 256), (2, 1, 256), (1, 1, 255), (1, 1, 257)])
+def test_passed_and_refused_want_equal_lengths(rows: int, codes: int, chosen: int) -> None:
+    same_error(
+        lambda: fit.refused(ints([0] * rows), bytearray(codes), bytes(chosen)),
+        lambda: plain.refused([0] * rows, [0] * codes, [0] * chosen),
+    )
+    same_error(lambda: fit.passed(ints([0] * rows), bytearray(codes)), lambda: plain.passed([0] * rows, [0] * codes))
+
+
 @given(worlds(), st.lists(st.integers(-1, 7), max_size=3), st.integers(-1, 4), st.integers(-1, R))
 def test_bad_input_is_refused_alike(world: World, rows: list[int], length: int, resource: int) -> None:
     size = len(rows) if length < 0 else length

@@ -50,6 +50,29 @@ def test_leftover(world: World, data: st.DataObject, resource: int, gpus: int) -
     assert all(0.0 <= value <= 1.0 for value in wanted)
 
 
+@given(worlds(), st.data(), resources)
+def test_bury(world: World, data: st.DataObject, resource: int) -> None:
+    rows = data.draw(rows_of(world))
+    out, wanted = array("d", [0.5] * len(rows)), [0.5] * len(rows)
+    score.bury(world.nodes, ints(rows), resource, out)
+    plain.bury(world.twin_nodes, rows, resource, wanted)
+    assert out.tolist() == wanted
+
+
+@given(worlds(), st.integers(-1, 6), resources, st.integers(-1, 9))
+def test_best(world: World, row: int, resource: int, gpus: int) -> None:
+    def kernel() -> int:
+        return score.best(world.nodes, SHAPES, row, resource, gpus)
+
+    def twin() -> int:
+        return plain.best(world.twin_nodes, SHAPES, row, resource, gpus)
+
+    same_error(kernel, twin)
+    if 0 <= row < world.nodes.height:
+        assert kernel() == twin()
+        assert kernel() == 0 or kernel().bit_count() == gpus
+
+
 @given(st.lists(st.tuples(numbers, numbers)), st.floats(-100.0, 100.0))
 def test_add(pairs: list[tuple[float, float]], weight: float) -> None:
     total, more = [a for a, _ in pairs], [b for _, b in pairs]

@@ -16,6 +16,7 @@ from tests.e2e.build import ControlPlaneUnavailable, build
 from tests.e2e.cluster import ControlPlane, Scheduler
 from tests.e2e.extender_process import ExtenderProcess
 from tests.e2e.kubelet import SimulatedKubelets
+from tests.e2e.scene import Scene, SceneFactory, make
 
 HERE = Path(__file__).parent
 UNAVAILABLE = pytest.StashKey[str]()
@@ -155,3 +156,21 @@ def extender_process(
     yield start
     for process in started:
         process.kill()
+
+
+@pytest.fixture
+def scene(
+    api: Api,
+    namespace: str,
+    kubelets: KubeletsFactory,
+    extender_process: ExtenderFactory,
+    scheduler: SchedulerFactory,
+) -> SceneFactory:
+    """``scene({"n1": {"topology": "dgx1-v100"}}, bind=True, kubelet={...})``: a whole cluster that asks the product."""
+
+    def start(
+        nodes: Mapping[str, Mapping[str, Any]], *, kubelet: Mapping[str, Any] | None = None, **more: Any
+    ) -> Scene:
+        return make(api, namespace, kubelets(**(kubelet or {})), extender_process, scheduler, nodes, **more)
+
+    return start

@@ -1,0 +1,166 @@
+"""The slow, obvious twin of ext_core.scan: a JSON decoder finds where values end, a dict is the index.
+
+The body is read as Latin-1, one character a byte, so that the decoder's positions are byte offsets.
+"""
+
+import json
+from array import array
+from typing import Any, NoReturn
+
+import orjson
+
+from ext_core.scan import ScanError
+
+__all__ = ["NameIndex", "ScanError", "items", "node_name", "rows", "split"]
+
+SPACE = " \t\n\r"
+
+
+class NameIndex:
+    """Node name -> row."""
+
+    def __init__(self) -> None:
+        self.rows: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def add(self, name: str, row: int) -> None:
+        key = name.encode()
+        if row < 0:
+            raise ValueError(f"row {row} is negative")
+        if key in self.rows:
+            raise ValueError(f"{name!r} is in the table already")
+        self.rows[key] = row
+
+    def remove(self, name: str) -> None:
+        del self.rows[name.encode()]
+
+    def get(self, name: str) -> int:
+        return self.rows.get(name.encode(), -1)
+
+
+def split(body: bytes, max_depth: int = 200) -> dict[str, tuple[int, int]]:
+    return members(body, 0, len(body), max_depth)
+
+
+def items(body: bytes, start: int, end: int, max_depth: int = 200) -> list[tuple[int, int]]:
+    node_list = members(body, start, end, max_depth)
+    if "items" not in node_list:
+        raise ScanError(start, "a NodeList must have 'items'")
+    start, end = node_list["items"]
+    nodes = decode(body[start:end], start)
+    if nodes is None:
+        return []
+    if not isinstance(nodes, list) or not all(isinstance(node, dict) for node in nodes):
+        raise ScanError(start, "'items' must be an array of objects")
+    text, at, found = body.decode("latin-1"), start + 1, []
+    for _ in nodes:
+        at = skip(text, at, end, SPACE + ",")
+        behind = value_end(text[:end], at)
+        found.append((at, behind))
+        at = behind
+    return found
+
+
+def node_name(body: bytes, start: int, end: int, max_depth: int = 200) -> str:
+    for key in ("metadata", "name"):
+        parts = members(body, start, end, max_depth)
+        if key not in parts:
+            raise ScanError(start, f"no {key!r}")
+        start, end = parts[key]
+    name = text_of(body[start:end], start)
+    if not isinstance(name, str):
+        raise ScanError(start, "'metadata.name' must be a string")
+    return name
+
+
+def rows(body: bytes, start: int, end: int, index: NameIndex) -> tuple["array[int]", list[tuple[int, str]], int]:
+    within(body, start, end)
+    names = text_of(body[start:end], start)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ScanError(start, "not an array of strings")
+    found = [index.get(name) for name in names]
+    known = [name for name in names if index.get(name) >= 0]
+    unknown = [(position, name) for position, name in enumerate(names) if index.get(name) < 0]
+    return array("i", found), unknown, len(known) - len(set(known))
+
+
+def members(body: bytes, start: int, end: int, max_depth: int) -> dict[str, tuple[int, int]]:
+    """key -> range of its value, of the one object in [start, end)."""
+    within(body, start, end)
+    if not 1 <= max_depth <= 1024:
+        raise ValueError("max_depth must be 1 to 1024")
+    text = body[:end].decode("latin-1")
+    if depth_of(text[start:], start) > max_depth:
+        raise ScanError(start, "nested too deep")
+    whole = decode(body[start:end], start)
+    if not isinstance(whole, dict):
+        raise ScanError(start, "not a JSON object")
+    found: dict[str, tuple[int, int]] = {}
+    at = skip(text, start, end, SPACE + "{")  # the text is JSON: what follows only finds the way in it
+    while text[at] != "}":
+        key_end = value_end(text, at)
+        key = text_of(body[at:key_end], at)
+        if key in found:
+            raise ScanError(at, f"duplicate key {key!r}")
+        value_at = skip(text, key_end, end, SPACE + ":")
+        at = value_end(text, value_at)
+        found[key] = (value_at, at)
+        at = skip(text, at, end, SPACE + ",")
+    return found
+
+
+def within(body: bytes, start: int, end: int) -> None:
+    if not 0 <= start <= end <= len(body):
+        raise ValueError("the range is not inside the body")
+
+
+def refuse(literal: str) -> NoReturn:
+    raise ValueError(f"{literal} is not JSON")
+
+
+# Numbers stay text: a number of any length is grammatical. NaN and Infinity, which Python adds, are refused.
+DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=refuse)
+
+
+def decode(raw: bytes, start: int) -> Any:
+    """The value, with mojibake where its strings are not ASCII."""
+    try:
+        return DECODER.decode(raw.decode("latin-1"))
+    except ValueError as bad:
+        raise ScanError(start, str(bad)) from None
+
+
+def text_of(raw: bytes, start: int) -> Any:
+    """The value of a JSON text that must be UTF-8 throughout."""
+    try:
+        return orjson.loads(raw)
+    except ValueError as bad:
+        raise ScanError(start, str(bad)) from None
+
+
+def value_end(text: str, at: int) -> int:
+    return DECODER.raw_decode(text, at)[1]
+
+
+def skip(text: str, at: int, end: int, which: str) -> int:
+    while at < end and text[at] in which:
+        at += 1
+    return at
+
+
+def depth_of(text: str, start: int) -> int:
+    """How deep the brackets outside strings go; for a text that is not JSON at all, anything."""
+    depth = deepest = at = 0
+    while at < len(text):
+        if text[at] == '"':
+            try:
+                at = value_end(text, at)
+            except ValueError as bad:
+                raise ScanError(start + at, str(bad)) from None
+            continue
+        depth += (text[at] in "[{") - (text[at] in "]}")
+        deepest = max(deepest, depth)
+        at += 1
+    return deepest

@@ -1,0 +1,359 @@
+"""The HTTP shell: Starlette routes and lifespan. It reads bodies, performs intents, counts; it decides nothing.
+
+A verb is answered in one go on the event loop. While a list is missing every verb answers 503: never a guess.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Protocol
+
+import orjson
+import uvicorn
+from prometheus_client import generate_latest
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from extender import decisions, frozen, preempt, wire
+from extender.cluster import Cluster
+from extender.controllers.live import Live
+from extender.decide import Answer, BindIntent, Decider
+from extender.errors import BadRequest, BodyTooLarge, ExtenderError
+from extender.log import get_log
+from extender.metrics import Metrics
+from extender.records import PodRecord
+from extender.rules import REASONS
+from extender.settings import Settings
+
+VERBS = ("filter", "prioritize", "preempt", "bind")
+SETTLE_SECONDS = 0.02  # how long a refusal of all nodes waits for a watch that may be a few milliseconds behind
+SETTLES_PER_SECOND = 5.0
+log = get_log()
+
+
+class Binder(Protocol):
+    """Performs bind's write. `bind` answers "" or what went wrong; a pod that is bound there already is "" too."""
+
+    async def pod(self, namespace: str, name: str) -> PodRecord | None: ...
+
+    async def bind(self, binding: wire.Binding, annotations: dict[str, str]) -> str: ...
+
+
+class Source(Protocol):
+    """Where the cluster's state comes from. `missing`: what is not known yet, for people; empty when ready."""
+
+    def missing(self) -> list[str]: ...
+
+    def ages(self) -> dict[str, float]: ...
+
+    def restarts(self) -> dict[str, int]: ...
+
+    async def run(self) -> None: ...
+
+
+class Frozen:
+    """A cluster that does not change."""
+
+    live = False
+
+    def missing(self) -> list[str]:
+        return []
+
+    def ages(self) -> dict[str, float]:
+        return {}
+
+    def restarts(self) -> dict[str, int]:
+        return {}
+
+    async def run(self) -> None:
+        return
+
+
+class Server:
+    """The verbs of one process. `source` fills `cluster`; `binder` is None where the bind verb can not write."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        cluster: Cluster,
+        *,
+        source: Source | None = None,
+        binder: Binder | None = None,
+        metrics: Metrics | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.settings = settings
+        self.cluster = cluster
+        self.source: Source = source or Frozen()
+        self.binder = binder
+        self.metrics = metrics or Metrics()
+        self.clock, self.wall = clock, wall
+        self.decider = Decider.of(settings, cluster)
+        self.decider.sampled = self._sampled
+        self.failure: Exception | None = None
+        self.failed: Callable[[Exception], None] = lambda error: None
+        self._warned = False
+        self._settles = SETTLES_PER_SECOND
+        self._settled_at = clock()
+        self._watch_restarts: dict[str, int] = {}
+
+    async def watch(self) -> None:
+        """Run the source; when it fails for good there is nothing left to serve."""
+        try:
+            await self.source.run()
+        except Exception as error:
+            self.failure = error
+            log.error("the cluster can not be watched", err=str(error))
+            self.failed(error)
+
+    # -- the verbs ------------------------------------------------------------------------------------------------
+
+    async def verb(self, request: Request) -> Response:
+        verb = request.path_params["verb"] if "verb" in request.path_params else request.url.path.rsplit("/", 1)[-1]
+        began = time.perf_counter()
+        try:
+            body = await self._body(request)
+            missing = self.source.missing()
+            if missing:
+                return self._done(
+                    verb, began, "not_ready", _error(503, "not-ready", "not known yet: " + ", ".join(missing))
+                )
+            answer = await self._answer(verb, body)
+        except BadRequest as error:
+            self.metrics.bad_requests.labels(verb, error.code).inc()
+            log.warning("bad request", verb=verb, code=error.code, path=error.path, err=error.message[:300])
+            return self._done(verb, began, "bad_request", _refusal(verb, error))
+        except ClientDisconnect:
+            return self._done(verb, began, "gone", Response(status_code=400))
+        except Exception as error:
+            log.exception("defect", verb=verb)
+            return self._done(verb, began, "error", _refusal(verb, ExtenderError(f"internal error: {error!r}"[:300])))
+        self.metrics.decisions.labels(verb, answer.result).inc()
+        if answer.decision is not None:
+            for code in set(answer.decision.codes):
+                if code:
+                    self.metrics.refused_nodes.labels(REASONS[code].key).inc(answer.decision.codes.count(code))
+            self._log(verb, answer)
+        return self._done(verb, began, "ok", Response(answer.body, media_type="application/json"))
+
+    async def _answer(self, verb: str, body: bytes) -> Answer:
+        if verb == "filter":
+            answer = self.decider.filter(body, self.clock(), self.wall())
+            if answer.result in ("refused", "try-again") and self._may_settle():
+                generation = self.cluster.generation
+                await asyncio.sleep(SETTLE_SECONDS)  # the scheduler may know of an event that is on its way to us
+                if self.cluster.generation != generation:
+                    answer = self.decider.filter(body, self.clock(), self.wall())
+            return answer
+        if verb == "prioritize":
+            return self.decider.prioritize(body, self.clock(), self.wall())
+        if verb == "preempt":
+            return preempt.preempt(self.decider, body, self.clock(), self.wall())
+        return await self._bind(body)
+
+    async def _bind(self, body: bytes) -> Answer:
+        binding = wire.read_binding(body)
+        if self.binder is None:
+            return Answer(wire.binding("this server can not bind: it serves a frozen cluster"), "refused")
+        pod = self.cluster.pods.get(binding.uid) or await self.binder.pod(binding.namespace, binding.name)
+        if pod is None or pod.uid != binding.uid:
+            return Answer(wire.binding("the pod is gone, or another one has its name now"), "refused")
+        answer = self.decider.bind(binding, pod, self.clock(), self.wall())
+        if isinstance(answer, BindIntent):
+            error = await self.binder.bind(answer.binding, answer.annotations)
+            answer = self.decider.bound(answer, error, self.clock())
+        return answer
+
+    async def _body(self, request: Request) -> bytes:
+        most = self.settings.limits.body_bytes
+        length = request.headers.get("content-length", "")
+        if length.isdigit() and int(length) > most:
+            raise BodyTooLarge(f"the body has {length} bytes, the limit is {most} (settings: limits.bodyBytes)")
+        parts: list[bytes] = []
+        size = 0
+        async for part in request.stream():
+            size += len(part)
+            if size > most:
+                raise BodyTooLarge(f"the body has more than {most} bytes (settings: limits.bodyBytes)")
+            parts.append(part)
+        return b"".join(parts)
+
+    def _may_settle(self) -> bool:
+        """A live cluster's refusals wait a moment, a few times a second at most: the scheduler waits with us."""
+        if isinstance(self.source, Frozen):
+            return False
+        now = self.clock()
+        self._settles = min(SETTLES_PER_SECOND, self._settles + (now - self._settled_at) * SETTLES_PER_SECOND)
+        self._settled_at = now
+        if self._settles < 1.0:
+            return False
+        self._settles -= 1.0
+        return True
+
+    def _done(self, verb: str, began: float, result: str, response: Response) -> Response:
+        self.metrics.request_duration.labels(verb, result).observe(time.perf_counter() - began)
+        return response
+
+    def _sampled(self, given: int, known: int) -> None:
+        self.metrics.sampled_requests.inc()
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "kube-scheduler shows fewer nodes than there are schedulable GPU nodes: set "
+                "percentageOfNodesToScore: 100 (said once, counted in gpu_extender_sampled_requests_total)",
+                given=given,
+                known=known,
+            )
+
+    def _log(self, verb: str, answer: Answer) -> None:
+        decision = answer.decision
+        assert decision is not None
+        request = decision.request
+        log.info(
+            "decided",
+            verb=verb,
+            pod=f"{request.namespace}/{request.name}",
+            result=answer.result,
+            candidates=len(decision.rows) + len(decision.unknown),
+            feasible=len(decision.fits),
+            node=self.cluster.names[decision.ranked[0]] if decision.ranked else decision.detail.get("node"),
+            err=decision.error or None,
+            us=round(sum(decision.stages_us.values())),
+        )
+
+    # -- what people and Prometheus read --------------------------------------------------------------------------
+
+    async def healthz(self, request: Request) -> Response:
+        return Response("ok", media_type="text/plain")
+
+    async def readyz(self, request: Request) -> Response:
+        missing = self.source.missing()
+        if missing:
+            return JSONResponse({"ready": False, "missing": missing}, status_code=503)
+        return JSONResponse({"ready": True, "missing": [], "generation": self.cluster.generation})
+
+    async def metrics_page(self, request: Request) -> Response:
+        cluster, metrics = self.cluster, self.metrics
+        for kind, count in (
+            ("Node", len(cluster.nodes)),
+            ("Pod", len(cluster.pods)),
+            ("PodDisruptionBudget", len(cluster.budgets)),
+            ("PriorityClass", len(cluster.priority_classes)),
+            ("DeviceClass", len(cluster.device_classes)),
+        ):
+            metrics.cache_objects.labels(kind).set(count)
+        for kind, age in self.source.ages().items():
+            metrics.cache_age.labels(kind).set(age)
+        for kind, restarts in self.source.restarts().items():
+            metrics.watch_restarts.labels(kind).inc(restarts - self._watch_restarts.get(kind, 0))
+            self._watch_restarts[kind] = restarts
+        metrics.holds.set(self.decider.holds.count(self.clock()))
+        metrics.double_claimed_gpus.set(sum(ledger.doubled for ledger in cluster.ledgers.values()))
+        return Response(generate_latest(metrics.registry), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def debug_decisions(self, request: Request) -> Response:
+        pod = request.query_params.get("pod")
+        namespace = name = None
+        if pod is not None:
+            namespace, slash, name = pod.partition("/")
+            if not slash or not namespace or not name:
+                return _error(400, "bad-request", "pod is NAMESPACE/NAME", "pod")
+        most = _number(request, "most", 20)
+        nodes = _number(request, "nodes", 100)
+        if most is None or nodes is None:
+            return _error(400, "bad-request", "most and nodes are whole numbers", "most")
+        weights = {entry.name: entry.weight for entry in self.settings.scorers}
+        found = [
+            decisions.as_json(decision, self.cluster, weights, nodes)
+            for decision in self.decider.decisions.latest(namespace, name, most)
+        ]
+        kept = {"apiVersion": "gpu-extender.io/v1", "kind": "DecisionList", "warnings": [], "decisions": found}
+        return Response(orjson.dumps(kept), media_type="application/json")
+
+
+def _number(request: Request, key: str, default: int) -> int | None:
+    text = request.query_params.get(key, str(default))
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 7 else None
+
+
+def _error(status: int, code: str, message: str, path: str = "") -> Response:
+    return JSONResponse({"error": {"code": code, "path": path, "message": message}}, status_code=status)
+
+
+def _refusal(verb: str, error: ExtenderError) -> Response:
+    """An error in the form that the verb understands: `Error` where it has one, else a status that is not 200."""
+    text = f"gpu-extender: {error}"
+    if verb == "filter":
+        return Response(wire.filter_error(text), media_type="application/json")
+    if verb == "bind":
+        return Response(wire.binding(text), media_type="application/json")
+    return _error(error.status if error.status != 500 else 503, error.code, error.message, error.path)
+
+
+def create(server: Server) -> Starlette:
+    """The application. Its lifespan runs the source: the watches begin when the server does, and end with it."""
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        task = asyncio.create_task(server.watch())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    endpoint: Callable[[Request], Awaitable[Response]]
+    routes = [Route(f"/v1/{verb}", server.verb, methods=["POST"]) for verb in VERBS]
+    for path, endpoint in (
+        ("/healthz", server.healthz),
+        ("/livez", server.healthz),
+        ("/readyz", server.readyz),
+        ("/metrics", server.metrics_page),
+        ("/debug/decisions", server.debug_decisions),
+    ):
+        routes.append(Route(path, endpoint, methods=["GET"]))
+    app = Starlette(routes=routes, lifespan=lifespan)
+    app.router.redirect_slashes = False  # a redirect would cost the scheduler a trip
+    return app
+
+
+def config(app: Starlette, settings: Settings) -> uvicorn.Config:
+    """uvicorn, for one process: connections outlive the scheduler's 90 s, a stop waits 5 s for what is under way."""
+    return uvicorn.Config(
+        app,
+        host=settings.server.host,
+        port=settings.server.port,
+        timeout_keep_alive=settings.server.keep_alive_seconds,
+        timeout_graceful_shutdown=5,
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        date_header=False,
+    )
+
+
+def run(settings: Settings, *, kubeconfig: str | None = None, cluster_file: Path | None = None) -> int:
+    """Serve until a signal ends it; 0, or 1 when the source failed for good.
+
+    `cluster_file`: a frozen cluster; else the API server of `kubeconfig`, else the one whose pod this is.
+    """
+    cluster = Cluster(settings)
+    if cluster_file is not None:
+        cluster.apply(frozen.read(cluster_file, cluster.gpu_names), time.monotonic())
+        server = Server(settings, cluster)
+        log.info("frozen cluster", nodes=len(cluster.nodes), pods=len(cluster.pods), file=str(cluster_file))
+    else:
+        live = Live(cluster, kubeconfig)
+        server = Server(settings, cluster, source=live, binder=live)
+    host = uvicorn.Server(config(create(server), settings))
+    server.failed = lambda error: setattr(host, "should_exit", True)
+    host.run()
+    return 0 if host.started and server.failure is None else 1

@@ -1,0 +1,100 @@
+"""A live cluster: one reflector a kind feeds the tables on the event loop; bindings go to the API server."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Sequence
+
+from extender import wire
+from extender.cluster import Cluster
+from extender.events import Event
+from extender.kube.bindings import Bindings
+from extender.kube.client import ApiError, ApiServer, Unreachable
+from extender.kube.reflector import SOURCES, Reflector
+from extender.log import get_log
+from extender.records import PodRecord, RecordError
+
+log = get_log()
+
+
+class Live:
+    """Source and Binder over one API server. Connects when it runs, so that a server that is away is waited for."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        kubeconfig: str | None,
+        *,
+        seed: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster = cluster
+        self._kubeconfig = kubeconfig
+        self._random = random.Random(seed)
+        self._clock = clock
+        self._reflectors: list[Reflector] = []
+        self._bindings: Bindings | None = None
+        self._server: ApiServer | None = None
+
+    # -- Source ---------------------------------------------------------------------------------------------------
+
+    def missing(self) -> list[str]:
+        if not self._reflectors:
+            return ["the API server's lists"]
+        return [text for reflector in self._reflectors if (text := reflector.missing())]
+
+    def ages(self) -> dict[str, float]:
+        now = self._clock()
+        return {
+            reflector.source.kind: now - reflector.state.last_event
+            for reflector in self._reflectors
+            if reflector.state.last_event is not None
+        }
+
+    def restarts(self) -> dict[str, int]:
+        return {reflector.source.kind: max(0, reflector.state.counters.watches - 1) for reflector in self._reflectors}
+
+    async def run(self) -> None:
+        async with await ApiServer.connect(self._kubeconfig) as server:
+            self._server = server
+            self._bindings = Bindings(server, self._cluster.gpu_names)
+            self._reflectors = [
+                Reflector(server, source, self, self._cluster.gpu_names, random_source=self._random)
+                for source in SOURCES
+            ]
+            async with asyncio.TaskGroup() as group:
+                for reflector in self._reflectors:
+                    group.create_task(reflector.run())
+
+    # -- the reflectors' sink -------------------------------------------------------------------------------------
+
+    def apply(self, batch: Sequence[Event]) -> None:
+        self._cluster.apply(batch, self._clock())
+
+    def synced(self, kind: str) -> None:
+        log.info("listed", kind=kind)
+
+    # -- Binder ---------------------------------------------------------------------------------------------------
+
+    async def pod(self, namespace: str, name: str) -> PodRecord | None:
+        if self._bindings is None:
+            return None
+        try:
+            return await self._bindings.get_pod(namespace, name)
+        except (ApiError, Unreachable, RecordError) as error:
+            log.warning("the pod to bind can not be read", pod=f"{namespace}/{name}", err=str(error))
+            return None
+
+    async def bind(self, binding: wire.Binding, annotations: dict[str, str]) -> str:
+        if self._bindings is None:
+            return "not connected to the API server"
+        result = await self._bindings.bind(binding.namespace, binding.name, binding.uid, binding.node, annotations)
+        if result.outcome == "bound":
+            return ""
+        if result.outcome in ("conflict", "unknown"):  # it may be our own binding, answered before or lost on the way
+            pod = await self.pod(binding.namespace, binding.name)
+            if pod is not None and pod.uid == binding.uid and pod.node == binding.node:
+                return ""
+        return f"{result.outcome}: {result.message}"

@@ -1,0 +1,324 @@
+"""filter, prioritize, preempt and bind: bytes in, bytes and intents out. No await, no I/O.
+
+Time is an argument: `now` is seconds on the server's monotonic clock, `wall` seconds since 1970.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from ext_core import encode, fit, score
+from extender import request as requests
+from extender import wire
+from extender.cluster import Cluster
+from extender.contracts import Class, PodRequest, Reason
+from extender.decisions import Decision, Decisions
+from extender.holds import Holds
+from extender.ledger import gpus_of
+from extender.policy import Policy
+from extender.rules import REASONS, UNKNOWN_NODE
+from extender.settings import Settings
+
+SLACK_SECONDS = 5.0  # kube-scheduler may call before our watch has brought the pod
+Refused: TypeAlias = "tuple[array[int], array[int]]"  # rows and their codes
+
+
+def _marks(wanted: Callable[[Reason], bool]) -> bytes:
+    """One byte a code: 1 where the reason is wanted."""
+    return bytes(code in REASONS and wanted(REASONS[code]) for code in range(256))
+
+
+LINKS_ONLY = _marks(lambda reason: reason.links_only)
+HOPELESS = _marks(lambda reason: reason.cls is Class.HOPELESS)
+HOPEFUL = _marks(lambda reason: reason.cls is not Class.HOPELESS)
+ANY = _marks(lambda reason: True)
+TEXTS = [REASONS[code].text if code in REASONS else "" for code in range(max(REASONS) + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a verb answers. `result`: metric label; `decision`: None for pods that are none of ours."""
+
+    body: bytes
+    result: str
+    decision: Decision | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BindIntent:
+    """The write that bind asks for. `annotations` go into the Binding: the API server puts them on the pod."""
+
+    binding: wire.Binding
+    annotations: dict[str, str]
+    amounts: tuple[int, ...]
+    gpus: int
+    decision: Decision
+
+
+class Stages:
+    """Microseconds spent, by stage."""
+
+    def __init__(self) -> None:
+        self.spent: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def mark(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.spent[stage] = (now - self._last) * 1e6
+        self._last = now
+
+
+@dataclass(slots=True)
+class Decider:
+    """Everything a verb needs: the cluster, the policy, what we answered before. One per server."""
+
+    settings: Settings
+    cluster: Cluster
+    policy: Policy
+    holds: Holds
+    decisions: Decisions
+    sampled: Callable[[int, int], None] = field(default=lambda given, known: None)
+
+    @classmethod
+    def of(cls, settings: Settings, cluster: Cluster) -> Decider:
+        return cls(
+            settings,
+            cluster,
+            Policy.of(settings),
+            Holds(settings.hold.seconds, attempt_seconds=settings.shortlist.retry_window_seconds),
+            Decisions(settings.decisions.max_bytes),
+        )
+
+    # -- filter ---------------------------------------------------------------------------------------------------
+
+    def filter(self, body: bytes, now: float, wall: float) -> Answer:
+        """Which candidates fit; the best K of them on a pod's first attempt."""
+        stages = Stages()
+        cluster = self.cluster
+        args = wire.read_args(body, cluster.index, cluster.gpu_names, self.settings.limits.names)
+        request = requests.read(args.pod, cluster)
+        if not request.gpus:
+            return Answer(wire.untouched(args), "untouched")
+        cluster.tick(now)
+        attempt = self.holds.attempt(request.uid, now)
+        rows = self._known(args.rows)
+        unknown = tuple(name for _, name in args.unknown)
+        if len(args.rows) < cluster.schedulable_gpu_nodes and not self._fast_path(request, rows):
+            self.sampled(len(args.rows), cluster.schedulable_gpu_nodes)
+        decision = Decision("filter", wall, cluster.generation, request, rows=rows, unknown=unknown)
+        stages.mark("read")
+        self.claim(request, now)
+        try:
+            decision.codes = self.policy.judge(cluster.tables, request, rows)
+            decision.fits = fit.passed(rows, decision.codes)
+            stages.mark("rules")
+            decision.total, decision.columns = self.policy.score(cluster.tables, request, decision.fits)
+            first = attempt is None and not request.wants_all
+            best = score.top(cluster.tables.nodes, decision.fits, decision.total, self.settings.shortlist.size * first)
+            decision.ranked = array("i", [decision.fits[i] for i in best])
+            stages.mark("score")
+            decision.gpus = {row: self._gpus(row, request) for row in decision.ranked[:16]}
+        finally:
+            cluster.tables.nodes.drop_claims()
+        transient = bool(unknown) or any(REASONS[code].cls is Class.TRANSIENT for code in set(decision.codes) if code)
+        links_only = tuple([cluster.names[row] for row in fit.refused(rows, decision.codes, LINKS_ONLY)[0]])
+        self.holds.attempted(request.uid, now, links_only, transient)
+        if decision.ranked:
+            self._hold(request, decision.ranked[0], decision.gpus[decision.ranked[0]], now)
+        else:
+            self.holds.drop_hold(request.uid)
+        body = self._filter_answer(args, decision, transient, now)
+        stages.mark("encode")
+        decision.stages_us = stages.spent
+        self.decisions.add(decision)
+        return Answer(body, decision.result, decision)
+
+    def _filter_answer(self, args: wire.Args, decision: Decision, transient: bool, now: float) -> bytes:
+        request = decision.request
+        in_flight = bool(request.nominated) or self.holds.planned(request.uid, now) is not None
+        if not decision.ranked and transient and not in_flight:
+            # An Error would clear nominatedNodeName: a pod that has one is refused plainly instead.
+            decision.result = "try-again"
+            transients = sorted(code for code in set(decision.codes) if code and REASONS[code].cls is Class.TRANSIENT)
+            decision.error = (REASONS[transients[0]] if transients else UNKNOWN_NODE).text
+            return wire.filter_error(decision.error)
+        decision.result = "fits" if decision.ranked else "refused"
+        failed, unresolvable = self._refusals(decision)
+        unknown = [(name, UNKNOWN_NODE.code) for name in decision.unknown]
+        common = (*failed, *unresolvable, TEXTS, unknown)
+        if args.nodes is None:
+            return encode.filter_result(self.cluster.heads, decision.ranked, *common)
+        span_of = dict(zip(args.rows, args.nodes, strict=True))
+        return encode.filter_result_nodes(
+            args.body, [span_of[row] for row in decision.ranked], self.cluster.heads, *common
+        )
+
+    def _refusals(self, decision: Decision) -> tuple[Refused, Refused]:
+        """(rows, codes) for FailedNodes and for FailedAndUnresolvableNodes.
+
+        Up to 1.37 FailedNodes is for the pod's own nominated node alone: elsewhere it makes the scheduler spin.
+        """
+        rows, codes = decision.rows, decision.codes
+        if self.settings.evictable_as_failed_nodes:
+            return fit.refused(rows, codes, HOPEFUL), fit.refused(rows, codes, HOPELESS)
+        failed: Refused = (array("i"), array("B"))
+        unresolvable = fit.refused(rows, codes, ANY)
+        nominated = self.cluster.row(decision.request.nominated) if decision.request.nominated else -1
+        if nominated >= 0 and nominated in unresolvable[0]:
+            at = unresolvable[0].index(nominated)
+            if HOPEFUL[unresolvable[1][at]]:
+                failed = (array("i", [unresolvable[0].pop(at)]), array("B", [unresolvable[1].pop(at)]))
+        return failed, unresolvable
+
+    # -- prioritize -----------------------------------------------------------------------------------------------
+
+    def prioritize(self, body: bytes, now: float, wall: float) -> Answer:
+        """0..10 for each candidate: the best alone has 10."""
+        stages = Stages()
+        cluster = self.cluster
+        args = wire.read_args(body, cluster.index, cluster.gpu_names, self.settings.limits.names)
+        request = requests.read(args.pod, cluster)
+        if not request.gpus:
+            return Answer(wire.flat_priorities(args), "untouched")
+        rows = self._known(args.rows)
+        decision = Decision("prioritize", wall, cluster.generation, request, rows=rows)
+        decision.unknown = tuple(name for _, name in args.unknown)
+        decision.codes = array("B", bytes(len(rows)))
+        decision.fits = rows
+        stages.mark("read")
+        self.claim(request, now)
+        try:
+            decision.total, decision.columns = self.policy.score(cluster.tables, request, rows)
+            best = score.top(cluster.tables.nodes, rows, decision.total, 0)
+            decision.ranked = array("i", [rows[i] for i in best])
+            decision.points = score.points(array("d", [decision.total[i] for i in best]))
+            stages.mark("score")
+            decision.gpus = {row: self._gpus(row, request) for row in decision.ranked[:16]}
+        finally:
+            cluster.tables.nodes.drop_claims()
+        if decision.ranked:
+            self._hold(request, decision.ranked[0], decision.gpus[decision.ranked[0]], now)
+        decision.result = "scored"
+        body = encode.priorities(cluster.heads, decision.ranked, decision.points, list(decision.unknown))
+        stages.mark("encode")
+        decision.stages_us = stages.spent
+        self.decisions.add(decision)
+        return Answer(body, decision.result, decision)
+
+    # -- bind -----------------------------------------------------------------------------------------------------
+
+    def bind(self, binding: wire.Binding, pod: requests.PodRecord, now: float, wall: float) -> Answer | BindIntent:
+        """Check again, choose the GPUs, ask for the Binding. `pod`: the record that has the uid of the request."""
+        cluster = self.cluster
+        request = requests.read(pod, cluster)
+        decision = Decision("bind", wall, cluster.generation, request)
+        decision.detail = {"node": binding.node}
+        if pod.node:
+            same = pod.node == binding.node
+            return self._bind_answer(decision, "" if same else f"the pod is bound to {pod.node} already")
+        row = cluster.row(binding.node)
+        if row < 0:
+            return self._bind_answer(decision, UNKNOWN_NODE.text)
+        decision.rows = array("i", [row])
+        if not request.gpus:
+            return BindIntent(binding, {}, request.amounts, 0, decision)
+        self.claim(request, now)
+        try:
+            decision.codes = self.policy.judge(cluster.tables, request, decision.rows)
+            gpus = 0 if decision.codes[0] else self._gpus(row, request)
+        finally:
+            cluster.tables.nodes.drop_claims()
+        if decision.codes[0]:
+            return self._bind_answer(decision, REASONS[decision.codes[0]].text)
+        self._hold(request, row, gpus, now)
+        decision.gpus = {row: gpus}
+        annotations = (
+            {"gpu-extender.io/gpus": _plan_text(pod, cluster.resources[request.resource], gpus)} if gpus else {}
+        )
+        return BindIntent(binding, annotations, request.amounts, gpus, decision)
+
+    def bound(self, intent: BindIntent, error: str, now: float) -> Answer:
+        """The outcome of the write."""
+        if error:
+            self.holds.drop_hold(intent.binding.uid)
+        else:
+            intent.decision.detail["gpus"] = list(gpus_of(intent.gpus))
+        return self._bind_answer(intent.decision, error)
+
+    def _bind_answer(self, decision: Decision, error: str) -> Answer:
+        decision.result = "refused" if error else "bound"
+        decision.error = error
+        self.decisions.add(decision)
+        return Answer(wire.binding(error), decision.result, decision)
+
+    # -- what they share ------------------------------------------------------------------------------------------
+
+    def _known(self, rows: array[int]) -> array[int]:
+        """The rows of known nodes, each once, in the order they came."""
+        return rows if len(rows) == 0 or min(rows) >= 0 else array("i", [row for row in rows if row >= 0])
+
+    def _fast_path(self, request: PodRequest, rows: array[int]) -> bool:
+        """Whether kube-scheduler asks for nothing but the nominated node."""
+        return len(rows) == 1 and self.cluster.names[rows[0]] == request.nominated
+
+    def claim(self, request: PodRequest, now: float) -> None:
+        """Count what other pods in flight, and nominated pods of equal or higher priority, will take.
+
+        One pod is counted once, on one node: the plan or nomination that reserves a place outranks a tentative hold.
+        """
+        cluster, nodes = self.cluster, self.cluster.tables.nodes
+        counted = {request.uid}
+        for plan in list(self.holds.plans(now)):
+            pod = cluster.pods.get(plan.uid)
+            if (pod is None and now - plan.at > SLACK_SECONDS) or (pod is not None and (pod.node or pod.terminating)):
+                self.holds.drop_plan(plan.uid)
+                continue
+            if plan.uid in counted or plan.priority < request.priority:
+                continue
+            counted.add(plan.uid)
+            row = cluster.row(plan.node)
+            if row >= 0:
+                nodes.add_claim(row, plan.amounts, 0, False)
+        for uid, node in cluster.nominated.items():
+            pod = cluster.pods[uid]
+            if uid in counted or pod.priority < request.priority:
+                continue
+            counted.add(uid)
+            row = cluster.row(node)
+            if row >= 0:
+                nodes.add_claim(row, cluster.amounts(pod), 0, False)
+        for hold in list(self.holds.held(now)):
+            pod = cluster.pods.get(hold.uid)
+            if pod is not None and pod.node:
+                self.holds.drop_hold(hold.uid)
+                continue
+            if hold.uid in counted:
+                continue
+            counted.add(hold.uid)
+            row = cluster.row(hold.node)
+            if row >= 0:
+                nodes.add_claim(row, hold.amounts, hold.gpus, True)
+
+    def _hold(self, request: PodRequest, row: int, gpus: int, now: float) -> None:
+        self.holds.hold(request.uid, self.cluster.names[row], request.amounts, gpus, now)
+
+    def _gpus(self, row: int, request: PodRequest) -> int:
+        """The mask that we would take on a node now; 0 where positions are not modelled."""
+        return score.best(self.cluster.tables.nodes, self.cluster.tables.shapes, row, request.resource, request.wanted)
+
+
+def _plan_text(pod: requests.PodRecord, resource: str, gpus: int) -> str:
+    """ "0,3", or "c1=0,3;c2=5" with several GPU containers (init containers' GPUs are used again, and not named)."""
+    ids = list(gpus_of(gpus))
+    containers = [(name, count) for name, kind, count in pod.gpu_containers if kind == resource]
+    if len(containers) == 1 or sum(count for _, count in containers) != len(ids):
+        return ",".join(str(i) for i in ids)
+    parts = []
+    for name, count in containers:
+        parts.append(f"{name}=" + ",".join(str(i) for i in ids[:count]))
+        ids = ids[count:]
+    return ";".join(parts)

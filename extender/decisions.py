@@ -1,0 +1,138 @@
+"""Decision records: what was answered and why, kept in a ring that is bounded in bytes.
+
+A record keeps columns, not text: rows, reason codes, each scorer's column. Names and sentences are put in when somebody
+asks, so that keeping costs a request next to nothing.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from extender.cluster import Cluster
+from extender.contracts import PodRequest
+from extender.ledger import gpus_of
+from extender.rules import REASONS
+
+
+@dataclass(slots=True)
+class Decision:
+    """One answered call. `at`: seconds since 1970; `rows`, `codes`: the candidates and their reasons (0 = fits);
+    `ranked`: feasible rows, best first, as answered; `total`, `columns`: their scores in the order of `fits`."""
+
+    verb: str
+    at: float
+    generation: int
+    request: PodRequest
+    rows: array[int] = field(default_factory=lambda: array("i"))
+    codes: array[int] = field(default_factory=lambda: array("B"))
+    fits: array[int] = field(default_factory=lambda: array("i"))
+    total: array[float] = field(default_factory=lambda: array("d"))
+    columns: dict[str, array[float]] = field(default_factory=dict)
+    ranked: array[int] = field(default_factory=lambda: array("i"))
+    points: array[int] = field(default_factory=lambda: array("i"))
+    gpus: dict[int, int] = field(default_factory=dict)  # row -> mask that we would take there
+    unknown: tuple[str, ...] = ()
+    result: str = ""
+    error: str = ""
+    detail: dict[str, Any] = field(default_factory=dict)  # preempt and bind
+    stages_us: dict[str, float] = field(default_factory=dict)
+
+    def size(self) -> int:
+        """Bytes, roughly."""
+        columns = (self.rows, self.codes, self.fits, self.total, self.ranked, self.points, *self.columns.values())
+        return 1_000 + sum(len(column) * column.itemsize for column in columns) + 60 * len(self.unknown)
+
+
+class Decisions:
+    """The latest decisions, newest last. 0 bytes keep none."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max = max_bytes
+        self._kept: deque[Decision] = deque()
+        self._bytes = 0
+
+    def add(self, decision: Decision) -> None:
+        size = decision.size()
+        if size > self._max:
+            return
+        self._kept.append(decision)
+        self._bytes += size
+        while self._bytes > self._max:
+            self._bytes -= self._kept.popleft().size()
+
+    def latest(self, namespace: str | None = None, name: str | None = None, most: int = 20) -> Iterator[Decision]:
+        """Newest first; of one pod when it is named."""
+        found = 0
+        for decision in reversed(self._kept):
+            if name is not None and (decision.request.namespace, decision.request.name) != (namespace, name):
+                continue
+            yield decision
+            found += 1
+            if found >= most:
+                return
+
+
+def as_json(decision: Decision, cluster: Cluster, weights: Mapping[str, float], most_nodes: int) -> dict[str, Any]:
+    """A decision for /debug/decisions. At most `most_nodes` nodes: those that fit first, best first, then by name."""
+    request = decision.request
+    rank = {row: i for i, row in enumerate(decision.ranked)}
+    fits = {row: i for i, row in enumerate(decision.fits)}
+    nodes: list[dict[str, Any]] = []
+    reasons: dict[str, int] = {}
+    for row, code in zip(decision.rows, decision.codes, strict=True):
+        if code:
+            reasons[REASONS[code].key] = reasons.get(REASONS[code].key, 0) + 1
+    for _ in decision.unknown:
+        reasons["unknown-node"] = reasons.get("unknown-node", 0) + 1
+    pairs = [
+        (0 if row in rank else 1 if not code else 2, rank.get(row, 0), cluster.name_at(row, decision.generation), row,
+         code)
+        for row, code in zip(decision.rows, decision.codes, strict=True)
+    ]  # fmt: skip
+    pairs += [(2, 0, name, -1, 1) for name in decision.unknown]
+    for _, _, name, row, code in sorted(pairs)[:most_nodes]:
+        entry: dict[str, Any] = {"node": name}
+        if code:
+            reason = REASONS[code]
+            entry |= {"fits": False, "reason": reason.key, "class": reason.cls.value, "text": reason.text}
+        else:
+            at = fits[row]
+            entry["fits"] = True
+            entry["answered"] = row in rank
+            entry["scores"] = {
+                scorer: {"raw": column[at], "weight": weights[scorer], "weighted": column[at] * weights[scorer]}
+                for scorer, column in decision.columns.items()
+            }
+            entry["score"] = decision.total[at]
+            if row in decision.gpus:
+                entry["gpus"] = list(gpus_of(decision.gpus[row]))
+            if row in rank and decision.points:
+                entry["points"] = decision.points[rank[row]]
+        nodes.append(entry)
+    return {
+        "verb": decision.verb,
+        "at": decision.at,
+        "generation": decision.generation,
+        "pod": {
+            "namespace": request.namespace,
+            "name": request.name,
+            "uid": request.uid,
+            "priority": request.priority,
+            "gpus": {cluster.resources[r]: count for r, count in request.gpus},
+            "links": request.links,
+        },
+        "result": decision.result,
+        "error": decision.error or None,
+        "candidates": len(decision.rows) + len(decision.unknown),
+        "feasible": len(decision.fits),
+        "answered": len(decision.ranked),
+        "reasons": dict(sorted(reasons.items())),
+        "nodes": nodes,
+        "nodes_left_out": max(0, len(pairs) - most_nodes),
+        **decision.detail,
+        "duration_us": {stage: round(spent, 1) for stage, spent in decision.stages_us.items()},
+    }

@@ -1,0 +1,73 @@
+"""A frozen cluster: a Kubernetes List from a file, as `kubectl get nodes,pods,pdb,priorityclasses -A -o json` prints it.
+
+JSON or YAML, one List or several YAML documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from extender import records
+from extender.errors import BadCluster
+from extender.events import Event
+
+
+def read(path: Path, gpus: frozenset[str]) -> list[Event]:
+    """Every object of the file that we know, as events; BadCluster with the place of the first that is wrong."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise BadCluster(f"cannot be read: {error.strerror or error}", path=str(path)) from error
+    return parse(raw, gpus, str(path))
+
+
+def parse(raw: bytes, gpus: frozenset[str], source: str = "cluster") -> list[Event]:
+    events: list[Event] = []
+    for number, item in enumerate(_items(raw, source)):
+        kind = item.get("kind") if isinstance(item, dict) else None
+        if not isinstance(kind, str):
+            raise BadCluster("an object without kind", path=f"{source}: items[{number}]")
+        if kind not in records.KINDS:
+            continue
+        try:
+            events.append(Event(kind, "set", records.record(kind, item, gpus)))
+        except records.RecordError as error:
+            raise BadCluster(error.message, path=f"{source}: items[{number}].{error.path}".rstrip(".")) from error
+    return events
+
+
+def _items(raw: bytes, source: str) -> Iterator[Any]:
+    for document in _documents(raw, source):
+        if document is None:
+            continue
+        if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
+            raise BadCluster("expected a Kubernetes object or List, with apiVersion and kind", path=source)
+        if document["kind"].endswith("List"):
+            items = document.get("items")
+            if items is not None and not isinstance(items, list):
+                raise BadCluster("items is not a list", path=source)
+            inner = document["kind"].removesuffix("List")
+            for item in items or ():
+                if inner and isinstance(item, dict):
+                    item.setdefault("kind", inner)  # typed lists leave the items' kind out
+                yield item
+        else:
+            yield document
+
+
+def _documents(raw: bytes, source: str) -> list[Any]:
+    if raw.lstrip()[:1] in (b"{", b"["):
+        try:
+            return [orjson.loads(raw)]
+        except orjson.JSONDecodeError as error:
+            raise BadCluster(f"malformed JSON: {error}", path=source) from error
+    try:
+        return list(YAML(typ="safe", pure=True).load_all(raw))
+    except (YAMLError, ValueError) as error:
+        raise BadCluster(f"malformed YAML: {' '.join(str(error).split())}", path=source) from error

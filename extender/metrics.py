@@ -1,0 +1,57 @@
+"""Every metric, in one place. Base units (seconds, bytes), names with our own prefix, and labels from closed lists.
+
+Nothing is labelled by pod or node: a label must not grow with the cluster. kube-scheduler has no latency series for
+its extenders, so `gpu_extender_request_duration_seconds` is the only one there is.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+PREFIX: Final = "gpu_extender"
+BUCKETS: Final = tuple(0.0001 * 2**n for n in range(17))
+"""Seconds, 0.1 ms to 6.6 s: as kube-scheduler's extension points, but past its default timeout of 5 s."""
+
+
+class Metrics:
+    """One set of metrics over a registry of its own, so that tests can make as many as they like."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        """Registers everything; `registry` is what /metrics prints."""
+        self.registry = registry or CollectorRegistry()
+
+        self.request_duration = Histogram(
+            "request_duration_seconds",
+            "From the whole body read to the reply made, by verb and result (ok, error, bad_request, not_ready).",
+            ["verb", "result"],
+            namespace=PREFIX,
+            registry=self.registry,
+            buckets=BUCKETS,
+        )
+        self.decisions = self._counter(
+            "decisions", "Decisions by verb and by what they ended in: a constant of that verb.", "verb", "reason"
+        )
+        self.refused_nodes = self._counter("refused_nodes", "Nodes that filter refused, by the rule's code.", "code")
+        self.bad_requests = self._counter("bad_requests", "Requests that could not be used.", "verb", "code")
+        self.sampled_requests = self._counter(
+            "sampled_requests",
+            "Requests with fewer nodes than there are schedulable GPU nodes: the scheduler samples, and we choose "
+            "among what it shows us. See percentageOfNodesToScore.",
+        )
+        self.watch_restarts = self._counter("watch_restarts", "Watches that were opened again, by kind.", "kind")
+        self.cache_objects = self._gauge("cache_objects", "Kubernetes objects that we know, by kind.", "kind")
+        self.cache_age = self._gauge(
+            "cache_age_seconds", "Time since the API server last told us anything, by kind.", "kind"
+        )
+        self.holds = self._gauge("holds", "Tentative holds: answered by us, and not seen on a node yet.")
+        self.double_claimed_gpus = self._gauge(
+            "double_claimed_gpus", "GPUs that more than one pod holds by what we know; anything but 0 is a fault."
+        )
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, namespace=PREFIX, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, labels, namespace=PREFIX, registry=self.registry)

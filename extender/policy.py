@@ -1,0 +1,56 @@
+"""The policy: rules in order, scorers with their weights, cost terms in order; built from the settings by name."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+
+from ext_core import score
+from extender.contracts import CostTerm, PodRequest, Rule, Scorer, Tables
+from extender.costs import COSTS
+from extender.rules import RULES
+from extender.scorers import SCORERS
+from extender.scorers.packing import Packing
+from extender.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    rules: tuple[Rule, ...]
+    scorers: tuple[tuple[Scorer, float], ...]
+    costs: tuple[CostTerm, ...]
+
+    @classmethod
+    def of(cls, settings: Settings) -> Policy:
+        weights = settings.packing_weights
+        scorers: list[tuple[Scorer, float]] = []
+        for entry in settings.scorers:
+            made = (
+                Packing(weights.gpu, weights.cpu, weights.memory)
+                if entry.name == Packing.name
+                else SCORERS[entry.name]()
+            )
+            scorers.append((made, entry.weight))
+        return cls(tuple(rule() for rule in RULES), tuple(scorers), tuple(COSTS[name]() for name in settings.costs))
+
+    def judge(self, tables: Tables, request: PodRequest, rows: array[int]) -> array[int]:
+        """A reason code per row, 0 = the pod fits there."""
+        codes = array("B", bytes(len(rows)))
+        for rule in self.rules:
+            rule.fill(tables, request, rows, codes)
+        return codes
+
+    def score(
+        self, tables: Tables, request: PodRequest, rows: array[int]
+    ) -> tuple[array[float], dict[str, array[float]]]:
+        """(the weighted sum, each scorer's column) over rows. The order of the scorers is part of the policy: it
+        decides the last bit of the sum."""
+        total = array("d", bytes(8 * len(rows)))
+        columns: dict[str, array[float]] = {}
+        for scorer, weight in self.scorers:
+            column = array("d", bytes(8 * len(rows)))
+            scorer.fill(tables, request, rows, column)
+            score.add(total, column, weight)
+            columns[scorer.name] = column
+        score.bury(tables.nodes, rows, request.resource, total)
+        return total, columns

@@ -1,0 +1,349 @@
+"""preempt: which pods have to go so that this one fits, as cheaply as can be, and never twice for one need.
+
+Legal nodes: those that kube-scheduler offers, and those which the pod's latest filter call refused for links alone.
+Where nothing but CPU, memory, pod slots and GPUs decides whether the pod fits, the offered victims may be exchanged for
+cheaper ones; elsewhere they are the floor that we only add to. A plan is answered only if our own filter would pass the
+pod on that node once the victims are gone.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ext_core import fit, gather, victims
+from extender import request as requests
+from extender import wire
+from extender.cluster import Cluster
+from extender.contracts import Groups, PodRequest, Victims
+from extender.decide import Answer, Decider, Stages
+from extender.decisions import Decision
+from extender.holds import Plan
+from extender.records import PodRecord
+
+CARRY_SECONDS = 5.0  # after the last victim is gone the scheduler needs a moment to come back with the pod
+LOWEST = -(2**63)  # what the search answers for the maximum over no victims
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """The cheapest sufficient victims on one node. `cost`: one number per term, in order."""
+
+    node: str
+    row: int
+    pods: tuple[PodRecord, ...]
+    cost: tuple[int, ...]
+    proved: bool
+
+
+def preempt(decider: Decider, body: bytes, now: float, wall: float) -> Answer:
+    stages = Stages()
+    cluster = decider.cluster
+    asked = wire.read_preemption(body, cluster.gpu_names)
+    request = requests.read(asked.pod, cluster)
+    if not request.gpus:
+        return Answer(wire.echo(asked), "untouched")
+    decision = Decision("preempt", wall, cluster.generation, request)
+    stages.mark("read")
+    reason = _why_not(decider, request, now)
+    standing = decider.holds.planned(request.uid, now)
+    if reason:
+        return _none(decider, decision, stages, reason)
+    if standing is not None:
+        left = [uid for uid in standing.victims if _sits(cluster, uid, standing.node)]
+        if left:
+            decision.detail = {"node": standing.node, "victims": left, "why": "the plan that was answered before"}
+            return _answer(decider, decision, stages, wire.preemption(standing.node, left), "standing-plan")
+        if now - standing.at <= CARRY_SECONDS:
+            return _none(decider, decision, stages, "an earlier plan has just been carried out")
+        decider.holds.drop_plan(request.uid)
+    decider.claim(request, now)
+    try:
+        found, examined, fitting = _search(decider, request, asked, now, wall)
+    finally:
+        cluster.tables.nodes.drop_claims()
+    stages.mark("search")
+    if fitting:
+        return _none(decider, decision, stages, f"the pod fits on {fitting} now, without an eviction")
+    for place, eviction in enumerate(found):
+        if _fits_without(decider, request, eviction, now):
+            runner_up = next((other for other in found[place + 1 :]), None)
+            return _evict(decider, decision, stages, eviction, runner_up, examined, now)
+    return _none(decider, decision, stages, "no eviction makes the pod fit on a node that was offered")
+
+
+def _why_not(decider: Decider, request: PodRequest, now: float) -> str:
+    if request.never:
+        return "the pod's preemptionPolicy is Never"
+    attempt = decider.holds.attempt(request.uid, now)
+    if attempt is not None and attempt.transient:
+        return "a node was refused only because our view may be behind"
+    return ""
+
+
+def _sits(cluster: Cluster, uid: str, node: str) -> bool:
+    return uid in cluster.bound.get(node, ())
+
+
+def _search(
+    decider: Decider, request: PodRequest, asked: wire.Preemption, now: float, wall: float
+) -> tuple[list[Eviction], dict[str, int], str]:
+    """(evictions, cheapest first; what was examined; a node where the pod fits as it is, or "")."""
+    cluster = decider.cluster
+    attempt = decider.holds.attempt(request.uid, now)
+    names = sorted(name for name in asked.offered if cluster.row(name) >= 0)
+    if request.exchangeable and attempt is not None:
+        names += sorted(name for name in attempt.links_only if name not in asked.offered and cluster.row(name) >= 0)
+    repelled = {
+        name for pod in cluster.repelling.values() if pod.node and pod.may_repel(asked.pod) for name in (pod.node,)
+    }
+    names = [name for name in names if name in asked.offered or name not in repelled]
+    rows = array("i", [cluster.row(name) for name in names])
+    if not rows:
+        return [], {"nodes": 0, "sets": 0}, ""
+    codes = decider.policy.judge(cluster.tables, request, rows)
+    for name, code in zip(names, codes, strict=True):
+        if not code and not (asked.offered.get(name) and not request.exchangeable):
+            fits_counts = _fits_amounts(decider, request, cluster.row(name))
+            if fits_counts and name not in repelled:
+                return [], {"nodes": len(rows), "sets": 0}, name
+    gathered = gather.victims(
+        cluster.tables.nodes,
+        cluster.tables.pods,
+        rows,
+        array("q", request.amounts),
+        request.resource,
+        request.priority,
+    )
+    forced, impossible = _floor(cluster, request, asked, names, gathered, repelled)
+    tables, ok = _link_tables(decider, request, rows, impossible)
+    columns = _columns(cluster, gathered, wall)
+    terms = [cost.term(columns) for cost in decider.policy.costs]
+    result = victims.cheapest(
+        gathered.start,
+        gathered.short,
+        gathered.amounts,
+        gathered.masks,
+        gathered.free,
+        gathered.unknown,
+        gathered.unsure,
+        tables,
+        ok,
+        forced,
+        terms,
+        decider.settings.preemption.search_budget,
+    )
+    found: list[Eviction] = []
+    for i, name in enumerate(names):
+        if i in impossible or not result.status[i]:
+            continue
+        chosen = [k for k in range(gathered.start[i], gathered.start[i + 1]) if result.chosen[k]]
+        if not chosen:
+            continue
+        pods = tuple(cluster.pods[cluster.uid_of_row[gathered.pods[k]]] for k in chosen)
+        cost = tuple(result.cost[t, i] for t in range(len(terms)))
+        found.append(Eviction(name, rows[i], pods, cost, result.status[i] == 1))
+    found.sort(key=lambda eviction: (eviction.cost, eviction.node))
+    return found, {"nodes": len(rows), "sets": int(sum(result.examined))}, ""
+
+
+def _fits_amounts(decider: Decider, request: PodRequest, row: int) -> bool:
+    node = decider.cluster.tables.nodes.node(row)
+    alloc, used, claim = node["alloc"], node["used"], node["claim"]
+    assert isinstance(alloc, tuple)
+    assert isinstance(used, tuple)
+    assert isinstance(claim, tuple)
+    pairs = zip(request.amounts, alloc, used, claim, strict=True)
+    return all(wanted == 0 or wanted <= has - held - taken for wanted, has, held, taken in pairs)
+
+
+def _floor(
+    cluster: Cluster,
+    request: PodRequest,
+    asked: wire.Preemption,
+    names: Sequence[str],
+    gathered: gather.Gathered,
+    repelled: set[str],
+) -> tuple[array[int], set[int]]:
+    """(1 for each gathered pod that must be among the victims, candidates where the floor can not be met)."""
+    forced = array("B", bytes(len(gathered.pods)))
+    impossible: set[int] = set()
+    for i, name in enumerate(names):
+        offer = asked.offered.get(name)
+        if offer is None or (request.exchangeable and name not in repelled):
+            continue
+        at = {cluster.uid_of_row[gathered.pods[k]]: k for k in range(gathered.start[i], gathered.start[i + 1])}
+        for uid in offer.uids:
+            if uid in at:
+                forced[at[uid]] = 1
+            else:
+                impossible.add(i)  # a pod that we do not see there: its room can not be judged
+    return forced, impossible
+
+
+def _link_tables(
+    decider: Decider, request: PodRequest, rows: array[int], impossible: set[int]
+) -> tuple[array[int], list[bytes]]:
+    """(table index per candidate, tables): which masks of free GPUs satisfy the pod. -1: counting is enough."""
+    tables = array("i", [-1] * len(rows))
+    if request.links != "required" or request.wanted < 2:
+        return tables, []
+    nodes, shapes = decider.cluster.tables.nodes, decider.cluster.tables.shapes
+    made: list[bytes] = []
+    known: dict[tuple[int, int], int] = {}
+    for i, row in enumerate(rows):
+        node = nodes.node(row)
+        shape, healthy = int(node["shape"]), int(node["healthy"])  # type: ignore[arg-type]
+        if not shape or node["gpu"] != request.resource:
+            impossible.add(i)
+            continue
+        if fit.uniform(shapes, shape, healthy, request.wanted):
+            continue
+        key = (shape, healthy.bit_length())
+        if key not in known:
+            known[key] = len(made)
+            made.append(fit.link_table(shapes, shape, key[1], request.wanted, request.containers))
+        tables[i] = known[key]
+    return tables, made
+
+
+def _columns(cluster: Cluster, gathered: gather.Gathered, wall: float) -> Victims:
+    pods = [cluster.pods[cluster.uid_of_row[row]] for row in gathered.pods]
+    return Victims(
+        gathered.pods,
+        gathered.priority,
+        gathered.start_ms,
+        gathered.saved_ms,
+        gathered.restart_s,
+        gathered.grace_s,
+        gathered.gpus,
+        gathered.going,
+        int(wall * 1000),
+        _budgets(cluster, pods),
+        _gangs(cluster, pods),
+    )
+
+
+def _budgets(cluster: Cluster, pods: Sequence[PodRecord]) -> Groups:
+    """PodDisruptionBudgets as groups. A pod that goes already, or that a budget has counted already, costs nothing."""
+    starts, members = array("i", [0]), array("i")
+    keys = sorted(cluster.budgets)
+    budgets = [cluster.budgets[key] for key in keys]
+    for pod in pods:
+        if not pod.terminating:
+            for g, budget in enumerate(budgets):
+                if (
+                    budget.namespace == pod.namespace
+                    and pod.name not in budget.disrupted_pods
+                    and budget.selector.matches(pod.labels)
+                ):
+                    members.append(g)
+        starts.append(len(members))
+    allowance = array("q", [max(0, budget.disruptions_allowed) for budget in budgets])
+    return Groups(starts, members, allowance, tuple(f"{namespace}/{name}" for namespace, name in keys))
+
+
+def _gangs(cluster: Cluster, pods: Sequence[PodRecord]) -> Groups:
+    starts, members = array("i", [0]), array("i")
+    of = [None if pod.terminating else cluster.gang_of(pod) for pod in pods]
+    found = cluster.gangs() if any(of) else {}
+    index = {name: g for g, name in enumerate(sorted(found))}
+    for name in of:
+        if name is not None:
+            members.append(index[name])
+        starts.append(len(members))
+    allowance = array("q", [found[name].running - found[name].minimum for name in sorted(found)])
+    return Groups(starts, members, allowance, tuple(sorted(found)))
+
+
+def _fits_without(decider: Decider, request: PodRequest, eviction: Eviction, now: float) -> bool:
+    """Whether our own filter would pass the pod on the node, were the victims gone."""
+    cluster = decider.cluster
+    with cluster.without({pod.uid for pod in eviction.pods}, eviction.node):
+        decider.claim(request, now)
+        try:
+            return not decider.policy.judge(cluster.tables, request, array("i", [eviction.row]))[0]
+        finally:
+            cluster.tables.nodes.drop_claims()
+
+
+def _evict(
+    decider: Decider,
+    decision: Decision,
+    stages: Stages,
+    eviction: Eviction,
+    runner_up: Eviction | None,
+    examined: dict[str, int],
+    now: float,
+) -> Answer:
+    pods = sorted(eviction.pods, key=lambda pod: (-pod.priority, pod.start or 0.0, pod.uid))
+    uids = tuple(pod.uid for pod in pods)
+    request = decision.request
+    decider.holds.plan(Plan(request.uid, eviction.node, uids, request.amounts, request.priority, now))
+    names = [cost.name for cost in decider.policy.costs]
+    violations = (
+        eviction.cost[names.index("pdb_violations")] if "pdb_violations" in names else _violations(decider, pods)
+    )
+    decision.detail = {
+        "node": eviction.node,
+        "victims": [_victim(decider.cluster, pod) for pod in pods],
+        "cost": _cost(decider, eviction),
+        "certificate": {
+            "proved": eviction.proved,
+            "nodes_examined": examined["nodes"],
+            "sets_examined": examined["sets"],
+            "runner_up": None
+            if runner_up is None
+            else {
+                "node": runner_up.node,
+                "victims": [_victim(decider.cluster, pod) for pod in runner_up.pods],
+                "cost": _cost(decider, runner_up),
+            },
+            "lost_on": None
+            if runner_up is None
+            else next(
+                (name for name, a, b in zip(names, eviction.cost, runner_up.cost, strict=True) if a != b), "node name"
+            ),
+        },
+    }
+    return _answer(decider, decision, stages, wire.preemption(eviction.node, uids, violations), "evict")
+
+
+def _violations(decider: Decider, pods: Sequence[PodRecord]) -> int:
+    groups = _budgets(decider.cluster, pods)
+    return victims.kube_pdb_violations(array("i", range(len(pods))), groups.starts, groups.members, groups.allowance)
+
+
+def _victim(cluster: Cluster, pod: PodRecord) -> dict[str, Any]:
+    holding = next((h for h in cluster.ledgers[pod.node].holdings if h.uid == pod.uid), None)
+    return {
+        "namespace": pod.namespace,
+        "name": pod.name,
+        "uid": pod.uid,
+        "priority": pod.priority,
+        "gpu_count": holding.count if holding else 0,
+        "gpus": list(holding.gpus) if holding and holding.gpus is not None else None,
+        "terminating": pod.terminating,
+    }
+
+
+def _cost(decider: Decider, eviction: Eviction) -> list[dict[str, Any]]:
+    return [
+        {"term": cost.name, "value": None if value == LOWEST else value, "unit": cost.unit}
+        for cost, value in zip(decider.policy.costs, eviction.cost, strict=True)
+    ]
+
+
+def _none(decider: Decider, decision: Decision, stages: Stages, why: str) -> Answer:
+    decision.detail = {"why": why}
+    return _answer(decider, decision, stages, wire.preemption(None), "none")
+
+
+def _answer(decider: Decider, decision: Decision, stages: Stages, body: bytes, result: str) -> Answer:
+    decision.result = result
+    stages.mark("answer")
+    decision.stages_us = stages.spent
+    decider.decisions.add(decision)
+    return Answer(body, result, decision)

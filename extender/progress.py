@@ -1,0 +1,31 @@
+"""What a pod says of its own progress: when it last saved its work, and what a restart costs."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from extender.records import PodRecord
+
+CHECKPOINT = "gpu-extender.io/last-checkpoint"
+RESTART = "gpu-extender.io/restart-seconds"
+LONGEST_RESTART = 7 * 86_400
+
+
+def saved_ms(pod: PodRecord) -> int:
+    """Milliseconds since 1970 of the annotation last-checkpoint (RFC 3339 with an offset); 0 when it is not known."""
+    said = pod.annotations.get(CHECKPOINT)
+    if said is None:
+        return 0
+    try:
+        moment = datetime.fromisoformat(said)
+    except ValueError:
+        return 0
+    if moment.tzinfo is None:
+        return 0
+    return max(0, int(moment.timestamp() * 1000))
+
+
+def restart_seconds(pod: PodRecord) -> int:
+    """Seconds of the annotation restart-seconds, at most a week; 0 when it is absent or not a number."""
+    said = pod.annotations.get(RESTART, "")
+    return min(int(said), LONGEST_RESTART) if said.isascii() and said.isdigit() and len(said) < 10 else 0

@@ -1,0 +1,139 @@
+"""A whole scene: real control plane, simulated kubelets, the product, and a kube-scheduler that asks it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+from ruamel.yaml import YAML
+
+from tests.e2e import builders
+from tests.e2e.api import Api, Object, wait_for
+from tests.e2e.cluster import Scheduler
+from tests.e2e.extender_process import ExtenderProcess
+from tests.e2e.kubelet import SimulatedKubelets
+
+CONFIG = Path(__file__).parents[2] / "manifests" / "kube-scheduler-config.yaml"
+LINKS = "gpu-extender.io/links"
+
+
+def scheduler_config(
+    url: str, *, bind: bool = False, more_extenders: Sequence[Mapping[str, Any]] = (), **changes: Any
+) -> dict[str, Any]:
+    """The manifest that users get, asking `url`; `changes` go into our extender's entry, others come behind it."""
+    config: dict[str, Any] = YAML(typ="safe", pure=True).load(CONFIG.read_text())
+    config.pop("leaderElection", None)
+    config.pop("clientConnection", None)
+    recommended = config["extenders"][0]
+    if bind:
+        recommended["bindVerb"] = "bind"
+    config["extenders"] = [{**recommended, "urlPrefix": f"{url}/v1", **changes}, *more_extenders]
+    for profile in config.get("profiles", ()):
+        profile["schedulerName"] = "default-scheduler"
+    return config
+
+
+@dataclass
+class Scene:
+    api: Api
+    namespace: str
+    kubelets: SimulatedKubelets
+    extender: ExtenderProcess
+    scheduler: Scheduler
+    uids: dict[str, str] = field(default_factory=dict)
+
+    def pod(self, name: str, gpus: int, *, links: str = "", **options: Any) -> Object:
+        """Create a pod in the scene's namespace."""
+        notes: dict[str, str] = dict(options.pop("annotations", {}))
+        if links:
+            notes[LINKS] = links
+        made = self.api.create(builders.pod(name, self.namespace, gpus, annotations=notes, **options))
+        self.uids[name] = made["metadata"]["uid"]
+        return made
+
+    def get(self, name: str) -> Object:
+        return self.api.get("Pod", name, self.namespace)
+
+    def running(self, *names: str, timeout: float = 30) -> list[str]:
+        """Wait until the pods run; the nodes they run on."""
+
+        def look() -> list[str] | None:
+            pods = [self.get(name) for name in names]
+            if all(pod["status"].get("phase") == "Running" for pod in pods):
+                return [pod["spec"]["nodeName"] for pod in pods]
+            return None
+
+        def why() -> str:
+            return str([(n, self.get(n)["status"].get("conditions")) for n in names])
+
+        return wait_for(look, timeout, why)
+
+    def gpus(self, name: str) -> frozenset[int]:
+        """What the pod really holds."""
+        return self.kubelets.truth.gpus_of(self.uids[name])
+
+    def unschedulable(self, name: str, text: str, timeout: float = 15) -> str:
+        """Wait until the pod is refused with `text` in its PodScheduled condition; the whole message."""
+
+        def message() -> str | None:
+            for condition in self.get(name)["status"].get("conditions", ()):
+                if condition["type"] == "PodScheduled" and text in condition.get("message", ""):
+                    return str(condition["message"])
+            return None
+
+        return wait_for(message, timeout, lambda: f"{name}: {self.get(name)['status']}")
+
+    def filter_calls(self) -> float:
+        """How many filter calls the server has answered."""
+        return self.metric("gpu_extender_request_duration_seconds_count", 'verb="filter"')
+
+    def metric(self, name: str, label: str = "") -> float:
+        with httpx.Client(trust_env=False) as http:
+            text = http.get(f"{self.extender.url}/metrics").text
+        return sum(
+            float(line.rpartition(" ")[2])
+            for line in text.splitlines()
+            if line.startswith(name) and label in line.partition(" ")[0]
+        )
+
+    def decisions(self, name: str) -> list[Any]:
+        with httpx.Client(trust_env=False) as http:
+            found = http.get(f"{self.extender.url}/debug/decisions", params={"pod": f"{self.namespace}/{name}"})
+        return list(found.json()["decisions"])
+
+    def alive(self, names: Iterable[str]) -> set[str]:
+        """Those of the pods that exist and are not being deleted."""
+        found = {pod["metadata"]["name"]: pod for pod in self.api.list("Pod", self.namespace)}
+        return {name for name in names if name in found and "deletionTimestamp" not in found[name]["metadata"]}
+
+
+SceneFactory = Callable[..., Scene]
+
+
+def make(
+    api: Api,
+    namespace: str,
+    kubelets: SimulatedKubelets,
+    start_extender: Callable[..., ExtenderProcess],
+    start_scheduler: Callable[..., Scheduler],
+    nodes: Mapping[str, Mapping[str, Any]],
+    *,
+    settings: Mapping[str, Any] | str = "",
+    bind: bool = True,
+    **changes: Any,
+) -> Scene:
+    """Nodes first, then the product, then the scheduler that asks it."""
+    for name, options in nodes.items():
+        kubelets.add_node(name, **options)
+    extender = start_extender(settings)
+    scheduler = start_scheduler(scheduler_config(extender.url, bind=bind, **changes))
+    return Scene(api, namespace, kubelets, extender, scheduler)
+
+
+def quiet(seconds: float) -> None:
+    """Let time pass in which nothing should happen."""
+    time.sleep(seconds)

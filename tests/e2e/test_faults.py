@@ -1,0 +1,158 @@
+"""What goes wrong in a cluster: bursts, lag, restarts, outages, other extenders. Nothing is promised twice."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import Any
+
+from tests.e2e import builders
+from tests.e2e.api import wait_for
+from tests.e2e.scene import Scene, SceneFactory, quiet
+
+H100 = {"topology": "dgx-h100"}
+V100 = {"topology": "dgx1-v100"}
+
+
+def linked(gpus: frozenset[int], machine: str) -> bool:
+    """Whether a ring over links joins the GPUs of a catalogue machine (brute force)."""
+    from itertools import permutations
+
+    from tests.e2e.machines import machine as load
+
+    links = load(machine).links
+    if len(gpus) < 2:
+        return True
+    first, *rest = sorted(gpus)
+    return any(
+        all(links[a][b] for a, b in zip((first, *order), (*order, first), strict=True)) for order in permutations(rest)
+    )
+
+
+def settled(cluster: Scene, names: list[str], timeout: float = 60) -> None:
+    cluster.running(*names, timeout=timeout)
+    cluster.kubelets.settle()
+    assert cluster.kubelets.truth.double_allocations == 0
+
+
+def test_a_burst_of_200_pods_breaks_no_promise(scene: SceneFactory) -> None:
+    nodes: dict[str, Any] = {f"h{i:02d}": H100 for i in range(30)} | {f"v{i:02d}": V100 for i in range(30)}
+    cluster = scene(nodes)
+    rng = random.Random(5)
+    required: list[str] = []
+    names: list[str] = []
+    pods = []
+    for i in range(200):
+        size = rng.choice((1, 1, 1, 2, 2, 4))
+        name = f"p{i:03d}"
+        names.append(name)
+        notes = {}
+        if size > 1 and rng.random() < 0.5:
+            required.append(name)
+            notes = {"gpu-extender.io/links": "required"}
+        pods.append(builders.pod(name, cluster.namespace, size, annotations=notes, cpu="100m", memory="1Mi"))
+    cluster.api.create_many(pods)
+    cluster.uids |= {
+        pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in cluster.api.list("Pod", cluster.namespace)
+    }
+    settled(cluster, names, 120)
+    assert cluster.kubelets.truth.refusals == []
+    kind = {name: options["topology"] for name, options in nodes.items()}
+    broken = [n for n in required if not linked(cluster.gpus(n), kind[cluster.get(n)["spec"]["nodeName"]])]
+    print(f"burst: {len(names)} pods, {len(required)} required, broken {len(broken)}, over-promised 0")
+    assert broken == []
+
+
+def test_a_restart_in_the_middle_of_bindings_loses_nothing(scene: SceneFactory) -> None:
+    cluster = scene({f"h{i}": H100 for i in range(8)})
+    names = [f"p{i:02d}" for i in range(56)]
+
+    def create() -> None:
+        cluster.api.create_many(builders.pod(n, cluster.namespace, 1, cpu="100m", memory="1Mi") for n in names)
+
+    thread = threading.Thread(target=create)
+    thread.start()
+    for _ in range(2):
+        time.sleep(0.4)
+        cluster.extender.restart()
+    thread.join()
+    settled(cluster, names, 90)
+    assert cluster.kubelets.truth.refusals == []
+
+
+def test_the_api_server_is_away_for_20_seconds(scene: SceneFactory, control_plane: Any) -> None:
+    cluster = scene({f"h{i}": H100 for i in range(2)})
+    cluster.pod("before", 2)
+    cluster.running("before")
+    control_plane.stop_apiserver()
+    time.sleep(20)
+    control_plane.start_apiserver()
+    cluster.pod("after", 2)
+    settled(cluster, ["before", "after"], 90)
+
+
+def test_a_second_extender_that_refuses_our_whole_shortlist(scene: SceneFactory) -> None:
+    """The retry gets all nodes, so the pod lands on a node that our first answer left out."""
+    import http.server
+
+    import orjson
+
+    calls: list[list[str]] = []
+
+    class Picky(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            asked = orjson.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            names = asked["NodeNames"]
+            calls.append(names)
+            wanted = [name for name in names if name == "h24"]
+            refused = {name: "picky: not this one" for name in names if name != "h24"}
+            body = orjson.dumps({"NodeNames": wanted, "FailedNodes": refused})
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Picky)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        cluster = scene(
+            {f"h{i:02d}": H100 for i in range(25)},
+            more_extenders=[
+                {
+                    "urlPrefix": f"http://127.0.0.1:{server.server_port}",
+                    "filterVerb": "filter",
+                    "nodeCacheCapable": True,
+                    "httpTimeout": "5s",
+                    "managedResources": [],
+                }
+            ],
+        )
+        cluster.pod("p", 1)
+        assert cluster.running("p", timeout=60) == ["h24"]
+        assert len(calls[0]) == 16
+        assert len(calls[-1]) == 25 or "h24" in calls[-1]
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_soft_preferred_node_that_ranked_17th(scene: SceneFactory) -> None:
+    """A pod with preferred affinity of its own gets all feasible nodes: its wish is not cut off by our shortlist."""
+    cluster = scene(
+        {f"h{i:02d}": {**H100, "labels": {"wanted": "yes"} if i == 24 else {}} for i in range(25)}, weight=1
+    )
+    term = {"matchExpressions": [{"key": "wanted", "operator": "In", "values": ["yes"]}]}
+    affinity = {
+        "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": term}]}
+    }
+    cluster.pod("p", 1, affinity=affinity)
+    cluster.running("p")
+    first = cluster.decisions("p")[-1]
+    assert first["verb"] == "filter"
+    assert first["answered"] == 25

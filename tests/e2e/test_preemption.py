@@ -1,0 +1,126 @@
+"""Preemption on the real kube-scheduler: exactly the cheapest victims, once, and never in vain."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import random
+
+from tests.e2e import builders
+from tests.e2e.api import wait_for
+from tests.e2e.scene import Scene, SceneFactory, quiet
+
+H100 = {"topology": "dgx-h100"}
+V100 = {"topology": "dgx1-v100"}
+
+
+def classes(cluster: Scene) -> None:
+    for name, value, preempts in (("high", 1000, True), ("low", 10, True), ("lower", 5, True), ("polite", 1000, False)):
+        cluster.api.create(builders.priority_class(name, value, preempts=preempts))
+
+
+def ago(seconds: float) -> str:
+    moment = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=seconds)
+    return moment.isoformat(timespec="seconds")
+
+
+def test_the_cheapest_victims_go_and_the_preemptor_lands(scene: SceneFactory) -> None:
+    """Twelve pods on three full nodes; brute force over all subsets says which have to go."""
+    cluster = scene({f"n{i}": H100 for i in range(3)})
+    classes(cluster)
+    rng = random.Random(7)
+    saved: dict[str, int] = {}
+    sizes: dict[str, int] = {}
+    for i in range(12):
+        name = f"w{i:02d}"
+        saved[name] = rng.randrange(60, 40_000)
+        sizes[name] = 2
+        cluster.pod(
+            name,
+            2,
+            priority_class="low",
+            annotations={
+                "gpu-extender.io/restart-seconds": str(saved[name]),  # dominates the seconds since the start
+                "gpu-extender.io/last-checkpoint": ago(0),
+            },
+            grace=1,
+        )
+    nodes = dict(zip(sizes, cluster.running(*sizes), strict=True))
+    cluster.pod("urgent", 4, priority_class="high")
+    cluster.running("urgent")
+    gone = set(sizes) - cluster.alive(sizes)
+    best = min(
+        (
+            (sum(2 * saved[name] for name in victims), 1, len(victims), node, victims)
+            for node in set(nodes.values())
+            for size in (1, 2, 3)
+            for victims in itertools.combinations(sorted(n for n in nodes if nodes[n] == node), size)
+            if sum(sizes[name] for name in victims) >= 4
+        ),
+    )
+    assert gone == set(best[-1]), (gone, best)
+    assert cluster.running("urgent") == [best[-2]]
+    assert cluster.kubelets.truth.double_allocations == 0
+
+
+def test_never_evicts_nobody(scene: SceneFactory) -> None:
+    cluster = scene({"n1": H100})
+    classes(cluster)
+    cluster.pod("w", 8, priority_class="low", grace=1)
+    cluster.running("w")
+    cluster.pod("patient", 4, priority_class="polite")
+    cluster.unschedulable("patient", "preemption")
+    quiet(3)
+    assert cluster.alive(["w"]) == {"w"}
+
+
+def test_slow_termination_makes_no_second_eviction(scene: SceneFactory) -> None:
+    """The victims take 6 s to go; the preemptor waits for them, and nobody else is evicted meanwhile."""
+    cluster = scene({f"n{i}": H100 for i in range(2)}, kubelet={"termination_seconds": 6})
+    classes(cluster)
+    names = [f"w{i}" for i in range(4)]
+    for name in names:
+        cluster.pod(name, 4, priority_class="low", grace=30)
+    cluster.running(*names)
+    cluster.pod("urgent", 4, priority_class="high")
+    wait_for(lambda: len(cluster.alive(names)) < 4, 10, "an eviction")
+    # Something else happens in the cluster: every waiting pod is tried again.
+    for i in range(4):
+        quiet(1)
+        cluster.api.patch("Pod", names[0], {"metadata": {"annotations": {"x": str(i)}}}, cluster.namespace)
+    cluster.running("urgent", timeout=20)
+    assert len(cluster.alive(names)) == 3
+
+
+def test_a_restart_in_the_middle_of_a_preemption_evicts_nobody_else(scene: SceneFactory) -> None:
+    cluster = scene({f"n{i}": H100 for i in range(2)}, kubelet={"termination_seconds": 5})
+    classes(cluster)
+    names = [f"w{i}" for i in range(4)]
+    for name in names:
+        cluster.pod(name, 4, priority_class="low", grace=30)
+    cluster.running(*names)
+    cluster.pod("urgent", 4, priority_class="high")
+    wait_for(lambda: len(cluster.alive(names)) < 4, 10, "an eviction")
+    cluster.extender.kill()
+    cluster.api.create(builders.pod("noise", cluster.namespace, 1))  # meets the dead server, and wakes the queue
+    quiet(2)
+    cluster.extender.start()
+    cluster.running("urgent", timeout=40)
+    assert len(cluster.alive(names)) == 3
+    assert cluster.kubelets.truth.double_allocations == 0
+
+
+def test_links_alone_neither_spin_nor_evict_in_vain(scene: SceneFactory) -> None:
+    """40 nodes with enough GPUs in number and none linked: the pod waits quietly, an innocent pod lives."""
+    nodes = {f"n{i:02d}": {"topology": "l4-8"} for i in range(40)}
+    cluster = scene(nodes)
+    classes(cluster)
+    cluster.pod("innocent", 8, priority_class="low", grace=1)
+    cluster.running("innocent")
+    cluster.pod("urgent", 4, links="required", priority_class="high")
+    cluster.unschedulable("urgent", "gpu-extender: ")
+    quiet(2)
+    before = cluster.filter_calls()
+    quiet(30)
+    assert cluster.filter_calls() - before <= 5  # 10 a minute
+    assert cluster.alive(["innocent"]) == {"innocent"}

@@ -1,0 +1,41 @@
+"""The metrics: their names are a promise to dashboards, and no label grows with the cluster."""
+
+from __future__ import annotations
+
+from prometheus_client import generate_latest
+
+from extender.metrics import BUCKETS, Metrics
+
+PROMISED = {
+    "gpu_extender_request_duration_seconds": ("verb", "result"),
+    "gpu_extender_decisions": ("verb", "reason"),
+    "gpu_extender_refused_nodes": ("code",),
+    "gpu_extender_bad_requests": ("verb", "code"),
+    "gpu_extender_sampled_requests": (),
+    "gpu_extender_watch_restarts": ("kind",),
+    "gpu_extender_cache_objects": ("kind",),
+    "gpu_extender_cache_age_seconds": ("kind",),
+    "gpu_extender_holds": (),
+    "gpu_extender_double_claimed_gpus": (),
+}
+
+
+def test_the_names_and_labels_are_those_promised() -> None:
+    metrics = Metrics()
+    ours = {value._name: tuple(value._labelnames) for name, value in vars(metrics).items() if name != "registry"}
+    assert ours == PROMISED
+    assert {family.name for family in metrics.registry.collect()} == set(PROMISED)
+
+
+def test_buckets_pass_the_schedulers_default_timeout() -> None:
+    assert len(BUCKETS) == 17
+    assert BUCKETS[0] == 0.0001
+    assert BUCKETS[-2] < 5 < BUCKETS[-1]  # seconds
+
+
+def test_two_sets_do_not_meet_and_values_are_printed() -> None:
+    one, other = Metrics(), Metrics()
+    one.bad_requests.labels("filter", "bad-request").inc()
+    line = b'gpu_extender_bad_requests_total{code="bad-request",verb="filter"} 1.0'
+    assert line in generate_latest(one.registry)
+    assert line not in generate_latest(other.registry)

@@ -1,0 +1,198 @@
+"""The settings file: what is accepted, and that everything else is refused with its place and a way out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from extender.errors import BadSettings
+from extender.settings import Known, Settings, parse_settings, read_settings
+
+KNOWN = Known(
+    scorers={"packing", "links", "leftover"},
+    costs={
+        "pdb_violations",
+        "highest_victim_priority",
+        "gangs_broken",
+        "work_lost_gpu_seconds",
+        "grace_seconds",
+        "victims",
+    },
+)
+HEAD = "apiVersion: gpu-extender.io/v1\nkind: GpuExtenderConfiguration\n"
+
+
+def problems_of(text: str) -> list[tuple[str, int | None, str]]:
+    with pytest.raises(BadSettings) as caught:
+        parse_settings(text, KNOWN)
+    return [(problem.path, problem.line, problem.message) for problem in caught.value.problems]
+
+
+def test_nothing_written_means_the_defaults() -> None:
+    for text in ("", "# only a comment\n", HEAD):
+        assert parse_settings(text, KNOWN) == Settings()
+
+
+def test_the_defaults_use_known_names_only() -> None:
+    written = Settings().model_dump(mode="json", by_alias=True)
+    assert parse_settings(json.dumps(written), KNOWN) == Settings()
+
+
+def test_every_field_is_read() -> None:
+    settings = parse_settings(
+        HEAD
+        + """
+resources: [{name: example.com/gpu, devicePlugin: arbitrary}]
+shortlist: {size: 0, retryWindowSeconds: 60}
+scorers: [{name: links, weight: 2}]
+costs: [victims, pdb_violations]
+packingWeights: {gpu: 5, cpu: 0, memory: 0}
+hold: {seconds: 2.5}
+schedulerVersion: "1.38"
+preemption: {searchBudget: 1000}
+decisions: {maxBytes: 0}
+limits: {bodyBytes: 2048, names: 10}
+server: {host: 0.0.0.0, port: 0, keepAliveSeconds: 91}
+""",
+        KNOWN,
+    )
+    assert settings.resources[0].device_plugin == "arbitrary"
+    assert (settings.shortlist.size, settings.shortlist.retry_window_seconds) == (0, 60)
+    assert [(scorer.name, scorer.weight) for scorer in settings.scorers] == [("links", 2.0)]
+    assert settings.costs == ("victims", "pdb_violations")
+    assert (settings.packing_weights.gpu, settings.hold.seconds) == (5, 2.5)
+    assert (settings.preemption.search_budget, settings.decisions.max_bytes) == (1000, 0)
+    assert (settings.limits.body_bytes, settings.limits.names) == (2048, 10)
+    assert (settings.server.host, settings.server.port, settings.server.keep_alive_seconds) == ("0.0.0.0", 0, 91)
+
+
+@pytest.mark.parametrize(
+    ("version", "failed_nodes"), [("1.28", False), ("1.37", False), ("1.38", True), ("1.100", True)]
+)
+def test_the_schedulers_version_decides_the_form_of_an_evictable_refusal(version: str, failed_nodes: bool) -> None:
+    assert Settings(scheduler_version=version).evictable_as_failed_nodes is failed_nodes
+
+
+def test_settings_do_not_change() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        Settings().hold = Settings().hold
+
+
+def test_all_problems_are_reported_at_once_in_the_order_of_the_file() -> None:
+    assert problems_of(
+        """apiVersion: gpu-extender.io/v1
+kind: GpuExtenderConfig
+shortList: {size: 3}
+scorers:
+- {name: packng, weight: 1}
+- {name: links, weight: -1, wieght: 2}
+server:
+  port: "80"
+  port: 90
+"""
+    ) == [
+        (
+            "kind",
+            2,
+            "is 'GpuExtenderConfig'; allowed: GpuExtenderConfiguration; did you mean GpuExtenderConfiguration?",
+        ),
+        ("shortList", 3, "is not a field; did you mean shortlist?"),
+        ("scorers[0].name", 5, "'packng' is not one of the scorers; did you mean packing?"),
+        ("scorers[1].weight", 6, "should be greater than 0, not -1"),
+        ("scorers[1].wieght", 6, "is not a field; did you mean weight?"),
+        ("server.port", 8, "should be a valid integer, not '80'"),
+        ("server.port", 9, "stands here again; it is on line 8 already"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "words"),
+    [
+        ("kind: GpuExtenderConfiguration\n", "apiVersion", "is missing"),
+        ("apiVersion: gpu-extender.io/v1\n", "kind", "is missing"),
+        ("apiVersion: gpu-extender.io/v2\nkind: GpuExtenderConfiguration\n", "apiVersion", "gpu-extender.io/v1"),
+        (HEAD + "retry_window: 1\n", "retry_window", "there are: apiVersion"),
+        (HEAD + "shortlist: {retry_window_seconds: 1}\n", "shortlist.retry_window_seconds", "retryWindowSeconds?"),
+        (HEAD + "shortlist: {size: -1}\n", "shortlist.size", "greater than or equal to 0"),
+        (HEAD + "shortlist: {size: 1.5}\n", "shortlist.size", "integer"),
+        (HEAD + "shortlist: 16\n", "shortlist", "should be a mapping, not 16"),
+        (HEAD + "hold: {seconds: .inf}\n", "hold.seconds", "finite"),
+        (HEAD + "hold: {seconds: .nan}\n", "hold.seconds", "not nan"),
+        (HEAD + "hold: {seconds: 61}\n", "hold.seconds", "less than or equal to 60"),
+        (HEAD + "costs: victims\n", "costs", "should be a list"),
+        (HEAD + "costs: [victims, victims]\n", "costs", "'victims' more than once"),
+        (HEAD + "costs: [pdbs]\n", "costs[0]", "there are: "),
+        (HEAD + "scorers: [{name: links}]\n", "scorers[0].weight", "is missing"),
+        (
+            HEAD + "scorers: [{name: links, weight: 1}, {name: links, weight: 2}]\n",
+            "scorers",
+            "'links' more than once",
+        ),
+        (HEAD + "resources: []\n", "resources", "is empty"),
+        (HEAD + "resources: [{name: gpu, devicePlugin: amd}]\n", "resources[0].name", "extended resource"),
+        (HEAD + "resources: [{name: kubernetes.io/x, devicePlugin: amd}]\n", "resources[0].name", "keeps for itself"),
+        (HEAD + "resources: [{name: requests.a/x, devicePlugin: amd}]\n", "resources[0].name", "keeps for itself"),
+        (HEAD + "resources: [{name: 'a{b}/x', devicePlugin: amd}]\n", "resources[0].name", "'a{b}/x'"),
+        (HEAD + "resources: [{name: a/x, devicePlugin: AMD}]\n", "resources[0].devicePlugin", "did you mean amd?"),
+        (HEAD + "packingWeights: {gpu: 0, cpu: 0, memory: 0}\n", "packingWeights", "all 0"),
+        (HEAD + "schedulerVersion: 1.37\n", "schedulerVersion", 'schedulerVersion: "1.37"'),
+        (HEAD + "schedulerVersion: v1.37\n", "schedulerVersion", "MAJOR.MINOR"),
+        (HEAD + "schedulerVersion: '1.27'\n", "schedulerVersion", "oldest"),
+        (HEAD + "server: {keepAliveSeconds: 90}\n", "server.keepAliveSeconds", "greater than 90"),
+        (HEAD + "server: {port: 65536}\n", "server.port", "65535"),
+        (HEAD + "server: {port: true}\n", "server.port", "not True"),
+        ("- a list\n", "", "expected a mapping"),
+        ("[1, 2", "", "flow sequence"),
+        ("\x00", "", "not YAML"),
+        ("[" * 3000, "", "nested deeper"),
+        (HEAD + "a: &x [1]\nb: *x\n", "b", "alias"),
+        (HEAD + "hold: !!python/object:os.system {}\n", "hold", "tag"),
+        (HEAD + "server: {host: !!binary aGk=}\n", "server.host", "tag"),
+        (HEAD + "---\n" + HEAD, "", "document"),
+        (HEAD + "? [a]\n: 1\n", "", "key"),
+    ],
+)
+def test_what_is_refused(text: str, path: str, words: str) -> None:
+    found = problems_of(text)
+    assert any(at == path and words in message for at, _, message in found), found
+
+
+def test_json_is_read_with_tabs_too() -> None:
+    text = (
+        '{\n\t"apiVersion": "gpu-extender.io/v1",\n\t"kind": "GpuExtenderConfiguration",\n\t"hold": {"seconds": 1}\n}'
+    )
+    assert parse_settings(text, KNOWN).hold.seconds == 1
+    assert problems_of(text.replace("seconds", "second"))[0] == (
+        "hold.second",
+        4,
+        "is not a field; did you mean seconds?",
+    )
+
+
+def test_the_message_names_the_file_and_each_line(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(HEAD + "hold: {seconds: true}\n")
+    with pytest.raises(BadSettings) as caught:
+        read_settings(file, KNOWN)
+    assert str(caught.value) == f"{file} is refused:\n  hold.seconds, line 3: should be a valid number, not True"
+    assert caught.value.as_json()["error"]["code"] == "bad-settings"
+    assert caught.value.path == "hold.seconds"
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(BadSettings, match="No such file"):
+        read_settings(tmp_path / "none.yaml", KNOWN)
+    (tmp_path / "latin.yaml").write_bytes(b"kind: \xff")
+    with pytest.raises(BadSettings, match="not UTF-8 at byte 6"):
+        read_settings(tmp_path / "latin.yaml", KNOWN)
+    (tmp_path / "large.yaml").write_bytes(b"#" * (1 << 21))
+    with pytest.raises(BadSettings, match="larger than"):
+        read_settings(tmp_path / "large.yaml", KNOWN)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
+    (tmp_path / "bom.yaml").write_bytes(b"\xef\xbb\xbf" + HEAD.encode())
+    assert read_settings(tmp_path / "bom.yaml", KNOWN) == Settings()
