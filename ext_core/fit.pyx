@@ -53,7 +53,7 @@ def resource(NodeTable nodes, const row_t[::1] rows, int resource, code_t[::1] o
             row = rows[i]
             if out[i] or nodes.alloc[resource, row] > 0 or nodes.flags[row] & DRA:
                 continue
-            out[i] = away if nodes.flags[row] & CAPACITY else none
+            out[i] = away if nodes.flags[row] & CAPACITY and nodes.gpu[row] == resource else none
 
 
 def count(NodeTable nodes, PodTable pods, const row_t[::1] rows, int resource, amount_t wanted, int priority,
