@@ -40,7 +40,8 @@ def resource(nodes: NodeTable, rows: list[int], resource: int, out: list[int], n
     for i, row in _open(rows, out):
         flags = nodes.columns["flags"][row]
         if nodes.alloc[row][resource] <= 0 and not flags & DRA:
-            out[i] = away if flags & CAPACITY else none
+            named = flags & CAPACITY and nodes.columns["gpu"][row] == resource
+            out[i] = away if named else none
 
 
 def count(
