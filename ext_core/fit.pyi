@@ -12,7 +12,7 @@ from ext_core.table import NodeTable, PodTable
 def resource(
     nodes: NodeTable, rows: array[int], resource: int, out: array[int] | bytearray, none: int, away: int
 ) -> None:
-    """Refuse nodes without the resource: `none`; `away` where it is the node's own by its capacity, none allocatable."""
+    """Refuse nodes without the resource: `none`; `away` where it is the node's by capacity, none allocatable."""
 
 def count(
     nodes: NodeTable,

@@ -71,6 +71,7 @@ cdef struct Program:             # scratch of one linear program, allocated once
     double column[MOST_EDGES]    # the entering column in terms of the basis
     int basic[MOST_EDGES]        # a cycle, or ~row for the unused part of an edge
     int64_t effort               # spent on this shape so far
+    int64_t patience             # effort at which the search for cycles of one set ends
 
 
 cdef void fill_reach(const mask_t *adjacent, int gpus, mask_t *reach) noexcept nogil:
@@ -94,7 +95,8 @@ cdef bint list_cycles(
     """Adds the undirected cycles that close a path through `left` ending at `end`; False when `most` are there.
 
     `reach` prunes every branch that cannot be completed. The rows of the edges behind `end` stand in the
-    next free column. A cycle is kept in the one direction where its second GPU is below its last.
+    next free column. A cycle is kept in the one direction where its second GPU is below its last; with `last`
+    above all GPUs, in both.
     """
     cdef mask_t low = lowest(left)
     cdef mask_t rest = left ^ (<mask_t>1 << end)
@@ -102,6 +104,8 @@ cdef bint list_cycles(
     cdef int other, i
     cdef uint8_t *uses = p.uses + p.columns * MOST_GPUS
     p.effort += 1
+    if p.effort > p.patience:
+        return False
     if rest == low:
         if end > last:
             return True
@@ -113,6 +117,8 @@ cdef bint list_cycles(
             uses[MOST_GPUS + i] = uses[i]
         return True
     nexts = reach[rest] & adjacent[end] & ~low
+    if not (rest ^ low) & ((<mask_t>1 << last) - 1):
+        return True                              # nobody below `last` is left to be the second
     while nexts:
         other = __builtin_ctz(nexts)
         nexts &= nexts - 1
@@ -205,7 +211,7 @@ cdef milli_t ring_of_set(
     """ring_links x 1000, rounded half up, of a set of two or more GPUs; links[i * gpus + j] counts links of a pair."""
     cdef int size = __builtin_popcount(group)
     cdef int first = __builtin_ctz(group)
-    cdef int most, a, b, last, one = 0, degree, least = 0
+    cdef int a, b, last, one = 0, degree, least = 0
     cdef mask_t rest, others, ends
     cdef bint uniform = True, optimal, complete = True
     cdef double total
@@ -239,14 +245,20 @@ cdef milli_t ring_of_set(
             least = degree
     if uniform:    # all cycles equally often fill every pair evenly: x * size = one * size * (size - 1)
         return 1000 * one * (size - 1)
-    most = MOST_CYCLES if p.effort < BUDGET else 1
-    while ends:
-        last = __builtin_ctz(ends)
-        ends &= ends - 1
+    p.patience = p.effort + 20 * MOST_CYCLES
+    rest = ends if p.effort < BUDGET else 0
+    while rest:
+        last = __builtin_ctz(rest)
+        rest &= rest - 1
         p.uses[p.columns * MOST_GPUS] = p.row[first][last]
-        if not list_cycles(p, adjacent, reach, group, last, 1, last, most):
+        if not list_cycles(p, adjacent, reach, group, last, 1, last, MOST_CYCLES):
             complete = False
             break
+    if p.columns == 0:                           # any one: `reach` leads straight to it
+        complete = False
+        p.patience = p.effort + MOST_GPUS
+        p.uses[0] = p.row[first][__builtin_ctz(ends)]
+        list_cycles(p, adjacent, reach, group, __builtin_ctz(ends), 1, MOST_GPUS, 1)
     # Each cycle takes two links of each of its GPUs, of 2 x degree: the lowest degree bounds the sum.
     total = solve(p, least, &optimal)
     proved[0] = (complete and optimal) or total >= least - 1e-9
@@ -855,13 +867,13 @@ cdef class LinkShapes:
             return None
         if s.plugin == NVIDIA and 1 < k < n:
             split_all(&t, s, whole, k)
-            shares = [(spread(i, whole), t.share[i] / t.total) for i in range(1, <mask_t>1 << n)
+            shares = [(spread(i, whole), <double>t.share[i] / <double>t.total) for i in range(1, <mask_t>1 << n)
                       if t.share[i] and __builtin_popcount(i) == k]
             return sorted(shares, key=_by_ids)
         sets = list(_of_size(whole, k))
         least = min([s.points[i] for i in sets])
         lightest = [i for i in sets if s.points[i] == least]
-        return [(i, 1 / len(lightest)) for i in lightest]
+        return [(i, 1.0 / len(lightest)) for i in lightest]
 
     cdef mask_t inside(self, int shape, object gpus) except? 0:
         """The mask, checked: ValueError for a GPU that the shape does not have."""

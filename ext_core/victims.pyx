@@ -1,1 +1,990 @@
-"""See the module of the same name in docs/architecture.md."""
+"""The cheapest sufficient victims on each candidate node, exactly.
+
+Theory of operation. On one candidate the search decides pod after pod, taken before spared, in the order of their
+*rank*: what a pod costs when it is the only victim, then the larger index (`start` lists pods by importance, so of
+equals the less important goes first). Every form of cost but "mask" can only grow with the set, so the cost of what is
+taken bounds all sets below; each term sharpens that bound in its own way (`_bound`). Four facts keep the tree small:
+
+- *cover*: the pods still undecided must be able to free what is still short, and a good mask must be in reach;
+- *enough is enough*: below a set that suffices nothing is cheaper, unless a mask price could fall;
+- *the order of terms*: once a set can at best equal the best one in the terms before, a pod that would exceed it in
+  this term is out of use, and cover is asked again;
+- *dominance*: a pod that frees as much as a later one, holds the same GPUs and costs no more in any term goes first:
+  where it is spared, so is the other.
+
+Ties in all terms: fewest pods; then the set whose ranks, in ascending order, come first lexicographically. In the order
+of the walk that is the set that is met first, so proving the tie-break costs nothing.
+"""
+
+from array import array
+from collections import namedtuple
+
+from libc.stdint cimport INT64_MAX, INT64_MIN
+
+from ext_core.ints cimport amount_t, int8_t, int32_t, int64_t, mask_t, uint8_t
+
+cdef extern from *:
+    """
+    /* c1/a1 < c2/a2, and ceil(c * part / a): the products need more than 64 bits. */
+    static inline int ratio_less(int64_t c1, int64_t a1, int64_t c2, int64_t a2) {
+        return (__int128)c1 * a2 < (__int128)c2 * a1;
+    }
+    static inline int64_t cost_of_part(int64_t c, int64_t part, int64_t a) {
+        return (int64_t)(((__int128)c * part + a - 1) / a);
+    }
+    """
+    bint ratio_less(int64_t c1, int64_t a1, int64_t c2, int64_t a2) noexcept nogil
+    int64_t cost_of_part(int64_t c, int64_t part, int64_t a) noexcept nogil
+
+cdef enum:
+    SUM = 0
+    MAX = 1
+    GROUP = 2
+    GANG = 3
+    MASK = 4
+
+cdef enum:
+    NONE = 0       # no set suffices
+    PROVED = 1     # found, and proved cheapest
+    FOUND = 2      # found; the budget ended before the proof
+    UNDECIDED = 3  # the budget ended before a set was found
+
+ctypedef const int64_t* prices_t
+
+cdef struct Term:
+    int kind
+    const int64_t* column     # SUM, MAX; GANG: the members' own cost or NULL. SUM with NULL counts pods
+    const int32_t* start      # GROUP, GANG: the groups of pod p are member[start[p]:start[p + 1]]
+    const int32_t* member
+    const int64_t* allowance
+    const int64_t* price
+    int32_t* count            # [group] members taken (zero between uses where the term is a GROUP and not simple)
+    int64_t* taken            # [group] GANG: own cost of the members taken
+    bint simple               # GROUP: no pod of this candidate is in two groups, so the walk's order does not matter
+    prices_t* tables          # MASK: [table] the prices
+    prices_t* floors          # MASK: [table] at each mask, the least price of a good mask that contains it
+
+cdef struct Table:
+    const uint8_t* ok         # [mask] 1 = good enough
+    const uint8_t* above      # [mask] 1 = some mask that contains it is good enough
+    bint monotone             # a good mask stays good when GPUs are added
+
+Victims = namedtuple("Victims", "chosen cost status examined")
+
+
+cdef int64_t* _int64s(list kept, Py_ssize_t length) except NULL:
+    made = array("q", bytes(8 * (length + 1)))
+    kept.append(made)
+    cdef int64_t[::1] view = made
+    return &view[0]
+
+
+cdef int32_t* _int32s(list kept, Py_ssize_t length) except NULL:
+    made = array("i", bytes(4 * (length + 1)))
+    kept.append(made)
+    cdef int32_t[::1] view = made
+    return &view[0]
+
+
+cdef uint8_t* _bytes(list kept, Py_ssize_t length) except NULL:
+    made = array("B", bytes(length + 1))
+    kept.append(made)
+    cdef uint8_t[::1] view = made
+    return &view[0]
+
+
+cdef const int64_t[::1] _flat(columns):
+    """An int64 buffer of one or two dimensions, read row after row."""
+    view = memoryview(columns)
+    return view if view.ndim == 1 else view.cast("B").cast("q")
+
+
+cdef int _same(str what, Py_ssize_t found, Py_ssize_t wanted) except -1:
+    if found != wanted:
+        raise ValueError(f"cheapest: {what} has {found} items, not {wanted}")
+    return 0
+
+
+cdef class _Search:
+    """The columns of one call, and the scratch space that its candidates use one after another."""
+
+    cdef list kept                    # keeps what the pointers point to alive
+    cdef Py_ssize_t n, pods
+    cdef int resources, terms, tables # `terms` counts the last, implicit one: the number of pods
+    cdef int64_t budget
+    cdef bint priced                  # some term is a MASK
+    cdef const int32_t[::1] start, unknown, unknown_of, table
+    cdef const int64_t[::1] missing, amounts
+    cdef const mask_t[::1] masks, free_mask
+    cdef const uint8_t[::1] forced
+    cdef Term* term
+    cdef Table* known
+    # what the call answers
+    cdef uint8_t[::1] chosen
+    cdef int64_t[::1] cost, examined
+    cdef int8_t[::1] status
+    # the candidate at hand: `m` pods to decide, by rank; `rows` resources that are short; depth d = d pods decided
+    cdef int first, last, m, rows, at
+    cdef const uint8_t* ok
+    cdef const uint8_t* above
+    cdef bint monotone, masked, found, own
+    cdef int32_t* row                 # [rows] resource; -1 = GPUs at unknown positions
+    cdef int32_t* pod                 # [m]
+    cdef mask_t* gain                 # [m] GPUs that the pod adds to those free
+    cdef amount_t* frees              # [m, rows] at most what is short
+    cdef int32_t* blocked             # [m] how many of the pods that dominate it are spared
+    cdef uint8_t* dominates           # [m, m]
+    cdef int32_t* order               # [term, row, m] SUM, GANG with a column: pods by cost per amount
+    cdef int32_t* ordered             # [term, row] length of the above (pods that free nothing are left out)
+    cdef amount_t* need               # [depth, rows]
+    cdef int64_t* value               # [depth, term]
+    cdef mask_t* mask                 # [depth] GPUs free after the eviction
+    cdef uint8_t* taken               # [m] decision
+    cdef uint8_t* usable              # [m]
+    cdef int64_t* alone               # [pod of the candidate, term]
+    cdef uint8_t* inside              # [pod of the candidate] is in the set at hand
+    cdef uint8_t* best                # [pod of the candidate]
+    cdef int64_t* best_value          # [term]
+    cdef int64_t* here                # [term]
+
+    # --- what one more victim costs -------------------------------------------------------------------------------
+
+    cdef inline int64_t column_of(self, Term* t, int p) noexcept nogil:
+        return 1 if t.column == NULL else t.column[p]
+
+    cdef int64_t single(self, Term* t, int p) noexcept nogil:
+        """The term's value when `p` is the only victim; 0 for MASK. The rank's key."""
+        cdef int64_t total = 0
+        cdef int e, g
+        if t.kind == SUM or t.kind == MAX:
+            return self.column_of(t, p)
+        if t.kind == MASK:
+            return 0
+        for e in range(t.start[p], t.start[p + 1]):
+            g = t.member[e]
+            if t.allowance[g] < 1:
+                total = max(total, t.price[g]) if t.kind == GROUP else total + t.price[g]
+            elif t.kind == GANG and t.column != NULL:
+                total += t.column[p]
+        if t.kind == GANG and t.column != NULL and t.start[p] == t.start[p + 1]:
+            total = t.column[p]
+        return total
+
+    cdef int64_t with_pod(self, Term* t, int p, int64_t value) noexcept nogil:
+        """The term's value when `p` joins the set at hand, whose value is `value`; a lower bound of it where the
+        term is a GROUP that is not simple, exact otherwise. Not for MASK."""
+        cdef int e, g
+        if t.kind == SUM:
+            return value + self.column_of(t, p)
+        if t.kind == MAX:
+            return max(value, t.column[p])
+        if t.kind == GROUP:
+            if t.simple and t.start[p] < t.start[p + 1]:
+                g = t.member[t.start[p]]
+                if t.count[g] + 1 > max(t.allowance[g], 0):
+                    return value + t.price[g]
+            return value
+        if t.column != NULL:
+            if t.start[p] == t.start[p + 1]:
+                return value + t.column[p]
+            g = t.member[t.start[p]]
+            if self.broken(t, g):
+                return value
+            if t.count[g] + 1 > t.allowance[g]:
+                return value + t.price[g] - t.taken[g]
+            return value + t.column[p]
+        for e in range(t.start[p], t.start[p + 1]):
+            g = t.member[e]
+            if not self.broken(t, g) and t.count[g] + 1 > t.allowance[g]:
+                value += t.price[g]
+        return value
+
+    cdef inline bint broken(self, Term* t, int g) noexcept nogil:
+        return t.count[g] > 0 and t.count[g] > t.allowance[g]
+
+    cdef int64_t walked(self, Term* t) noexcept nogil:
+        """A GROUP's value of the set at hand by kube-scheduler's walk: a pod violates when one of its groups is then
+        below zero; it pays the highest price among those."""
+        cdef int64_t total = 0, price
+        cdef int p, e, g
+        for p in range(self.first, self.last):
+            if self.inside[p - self.first]:
+                price = 0
+                for e in range(t.start[p], t.start[p + 1]):
+                    g = t.member[e]
+                    t.count[g] += 1
+                    if t.count[g] > t.allowance[g]:
+                        price = max(price, t.price[g])
+                total += price
+        for p in range(self.first, self.last):
+            for e in range(t.start[p], t.start[p + 1]):
+                t.count[t.member[e]] = 0
+        return total
+
+    # --- taking and giving back -----------------------------------------------------------------------------------
+
+    cdef void enter(self, int p, const int64_t* before, int64_t* after) noexcept nogil:
+        cdef int i, e
+        cdef Term* t
+        self.inside[p - self.first] = 1
+        for i in range(self.terms):
+            t = &self.term[i]
+            if t.kind == MASK:
+                after[i] = 0
+            elif t.kind == GROUP and not t.simple:
+                after[i] = self.walked(t)
+            else:
+                after[i] = self.with_pod(t, p, before[i])
+                if t.kind == GROUP or t.kind == GANG:
+                    for e in range(t.start[p], t.start[p + 1]):
+                        t.count[t.member[e]] += 1
+                        if t.column != NULL:
+                            t.taken[t.member[e]] += t.column[p]
+
+    cdef void leave(self, int p) noexcept nogil:
+        cdef int i, e
+        cdef Term* t
+        self.inside[p - self.first] = 0
+        for i in range(self.terms):
+            t = &self.term[i]
+            if t.kind == GANG or (t.kind == GROUP and t.simple):
+                for e in range(t.start[p], t.start[p + 1]):
+                    t.count[t.member[e]] -= 1
+                    if t.column != NULL:
+                        t.taken[t.member[e]] -= t.column[p]
+
+    cdef void take(self, int d) noexcept nogil:
+        cdef int a
+        self.taken[d] = 1
+        self.enter(self.pod[d], &self.value[d * self.terms], &self.value[(d + 1) * self.terms])
+        for a in range(self.rows):
+            self.need[(d + 1) * self.rows + a] = max(
+                self.need[d * self.rows + a] - self.frees[d * self.rows + a], 0)
+        self.mask[d + 1] = self.mask[d] | self.gain[d]
+
+    cdef void spare(self, int d) noexcept nogil:
+        cdef int a
+        self.taken[d] = 0
+        for a in range(self.terms):
+            self.value[(d + 1) * self.terms + a] = self.value[d * self.terms + a]
+        for a in range(self.rows):
+            self.need[(d + 1) * self.rows + a] = self.need[d * self.rows + a]
+        self.mask[d + 1] = self.mask[d]
+        self.block(d, 1)
+
+    cdef void block(self, int d, int by) noexcept nogil:
+        cdef int j
+        cdef const uint8_t* under = &self.dominates[<Py_ssize_t>d * self.m]
+        for j in range(d + 1, self.m):
+            self.blocked[j] += by * under[j]
+
+    # --- bounds ---------------------------------------------------------------------------------------------------
+
+    cdef bint suffices(self, int d) noexcept nogil:
+        cdef int a
+        for a in range(self.rows):
+            if self.need[d * self.rows + a] > 0:
+                return False
+        return self.ok == NULL or self.ok[self.mask[d]] != 0
+
+    cdef bint covered(self, int d, uint8_t level) noexcept nogil:
+        """Could the undecided pods with usable >= `level` free what is short? "No" is certain."""
+        cdef int a, j
+        cdef amount_t left
+        cdef mask_t reach = self.mask[d]
+        for a in range(self.rows):
+            left = self.need[d * self.rows + a]
+            j = d
+            while left > 0 and j < self.m:
+                if self.usable[j] >= level:
+                    left -= self.frees[j * self.rows + a]
+                j += 1
+            if left > 0:
+                return False
+        if self.ok == NULL:
+            return True
+        if not self.monotone:
+            return self.above[reach] != 0
+        for j in range(d, self.m):
+            if self.usable[j] >= level:
+                reach |= self.gain[j]
+        return self.ok[reach] != 0
+
+    cdef int64_t least_sum(self, int i, int d) noexcept nogil:
+        """What covering costs at least in term `i` (a SUM or a GANG with a column) if pods could be cut in parts: per
+        resource by cost per amount, the dearest resource counts. Members of a broken gang cost nothing more."""
+        cdef Term* t = &self.term[i]
+        cdef int64_t total, most = 0
+        cdef amount_t left
+        cdef int a, k, j, p
+        cdef const int32_t* order
+        for a in range(self.rows):
+            left = self.need[d * self.rows + a]
+            if t.kind == GANG:
+                for j in range(d, self.m):
+                    p = self.pod[j]
+                    if self.usable[j] and t.start[p] < t.start[p + 1] and self.broken(t, t.member[t.start[p]]):
+                        left -= min(left, self.frees[j * self.rows + a])
+            total = 0
+            order = &self.order[(i * self.rows + a) * self.m]
+            k = 0
+            while left > 0 and k < self.ordered[i * self.rows + a]:
+                j = order[k]
+                k += 1
+                if j < d or not self.usable[j]:
+                    continue
+                p = self.pod[j]
+                if t.kind == GANG and t.start[p] < t.start[p + 1] and self.broken(t, t.member[t.start[p]]):
+                    continue
+                if self.frees[j * self.rows + a] >= left:
+                    total += cost_of_part(self.column_of(t, p), left, self.frees[j * self.rows + a])
+                    left = 0
+                else:
+                    total += self.column_of(t, p)
+                    left -= self.frees[j * self.rows + a]
+            most = max(most, total)
+        return most
+
+    cdef int64_t least_violations(self, int i, int d, int64_t value) noexcept nogil:
+        """A simple GROUP only grows faster as the set grows; so covering costs at least the least positive price now,
+        as often as pods with a price are needed beside all pods without."""
+        cdef Term* t = &self.term[i]
+        cdef int64_t price, least = INT64_MAX, most = 0
+        cdef amount_t left
+        cdef int a, k, j, needed, last = self.terms - 1
+        for j in range(d, self.m):
+            if self.usable[j]:
+                price = self.with_pod(t, self.pod[j], value) - value
+                if 0 < price < least:
+                    least = price
+        if least == INT64_MAX:
+            return 0
+        for a in range(self.rows):
+            left = self.need[d * self.rows + a]
+            for j in range(d, self.m):
+                if self.usable[j] and self.with_pod(t, self.pod[j], value) == value:
+                    left -= min(left, self.frees[j * self.rows + a])
+            needed = 0
+            k = 0
+            while left > 0 and k < self.ordered[last * self.rows + a]:
+                j = self.order[(last * self.rows + a) * self.m + k]  # by the number of pods: the largest first
+                k += 1
+                if j >= d and self.usable[j] and self.with_pod(t, self.pod[j], value) > value:
+                    left -= self.frees[j * self.rows + a]
+                    needed += 1
+            most = max(most, needed * least)
+        return most
+
+    cdef int bound(self, int i, int d) noexcept nogil:
+        """Sets below, in term `i`, against the best: 1 all above it; 0 none below it; -1 perhaps below it. Takes the
+        pods that would go above it out of `usable`: right as long as no set below beats the best in a term before."""
+        cdef Term* t = &self.term[i]
+        cdef int64_t best = self.best_value[i], value = self.value[d * self.terms + i], lower, other
+        cdef bint fewer = False
+        cdef int j
+        if t.kind == MASK:
+            if self.at < 0:
+                return 0
+            lower = t.floors[self.at][self.mask[d]]
+        else:
+            lower = value
+        if lower > best:
+            return 1
+        for j in range(d, self.m):
+            if self.usable[j]:
+                if t.kind == MASK:
+                    other = t.floors[self.at][self.mask[d] | self.gain[j]]
+                else:
+                    other = self.with_pod(t, self.pod[j], value)
+                if other > best:
+                    self.usable[j] = 0
+                    fewer = True
+                else:
+                    self.usable[j] = 2 if other < best else 1
+        if fewer and not self.covered(d, 1):
+            return 1
+        if lower == best:
+            return 0
+        if t.kind == MASK:
+            return -1
+        if t.kind == SUM or (t.kind == GANG and t.column != NULL):
+            lower = value + self.least_sum(i, d)
+        elif t.kind == GROUP and t.simple:
+            lower = value + self.least_violations(i, d, value)
+        if lower > best:
+            return 1
+        # each set below holds a pod that alone lifts the term to the best one's value
+        if lower == best or not self.covered(d, 2):
+            return 0
+        return -1
+
+    cdef bint hopeless(self, int d) noexcept nogil:
+        """No set at or below this node is better than the best (or, when nothing is found yet, suffices)."""
+        cdef int i, j, said
+        for j in range(d, self.m):
+            self.usable[j] = self.blocked[j] == 0
+        if not self.covered(d, 1):
+            return True
+        if not self.found:
+            return False
+        for i in range(self.terms):
+            said = self.bound(i, d)
+            if said:
+                return said > 0
+        return self.own  # an equal that the walk met first wins; one that greed found does not
+
+    # --- one candidate --------------------------------------------------------------------------------------------
+
+    cdef void consider(self, int d, bint own) noexcept nogil:
+        """Keep the set at hand, which suffices, if it is better than the best."""
+        cdef int i
+        cdef bint better = not self.found
+        for i in range(self.terms):
+            self.here[i] = self.value[d * self.terms + i]
+            if self.term[i].kind == MASK and self.at >= 0:
+                self.here[i] = self.term[i].tables[self.at][self.mask[d]]
+        if not better:
+            better = own and not self.own
+            for i in range(self.terms):
+                if self.here[i] != self.best_value[i]:
+                    better = self.here[i] < self.best_value[i]
+                    break
+        if better:
+            self.found = True
+            self.own = own
+            for i in range(self.terms):
+                self.best_value[i] = self.here[i]
+            for i in range(self.last - self.first):
+                self.best[i] = self.inside[i]
+
+    cdef bint before(self, int p, int q) noexcept nogil:
+        """Rank: is `p` before `q`?"""
+        cdef int i
+        cdef const int64_t* x = &self.alone[<Py_ssize_t>(p - self.first) * self.terms]
+        cdef const int64_t* y = &self.alone[<Py_ssize_t>(q - self.first) * self.terms]
+        for i in range(self.terms):
+            if x[i] != y[i]:
+                return x[i] < y[i]
+        return p > q
+
+    cdef bint dominated(self, int j, int k) noexcept nogil:
+        """Pod j may stand in for pod k, which is after it, in every set: it frees as much, and the cost does not rise.
+        Terms after a SUM in which j is cheaper do not matter."""
+        cdef int a, i, e, f, p = self.pod[j], q = self.pod[k], few, many
+        cdef Term* t
+        cdef bint among
+        if self.gain[j] != self.gain[k]:
+            return False
+        for a in range(self.rows):
+            if self.frees[j * self.rows + a] < self.frees[k * self.rows + a]:
+                return False
+        for i in range(self.terms):
+            t = &self.term[i]
+            if t.kind == SUM:
+                if self.column_of(t, p) != self.column_of(t, q):
+                    return self.column_of(t, p) < self.column_of(t, q)
+            elif t.kind == MAX:
+                if t.column[p] > t.column[q]:
+                    return False
+            elif t.kind != MASK:
+                few = t.start[p + 1] - t.start[p]
+                many = t.start[q + 1] - t.start[q]
+                for e in range(t.start[p], t.start[p + 1]):
+                    among = False
+                    for f in range(t.start[q], t.start[q + 1]):
+                        among |= t.member[e] == t.member[f]
+                    if not among:
+                        return False
+                if t.kind == GROUP:
+                    # in a walk with pods of several groups, one pod's place decides who else violates
+                    if not t.simple and few and (few > 1 or many > 1 or p > q):
+                        return False
+                elif t.column != NULL:
+                    if few == many == 0:
+                        if t.column[p] != t.column[q]:
+                            return t.column[p] < t.column[q]
+                    elif t.column[p] > (t.column[q] if few == many else 0):
+                        return False  # beside a broken gang, its members come free and others do not
+        return True
+
+    cdef void prepare(self, Py_ssize_t i) noexcept nogil:
+        """Fill the candidate's columns; depth 0 holds the pods that must go."""
+        cdef int first = self.start[i], last = self.start[i + 1], p, r, a, b, j, k, t, at = self.table[i]
+        cdef amount_t left, free
+        cdef bint useful
+        cdef Term* term
+        self.first = first
+        self.last = last
+        self.at = at
+        self.ok = self.above = NULL
+        self.monotone = True
+        if at >= 0:
+            self.ok = self.known[at].ok
+            self.above = self.known[at].above
+            self.monotone = self.known[at].monotone
+        self.masked = self.priced and at >= 0
+        self.found = self.own = False
+        self.mask[0] = 0 if at < 0 else self.free_mask[i]
+        for t in range(self.terms):
+            term = &self.term[t]
+            self.value[t] = INT64_MIN if term.kind == MAX else 0
+            term.simple = True
+            for p in range(first, last):
+                if term.kind == GROUP and term.start[p + 1] - term.start[p] > 1:
+                    term.simple = False
+                self.alone[<Py_ssize_t>(p - first) * self.terms + t] = self.single(term, p)
+        for p in range(first, last):
+            self.inside[p - first] = 0
+        for p in range(first, last):
+            if self.forced[p]:
+                self.enter(p, self.value, self.value)
+                if at >= 0:
+                    self.mask[0] |= self.masks[p]
+        self.rows = 0
+        for r in range(-1, self.resources):
+            if r >= 0:
+                left = self.missing[r * self.n + i]
+            else:
+                left = self.unknown[i] if at >= 0 else 0
+            for p in range(first, last):
+                if self.forced[p] and left > 0:
+                    left -= min(left, self.frees_of(r, p))
+            if left > 0:
+                self.row[self.rows] = r
+                self.need[self.rows] = left
+                self.rows += 1
+        self.m = 0
+        for p in range(first, last):
+            if self.forced[p]:
+                continue
+            useful = at >= 0 and (self.masks[p] & ~self.mask[0]) != 0
+            for a in range(self.rows):
+                useful |= self.frees_of(self.row[a], p) > 0
+            if useful:
+                j = self.m
+                while j > 0 and self.before(p, self.pod[j - 1]):
+                    self.pod[j] = self.pod[j - 1]
+                    j -= 1
+                self.pod[j] = p
+                self.m += 1
+        for j in range(self.m):
+            p = self.pod[j]
+            self.blocked[j] = 0
+            self.gain[j] = 0 if at < 0 else self.masks[p] & ~self.mask[0]
+            for a in range(self.rows):
+                self.frees[j * self.rows + a] = min(self.frees_of(self.row[a], p), self.need[a])
+        for j in range(self.m):
+            for k in range(j + 1, self.m):
+                self.dominates[<Py_ssize_t>j * self.m + k] = self.dominated(j, k)
+        for t in range(self.terms):
+            if self.term[t].kind == SUM or (self.term[t].kind == GANG and self.term[t].column != NULL):
+                for a in range(self.rows):
+                    self.sort(t, a)
+
+    cdef inline amount_t frees_of(self, int r, int p) noexcept nogil:
+        return self.unknown_of[p] if r < 0 else self.amounts[r * self.pods + p]
+
+    cdef void sort(self, int t, int a) noexcept nogil:
+        """Pods by cost per amount of resource row `a`, cheapest first."""
+        cdef int32_t* order = &self.order[(t * self.rows + a) * self.m]
+        cdef int length = 0, j, k
+        cdef int64_t cost
+        cdef amount_t frees
+        for j in range(self.m):
+            frees = self.frees[j * self.rows + a]
+            if frees > 0:
+                cost = self.column_of(&self.term[t], self.pod[j])
+                k = length
+                while k > 0 and ratio_less(cost, frees, self.column_of(&self.term[t], self.pod[order[k - 1]]),
+                                           self.frees[order[k - 1] * self.rows + a]):
+                    order[k] = order[k - 1]
+                    k -= 1
+                order[k] = j
+                length += 1
+        self.ordered[t * self.rows + a] = length
+
+    cdef void greed(self) noexcept nogil:
+        """A first set to beat: all pods, less, from the dearest on, each that the rest can do without."""
+        cdef int j, k, a
+        cdef amount_t left
+        cdef bint enough
+        cdef mask_t mask
+        for j in range(self.m):
+            self.usable[j] = 1
+        j = self.m  # the pod that is tried; m = none yet
+        while j >= 0:
+            if j < self.m:
+                self.usable[j] = 0
+            enough = True
+            for a in range(self.rows):
+                left = self.need[a]
+                for k in range(self.m):
+                    if self.usable[k] and left > 0:
+                        left -= self.frees[k * self.rows + a]
+                enough &= left <= 0
+            if self.ok != NULL:
+                mask = self.mask[0]
+                for k in range(self.m):
+                    if self.usable[k]:
+                        mask |= self.gain[k]
+                enough &= self.ok[mask] != 0
+            if not enough:
+                if j == self.m:
+                    return
+                self.usable[j] = 1
+            j -= 1
+        for j in range(self.m):
+            if self.usable[j]:
+                self.take(j)
+            else:
+                self.spare(j)
+        self.consider(self.m, False)
+        for j in range(self.m - 1, -1, -1):
+            if self.taken[j]:
+                self.leave(self.pod[j])
+            else:
+                self.block(j, -1)
+
+    cdef bint walk(self, int64_t* examined) noexcept nogil:
+        """Depth first, taken before spared. False when the budget ends before the walk."""
+        cdef int d = 0
+        cdef bint down
+        while True:
+            if examined[0] >= self.budget:
+                return False
+            examined[0] += 1
+            down = True
+            if self.suffices(d):
+                self.consider(d, True)
+                down = self.masked
+            if down and not self.hopeless(d):
+                while d < self.m and self.blocked[d]:
+                    self.spare(d)
+                    d += 1
+                if d < self.m:
+                    self.take(d)
+                    d += 1
+                    continue
+            while d > 0 and not self.taken[d - 1]:
+                d -= 1
+                self.block(d, -1)
+            if d == 0:
+                return True
+            self.leave(self.pod[d - 1])
+            self.spare(d - 1)
+
+    cdef void solve(self, Py_ssize_t i) noexcept nogil:
+        cdef int64_t examined = 0
+        cdef bint finished
+        cdef int j, t
+        cdef Py_ssize_t width
+        self.prepare(i)
+        self.greed()
+        finished = self.walk(&examined)
+        self.examined[i] = examined
+        if self.found:
+            self.status[i] = PROVED if finished else FOUND
+            for j in range(self.last - self.first):
+                self.chosen[self.first + j] = self.best[j]
+            for t in range(self.terms - 1):
+                self.cost[t * self.n + i] = self.best_value[t]
+        else:
+            self.status[i] = NONE if finished else UNDECIDED
+        for t in range(self.terms):  # the group counts serve the next candidate
+            if self.term[t].kind == GROUP or self.term[t].kind == GANG:
+                for width in range(self.term[t].start[self.first], self.term[t].start[self.last]):
+                    self.term[t].count[self.term[t].member[width]] = 0
+                    self.term[t].taken[self.term[t].member[width]] = 0
+
+    # --- reading what the caller passed ---------------------------------------------------------------------------
+
+    def read_tables(self, list ok):
+        """`ok`: bytes of length 1 << GPUs (at most 16) each. Fills, per table, what the bounds ask."""
+        cdef Py_ssize_t size, mask, bit
+        cdef const uint8_t[::1] given
+        cdef uint8_t* above
+        cdef Table* table
+        cdef bint monotone
+        self.tables = len(ok)
+        self.known = <Table*>_int64s(self.kept, (self.tables * sizeof(Table)) // 8 + 1)
+        for index, column in enumerate(ok):
+            given = column
+            size = given.shape[0]
+            if size < 1 or size > 1 << 16 or size & (size - 1):
+                raise ValueError(f"cheapest: ok[{index}] has {size} items, not 1 << GPUs with at most 16 GPUs")
+            self.kept.append(memoryview(column))
+            table = &self.known[<int>index]
+            table.ok = &given[0]
+            above = _bytes(self.kept, size)
+            monotone = True
+            for mask in range(size):
+                if given[mask] > 1:
+                    raise ValueError(f"cheapest: ok[{index}][{mask}] is neither 0 nor 1")
+                above[mask] = given[mask]
+            bit = 1
+            with nogil:
+                while bit < size:
+                    for mask in range(size):
+                        if not mask & bit:
+                            monotone &= given[mask] <= given[mask | bit]
+                            above[mask] |= above[mask | bit]
+                    bit <<= 1
+            table.above = above
+            table.monotone = monotone
+
+    def read_term(self, int i, tuple term, list ok):
+        """Check one cost term and point term `i` at its columns."""
+        cdef Term* t = &self.term[i]
+        kind = term[0] if term else None
+        sizes = {"sum": (2,), "max": (2,), "group": (5,), "gang": (5, 6), "mask": (2,)}
+        if kind not in sizes or len(term) not in sizes[kind]:
+            raise ValueError(f"cheapest: terms[{i}] is no cost term of a known form: {kind!r}, {len(term)} items")
+        if kind == "sum" or kind == "max":
+            t.kind = SUM if kind == "sum" else MAX
+            t.column = self.read_column(f"terms[{i}]'s column", term[1], kind == "sum")
+        elif kind == "mask":
+            t.kind = MASK
+            self.priced = True
+            self.read_prices(i, term[1], ok)
+        else:
+            t.kind = GROUP if kind == "group" else GANG
+            self.read_groups(i, term)
+
+    cdef const int64_t* read_column(self, str what, column, bint positive) except NULL:
+        cdef const int64_t[::1] given = column
+        cdef Py_ssize_t i, p
+        cdef int64_t total
+        _same(what, given.shape[0], self.pods)
+        self.kept.append(memoryview(column))
+        if positive:
+            for i in range(self.n):
+                total = 0
+                for p in range(self.start[i], self.start[i + 1]):
+                    if given[p] < 0:
+                        raise ValueError(f"cheapest: {what} is negative at pod {p}")
+                    if given[p] > INT64_MAX - total:
+                        raise OverflowError(f"cheapest: {what} adds up to more than 64 bits on candidate {i}")
+                    total += given[p]
+        return &given[0] if self.pods else _int64s(self.kept, 0)
+
+    cdef int read_groups(self, int i, tuple term) except -1:
+        cdef Term* t = &self.term[i]
+        cdef const int32_t[::1] start = term[1], member = term[2]
+        cdef const int64_t[::1] allowance = term[3], price = term[4]
+        cdef Py_ssize_t c, p, e, f, groups = allowance.shape[0]
+        cdef int64_t total
+        what = f"terms[{i}]"
+        _same(f"{what}'s member_start", start.shape[0], self.pods + 1)
+        _same(f"{what}'s price", price.shape[0], groups)
+        if start[0] != 0 or start[self.pods] != member.shape[0]:
+            raise ValueError(f"cheapest: {what}'s member_start does not span its members")
+        for p in range(self.pods):
+            if start[p + 1] < start[p]:
+                raise ValueError(f"cheapest: {what}'s member_start falls at pod {p}")
+        for p in range(groups):
+            if price[p] < 0:
+                raise ValueError(f"cheapest: {what} has a negative price at group {p}")
+        for p in range(self.pods):
+            for e in range(start[p], start[p + 1]):
+                if member[e] < 0 or member[e] >= groups:
+                    raise ValueError(f"cheapest: {what} puts pod {p} into group {member[e]} of {groups}")
+                for f in range(start[p], e):
+                    if member[e] == member[f]:
+                        raise ValueError(f"cheapest: {what} puts pod {p} into group {member[e]} twice")
+        for c in range(self.n):
+            total = 0
+            for e in range(start[self.start[c]], start[self.start[c + 1]]):
+                if price[member[e]] > INT64_MAX - total:
+                    raise OverflowError(f"cheapest: {what}'s prices add up to more than 64 bits on candidate {c}")
+                total += price[member[e]]
+        for column in term[1:5]:
+            self.kept.append(memoryview(column))
+        t.start = &start[0]
+        t.member = &member[0] if member.shape[0] else _int32s(self.kept, 0)
+        t.allowance = &allowance[0] if groups else _int64s(self.kept, 0)
+        t.price = &price[0] if groups else _int64s(self.kept, 0)
+        t.count = _int32s(self.kept, groups)
+        t.taken = _int64s(self.kept, groups)
+        if len(term) == 6:
+            t.column = self.read_column(f"{what}'s column", term[5], True)
+            self.check_spans(i)
+        return 0
+
+    cdef int check_spans(self, int i) except -1:
+        """A gang's price must cover its members' own costs on each node: breaking it cannot make a set cheaper."""
+        cdef Term* t = &self.term[i]
+        cdef Py_ssize_t c
+        cdef int p, g
+        cdef int64_t alone
+        for c in range(self.n):
+            alone = 0
+            for p in range(self.start[c], self.start[c + 1]):
+                if t.start[p + 1] - t.start[p] > 1:
+                    raise ValueError(f"cheapest: terms[{i}] has a column, and pod {p} is in more than one gang")
+                if t.start[p + 1] == t.start[p]:
+                    alone += t.column[p]
+                    continue
+                g = t.member[t.start[p]]
+                if t.column[p] > t.price[g] - t.taken[g]:
+                    raise ValueError(f"cheapest: terms[{i}]: gang {g} costs less than its members on candidate {c}")
+                t.taken[g] += t.column[p]
+                t.count[g] = 1
+            for p in range(self.start[c], self.start[c + 1]):
+                if t.start[p + 1] > t.start[p]:
+                    g = t.member[t.start[p]]
+                    if t.count[g]:
+                        t.taken[g] = t.count[g] = 0
+                        if t.price[g] > INT64_MAX - alone:
+                            raise OverflowError(f"cheapest: terms[{i}] adds up to more than 64 bits on candidate {c}")
+                        alone += t.price[g]
+        return 0
+
+    cdef int read_prices(self, int i, list tables, list ok) except -1:
+        cdef Term* t = &self.term[i]
+        cdef const int64_t[::1] given
+        cdef int64_t* floor
+        cdef Py_ssize_t size, mask, bit
+        cdef int index
+        _same(f"terms[{i}]'s list of tables", len(tables), self.tables)
+        t.tables = <prices_t*>_int64s(self.kept, self.tables)
+        t.floors = <prices_t*>_int64s(self.kept, self.tables)
+        for index in range(self.tables):
+            given = tables[index]
+            size = len(ok[index])
+            _same(f"terms[{i}]'s table {index}", given.shape[0], size)
+            self.kept.append(memoryview(tables[index]))
+            floor = _int64s(self.kept, size)
+            with nogil:
+                for mask in range(size):
+                    floor[mask] = given[mask] if self.known[index].ok[mask] else INT64_MAX
+                bit = 1
+                while bit < size:
+                    for mask in range(size):
+                        if not mask & bit:
+                            floor[mask] = min(floor[mask], floor[mask | bit])
+                    bit <<= 1
+            t.tables[index] = &given[0]
+            t.floors[index] = floor
+        return 0
+
+    def read(self, start, missing, amounts, masks, free_mask, unknown, unknown_of, table, forced):
+        """Check the columns' lengths and values."""
+        cdef Py_ssize_t i, p, x
+        self.kept = []
+        self.start = start
+        self.missing = _flat(missing)
+        self.amounts = _flat(amounts)
+        self.masks = masks
+        self.free_mask = free_mask
+        self.unknown = unknown
+        self.unknown_of = unknown_of
+        self.table = table
+        self.forced = forced
+        if self.start.shape[0] < 1:
+            raise ValueError("cheapest: start is empty; without candidates it is [0]")
+        self.n = self.start.shape[0] - 1
+        self.pods = self.masks.shape[0]
+        if self.start[0] != 0 or self.start[self.n] != self.pods:
+            raise ValueError(f"cheapest: start does not span the {self.pods} pods")
+        for i in range(self.n):
+            if self.start[i + 1] < self.start[i]:
+                raise ValueError(f"cheapest: start falls at candidate {i}")
+        _same("free_mask", self.free_mask.shape[0], self.n)
+        _same("unknown", self.unknown.shape[0], self.n)
+        _same("table", self.table.shape[0], self.n)
+        _same("unknown_of", self.unknown_of.shape[0], self.pods)
+        _same("forced", self.forced.shape[0], self.pods)
+        self.resources = 0 if self.n == 0 else <int>(self.missing.shape[0] // self.n)
+        _same("missing", self.missing.shape[0], self.resources * self.n)
+        _same("amounts", self.amounts.shape[0], self.resources * self.pods)
+        for x in range(self.amounts.shape[0]):
+            if self.amounts[x] < 0:
+                raise ValueError(f"cheapest: amounts is negative at pod {x % self.pods}")
+        for p in range(self.pods):
+            if self.unknown_of[p] < 0:
+                raise ValueError(f"cheapest: unknown_of is negative at pod {p}")
+        for i in range(self.n):
+            if self.unknown[i] < 0:
+                raise ValueError(f"cheapest: unknown is negative at candidate {i}")
+
+    def read_masks(self, list ok):
+        """Every mask must be an index of its candidate's table."""
+        cdef Py_ssize_t i, p
+        cdef mask_t all_of
+        for i in range(self.n):
+            if self.table[i] < -1 or self.table[i] >= self.tables:
+                raise ValueError(f"cheapest: candidate {i} has table {self.table[i]} of {self.tables}")
+            if self.table[i] >= 0:
+                all_of = self.free_mask[i]
+                for p in range(self.start[i], self.start[i + 1]):
+                    all_of |= self.masks[p]
+                if all_of >= <mask_t>len(ok[self.table[i]]):
+                    raise ValueError(f"cheapest: candidate {i} has GPUs beyond those of its table")
+
+    def run(self, list terms, list ok, int64_t budget):
+        cdef Py_ssize_t i, widest = 0, cells
+        cdef int t
+        if budget < 1:
+            raise ValueError("cheapest: the budget is at least one search node")
+        self.budget = budget
+        self.read_tables(ok)
+        self.read_masks(ok)
+        self.priced = False
+        self.terms = len(terms) + 1
+        self.term = <Term*>_int64s(self.kept, self.terms * ((sizeof(Term) + 7) // 8))
+        for t in range(self.terms - 1):
+            self.read_term(t, terms[t], ok)
+        self.term[self.terms - 1].kind = SUM  # the first tie-break: fewest pods
+        for i in range(self.n):
+            widest = max(widest, self.start[i + 1] - self.start[i])
+        cells = (widest + 1) * (self.resources + 1)
+        self.row = _int32s(self.kept, self.resources + 1)
+        self.pod = _int32s(self.kept, widest)
+        self.gain = <mask_t*>_int32s(self.kept, widest)
+        self.frees = _int64s(self.kept, cells)
+        self.need = _int64s(self.kept, cells)
+        self.blocked = _int32s(self.kept, widest)
+        self.dominates = _bytes(self.kept, widest * widest)
+        self.order = _int32s(self.kept, cells * self.terms)
+        self.ordered = _int32s(self.kept, self.terms * (self.resources + 1))
+        self.value = _int64s(self.kept, (widest + 1) * self.terms)
+        self.mask = <mask_t*>_int32s(self.kept, widest + 1)
+        self.taken = _bytes(self.kept, widest)
+        self.usable = _bytes(self.kept, widest)
+        self.alone = _int64s(self.kept, widest * self.terms)
+        self.inside = _bytes(self.kept, widest)
+        self.best = _bytes(self.kept, widest)
+        self.best_value = _int64s(self.kept, self.terms)
+        self.here = _int64s(self.kept, self.terms)
+        chosen = array("B", bytes(self.pods))
+        cost = array("q", bytes(8 * len(terms) * self.n))
+        status = array("b", bytes(self.n))
+        examined = array("q", bytes(8 * self.n))
+        self.chosen = chosen
+        self.cost = cost
+        self.status = status
+        self.examined = examined
+        with nogil:
+            for i in range(self.n):
+                self.solve(i)
+        return Victims(chosen, cost, status, examined)
+
+
+def cheapest(start, missing, amounts, masks, free_mask, unknown, unknown_of, table, ok, forced, terms, budget):
+    """The cheapest sufficient set of victims on each of n candidate nodes. See `victims.pyi` for the columns."""
+    search = _Search()
+    search.read(start, missing, amounts, masks, free_mask, unknown, unknown_of, table, forced)
+    return search.run(list(terms), list(ok), budget)
+
+
+def kube_pdb_violations(order, memberships, allowance):
+    """NumPDBViolations of a list of victims, counted as kube-scheduler counts. See `victims.pyi`."""
+    left = list(allowance)
+    violating = 0
+    for pod in order:
+        violates = False
+        for group in memberships[pod]:
+            left[group] -= 1
+            violates = violates or left[group] < 0
+        violating += violates
+    return violating

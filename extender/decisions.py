@@ -100,14 +100,15 @@ def as_json(decision: Decision, cluster: Cluster, weights: Mapping[str, float], 
             reason = REASONS[code]
             entry |= {"fits": False, "reason": reason.key, "class": reason.cls.value, "text": reason.text}
         else:
-            at = fits[row]
             entry["fits"] = True
-            entry["answered"] = row in rank
-            entry["scores"] = {
-                scorer: {"raw": column[at], "weight": weights[scorer], "weighted": column[at] * weights[scorer]}
-                for scorer, column in decision.columns.items()
-            }
-            entry["score"] = decision.total[at]
+            if row in fits:  # bind judges one node and scores none
+                at = fits[row]
+                entry["answered"] = row in rank
+                entry["scores"] = {
+                    scorer: {"raw": column[at], "weight": weights[scorer], "weighted": column[at] * weights[scorer]}
+                    for scorer, column in decision.columns.items()
+                }
+                entry["score"] = decision.total[at]
             if row in decision.gpus:
                 entry["gpus"] = list(gpus_of(decision.gpus[row]))
             if row in rank and decision.points:

@@ -25,6 +25,7 @@ from extender.records import PodRecord
 
 CARRY_SECONDS = 5.0  # after the last victim is gone the scheduler needs a moment to come back with the pod
 LOWEST = -(2**63)  # what the search answers for the maximum over no victims
+FOUND = (1, 2)  # a sufficient set: proved cheapest, or the best found within the budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +138,13 @@ def _search(
     )
     found: list[Eviction] = []
     for i, name in enumerate(names):
-        if i in impossible or not result.status[i]:
+        if i in impossible or result.status[i] not in FOUND:
             continue
         chosen = [k for k in range(gathered.start[i], gathered.start[i + 1]) if result.chosen[k]]
         if not chosen:
             continue
         pods = tuple(cluster.pods[cluster.uid_of_row[gathered.pods[k]]] for k in chosen)
-        cost = tuple(result.cost[t, i] for t in range(len(terms)))
+        cost = tuple(result.cost[t * len(rows) + i] for t in range(len(terms)))
         found.append(Eviction(name, rows[i], pods, cost, result.status[i] == 1))
     found.sort(key=lambda eviction: (eviction.cost, eviction.node))
     return found, {"nodes": len(rows), "sets": int(sum(result.examined))}, ""
@@ -313,7 +314,8 @@ def _evict(
 
 def _violations(decider: Decider, pods: Sequence[PodRecord]) -> int:
     groups = _budgets(decider.cluster, pods)
-    return victims.kube_pdb_violations(array("i", range(len(pods))), groups.starts, groups.members, groups.allowance)
+    memberships = [list(groups.members[groups.starts[i] : groups.starts[i + 1]]) for i in range(len(pods))]
+    return victims.kube_pdb_violations(range(len(pods)), memberships, list(groups.allowance))
 
 
 def _victim(cluster: Cluster, pod: PodRecord) -> dict[str, Any]:

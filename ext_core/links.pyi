@@ -1,0 +1,92 @@
+"""A node's GPU graph, interned once as a shape, and what can be asked about its sets of GPUs.
+
+A set of GPUs is an int mask: bit i is GPU i. Rings are ring_links x 1000, rounded half up. Shape 0 is the
+unknown one: it answers None (linked: True for a single GPU). Errors: KeyError for an id that was never
+given, ValueError for a mask with GPUs that the shape does not have.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from typing_extensions import disjoint_base
+
+PLUGINS: dict[str, int]
+
+class Chosen(NamedTuple):
+    gpus: int
+    ring: int
+    ring_best: int
+    left: int
+    left_before: int
+    expected_ring: int
+
+@disjoint_base
+class LinkShapes:
+    def __new__(cls) -> LinkShapes: ...
+    def __len__(self) -> int:
+        """Shapes, the unknown one included."""
+    def intern(
+        self,
+        gpus: int,
+        links: Sequence[Sequence[int]] | None,
+        *,
+        gpu_total: bool,
+        pcie: Sequence[Sequence[int]] | None,
+        numa: Sequence[int] | None,
+        plugin: str,
+        gbps: float,
+    ) -> int:
+        """The id of this graph of 1..16 GPUs; equal arguments, equal id; links None: 0.
+
+        ``links``: N x N links of each pair (0..1000), symmetric; with ``gpu_total`` each GPU's total into the
+        switches. ``pcie``: N x N levels SYS 0, NODE 1, PHB 2, PXB 3, PIX 4, same board or same GPU 5.
+        ``numa``: each GPU's NUMA node, -1 = unknown. ``plugin``: "nvidia", "amd" or "arbitrary".
+        ``gbps``: GB/s per link and direction. ValueError for anything else.
+        """
+    def gpus(self, shape: int) -> int | None: ...
+    def gbps(self, shape: int) -> float | None: ...
+    def ring(self, shape: int, gpus: int) -> int | None: ...
+    def proved(self, shape: int, gpus: int) -> bool | None:
+        """False: ``ring`` is a lower bound only (sets of more than 8 GPUs with very many cycles)."""
+    def linked(self, shape: int, gpus: int) -> bool | None: ...
+    def top(self, shape: int, gpus: int, k: int) -> int | None:
+        """The highest ring of the sets of k in ``gpus``; 0 where there is none."""
+    def left(self, shape: int, gpus: int) -> int | None:
+        """The sum of ``top`` over the sizes 2..N."""
+    def islands(self, shape: int) -> list[int] | None:
+        """All maximal sets of 2 or more in which every pair is linked, in the order of their ids."""
+    def components(self, shape: int) -> list[int] | None:
+        """The sets connected by links, lone GPUs included."""
+    def objective(self, shape: int, free: int, gpus: int) -> tuple[int, int, int, int, int] | None:
+        """What a choice of ``gpus`` is judged by, in this order; more is better; then the smallest ids.
+
+        Ring; ``left`` of what stays; the sum of the rings of all sets in what stays (how many ways are left: of
+        two free pairs and a lone GPU, a single should take the lone one, though the best pair stays either way);
+        locality of the set and of what stays (sum of PCIe levels; pairs on one NUMA node where PCIe is unknown).
+        """
+    def choice(self, shape: int, free: int, k: int) -> Chosen | None:
+        """The best k of ``free``; None too when there are fewer.
+
+        ``expected_ring`` is the mean over what the device plugin hands out (0 where it crashes), -1 when that
+        cannot be predicted.
+        """
+    def equals(self, shape: int, free: int, k: int) -> list[int] | None:
+        """All sets as good as the chosen one but for their ids, itself included."""
+    def runner_up(self, shape: int, free: int, k: int) -> Chosen | None:
+        """The best set that is worse than the chosen one."""
+    def certain(self, shape: int, free: int, k: int, unknown: int = 0, containers: int = 1) -> int:
+        """Is whatever k GPUs the node hands out linked? 2 certain, 1 possible, 0 impossible, -1 unknown links.
+
+        ``unknown``: GPUs of ``free`` that are held, nobody knows which. With those, or with several containers,
+        only "every set of k is linked" is certain; otherwise the device plugin's rule decides where it is known.
+        A single GPU is always linked. Where the plugin may crash (an empty place in its answer) it is not certain.
+        """
+    def handed_out(self, shape: int, free: int, k: int) -> list[tuple[int, float]] | None:
+        """The sets that the device plugin may answer, with probabilities; None when not predictable.
+
+        A model: NVIDIA's rule takes the split of all free GPUs with the most points; all best splits are taken
+        as equally likely, and so are the best sets of a split. A set with an empty place crashes the plugin: the
+        probabilities add up to less than 1 by that much. AMD's rule takes the lightest set, ties at random.
+        NVIDIA: up to 8 free GPUs, with known PCIe levels; AMD: with known NUMA nodes.
+        Source of the rules: NVIDIA/go-gpuallocator (best-effort policy), ROCm/k8s-device-plugin.
+        """

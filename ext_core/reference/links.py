@@ -1,0 +1,311 @@
+"""The slow twin of ext_core.links: the same answers from definitions, with exact fractions."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from functools import lru_cache
+from itertools import combinations, pairwise, permutations
+from typing import Any
+
+Chosen = namedtuple("Chosen", "gpus ring ring_best left left_before expected_ring")
+Gpus = tuple[int, ...]
+
+
+def _ids(mask: int) -> Gpus:
+    return tuple(i for i in range(16) if mask >> i & 1)
+
+
+def _mask(ids: Sequence[int]) -> int:
+    return sum(1 << i for i in ids)
+
+
+def _half_up(value: Fraction) -> int:
+    return (2 * value.numerator + value.denominator) // (2 * value.denominator)
+
+
+def most(rows: list[list[int]], limits: list[int]) -> Fraction:
+    """max sum y, rows @ y <= limits, y >= 0, limits >= 0: the tableau simplex with Bland's rule."""
+    height, width = len(rows), len(rows[0])
+    table = [
+        [Fraction(v) for v in row] + [Fraction(int(i == j)) for j in range(height)] + [Fraction(limit)]
+        for i, (row, limit) in enumerate(zip(rows, limits, strict=True))
+    ]
+    goal = [Fraction(-1)] * width + [Fraction(0)] * (height + 1)
+    basic = list(range(width, width + height))
+    while (enter := next((j for j, cost in enumerate(goal[:-1]) if cost < 0), None)) is not None:
+        _, _, leave = min((t[-1] / t[enter], basic[i], i) for i, t in enumerate(table) if t[enter] > 0)
+        pivot = [v / table[leave][enter] for v in table[leave]]
+        for i in range(height):
+            if i != leave and table[i][enter]:
+                factor = table[i][enter]
+                table[i] = [a - factor * b for a, b in zip(table[i], pivot, strict=True)]
+        factor = goal[enter]
+        goal = [a - factor * b for a, b in zip(goal, pivot, strict=True)]
+        table[leave], basic[leave] = pivot, enter
+    return goal[-1]
+
+
+def ring_links(links: Sequence[Sequence[int]], gpus: Gpus, gpu_total: bool) -> Fraction:
+    """The most undirected Hamiltonian cycles of ``gpus``, at most 2 x links[i][j] on each pair; 0 = no ring."""
+    if len(gpus) < 2:
+        return Fraction(0)
+    if gpu_total:
+        seen = all(links[a][b] for a, b in combinations(gpus, 2))
+        return Fraction(min(max(links[a]) for a in gpus) if seen else 0)
+    if len(gpus) == 2:
+        return Fraction(links[gpus[0]][gpus[1]])
+    edges = [(a, b) for a, b in combinations(gpus, 2) if links[a][b]]
+    cycles = []
+    for rest in permutations(gpus[1:]):
+        walk = [gpus[0], *rest, gpus[0]]
+        used = [(min(a, b), max(a, b)) for a, b in pairwise(walk)]
+        if rest[0] < rest[-1] and all(links[a][b] for a, b in used):
+            cycles.append(used)
+    if not cycles:
+        return Fraction(0)
+    return most([[int(e in cycle) for cycle in cycles] for e in edges], [2 * links[a][b] for a, b in edges])
+
+
+class Graph:
+    """One shape."""
+
+    def __init__(
+        self,
+        gpus: int,
+        links: Sequence[Sequence[int]],
+        gpu_total: bool,
+        pcie: Sequence[Sequence[int]] | None,
+        numa: Sequence[int] | None,
+        plugin: str,
+    ) -> None:
+        self.gpus, self.links, self.gpu_total = gpus, links, gpu_total
+        self.pcie, self.numa, self.plugin = pcie, numa, plugin
+        self.ring = lru_cache(None)(self._ring)
+
+    def _ring(self, ids: Gpus) -> int:
+        return _half_up(1000 * ring_links(self.links, ids, self.gpu_total))
+
+    def linked(self, ids: Gpus) -> bool:
+        return len(ids) == 1 or self.ring(ids) > 0
+
+    def top(self, ids: Gpus, k: int) -> int:
+        return max((self.ring(s) for s in combinations(ids, k)), default=0) if k >= 2 else 0
+
+    def left(self, ids: Gpus) -> int:
+        return sum(self.top(ids, k) for k in range(2, self.gpus + 1))
+
+    def ways(self, ids: Gpus) -> int:
+        return sum(self.ring(s) for k in range(2, len(ids) + 1) for s in combinations(ids, k))
+
+    def same_numa(self, a: int, b: int) -> bool:
+        return self.numa is not None and self.numa[a] == self.numa[b] and self.numa[a] >= 0
+
+    def near(self, ids: Gpus) -> int:
+        return sum(self.pcie[a][b] if self.pcie else self.same_numa(a, b) for a, b in combinations(ids, 2))
+
+    def objective(self, free: Gpus, ids: Gpus) -> tuple[int, int, int, int, int]:
+        rest = tuple(i for i in free if i not in ids)
+        return self.ring(ids), self.left(rest), self.ways(rest), self.near(ids), self.near(rest)
+
+    def points(self, ids: Gpus) -> int:
+        total = 0
+        for a, b in combinations(ids, 2):
+            if self.plugin == "nvidia":
+                total += 10 + 10 * (self.pcie[a][b] if self.pcie else 0)
+                total += 0 if self.gpu_total else 100 * min(self.links[a][b], 18)
+            elif self.plugin == "amd":
+                total += 20 + (10 if self.links[a][b] else 40) + (10 if self.same_numa(a, b) else 20)
+        return total
+
+    def splits(self, free: Gpus, empty: int, k: int) -> Iterator[list[Gpus]]:
+        if not free:
+            yield []
+            return
+        for missing in range(min(empty, k - 1) + 1):
+            for others in combinations(free[1:], k - 1 - missing):
+                rest = tuple(i for i in free[1:] if i not in others)
+                for more in self.splits(rest, empty - missing, k):
+                    yield [(free[0], *others), *more]
+
+    def answers(self, free: Gpus, k: int) -> tuple[dict[Gpus, int], int] | None:
+        """Shares of the sets that the plugin answers (those with an empty place too) and their sum."""
+        shares: dict[Gpus, int] = {}
+        if k in (1, len(free)):
+            sets = list(combinations(free, k))
+            return dict.fromkeys(sets, 1), len(sets)
+        if self.plugin == "nvidia":
+            if self.pcie is None or len(free) > 8:
+                return None
+            splits = list(self.splits(free, -len(free) % k, k))
+            highest = max(sum(self.points(s) for s in split) for split in splits)
+            total = 0
+            for split in splits:
+                if sum(self.points(s) for s in split) == highest:
+                    best = [s for s in split if self.points(s) == max(self.points(t) for t in split)]
+                    total += 840
+                    for s in best:
+                        shares[s] = shares.get(s, 0) + 840 // len(best)
+            return shares, total
+        if self.plugin == "amd" and (self.numa is None or min(self.numa) < 0):
+            return None
+        least = min(self.points(s) for s in combinations(free, k))
+        shares = {s: 1 for s in combinations(free, k) if self.points(s) == least}
+        return shares, len(shares)
+
+    def expected(self, free: Gpus, k: int) -> int:
+        answers = self.answers(free, k)
+        if answers is None:
+            rings = {self.ring(s) for s in combinations(free, k)}
+            return rings.pop() if len(rings) == 1 else -1
+        shares, total = answers
+        return _half_up(Fraction(sum(n * self.ring(s) for s, n in shares.items() if len(s) == k), total))
+
+    def ordered(self, free: Gpus, k: int) -> list[Gpus]:
+        """All sets of k, the best first."""
+        return sorted(combinations(free, k), key=lambda s: ([-v for v in self.objective(free, s)], s))
+
+    def chosen(self, free: Gpus, ids: Gpus) -> Chosen:
+        rest = tuple(i for i in free if i not in ids)
+        best = self.top(tuple(range(self.gpus)), len(ids))
+        return Chosen(_mask(ids), self.ring(ids), best, self.left(rest), self.left(free), self.expected(free, len(ids)))
+
+
+class LinkShapes:
+    """As ext_core.links.LinkShapes, for graphs of a few GPUs."""
+
+    def __init__(self) -> None:
+        self._graphs: list[tuple[Any, Graph | None, float | None]] = [(None, None, None)]
+
+    def __len__(self) -> int:
+        return len(self._graphs)
+
+    def intern(
+        self,
+        gpus: int,
+        links: Sequence[Sequence[int]] | None,
+        *,
+        gpu_total: bool,
+        pcie: Sequence[Sequence[int]] | None,
+        numa: Sequence[int] | None,
+        plugin: str,
+        gbps: float,
+    ) -> int:
+        if links is None:
+            return 0
+        key = repr((gpus, links, gpu_total, pcie, numa, plugin, gbps))
+        for shape, (known, _, _) in enumerate(self._graphs):
+            if known == key:
+                return shape
+        self._graphs.append((key, Graph(gpus, links, gpu_total, pcie, numa, plugin), gbps))
+        return len(self._graphs) - 1
+
+    def _graph(self, shape: int) -> Graph | None:
+        return self._graphs[shape][1]
+
+    def gpus(self, shape: int) -> int | None:
+        graph = self._graph(shape)
+        return None if graph is None else graph.gpus
+
+    def gbps(self, shape: int) -> float | None:
+        return self._graphs[shape][2]
+
+    def ring(self, shape: int, gpus: int) -> int | None:
+        graph = self._graph(shape)
+        return None if graph is None else graph.ring(_ids(gpus))
+
+    def proved(self, shape: int, gpus: int) -> bool | None:
+        return None if shape == 0 else True
+
+    def linked(self, shape: int, gpus: int) -> bool | None:
+        graph = self._graph(shape)
+        if graph is None:
+            return True if len(_ids(gpus)) == 1 else None
+        return graph.linked(_ids(gpus))
+
+    def top(self, shape: int, gpus: int, k: int) -> int | None:
+        graph = self._graph(shape)
+        return None if graph is None else graph.top(_ids(gpus), k)
+
+    def left(self, shape: int, gpus: int) -> int | None:
+        graph = self._graph(shape)
+        return None if graph is None else graph.left(_ids(gpus))
+
+    def islands(self, shape: int) -> list[int] | None:
+        graph = self._graph(shape)
+        if graph is None:
+            return None
+        everyone = range(graph.gpus)
+        cliques = [
+            set(s)
+            for k in range(2, graph.gpus + 1)
+            for s in combinations(everyone, k)
+            if all(graph.links[a][b] for a, b in combinations(s, 2))
+        ]
+        return [_mask(s) for s in sorted(sorted(c) for c in cliques if not any(c < other for other in cliques))]
+
+    def components(self, shape: int) -> list[int] | None:
+        graph = self._graph(shape)
+        if graph is None:
+            return None
+        groups = [{i} for i in range(graph.gpus)]
+        for a, b in combinations(range(graph.gpus), 2):
+            if graph.links[a][b]:
+                joined = [g for g in groups if a in g or b in g]
+                groups = [g for g in groups if g not in joined] + [set().union(*joined)]
+        return [_mask(g) for g in sorted(sorted(g) for g in groups)]
+
+    def objective(self, shape: int, free: int, gpus: int) -> tuple[int, int, int, int, int] | None:
+        graph = self._graph(shape)
+        return None if graph is None else graph.objective(_ids(free), _ids(gpus))
+
+    def choice(self, shape: int, free: int, k: int) -> Chosen | None:
+        graph = self._graph(shape)
+        if graph is None or not 1 <= k <= len(_ids(free)):
+            return None
+        return graph.chosen(_ids(free), graph.ordered(_ids(free), k)[0])
+
+    def equals(self, shape: int, free: int, k: int) -> list[int] | None:
+        graph = self._graph(shape)
+        if graph is None:
+            return None
+        sets = graph.ordered(_ids(free), k) if k >= 1 else []
+        return [_mask(s) for s in sets if graph.objective(_ids(free), s) == graph.objective(_ids(free), sets[0])]
+
+    def runner_up(self, shape: int, free: int, k: int) -> Chosen | None:
+        graph = self._graph(shape)
+        equals = self.equals(shape, free, k)
+        if graph is None or not equals:
+            return None
+        worse = graph.ordered(_ids(free), k)[len(equals) :]
+        return graph.chosen(_ids(free), worse[0]) if worse else None
+
+    def certain(self, shape: int, free: int, k: int, unknown: int = 0, containers: int = 1) -> int:
+        ids = _ids(free)
+        if not 1 <= k <= len(ids) - unknown:
+            return 0
+        if k == 1:
+            return 2
+        graph = self._graph(shape)
+        if graph is None:
+            return -1
+        answers = graph.answers(ids, k)
+        if unknown or containers > 1 or answers is None:
+            linked = [graph.linked(s) for s in combinations(ids, k)]
+        else:
+            linked = [len(s) == k and graph.linked(s) for s in answers[0]]
+        return 2 if all(linked) else 1 if any(linked) else 0
+
+    def handed_out(self, shape: int, free: int, k: int) -> list[tuple[int, float]] | None:
+        graph = self._graph(shape)
+        ids = _ids(free)
+        if graph is None:
+            return None
+        if not 1 <= k <= len(ids):
+            return []
+        answers = graph.answers(ids, k)
+        if answers is None:
+            return None
+        shares, total = answers
+        return [(_mask(s), n / total) for s, n in sorted(shares.items()) if len(s) == k]

@@ -1,0 +1,83 @@
+"""The cheapest sufficient victims on each candidate node, exactly."""
+
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
+
+from typing_extensions import Buffer
+
+class Victims(NamedTuple):
+    """What `cheapest` found. `cost` and `chosen` are 0 where nothing was found.
+
+    chosen:   uint8[pods], 1 = victim
+    cost:     int64[T, n] row after row: term t on candidate i is `cost[t * n + i]`
+    status:   int8[n]: 0 no set suffices; 1 found, and proved cheapest; 2 found, the budget ended before the proof;
+              3 the budget ended before a set was found (only where `ok` is not monotone: nothing is proved)
+    examined: int64[n] search nodes, at most `budget`
+    """
+
+    chosen: array[int]
+    cost: array[int]
+    status: array[int]
+    examined: array[int]
+
+Term = (
+    # sum of int64[pods] (>= 0) over the victims, or their maximum (of no victims: -2**63)
+    tuple[Literal["sum", "max"], Buffer]
+    # member_start int32[pods + 1], member int32[m] (the groups of each pod), allowance, price (>= 0) int64[groups].
+    # "group": walk the victims in the order of their indices; each takes one off every group it is in; it violates
+    # when one of those is then below zero, and pays the highest price among those. Price 1: NumPDBViolations.
+    # "gang": a group of which more than `allowance` (and at least one) are victims is broken: its price, once.
+    | tuple[Literal["group", "gang"], Buffer, Buffer, Buffer, Buffer]
+    # A gang's price may span other nodes; with an own cost per pod, int64[pods] (>= 0): each victim that is in no
+    # broken gang pays its own, each broken gang its price, which stands for all members. At most one gang a pod, and
+    # the price covers what its eligible members on one candidate cost together.
+    | tuple[Literal["gang"], Buffer, Buffer, Buffer, Buffer, Buffer]
+    # per table int64[1 << GPUs]: the price of the GPUs left free after the eviction; 0 where a candidate has no table
+    | tuple[Literal["mask"], list[Buffer]]
+)
+
+def cheapest(
+    start: Buffer,
+    missing: Buffer,
+    amounts: Buffer,
+    masks: Buffer,
+    free_mask: Buffer,
+    unknown: Buffer,
+    unknown_of: Buffer,
+    table: Buffer,
+    ok: Iterable[bytes],
+    forced: Buffer,
+    terms: Iterable[Term],
+    budget: int,
+) -> Victims:
+    """The cheapest sufficient set of victims on each of n candidate nodes, proved within `budget` search nodes each.
+
+    start:      int32[n + 1]; candidate i's eligible pods are start[i]..start[i + 1], most important first
+    missing:    int64[R, n] how much of each resource must come free for the preemptor to fit (<= 0: nothing)
+    amounts:    int64[R, pods] what evicting the pod frees, >= 0
+    masks:      uint32[pods] GPUs that the pod holds and frees (0: none, or unknown)
+    free_mask:  uint32[n] GPUs free now
+    unknown:    int32[n] GPUs held at positions that nobody knows; unknown_of: int32[pods] how many of them the pod frees
+    table:      int32[n] index into `ok`; -1: no rule about links, so masks and unknown GPUs do not matter
+    ok:         bytes[1 << GPUs] (at most 16 GPUs) each: 1 where those free GPUs would do
+    forced:     uint8[pods] the pod is among the victims in any case
+    terms:      cost terms, the most important first; cost vectors compare lexicographically
+
+    A set suffices when it holds all forced pods, frees at least `missing` of every resource and, where table >= 0,
+    leaves no unknown GPU and a mask `free_mask | masks of the victims` that is ok. The empty set is a set like others.
+
+    Ties in all terms: fewest pods; then the set whose ranks, ascending, are lexicographically least. A pod's rank
+    is its place by (its cost vector as the only victim, "mask" terms aside; the larger index first).
+
+    Raises ValueError for columns that do not fit together and OverflowError for costs beyond 64 bits. Two-dimensional
+    columns may come flat, row after row. The caller must not write the columns meanwhile: the GIL is released.
+    """
+
+def kube_pdb_violations(order: Iterable[int], memberships: Sequence[Iterable[int]], allowance: Iterable[int]) -> int:
+    """NumPDBViolations of the victims `order` as kube-scheduler counts it (filterPodsWithPDBViolation in
+    pkg/scheduler/framework/plugins/defaultpreemption, v1.36): pods, each once, that find a budget of theirs used up.
+
+    order: pods, most important first; memberships: per pod its budgets; allowance: per budget its disruptionsAllowed.
+    A pod already in a budget's disruptedPods is, for that budget, no member.
+    """
