@@ -83,7 +83,7 @@ def as_json(decision: Decision, cluster: Cluster, weights: Mapping[str, float], 
     fits = {row: i for i, row in enumerate(decision.fits)}
     nodes: list[dict[str, Any]] = []
     reasons: dict[str, int] = {}
-    for row, code in zip(decision.rows, decision.codes, strict=True):
+    for code in decision.codes:
         if code:
             reasons[REASONS[code].key] = reasons.get(REASONS[code].key, 0) + 1
     for _ in decision.unknown:
