@@ -72,7 +72,8 @@ def gpu_containers(spec: objects.PodSpec, gpus: frozenset[str]) -> tuple[tuple[s
 def _aggregate(spec: objects.PodSpec, containers: Sequence[Amounts], init_containers: Sequence[Amounts]) -> Amounts:
     """max(all containers + all sidecars, the largest step of initialisation), resource by resource.
 
-    A step is one init container together with the sidecars that were started before it.
+    A step is one init container together with the sidecars that were started before it. The start of a sidecar need not
+    be looked at: it is never more than all containers and all sidecars.
     """
     total: Amounts = {}
     for amounts in containers:
@@ -83,7 +84,6 @@ def _aggregate(spec: objects.PodSpec, containers: Sequence[Amounts], init_contai
         if one.restart_policy == "Always":
             _add(total, amounts)
             _add(sidecars, amounts)
-            _raise_to(largest, sidecars)
         else:
             step = dict(amounts)
             _add(step, sidecars)
