@@ -48,8 +48,7 @@ def pod_requests(spec: objects.PodSpec, status: objects.PodStatus, gpus: frozens
         _asked(one.resources, gpus, _path("initContainers", index)) for index, one in _numbered(spec.init_containers)
     ]
     total = _aggregate(spec, wanted, wanted_first)
-    statuses = (*(status.container_statuses or ()), *(status.init_container_statuses or ()))
-    if status.resources or any(one.resources or one.allocated_resources for one in statuses):
+    if status.resources or not _settled(spec, status):
         total = _resized(spec, status, total, wanted, wanted_first, gpus)
     if spec.resources is not None:
         _apply_pod_level(total, spec.resources, status)
@@ -90,6 +89,22 @@ def _aggregate(spec: objects.PodSpec, containers: Sequence[Amounts], init_contai
             _raise_to(largest, step)
     _raise_to(total, largest)
     return total
+
+
+def _settled(spec: objects.PodSpec, status: objects.PodStatus) -> bool:
+    """Whether every container has what it asks for, to the letter: the usual case, and a cheap test for it."""
+    asked = {
+        one.name: None if one.resources is None else one.resources.requests
+        for containers in (spec.containers, spec.init_containers)
+        for one in containers or ()
+    }
+    for statuses in (status.container_statuses, status.init_container_statuses):
+        for one in statuses or ():
+            in_effect = None if one.resources is None else one.resources.requests
+            for had in (one.allocated_resources, in_effect):
+                if had and had != asked.get(one.name):
+                    return False
+    return True
 
 
 def _resized(
