@@ -43,8 +43,10 @@ class Decision:
 
     def size(self) -> int:
         """Bytes, roughly."""
-        columns = (self.rows, self.codes, self.fits, self.total, self.ranked, self.points, *self.columns.values())
-        return 1_000 + sum(len(column) * column.itemsize for column in columns) + 60 * len(self.unknown)
+        whole: list[array[int]] = [self.rows, self.codes, self.fits, self.ranked, self.points]
+        shares: list[array[float]] = [self.total, *self.columns.values()]
+        kept = sum(len(column) * column.itemsize for column in whole) + sum(8 * len(column) for column in shares)
+        return 1_000 + kept + 60 * len(self.unknown)
 
 
 class Decisions:
