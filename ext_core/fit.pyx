@@ -7,7 +7,7 @@ from array import array
 
 from ext_core.ints cimport amount_t, code_t, mask_t, row_t, uint8_t
 from ext_core.links cimport LinkShapes
-from ext_core.table cimport CAPACITY, DRA, SPARED, TERMINATING, NodeTable, PodTable
+from ext_core.table cimport AWAY, DRA, SPARED, TERMINATING, NodeTable, PodTable
 
 
 cdef extern from *:
@@ -41,7 +41,7 @@ cdef int _check(NodeTable nodes, const row_t[::1] rows, code_t[::1] out, int res
 
 
 def resource(NodeTable nodes, const row_t[::1] rows, int resource, code_t[::1] out, code_t none, code_t away):
-    """Refuse nodes without the GPU resource: `none`, or `away` where the capacity names it but nothing is allocatable.
+    """Refuse nodes without the GPU resource: `none`, or `away` where its plugin may be back soon.
 
     A node that a DeviceClass (DRA) may serve is not refused here or below.
     """
@@ -53,7 +53,7 @@ def resource(NodeTable nodes, const row_t[::1] rows, int resource, code_t[::1] o
             row = rows[i]
             if out[i] or nodes.alloc[resource, row] > 0 or nodes.flags[row] & DRA:
                 continue
-            out[i] = away if nodes.flags[row] & CAPACITY and nodes.gpu[row] == resource else none
+            out[i] = away if nodes.flags[row] & AWAY and nodes.gpu[row] == resource else none
 
 
 def count(NodeTable nodes, PodTable pods, const row_t[::1] rows, int resource, amount_t wanted, int priority,

@@ -8,7 +8,7 @@ cdef enum:
 
 cdef enum:
     DRA = 1           # flags of a node: a DeviceClass may serve the GPU resource here
-    CAPACITY = 2      # the node's capacity names GPUs (even while allocatable is 0)
+    AWAY = 2          # the device plugin has offered nothing for a moment only: it may be restarting
     SCHEDULABLE = 4   # not cordoned
 
 cdef enum:
@@ -34,7 +34,7 @@ cdef class NodeTable:
     cdef int32_t[::1] unknown       # [row] GPUs held at positions that nobody knows
     cdef int32_t[::1] pending       # [row] part of likely + unknown that an admission under way will make known
     cdef int32_t[::1] order         # [row] rank of the node's name; the last tie-break
-    cdef uint8_t[::1] flags         # [row] DRA | CAPACITY | SCHEDULABLE
+    cdef uint8_t[::1] flags         # [row] DRA | AWAY | SCHEDULABLE
     cdef list touched               # rows whose claim is not 0
 
     cdef int grow(self, int rows) except -1
@@ -53,7 +53,7 @@ cdef class PodTable:
     cdef mask_t[::1] mask           # [pod] GPU positions that it surely holds
     cdef int32_t[::1] unsure        # [pod] GPUs that it holds at positions that are not certain
     cdef uint8_t[::1] flags         # TERMINATING | SPARED
-    cdef int64_t[::1] start         # [pod] when it started, milliseconds since 1970; bound but not started: now
+    cdef int64_t[::1] start         # [pod] when it started, milliseconds since 1970; far in the future while it has not
     cdef int64_t[::1] saved         # [pod] last checkpoint, milliseconds since 1970; 0 = none is known
     cdef int32_t[::1] restart       # [pod] seconds that a restart costs
     cdef int32_t[::1] grace         # [pod] seconds of terminationGracePeriodSeconds

@@ -32,9 +32,12 @@ from extender.records import (
 from extender.settings import Settings
 from extender.topologies import Topology, resolve
 
-DRA, CAPACITY, SCHEDULABLE = 1, 2, 4
+DRA, AWAY, SCHEDULABLE = 1, 2, 4
 TERMINATING, SPARED = 1, 2
 MOST_GPUS = 16
+AWAY_SECONDS = 60.0  # a node whose device plugin offers nothing for longer has none
+NEVER = float("-inf")
+NOT_STARTED = 2**52  # milliseconds: later than any start, so nothing is lost and the pod counts as the youngest
 SETTLE_SECONDS = 30.0  # a bound pod that has not started by then is not "about to be seen" any more
 GANG, GANG_MIN = "gpu-extender.io/gang", "gpu-extender.io/gang-min"
 
@@ -80,6 +83,7 @@ class Cluster:
         self._free_rows: list[int] = []
         self._free_pod_rows: list[int] = []
         self._settling: dict[str, float] = {}  # uid -> when it was first seen bound
+        self._away: dict[str, float] = {}  # node -> since when its device plugin offers nothing
         self._dirty: set[str] = set()
         self._order_stale = False
         self._counted: set[str] = set()  # schedulable GPU nodes
@@ -135,7 +139,7 @@ class Cluster:
             if isinstance(record, PodRecord):
                 self._set_pod(record, now) if event.change == "set" else self._drop_pod(record.uid)
             elif isinstance(record, NodeRecord):
-                self._set_node(record) if event.change == "set" else self._drop_node(record.name)
+                self._set_node(record, now) if event.change == "set" else self._drop_node(record.name)
             elif isinstance(record, PdbRecord):
                 _put(self.budgets, (record.namespace, record.name), record, event.change)
             elif isinstance(record, PriorityClassRecord):
@@ -143,7 +147,7 @@ class Cluster:
             elif isinstance(record, DeviceClassRecord):
                 _put(self.device_classes, record.name, record, event.change)
                 for node in self.nodes.values():
-                    self._write_node(node)
+                    self._write_node(node, now)
         self._refresh(now)
         self.generation += 1
 
@@ -157,13 +161,17 @@ class Cluster:
             self._write_held(node)
 
     def tick(self, now: float) -> None:
-        """Let what was settling for too long count as unknown."""
+        """Let time pass: what settles for too long is unknown, a device plugin that is away for too long is gone."""
         late = [uid for uid, since in self._settling.items() if now - since > SETTLE_SECONDS]
         for uid in late:
             del self._settling[uid]
             if uid in self.pods:
                 self._dirty.add(self.pods[uid].node)
-        if late:
+        gone = [name for name, since in self._away.items() if NEVER < since < now - AWAY_SECONDS]
+        for name in gone:
+            self._away[name] = NEVER  # told once
+            self._write_node(self.nodes[name], now)
+        if late or gone:
             self._refresh(now)
             self.generation += 1
 
@@ -239,7 +247,7 @@ class Cluster:
             self.uid_of_row[row] = uid
         return row
 
-    def _set_node(self, node: NodeRecord) -> None:
+    def _set_node(self, node: NodeRecord, now: float) -> None:
         before = self.nodes.get(node.name)
         if before is None:
             row = self._free_rows.pop() if self._free_rows else len(self.names)
@@ -251,7 +259,7 @@ class Cluster:
             self.heads.set(row, node.name)
             self._order_stale = True
         self.nodes[node.name] = node
-        self._write_node(node)
+        self._write_node(node, now)
         self._dirty.add(node.name)
 
     def _drop_node(self, name: str) -> None:
@@ -272,6 +280,7 @@ class Cluster:
         self.topologies.pop(name, None)
         self.ledgers.pop(name, None)
         self._counted.discard(name)
+        self._away.pop(name, None)
         self._order_stale = True
 
     def _counts(self, node: NodeRecord) -> int:
@@ -285,7 +294,7 @@ class Cluster:
                     return name
         return None
 
-    def _write_node(self, node: NodeRecord) -> None:
+    def _write_node(self, node: NodeRecord, now: float) -> None:
         resource = self.gpu_resource(node)
         flags = SCHEDULABLE if not node.unschedulable else 0
         if any(device.extended_resource_name in self.gpu_names for device in self.device_classes.values()):
@@ -295,7 +304,10 @@ class Cluster:
             count = max(node.gpus.get(resource, 0), node.gpu_capacity.get(resource, 0))
             topology = resolve(node.annotations, node.labels, count)
             self.topologies[node.name] = topology
-            flags |= CAPACITY
+            if node.gpus.get(resource, 0):
+                self._away.pop(node.name, None)
+            elif now - self._away.setdefault(node.name, now) <= AWAY_SECONDS:
+                flags |= AWAY
             if count <= MOST_GPUS:
                 healthy = (1 << count) - 1
                 if topology.health is not None and len(topology.health) == count:
@@ -325,9 +337,11 @@ class Cluster:
         if resource is not None:
             topology = self.topologies[name]
             index_of = {uuid: i for i, uuid in enumerate(topology.uuids) if uuid} if topology.uuids else {}
+            count = self.topologies[name].gpus
             read = ledger.read(
                 pods,
                 resource=resource,
+                graph=(1 << count) - 1 if count <= MOST_GPUS else 0,
                 healthy=self._healthy(name),
                 index_of=index_of,
                 settling=frozenset(self._settling),
@@ -349,7 +363,7 @@ class Cluster:
                 holding.mask if holding else 0,
                 holding.unsure if holding else 0,
                 flags,
-                start=int((pod.start or pod.created or 0.0) * 1000),
+                start=int(pod.start * 1000) if pod.start is not None else NOT_STARTED,
                 saved=saved_ms(pod),
                 restart=restart_seconds(pod),
                 grace=pod.grace_seconds,

@@ -23,6 +23,8 @@ from extender.policy import Policy
 from extender.rules import REASONS, UNKNOWN_NODE
 from extender.settings import Settings
 
+STRANGE_SECONDS = 60.0  # a node that stays unknown for longer is not about to appear in our watch
+MOST_STRANGERS = 10_000
 SLACK_SECONDS = 5.0  # kube-scheduler may call before our watch has brought the pod
 Refused: TypeAlias = "tuple[array[int], array[int]]"  # rows and their codes
 
@@ -35,6 +37,7 @@ def _marks(wanted: Callable[[Reason], bool]) -> bytes:
 LINKS_ONLY = _marks(lambda reason: reason.links_only)
 HOPELESS = _marks(lambda reason: reason.cls is Class.HOPELESS)
 HOPEFUL = _marks(lambda reason: reason.cls is not Class.HOPELESS)
+TRANSIENT = _marks(lambda reason: reason.cls is Class.TRANSIENT)
 ANY = _marks(lambda reason: True)
 TEXTS = [REASONS[code].text if code in REASONS else "" for code in range(max(REASONS) + 1)]
 
@@ -82,6 +85,7 @@ class Decider:
     holds: Holds
     decisions: Decisions
     sampled: Callable[[int, int], None] = field(default=lambda given, known: None)
+    strangers: dict[str, float] = field(default_factory=dict)  # node that we do not know -> when it was first named
 
     @classmethod
     def of(cls, settings: Settings, cluster: Cluster) -> Decider:
@@ -124,7 +128,7 @@ class Decider:
             decision.gpus = {row: self._gpus(row, request) for row in decision.ranked[:16]}
         finally:
             cluster.tables.nodes.drop_claims()
-        transient = bool(unknown) or any(REASONS[code].cls is Class.TRANSIENT for code in set(decision.codes) if code)
+        transient = self._strange(unknown, now) or any(TRANSIENT[code] for code in set(decision.codes))
         links_only = tuple([cluster.names[row] for row in fit.refused(rows, decision.codes, LINKS_ONLY)[0]])
         self.holds.attempted(request.uid, now, links_only, transient)
         if decision.ranked:
@@ -143,7 +147,7 @@ class Decider:
         if not decision.ranked and transient and not in_flight:
             # An Error would clear nominatedNodeName: a pod that has one is refused plainly instead.
             decision.result = "try-again"
-            transients = sorted(code for code in set(decision.codes) if code and REASONS[code].cls is Class.TRANSIENT)
+            transients = sorted(code for code in set(decision.codes) if TRANSIENT[code])
             decision.error = (REASONS[transients[0]] if transients else UNKNOWN_NODE).text
             return wire.filter_error(decision.error)
         decision.result = "fits" if decision.ranked else "refused"
@@ -260,6 +264,17 @@ class Decider:
     def _known(self, rows: array[int]) -> array[int]:
         """The rows of known nodes, each once, in the order they came."""
         return rows if len(rows) == 0 or min(rows) >= 0 else array("i", [row for row in rows if row >= 0])
+
+    def _strange(self, unknown: tuple[str, ...], now: float) -> bool:
+        """Whether any of these nodes may be on its way to us: named for the first time a moment ago."""
+        if not unknown:
+            return False
+        for name in [name for name in self.strangers if self.cluster.row(name) >= 0]:
+            del self.strangers[name]
+        if len(self.strangers) > MOST_STRANGERS:
+            self.strangers.clear()
+        first = [self.strangers.setdefault(name, now) for name in unknown]
+        return now - max(first) <= STRANGE_SECONDS
 
     def _fast_path(self, request: PodRequest, rows: array[int]) -> bool:
         """Whether kube-scheduler asks for nothing but the nominated node."""

@@ -59,6 +59,7 @@ class Holds:
     _attempts: dict[str, Attempt] = field(default_factory=dict)
 
     def hold(self, uid: str, node: str, amounts: tuple[int, ...], gpus: int, now: float) -> None:
+        self._holds.pop(uid, None)  # the youngest stands last
         self._holds[uid] = Hold(uid, node, amounts, gpus, now + self.hold_seconds)
 
     def forget(self, uid: str) -> None:
@@ -73,7 +74,7 @@ class Holds:
         """The holds that still count, oldest first."""
         for uid in [uid for uid, hold in self._holds.items() if hold.until <= now]:
             del self._holds[uid]
-        yield from self._holds.values()
+        yield from list(self._holds.values())
 
     def get(self, uid: str, now: float) -> Hold | None:
         hold = self._holds.get(uid)
@@ -95,7 +96,7 @@ class Holds:
     def plans(self, now: float) -> Iterator[Plan]:
         for uid in [uid for uid, plan in self._plans.items() if now - plan.at > self.plan_seconds]:
             del self._plans[uid]
-        yield from self._plans.values()
+        yield from list(self._plans.values())
 
     def attempt(self, uid: str, now: float) -> Attempt | None:
         """The pod's latest filter call, when it was at most `attempt_seconds` ago."""

@@ -5,8 +5,9 @@ planned: the annotation gpus that our bind verb wrote; the stock device plugin n
 predicted: no statement, but only one set is left that the node can have handed out.
 unknown: it holds GPUs, and nobody says which.
 
-Only `observed`, and `predicted` where no other set was left, are sure; `planned` is likely. A statement that can not be
-true (an index that the node has not, a wrong number of GPUs, a GPU that another pod is seen to hold) counts as unknown.
+Only `observed`, and whatever holds the last set that is left, are sure; `planned` is likely. A statement that can not
+be true (an index that the node has not, more GPUs than the pod asked for, a plan over GPUs that another pod is seen to
+hold) counts as unknown.
 """
 
 from __future__ import annotations
@@ -72,33 +73,33 @@ def count_of(pod: PodRecord, resource: str) -> int:
     return sum(count for name, count in pod.gpus if name == resource)
 
 
-def _observed(pod: PodRecord, resource: str, index_of: Mapping[str, int], healthy: int) -> int:
+def _observed(pod: PodRecord, count: int, resource: str, index_of: Mapping[str, int], graph: int) -> int:
     """The mask of GPUs that the pod is seen to hold; 0 when nothing usable was said."""
     if pod.held and index_of:
         seen = [index_of.get(identity, -1) for name, identity in pod.held if name == resource]
         if seen and min(seen) >= 0:
-            return mask_of(seen)
-    said = pod.annotations.get(HELD)
-    if said is not None:
-        gpus = indices(said)
-        if gpus is not None and not mask_of(gpus) & ~healthy:
-            return mask_of(gpus)
-    return 0
+            mask = mask_of(seen)
+            if not mask & ~graph and mask.bit_count() <= count:
+                return mask
+    gpus = indices(pod.annotations.get(HELD, ""))
+    mask = mask_of(gpus or ())
+    return mask if not mask & ~graph and mask.bit_count() <= count else 0
 
 
 def read(
     pods: Iterable[PodRecord],
     *,
     resource: str,
+    graph: int,
     healthy: int,
     index_of: Mapping[str, int],
     settling: frozenset[str] = frozenset(),
 ) -> NodeLedger:
     """The ledger of one node.
 
-    `pods`: the pods that hold resources there; `healthy`: mask of the GPUs of the graph, 0 when positions are not
-    modelled (over 16 GPUs); `index_of`: device id -> index; `settling`: uids that are being admitted now, so that
-    what is unknown of them will soon be seen.
+    `pods`: the pods that hold resources there; `graph`: mask of the GPUs that the node has, 0 when positions are not
+    modelled (over 16 GPUs); `healthy`: those of them that work; `index_of`: device id -> index; `settling`: uids that
+    are being admitted now, so that what is unknown of them will soon be seen.
     """
     holdings: list[Holding] = []
     silent: list[tuple[PodRecord, int]] = []
@@ -107,7 +108,7 @@ def read(
         count = count_of(pod, resource)
         if not count:
             continue
-        seen = _observed(pod, resource, index_of, healthy)
+        seen = _observed(pod, count, resource, index_of, graph)
         if not seen:
             silent.append((pod, count))
             continue
@@ -120,16 +121,18 @@ def read(
     pending = 0
     free = healthy & ~sure
     for pod, count in silent:
+        planned = mask_of(indices(pod.annotations.get(PLAN, "")) or ())
+        stated = planned.bit_count() == count and not planned & ~(free & ~likely)
+        if len(silent) == 1 and not unknown and count == free.bit_count():
+            sure |= free
+            how = "planned" if stated else "predicted"
+            holdings.append(Holding(pod.uid, gpus_of(free), how, count, free, 0))
+            continue
         if pod.uid in settling:
             pending += count
-        plan = indices(pod.annotations.get(PLAN, ""))
-        planned = mask_of(plan) if plan is not None else 0
-        if planned and planned.bit_count() == count and not planned & ~(free & ~likely):
+        if stated:
             likely |= planned
             holdings.append(Holding(pod.uid, gpus_of(planned), "planned", count, 0, count))
-        elif len(silent) == 1 and not unknown and count == free.bit_count():
-            sure |= free
-            holdings.append(Holding(pod.uid, gpus_of(free), "predicted", count, free, 0))
         else:
             unknown += count
             holdings.append(Holding(pod.uid, None, "unknown", count, 0, count))

@@ -22,9 +22,11 @@ from extender.decide import Answer, Decider, Stages
 from extender.decisions import Decision
 from extender.holds import Plan
 from extender.records import PodRecord
+from extender.rules.count import RELEASING
 
 CARRY_SECONDS = 5.0  # after the last victim is gone the scheduler needs a moment to come back with the pod
 LOWEST = -(2**63)  # what the search answers for the maximum over no victims
+RELEASE_SECONDS = 60.0  # how long a preemptor waits for pods that end by themselves, rather than evict
 LEAST_BUDGET = 2_000  # search nodes per candidate, however many there are
 FOUND = (1, 2)  # a sufficient set: proved cheapest, or the best found within the budget
 
@@ -63,12 +65,12 @@ def preempt(decider: Decider, body: bytes, now: float, wall: float) -> Answer:
         decider.holds.drop_plan(request.uid)
     decider.claim(request, now)
     try:
-        found, examined, fitting = _search(decider, request, asked, now, wall)
+        found, examined, waits = _search(decider, request, asked, now, wall)
     finally:
         cluster.tables.nodes.drop_claims()
     stages.mark("search")
-    if fitting:
-        return _none(decider, decision, stages, f"the pod fits on {fitting} now, without an eviction")
+    if waits:
+        return _none(decider, decision, stages, waits)
     for place, eviction in enumerate(found):
         if _fits_without(decider, request, eviction, now):
             runner_up = next((other for other in found[place + 1 :]), None)
@@ -92,7 +94,7 @@ def _sits(cluster: Cluster, uid: str, node: str) -> bool:
 def _search(
     decider: Decider, request: PodRequest, asked: wire.Preemption, now: float, wall: float
 ) -> tuple[list[Eviction], dict[str, int], str]:
-    """(evictions, cheapest first; what was examined; a node where the pod fits as it is, or "")."""
+    """(evictions, cheapest first; what was examined; why nobody has to go, or "")."""
     cluster = decider.cluster
     attempt = decider.holds.attempt(request.uid, now)
     names = sorted(name for name in asked.offered if cluster.row(name) >= 0)
@@ -110,7 +112,7 @@ def _search(
         if not code and not (asked.offered.get(name) and not request.exchangeable):
             fits_counts = _fits_amounts(decider, request, cluster.row(name))
             if fits_counts and name not in repelled:
-                return [], {"nodes": len(rows), "sets": 0}, name
+                return [], {"nodes": len(rows), "sets": 0}, f"the pod fits on {name} now, without an eviction"
     gathered = gather.victims(
         cluster.tables.nodes,
         cluster.tables.pods,
@@ -148,7 +150,19 @@ def _search(
         cost = tuple(result.cost[t * len(rows) + i] for t in range(len(terms)))
         found.append(Eviction(name, rows[i], pods, cost, result.status[i] == 1))
     found.sort(key=lambda eviction: (eviction.cost, eviction.node))
+    free = bool(found) and all(pod.terminating for pod in found[0].pods)
+    soon = next((name for name, code in zip(names, codes, strict=True) if _releases(cluster, name, code, wall)), None)
+    if soon is not None and not free:
+        return [], {"nodes": len(rows), "sets": 0}, f"the pod will fit on {soon} when the pods that are ending are gone"
     return found, {"nodes": len(rows), "sets": int(sum(result.examined))}, ""
+
+
+def _releases(cluster: Cluster, name: str, code: int, wall: float) -> bool:
+    """Whether waiting for what terminates on the node within a minute is enough, so that an eviction is in vain."""
+    if code != RELEASING.code:
+        return False
+    ends = [pod.deletion_at for pod in cluster.pods_on(name) if pod.terminating]
+    return all(end is not None and end - wall <= RELEASE_SECONDS for end in ends)
 
 
 def _fits_amounts(decider: Decider, request: PodRequest, row: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 from typing import Protocol
 
-from ext_core.reference.table import CAPACITY, DRA, SPARED, TERMINATING, NodeTable, Pod, PodTable
+from ext_core.reference.table import AWAY, DRA, SPARED, TERMINATING, NodeTable, Pod, PodTable
 
 CERTAIN = 2
 
@@ -40,7 +40,7 @@ def resource(nodes: NodeTable, rows: list[int], resource: int, out: list[int], n
     for i, row in _open(rows, out):
         flags = nodes.columns["flags"][row]
         if nodes.alloc[row][resource] <= 0 and not flags & DRA:
-            named = flags & CAPACITY and nodes.columns["gpu"][row] == resource
+            named = flags & AWAY and nodes.columns["gpu"][row] == resource
             out[i] = away if named else none
 
 

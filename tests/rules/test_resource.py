@@ -6,7 +6,7 @@ from extender.contracts import Class
 from extender.rules.resource import AWAY, NONE, Resource
 from tests.tables import AMD, Small, request
 
-CAPACITY, DRA = 2, 1
+DRA_FLAG, AWAY_FLAG = 1, 2
 
 
 def test_a_node_with_gpus_passes_even_when_all_are_held() -> None:
@@ -22,20 +22,20 @@ def test_no_such_resource() -> None:
 
 def test_gpus_of_another_resource_do_not_mean_that_a_plugin_is_away() -> None:
     small = Small()
-    row = small.node(4, gpu=AMD, flags=CAPACITY)  # AMD's GPUs are there; the pod asks for NVIDIA's
+    row = small.node(4, gpu=AMD, flags=AWAY_FLAG)  # AMD's GPUs are there; the pod asks for NVIDIA's
     assert small.reason(Resource(), request(2), row) is NONE
 
 
 def test_the_plugin_is_away() -> None:
     small = Small()
-    row = small.node(4, there=0, flags=CAPACITY)  # capacity 4, allocatable 0
+    row = small.node(4, there=0, flags=AWAY_FLAG)  # capacity 4, allocatable 0
     assert small.reason(Resource(), request(2), row) is AWAY
     assert AWAY.cls is Class.TRANSIENT
 
 
 def test_a_device_class_may_serve_it() -> None:
     small = Small()
-    row = small.node(4, there=0, flags=DRA | CAPACITY)
+    row = small.node(4, there=0, flags=DRA_FLAG | AWAY_FLAG)
     assert small.reason(Resource(), request(2), row) is None
 
 
