@@ -22,10 +22,6 @@ class build_ext(_build_ext):
             for extension in self.distribution.ext_modules:
                 # No fused multiply-add: the last bit of a score is part of the order, on every machine the same.
                 extension.extra_compile_args = ["-O3", "-Wall", "-ffp-contract=off"]
-                    "-O3",
-                    "-Wall",
-                    "-ffp-contract=off",
-                ]  # the last bit is part of the order
             self.distribution.ext_modules[:] = cythonize(
                 [*self.distribution.ext_modules, Extension(SHARED, ["ext_core/_cyutility.c"])],
                 shared_utility_qualified_name=SHARED,
