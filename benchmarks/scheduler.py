@@ -72,7 +72,7 @@ def extender(arm: str, control_plane: ControlPlane) -> Iterator[str]:
             process.kill()
     elif arm == "null":
         with Servers() as servers:
-            yield f"http://127.0.0.1:{servers.null('shortlist')}"
+            yield f"http://127.0.0.1:{servers.null('shortlist').port}"
     else:
         yield "http://127.0.0.1:9"
 

@@ -7,8 +7,8 @@ uvicorn application with the same settings that sends back the very bytes ours a
 that does. They are called in turns, blocks of ours, Starlette, raw, raw, Starlette, ours, so that a neighbour on the
 machine hits them alike. Every answer is checked: a wrong one ends the run with status 1.
 
-ours, starlette, raw: median and 99th percentile in ms. `inside`: mean of our own gpu_extender_request_duration_seconds.
-`core`: our median less that of Starlette, which is what the decision costs beyond the transport.
+ours, starlette, raw: median and 99th percentile in ms. `cpu`: the server's CPU time a call, which neighbours hardly
+touch. `core`: our CPU time less that of Starlette, which is what the decision costs beyond the transport.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks import fleet
-from benchmarks.serving import Connection, Reply, Servers, request
+from benchmarks.serving import Connection, Reply, Served, Servers, request
 
 # In a live cluster the watch ends a hold within milliseconds of the bind. Here nothing is ever bound: the default
 # five seconds would judge a call by thousands of pods in flight, which no scheduler has.
@@ -43,7 +43,8 @@ Check = Callable[[Any], bool]
 
 @dataclass
 class Case:
-    """One kind of request. `check`: whether a decoded answer is right; `times`: seconds by server."""
+    """One kind of request. `check`: whether a decoded answer is right; `times`: of each call, and `cpu`: of all
+    together, seconds by server."""
 
     verb: str
     what: str
@@ -53,7 +54,7 @@ class Case:
     times: dict[str, list[float]] = field(default_factory=lambda: {server: [] for server in SERVERS})
     bytes_in: int = 0
     bytes_out: int = 0
-    inside: float = 0.0
+    cpu: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SERVERS, 0.0))
 
     @property
     def path(self) -> str:
@@ -105,8 +106,9 @@ def preempt_case(candidates: int) -> Case:
 class Run:
     """Three connections and the number of the next pod."""
 
-    def __init__(self, ports: dict[str, int]) -> None:
-        self.open = {server: Connection(port) for server, port in ports.items()}
+    def __init__(self, served: dict[str, Served]) -> None:
+        self.served = served
+        self.open = {name: Connection(server.port) for name, server in served.items()}
         self.number = 0
 
     def close(self) -> None:
@@ -120,7 +122,7 @@ class Run:
         for server in SERVERS[1:]:
             self._expect(self.open[server].send(request("PUT", f"/canned/{case.path.partition('=')[2]}", answer.body)))
             self._call(case, server, BLOCK, keep=False)
-        before = self._inside(case.verb)
+        before = self._answered(case.verb)
         until = time.monotonic() + seconds
         for done, server in enumerate(self._turns()):
             if done % 6 == 0 and (
@@ -128,10 +130,9 @@ class Run:
             ):
                 break
             self._call(case, server, BLOCK, keep=True)
-        spent, count = (after - b for after, b in zip(self._inside(case.verb), before, strict=True))
-        if round(count) != len(case.times["ours"]):
-            raise WrongAnswer(f"{case.path}: {count:.0f} requests counted ok, {len(case.times['ours'])} sent")
-        case.inside = spent / count
+        counted, sent = self._answered(case.verb) - before, len(case.times["ours"])
+        if round(counted) != sent:
+            raise WrongAnswer(f"{case.path}: our metrics count {counted:.0f} requests answered, {sent} were sent")
 
     @staticmethod
     def _turns() -> Iterator[str]:
@@ -144,6 +145,7 @@ class Run:
         replies: list[Reply] = []
         times: list[float] = []
         send, clock = self.open[server].send, time.perf_counter
+        cpu = self.served[server].cpu()
         gc.disable()
         for made in requests:
             began = clock()
@@ -151,11 +153,13 @@ class Run:
             times.append(clock() - began)
             replies.append(reply)
         gc.enable()
+        cpu = self.served[server].cpu() - cpu
         for reply in replies:
             self._right(case, server, reply)
         case.bytes_in, case.bytes_out = len(requests[-1]), len(replies[-1].body)
         if keep:
             case.times[server] += times
+            case.cpu[server] += cpu
 
     def _request(self, case: Case) -> bytes:
         self.number += 1
@@ -179,17 +183,12 @@ class Run:
         if not right:
             raise WrongAnswer(f"{server} answered {case.path} wrongly: {reply.body[:300]!r}")
 
-    def _inside(self, verb: str) -> tuple[float, float]:
-        """(seconds, requests) that our server says it has spent on the verb, of those answered well."""
+    def _answered(self, verb: str) -> float:
+        """How many requests our server says it has answered well."""
         page = self.open["ours"].send(request("GET", "/metrics")).body.decode()
-        found = {"sum": 0.0, "count": 0.0}
-        for line in page.splitlines():
-            series, _, value = line.rpartition(" ")
-            if f'verb="{verb}"' in series and 'result="ok"' in series:
-                for what in found:
-                    if series.startswith(f"gpu_extender_request_duration_seconds_{what}{{"):
-                        found[what] += float(value)
-        return found["sum"], found["count"]
+        wanted = "gpu_extender_request_duration_seconds_count{"
+        lines = [line for line in page.splitlines() if line.startswith(wanted)]
+        return sum(float(n.rpartition(" ")[2]) for n in lines if f'verb="{verb}"' in n and 'result="ok"' in n)
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -211,8 +210,8 @@ def figures(case: Case) -> dict[str, Any]:
     for server in SERVERS:
         found[f"{server}_p50_ms"] = round(median(case.times[server]) * 1e3, 3)
         found[f"{server}_p99_ms"] = round(percentile(case.times[server], 0.99) * 1e3, 3)
-    found["inside_mean_ms"] = round(case.inside * 1e3, 3)
-    found["core_ms"] = round(found["ours_p50_ms"] - found["starlette_p50_ms"], 3)
+        found[f"{server}_cpu_ms"] = round(case.cpu[server] / len(case.times[server]) * 1e3, 3)
+    found["core_ms"] = round(found["ours_cpu_ms"] - found["starlette_cpu_ms"], 3)
     found["times_starlette"] = round(found["ours_p50_ms"] / found["starlette_p50_ms"], 2)
     return found
 
@@ -227,8 +226,8 @@ def measure(sizes: list[int], candidates: list[int], calls: int, seconds: float)
     for cluster, group in planned:
         with Servers() as servers:
             say(f"starting the servers for {group[-1].size} nodes")
-            ports = {"ours": servers.ours(cluster, SETTINGS), **{kind: servers.null(kind) for kind in SERVERS[1:]}}
-            run = Run(ports)
+            served = {"ours": servers.ours(cluster, SETTINGS), **{kind: servers.null(kind) for kind in SERVERS[1:]}}
+            run = Run(served)
             try:
                 for case in group:
                     run.measure(case, calls, max(1.0, (end - time.monotonic()) / left))
@@ -249,15 +248,15 @@ def say(line: str) -> None:
 
 
 def table(found: list[dict[str, Any]]) -> str:
-    head = "| verb | case | names | in, B | out, B | ours p50 / p99 | inside | Starlette p50 / p99 | raw p50 / p99 "
-    lines = [head + "| core | ours / Starlette |", "|---|---|---" + "|--:" * 8 + "|"]
+    heads = ["verb", "case", "names", "in, B", "out, B"]
+    heads += [f"{server} p50 / p99 / cpu" for server in SERVERS] + ["core", "ours / starlette, p50"]
+    lines = ["| " + " | ".join(heads) + " |", "|---|---" + "|--:" * (len(heads) - 2) + "|"]
     for row in found:
-        cells = [row["verb"], row["case"], row["names"], row["bytes_in"], row["bytes_out"]]
-        cells.append(f"{row['ours_p50_ms']:.2f} / {row['ours_p99_ms']:.2f}")
-        cells.append(f"{row['inside_mean_ms']:.2f}")
-        cells += [f"{row[f'{server}_p50_ms']:.2f} / {row[f'{server}_p99_ms']:.2f}" for server in SERVERS[1:]]
+        cells = [str(row[key]) for key in ("verb", "case", "names", "bytes_in", "bytes_out")]
+        for server in SERVERS:
+            cells.append(" / ".join(f"{row[f'{server}_{what}_ms']:.2f}" for what in ("p50", "p99", "cpu")))
         cells += [f"{row['core_ms']:.2f}", f"{row['times_starlette']:.1f}"]
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
