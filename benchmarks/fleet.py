@@ -56,7 +56,12 @@ def running(node_index: int, j: int) -> dict[str, Any]:
 
 def part_filled(count: int) -> bytes:
     """`count` nodes with one to seven GPUs taken: a one-GPU pod fits everywhere, an eight-GPU pod nowhere."""
-    return _list(count, [1 + i % 7 for i in range(count)])
+    return _list(count, [taken(i) for i in range(count)])
+
+
+def taken(node_index: int) -> int:
+    """GPUs in use on a node of the part-filled fleet."""
+    return 1 + node_index % 7
 
 
 def full(count: int) -> bytes:
@@ -130,10 +135,11 @@ def args(gpus: int, names: Sequence[str], *, preempts: bool = False) -> Body:
     return _body({"Pod": asking_pod(gpus, preempts=preempts), "Nodes": None, "NodeNames": list(names)}, preempts)
 
 
-def preemption(gpus: int, nodes: int) -> Body:
-    """ExtenderPreemptionArgs: the first `nodes` nodes of a full fleet, all eight pods of each offered."""
+def preemption(gpus: int, offered: Sequence[int]) -> Body:
+    """ExtenderPreemptionArgs: as many nodes as `offered` has entries, and so many of each node's pods as victims."""
     victims = {
-        name(i): {"Pods": [{"UID": pod_uid(i, j)} for j in range(SIZE)], "NumPDBViolations": 0} for i in range(nodes)
+        name(i): {"Pods": [{"UID": pod_uid(i, j)} for j in range(count)], "NumPDBViolations": 0}
+        for i, count in enumerate(offered)
     }
     asked = {"Pod": asking_pod(gpus, preempts=True), "NodeNameToVictims": None, "NodeNameToMetaVictims": victims}
     return _body(asked, True)

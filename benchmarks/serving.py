@@ -23,6 +23,11 @@ class Reply(NamedTuple):
     body: bytes
 
 
+def cpu_of(pid: int) -> float:
+    """Seconds of CPU that a process has used, user and system: what neighbours hardly stretch (Linux)."""
+    return time.clock_gettime(~pid << 3 | 2)  # the clock of another process, as clock_getcpuclockid(3) makes it
+
+
 class Served(NamedTuple):
     """A server that answers, on loopback."""
 
@@ -30,8 +35,8 @@ class Served(NamedTuple):
     pid: int
 
     def cpu(self) -> float:
-        """Seconds of CPU it has used, user and system: what neighbours on the machine do not stretch (Linux)."""
-        return time.clock_gettime(~self.pid << 3 | 2)  # the clock of another process: clock_getcpuclockid(3)
+        """Seconds of CPU so far."""
+        return cpu_of(self.pid)
 
 
 class Connection:

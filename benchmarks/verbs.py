@@ -100,7 +100,9 @@ def preempt_case(candidates: int) -> Case:
         uids = [pod["UID"] for pod in victims["Pods"]]
         return i < candidates and len(set(uids)) == len(uids) == fleet.SIZE // 2 and there.issuperset(uids)
 
-    return Case("preempt", "4 of 8 GPUs", candidates, fleet.preemption(fleet.SIZE // 2, candidates), check)
+    return Case(
+        "preempt", "4 of 8 GPUs", candidates, fleet.preemption(fleet.SIZE // 2, [fleet.SIZE] * candidates), check
+    )
 
 
 class Run:
