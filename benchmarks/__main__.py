@@ -1,0 +1,30 @@
+"""All measurements, one after the other: `python -m benchmarks` (what `make bench` runs); arguments name some of them.
+
+python -m benchmarks verbs      only this one, with its defaults
+"""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks import scheduler, verbs
+from tests.e2e.build import ControlPlaneUnavailable
+
+ALL = {"verbs": verbs.main, "scheduler": scheduler.main}
+
+
+def main(names: list[str]) -> int:
+    if unknown := [name for name in names if name not in ALL]:
+        print(f"no such measurement: {', '.join(unknown)}; there are: {', '.join(ALL)}", file=sys.stderr)
+        return 2
+    worst = 0
+    for name in names or ALL:
+        try:
+            worst = max(worst, ALL[name]([]))
+        except ControlPlaneUnavailable as reason:
+            print(f"{name} was SKIPPED, no control plane: {reason}", file=sys.stderr)
+    return worst
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
