@@ -22,7 +22,7 @@ check: setup lint types ## as test, without the real control plane: under a minu
 lint: setup ## ruff, the layers, and the Cython files
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
-	@$(BIN)/cython-lint ext_core
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cython-lint ext_core # it calls pycodestyle by name
 	@$(BIN)/lint-imports --no-logo > $(VENV)/.layers 2>&1 || { cat $(VENV)/.layers; exit 1; }
 
 types: setup ## mypy, strict
@@ -50,7 +50,7 @@ $(VENV)/.ready: pyproject.toml
 
 # The core: setuptools compiles again what is older than its source.
 $(VENV)/.built: $(VENV)/.ready $(KERNELS)
-	@$(BIN)/python -c 'from setuptools import setup; setup()' --quiet build_ext --inplace
+	@$(BIN)/python -W ignore -c 'from setuptools import setup; setup()' --quiet build_ext --inplace
 	@touch $@
 
 .PHONY: help setup demo test check lint types loadtest bench clean

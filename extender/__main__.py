@@ -1,5 +1,8 @@
 """`gpu-extender` and `python -m extender`."""
 
+import sys
 
-def main() -> int:
-    raise SystemExit("not yet")
+from extender.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""Why a pod went where it went, or why it waits, in the words of a running server: its latest decisions about the pod,
+newest first."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from http.client import HTTPException
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, urlsplit
+from urllib.request import ProxyHandler, Request, build_opener
+
+import orjson
+
+from extender.errors import BadInput, ExtenderError, NotFound, Unreachable
+
+TIMEOUT_SECONDS = 10.0
+SHOWN_NODES = 10
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("pod", metavar="NAMESPACE/NAME")
+    parser.add_argument("--server", metavar="URL", default="http://127.0.0.1:8888", help="default: %(default)s")
+    parser.add_argument("--most", type=int, default=5, metavar="N", help="decisions shown (default: %(default)s)")
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints what the server has kept; NotFound when it has kept nothing about the pod."""
+    namespace, slash, name = options.pod.partition("/")
+    if not (namespace and slash and name) or "/" in name:
+        raise BadInput(f"{options.pod!r} is not NAMESPACE/NAME", path="pod")
+    if options.most < 1:
+        raise BadInput(f"{options.most} is less than 1", path="--most")
+    answer = _ask(options.server, f"/debug/decisions?pod={quote(options.pod)}&most={options.most}")
+    if not answer.get("decisions"):
+        raise NotFound("the server has kept no decision about this pod", path=options.pod)
+    if options.output == "json":
+        sys.stdout.write(orjson.dumps(answer, option=orjson.OPT_APPEND_NEWLINE).decode())
+    else:
+        for decision in answer["decisions"]:
+            print("\n".join(_lines(decision)), end="\n\n")
+    return 0
+
+
+def _ask(server: str, path: str) -> dict[str, Any]:
+    if urlsplit(server).scheme not in ("http", "https"):
+        raise BadInput(f"{server!r} is not an http or https address", path="--server")
+    request = Request(server.rstrip("/") + path, headers={"Accept": "application/json"})
+    try:
+        # No proxy: the server is on loopback, at the end of a port-forward, or in the cluster.
+        with build_opener(ProxyHandler({})).open(request, timeout=TIMEOUT_SECONDS) as response:
+            answer = orjson.loads(response.read())
+    except HTTPError as error:
+        with error:
+            raise _refusal(server, error.code, error.read()) from None
+    except (URLError, OSError, HTTPException) as error:
+        reason = getattr(error, "reason", None) or error
+        raise Unreachable(f"{reason}", path=server) from None
+    except ValueError as error:
+        raise Unreachable(f"the answer is not JSON: {error}", path=server) from None
+    if not isinstance(answer, dict):
+        raise Unreachable("the answer is not an object; is this a gpu-extender?", path=server)
+    return answer
+
+
+def _refusal(server: str, status: int, body: bytes) -> ExtenderError:
+    """The server's own error where it sent one."""
+    try:
+        said = orjson.loads(body)["error"]
+        return ExtenderError(str(said["message"]), path=str(said["path"]), code=str(said["code"]))
+    except (ValueError, KeyError, TypeError):
+        return Unreachable(f"answered {status}", path=server)
+
+
+# ---- for people
+
+
+def _lines(decision: dict[str, Any]) -> Iterator[str]:
+    pod = decision["pod"]
+    at = datetime.fromtimestamp(decision["at"], UTC).isoformat(timespec="milliseconds")
+    gpus = ", ".join(f"{count} x {name}" for name, count in pod["gpus"].items())
+    yield f"{decision['verb']}  {pod['namespace']}/{pod['name']}  {at}  generation {decision['generation']}"
+    yield f"  asks for {gpus or 'no GPU'}, links {pod['links']}, priority {pod['priority']}"
+    counts = f"{decision['candidates']} nodes asked, {decision['feasible']} fit, {decision['answered']} answered"
+    yield f"  {decision['result']}: {counts}" + (f"; {decision['error']}" if decision["error"] else "")
+    if decision.get("why"):
+        yield f"  because: {decision['why']}"
+    if decision.get("node"):
+        yield f"  node {decision['node']}" + (f", GPUs {decision['gpus']}" if decision.get("gpus") else "")
+    yield from _victims(decision)
+    for node in decision["nodes"][:SHOWN_NODES]:
+        yield "  " + _node(node)
+    left = max(0, len(decision["nodes"]) - SHOWN_NODES) + decision["nodes_left_out"]
+    if left > 0:
+        yield f"  and {left} more nodes (-o json has up to 100)"
+    if decision["reasons"]:
+        yield "  refused: " + ", ".join(f"{count} x {code}" for code, count in decision["reasons"].items())
+    yield "  took " + ", ".join(f"{stage} {spent:.0f} us" for stage, spent in decision["duration_us"].items())
+
+
+def _node(node: dict[str, Any]) -> str:
+    if not node["fits"]:
+        return f"{node['node']}: refused ({node['class']}) {node['text']}"
+    scores = ", ".join(
+        f"{name} {score['raw']:g} x {score['weight']:g}" for name, score in node.get("scores", {}).items()
+    )
+    parts = [f"{node['node']}: fits"]
+    if scores:
+        parts.append(f"score {node['score']:g} = {scores}")
+    if "points" in node:
+        parts.append(f"{node['points']} points")
+    if node.get("gpus"):
+        parts.append("GPUs " + ",".join(map(str, node["gpus"])))
+    if not node.get("answered", True):
+        parts.append("not in the shortlist")
+    return "; ".join(parts)
+
+
+def _victims(decision: dict[str, Any]) -> Iterator[str]:
+    for victim in decision.get("victims") or ():
+        if isinstance(victim, str):  # an earlier plan that still stands is told by its uids
+            yield f"  still to go: uid {victim}"
+            continue
+        gpus = "which is unknown" if victim["gpus"] is None else ",".join(map(str, victim["gpus"]))
+        yield (
+            f"  evict {victim['namespace']}/{victim['name']}, priority {victim['priority']}, "
+            f"{victim['gpu_count']} GPUs ({gpus})"
+        )
+    if cost := decision.get("cost"):
+        yield f"  cost: {_cost(cost)}"
+    if certificate := decision.get("certificate"):
+        how = (
+            "proved the cheapest" if certificate["proved"] else "the cheapest found before the search budget was spent"
+        )
+        yield f"  {how}: {certificate['nodes_examined']} nodes, {certificate['sets_examined']} sets examined"
+        if other := certificate["runner_up"]:
+            yield f"  next best: node {other['node']}, lost on {certificate['lost_on']}; cost: {_cost(other['cost'])}"
+
+
+def _cost(terms: list[dict[str, Any]]) -> str:
+    return ", ".join(f"{term['term']} {'-' if term['value'] is None else term['value']}" for term in terms)

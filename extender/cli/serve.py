@@ -1,0 +1,33 @@
+"""Answer a kube-scheduler. Without --cluster the cluster is the one that the service account (in a pod) or the
+kubeconfig names; it is watched, and nothing is answered before all of it is known."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from extender.cli import options as shared
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    shared.add_config(parser)
+    shared.add_address(parser)
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: in a pod its account, else kubectl's")
+    source.add_argument(
+        "--cluster",
+        metavar="FILE",
+        type=Path,
+        help="a frozen cluster: what kubectl get nodes,pods,pdb,priorityclasses -A -o json prints (JSON or YAML)",
+    )
+    shared.add_logging(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serves until SIGTERM or Ctrl-C; 1 when the source failed for good."""
+    shared.configure_logging(options)
+    settings = shared.settings_of(options)
+    from extender import app  # here: --help, a wrong option or a refused file need not load a server
+
+    kubeconfig = str(options.kubeconfig) if options.kubeconfig else None
+    return app.run(settings, kubeconfig=kubeconfig, cluster_file=options.cluster)

@@ -1,0 +1,157 @@
+"""The manifests: valid against the API's schemas, and true to each other and to the settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+from ruamel.yaml import YAML
+
+from extender.settings import Known, Settings, read_settings
+
+MANIFESTS = Path(__file__).parent.parent / "manifests"
+ROLES_OF_KUBERNETES = {"system:kube-scheduler", "system:volume-scheduler", "extension-apiserver-authentication-reader"}
+
+
+def documents(name: str) -> list[Any]:
+    return list(YAML(typ="safe", pure=True).load_all((MANIFESTS / name).read_text()))
+
+
+OBJECTS = documents("deployment.yaml")
+SCHEDULER = documents("kube-scheduler-config.yaml")[0]
+EXTENDER = SCHEDULER["extenders"][0]
+[DEPLOYMENT] = [made for made in OBJECTS if made["kind"] == "Deployment"]
+POD = DEPLOYMENT["spec"]["template"]["spec"]
+CONTAINERS = {container["name"]: container for container in [*POD["initContainers"], *POD["containers"]]}
+
+
+def of_kind(*kinds: str) -> list[Any]:
+    return [made for made in OBJECTS if made["kind"] in kinds]
+
+
+@pytest.mark.parametrize("release", ["1.36", "1.37"])
+@pytest.mark.parametrize("made", OBJECTS, ids=lambda made: f"{made['kind']}-{made['metadata']['name']}")
+def test_every_object_is_valid(made: dict[str, Any], release: str) -> None:
+    kubernetes_validate.validate(made, release, strict=True)
+
+
+def test_a_misspelt_field_is_seen() -> None:
+    wrong = {**DEPLOYMENT, "spec": {**DEPLOYMENT["spec"], "replica": 2}}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, "1.37", strict=True)
+
+
+def test_every_binding_names_a_role_that_exists_and_our_account() -> None:
+    roles = {made["metadata"]["name"] for made in of_kind("Role", "ClusterRole")} | ROLES_OF_KUBERNETES
+    [account] = [made["metadata"] for made in of_kind("ServiceAccount")]
+    bindings = of_kind("RoleBinding", "ClusterRoleBinding")
+    assert len(bindings) == 5
+    for binding in bindings:
+        assert binding["roleRef"]["name"] in roles
+        [subject] = binding["subjects"]
+        assert (subject["name"], subject["namespace"]) == (account["name"], account["namespace"])
+    assert POD["serviceAccountName"] == account["name"]
+
+
+def test_we_may_write_nothing_but_a_binding() -> None:
+    [role] = of_kind("ClusterRole")
+    may_write = {
+        resource
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        if set(rule["verbs"]) - {"get", "list", "watch"}
+    }
+    assert may_write == {"pods/binding"}
+    assert "*" not in str(role["rules"])
+
+
+def test_the_lease_is_the_one_that_the_role_allows() -> None:
+    election = SCHEDULER["leaderElection"]
+    [role] = of_kind("Role")
+    assert role["metadata"]["namespace"] == election["resourceNamespace"]
+    [named] = [rule for rule in role["rules"] if "resourceNames" in rule]
+    assert named["resourceNames"] == [election["resourceName"]]
+
+
+def test_the_files_reach_the_containers_that_read_them() -> None:
+    [kustomization] = documents("kustomization.yaml")
+    files = {entry["name"]: entry["files"] for entry in kustomization["configMapGenerator"]}
+    volumes = {volume["name"]: volume["configMap"]["name"] for volume in POD["volumes"] if "configMap" in volume}
+    for container in CONTAINERS.values():
+        [config] = [Path(word.split("=")[1]) for word in container["command"] if word.startswith("--config=")]
+        [volume] = [mount["name"] for mount in container["volumeMounts"] if mount["mountPath"] == str(config.parent)]
+        assert files[volumes[volume]] == [config.name]
+        assert (MANIFESTS / config.name).is_file()
+
+
+def test_the_scheduler_asks_where_we_listen() -> None:
+    server = Settings().server
+    assert EXTENDER["urlPrefix"] == f"http://{server.host}:{server.port}/v1"
+    sidecar = CONTAINERS["gpu-extender"]
+    assert sidecar["restartPolicy"] == "Always"
+    for probe, path in (("startupProbe", "readyz"), ("livenessProbe", "healthz")):
+        assert f"'http://{server.host}:{server.port}/{path}'" in sidecar[probe]["exec"]["command"][-1]
+
+
+def test_both_containers_are_locked_down() -> None:
+    for container in CONTAINERS.values():
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+
+
+def test_the_settings_file_is_accepted_and_names_the_schedulers_version() -> None:
+    settings = read_settings(MANIFESTS / "gpu-extender.yaml", Known(scorers=(), costs=()))
+    assert f":v{settings.scheduler_version}." in CONTAINERS["kube-scheduler"]["image"]
+
+
+# ---- kube-scheduler's file; the real scheduler reads it in tests/e2e
+
+
+def test_no_sampling_and_all_candidates() -> None:
+    assert SCHEDULER["percentageOfNodesToScore"] == 100
+    [preemption] = [entry["args"] for entry in plugin_config() if entry["name"] == "DefaultPreemption"]
+    assert preemption["minCandidateNodesPercentage"] == 100
+
+
+def test_one_point_outweighs_all_plugins_of_the_scheduler_together() -> None:
+    # default_plugins.go of 1.36 and 1.37: TaintToleration 3, NodeAffinity 2, PodTopologySpread 2, InterPodAffinity 2,
+    # DynamicResources 2, NodeResourcesFit 1, VolumeBinding 1 (no weight means 1), ImageLocality 1. Balanced allocation
+    # is disabled. Each gives 0..100: (3 + 2 + 2 + 2 + 2 + 1 + 1 + 1) x 100 = 1,400.
+    [profile] = SCHEDULER["profiles"]
+    assert profile["plugins"]["score"]["disabled"] == [{"name": "NodeResourcesBalancedAllocation"}]
+    # schedule_one.go: score x weight x (MaxNodeScore 100 / MaxExtenderPriority 10).
+    assert 1 * EXTENDER["weight"] * (100 // 10) > 1_400
+
+
+def test_the_scheduler_packs_as_we_do() -> None:
+    weights = Settings().packing_weights
+    [fit] = [entry["args"] for entry in plugin_config() if entry["name"] == "NodeResourcesFit"]
+    assert fit["scoringStrategy"]["type"] == "MostAllocated"
+    assert {entry["name"]: entry["weight"] for entry in fit["scoringStrategy"]["resources"]} == {
+        **{resource.name: weights.gpu for resource in Settings().resources},
+        "cpu": weights.cpu,
+        "memory": weights.memory,
+    }
+
+
+def test_the_extender_entry() -> None:
+    assert {EXTENDER[f"{verb}Verb"] for verb in ("filter", "prioritize", "preempt")} == {
+        "filter",
+        "prioritize",
+        "preempt",
+    }
+    assert EXTENDER["nodeCacheCapable"] is True
+    assert EXTENDER["ignorable"] is False
+    assert EXTENDER["managedResources"] == [
+        {"name": resource.name, "ignoredByScheduler": False} for resource in Settings().resources
+    ]
+
+
+def plugin_config() -> list[Any]:
+    [profile] = SCHEDULER["profiles"]
+    return list(profile["pluginConfig"])
