@@ -14,8 +14,8 @@ cdef extern from *:
     int __builtin_popcount(unsigned int) noexcept nogil
 
 
-cdef inline int _free_gpus(NodeTable nodes, PodTable pods, row_t row, int resource, int priority,
-                           amount_t* releasing, amount_t* lower) except -1 nogil:
+cdef inline void _free_gpus(PodTable pods, row_t row, int resource, int priority,
+                            amount_t* releasing, amount_t* lower) noexcept nogil:
     """What terminating pods, and pods below `priority` that may be victims, hold of `resource` on a node."""
     cdef row_t pod = pods.head[row] if row < pods.head_capacity else -1
     releasing[0] = 0
@@ -26,7 +26,6 @@ cdef inline int _free_gpus(NodeTable nodes, PodTable pods, row_t row, int resour
         elif pods.priority[pod] < priority and not pods.flags[pod] & SPARED:
             lower[0] += pods.amounts[resource, pod]
         pod = pods.next[pod]
-    return 0
 
 
 cdef int _check(NodeTable nodes, const row_t[::1] rows, code_t[::1] out, int resource) except -1:
@@ -54,7 +53,7 @@ def resource(NodeTable nodes, const row_t[::1] rows, int resource, code_t[::1] o
             row = rows[i]
             if out[i] or nodes.alloc[resource, row] > 0 or nodes.flags[row] & DRA:
                 continue
-            out[i] = away if nodes.flags[row] & CAPACITY else none
+            out[i] = away if nodes.flags[row] & CAPACITY and nodes.gpu[row] == resource else none
 
 
 def count(NodeTable nodes, PodTable pods, const row_t[::1] rows, int resource, amount_t wanted, int priority,
@@ -86,7 +85,7 @@ def count(NodeTable nodes, PodTable pods, const row_t[::1] rows, int resource, a
             if free + nodes.claim[resource, row] >= wanted:
                 out[i] = reserved
                 continue
-            _free_gpus(nodes, pods, row, resource, priority, &going, &lower)
+            _free_gpus(pods, row, resource, priority, &going, &lower)
             if free + going >= wanted:
                 out[i] = releasing
             elif free + going + lower >= wanted:
@@ -113,7 +112,7 @@ def links(NodeTable nodes, PodTable pods, LinkShapes shapes, const row_t[::1] ro
     _check(nodes, rows, out, resource)
     cdef Py_ssize_t i
     cdef row_t row, pod
-    cdef mask_t free, freed
+    cdef mask_t free, freed, staying
     cdef int unknown, hidden, left
     if wanted < 2:
         return
@@ -138,15 +137,18 @@ def links(NodeTable nodes, PodTable pods, LinkShapes shapes, const row_t[::1] ro
                 out[i] = pending
                 continue
             freed = free
+            staying = 0
             left = unknown
             pod = pods.head[row] if row < pods.head_capacity else -1
             while pod >= 0:
                 if pods.flags[pod] & TERMINATING or (pods.priority[pod] < priority and not pods.flags[pod] & SPARED):
                     freed |= pods.mask[pod]
                     left -= pods.unsure[pod]
+                else:
+                    staying |= pods.mask[pod]
                 pod = pods.next[pod]
-            if shapes.certainty(nodes.shape[row], freed & nodes.healthy[row], wanted, left if left > 0 else 0,
-                                containers) == 2:
+            freed = freed & ~staying & nodes.healthy[row]  # two pods may be seen on one GPU
+            if shapes.certainty(nodes.shape[row], freed, wanted, left if left > 0 else 0, containers) == 2:
                 out[i] = busy
             else:
                 out[i] = held
@@ -166,8 +168,9 @@ def link_table(LinkShapes shapes, int shape, int gpus, int wanted, int container
 
 
 def uniform(LinkShapes shapes, int shape, unsigned int healthy, int wanted):
-    """Whether every `wanted` of the healthy GPUs are linked, so that counting them is enough."""
-    return wanted < 2 or shapes.certainty(shape, healthy, wanted, 1, 1) == 2
+    """Whether any `wanted` of the healthy GPUs are linked, so that counting them is enough."""
+    # With two containers nothing is known of the choice, so certainty() asks it of every set of that size.
+    return wanted < 2 or shapes.certainty(shape, healthy, wanted, 0, 2) == 2
 
 
 def passed(const row_t[::1] rows, const code_t[::1] codes):

@@ -47,6 +47,8 @@ def victims(NodeTable nodes, PodTable pods, const row_t[::1] rows, const amount_
     cdef row_t row, pod
     if request.shape[0] != nodes.resources or not 0 <= resource < nodes.resources:
         raise ValueError("request has one number per resource")
+    if pods.resources != nodes.resources:
+        raise ValueError("the tables differ in their resources")
     for i in range(n):
         if not 0 <= rows[i] < nodes.height:
             raise IndexError("row outside of the table")
@@ -96,6 +98,7 @@ def victims(NodeTable nodes, PodTable pods, const row_t[::1] rows, const amount_
     cdef int64_t[::1] prio = found.priority, begun = found.start_ms, saved = found.saved_ms
     cdef int64_t[::1] restart = found.restart_s, grace = found.grace_s, gpus = found.gpus, going = found.going
     cdef int hidden
+    cdef mask_t staying
     with nogil:
         for i in range(n):
             row = rows[i]
@@ -107,18 +110,21 @@ def victims(NodeTable nodes, PodTable pods, const row_t[::1] rows, const amount_
                 short[r, i] = request[r] - nodes.free_count(r, row) if request[r] > 0 else 0
             low = start[i]
             at = low
+            staying = 0
             pod = pods.head[row] if row < pods.head_capacity else -1
             while pod >= 0:
                 if _eligible(pods, pod, priority):
                     chosen[at] = pod
                     _settle(pods, chosen, low, at)
                     at += 1
+                else:
+                    staying |= pods.mask[pod]
                 pod = pods.next[pod]
             for at in range(low, start[i + 1]):
                 pod = chosen[at]
                 for r in range(nodes.resources):
                     amounts[r, at] = pods.amounts[r, pod]
-                masks[at] = pods.mask[pod]
+                masks[at] = pods.mask[pod] & ~staying  # two pods may be seen on one GPU
                 unsure[at] = pods.unsure[pod]
                 prio[at] = pods.priority[pod]
                 begun[at] = pods.start[pod]

@@ -701,6 +701,8 @@ cdef class LinkShapes:
 
     cdef int certainty(self, int shape, mask_t free, int k, int unknown, int containers) noexcept nogil:
         cdef Cell *cell
+        if 0 < shape < self.count:
+            free &= (<mask_t>1 << self.shapes[shape].gpus) - 1
         if k < 1 or k > __builtin_popcount(free) - unknown:
             return IMPOSSIBLE
         if k == 1:
@@ -708,8 +710,6 @@ cdef class LinkShapes:
         if shape <= 0 or shape >= self.count:
             return UNKNOWN_LINKS
         cell = self.cell(shape, free, k)
-        if cell is NULL:
-            return IMPOSSIBLE
         if unknown == 0 and containers == 1 and cell.handed != UNKNOWN_LINKS:
             return cell.handed
         if cell.worst > 0:

@@ -12,7 +12,7 @@ from ext_core.links cimport Choice, LinkShapes
 from ext_core.table cimport NodeTable
 
 
-cdef int _check(NodeTable nodes, const row_t[::1] rows, score_t[::1] out) except -1:
+cdef int _check(NodeTable nodes, const row_t[::1] rows, const score_t[::1] out) except -1:
     cdef Py_ssize_t i
     if out.shape[0] != rows.shape[0]:
         raise ValueError("rows and out differ in length")
@@ -109,10 +109,12 @@ def add(score_t[::1] total, const score_t[::1] column, double weight):
 
 
 cdef inline bint _before(const score_t* total, const int32_t* order, Py_ssize_t a, Py_ssize_t b) noexcept nogil:
-    """Higher score first, then the fixed order of the names."""
+    """Higher score first, then the fixed order of the names, at last the place among the candidates."""
     if total[a] != total[b]:
         return total[a] > total[b]
-    return order[a] < order[b]
+    if order[a] != order[b]:
+        return order[a] < order[b]
+    return a < b
 
 
 def top(NodeTable nodes, const row_t[::1] rows, const score_t[::1] total, Py_ssize_t most):
@@ -120,9 +122,8 @@ def top(NodeTable nodes, const row_t[::1] rows, const score_t[::1] total, Py_ssi
 
     A heap of the best so far: O(n log most).
     """
-    if rows.shape[0] != total.shape[0]:
-        raise ValueError("rows and total differ in length")
-    cdef Py_ssize_t n = rows.shape[0], size = 0, i, at, child, held
+    _check(nodes, rows, total)
+    cdef Py_ssize_t n = rows.shape[0], size = 0, i, at, held
     if most <= 0 or most > n:
         most = n
     made = array("i", bytes(4 * most))

@@ -66,13 +66,14 @@ cdef class NodeTable:
         return 0
 
     def add(self, int row):
-        """Make `row` usable (rows come in any order, below twice the current height)."""
+        """Make `row` usable. Rows come in any order; those that are skipped are empty nodes."""
         if row < 0:
             raise ValueError("negative row")
         if row >= self.capacity:
             self.grow(max(row + 1, self.capacity * 2))
-        if row >= self.height:
-            self.height = row + 1
+        while self.height <= row:
+            self.height += 1
+            self.clear(self.height - 1)
         self.clear(row)
 
     def clear(self, int row):
@@ -87,7 +88,7 @@ cdef class NodeTable:
         self.gpu[row] = -1
         self.shape[row] = 0
         self.healthy[row] = self.sure[row] = self.likely[row] = self.wanted[row] = 0
-        self.unknown[row] = self.pending[row] = 0
+        self.unknown[row] = self.pending[row] = self.order[row] = 0
         self.flags[row] = 0
 
     def _check(self, int row):
@@ -130,6 +131,8 @@ cdef class NodeTable:
     def add_claim(self, int row, tuple amounts, unsigned int wanted, bint tentative):
         """Count `amounts` (R) as taken on `row` until `drop_claims`."""
         self._check(row)
+        if len(amounts) != self.resources:
+            raise ValueError("add_claim: amounts do not fit the table")
         cdef int r
         self.touched.append(row)
         for r in range(self.resources):
@@ -166,6 +169,8 @@ cdef class PodTable:
     """Columns over the pods that are bound to a node and hold something there."""
 
     def __cinit__(self, int resources):
+        if resources < FIRST_GPU:
+            raise ValueError("a PodTable has at least CPU, memory and pod slots")
         self.resources = resources
         self.height = 0
         self.owned = {}

@@ -58,7 +58,8 @@ def cheapest(
     amounts:    int64[R, pods] what evicting the pod frees, >= 0
     masks:      uint32[pods] GPUs that the pod holds and frees (0: none, or unknown)
     free_mask:  uint32[n] GPUs free now
-    unknown:    int32[n] GPUs held at positions that nobody knows; unknown_of: int32[pods] how many of them the pod frees
+    unknown:    int32[n] GPUs held at positions that nobody knows
+    unknown_of: int32[pods] how many of those the pod frees, >= 0
     table:      int32[n] index into `ok`; -1: no rule about links, so masks and unknown GPUs do not matter
     ok:         bytes[1 << GPUs] (at most 16 GPUs) each: 1 where those free GPUs would do
     forced:     uint8[pods] the pod is among the victims in any case

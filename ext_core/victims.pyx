@@ -181,7 +181,7 @@ cdef class _Search:
         if t.kind == GROUP:
             if t.simple and t.start[p] < t.start[p + 1]:
                 g = t.member[t.start[p]]
-                if t.count[g] + 1 > max(t.allowance[g], 0):
+                if t.count[g] + 1 > t.allowance[g]:
                     return value + t.price[g]
             return value
         if t.column != NULL:
@@ -496,7 +496,7 @@ cdef class _Search:
                     if not among:
                         return False
                 if t.kind == GROUP:
-                    # in a walk with pods of several groups, one pod's place decides who else violates
+                    # beside pods of several groups, where a pod stands in the walk decides who else violates
                     if not t.simple and few and (few > 1 or many > 1 or p > q):
                         return False
                 elif t.column != NULL:
@@ -509,8 +509,8 @@ cdef class _Search:
 
     cdef void prepare(self, Py_ssize_t i) noexcept nogil:
         """Fill the candidate's columns; depth 0 holds the pods that must go."""
-        cdef int first = self.start[i], last = self.start[i + 1], p, r, a, b, j, k, t, at = self.table[i]
-        cdef amount_t left, free
+        cdef int first = self.start[i], last = self.start[i + 1], p, r, a, j, k, t, at = self.table[i]
+        cdef amount_t left
         cdef bint useful
         cdef Term* term
         self.first = first

@@ -19,8 +19,8 @@ from ext_core.links import LinkShapes
 from ext_core.scan import NameIndex
 from ext_core.table import NodeTable, PodTable
 from extender import ledger
-from extender.events import Event
 from extender.contracts import Tables
+from extender.events import Event
 from extender.progress import restart_seconds, saved_ms
 from extender.records import (
     DeviceClassRecord,
@@ -314,17 +314,7 @@ class Cluster:
         self.tables.nodes.set_node(self.index.get(node.name), alloc, gpu, shape, healthy, flags)
 
     def _shape(self, topology: Topology, resource: str, count: int) -> int:
-        if topology.source == "unknown" or topology.gpus != count or topology.links is None:
-            return 0
-        return self.tables.shapes.intern(
-            topology.gpus,
-            topology.links,
-            gpu_total=topology.gpu_total,
-            pcie=topology.pcie,
-            numa=topology.numa,
-            plugin=self._plugin[resource],
-            gbps=topology.gbps,
-        )
+        return topology.intern(self.tables.shapes, self._plugin[resource]) if topology.gpus == count else 0
 
     def _write_held(self, name: str, gone: frozenset[str] = frozenset()) -> None:
         node = self.nodes[name]

@@ -196,3 +196,15 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
     (tmp_path / "bom.yaml").write_bytes(b"\xef\xbb\xbf" + HEAD.encode())
     assert read_settings(tmp_path / "bom.yaml", KNOWN) == Settings()
+
+
+def test_the_readme_names_every_field_with_its_default() -> None:
+    readme = (Path(__file__).parent.parent / "README.md").read_text().partition("## Settings")[2]
+    for name, value in Settings().model_dump(mode="json", by_alias=True).items():
+        if isinstance(value, dict) and name != "packingWeights":
+            for inner, default in value.items():
+                row = next((line for line in readme.splitlines() if f"`{name}.{inner}`" in line), "")
+                number = f"{default:g}" if isinstance(default, float) else str(default)
+                assert number in row, f"{name}.{inner} = {number}"
+        else:
+            assert name in readme, name

@@ -97,9 +97,7 @@ def cheapest(
                 mask = free_mask[i]
                 for pod in some:
                     mask |= masks[pod]
-                if table[i] >= 0 and not (
-                    ok[table[i]][mask] and sum(unknown_of[pod] for pod in some) >= unknown[i]
-                ):
+                if table[i] >= 0 and not (ok[table[i]][mask] and sum(unknown_of[pod] for pod in some) >= unknown[i]):
                     continue
                 vector = [_cost(term, sorted(some), table[i], mask) for term in terms]
                 if best is None or (vector, size) < best:  # equals: the set that was tried first stays

@@ -92,7 +92,13 @@ class ApiServer:
             self._options["server_hostname"] = tls_server_name
 
     @classmethod
-    async def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> Self:
+    async def connect(
+        cls,
+        kubeconfig: str | None = None,
+        context: str | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Self:
         """With ``kubeconfig`` (a path), else as a pod with its service account.
 
         The service account is never reached through the environment's proxy, the kubeconfig's server may be: proxies
@@ -108,7 +114,7 @@ class ApiServer:
                 loader = await loading.load_kube_config(
                     config_file=kubeconfig, context=context, client_configuration=configuration, persist_config=False
                 )
-                hooked.refresh_api_key_hook = _Reload(loader)
+                hooked.refresh_api_key_hook = _Reload(loader, clock)
             tls = RESTClientObject(configuration).ssl_context
         except Exception as error:  # parsers, files, TLS, other people's plugins: anything may come out
             raise CredentialsError(f"{kubeconfig or 'service account'}: {error}") from error
@@ -181,13 +187,14 @@ class ApiServer:
 class _Reload:
     """The hook by which the official configuration renews a kubeconfig's token, at most once a minute."""
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: Any, clock: Callable[[], float]) -> None:
         self._loader = loader
-        self._due = time.monotonic() + _REFRESH
+        self._clock = clock
+        self._due = clock() + _REFRESH
 
     async def __call__(self, configuration: Configuration) -> None:
-        if time.monotonic() >= self._due:
-            self._due = time.monotonic() + _REFRESH
+        if self._clock() >= self._due:
+            self._due = self._clock() + _REFRESH
             await self._loader.load_and_set(configuration)
 
 

@@ -52,7 +52,7 @@ class Source:
 
     kind: Kind
     path: str
-    limit: int = 500
+    limit: int = 250
     """Objects a page: what one answer may hold the event loop for."""
     field_selector: str = ""
     optional: bool = False
@@ -61,7 +61,7 @@ class Source:
 
 # Finished pods hold nothing: they are left out as in kube-scheduler's own informer, and leave as deleted.
 PODS: Final = Source("Pod", "/api/v1/pods", field_selector="status.phase!=Succeeded,status.phase!=Failed")
-NODES: Final = Source("Node", "/api/v1/nodes", limit=150)  # about three times as large as pods
+NODES: Final = Source("Node", "/api/v1/nodes", limit=100)  # about three times as large as pods
 BUDGETS: Final = Source("PodDisruptionBudget", "/apis/policy/v1/poddisruptionbudgets")
 PRIORITY_CLASSES: Final = Source("PriorityClass", "/apis/scheduling.k8s.io/v1/priorityclasses")
 DEVICE_CLASSES: Final = Source("DeviceClass", "/apis/resource.k8s.io/v1/deviceclasses", optional=True)

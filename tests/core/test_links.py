@@ -177,7 +177,7 @@ def test_a_single_takes_the_gpu_that_breaks_no_pair() -> None:
     shapes, shape, _ = machine("h100-nvl-8")
     chosen = shapes.choice(shape, mask(0, 1, 2, 3, 5), 1)
     assert chosen is not None
-    assert chosen.gpus == mask(5)  # {0,1} and {2,3} stay whole  # fmt: skip
+    assert chosen.gpus == mask(5)  # {0,1} and {2,3} stay whole
 
 
 def test_among_the_double_links_the_pair_that_leaves_most() -> None:
@@ -197,7 +197,7 @@ def test_pcie_switch_decides_where_links_do_not() -> None:
     shapes, shape, full = machine("rtxpro6000-6")
     chosen = shapes.choice(shape, full ^ mask(0), 2)
     assert chosen is not None
-    assert chosen.gpus == mask(4, 5)  # PIX, and leaves 2,3 (PIX) beside 1 on their NUMA node  # fmt: skip
+    assert chosen.gpus == mask(4, 5)  # PIX, and leaves 2,3 (PIX) beside 1 on their NUMA node
     chosen = shapes.choice(shape, full ^ mask(0), 1)
     assert chosen is not None
     assert chosen.gpus == mask(1)

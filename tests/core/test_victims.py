@@ -296,6 +296,14 @@ def test_a_broken_gang_is_paid_once_and_its_members_not_again() -> None:
     assert list(solve(counted([1, 1, 1], 1, [spare])).cost) == [30]
 
 
+def test_where_a_pod_stands_in_the_walk_decides_who_violates() -> None:
+    # Budget 0 allows one disruption, budget 1 none. Pod 1, in both, must go. With pod 0 it alone violates (both
+    # budgets, counted once); with pod 2, which alone costs as much as pod 0, pod 1 violates 1 and pod 2 violates 0.
+    budgets = ("group", [0, 1, 3, 4], [0, 0, 1, 0], [1, 0], [1, 1])
+    found = solve(counted([1, 1, 1], 2, [budgets], forced=[0, 1, 0]))
+    assert (list(found.chosen), list(found.cost)) == ([1, 1, 0], [1])
+
+
 def test_the_mask_decides_which_gpus() -> None:
     # 4 one-GPU pods; the preemptor wants GPUs {0, 1} or {2, 3}. Cheapest pods are 1 and 2, but no pair joins them.
     ok = bytes(mask & 3 == 3 or mask & 12 == 12 for mask in range(16))

@@ -8,8 +8,7 @@ import time
 from typing import Any
 
 from tests.e2e import builders
-from tests.e2e.api import wait_for
-from tests.e2e.scene import Scene, SceneFactory, quiet
+from tests.e2e.scene import Scene, SceneFactory
 
 H100 = {"topology": "dgx-h100"}
 V100 = {"topology": "dgx1-v100"}
@@ -57,7 +56,7 @@ def test_a_burst_of_200_pods_breaks_no_promise(scene: SceneFactory) -> None:
         pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in cluster.api.list("Pod", cluster.namespace)
     }
     settled(cluster, names, 120)
-    assert cluster.kubelets.truth.refusals == []
+    assert cluster.kubelets.truth.refusals() == []
     kind = {name: options["topology"] for name, options in nodes.items()}
     broken = [n for n in required if not linked(cluster.gpus(n), kind[cluster.get(n)["spec"]["nodeName"]])]
     print(f"burst: {len(names)} pods, {len(required)} required, broken {len(broken)}, over-promised 0")
@@ -78,7 +77,7 @@ def test_a_restart_in_the_middle_of_bindings_loses_nothing(scene: SceneFactory) 
         cluster.extender.restart()
     thread.join()
     settled(cluster, names, 90)
-    assert cluster.kubelets.truth.refusals == []
+    assert cluster.kubelets.truth.refusals() == []
 
 
 def test_the_api_server_is_away_for_20_seconds(scene: SceneFactory, control_plane: Any) -> None:

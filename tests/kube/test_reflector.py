@@ -121,7 +121,7 @@ def test_lists_in_pages_then_watches_from_the_list_on() -> None:
     ]  # fmt: skip
     assert seen.syncs == 1
     first, second, watch = script.requests
-    assert first.params == {"limit": "500", "fieldSelector": PODS.field_selector}
+    assert first.params == {"limit": "250", "fieldSelector": PODS.field_selector}
     assert second.params == {**first.params, "continue": "more"}
     assert watch.params["resourceVersion"] == "10"
     assert watch.params["allowWatchBookmarks"] == "true"

@@ -45,9 +45,9 @@ def suffices(node: Node, victims: frozenset[int]) -> bool:
 def term_cost(node: Node, term: dict[str, Any], victims: frozenset[int]) -> int:
     form = term["form"]
     if form == "sum":
-        return sum(term["of"][pod] for pod in victims)
+        return int(sum(term["of"][pod] for pod in victims))
     if form == "max":
-        return max([LOWEST, *(term["of"][pod] for pod in victims)])
+        return int(max([LOWEST, *(term["of"][pod] for pod in victims)]))
     if form == "mask":
         return 0 if node.good is None else int(term["price"][free_after(node, victims)])
     if form == "group":

@@ -1,0 +1,151 @@
+"""Twin of `ext_core.table`: tables as lists of numbers, one list per column."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+CPU, MEMORY, SLOTS, FIRST_GPU = 0, 1, 2, 3
+DRA, CAPACITY, SCHEDULABLE = 1, 2, 4
+TERMINATING, SPARED = 1, 2
+
+_EMPTY = {"tentative": 0, "gpu": -1, "shape": 0, "healthy": 0, "sure": 0, "likely": 0, "wanted": 0}
+_EMPTY |= {"unknown": 0, "pending": 0, "order": 0, "flags": 0}
+
+
+class NodeTable:
+    """`alloc`, `used` and `claim` are one list per row of `resources` amounts; `columns` has the single numbers."""
+
+    def __init__(self, resources: int) -> None:
+        if resources < FIRST_GPU:
+            raise ValueError("a NodeTable has at least CPU, memory and pod slots")
+        self.resources = resources
+        self.alloc: list[list[int]] = []
+        self.used: list[list[int]] = []
+        self.claim: list[list[int]] = []
+        self.columns: dict[str, list[int]] = {name: [] for name in _EMPTY}
+
+    @property
+    def height(self) -> int:
+        return len(self.alloc)
+
+    def add(self, row: int) -> None:
+        if row < 0:
+            raise ValueError("negative row")
+        while self.height <= row:
+            for amounts in (self.alloc, self.used, self.claim):
+                amounts.append([0] * self.resources)
+            for name, value in _EMPTY.items():
+                self.columns[name].append(value)
+        self.clear(row)
+
+    def clear(self, row: int) -> None:
+        self._check(row)
+        for amounts in (self.alloc, self.used, self.claim):
+            amounts[row] = [0] * self.resources
+        for name, value in _EMPTY.items():
+            self.columns[name][row] = value
+
+    def _check(self, row: int) -> None:
+        if not 0 <= row < self.height:
+            raise IndexError(f"row {row} of {self.height}")
+
+    def set_node(self, row: int, alloc: Sequence[int], gpu: int, shape: int, healthy: int, flags: int) -> None:
+        self._check(row)
+        if len(alloc) != self.resources or not -1 <= gpu < self.resources:
+            raise ValueError("set_node: amounts or resource index do not fit the table")
+        self.alloc[row] = list(alloc)
+        self._write(row, gpu=gpu, shape=shape, healthy=healthy, flags=flags)
+
+    def set_held(self, row: int, used: Sequence[int], sure: int, likely: int, unknown: int, pending: int) -> None:
+        self._check(row)
+        if len(used) != self.resources:
+            raise ValueError("set_held: amounts do not fit the table")
+        self.used[row] = list(used)
+        self._write(row, sure=sure, likely=likely, unknown=unknown, pending=pending)
+
+    def _write(self, row: int, **values: int) -> None:
+        for name, value in values.items():
+            self.columns[name][row] = value
+
+    def set_order(self, rows: list[int]) -> None:
+        for rank, row in enumerate(rows):
+            self._check(row)
+            self.columns["order"][row] = rank
+
+    def add_claim(self, row: int, amounts: Sequence[int], wanted: int, tentative: bool) -> None:
+        self._check(row)
+        if len(amounts) != self.resources:
+            raise ValueError("add_claim: amounts do not fit the table")
+        self.claim[row] = [a + b for a, b in zip(self.claim[row], amounts, strict=True)]
+        gpu = self.columns["gpu"][row]
+        if tentative and gpu >= 0:
+            self.columns["tentative"][row] += amounts[gpu]
+        self.columns["wanted"][row] |= wanted
+
+    def drop_claims(self) -> None:
+        for row in range(self.height):
+            self.claim[row] = [0] * self.resources
+            self._write(row, tentative=0, wanted=0)
+
+    def node(self, row: int) -> dict[str, int | tuple[int, ...]]:
+        self._check(row)
+        many = {"alloc": self.alloc, "used": self.used, "claim": self.claim}
+        return {name: tuple(amounts[row]) for name, amounts in many.items()} | {
+            name: column[row] for name, column in self.columns.items()
+        }
+
+    def free_count(self, resource: int, row: int) -> int:
+        return self.alloc[row][resource] - self.used[row][resource] - self.claim[row][resource]
+
+
+@dataclass
+class Pod:
+    """One row of a PodTable."""
+
+    node: int
+    priority: int
+    amounts: tuple[int, ...]
+    mask: int
+    unsure: int
+    flags: int
+    start: int
+    saved: int
+    restart: int
+    grace: int
+
+
+class PodTable:
+    """`rows[pod]` is what stands in the row, where something does."""
+
+    def __init__(self, resources: int) -> None:
+        if resources < FIRST_GPU:
+            raise ValueError("a PodTable has at least CPU, memory and pod slots")
+        self.resources = resources
+        self.height = 0
+        self.rows: dict[int, Pod] = {}
+
+    def put(
+        self,
+        pod: int,
+        node: int,
+        priority: int,
+        amounts: tuple[int, ...],
+        mask: int,
+        unsure: int,
+        flags: int,
+        start: int = 0,
+        saved: int = 0,
+        restart: int = 0,
+        grace: int = 0,
+    ) -> None:
+        if pod < 0 or node < 0 or len(amounts) != self.resources:
+            raise ValueError("put: bad row, node or amounts")
+        self.height = max(self.height, pod + 1)
+        self.rows[pod] = Pod(node, priority, amounts, mask, unsure, flags, start, saved, restart, grace)
+
+    def drop(self, pod: int) -> None:
+        self.rows.pop(pod, None)
+
+    def on(self, node: int) -> list[int]:
+        return sorted(row for row, pod in self.rows.items() if pod.node == node)

@@ -1,0 +1,227 @@
+"""The node annotation `gpu-extender.io/topology`: written by the node's agent, or by an administrator.
+
+Compact JSON, version 1; every key but `v`, `gpus` and `links` may be absent or null:
+
+    {"v": 1, "gpus": 8, "links": [[0, 1, 2], ...], "scope": "pair", "kind": "nvlink", "gbps": 25,
+     "numa": [0, 0, 1, null, ...], "pcie": [["X", "PIX", ...], ...], "uuids": ["GPU-...", ...], "health": [true, ...]}
+
+`links` lists each linked pair once as [GPU, GPU, number]; pairs that are not listed have no link. With
+`"scope": "gpu-total"` (NVSwitch) the number is each GPU's total into the fabric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+from extender.topologies.topology import LEVELS, Topology, unknown
+
+KEY: Final = "gpu-extender.io/topology"
+VERSION: Final = 1
+MOST_BYTES: Final = 64 * 1024
+MOST_GPUS: Final = 16
+MOST_LINKS: Final = 1000  # of one pair; as ext_core.links has it
+
+_KEYS = ("v", "gpus", "links", "scope", "kind", "gbps", "numa", "pcie", "uuids", "health")
+_REQUIRED = ("gpus", "links")
+
+
+class TopologyError(ValueError):
+    """A statement about a node's GPUs that cannot be true or cannot be read."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(f"{path}: {message}" if path else message)
+        self.path = path
+        self.message = message
+
+
+def read(annotations: Mapping[str, str], labels: Mapping[str, str], gpu_count: int) -> Topology | None:
+    """The annotation's graph; unknown, with the error as a warning, when it is broken or of another GPU count."""
+    text = annotations.get(KEY)
+    if text is None:
+        return None
+    try:
+        stated = decode(text)
+    except TopologyError as error:
+        return unknown(gpu_count, f"the annotation {KEY} cannot be used", f"annotation {KEY}: {error}")
+    if stated.gpus != gpu_count:
+        said = f"it describes {stated.gpus} GPUs, the node has {gpu_count}"
+        return unknown(gpu_count, f"the annotation {KEY} is about other GPUs", f"annotation {KEY}: {said}")
+    return stated
+
+
+def decode(text: str | bytes) -> Topology:
+    """The annotation's value as a Topology; TopologyError where anything is not as the module's docstring says."""
+    size = len(text.encode(errors="surrogatepass") if isinstance(text, str) else text)
+    if size > MOST_BYTES:
+        raise TopologyError("", f"{size} bytes; at most {MOST_BYTES} are read")
+    try:
+        said = orjson.loads(text)
+    except orjson.JSONDecodeError as error:  # NaN and Infinity are no JSON either
+        raise TopologyError("", f"not JSON: {error}") from None
+    if type(said) is not dict:
+        raise TopologyError("", "a JSON object is wanted")
+    version = said.get("v")
+    if type(version) is not int or version < 1:
+        raise TopologyError("v", f"{_show(version)} is not a version")
+    if version > VERSION:
+        raise TopologyError("v", f"written by a newer version ({version}); this one reads {VERSION}")
+    for key in said:
+        if key not in _KEYS:
+            raise TopologyError(key, "unknown key")
+    for key in _REQUIRED:
+        if said.get(key) is None:
+            raise TopologyError(key, "is missing")
+    gpus = said["gpus"]
+    if type(gpus) is not int or not 1 <= gpus <= MOST_GPUS:
+        raise TopologyError("gpus", f"{_show(gpus)} is not a whole number from 1 to {MOST_GPUS}")
+    links = _links(said["links"], gpus)
+    linked = any(map(any, links))
+    scope = _one_of("scope", said.get("scope"), ("pair", "gpu-total")) or "pair"
+    kind = _one_of("kind", said.get("kind"), ("nvlink", "xgmi"))
+    if linked and kind is None:
+        raise TopologyError("kind", "is missing, and there are links")
+    if scope == "gpu-total":
+        _check_totals(links)
+    return Topology(
+        gpus,
+        links,
+        gpu_total=scope == "gpu-total",
+        kind=kind,
+        gbps=_gbps(said.get("gbps"), linked),
+        numa=_numa(said.get("numa"), gpus),
+        pcie=_pcie(said.get("pcie"), gpus),
+        uuids=_uuids(said.get("uuids"), gpus),
+        health=_health(said.get("health"), gpus),
+        source="annotation",
+        detail=f"annotation {KEY}",
+    )
+
+
+def encode(topology: Topology) -> str:
+    """The annotation's value, on one line; ValueError when the links are unknown. decode() reads the same back."""
+    if topology.links is None:
+        raise ValueError("a topology without known links has no annotation")
+    ids = range(topology.gpus)
+    edges = [[a, b, topology.links[a][b]] for a in ids for b in ids if a < b and topology.links[a][b]]
+    said = {
+        "v": VERSION,
+        "gpus": topology.gpus,
+        "links": edges,
+        "scope": "gpu-total" if topology.gpu_total else "pair",
+        "kind": topology.kind,
+        "gbps": topology.gbps,
+        "numa": topology.numa,
+        "pcie": topology.pcie,
+        "uuids": topology.uuids,
+        "health": topology.health,
+    }
+    text = orjson.dumps(said).decode()
+    decode(text)  # what we would refuse to read is not written
+    return text
+
+
+def _show(value: Any) -> str:
+    """The value as JSON, cut short; a list or object by its kind, as it may be deep."""
+    if type(value) in (list, dict):
+        return "a list" if type(value) is list else "an object"
+    text = orjson.dumps(value).decode()
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _one_of(path: str, value: Any, allowed: tuple[str, ...]) -> str | None:
+    if value is None or (type(value) is str and value in allowed):
+        return value
+    raise TopologyError(path, f"{_show(value)} is none of {', '.join(allowed)}")
+
+
+def _list(path: str, value: Any, length: int) -> list[Any]:
+    if type(value) is not list or len(value) != length:
+        raise TopologyError(path, f"a list of {length} is wanted, one a GPU")
+    return value
+
+
+def _links(edges: Any, gpus: int) -> tuple[tuple[int, ...], ...]:
+    if type(edges) is not list:
+        raise TopologyError("links", "a list of [GPU, GPU, number] is wanted")
+    matrix = [[0] * gpus for _ in range(gpus)]
+    for i, edge in enumerate(edges):
+        path = f"links[{i}]"
+        if type(edge) is not list or len(edge) != 3 or any(type(value) is not int for value in edge):
+            raise TopologyError(path, "is not [GPU, GPU, number] in whole numbers")
+        a, b, number = edge
+        for gpu in (a, b):
+            if not 0 <= gpu < gpus:
+                raise TopologyError(path, f"GPU {gpu} is not one of 0..{gpus - 1}")
+        if a == b:
+            raise TopologyError(path, f"GPU {a} is linked to itself")
+        if not 1 <= number <= MOST_LINKS:
+            raise TopologyError(path, f"{number} links; from 1 to {MOST_LINKS} are possible")
+        if matrix[a][b] == number:
+            raise TopologyError(path, f"the pair {a}, {b} is listed twice")
+        if matrix[a][b]:
+            raise TopologyError(path, f"asymmetric: {a}, {b} has {matrix[a][b]} links above and {number} here")
+        matrix[a][b] = matrix[b][a] = number
+    return tuple(map(tuple, matrix))
+
+
+def _check_totals(links: tuple[tuple[int, ...], ...]) -> None:
+    """Behind one switch everybody sees everybody else; who sees nobody is off the fabric."""
+    on = [gpu for gpu, row in enumerate(links) if any(row)]
+    for a in on:
+        for b in on:
+            if a < b and not links[a][b]:
+                raise TopologyError("links", f"gpu-total: {a} and {b} are on the fabric but do not see each other")
+
+
+def _gbps(value: Any, linked: bool) -> float:
+    if value is None and not linked:
+        return 0.0
+    if type(value) not in (int, float) or not 0 <= value <= 10_000 or (linked and value == 0):
+        raise TopologyError("gbps", f"{_show(value)} is not GB/s of one link in one direction")
+    return float(value)
+
+
+def _numa(value: Any, gpus: int) -> tuple[int | None, ...] | None:
+    if value is None:
+        return None
+    for i, node in enumerate(_list("numa", value, gpus)):
+        if node is not None and (type(node) is not int or not 0 <= node < 1 << 16):
+            raise TopologyError(f"numa[{i}]", f"{_show(node)} is not a NUMA node's number or null")
+    return tuple(value)
+
+
+def _pcie(value: Any, gpus: int) -> tuple[tuple[str, ...], ...] | None:
+    if value is None:
+        return None
+    rows = [_list(f"pcie[{i}]", row, gpus) for i, row in enumerate(_list("pcie", value, gpus))]
+    for i, row in enumerate(rows):
+        for j, level in enumerate(row):
+            path = f"pcie[{i}][{j}]"
+            if type(level) is not str or level not in LEVELS or (level == "X") != (i == j):
+                raise TopologyError(path, f"{_show(level)} is not {'X' if i == j else ', '.join(LEVELS[:-1])}")
+            if j < i and rows[j][i] != level:
+                raise TopologyError(path, f"asymmetric: {level} here, {rows[j][i]} at pcie[{j}][{i}]")
+    return tuple(map(tuple, rows))
+
+
+def _uuids(value: Any, gpus: int) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    for i, uuid in enumerate(_list("uuids", value, gpus)):
+        if type(uuid) is not str or not uuid or len(uuid) > 256:
+            raise TopologyError(f"uuids[{i}]", f"{_show(uuid)} is not a GPU's id")
+        if uuid in value[:i]:
+            raise TopologyError(f"uuids[{i}]", f"{_show(uuid)} is listed twice")
+    return tuple(value)
+
+
+def _health(value: Any, gpus: int) -> tuple[bool, ...] | None:
+    if value is None:
+        return None
+    for i, healthy in enumerate(_list("health", value, gpus)):
+        if type(healthy) is not bool:
+            raise TopologyError(f"health[{i}]", f"{_show(healthy)} is not true or false")
+    return tuple(value)

@@ -1,0 +1,52 @@
+"""What every source answers with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ext_core.links import LinkShapes
+
+# PCIe paths from far to near, as `nvidia-smi topo` names them; LinkShapes.intern takes their positions.
+LEVELS = ("SYS", "NODE", "PHB", "PXB", "PIX", "X")
+
+Plugin = Literal["nvidia", "amd", "arbitrary"]
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The GPU graph of one node; None wherever something is not known."""
+
+    gpus: int
+    links: tuple[tuple[int, ...], ...] | None  # N x N; of each pair, or each GPU's total with gpu_total
+    gpu_total: bool = False
+    kind: str | None = None  # "nvlink", "xgmi"; None = no links, or unknown ones
+    gbps: float = 0.0  # GB/s per link and direction
+    numa: tuple[int | None, ...] | None = None
+    pcie: tuple[tuple[str, ...], ...] | None = None  # N x N of LEVELS
+    uuids: tuple[str, ...] | None = None
+    health: tuple[bool, ...] | None = None
+    source: Literal["annotation", "catalogue", "unknown"] = "unknown"
+    detail: str = ""  # one sentence: which entry, or why unknown
+    warnings: tuple[str, ...] = ()
+
+    def intern(self, shapes: LinkShapes, plugin: Plugin) -> int:
+        """The shape's id in ``shapes``; 0 when the links are unknown."""
+        if self.links is None:
+            return 0
+        pcie = None if self.pcie is None else [[LEVELS.index(level) for level in row] for row in self.pcie]
+        numa = None if self.numa is None else [-1 if node is None else node for node in self.numa]
+        return shapes.intern(
+            self.gpus,
+            self.links,
+            gpu_total=self.gpu_total,
+            pcie=pcie,
+            numa=numa,
+            plugin=plugin,
+            gbps=self.gbps,
+        )
+
+
+def unknown(gpus: int, detail: str, *warnings: str) -> Topology:
+    """A node whose GPU graph nobody knows, and why."""
+    return Topology(gpus, None, detail=detail, warnings=warnings)

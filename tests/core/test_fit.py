@@ -1,0 +1,159 @@
+"""The reasons of fit, against the plain definitions."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ext_core import fit
+from ext_core.reference import fit as plain
+from tests.core.worlds import (
+    GPU,
+    KINDS,
+    OTHER,
+    SHAPES,
+    R,
+    World,
+    build,
+    ints,
+    masks,
+    priorities,
+    rows_of,
+    same_error,
+    worlds,
+)
+
+resources = st.sampled_from([GPU, GPU, GPU, OTHER])
+refused = st.sampled_from([0, 0, 0, 9])  # what an earlier rule wrote
+
+
+def column(rows: list[int], data: st.DataObject) -> list[int]:
+    return data.draw(st.lists(refused, min_size=len(rows), max_size=len(rows)))
+
+
+@given(worlds(), st.data(), resources)
+def test_resource(world: World, data: st.DataObject, resource: int) -> None:
+    rows = data.draw(rows_of(world))
+    wanted = column(rows, data)
+    out = bytearray(wanted)
+    fit.resource(world.nodes, ints(rows), resource, out, 2, 3)
+    plain.resource(world.twin_nodes, rows, resource, wanted, 2, 3)
+    assert list(out) == wanted
+
+
+@given(worlds(), st.data(), resources, st.integers(0, 8), priorities)
+def test_count(world: World, data: st.DataObject, resource: int, gpus: int, priority: int) -> None:
+    rows = data.draw(rows_of(world))
+    wanted = column(rows, data)
+    out = bytearray(wanted)
+    fit.count(world.nodes, world.pods, ints(rows), resource, gpus, priority, out, 10, 11, 12, 13, 14, 15)
+    plain.count(world.twin_nodes, world.twin_pods, rows, resource, gpus, priority, wanted, 10, 11, 12, 13, 14, 15)
+    assert list(out) == wanted
+
+
+@given(worlds(), st.data(), resources, st.integers(0, 8), st.integers(1, 3), priorities)
+def test_links(world: World, data: st.DataObject, resource: int, gpus: int, containers: int, priority: int) -> None:
+    rows = data.draw(rows_of(world))
+    wanted = column(rows, data)
+    out = bytearray(wanted)
+    how = (resource, gpus, containers, priority)
+    fit.links(world.nodes, world.pods, SHAPES, ints(rows), *how, out, 20, 21, 22, 23, 24)
+    plain.links(world.twin_nodes, world.twin_pods, SHAPES, rows, *how, wanted, 20, 21, 22, 23, 24)
+    assert list(out) == wanted
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("containers", [1, 2])
+def test_link_table(kind: str, containers: int) -> None:
+    shape, gpus = KINDS[kind]
+    for wanted in range(gpus + 2):
+        made = fit.link_table(SHAPES, shape, gpus, wanted, containers)
+        assert made == plain.link_table(SHAPES, shape, gpus, wanted, containers)
+
+
+@pytest.mark.parametrize("gpus", [-1, 17])
+def test_link_table_refuses_more_than_16_gpus(gpus: int) -> None:
+    for module in (fit, plain):
+        with pytest.raises(ValueError, match="at most 16"):
+            module.link_table(SHAPES, 1, gpus, 2, 1)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+@given(st.data(), st.integers(0, 9))
+def test_uniform(kind: str, data: st.DataObject, wanted: int) -> None:
+    shape, gpus = KINDS[kind]
+    healthy = data.draw(masks(gpus))
+    made = fit.uniform(SHAPES, shape, healthy, wanted)
+    assert made is plain.uniform(SHAPES, shape, healthy, wanted)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted", "answer"),
+    [
+        ("nvswitch", 2, True),
+        ("nvswitch", 8, True),  # all of them: there is one set, and it is linked
+        ("nvswitch", 9, False),  # there are not that many
+        ("dgx-1v", 2, False),  # 0 and 5 have no link
+        ("dgx-1v", 8, True),
+        ("pairs", 2, False),
+        ("unknown", 1, True),  # one GPU needs no link
+        ("unknown", 2, False),
+    ],
+)
+def test_uniform_by_hand(kind: str, wanted: int, answer: bool) -> None:
+    shape, gpus = KINDS[kind]
+    assert fit.uniform(SHAPES, shape, (1 << gpus) - 1, wanted) is answer
+
+
+pairs = st.lists(st.tuples(st.integers(0, 5), st.sampled_from([0, 0, 1, 7, 255])), max_size=12)
+
+
+@given(pairs, st.sets(st.sampled_from([0, 1, 7, 255])))
+def test_passed_and_refused(columns: list[tuple[int, int]], marks: set[int]) -> None:
+    rows, codes = [row for row, _ in columns], [code for _, code in columns]
+    chosen = [1 if code in marks else 0 for code in range(256)]
+    assert fit.passed(ints(rows), bytearray(codes)).tolist() == plain.passed(rows, codes)
+    found, why = fit.refused(ints(rows), bytearray(codes), bytes(chosen))
+    assert (found.tolist(), why.tolist()) == plain.refused(rows, codes, chosen)
+
+
+@pytest.mark.parametrize(("rows", "codes", "chosen"), [(1, 2, 256), (2, 1, 256), (1, 1, 255), (1, 1, 257)])
+def test_passed_and_refused_want_equal_lengths(rows: int, codes: int, chosen: int) -> None:
+    same_error(
+        lambda: fit.refused(ints([0] * rows), bytearray(codes), bytes(chosen)),
+        lambda: plain.refused([0] * rows, [0] * codes, [0] * chosen),
+    )
+    same_error(lambda: fit.passed(ints([0] * rows), bytearray(codes)), lambda: plain.passed([0] * rows, [0] * codes))
+
+
+@given(worlds(), st.lists(st.integers(-1, 7), max_size=3), st.integers(-1, 4), st.integers(-1, R))
+def test_bad_input_is_refused_alike(world: World, rows: list[int], length: int, resource: int) -> None:
+    size = len(rows) if length < 0 else length
+    same_error(
+        lambda: fit.resource(world.nodes, ints(rows), resource, bytearray(size), 2, 3),
+        lambda: plain.resource(world.twin_nodes, rows, resource, [0] * size, 2, 3),
+    )
+    same_error(
+        lambda: fit.count(world.nodes, world.pods, ints(rows), resource, 1, 0, bytearray(size), 1, 2, 3, 4, 5, 6),
+        lambda: plain.count(world.twin_nodes, world.twin_pods, rows, resource, 1, 0, [0] * size, 1, 2, 3, 4, 5, 6),
+    )
+    links = (resource, 2, 1, 0)
+    same_error(
+        lambda: fit.links(world.nodes, world.pods, SHAPES, ints(rows), *links, bytearray(size), 1, 2, 3, 4, 5),
+        lambda: plain.links(world.twin_nodes, world.twin_pods, SHAPES, rows, *links, [0] * size, 1, 2, 3, 4, 5),
+    )
+
+
+def test_a_gpu_that_a_staying_pod_holds_too_does_not_make_links() -> None:
+    # GPUs 0..3 of an NVSwitch node are healthy. Pod 0 (evictable) holds 0 and 1, pod 1 stays and is seen on 1, 2, 3:
+    # the eviction gains GPU 0 alone.
+    shape, _ = KINDS["nvswitch"]
+    world = build(
+        [("add", (0,)), ("set_node", (0, (0, 0, 9, 4, 0), GPU, shape, 0b1111, 0)),
+         ("set_held", (0, (0, 0, 2, 4, 0), 0b1111, 0, 0, 0))],
+        [("put", (0, 0, 0, (0, 0, 1, 2, 0), 0b0011, 0, 0)), ("put", (1, 0, 9, (0, 0, 1, 3, 0), 0b1110, 0, 0))],
+    )  # fmt: skip
+    out = bytearray(1)
+    fit.links(world.nodes, world.pods, SHAPES, ints([0]), GPU, 2, 1, 5, out, 20, 21, 22, 23, 24)
+    assert out[0] == 24

@@ -1,0 +1,138 @@
+"""The scores, to the last bit, against the plain definitions."""
+
+from __future__ import annotations
+
+from array import array
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ext_core import score
+from ext_core.reference import score as plain
+from tests.core.worlds import GPU, OTHER, SHAPES, R, World, amounts, ints, rows_of, same_error, worlds
+
+numbers = st.floats(0.0, 1.0)
+few = st.sampled_from([0.0, 0.25, 0.5, 1.0])  # many ties
+resources = st.sampled_from([GPU, GPU, GPU, OTHER])
+
+
+def column(n: int) -> array[float]:
+    return array("d", bytes(8 * n))
+
+
+@given(worlds(), st.data(), st.lists(st.sampled_from([0.0, 1.0, 10.0, 0.3]), min_size=R, max_size=R))
+def test_packing(world: World, data: st.DataObject, weights: list[float]) -> None:
+    rows, request = data.draw(rows_of(world)), data.draw(amounts(8))
+    out, wanted = column(len(rows)), [0.0] * len(rows)
+    score.packing(world.nodes, ints(rows), array("q", request), array("d", weights), out)
+    plain.packing(world.twin_nodes, rows, list(request), weights, wanted)
+    assert out.tolist() == wanted
+    assert all(0.0 <= value <= 1.0 for value in wanted)
+
+
+@given(worlds(), st.data(), resources, st.integers(-1, 9))
+def test_links(world: World, data: st.DataObject, resource: int, gpus: int) -> None:
+    rows = data.draw(rows_of(world))
+    out, wanted = column(len(rows)), [0.0] * len(rows)
+    score.links(world.nodes, SHAPES, ints(rows), resource, gpus, out)
+    plain.links(world.twin_nodes, SHAPES, rows, resource, gpus, wanted)
+    assert out.tolist() == wanted
+    assert all(0.0 <= value <= 1.0 for value in wanted)
+
+
+@given(worlds(), st.data(), resources, st.integers(-1, 9))
+def test_leftover(world: World, data: st.DataObject, resource: int, gpus: int) -> None:
+    rows = data.draw(rows_of(world))
+    out, wanted = column(len(rows)), [0.0] * len(rows)
+    score.leftover(world.nodes, SHAPES, ints(rows), resource, gpus, out)
+    plain.leftover(world.twin_nodes, SHAPES, rows, resource, gpus, wanted)
+    assert out.tolist() == wanted
+    assert all(0.0 <= value <= 1.0 for value in wanted)
+
+
+@given(worlds(), st.data(), resources)
+def test_bury(world: World, data: st.DataObject, resource: int) -> None:
+    rows = data.draw(rows_of(world))
+    out, wanted = array("d", [0.5] * len(rows)), [0.5] * len(rows)
+    score.bury(world.nodes, ints(rows), resource, out)
+    plain.bury(world.twin_nodes, rows, resource, wanted)
+    assert out.tolist() == wanted
+
+
+@given(worlds(), st.integers(-1, 6), resources, st.integers(-1, 9))
+def test_best(world: World, row: int, resource: int, gpus: int) -> None:
+    def kernel() -> int:
+        return score.best(world.nodes, SHAPES, row, resource, gpus)
+
+    def twin() -> int:
+        return plain.best(world.twin_nodes, SHAPES, row, resource, gpus)
+
+    same_error(kernel, twin)
+    if 0 <= row < world.nodes.height:
+        assert kernel() == twin()
+        assert kernel() == 0 or kernel().bit_count() == gpus
+
+
+@given(st.lists(st.tuples(numbers, numbers)), st.floats(-100.0, 100.0))
+def test_add(pairs: list[tuple[float, float]], weight: float) -> None:
+    total, more = [a for a, _ in pairs], [b for _, b in pairs]
+    out = array("d", total)
+    score.add(out, array("d", more), weight)
+    plain.add(total, more, weight)
+    assert out.tolist() == total
+
+
+@given(worlds(), st.data(), st.integers(-1, 8))
+def test_top(world: World, data: st.DataObject, most: int) -> None:
+    rows = data.draw(st.lists(st.integers(0, world.nodes.height - 1), max_size=12))  # a row may be named twice
+    total = data.draw(st.lists(few, min_size=len(rows), max_size=len(rows)))
+    made = score.top(world.nodes, ints(rows), array("d", total), most).tolist()
+    assert made == plain.top(world.twin_nodes, rows, total, most)
+    order = [world.nodes.node(row)["order"] for row in rows]
+    ranked = sorted(range(len(rows)), key=lambda i: (-total[i], order[i], i))
+    assert made == (ranked[:most] if most > 0 else ranked)
+
+
+@given(st.lists(few | numbers, max_size=40))
+def test_points(scores: list[float]) -> None:
+    ranked = sorted(scores, reverse=True)
+    made = score.points(array("d", ranked)).tolist()
+    assert made == plain.points(ranked)
+    assert made == sorted(made, reverse=True)  # a better score never gets fewer
+    assert made[:1] == [10] * len(ranked[:1])
+    assert all(0 <= value < 10 for value in made[1:])  # the first alone has 10
+    groups: dict[float, set[int]] = {}
+    for value, number in zip(ranked[1:], made[1:], strict=True):
+        groups.setdefault(value, set()).add(number)
+    assert all(len(numbers) == 1 for numbers in groups.values())  # equal scores, equal points
+    if len(groups) <= 10:
+        assert len(set(made[1:])) == len(groups)  # each its own
+
+
+def test_points_by_hand() -> None:
+    # Eleven different scores below the first: the last two share 0.
+    assert score.points(array("d", [1.0, 1.0, 0.5])).tolist() == [10, 9, 8]
+    assert score.points(array("d", [20.0 - i for i in range(12)])).tolist() == [10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0]
+
+
+@given(worlds(), st.lists(st.integers(-1, 7), max_size=3), st.integers(-1, 4), st.integers(R - 1, R + 1))
+def test_bad_input_is_refused_alike(world: World, rows: list[int], length: int, width: int) -> None:
+    size = len(rows) if length < 0 else length
+    new, old = world.nodes, world.twin_nodes
+    same_error(
+        lambda: score.packing(new, ints(rows), array("q", [1] * width), array("d", [1.0] * width), column(size)),
+        lambda: plain.packing(old, rows, [1] * width, [1.0] * width, [0.0] * size),
+    )
+    same_error(
+        lambda: score.links(new, SHAPES, ints(rows), GPU, 2, column(size)),
+        lambda: plain.links(old, SHAPES, rows, GPU, 2, [0.0] * size),
+    )
+    same_error(
+        lambda: score.leftover(new, SHAPES, ints(rows), GPU, 2, column(size)),
+        lambda: plain.leftover(old, SHAPES, rows, GPU, 2, [0.0] * size),
+    )
+    same_error(lambda: score.top(new, ints(rows), column(size), 0), lambda: plain.top(old, rows, [0.0] * size, 0))
+    same_error(
+        lambda: score.add(column(size), column(len(rows)), 1.0),
+        lambda: plain.add([0.0] * size, [0.0] * len(rows), 1.0),
+    )

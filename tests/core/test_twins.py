@@ -1,0 +1,67 @@
+"""Every public function and class of every compiled module has a twin of the same name and signature."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ext_core
+from ext_core import reference
+
+COMPILED = [
+    module.name
+    for module in pkgutil.iter_modules(ext_core.__path__)
+    if not module.name.startswith("_")
+    and any((Path(ext_core.__path__[0]) / f"{module.name}{suffix}").exists() for suffix in EXTENSION_SUFFIXES)
+]
+
+
+def public(module: str) -> dict[str, Any]:
+    """What a compiled module defines itself, without what it imports."""
+    compiled = importlib.import_module(f"ext_core.{module}")
+    return {
+        name: value
+        for name, value in vars(compiled).items()
+        if not name.startswith("_") and callable(value) and getattr(value, "__module__", "") == compiled.__name__
+    }
+
+
+PAIRS = [(module, name) for module in COMPILED for name in public(module)]
+
+
+def parameters(function: Callable[..., object]) -> list[tuple[str, object, object]]:
+    return [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]
+
+
+def methods(kind: type) -> dict[str, Callable[..., object]]:
+    return {name: value for name, value in vars(kind).items() if not name.startswith("_") and callable(value)}
+
+
+def test_there_are_kernels_to_compare() -> None:
+    assert {"table", "gather", "fit", "score", "links"} <= set(COMPILED)
+    assert ("fit", "count") in PAIRS
+    assert ("table", "NodeTable") in PAIRS
+
+
+@pytest.mark.parametrize("module", sorted({module for module, _ in PAIRS}))
+def test_the_package_names_the_twin(module: str) -> None:
+    assert module in reference.__all__
+    assert getattr(reference, module) is importlib.import_module(f"ext_core.reference.{module}")
+
+
+@pytest.mark.parametrize(("module", "name"), PAIRS)
+def test_the_twin_has_the_same_face(module: str, name: str) -> None:
+    kernel = public(module)[name]
+    twin = getattr(importlib.import_module(f"ext_core.reference.{module}"), name)
+    if not isinstance(kernel, type):
+        assert parameters(twin) == parameters(kernel)
+        return
+    for method, function in methods(kernel).items():
+        assert parameters(methods(twin)[method]) == parameters(function), method

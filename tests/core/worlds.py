@@ -1,0 +1,166 @@
+"""Random tables, built twice: compiled and as lists. What a strategy draws is a list of calls, the same for both."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ext_core.links import LinkShapes
+from hypothesis import strategies as st
+
+from ext_core.reference import table as lists
+from ext_core.table import NodeTable, PodTable
+
+R = 5  # CPU, memory, pod slots, two GPU resources
+GPU, OTHER = 3, 4
+
+# The NVLink counts of an 8-GPU DGX-1V, as `nvidia-smi topo -m` prints them.
+DGX1V = (
+    (0, 1, 1, 2, 2, 0, 0, 0),
+    (1, 0, 2, 1, 0, 2, 0, 0),
+    (1, 2, 0, 2, 0, 0, 1, 0),
+    (2, 1, 2, 0, 0, 0, 0, 1),
+    (2, 0, 0, 0, 0, 1, 1, 2),
+    (0, 2, 0, 0, 1, 0, 2, 1),
+    (0, 0, 1, 0, 1, 2, 0, 2),
+    (0, 0, 0, 1, 2, 1, 2, 0),
+)
+
+
+def _near(a: int, b: int) -> int:
+    """PCIe on it: PIX 4 within a pair, PHB 2 within a socket, SYS 0 across."""
+    return 5 if a == b else 4 if a // 2 == b // 2 else 2 if a // 4 == b // 4 else 0
+
+
+PCIE = tuple(tuple(_near(a, b) for b in range(8)) for a in range(8))
+
+
+def _intern(shapes: LinkShapes, links: Sequence[Sequence[int]], *, switch: bool, plugin: str, known: bool) -> int:
+    return shapes.intern(
+        len(links), links, gpu_total=switch, pcie=PCIE if known else None, numa=None, plugin=plugin, gbps=25.0
+    )
+
+
+def _shapes() -> tuple[LinkShapes, dict[str, tuple[int, int]]]:
+    """Link shapes, and for each name (shape, GPUs of the node)."""
+    shapes = LinkShapes()
+    switch = [[0 if a == b else 12 for b in range(8)] for a in range(8)]
+    pairs = [[4 if a != b and a // 2 == b // 2 else 0 for b in range(4)] for a in range(4)]
+    return shapes, {
+        "dgx-1v": (_intern(shapes, DGX1V, switch=False, plugin="nvidia", known=True), 8),
+        "dgx-1v, pcie not known": (_intern(shapes, DGX1V, switch=False, plugin="nvidia", known=False), 8),
+        "dgx-1v, any plugin": (_intern(shapes, DGX1V, switch=False, plugin="arbitrary", known=True), 8),
+        "nvswitch": (_intern(shapes, switch, switch=True, plugin="nvidia", known=False), 8),
+        "pairs": (_intern(shapes, pairs, switch=False, plugin="nvidia", known=False), 4),
+        "unknown": (0, 8),
+        "no gpus": (0, 0),
+    }
+
+
+SHAPES, KINDS = _shapes()
+Call = tuple[str, tuple[Any, ...]]
+
+
+@dataclass
+class World:
+    """The same cluster twice."""
+
+    nodes: NodeTable
+    pods: PodTable
+    twin_nodes: lists.NodeTable
+    twin_pods: lists.PodTable
+
+
+def build(node_calls: Sequence[Call], pod_calls: Sequence[Call]) -> World:
+    world = World(NodeTable(R), PodTable(R), lists.NodeTable(R), lists.PodTable(R))
+    for method, arguments in node_calls:
+        getattr(world.nodes, method)(*arguments)
+        getattr(world.twin_nodes, method)(*arguments)
+    for method, arguments in pod_calls:
+        getattr(world.pods, method)(*arguments)
+        getattr(world.twin_pods, method)(*arguments)
+    return world
+
+
+def masks(gpus: int) -> st.SearchStrategy[int]:
+    return st.integers(0, (1 << gpus) - 1)
+
+
+small = st.integers(0, 9)
+priorities = st.integers(-2, 3)
+
+
+def amounts(gpus: int) -> st.SearchStrategy[tuple[int, int, int, int, int]]:
+    return st.tuples(
+        st.integers(0, 64_000), st.integers(0, 2**40), st.integers(0, 110), st.integers(0, gpus), st.integers(0, 3)
+    )
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    """Up to 6 nodes of any kind (names in any order) with up to 4 pods each, claims on some.
+
+    Half of the nodes add up (used and sure are what their pods hold), the others are any numbers at all.
+    """
+    node_calls: list[Call] = []
+    pod_calls: list[Call] = []
+    kinds = draw(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=6))
+    for row, kind in enumerate(kinds):
+        shape, gpus = KINDS[kind]
+        whole = (1 << gpus) - 1
+        gpu = -1 if kind == "no gpus" else draw(st.sampled_from([GPU, GPU, GPU, OTHER]))
+        true = draw(st.booleans())
+        used, sure, free = [0] * R, 0, whole
+        for _ in range(draw(st.integers(0, 4))):
+            mask = draw(masks(gpus)) & (free if true else whole)
+            held = draw(amounts(gpus))
+            if true:
+                count = mask.bit_count()
+                held = (held[0], held[1], held[2], count if gpu == GPU else 0, 0 if gpu == GPU else count)
+                used, sure, free = [a + b for a, b in zip(used, held, strict=True)], sure | mask, free & ~mask
+            flags = draw(st.sampled_from([0, 0, 0, 1, 2, 3]))
+            unsure = 0 if true else draw(st.integers(0, 2))
+            ages = draw(st.tuples(small, small, small, small))
+            pod_calls.append(("put", (len(pod_calls), row, draw(priorities), held, mask, unsure, flags, *ages)))
+        if true:
+            alloc = (128_000, 2**41, 110, gpus if gpu == GPU else 0, 0 if gpu == GPU else gpus)
+            healthy, likely, unknown, pending = whole, 0, 0, draw(st.sampled_from([0, 0, 1]))
+        else:
+            alloc, healthy, likely = draw(amounts(gpus)), draw(masks(gpus)), draw(masks(gpus))
+            used, sure = list(draw(amounts(gpus))), draw(masks(gpus))
+            unknown, pending = draw(st.integers(0, 2)), draw(st.integers(0, 1))
+        node_calls += [
+            ("add", (row,)),
+            ("set_node", (row, alloc, gpu, shape, healthy, draw(st.integers(0, 7)))),
+            ("set_held", (row, tuple(used), sure, likely, unknown, pending)),
+        ]
+        if draw(st.integers(0, 2)) == 0:
+            node_calls.append(("add_claim", (row, draw(amounts(min(gpus, 2))), draw(masks(gpus)), draw(st.booleans()))))
+    node_calls.append(("set_order", (draw(st.permutations(range(len(kinds)))),)))
+    return build(node_calls, draw(st.permutations(pod_calls)))
+
+
+def rows_of(world: World) -> st.SearchStrategy[list[int]]:
+    """Candidate rows: any order, some missing, none named twice."""
+    return st.permutations(range(world.nodes.height)).flatmap(
+        lambda rows: st.integers(0, len(rows)).map(lambda n: list(rows[:n]))
+    )
+
+
+def same_error(kernel: Callable[[], object], twin: Callable[[], object]) -> None:
+    """Both raise, the same type with the same words; or neither raises."""
+    errors: list[tuple[type, str]] = []
+    for call in (kernel, twin):
+        try:
+            call()
+        except (ValueError, IndexError) as error:
+            errors.append((type(error), str(error)))
+        else:
+            errors.append((object, ""))
+    assert errors[0] == errors[1]
+
+
+def ints(values: Sequence[int]) -> array[int]:
+    return array("i", values)

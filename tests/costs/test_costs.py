@@ -1,0 +1,131 @@
+"""The cost terms: what each says of the pods that may be victims. The sums over sets are the victim search's."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+from extender.contracts import CostTerm, Groups, Victims
+from extender.costs import COSTS
+from extender.costs.gangs_broken import GangsBroken
+from extender.costs.grace import Grace
+from extender.costs.highest_priority import HighestPriority
+from extender.costs.pdb_violations import PdbViolations
+from extender.costs.victim_count import VictimCount
+from extender.costs.work_lost import WorkLost
+
+NONE = Groups(array("i", [0]), array("i"), array("q"), ())
+SECOND = 1000  # milliseconds
+NOW = 1_800_000_000 * SECOND
+
+
+def victims(
+    *,
+    priority: Sequence[int] = (),
+    start_ms: Sequence[int] = (),
+    saved_ms: Sequence[int] = (),
+    restart_s: Sequence[int] = (),
+    grace_s: Sequence[int] = (),
+    gpus: Sequence[int] = (),
+    going: Sequence[int] = (),
+    budgets: Groups = NONE,
+    gangs: Groups = NONE,
+) -> Victims:
+    """As many pods as the longest column; the others are filled up with 0."""
+    n = max(len(column) for column in (priority, start_ms, saved_ms, restart_s, grace_s, gpus, going))
+
+    def column(values: Sequence[int]) -> array[int]:
+        return array("q", [*values, *[0] * (n - len(values))])
+
+    return Victims(
+        pods=array("i", range(n)),
+        priority=column(priority),
+        start_ms=column(start_ms),
+        saved_ms=column(saved_ms),
+        restart_s=column(restart_s),
+        grace_s=column(grace_s),
+        gpus=column(gpus),
+        going=column(going),
+        now_ms=NOW,
+        budgets=budgets,
+        gangs=gangs,
+    )
+
+
+def term(cost: CostTerm, given: Victims) -> list[Any]:
+    """What the term says, its columns as lists."""
+    return [list(part) if isinstance(part, array) else part for part in cost.term(given)]
+
+
+def test_highest_priority() -> None:
+    assert term(HighestPriority(), victims(priority=[100, -5, 2_000_000], going=[0, 0, 1])) == [
+        "max",
+        [100, -5, -(2**31)],
+    ]  # who goes anyway is below every priority
+
+
+def test_grace() -> None:
+    assert term(Grace(), victims(grace_s=[30, 0, 600], going=[0, 0, 1])) == [
+        "max",
+        [30, 0, 0],
+    ]  # the third goes already: nobody waits for it on our account
+
+
+def test_victim_count() -> None:
+    assert term(VictimCount(), victims(going=[0, 1, 0])) == ["sum", [1, 0, 1]]
+
+
+def test_work_lost() -> None:
+    hour = 3600 * SECOND
+    given = victims(
+        # never saved; saved 60 s ago; saved before it started (a resumed job); going; no GPU; starts in the future
+        gpus=[8, 2, 4, 8, 0, 2],
+        start_ms=[NOW - hour, NOW - hour, NOW - 100 * SECOND, NOW - hour, NOW - hour, NOW + hour],
+        saved_ms=[0, NOW - 60 * SECOND, NOW - hour, 0, 0, 0],
+        restart_s=[0, 30, 20, 0, 10, 5],
+        going=[0, 0, 0, 1, 0, 0],
+    )
+    # 8 * 3600 = 28800; 2 * (60 + 30) = 180; 4 * (100 + 20) = 480; going: 0; no GPU: 0; 2 * (0 + 5) = 10
+    assert term(WorkLost(), given) == ["sum", [28800, 180, 480, 0, 0, 10]]
+
+
+def test_work_lost_counts_whole_seconds() -> None:
+    given = victims(gpus=[1, 1], start_ms=[NOW - 1999, NOW - 2000], restart_s=[0, 0])
+    assert term(WorkLost(), given) == ["sum", [1, 2]]
+
+
+def test_pdb_violations() -> None:
+    # Pod 0 is in both budgets, pod 1 in none, pod 2 in the second; the first may lose one, the second none.
+    budgets = Groups(array("i", [0, 2, 2, 3]), array("i", [0, 1, 1]), array("q", [1, 0]), ("a", "b"))
+    given = victims(gpus=[1, 1, 1], budgets=budgets)
+    assert term(PdbViolations(), given) == [
+        "group",
+        [0, 2, 2, 3],
+        [0, 1, 1],
+        [1, 0],
+        [1, 1],
+    ]
+
+
+def test_gangs_broken() -> None:
+    # Pods 0 and 1 are of one gang that may lose one, pod 2 of none.
+    gangs = Groups(array("i", [0, 1, 2, 2]), array("i", [0, 0]), array("q", [1]), ("train",))
+    assert term(GangsBroken(), victims(gpus=[1, 1, 1], gangs=gangs)) == ["gang", [0, 1, 2, 2], [0, 0], [1], [1]]
+
+
+def test_nobody_to_evict() -> None:
+    for cost in COSTS.values():
+        assert all(not isinstance(part, array) or len(part) <= 1 for part in cost().term(victims()))
+
+
+def test_the_default_order_of_the_terms() -> None:
+    assert list(COSTS) == [
+        "pdb_violations",
+        "highest_victim_priority",
+        "gangs_broken",
+        "work_lost_gpu_seconds",
+        "grace_seconds",
+        "victims",
+    ]
+    assert all(cost().unit for cost in COSTS.values())

@@ -1,0 +1,208 @@
+"""extender.kube against a real API server: what is listed, watched, bound and refused there."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extender.kube.bindings import Bindings
+from extender.kube.client import ApiServer
+from extender.kube.reflector import NODES, PODS, SOURCES, Event, Pace, Reflector, Source
+from extender.records import Kind, NodeRecord, PodRecord, Record
+from tests.e2e import builders
+from tests.e2e.api import Api
+from tests.e2e.cluster import ControlPlane
+
+GPUS = frozenset({builders.GPU})
+PLAN = {"gpu-extender.io/gpus": "0,3"}
+
+
+class Mirror:
+    """A sink: the objects as they are now, by kind and name."""
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[Kind, str], Record] = {}
+        self.synced_kinds: list[Kind] = []
+
+    def apply(self, batch: Sequence[Event]) -> None:
+        for kind, change, record in batch:
+            if change == "set":
+                self.objects[kind, record.name] = record
+            else:
+                del self.objects[kind, record.name]
+
+    def synced(self, kind: Kind) -> None:
+        self.synced_kinds.append(kind)
+
+    def names(self, kind: Kind) -> list[str]:
+        return sorted(name for of, name in self.objects if of == kind)
+
+
+@asynccontextmanager
+async def reflecting(
+    server: ApiServer, *sources: Source, pace: Pace | None = None
+) -> AsyncIterator[tuple[Mirror, list[Reflector]]]:
+    """Reflectors of these sources, stopped in the end."""
+    mirror = Mirror()
+    reflectors = [
+        Reflector(server, source, mirror, GPUS, random_source=random.Random(1), pace=pace) for source in sources
+    ]
+    tasks = [asyncio.create_task(one.run()) for one in reflectors]
+    try:
+        yield mirror, reflectors
+    finally:
+        for task in tasks:
+            task.cancel()
+        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+            assert isinstance(outcome, asyncio.CancelledError), outcome
+
+
+async def until(what: Callable[[], Any], seconds: float = 15) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "it did not come"
+        await asyncio.sleep(0.01)
+
+
+def test_every_kind_is_listed_and_watched(control_plane: ControlPlane, api: Api, namespace: str) -> None:
+    """Pages of 7 over 40 nodes; then what happens is seen."""
+    api.create_many(builders.node(f"n{number:02}", 8) for number in range(40))
+    api.create(builders.pod("before", namespace, 2))
+    sources = [replace(source, limit=7) for source in SOURCES]
+
+    async def run() -> None:
+        async with (
+            await ApiServer.connect(str(control_plane.kubeconfig())) as server,
+            reflecting(server, *sources) as (mirror, reflectors),
+        ):
+            await until(lambda: not any(one.missing() for one in reflectors))
+            assert mirror.names("Node") == [f"n{number:02}" for number in range(40)]
+            assert reflectors[1].state.counters.pages == 6  # 40 / 7
+            node = mirror.objects["Node", "n00"]
+            assert isinstance(node, NodeRecord)
+            assert node.gpus == {builders.GPU: 8}
+            assert "system-node-critical" in mirror.names("PriorityClass")
+            pod = mirror.objects["Pod", "before"]
+            assert isinstance(pod, PodRecord)
+            assert (pod.gpus, pod.node, pod.phase) == (((builders.GPU, 2),), "", "Pending")
+
+            await until(lambda: all(one.state.watching for one in reflectors))
+            await asyncio.to_thread(api.create, builders.pod("after", namespace, 1))
+            await until(lambda: mirror.names("Pod") == ["after", "before"])
+            await asyncio.to_thread(api.delete, "Node", "n39")
+            await until(lambda: len(mirror.names("Node")) == 39)
+            finished = {"status": {"phase": "Succeeded"}}
+            await asyncio.to_thread(api.patch, "Pod", "before", finished, namespace, subresource="status")
+            await until(lambda: mirror.names("Pod") == ["after"])  # finished pods leave
+            assert [one.state.counters.lists for one in reflectors] == [1] * len(SOURCES)
+            assert [one.state.counters.errors for one in reflectors] == [0] * len(SOURCES)
+
+    asyncio.run(run())
+
+
+def test_an_outage_is_bridged(control_plane: ControlPlane, api: Api, namespace: str) -> None:
+    """The API server is killed and comes back: the watch goes on, and what came meanwhile is seen."""
+
+    async def run() -> None:
+        async with (
+            await ApiServer.connect(str(control_plane.kubeconfig())) as server,
+            reflecting(server, PODS) as (mirror, (reflector,)),
+        ):
+            await until(lambda: reflector.state.watching)
+            await asyncio.to_thread(control_plane.stop_apiserver)
+            await until(lambda: not reflector.state.watching)
+            assert reflector.state.synced
+            assert reflector.state.problem
+            await asyncio.sleep(2)
+            tries = reflector.state.counters.watches
+            await asyncio.to_thread(control_plane.start_apiserver)
+            await asyncio.to_thread(api.create, builders.pod("meanwhile", namespace, 1))
+            await until(lambda: mirror.names("Pod") == ["meanwhile"], 30)
+            assert tries < 8
+            assert reflector.state.problem == ""
+
+    asyncio.run(run())
+
+
+def test_a_version_of_long_ago_leads_to_a_new_list(control_plane: ControlPlane, api: Api, namespace: str) -> None:
+    """The real 410: version 1 is older than anything the API server kept since its start."""
+    control_plane.stop_apiserver()
+    control_plane.start_apiserver()
+    api.create(builders.pod("one", namespace, 1))
+
+    async def run() -> None:
+        async with (
+            await ApiServer.connect(str(control_plane.kubeconfig())) as server,
+            reflecting(server, PODS, pace=Pace(watch_for=1)) as (mirror, (reflector,)),
+        ):
+            await until(lambda: reflector.state.watching)
+            reflector._version = "1"
+            await until(lambda: reflector.state.counters.lists == 2 and reflector.state.watching, 30)
+            assert reflector.state.counters.errors == 0
+            assert mirror.names("Pod") == ["one"]
+
+    asyncio.run(run())
+
+
+def test_what_is_forbidden_is_said(control_plane: ControlPlane, api: Api, namespace: str) -> None:
+    api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "nobody", "namespace": namespace}})
+    kubeconfig = str(control_plane.kubeconfig_of_account(namespace, "nobody"))
+
+    async def run() -> None:
+        async with await ApiServer.connect(kubeconfig) as server, reflecting(server, NODES) as (_, (reflector,)):
+            await until(lambda: "forbidden" in reflector.missing())
+            assert 'nodes is forbidden: User "system:serviceaccount' in reflector.missing()
+
+    asyncio.run(run())
+
+
+def test_a_pod_reaches_it_by_its_service_account(
+    control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The environment and the files of a pod, and a proxy that must not be used."""
+    from kubernetes.aio.config import incluster_config
+
+    (tmp_path / "token").write_text(control_plane.token("admin"))
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(control_plane.ca))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", control_plane.url.rpartition(":")[2])
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+
+    async def run() -> None:
+        async with await ApiServer.connect() as server:
+            assert await server.get("/readyz") == b"ok"
+
+    asyncio.run(run())
+
+
+def test_binding(control_plane: ControlPlane, api: Api, namespace: str) -> None:
+    """The plan gets onto the pod in the same write; a second binding, a wrong uid and a missing pod are refused."""
+    api.create(builders.node("n1", 8))
+    uid = api.create(builders.pod("p", namespace, 2))["metadata"]["uid"]
+    api.create(builders.pod("q", namespace, 2))
+
+    async def run() -> None:
+        async with await ApiServer.connect(str(control_plane.kubeconfig())) as server:
+            bindings = Bindings(server, GPUS)
+            assert (await bindings.bind(namespace, "q", uid, "n1", PLAN)).outcome == "conflict"
+            assert (await bindings.bind(namespace, "none", uid, "n1", PLAN)).outcome == "not-found"
+            assert (await bindings.bind(namespace, "p", uid, "n1", PLAN)) == ("bound", "")
+            again = await bindings.bind(namespace, "p", uid, "n1", PLAN)
+            assert again.outcome == "conflict"
+            assert "already assigned to node" in again.message
+            pod = await bindings.get_pod(namespace, "p")
+            assert pod is not None
+            assert (pod.uid, pod.node, pod.annotations) == (uid, "n1", PLAN)
+            assert await bindings.get_pod(namespace, "none") is None
+
+    asyncio.run(run())
