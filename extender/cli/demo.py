@@ -10,7 +10,6 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import uvicorn
@@ -71,9 +70,7 @@ class Demo:
         settings = Settings()
         cluster = Cluster(settings)
         source = SimSource(simulated, cluster, clock.monotonic)
-        server = app.Server(
-            settings, cluster, source=source, binder=source, clock=clock.monotonic, wall=clock.wall
-        )
+        server = app.Server(settings, cluster, source=source, binder=source, clock=clock.monotonic, wall=clock.wall)
         host = uvicorn.Server(app.config(app.create(server), settings))
         ended = threading.Event()
 
@@ -109,7 +106,9 @@ class Demo:
 
     def _show(self, day: Day, ended: threading.Event) -> None:
         url = f"http://{HOST}:{self.port}"
-        self.console.print(Text(f"gpu-extender on {url}, over a simulated cluster; a scheduler asks it over HTTP", "bold"))
+        self.console.print(
+            Text(f"gpu-extender on {url}, over a simulated cluster; a scheduler asks it over HTTP", "bold")
+        )
         for number, scene in enumerate(day.scenes(), start=1):
             self._print(number, scene, url)
             if ended.wait(self.pace):
@@ -120,13 +119,15 @@ class Demo:
             self.console.print(Text(f"serving on {url} (try /debug/decisions, /metrics) until Ctrl-C", "bold"))
 
     def _print(self, number: int, scene: Scene, url: str) -> None:
-        put: Callable[[Text], None] = lambda text: self.console.print(Padding(text, (0, 0, 0, 2)))  # noqa: E731
+        def put(text: Text, indent: int = 2) -> None:
+            self.console.print(Padding(text, (0, 0, 0, indent), expand=False))
+
         self.console.print()
         self.console.print(Text(f"{number}  {scene.time}  {scene.title}", "bold"))
         put(Text(scene.says))
         self.console.print()
         for line in scene.shows:
-            self.console.print(Padding(line, (0, 0, 0, 4)))
+            put(line, 4)
         self.console.print()
         for answer in scene.answers:
             put(Text(answer))
@@ -138,13 +139,12 @@ def _console() -> Console:
     if isinstance(sys.stdout.encoding, str) and "utf" not in sys.stdout.encoding.lower():
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     plain = bool(os.environ.get("NO_COLOR")) or not sys.stdout.isatty()
-    return Console(
-        force_terminal=False if plain else None, width=None if sys.stdout.isatty() else 110, highlight=False
-    )
+    return Console(force_terminal=False if plain else None, width=None if sys.stdout.isatty() else 110, highlight=False)
 
 
 def _listen(port: int) -> socket.socket:
-    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    # With the protocol named, asyncio sends answers without delay; else each waits 40 ms for an acknowledgement.
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((HOST, port))

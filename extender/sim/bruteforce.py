@@ -35,7 +35,9 @@ def cheapest(cluster: SimCluster, kubelets: Kubelets, pod: Object) -> dict[str, 
     found: dict[str, Eviction] = {}
     for node in cluster.nodes():
         name = str(node["metadata"]["name"])
-        best = min(_evictions(cluster, kubelets, pod, node), default=None, key=lambda one: (one.cost, sorted(one.victims)))
+        best = min(
+            _evictions(cluster, kubelets, pod, node), default=None, key=lambda one: (one.cost, sorted(one.victims))
+        )
         if best is not None:
             found[name] = best
     return found

@@ -29,7 +29,7 @@ class Filtered(NamedTuple):
 
 
 class Extender:
-    """One server. Not for use from several threads. `calls` counts what was asked, `connections` how often we dialed."""
+    """One server; for one thread. `calls` counts what was asked, by verb; `connections` how often we dialed."""
 
     def __init__(self, host: str, port: int, timeout: float = 5.0) -> None:
         self.calls: Counter[str] = Counter()
@@ -61,7 +61,9 @@ class Extender:
             points[str(entry.get("host", ""))] += entry.get("score", 0)
         return dict(points)
 
-    def preempt(self, pod: Object, offered: Mapping[str, tuple[Sequence[str], int]]) -> dict[str, tuple[list[str], int]]:
+    def preempt(
+        self, pod: Object, offered: Mapping[str, tuple[Sequence[str], int]]
+    ) -> dict[str, tuple[list[str], int]]:
         """Node -> (uids of the victims, violations), as offered and as answered."""
         meta = {
             node: {"Pods": [{"UID": uid} for uid in victims], "NumPDBViolations": violations}

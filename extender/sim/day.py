@@ -6,7 +6,7 @@ by brute force, never against the server's own words: NotAsTold when anything ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from rich.text import Text
 
 from extender.sim import bruteforce, in_tree, picture
+from extender.sim.bruteforce import Eviction
 from extender.sim.calls import Extender
 from extender.sim.clock import Clock
 from extender.sim.cluster import SimCluster, full_name, pod
@@ -41,7 +42,7 @@ class NotAsTold(Exception):
 
 @dataclass
 class Scene:
-    """`says`: what happens; `shows`: the picture; `answers`: what the server said; `pod`: whose decisions to look up."""
+    """`says`: what happens; `shows`: pictures; `answers`: what the server said; `pod`: whose decisions to look up."""
 
     title: str
     time: str
@@ -102,8 +103,10 @@ class Day:
         scene.shows = self._overview()
         scored = self._decision("research/notebook-2", "prioritize")
         for entry in scored["nodes"]:
-            parts = ", ".join(f"{name} {score['weighted']:.2f}" for name, score in entry["scores"].items())
-            scene.answers.append(f"{entry['node']}: {entry['points']} points of 10 = {parts}")
+            parts = " + ".join(f"{name} {score['weighted']:.2f}" for name, score in entry["scores"].items())
+            scene.answers.append(
+                f"{entry['node']:<8} {entry['points']:>2} of 10 points; score {entry['score']:.2f} = {parts}"
+            )
         return scene
 
     # ---- 09:00
@@ -135,7 +138,8 @@ class Day:
         scene.shows = self._map("dgx1", outcome.uid)
         plan = self._decision(name, "bind").get("gpus") or []
         scene.answers.append(f"bind: dgx1, planned GPUs {_ids(plan)} (written on the pod as gpu-extender.io/gpus)")
-        note = "the same" if set(plan) == held else "as good: ties are the plugin's to break"
+        _expect(_links_within("dgx1", plan) == _links_within("dgx1", held), f"{held} is as good as the plan, {plan}")
+        note = "the same" if set(plan) == held else "as many links; between equals the plugin draws lots"
         scene.answers.append(f"the node's stock device plugin handed out GPUs {_ids(held)}: {note}")
         return scene
 
@@ -164,7 +168,7 @@ class Day:
                 _expect(not bruteforce.always_linked(what, free, 4), f"{name} can not be relied upon for linked GPUs")
         scene = self._scene(
             "a refused node",
-            "Four GPUs are free on the DGX-1V, but they form no ring (0, 2, 4 and 5 are a chain): a 4-GPU training that "
+            "Four GPUs are free on the DGX-1V, but they form no ring (2-0-4-5 is a chain): a 4-GPU training that "
             "requires links is refused there, and waits.",
             "train/pretrain",
         )
@@ -218,16 +222,17 @@ class Day:
         held = self._kubelets.gpus_of(uid)
         _expect(held <= freed, f"urgent holds {sorted(held)}, all of what its victim held or was free")
         _expect(self._cluster.pod(asr) is None, "the victim is gone")
-        return self._preemption_scene(outcome, names)
+        ranking = sorted(truth.values(), key=lambda eviction: (eviction.cost, eviction.node))
+        return self._preemption_scene(outcome, names, ranking[1])
 
-    def _preemption_scene(self, outcome: Outcome, names: dict[str, str]) -> Scene:
+    def _preemption_scene(self, outcome: Outcome, names: dict[str, str], second: Eviction) -> Scene:
         alone = in_tree.pick(outcome.offered)
         instead = ", ".join(full_name(victim) for victim in outcome.offered[alone].pods)
         evicted = ", ".join(names[uid] for uid in outcome.victims)
         scene = self._scene(
             "a preemption",
-            f"An urgent service needs four linked GPUs, and none are free: {evicted} goes, which saved its work five "
-            f"minutes ago (kube-scheduler alone would have ended {instead} on {alone}).",
+            f"An urgent service needs four linked GPUs, and no node has them free: {evicted} goes, which saved its "
+            f"work five minutes ago. kube-scheduler alone would have ended {instead} on {alone}.",
             "serving/urgent",
         )
         scene.shows = [*self._map(outcome.node, outcome.uid), Text(), *self._overview()]
@@ -238,17 +243,26 @@ class Day:
             scene.answers.append(f"evict {name}, priority {victim['priority']}, GPUs {_ids(victim['gpus'] or [])}")
         proved = "proved" if certificate["proved"] else "not proved"
         scene.answers.append(
-            f"cheapest: {proved}, {certificate['nodes_examined']} nodes and {certificate['sets_examined']} sets examined"
+            f"the cheapest ({proved}): {certificate['sets_examined']} sets on {certificate['nodes_examined']} nodes"
         )
         other = certificate["runner_up"]
-        if other is None:
-            return scene
+        _expect(
+            other is not None and {victim["uid"] for victim in other["victims"]} <= names.keys(), "a runner-up is told"
+        )
+        values = {term["term"]: term["value"] for term in other["cost"]}
+        _expect(
+            (other["node"], values["work_lost_gpu_seconds"], values["victims"])
+            == (second.node, second.cost[2], second.cost[4]),
+            f"the runner-up is what brute force ranks second, {second}: {other}",
+        )
         lost = ", ".join(f"{victim['namespace']}/{victim['name']}" for victim in other["victims"])
         scene.answers.append(f"next best: {lost} on {other['node']}, lost on {certificate['lost_on']}")
         scene.answers.append(f"{'cost, weightiest term first':<28}{'this':>10}{'next best':>12}")
         for mine, theirs in zip(told["cost"], other["cost"], strict=True):
             mark = "  <" if mine["term"] == certificate["lost_on"] else ""
-            scene.answers.append(f"  {mine['term']:<26}{_number(mine['value']):>10}{_number(theirs['value']):>12}{mark}")
+            scene.answers.append(
+                f"  {mine['term']:<26}{_number(mine['value']):>10}{_number(theirs['value']):>12}{mark}"
+            )
         return scene
 
     # ---- 17:00
@@ -269,8 +283,8 @@ class Day:
         hours = (self._clock.now() - datetime.fromisoformat(pretrain["metadata"]["creationTimestamp"])).seconds // 3600
         scene = self._scene(
             "a wait that ends",
-            f"The rendering ends, and the training that has waited for {hours} hours starts on the tray at once: any four "
-            "GPUs there are linked.",
+            f"The rendering ends, and the training that has waited for {hours} hours starts on the tray at once: "
+            "any four GPUs there are linked.",
             "train/pretrain",
         )
         scene.shows = [*self._map("tray", uid), Text(), *self._overview()]
@@ -309,17 +323,14 @@ class Day:
         chosen = self._kubelets.gpus_of(uid) if uid else frozenset()
         taken = self._kubelets.holders(name).keys() - chosen
         drawn = picture.gpu_map(self._kubelets.machines[name], chosen, taken)
-        return [Text(f"{name}   {picture.LEGEND}", "dim"), *drawn]
+        return [Text(f"{name}   {picture.legend(self._kubelets.machines[name])}", "dim"), *drawn]
 
     def _overview(self) -> list[Text]:
         names = {str(p["metadata"]["uid"]): p["metadata"]["name"] for p in self._cluster.pods()}
-        holders = {
-            name: {gpu: names[uid][0] for gpu, uid in self._kubelets.holders(name).items()} for name in NODES
-        }
+        holders = {name: {gpu: names[uid][0] for gpu, uid in self._kubelets.holders(name).items()} for name in NODES}
         here = sorted({names[uid].partition("-")[0] for name in NODES for uid in self._kubelets.holders(name).values()})
         legend = "   ".join(f"{name[0]} {name}" for name in here)
         return [*picture.overview(self._kubelets.machines, holders), Text(legend, "dim")]
-
 
 
 def _expect(true: bool, what: str) -> None:
@@ -327,7 +338,13 @@ def _expect(true: bool, what: str) -> None:
         raise NotAsTold(what)
 
 
-def _ids(gpus: Sequence[int] | frozenset[int]) -> str:
+def _links_within(name: str, gpus: Collection[int]) -> int:
+    """How many links join the GPUs of a set with each other."""
+    links = machine(NODES[name]).links
+    return sum(links[a][b] for a in gpus for b in gpus if a < b)
+
+
+def _ids(gpus: Collection[int]) -> str:
     return ",".join(map(str, sorted(gpus)))
 
 

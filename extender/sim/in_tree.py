@@ -1,7 +1,7 @@
 """What kube-scheduler itself knows: its filters, and the victims that it finds without asking anybody.
 
-The part that matters for GPU pods: cordon, nodeSelector, taints, CPU, memory, pod slots and extended resources. Affinity,
-ports, volumes, spreading and init containers are not modelled.
+The part that matters for GPU pods: cordon, nodeSelector, taints, CPU, memory, pod slots and extended resources.
+Affinity, ports, volumes, spreading and init containers are not modelled.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def refusal(pod: Object, node: Object, there: Iterable[Object]) -> Refusal | Non
     if node["spec"].get("unschedulable"):
         return Refusal("node(s) were unschedulable", False)
     for taint in node["spec"].get("taints", ()):
-        if taint["effect"] != "PreferNoSchedule" and not any(map(_tolerates(taint), pod["spec"].get("tolerations", ()))):
+        if taint["effect"] != "PreferNoSchedule" and not any(
+            map(_tolerates(taint), pod["spec"].get("tolerations", ()))
+        ):
             return Refusal(f"node(s) had untolerated taint(s) {{{taint['key']}: {taint.get('value', '')}}}", False)
     if any(labels.get(key) != wanted for key, wanted in pod["spec"].get("nodeSelector", {}).items()):
         return Refusal("node(s) didn't match Pod's node affinity/selector", False)
@@ -70,7 +72,9 @@ def refusal(pod: Object, node: Object, there: Iterable[Object]) -> Refusal | Non
     return None
 
 
-def victims(pod: Object, node: Object, there: Sequence[Object], nominated: Sequence[Object], budgets: Sequence[Object]) -> Victims | None:
+def victims(
+    pod: Object, node: Object, there: Sequence[Object], nominated: Sequence[Object], budgets: Sequence[Object]
+) -> Victims | None:
     """Evict all of lower priority; then let stay whom the filters allow, the important first; None: no eviction helps.
 
     Those whose budget has nothing left to give are let stay before the others.

@@ -111,9 +111,7 @@ class Kubelets:
                 held = [{"resourceID": gpu_uuid(name, gpu), "health": "Healthy"} for gpu in sorted(gpus)]
                 status["allocatedResourcesStatus"] = [{"name": GPU, "resources": held}]
             statuses.append(status)
-        self._cluster.set_status(
-            uid, phase="Running", startTime=self._cluster.clock.text(), containerStatuses=statuses
-        )
+        self._cluster.set_status(uid, phase="Running", startTime=self._cluster.clock.text(), containerStatuses=statuses)
 
     def _refuse(self, pod: Object, uid: str, reason: str) -> None:
         self.refused.append((full_name(pod), reason))

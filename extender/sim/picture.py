@@ -11,7 +11,6 @@ from rich.text import Text
 from extender.sim.machines import Machine
 
 CHOSEN, TAKEN, FREE, LINK = "bold green", "yellow", "dim", "cyan"
-LEGEND = "[n] this pod's   (n) held by others   n free   ═ 2 or more links   ─ 1 link"
 
 
 def overview(machines: Mapping[str, Machine], holders: Mapping[str, Mapping[int, str]]) -> Iterator[Text]:
@@ -36,9 +35,15 @@ def gpu_map(machine: Machine, chosen: Collection[int], taken: Collection[int]) -
         yield from _grid(machine, chosen, taken)
 
 
+def legend(machine: Machine) -> str:
+    """What the signs of gpu_map mean."""
+    links = "" if machine.scope == "gpu-total" else "   ═ 2 or more links   ─ 1 link"
+    return f"[n] this pod's   (n) held by others   n free{links}"
+
+
 def _switch(machine: Machine, chosen: Collection[int], taken: Collection[int]) -> Iterator[Text]:
-    title = f" NVSwitch: {max(machine.links[0])} links of every GPU end here "
-    yield Text(f"{title:═^{6 * machine.gpus + 3}}", LINK)
+    title = f" NVSwitch, {max(machine.links[0])} links a GPU "
+    yield Text(f"{title:═^{6 * machine.gpus - 1}}", LINK)
     yield Text("".join("   ║  " for _ in range(machine.gpus)), LINK)
     line = Text()
     for gpu in range(machine.gpus):
@@ -70,7 +75,9 @@ def _grid(machine: Machine, chosen: Collection[int], taken: Collection[int]) -> 
         yield Text("and " + "  ".join(rest), LINK)
 
 
-def _row(links: tuple[tuple[int, ...], ...], row: tuple[int, ...], chosen: Collection[int], taken: Collection[int]) -> Text:
+def _row(
+    links: tuple[tuple[int, ...], ...], row: tuple[int, ...], chosen: Collection[int], taken: Collection[int]
+) -> Text:
     line = Text()
     for column, gpu in enumerate(row):
         line.append_text(_cell(gpu, chosen, taken))

@@ -128,9 +128,7 @@ class Scheduler:
         statuses |= {name: Refusal(why, True) for name, why in answer.failed.items()}
         statuses |= {name: Refusal(why, False) for name, why in answer.unresolvable.items()}
         reasons = {name: why.reason for name, why in sorted(statuses.items()) if name not in answer.passed}
-        outcome = Outcome(
-            str(pod["metadata"]["uid"]), "waits", sent=tuple(sent), passed=answer.passed, refused=reasons
-        )
+        outcome = Outcome(str(pod["metadata"]["uid"]), "waits", sent=tuple(sent), passed=answer.passed, refused=reasons)
         counted = Counter(reasons.values())
         outcome.message = f"0/{len(nodes)} nodes are available: " + ", ".join(
             sorted(f"{count} {reason}" for reason, count in counted.items())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from extender import records
 from extender.cluster import Cluster
@@ -34,10 +34,10 @@ class SimSource:
     def missing(self) -> list[str]:
         return [] if self._listed.is_set() else ["the simulated cluster's lists"]
 
-    def ages(self) -> Mapping[str, float]:
+    def ages(self) -> dict[str, float]:
         return {}
 
-    def restarts(self) -> Mapping[str, int]:
+    def restarts(self) -> dict[str, int]:
         return {}
 
     async def run(self) -> None:
