@@ -42,7 +42,7 @@ def legend(machine: Machine) -> str:
 
 
 def _switch(machine: Machine, chosen: Collection[int], taken: Collection[int]) -> Iterator[Text]:
-    title = f" NVSwitch, {max(machine.links[0])} links a GPU "
+    title = f" NVSwitch, NV{max(machine.links[0])} "
     yield Text(f"{title:═^{6 * machine.gpus - 1}}", LINK)
     yield Text("".join("   ║  " for _ in range(machine.gpus)), LINK)
     line = Text()
