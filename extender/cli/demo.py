@@ -79,8 +79,8 @@ class Demo:
             try:
                 if not source.wait_until_listed(START_SECONDS):
                     raise NotAsTold("the server starts")
-                self._show(Day(simulated, kubelets, extender, source.settle, self.seed), ended)
-                self.result = 0
+                if self._show(Day(simulated, kubelets, extender, source.settle, self.seed), ended):
+                    self.result = 0
             except NotAsTold as broken:
                 self._fail(f"not as told: {broken}")
             except (CallFailed, TimeoutError, RuntimeError) as error:
@@ -104,7 +104,8 @@ class Demo:
         self.result = 1
         self.console.print(Text(f"✗ {what}", "bold red"))
 
-    def _show(self, day: Day, ended: threading.Event) -> None:
+    def _show(self, day: Day, ended: threading.Event) -> bool:
+        """Whether the day was shown to its end."""
         url = f"http://{HOST}:{self.port}"
         self.console.print(
             Text(f"gpu-extender on {url}, over a simulated cluster; a scheduler asks it over HTTP", "bold")
@@ -112,11 +113,12 @@ class Demo:
         for number, scene in enumerate(day.scenes(), start=1):
             self._print(number, scene, url)
             if ended.wait(self.pace):
-                return
+                return False
         self.console.print()
         self.console.print(Text("✓ all scenes came out as told, by what the simulated kubelets handed out", "green"))
         if not self.once:
             self.console.print(Text(f"serving on {url} (try /debug/decisions, /metrics) until Ctrl-C", "bold"))
+        return True
 
     def _print(self, number: int, scene: Scene, url: str) -> None:
         def put(text: Text, indent: int = 2) -> None:

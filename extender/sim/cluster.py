@@ -1,7 +1,7 @@
 """The simulated API server: objects as Kubernetes JSON, versions, and a watch.
 
-No kind of store is a secret here: readers get copies, writers go through the methods, and every write is told to those
-who watch, in order. Safe to use from any thread.
+Readers get copies, writers go through the methods, and every write is told to those who watch, in order. Safe to use
+from any thread.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from extender.records import Kind
@@ -265,11 +265,6 @@ def guards(budget: Object, pod: Object) -> bool:
 def full_name(pod: Object) -> str:
     """NAMESPACE/NAME."""
     return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
-
-
-def uids(pods: Sequence[Object]) -> Iterator[str]:
-    for pod in pods:
-        yield str(pod["metadata"]["uid"])
 
 
 def _healthy(pod: Object) -> bool:
