@@ -16,7 +16,7 @@ demo: setup ## a simulated cluster and a day on it, then serve it until Ctrl-C (
 test: setup lint types ## everything: lint, types, all tests, those on a real control plane too (needs Go)
 	@$(BIN)/python -m pytest $(ARGS)
 
-check: setup lint types ## as test, without the real control plane: under a minute
+check: setup lint types ## as test, without the real control plane
 	@$(BIN)/python -m pytest -m 'not e2e' $(ARGS)
 
 lint: setup ## ruff, the layers, and the Cython files

@@ -5,7 +5,7 @@ The codes are the caller's (see `extender/rules`): the core knows numbers only. 
 
 from array import array
 
-from ext_core.ints cimport amount_t, code_t, mask_t, row_t, int32_t, uint8_t
+from ext_core.ints cimport amount_t, code_t, mask_t, row_t, uint8_t
 from ext_core.links cimport LinkShapes
 from ext_core.table cimport CAPACITY, DRA, SPARED, TERMINATING, NodeTable, PodTable
 

@@ -8,7 +8,7 @@ from array import array
 
 from cython cimport view
 
-from ext_core.ints cimport amount_t, mask_t, row_t, int32_t, int64_t, uint8_t
+from ext_core.ints cimport amount_t, mask_t, row_t, int32_t, int64_t
 from ext_core.table cimport SPARED, TERMINATING, NodeTable, PodTable
 
 

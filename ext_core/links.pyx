@@ -135,7 +135,7 @@ cdef double solve(Program *p, double bound, bint *proved) noexcept nogil:
     index first (Bland), which cannot go round in circles.
     """
     cdef int m = p.rows
-    cdef int i, j, e, enter, leave, pivots, idle = 0
+    cdef int i, j, e, enter, leave, _pivots, idle = 0
     cdef double gain, most, ratio, step, total = 0.0
     cdef double *pivot
     memset(p.inverse, 0, m * m * sizeof(double))
@@ -144,7 +144,7 @@ cdef double solve(Program *p, double bound, bint *proved) noexcept nogil:
         p.price[i] = 0.0
         p.basic[i] = ~i
     proved[0] = True
-    for pivots in range(MOST_PIVOTS):
+    for _pivots in range(MOST_PIVOTS):
         if total >= bound - 1e-9:
             return total
         enter = 0

@@ -110,7 +110,7 @@ cdef class _Search:
 
     cdef list kept                    # keeps what the pointers point to alive
     cdef Py_ssize_t n, pods
-    cdef int resources, terms, tables # `terms` counts the last, implicit one: the number of pods
+    cdef int resources, terms, tables  # `terms` counts the last, implicit one: the number of pods
     cdef int64_t budget
     cdef bint priced                  # some term is a MASK
     cdef const int32_t[::1] start, unknown, unknown_of, table

@@ -11,13 +11,16 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from ext_core.links import LinkShapes
 from ext_core.table import NodeTable, PodTable
+
+if TYPE_CHECKING:
+    from ext_core.victims import Term
 
 
 class Class(Enum):
@@ -83,8 +86,8 @@ class PodRequest:
 class Rule(Protocol):
     """Refuses candidate rows. The first rule in declared order that refuses a row gives its reason."""
 
-    name: str
-    reasons: Sequence[Reason]
+    name: ClassVar[str]
+    reasons: ClassVar[tuple[Reason, ...]]
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
         """Write reason codes into `out` (one byte a row) where it is still 0."""
@@ -135,7 +138,7 @@ class CostTerm(Protocol):
     name: str
     unit: str
 
-    def term(self, victims: Victims) -> tuple[object, ...]:
+    def term(self, victims: Victims) -> Term:
         """("sum", column) | ("max", column) | ("group" | "gang", starts, members, allowance, price)."""
 
 

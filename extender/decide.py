@@ -154,7 +154,7 @@ class Decider:
             return encode.filter_result(self.cluster.heads, decision.ranked, *common)
         span_of = dict(zip(args.rows, args.nodes, strict=True))
         return encode.filter_result_nodes(
-            args.body, [span_of[row] for row in decision.ranked], self.cluster.heads, *common
+            self.cluster.heads, args.body, [span_of[row] for row in decision.ranked], *common
         )
 
     def _refusals(self, decision: Decision) -> tuple[Refused, Refused]:

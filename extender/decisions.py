@@ -43,8 +43,10 @@ class Decision:
 
     def size(self) -> int:
         """Bytes, roughly."""
-        columns = (self.rows, self.codes, self.fits, self.total, self.ranked, self.points, *self.columns.values())
-        return 1_000 + sum(len(column) * column.itemsize for column in columns) + 60 * len(self.unknown)
+        whole: list[array[int]] = [self.rows, self.codes, self.fits, self.ranked, self.points]
+        shares: list[array[float]] = [self.total, *self.columns.values()]
+        kept = sum(len(column) * column.itemsize for column in whole) + sum(8 * len(column) for column in shares)
+        return 1_000 + kept + 60 * len(self.unknown)
 
 
 class Decisions:
@@ -83,7 +85,7 @@ def as_json(decision: Decision, cluster: Cluster, weights: Mapping[str, float], 
     fits = {row: i for i, row in enumerate(decision.fits)}
     nodes: list[dict[str, Any]] = []
     reasons: dict[str, int] = {}
-    for row, code in zip(decision.rows, decision.codes, strict=True):
+    for code in decision.codes:
         if code:
             reasons[REASONS[code].key] = reasons.get(REASONS[code].key, 0) + 1
     for _ in decision.unknown:

@@ -1,6 +1,6 @@
-"""A frozen cluster: a Kubernetes List from a file, as `kubectl get nodes,pods,pdb,priorityclasses -A -o json` prints it.
+"""A frozen cluster: a Kubernetes List from a file.
 
-JSON or YAML, one List or several YAML documents.
+As `kubectl get nodes,pods,pdb,priorityclasses -A -o json` prints it: JSON or YAML, one List or several YAML documents.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Kubernetes objects as the API writes them, reduced to the fields that we use.
 
 msgspec fills these structs from JSON and skips what they do not name. Null is the same as absent everywhere, because
-Go's encoders write either. Nothing but extender.records and extender.requests reads them: they are its first step.
+Go's encoders write either. Nothing but extender.records and extender.resources reads them: they are its first step.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from extender.records import PodRecord
 
 CARRY_SECONDS = 5.0  # after the last victim is gone the scheduler needs a moment to come back with the pod
 LOWEST = -(2**63)  # what the search answers for the maximum over no victims
+LEAST_BUDGET = 2_000  # search nodes per candidate, however many there are
 FOUND = (1, 2)  # a sufficient set: proved cheapest, or the best found within the budget
 
 
@@ -134,7 +135,7 @@ def _search(
         ok,
         forced,
         terms,
-        decider.settings.preemption.search_budget,
+        max(LEAST_BUDGET, decider.settings.preemption.search_budget // len(rows)),
     )
     found: list[Eviction] = []
     for i, name in enumerate(names):

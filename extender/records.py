@@ -18,7 +18,7 @@ import msgspec
 
 from extender import objects
 from extender.objects import RecordError, Source, read
-from extender.requests import gpu_containers, pod_requests, quantity
+from extender.resources import gpu_containers, pod_requests, quantity
 from extender.selectors import NOTHING, NodeTerm, Operator, PodTerm, Requirement, Selector, Taint, Toleration
 
 __all__ = [

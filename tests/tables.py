@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ext_core.links import LinkShapes
-
 from ext_core.table import NodeTable, PodTable
 from extender.contracts import PodRequest, Reason, Scorer, Tables
 

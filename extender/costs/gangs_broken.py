@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from array import array
+from typing import TYPE_CHECKING
 
 from extender.contracts import Victims
+
+if TYPE_CHECKING:
+    from ext_core.victims import Term
 
 
 class GangsBroken:
     name = "gangs_broken"
     unit = "gangs"
 
-    def term(self, victims: Victims) -> tuple[object, ...]:
+    def term(self, victims: Victims) -> Term:
         gangs = victims.gangs
         return ("gang", gangs.starts, gangs.members, gangs.allowance, array("q", [1] * len(gangs.allowance)))

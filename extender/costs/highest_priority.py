@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from array import array
+from typing import TYPE_CHECKING
 
 from extender.contracts import Victims
+
+if TYPE_CHECKING:
+    from ext_core.victims import Term
 
 FREE = -(2**31)  # below every priority that Kubernetes allows
 
@@ -13,6 +17,6 @@ class HighestPriority:
     name = "highest_victim_priority"
     unit = "priority"
 
-    def term(self, victims: Victims) -> tuple[object, ...]:
+    def term(self, victims: Victims) -> Term:
         pairs = zip(victims.priority, victims.going, strict=True)
         return ("max", array("q", [FREE if going else priority for priority, going in pairs]))

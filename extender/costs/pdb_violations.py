@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from array import array
+from typing import TYPE_CHECKING
 
 from extender.contracts import Victims
+
+if TYPE_CHECKING:
+    from ext_core.victims import Term
 
 
 class PdbViolations:
     name = "pdb_violations"
     unit = "victims"
 
-    def term(self, victims: Victims) -> tuple[object, ...]:
+    def term(self, victims: Victims) -> Term:
         budgets = victims.budgets
         price = array("q", [1] * len(budgets.allowance))
         return ("group", budgets.starts, budgets.members, budgets.allowance, price)

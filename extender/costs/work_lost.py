@@ -6,15 +6,19 @@ The other members of a gang that breaks are not counted yet.
 from __future__ import annotations
 
 from array import array
+from typing import TYPE_CHECKING
 
 from extender.contracts import Victims
+
+if TYPE_CHECKING:
+    from ext_core.victims import Term
 
 
 class WorkLost:
     name = "work_lost_gpu_seconds"
     unit = "GPU-seconds"
 
-    def term(self, victims: Victims) -> tuple[object, ...]:
+    def term(self, victims: Victims) -> Term:
         column = array("q", bytes(8 * len(victims.pods)))
         for i, gpus in enumerate(victims.gpus):
             if gpus and not victims.going[i]:

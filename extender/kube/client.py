@@ -7,6 +7,7 @@ they are due; the certificates of a kubeconfig are read once.
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -146,6 +147,7 @@ class ApiServer:
     async def close(self) -> None:
         """Ends every connection."""
         await self._session.close()
+        await asyncio.sleep(0)  # for those that were cut off in this turn of the loop
 
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> bytes:
         """The body of a 200. ApiError for any other answer, Unreachable for none."""
@@ -179,9 +181,21 @@ class ApiServer:
                 answer = await stack.enter_async_context(request)
                 if not 200 <= answer.status < 300:
                     raise ApiError(answer.status, _message(await answer.read()), _retry_after(answer.headers))
-                yield answer
+                try:
+                    yield answer
+                finally:
+                    _cut_off(answer)
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 raise Unreachable(f"{method} {path}: {str(error) or type(error).__name__}") from error
+
+
+def _cut_off(answer: aiohttp.ClientResponse) -> None:
+    """Ends the connection of an answer that was left unread: a TLS farewell to a server still sending may take long,
+    and whoever stops the event loop before that leaves the socket open.
+    """
+    connection = answer.connection  # None once the answer is read to its end
+    if connection is not None and connection.transport is not None:
+        connection.transport.abort()
 
 
 class _Reload:

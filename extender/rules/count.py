@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from typing import ClassVar
 
 from ext_core import fit
 from extender.contracts import Class, PodRequest, Reason, Tables
@@ -52,8 +53,8 @@ HELD = Reason(
 
 
 class Count:
-    name = "count"
-    reasons = (FEW, PROMISED, RESERVED, RELEASING, BUSY, HELD)
+    name: ClassVar[str] = "count"
+    reasons: ClassVar[tuple[Reason, ...]] = (FEW, PROMISED, RESERVED, RELEASING, BUSY, HELD)
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
         for resource, wanted in request.gpus:

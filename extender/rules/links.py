@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from typing import ClassVar
 
 from ext_core import fit
 from extender.contracts import Class, PodRequest, Reason, Tables
@@ -46,8 +47,8 @@ HELD = Reason(
 
 
 class Links:
-    name = "links"
-    reasons = (GRAPH, NEVER, PENDING, BUSY, HELD)
+    name: ClassVar[str] = "links"
+    reasons: ClassVar[tuple[Reason, ...]] = (GRAPH, NEVER, PENDING, BUSY, HELD)
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
         if request.links != "required":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from typing import ClassVar
 
 from ext_core import fit
 from extender.contracts import Class, PodRequest, Reason, Tables
@@ -24,8 +25,8 @@ AWAY = Reason(
 
 
 class Resource:
-    name = "resource"
-    reasons = (NONE, AWAY)
+    name: ClassVar[str] = "resource"
+    reasons: ClassVar[tuple[Reason, ...]] = (NONE, AWAY)
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
         for resource, _ in request.gpus:

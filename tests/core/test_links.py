@@ -193,6 +193,15 @@ def test_among_the_double_links_the_pair_that_leaves_most() -> None:
     )
 
 
+def test_among_equals_the_smallest_ids_not_the_smallest_mask() -> None:
+    shapes = LinkShapes()
+    shape = intern(shapes, [[0, 0, 0, 1], [0, 0, 1, 0], [0, 1, 0, 0], [1, 0, 0, 0]])
+    chosen = shapes.choice(shape, 0b1111, 2)
+    assert chosen is not None
+    assert chosen.gpus == mask(0, 3) > mask(1, 2)
+    assert shapes.equals(shape, 0b1111, 2) == [mask(0, 3), mask(1, 2)]
+
+
 def test_pcie_switch_decides_where_links_do_not() -> None:
     shapes, shape, full = machine("rtxpro6000-6")
     chosen = shapes.choice(shape, full ^ mask(0), 2)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ext_core.links import LinkShapes
 from hypothesis import strategies as st
 
+from ext_core.links import LinkShapes
 from ext_core.reference import table as lists
 from ext_core.table import NodeTable, PodTable
 

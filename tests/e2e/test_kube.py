@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from extender.events import Event
 from extender.kube.bindings import Bindings
 from extender.kube.client import ApiServer
-from extender.kube.reflector import NODES, PODS, SOURCES, Event, Pace, Reflector, Source
+from extender.kube.reflector import NODES, PODS, SOURCES, Pace, Reflector, Source
 from extender.records import Kind, NodeRecord, PodRecord, Record
 from tests.e2e import builders
 from tests.e2e.api import Api

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from extender.events import Event
 from extender.kube.backoff import Backoff
 from extender.kube.client import ApiServer
-from extender.kube.reflector import DEVICE_CLASSES, NODES, PODS, Event, Pace, Reflector, Source
+from extender.kube.reflector import DEVICE_CLASSES, NODES, PODS, Pace, Reflector, Source
 from extender.records import Kind, PodRecord
 from tests.kube.api_server import (
     Answer,

@@ -48,8 +48,7 @@ def pod_requests(spec: objects.PodSpec, status: objects.PodStatus, gpus: frozens
         _asked(one.resources, gpus, _path("initContainers", index)) for index, one in _numbered(spec.init_containers)
     ]
     total = _aggregate(spec, wanted, wanted_first)
-    statuses = (*(status.container_statuses or ()), *(status.init_container_statuses or ()))
-    if status.resources or any(one.resources or one.allocated_resources for one in statuses):
+    if status.resources or not _settled(spec, status):
         total = _resized(spec, status, total, wanted, wanted_first, gpus)
     if spec.resources is not None:
         _apply_pod_level(total, spec.resources, status)
@@ -72,7 +71,8 @@ def gpu_containers(spec: objects.PodSpec, gpus: frozenset[str]) -> tuple[tuple[s
 def _aggregate(spec: objects.PodSpec, containers: Sequence[Amounts], init_containers: Sequence[Amounts]) -> Amounts:
     """max(all containers + all sidecars, the largest step of initialisation), resource by resource.
 
-    A step is one init container together with the sidecars that were started before it.
+    A step is one init container together with the sidecars that were started before it. The start of a sidecar need not
+    be looked at: it is never more than all containers and all sidecars.
     """
     total: Amounts = {}
     for amounts in containers:
@@ -83,13 +83,28 @@ def _aggregate(spec: objects.PodSpec, containers: Sequence[Amounts], init_contai
         if one.restart_policy == "Always":
             _add(total, amounts)
             _add(sidecars, amounts)
-            _raise_to(largest, sidecars)
         else:
             step = dict(amounts)
             _add(step, sidecars)
             _raise_to(largest, step)
     _raise_to(total, largest)
     return total
+
+
+def _settled(spec: objects.PodSpec, status: objects.PodStatus) -> bool:
+    """Whether every container has what it asks for, to the letter: the usual case, and a cheap test for it."""
+    asked = {
+        one.name: None if one.resources is None else one.resources.requests
+        for containers in (spec.containers, spec.init_containers)
+        for one in containers or ()
+    }
+    for statuses in (status.container_statuses, status.init_container_statuses):
+        for one in statuses or ():
+            in_effect = None if one.resources is None else one.resources.requests
+            for had in (one.allocated_resources, in_effect):
+                if had and had != asked.get(one.name):
+                    return False
+    return True
 
 
 def _resized(
