@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import uvicorn
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
 from extender import app, log
@@ -122,7 +121,9 @@ class Demo:
 
     def _print(self, number: int, scene: Scene, url: str) -> None:
         def put(text: Text, indent: int = 2) -> None:
-            self.console.print(Padding(text, (0, 0, 0, indent), expand=False))
+            for line in text.wrap(self.console, self.console.width - indent):
+                line.rstrip()
+                self.console.print(Text.assemble(" " * indent if line else "", line))
 
         self.console.print()
         self.console.print(Text(f"{number}  {scene.time}  {scene.title}", "bold"))
