@@ -1,20 +1,165 @@
 """Start the server over a simulated cluster, play a scheduler against it over HTTP, show how a mixed day goes, and
-keep serving until Ctrl-C."""
+keep serving until Ctrl-C. Nothing leaves this machine. Exit code 1 when a scene does not come out as it is told."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import logging
+import os
+import socket
+import sys
+import threading
+from dataclasses import dataclass
 
+import uvicorn
+from rich.console import Console
+from rich.text import Text
+
+from extender import app, log
 from extender.cli import options as shared
+from extender.cluster import Cluster
 from extender.errors import ExtenderError
+from extender.settings import Settings
+from extender.sim.calls import CallFailed, Extender
+from extender.sim.day import Day, NotAsTold, Scene, build
+from extender.sim.source import SimSource
+
+HOST = "127.0.0.1"
+START_SECONDS = 30.0
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--once", action="store_true", help="end after the day instead of serving on")
-    parser.add_argument("--seed", type=int, default=0, help="decides the ties of the simulated device plugins")
-    shared.add_address(parser)
+    parser.add_argument("--pace", type=_seconds, default=0.0, metavar="SECONDS", help="wait so long after each scene")
+    parser.add_argument("--seed", type=int, default=0, help="decides ties: the scheduler's and the device plugins'")
+    parser.add_argument("--port", type=shared.port, default=0, help="on loopback (default: one that is free)")
+    parser.add_argument("-v", "--verbose", action="store_true", help="the server's log lines, too")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Plays the day; 0 when all went as it was told."""
-    raise ExtenderError("the demo is not written yet", code="not-implemented")
+    """Plays the day; 0 when all went as it is told."""
+    log.configure(level=logging.INFO if options.verbose else logging.ERROR)
+    console = _console()
+    with _listen(options.port) as listening:
+        port = int(listening.getsockname()[1])
+        demo = Demo(console, options.seed, options.pace, options.once, port)
+        try:
+            asyncio.run(demo.serve(listening))
+        except KeyboardInterrupt:
+            if demo.result is None:  # in the middle of the day
+                raise
+    return 1 if demo.result is None else demo.result
+
+
+@dataclass
+class Demo:
+    """The server in this thread's event loop, the scheduler and the day in a thread of their own."""
+
+    console: Console
+    seed: int
+    pace: float
+    once: bool
+    port: int
+    result: int | None = None
+
+    async def serve(self, listening: socket.socket) -> None:
+        """Until the day is over (once), or a signal comes."""
+        clock, simulated, kubelets = build(self.seed)
+        settings = Settings()
+        cluster = Cluster(settings)
+        source = SimSource(simulated, cluster, clock.monotonic)
+        server = app.Server(settings, cluster, source=source, binder=source, clock=clock.monotonic, wall=clock.wall)
+        host = uvicorn.Server(app.config(app.create(server), settings))
+        ended = threading.Event()
+
+        def play() -> None:
+            extender = Extender(HOST, self.port)
+            try:
+                if not source.wait_until_listed(START_SECONDS):
+                    raise NotAsTold("the server starts")
+                if self._show(Day(simulated, kubelets, extender, source.settle, self.seed), ended):
+                    self.result = 0
+            except NotAsTold as broken:
+                self._fail(f"not as told: {broken}")
+            except (CallFailed, TimeoutError, RuntimeError) as error:
+                if not ended.is_set():
+                    self._fail(f"the server does not answer: {error}")
+            finally:
+                extender.close()
+                clock.release()  # who looks around now finds a clock that goes
+                if self.once or self.result != 0:
+                    host.should_exit = True
+
+        player = threading.Thread(target=play, name="day", daemon=True)
+        player.start()
+        try:
+            await host.serve(sockets=[listening])
+        finally:
+            ended.set()
+        player.join(timeout=5)
+
+    def _fail(self, what: str) -> None:
+        self.result = 1
+        self.console.print(Text(f"✗ {what}", "bold red"))
+
+    def _show(self, day: Day, ended: threading.Event) -> bool:
+        """Whether the day was shown to its end."""
+        url = f"http://{HOST}:{self.port}"
+        self.console.print(
+            Text(f"gpu-extender on {url}, over a simulated cluster; a scheduler asks it over HTTP", "bold")
+        )
+        for number, scene in enumerate(day.scenes(), start=1):
+            self._print(number, scene, url)
+            if ended.wait(self.pace):
+                return False
+        self.console.print()
+        self.console.print(Text("✓ all scenes came out as told, by what the simulated kubelets handed out", "green"))
+        if not self.once:
+            self.console.print(Text(f"serving on {url} (try /debug/decisions, /metrics) until Ctrl-C", "bold"))
+        return True
+
+    def _print(self, number: int, scene: Scene, url: str) -> None:
+        def put(text: Text, indent: int = 2) -> None:
+            for line in text.wrap(self.console, self.console.width - indent):
+                line.rstrip()
+                self.console.print(Text.assemble(" " * indent if line else "", line))
+
+        self.console.print()
+        self.console.print(Text(f"{number}  {scene.time}  {scene.title}", "bold"))
+        put(Text(scene.says))
+        self.console.print()
+        for line in scene.shows:
+            put(line, 4)
+        self.console.print()
+        for answer in scene.answers:
+            put(Text(answer))
+        put(Text(f"curl '{url}/debug/decisions?pod={scene.pod}'", "dim"))
+
+
+def _console() -> Console:
+    """Plain text where nobody looks, or where colours are not wanted (https://no-color.org)."""
+    if isinstance(sys.stdout.encoding, str) and "utf" not in sys.stdout.encoding.lower():
+        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+    plain = bool(os.environ.get("NO_COLOR")) or not sys.stdout.isatty()
+    return Console(force_terminal=False if plain else None, width=None if sys.stdout.isatty() else 110, highlight=False)
+
+
+def _listen(port: int) -> socket.socket:
+    # With the protocol named, asyncio sends answers without delay; else each waits 40 ms for an acknowledgement.
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((HOST, port))
+        listening.listen(128)  # from here on a caller waits instead of being refused
+    except OSError as error:
+        listening.close()
+        raise ExtenderError(f"{error.strerror}", path=f"{HOST}:{port}", code="address-in-use") from error
+    return listening
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds <= 3_600:
+        raise ValueError
+    return seconds

@@ -1,0 +1,94 @@
+"""The cheapest eviction, found by trying every one: what the demonstration checks the server against.
+
+Nothing of the server is used: the pods' own JSON, the simulated kubelets' truth, and the device plugin asked again and
+again. Costs as the README orders them; gangs are not modelled.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from itertools import combinations
+from typing import Any, NamedTuple
+
+from extender.sim import in_tree
+from extender.sim.cluster import SimCluster, guards
+from extender.sim.device_plugin import PluginPanicked, TooFewDevices
+from extender.sim.kubelet import Kubelets
+from extender.sim.machines import GPU, Machine
+
+Object = dict[str, Any]
+DRAWS = 40  # times that the plugin is asked for one set of free GPUs: its ties are drawn by lot
+
+
+class Eviction(NamedTuple):
+    """`cost`: violations, highest priority, GPU-seconds lost, longest grace, victims."""
+
+    cost: tuple[int, int, int, int, int]
+    node: str
+    victims: frozenset[str]
+
+
+def cheapest(cluster: SimCluster, kubelets: Kubelets, pod: Object) -> dict[str, Eviction]:
+    """The cheapest sufficient eviction on each node that has one, for a pod of one container."""
+    found: dict[str, Eviction] = {}
+    for node in cluster.nodes():
+        name = str(node["metadata"]["name"])
+        best = min(
+            _evictions(cluster, kubelets, pod, node), default=None, key=lambda one: (one.cost, sorted(one.victims))
+        )
+        if best is not None:
+            found[name] = best
+    return found
+
+
+def always_linked(machine: Machine, free: Sequence[int] | frozenset[int], size: int) -> bool:
+    """Whether each set that the node's device plugin was seen to hand out is linked, and none made it crash."""
+    plugin = machine.plugin()
+    try:
+        return all(machine.linked(plugin.choose(free, size, random.Random(seed))) for seed in range(DRAWS))
+    except (PluginPanicked, TooFewDevices):
+        return False
+
+
+def _evictions(cluster: SimCluster, kubelets: Kubelets, pod: Object, node: Object) -> Iterator[Eviction]:
+    name = str(node["metadata"]["name"])
+    there = cluster.pods(name)
+    lower = [other for other in there if in_tree.priority(other) < in_tree.priority(pod)]
+    wanted = in_tree.asked(pod)[GPU]
+    required = pod["metadata"]["annotations"].get("gpu-extender.io/links") == "required"
+    for count in range(1, len(lower) + 1):
+        for gone in combinations(lower, count):
+            uids = frozenset(str(victim["metadata"]["uid"]) for victim in gone)
+            if in_tree.refusal(pod, node, [p for p in there if p["metadata"]["uid"] not in uids]) is not None:
+                continue
+            free = kubelets.free(name).union(*(kubelets.gpus_of(uid) for uid in uids))
+            if not required or always_linked(kubelets.machines[name], free, wanted):
+                yield Eviction(_cost(cluster, kubelets, gone), name, uids)
+
+
+def _cost(cluster: SimCluster, kubelets: Kubelets, gone: Sequence[Object]) -> tuple[int, int, int, int, int]:
+    now = cluster.clock.wall()
+    violations = 0
+    for budget in cluster.budgets():
+        members = sum(1 for victim in gone if guards(budget, victim))
+        violations += max(0, members - int(budget["status"]["disruptionsAllowed"]))
+    lost = 0
+    for victim in gone:
+        notes = victim["metadata"]["annotations"]
+        said = notes.get("gpu-extender.io/last-checkpoint") or victim["status"]["startTime"]
+        since = max(_seconds(said), _seconds(victim["status"]["startTime"]))
+        restart = int(notes.get("gpu-extender.io/restart-seconds", "0"))
+        lost += len(kubelets.gpus_of(str(victim["metadata"]["uid"]))) * (int(now - since) + restart)
+    return (
+        violations,
+        max(in_tree.priority(victim) for victim in gone),
+        lost,
+        max(int(victim["spec"]["terminationGracePeriodSeconds"]) for victim in gone),
+        len(gone),
+    )
+
+
+def _seconds(moment: str) -> float:
+    return datetime.fromisoformat(moment).timestamp()

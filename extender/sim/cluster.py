@@ -1,0 +1,282 @@
+"""The simulated API server: objects as Kubernetes JSON, versions, and a watch.
+
+Readers get copies, writers go through the methods, and every write is told to those who watch, in order. Safe to use
+from any thread.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from extender.records import Kind
+from extender.sim.clock import Clock
+from extender.sim.machines import GPU
+
+Object = dict[str, Any]
+_UIDS = uuid.UUID("a9c1bb4e-2f64-4c8e-8a53-62f0d9b9d6a1")
+FINISHED = ("Succeeded", "Failed")
+
+
+class Change(NamedTuple):
+    """One write, as a watch tells it."""
+
+    kind: Kind
+    change: Literal["set", "delete"]
+    item: Object
+
+
+class Conflict(Exception):
+    """The write can not be done; the message says why."""
+
+
+class SimCluster:
+    """Nodes, pods and disruption budgets."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self._lock = threading.RLock()
+        self._items: dict[tuple[Kind, str], Object] = {}
+        self._watchers: list[Callable[[Change], None]] = []
+        self._version = 0
+
+    # ---- questions
+
+    def nodes(self) -> list[Object]:
+        """By name."""
+        return sorted(self._all("Node"), key=lambda node: str(node["metadata"]["name"]))
+
+    def node(self, name: str) -> Object:
+        """KeyError when there is none."""
+        with self._lock:
+            return copy.deepcopy(self._items["Node", name])
+
+    def pods(self, node: str | None = None) -> list[Object]:
+        """In the order of their creation; of one node, those that hold something there (finished ones do not)."""
+        found = self._all("Pod")
+        if node is None:
+            return found
+        return [
+            pod for pod in found if pod["spec"].get("nodeName") == node and pod["status"].get("phase") not in FINISHED
+        ]
+
+    def pod(self, uid: str) -> Object | None:
+        with self._lock:
+            return copy.deepcopy(self._items.get(("Pod", uid)))
+
+    def named(self, namespace: str, name: str) -> Object:
+        """KeyError when there is none."""
+        for pod in self._all("Pod"):
+            if (pod["metadata"]["namespace"], pod["metadata"]["name"]) == (namespace, name):
+                return pod
+        raise KeyError(f"{namespace}/{name}")
+
+    def budgets(self) -> list[Object]:
+        return self._all("PodDisruptionBudget")
+
+    def _all(self, kind: Kind) -> list[Object]:
+        with self._lock:
+            return [copy.deepcopy(item) for (of, _), item in self._items.items() if of == kind]
+
+    # ---- the watch
+
+    def watch(self, tell: Callable[[Change], None]) -> None:
+        """Tell all that is there, then every write. `tell` is called under the lock, from the writer's thread."""
+        with self._lock:
+            for (kind, _), item in self._items.items():
+                tell(Change(kind, "set", copy.deepcopy(item)))
+            self._watchers.append(tell)
+
+    # ---- writes
+
+    def add_node(self, node: Object) -> None:
+        with self._lock:
+            self._put("Node", str(node["metadata"]["name"]), _with_uid(node, "Node"))
+
+    def add_budget(self, name: str, namespace: str, labels: Mapping[str, str], min_available: int) -> None:
+        """A PodDisruptionBudget; its status follows the pods, as the disruption controller keeps it."""
+        item = {
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": {"minAvailable": min_available, "selector": {"matchLabels": dict(labels)}},
+            "status": {"disruptionsAllowed": 0, "disruptedPods": {}},
+        }
+        with self._lock:
+            self._put("PodDisruptionBudget", f"{namespace}/{name}", _with_uid(item, "PodDisruptionBudget"))
+            self._count_budgets()
+
+    def create(self, pod: Object) -> str:
+        """The uid of the new pod; Conflict when its name is taken."""
+        meta = pod["metadata"]
+        with self._lock:
+            if any(
+                (other["metadata"]["namespace"], other["metadata"]["name"]) == (meta["namespace"], meta["name"])
+                for other in self._all("Pod")
+            ):
+                raise Conflict(f"pods {meta['namespace']}/{meta['name']} exists already")
+            made = _with_uid(pod, f"Pod/{self._version}")
+            made["metadata"]["creationTimestamp"] = self.clock.text()
+            made["status"] = {"phase": "Pending"}
+            uid = str(made["metadata"]["uid"])
+            self._put("Pod", uid, made)
+            return uid
+
+    def bind(self, uid: str, node: str, annotations: Mapping[str, str]) -> None:
+        """pods/binding: sets the node and puts the annotations on the pod, in one write; once only."""
+        with self._lock:
+            item = self._pod(uid)
+            if ("Node", node) not in self._items:
+                raise Conflict(f"nodes {node} not found")
+            if item["spec"].get("nodeName"):
+                raise Conflict(f"pod is already assigned to node {item['spec']['nodeName']}")
+            if item["metadata"].get("deletionTimestamp"):
+                raise Conflict("pod is being deleted")
+            item["spec"]["nodeName"] = node
+            item["metadata"].setdefault("annotations", {}).update(annotations)
+            item["status"].pop("nominatedNodeName", None)
+            item["status"]["conditions"] = [_condition("PodScheduled", "True")]
+            self._put("Pod", uid, item)
+
+    def set_status(self, uid: str, **fields: Any) -> None:
+        """Merge into the status; None takes a field away. A pod that is gone stays gone."""
+        with self._lock:
+            if ("Pod", uid) not in self._items:
+                return
+            item = self._pod(uid)
+            for key, value in fields.items():
+                if value is None:
+                    item["status"].pop(key, None)
+                else:
+                    item["status"][key] = value
+            self._put("Pod", uid, item)
+            self._count_budgets()
+
+    def set_annotation(self, uid: str, key: str, value: str) -> None:
+        with self._lock:
+            item = self._pod(uid)
+            item["metadata"].setdefault("annotations", {})[key] = value
+            self._put("Pod", uid, item)
+
+    def delete(self, uid: str) -> None:
+        """A bound pod has its grace period to end (its kubelet removes it); others are gone at once."""
+        with self._lock:
+            item = self._pod(uid)
+            if not item["spec"].get("nodeName"):
+                self.remove(uid)
+                return
+            if "deletionTimestamp" in item["metadata"]:
+                return
+            grace = int(item["spec"].get("terminationGracePeriodSeconds", 30))
+            item["metadata"]["deletionTimestamp"] = self.clock.text(grace)
+            item["metadata"]["deletionGracePeriodSeconds"] = grace
+            self._put("Pod", uid, item)
+            self._count_budgets()
+
+    def remove(self, uid: str) -> None:
+        """The object is gone."""
+        with self._lock:
+            item = self._items.pop(("Pod", uid), None)
+            if item is not None:
+                self._tell(Change("Pod", "delete", item))
+                self._count_budgets()
+
+    # ---- how
+
+    def _pod(self, uid: str) -> Object:
+        if ("Pod", uid) not in self._items:
+            raise Conflict(f"pods with uid {uid} not found")
+        return copy.deepcopy(self._items["Pod", uid])
+
+    def _put(self, kind: Kind, key: str, item: Object) -> None:
+        self._version += 1
+        item["metadata"]["resourceVersion"] = str(self._version)
+        self._items[kind, key] = item
+        self._tell(Change(kind, "set", item))
+
+    def _tell(self, change: Change) -> None:
+        for tell in self._watchers:
+            tell(Change(change.kind, change.change, copy.deepcopy(change.item)))
+
+    def _count_budgets(self) -> None:
+        """disruptionsAllowed = healthy pods - minAvailable, never below 0."""
+        for budget in self._all("PodDisruptionBudget"):
+            healthy = sum(1 for pod in self._all("Pod") if guards(budget, pod) and _healthy(pod))
+            allowed = max(0, healthy - int(budget["spec"]["minAvailable"]))
+            if budget["status"]["disruptionsAllowed"] != allowed:
+                budget["status"]["disruptionsAllowed"] = allowed
+                meta = budget["metadata"]
+                self._put("PodDisruptionBudget", f"{meta['namespace']}/{meta['name']}", budget)
+
+
+def pod(
+    name: str,
+    namespace: str,
+    gpus: int,
+    *,
+    links: str = "",
+    priority: int = 0,
+    cpu: str = "4",
+    memory: str = "16Gi",
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    node_selector: Mapping[str, str] | None = None,
+    tolerations: Sequence[Mapping[str, str]] = (),
+    grace: int = 30,
+    preempts: bool = True,
+) -> Object:
+    """A Pod of one container, as the API server has it: defaults filled in, the priority resolved.
+
+    `links`: the annotation gpu-extender.io/links, "" for none. `grace` in seconds.
+    """
+    asked = {"cpu": cpu, "memory": memory, **({GPU: str(gpus)} if gpus else {})}
+    notes = {**({"gpu-extender.io/links": links} if links else {}), **(annotations or {})}
+    spec: Object = {
+        "containers": [
+            {
+                "name": "main",
+                "image": "registry.example/workload:1",
+                "resources": {"requests": asked, "limits": {GPU: str(gpus)} if gpus else {}},
+            }
+        ],
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": grace,
+        "schedulerName": "default-scheduler",
+        "priority": priority,
+        "preemptionPolicy": "PreemptLowerPriority" if preempts else "Never",
+    }
+    if node_selector:
+        spec["nodeSelector"] = dict(node_selector)
+    if tolerations:
+        spec["tolerations"] = [dict(toleration) for toleration in tolerations]
+    meta = {"name": name, "namespace": namespace, "labels": dict(labels or {}), "annotations": notes}
+    return {"metadata": meta, "spec": spec}
+
+
+def guards(budget: Object, pod: Object) -> bool:
+    """Whether a disruption budget speaks of a pod."""
+    wanted = budget["spec"]["selector"]["matchLabels"]
+    labels = pod["metadata"].get("labels", {})
+    same_namespace = budget["metadata"]["namespace"] == pod["metadata"]["namespace"]
+    return same_namespace and all(labels.get(key) == value for key, value in wanted.items())
+
+
+def full_name(pod: Object) -> str:
+    """NAMESPACE/NAME."""
+    return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+
+
+def _healthy(pod: Object) -> bool:
+    return pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
+
+
+def _with_uid(item: Object, salt: str) -> Object:
+    made = copy.deepcopy(item)
+    meta = made["metadata"]
+    meta["uid"] = str(uuid.uuid5(_UIDS, f"{salt}/{meta.get('namespace', '')}/{meta['name']}"))
+    return made
+
+
+def _condition(kind: str, status: str) -> Object:
+    return {"type": kind, "status": status}

@@ -1,0 +1,352 @@
+"""A mixed day on a small cluster, in five scenes.
+
+Each scene is what people do, then what came of it. What is told is checked first, against the simulated kubelets and
+by brute force, never against the server's own words: NotAsTold when anything came out otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.text import Text
+
+from extender.sim import bruteforce, in_tree, picture
+from extender.sim.bruteforce import Eviction
+from extender.sim.calls import Extender
+from extender.sim.clock import Clock
+from extender.sim.cluster import SimCluster, full_name, pod
+from extender.sim.kubelet import Kubelets
+from extender.sim.machines import machine, node
+from extender.sim.scheduler import Outcome, Scheduler
+
+Object = dict[str, Any]
+MORNING = datetime(2026, 3, 2, 8, 0, tzinfo=UTC)
+NODES = {
+    "dgx1": "dgx1-v100",
+    "hgx": "dgx-h100",
+    "pairs-a": "a100-pcie-4",
+    "pairs-b": "a100-pcie-4",
+    "tray": "gb200-nvl72-tray",
+}
+ARM = {"key": "kubernetes.io/arch", "value": "arm64", "effect": "NoSchedule"}
+ANY_ARCH = ({"key": "kubernetes.io/arch", "operator": "Exists"},)
+V100 = {"nvidia.com/gpu.product": machine("dgx1-v100").product}
+
+
+class NotAsTold(Exception):
+    """A scene did not come out as it is told."""
+
+
+@dataclass
+class Scene:
+    """`says`: what happens; `shows`: pictures; `answers`: what the server said; `pod`: whose decisions to look up."""
+
+    title: str
+    time: str
+    says: str
+    pod: str
+    shows: list[Text] = field(default_factory=list)
+    answers: list[str] = field(default_factory=list)
+
+
+def build(seed: int) -> tuple[Clock, SimCluster, Kubelets]:
+    """The cluster in the morning: one DGX-1V, one HGX H100, two A100 bridged in pairs, one GB200 tray."""
+    clock = Clock(MORNING)
+    cluster = SimCluster(clock)
+    kubelets = Kubelets(cluster, seed)
+    for name, what in NODES.items():
+        arm = {"labels": {"kubernetes.io/arch": "arm64"}, "taints": [ARM]} if name == "tray" else {}
+        # The tray has no agent: what it is follows from its labels and the catalogue.
+        cluster.add_node(node(name, machine(what), annotate=name != "tray", **arm))  # type: ignore[arg-type]
+        kubelets.add(name, machine(what))
+    return clock, cluster, kubelets
+
+
+class Day:
+    """Not for use from several threads; `settle` waits until the server has seen what was written."""
+
+    def __init__(
+        self, cluster: SimCluster, kubelets: Kubelets, extender: Extender, settle: Callable[[], None], seed: int
+    ) -> None:
+        self._cluster = cluster
+        self._clock = cluster.clock
+        self._kubelets = kubelets
+        self._extender = extender
+        self._settle = settle
+        self._scheduler = Scheduler(cluster, extender, seed=seed, settle=settle, bound=kubelets.sync)
+
+    def scenes(self) -> Iterator[Scene]:
+        yield self._packing()
+        yield from self._fits()
+        yield self._refused()
+        yield self._preempted()
+        yield self._waited()
+        self._settle()
+
+    # ---- 08:00
+
+    def _packing(self) -> Scene:
+        outcomes = [self._submit(pod(f"notebook-{n}", "research", 1)) for n in range(1, 5)]
+        where = {outcome.node for outcome in outcomes}
+        _expect(all(outcome.result == "bound" for outcome in outcomes), "every notebook finds a node")
+        _expect(len(where) == 1, f"the notebooks share one node, not {sorted(where)}")
+        untouched = [name for name in NODES if not self._kubelets.holders(name)]
+        _expect(len(untouched) == len(NODES) - 1, "all other nodes stay whole")
+        scene = self._scene(
+            "packing",
+            f"Four people open a 1-GPU notebook each: they go together, and {len(untouched)} nodes stay whole.",
+            "research/notebook-2",
+        )
+        scene.shows = self._overview()
+        scored = self._decision("research/notebook-2", "prioritize")
+        for entry in scored["nodes"]:
+            parts = " + ".join(f"{name} {score['weighted']:.2f}" for name, score in entry["scores"].items())
+            scene.answers.append(
+                f"{entry['node']:<8} {entry['points']:>2} of 10 points; score {entry['score']:.2f} = {parts}"
+            )
+        return scene
+
+    # ---- 09:00
+
+    def _fits(self) -> Iterator[Scene]:
+        self._at(9)
+        yield self._fit(
+            "contiguous fit, 4 GPUs",
+            pod("vision", "train", 4, links="required", node_selector=V100),
+            "A 4-GPU training requires linked GPUs: it gets one fully linked half of the DGX-1V.",
+        )
+        tune = pod("tune", "train", 2, links="required", node_selector=V100)
+        scene = self._fit("contiguous fit, 2 GPUs", tune, "A 2-GPU tuning gets a pair on the other half.")
+        a, b = sorted(self._gpus("train", "tune"))
+        width = machine(NODES["dgx1"]).links[a][b]
+        _expect(width == 2, f"GPUs {a} and {b} have two links, not {width}")
+        scene.says += f" Of the pairs there it is one with a double link, {a}═{b}."
+        yield scene
+
+    def _fit(self, title: str, what: Object, says: str) -> Scene:
+        name = full_name(what)
+        before = self._kubelets.free("dgx1")
+        outcome = self._submit(what)
+        _expect((outcome.result, outcome.node) == ("bound", "dgx1"), f"{name} is bound to dgx1: {outcome}")
+        held = self._kubelets.gpus_of(outcome.uid)
+        _expect(machine(NODES["dgx1"]).linked(held), f"the GPUs {sorted(held)} of {name} are linked")
+        _expect(held <= before, "only free GPUs are handed out")
+        scene = self._scene(title, says, name)
+        scene.shows = self._map("dgx1", outcome.uid)
+        plan = self._decision(name, "bind").get("gpus") or []
+        scene.answers.append(f"bind: dgx1, planned GPUs {_ids(plan)} (written on the pod as gpu-extender.io/gpus)")
+        _expect(_links_within("dgx1", plan) == _links_within("dgx1", held), f"{held} is as good as the plan, {plan}")
+        note = "the same" if set(plan) == held else "as many links; between equals the plugin draws lots"
+        scene.answers.append(f"the node's stock device plugin handed out GPUs {_ids(held)}: {note}")
+        return scene
+
+    # ---- 13:00
+
+    def _refused(self) -> Scene:
+        self._at(10)
+        self._background()
+        self._at(12)
+        for name in ("vision", "tune"):
+            self._finish("train", name)
+        sweeps = [self._submit(pod(f"sweep-{n}", "train", 1, node_selector=V100)) for n in range(1, 9)]
+        _expect(not self._kubelets.free("dgx1"), "eight trials fill the DGX-1V")
+        self._at(13)
+        wanted = frozenset({0, 2, 4, 5})
+        for sweep in sweeps:
+            if self._kubelets.gpus_of(sweep.uid) <= wanted:
+                self._kubelets.finish(sweep.uid)
+        _expect(self._kubelets.free("dgx1") == wanted, "four trials end: GPUs 0, 2, 4 and 5 are free")
+        outcome = self._submit(pod("pretrain", "train", 4, links="required", tolerations=ANY_ARCH))
+        _expect(outcome.result == "waits", f"pretrain waits: {outcome}")
+        for name, what in self._kubelets.machines.items():
+            free = self._kubelets.free(name)
+            if len(free) >= 4:
+                _expect(name in outcome.sent, f"{name} has four free GPUs: the server was asked about it")
+                _expect(not bruteforce.always_linked(what, free, 4), f"{name} can not be relied upon for linked GPUs")
+        scene = self._scene(
+            "a refused node",
+            "Four GPUs are free on the DGX-1V, but they form no ring (2-0-4-5 is a chain): a 4-GPU training that "
+            "requires links is refused there, and waits.",
+            "train/pretrain",
+        )
+        scene.shows = [*self._map("dgx1", ""), Text(), *self._overview()]
+        for entry in self._decision("train/pretrain", "filter")["nodes"]:
+            scene.answers.append(f"{entry['node']}: {entry['text']} ({entry['class']})")
+        scene.answers.append(f"the event that the user reads: FailedScheduling: {outcome.message}")
+        return scene
+
+    def _background(self) -> None:
+        """Jobs that fill the tray and the HGX; a budget keeps the first from being disturbed."""
+        self._cluster.add_budget("render", "media", {"app": "render"}, min_available=1)
+        labels = {"app": "render"}
+        render = self._submit(pod("render", "media", 4, links="required", labels=labels, tolerations=ANY_ARCH))
+        _expect(render.node == "tray", f"render takes the whole tray: {render}")
+        for minutes, name in ((0, "asr"), (5, "llm")):
+            self._clock.advance(60 * minutes)
+            notes = {"gpu-extender.io/restart-seconds": "120"}
+            job = self._submit(pod(name, "train", 4, links="required", annotations=notes))
+            _expect(job.node == "hgx", f"{name} takes half of the HGX: {job}")
+
+    # ---- 15:00
+
+    def _preempted(self) -> Scene:
+        self._at(15)
+        asr = self._cluster.named("train", "asr")["metadata"]["uid"]
+        saved = self._clock.text(-300)
+        self._cluster.set_annotation(asr, "gpu-extender.io/last-checkpoint", saved)
+        what = pod("urgent", "serving", 4, links="required", priority=1_000, tolerations=ANY_ARCH)
+        uid = self._cluster.create(what)
+        truth = bruteforce.cheapest(self._cluster, self._kubelets, self._cluster.named("serving", "urgent"))
+        best = min(truth.values(), key=lambda eviction: (eviction.cost, eviction.node))
+        names = {str(p["metadata"]["uid"]): full_name(p) for p in self._cluster.pods()}
+        freed = self._kubelets.free(best.node).union(*map(self._kubelets.gpus_of, best.victims))
+        asked = self._extender.calls["preempt"]
+        (outcome, *others) = self._scheduler.run()
+        _expect((outcome.uid, outcome.result) == (uid, "nominated"), f"urgent evicts: {outcome}")
+        _expect(
+            (outcome.node, frozenset(outcome.victims)) == (best.node, best.victims),
+            f"brute force finds nothing cheaper than {sorted(names[uid] for uid in best.victims)} on {best.node}, "
+            f"the answer was {sorted(names[uid] for uid in outcome.victims)} on {outcome.node}",
+        )
+        _expect(best.victims == {asr}, "the cheapest is the job that has just saved its work")
+        others += self._scheduler.run()  # before the victims are gone: nothing happens twice
+        _expect(self._extender.calls["preempt"] == asked + 1, "preempt is asked once for one need")
+        self._clock.advance(30)
+        self._kubelets.sync()
+        after = self._scheduler.run()
+        _expect(after[0].result == "bound" and after[0].uid == uid, f"urgent is bound: {after[0]}")
+        _expect(all(one.result != "bound" for one in [*others, *after[1:]]), "nobody takes the place that was freed")
+        held = self._kubelets.gpus_of(uid)
+        _expect(held <= freed, f"urgent holds {sorted(held)}, all of what its victim held or was free")
+        _expect(self._cluster.pod(asr) is None, "the victim is gone")
+        ranking = sorted(truth.values(), key=lambda eviction: (eviction.cost, eviction.node))
+        return self._preemption_scene(outcome, names, ranking[1])
+
+    def _preemption_scene(self, outcome: Outcome, names: dict[str, str], second: Eviction) -> Scene:
+        alone = in_tree.pick(outcome.offered)
+        instead = ", ".join(full_name(victim) for victim in outcome.offered[alone].pods)
+        evicted = ", ".join(names[uid] for uid in outcome.victims)
+        scene = self._scene(
+            "a preemption",
+            f"An urgent service needs four linked GPUs, and no node has them free: {evicted} goes, which saved its "
+            f"work five minutes ago. kube-scheduler alone would have ended {instead} on {alone}.",
+            "serving/urgent",
+        )
+        scene.shows = [*self._map(outcome.node, outcome.uid), Text(), *self._overview()]
+        told = self._decision("serving/urgent", "preempt")
+        certificate = told["certificate"]
+        for victim in told["victims"]:
+            name = f"{victim['namespace']}/{victim['name']}"
+            scene.answers.append(f"evict {name}, priority {victim['priority']}, GPUs {_ids(victim['gpus'] or [])}")
+        proved = "proved" if certificate["proved"] else "not proved"
+        scene.answers.append(
+            f"the cheapest ({proved}): {certificate['sets_examined']} sets on {certificate['nodes_examined']} nodes"
+        )
+        other = certificate["runner_up"]
+        _expect(
+            other is not None and {victim["uid"] for victim in other["victims"]} <= names.keys(), "a runner-up is told"
+        )
+        values = {term["term"]: term["value"] for term in other["cost"]}
+        _expect(
+            (other["node"], values["work_lost_gpu_seconds"], values["victims"])
+            == (second.node, second.cost[2], second.cost[4]),
+            f"the runner-up is what brute force ranks second, {second}: {other}",
+        )
+        lost = ", ".join(f"{victim['namespace']}/{victim['name']}" for victim in other["victims"])
+        scene.answers.append(f"next best: {lost} on {other['node']}, lost on {certificate['lost_on']}")
+        scene.answers.append(f"{'cost, weightiest term first':<28}{'this':>10}{'next best':>12}")
+        for mine, theirs in zip(told["cost"], other["cost"], strict=True):
+            mark = "  <" if mine["term"] == certificate["lost_on"] else ""
+            scene.answers.append(
+                f"  {mine['term']:<26}{_number(mine['value']):>10}{_number(theirs['value']):>12}{mark}"
+            )
+        return scene
+
+    # ---- 17:00
+
+    def _waited(self) -> Scene:
+        self._at(16)
+        pretrain = self._cluster.named("train", "pretrain")
+        uid = str(pretrain["metadata"]["uid"])
+        outcome = self._scheduler.run([uid])[0]
+        _expect(outcome.result == "waits", f"pretrain still waits: {outcome}")
+        self._at(17)
+        self._finish("media", "render")
+        outcome = self._scheduler.run([uid])[0]
+        _expect((outcome.result, outcome.node) == ("bound", "tray"), f"pretrain starts on the tray: {outcome}")
+        held = self._kubelets.gpus_of(uid)
+        _expect(len(held) == 4 and machine(NODES["tray"]).linked(held), f"its GPUs {sorted(held)} are linked")
+        _expect(not self._kubelets.refused, f"no kubelet had to refuse a pod: {self._kubelets.refused}")
+        hours = (self._clock.now() - datetime.fromisoformat(pretrain["metadata"]["creationTimestamp"])).seconds // 3600
+        scene = self._scene(
+            "a wait that ends",
+            f"The rendering ends, and the training that has waited for {hours} hours starts on the tray at once: "
+            "any four GPUs there are linked.",
+            "train/pretrain",
+        )
+        scene.shows = [*self._map("tray", uid), Text(), *self._overview()]
+        scene.answers.append(f"filter: {', '.join(outcome.passed)} fits")
+        for entry in self._decision("train/pretrain", "filter")["nodes"]:
+            if not entry["fits"]:
+                scene.answers.append(f"{entry['node']}: {entry['text']} ({entry['class']})")
+        return scene
+
+    # ---- what they share
+
+    def _at(self, hour: int) -> None:
+        self._clock.until(MORNING.replace(hour=hour))
+
+    def _submit(self, what: Object) -> Outcome:
+        return self._scheduler.run([self._cluster.create(what)])[0]
+
+    def _finish(self, namespace: str, name: str) -> None:
+        self._kubelets.finish(str(self._cluster.named(namespace, name)["metadata"]["uid"]))
+
+    def _gpus(self, namespace: str, name: str) -> frozenset[int]:
+        return self._kubelets.gpus_of(str(self._cluster.named(namespace, name)["metadata"]["uid"]))
+
+    def _decision(self, name: str, verb: str) -> Object:
+        """The newest decision of a verb about NAMESPACE/NAME."""
+        for decision in self._extender.decisions(name):
+            if decision["verb"] == verb:
+                return decision
+        raise NotAsTold(f"the server keeps no {verb} decision about {name}")
+
+    def _scene(self, title: str, says: str, name: str) -> Scene:
+        return Scene(title, self._clock.now().strftime("%H:%M"), says, name)
+
+    def _map(self, name: str, uid: str) -> list[Text]:
+        """One node's GPUs; `uid`: whose are marked."""
+        chosen = self._kubelets.gpus_of(uid) if uid else frozenset()
+        taken = self._kubelets.holders(name).keys() - chosen
+        drawn = picture.gpu_map(self._kubelets.machines[name], chosen, taken)
+        return [Text(f"{name}   {picture.legend(self._kubelets.machines[name])}", "dim"), *drawn]
+
+    def _overview(self) -> list[Text]:
+        names = {str(p["metadata"]["uid"]): p["metadata"]["name"] for p in self._cluster.pods()}
+        holders = {name: {gpu: names[uid][0] for gpu, uid in self._kubelets.holders(name).items()} for name in NODES}
+        here = sorted({names[uid].partition("-")[0] for name in NODES for uid in self._kubelets.holders(name).values()})
+        legend = "   ".join(f"{name[0]} {name}" for name in here)
+        return [*picture.overview(self._kubelets.machines, holders), Text(legend, "dim")]
+
+
+def _expect(true: bool, what: str) -> None:
+    if not true:
+        raise NotAsTold(what)
+
+
+def _links_within(name: str, gpus: Collection[int]) -> int:
+    """How many links join the GPUs of a set with each other."""
+    links = machine(NODES[name]).links
+    return sum(links[a][b] for a in gpus for b in gpus if a < b)
+
+
+def _ids(gpus: Collection[int]) -> str:
+    return ",".join(map(str, sorted(gpus)))
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"

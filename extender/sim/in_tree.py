@@ -1,0 +1,145 @@
+"""What kube-scheduler itself knows: its filters, and the victims that it finds without asking anybody.
+
+The part that matters for GPU pods: cordon, nodeSelector, taints, CPU, memory, pod slots and extended resources.
+Affinity, ports, volumes, spreading and init containers are not modelled.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from extender.quantity import milli, value
+from extender.sim.cluster import guards
+
+Object = dict[str, Any]
+
+
+class Refusal(NamedTuple):
+    """Why a node is not for a pod. `resolvable`: fewer pods on it would change that (status Unschedulable)."""
+
+    reason: str
+    resolvable: bool
+
+
+class Victims(NamedTuple):
+    """The pods whose eviction kube-scheduler finds sufficient, by descending importance."""
+
+    pods: tuple[Object, ...]
+    violations: int
+
+
+def priority(pod: Object) -> int:
+    return int(pod["spec"].get("priority", 0))
+
+
+def asked(pod: Object) -> Counter[str]:
+    """What a pod requests, by resource: CPU in thousandths, all else in whole units."""
+    total: Counter[str] = Counter({"pods": 1})
+    for container in pod["spec"]["containers"]:
+        for name, text in container.get("resources", {}).get("requests", {}).items():
+            total[name] += milli(text) if name == "cpu" else value(text)
+    return total
+
+
+def allocatable(node: Object) -> Counter[str]:
+    return Counter(
+        {name: milli(text) if name == "cpu" else value(text) for name, text in node["status"]["allocatable"].items()}
+    )
+
+
+def refusal(pod: Object, node: Object, there: Iterable[Object]) -> Refusal | None:
+    """The first filter that refuses the node; None: the pod fits. `there`: who holds something, or is nominated."""
+    labels = node["metadata"].get("labels", {})
+    if node["spec"].get("unschedulable"):
+        return Refusal("node(s) were unschedulable", False)
+    for taint in node["spec"].get("taints", ()):
+        if taint["effect"] != "PreferNoSchedule" and not any(
+            map(_tolerates(taint), pod["spec"].get("tolerations", ()))
+        ):
+            return Refusal(f"node(s) had untolerated taint(s) {{{taint['key']}: {taint.get('value', '')}}}", False)
+    if any(labels.get(key) != wanted for key, wanted in pod["spec"].get("nodeSelector", {}).items()):
+        return Refusal("node(s) didn't match Pod's node affinity/selector", False)
+    room, wanted_all = allocatable(node), asked(pod)
+    used: Counter[str] = Counter()
+    for other in there:
+        used.update(asked(other))
+    for name, wanted in sorted(wanted_all.items()):
+        if wanted > room[name] - used[name]:
+            return Refusal("Too many pods" if name == "pods" else f"Insufficient {name}", wanted <= room[name])
+    return None
+
+
+def victims(
+    pod: Object, node: Object, there: Sequence[Object], nominated: Sequence[Object], budgets: Sequence[Object]
+) -> Victims | None:
+    """Evict all of lower priority; then let stay whom the filters allow, the important first; None: no eviction helps.
+
+    Those whose budget has nothing left to give are let stay before the others.
+    """
+    lower = [other for other in there if priority(other) < priority(pod)]
+    staying = [*nominated, *(other for other in there if priority(other) >= priority(pod))]
+    if not lower or refusal(pod, node, staying) is not None:
+        return None
+    lower.sort(key=_importance)
+    broken = _violating(lower, budgets)
+    gone: list[Object] = []
+    for other in [*(p for p in lower if _uid(p) in broken), *(p for p in lower if _uid(p) not in broken)]:
+        if refusal(pod, node, [*staying, other]) is None:
+            staying.append(other)
+        else:
+            gone.append(other)
+    gone.sort(key=_importance)
+    return Victims(tuple(gone), sum(1 for other in gone if _uid(other) in broken))
+
+
+def pick(candidates: dict[str, Victims]) -> str:
+    """pickOneNodeForPreemption: fewest violations, lowest highest priority, lowest sum, fewest, youngest; then name."""
+
+    def order(name: str) -> tuple[Any, ...]:
+        found = candidates[name]
+        top = found.pods[0]
+        # kube-scheduler shifts priorities so that a negative one still counts as a pod.
+        total = sum(priority(victim) + 2**31 for victim in found.pods)
+        return found.violations, priority(top), total, len(found.pods), -_started(top), name
+
+    return min(candidates, key=order)
+
+
+def _violating(pods: Sequence[Object], budgets: Sequence[Object]) -> set[str]:
+    left = {id(budget): int(budget["status"]["disruptionsAllowed"]) for budget in budgets}
+    found: set[str] = set()
+    for pod in pods:
+        for budget in budgets:
+            if guards(budget, pod):
+                left[id(budget)] -= 1
+                if left[id(budget)] < 0:
+                    found.add(_uid(pod))
+    return found
+
+
+def _tolerates(taint: Object) -> Any:
+    def check(toleration: Object) -> bool:
+        if toleration.get("effect") not in (None, "", taint["effect"]):
+            return False
+        if toleration.get("operator", "Equal") == "Exists":
+            return toleration.get("key") in (None, "", taint["key"])
+        return bool(toleration.get("key") == taint["key"] and toleration.get("value", "") == taint.get("value", ""))
+
+    return check
+
+
+def _importance(pod: Object) -> tuple[int, float, str]:
+    """Most important first: higher priority, then who started earlier."""
+    return -priority(pod), _started(pod), _uid(pod)
+
+
+def _started(pod: Object) -> float:
+    said = pod["status"].get("startTime")
+    return datetime.fromisoformat(said).timestamp() if said else float("inf")
+
+
+def _uid(pod: Object) -> str:
+    return str(pod["metadata"]["uid"])

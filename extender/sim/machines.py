@@ -1,0 +1,136 @@
+"""GPU machines of the catalogue, as simulated nodes need them."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from itertools import combinations, permutations
+from typing import Any, Literal
+
+from extender.sim.device_plugin import DevicePlugin, device_plugin
+
+Object = dict[str, Any]
+GPU = "nvidia.com/gpu"
+TOPOLOGY = "gpu-extender.io/topology"
+_GPU_IDS = uuid.UUID("0d6d4dd1-94f5-4c6f-8f0b-6b1a64a1a4f5")
+_KINDS: Mapping[str, Literal["nvlink", "xgmi"]] = {"nvlink": "nvlink", "nvlink-bridge": "nvlink", "xgmi": "xgmi"}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The GPUs of one node type. `gbps`: GB/s per link and direction. What is unknown is None (or "")."""
+
+    links: tuple[tuple[int, ...], ...]
+    pcie: tuple[tuple[str, ...], ...] | None = None
+    numa: tuple[int, ...] | None = None
+    scope: Literal["pair", "gpu-total"] = "pair"
+    kind: Literal["nvlink", "xgmi"] | None = None
+    gbps: float | None = None
+    product: str = ""
+    chassis: str = ""
+
+    @property
+    def gpus(self) -> int:
+        """How many there are."""
+        return len(self.links)
+
+    def plugin(self) -> DevicePlugin:
+        """The stock plugin that hands them out."""
+        model: Literal["amd", "nvidia"] = "amd" if self.kind == "xgmi" else "nvidia"
+        return device_plugin(model, self.links, self.pcie, link_scope=self.scope, numa=self.numa)
+
+    def linked(self, gpus: Sequence[int] | frozenset[int]) -> bool:
+        """Whether a ring through all of them over links exists, tried in every order (so for 8 GPUs at most).
+
+        One GPU always is; two need a direct link.
+        """
+        first, *rest = sorted(gpus)
+        if not rest:
+            return True
+        return any(
+            all(self.links[a][b] for a, b in zip((first, *order), (*order, first), strict=True))
+            for order in permutations(rest)
+        )
+
+
+@cache
+def machine(topology: str) -> Machine:
+    """A machine by its id in the catalogue; KeyError when there is none."""
+    entry = _catalogue()[topology]
+    numa = {gpu: int(number) for number, gpus in (entry.get("numa") or {}).items() for gpu in gpus}
+    pcie = entry.get("pcie")
+    return Machine(
+        links=tuple(tuple(row) for row in entry["links"]),
+        pcie=tuple(tuple(row) for row in pcie) if pcie else None,
+        numa=tuple(numa[gpu] for gpu in range(entry["gpus"])) if len(numa) == entry["gpus"] else None,
+        scope="gpu-total" if entry.get("nvswitch") else "pair",
+        kind=_KINDS.get(entry.get("link_kind") or ""),
+        gbps=entry.get("gbps_link_dir"),
+        product=(entry.get("product_label") or [""])[0],
+        chassis=(entry.get("machine_label") or [""])[0],
+    )
+
+
+def gpu_uuid(node: str, index: int) -> str:
+    """The id of a GPU, the same in every run."""
+    return f"GPU-{uuid.uuid5(_GPU_IDS, f'{node}/{index}')}"
+
+
+def topology_annotation(node: str, what: Machine) -> str:
+    """What our node agent would write on the node: the graph, and which id each GPU has; compact JSON."""
+    value = {
+        "v": 1,
+        "gpus": what.gpus,
+        "links": [[a, b, what.links[a][b]] for a, b in combinations(range(what.gpus), 2) if what.links[a][b]],
+        "scope": what.scope,
+        "kind": what.kind,
+        "gbps": what.gbps,
+        "numa": what.numa,
+        "pcie": what.pcie,
+        "uuids": [gpu_uuid(node, index) for index in range(what.gpus)],
+        "health": [True] * what.gpus,
+    }
+    return json.dumps(value, separators=(",", ":"))
+
+
+def node(
+    name: str,
+    what: Machine,
+    *,
+    annotate: bool = True,
+    resource: str = GPU,
+    cpu: str = "96",
+    memory: str = "768Gi",
+    labels: Mapping[str, str] | None = None,
+    taints: Sequence[Mapping[str, str]] = (),
+) -> Object:
+    """A Node as Kubernetes has it, ready, all its GPUs healthy. Without `annotate` only its labels tell what it is."""
+    vendor = resource.partition("/")[0]
+    product = {"amd.com": "amd.com/gpu.product-name"}.get(vendor, f"{vendor}/gpu.product")
+    found = {product: what.product, f"{vendor}/gpu.count": str(what.gpus)}
+    if what.chassis:
+        found[f"{vendor}/gpu.machine"] = what.chassis
+    amounts = {"cpu": cpu, "memory": memory, "pods": "110", resource: str(what.gpus)}
+    return {
+        "metadata": {
+            "name": name,
+            "labels": {"kubernetes.io/hostname": name, "kubernetes.io/arch": "amd64", **found, **(labels or {})},
+            "annotations": {TOPOLOGY: topology_annotation(name, what)} if annotate else {},
+        },
+        "spec": {"taints": [dict(taint) for taint in taints]} if taints else {},
+        "status": {
+            "capacity": amounts,
+            "allocatable": dict(amounts),
+            "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
+        },
+    }
+
+
+@cache
+def _catalogue() -> dict[str, Any]:
+    text = resources.files("extender.topologies").joinpath("catalogue.json").read_text(encoding="utf-8")
+    return {entry["id"]: entry for entry in json.loads(text)["topologies"]}

@@ -1,0 +1,198 @@
+"""A small kube-scheduler: one pod a cycle, in-tree filters, then the extender's verbs over HTTP.
+
+What a cycle does, in order (as Kubernetes 1.37 has it): the nominated node alone, if there is one; filter; one feasible
+node is taken without prioritize; the highest points, ties by lot; bind. With no node: victims by the in-tree rules on
+nodes where evicting helps, preempt, eviction, nomination; the pod is tried again when its victims are gone. An Error
+gives the cycle up and the pod is tried again. Points of in-tree scorers are not modelled: the extender's decide.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from extender.sim import in_tree
+from extender.sim.calls import CallFailed, Extender, Filtered
+from extender.sim.cluster import SimCluster
+from extender.sim.in_tree import Refusal, Victims, priority
+
+Object = dict[str, Any]
+ATTEMPTS = 5  # cycles that one pod gets in one run while the extender answers Error
+
+
+@dataclass
+class Outcome:
+    """One cycle of one pod. `sent`: the nodes that filter was asked about; `refused`: why, node by node; `message`:
+    what the FailedScheduling event says; `offered`: victims by the in-tree rules alone."""
+
+    uid: str
+    result: Literal["bound", "waits", "nominated", "again"]
+    node: str = ""
+    sent: tuple[str, ...] = ()
+    passed: tuple[str, ...] = ()
+    refused: dict[str, str] = field(default_factory=dict)
+    points: dict[str, int] = field(default_factory=dict)
+    message: str = ""
+    offered: dict[str, Victims] = field(default_factory=dict)
+    victims: tuple[str, ...] = ()
+
+
+class Scheduler:
+    """`settle` is called before each cycle: it waits until the extender has seen what we wrote."""
+
+    def __init__(
+        self,
+        cluster: SimCluster,
+        extender: Extender,
+        *,
+        seed: int = 0,
+        settle: Callable[[], None] = lambda: None,
+        bound: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`bound` is called after each binding."""
+        self._cluster = cluster
+        self._extender = extender
+        self._rng = random.Random(seed)
+        self._settle = settle
+        self._bound = bound
+
+    def run(self, uids: Iterable[str] | None = None) -> list[Outcome]:
+        """One cycle for each pod without a node (or of `uids`): higher priority first, then the elder.
+
+        A cycle that ends in an Error is repeated, a few times at most.
+        """
+        wanted = None if uids is None else set(uids)
+        waiting = [pod for pod in self._cluster.pods() if not pod["spec"].get("nodeName")]
+        queue = sorted(waiting, key=lambda pod: -priority(pod))  # stable: the order of creation within a priority
+        outcomes = []
+        for pod in queue:
+            uid = str(pod["metadata"]["uid"])
+            if wanted is not None and uid not in wanted:
+                continue
+            for _ in range(ATTEMPTS):
+                outcome = self.cycle(uid)
+                if outcome.result != "again":
+                    break
+            outcomes.append(outcome)
+        return outcomes
+
+    def cycle(self, uid: str) -> Outcome:
+        """Schedule one pod, once; KeyError when it is gone."""
+        self._settle()
+        pod = self._cluster.pod(uid)
+        if pod is None:
+            raise KeyError(uid)
+        try:
+            outcome = self._cycle(pod, uid)
+        except CallFailed as error:
+            # As kube-scheduler: a cycle that failed (other than for want of a node) forgets the nomination.
+            self._cluster.set_status(uid, nominatedNodeName=None)
+            return Outcome(uid, "again", message=str(error))
+        if outcome.result == "waits":
+            said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": outcome.message}
+            self._cluster.set_status(uid, conditions=[said])
+        return outcome
+
+    def _cycle(self, pod: Object, uid: str) -> Outcome:
+        nodes = self._cluster.nodes()
+        nominated = pod["status"].get("nominatedNodeName")
+        if nominated and any(node["metadata"]["name"] == nominated for node in nodes):
+            fast = self._find(pod, [node for node in nodes if node["metadata"]["name"] == nominated])[0]
+            if fast.passed:
+                return self._bind(pod, fast, nominated)
+        outcome, statuses = self._find(pod, nodes)
+        if not outcome.passed:
+            return self._preempt(pod, outcome, statuses)
+        if len(outcome.passed) == 1:
+            return self._bind(pod, outcome, outcome.passed[0])
+        outcome.points = self._extender.prioritize(_sent(pod), outcome.passed)
+        most = max(outcome.points.get(node, 0) for node in outcome.passed)
+        return self._bind(
+            pod, outcome, self._rng.choice([n for n in outcome.passed if outcome.points.get(n, 0) == most])
+        )
+
+    def _find(self, pod: Object, nodes: list[Object]) -> tuple[Outcome, dict[str, Refusal]]:
+        statuses: dict[str, Refusal] = {}
+        sent = []
+        for node in nodes:
+            name = str(node["metadata"]["name"])
+            why = in_tree.refusal(pod, node, [*self._cluster.pods(name), *self._nominated(pod, name)])
+            if why is None:
+                sent.append(name)
+            else:
+                statuses[name] = why
+        answer = self._extender.filter(_sent(pod), sent) if sent else Filtered((), {}, {})
+        statuses |= {name: Refusal(why, True) for name, why in answer.failed.items()}
+        statuses |= {name: Refusal(why, False) for name, why in answer.unresolvable.items()}
+        reasons = {name: why.reason for name, why in sorted(statuses.items()) if name not in answer.passed}
+        outcome = Outcome(str(pod["metadata"]["uid"]), "waits", sent=tuple(sent), passed=answer.passed, refused=reasons)
+        counted = Counter(reasons.values())
+        outcome.message = f"0/{len(nodes)} nodes are available: " + ", ".join(
+            sorted(f"{count} {reason}" for reason, count in counted.items())
+        )
+        return outcome, statuses
+
+    def _nominated(self, pod: Object, node: str) -> list[Object]:
+        """Other pods that were promised a place there and count before this one."""
+        return [
+            other
+            for other in self._cluster.pods()
+            if other["status"].get("nominatedNodeName") == node
+            and not other["spec"].get("nodeName")
+            and other["metadata"]["uid"] != pod["metadata"]["uid"]
+            and priority(other) >= priority(pod)
+        ]
+
+    def _bind(self, pod: Object, outcome: Outcome, node: str) -> Outcome:
+        meta = pod["metadata"]
+        self._extender.bind(meta["namespace"], meta["name"], meta["uid"], node)
+        outcome.result, outcome.node, outcome.message = "bound", node, ""
+        self._bound()
+        return outcome
+
+    def _preempt(self, pod: Object, outcome: Outcome, statuses: dict[str, Refusal]) -> Outcome:
+        nominated = pod["status"].get("nominatedNodeName")
+        going = nominated and any(
+            "deletionTimestamp" in other["metadata"] and priority(other) < priority(pod)
+            for other in self._cluster.pods(nominated)
+        )
+        if pod["spec"].get("preemptionPolicy") == "Never" or going:
+            return outcome
+        for name, status in statuses.items():
+            if status.resolvable:
+                node = self._cluster.node(name)
+                there, others = self._cluster.pods(name), self._nominated(pod, name)
+                found = in_tree.victims(pod, node, there, others, self._cluster.budgets())
+                if found is not None and found.pods:  # up to 1.37 a node without victims is no candidate
+                    outcome.offered[name] = found
+        if not outcome.offered:
+            return outcome
+        offered = {
+            name: ([str(victim["metadata"]["uid"]) for victim in found.pods], found.violations)
+            for name, found in outcome.offered.items()
+        }
+        answer = self._extender.preempt(_sent(pod), offered)
+        candidates = {name: self._as_victims(name, uids, violations) for name, (uids, violations) in answer.items()}
+        if not candidates:
+            return outcome
+        outcome.result, outcome.node = "nominated", in_tree.pick(candidates)
+        outcome.victims = tuple(str(victim["metadata"]["uid"]) for victim in candidates[outcome.node].pods)
+        for victim in outcome.victims:
+            self._cluster.delete(victim)
+        self._cluster.set_status(outcome.uid, nominatedNodeName=outcome.node)
+        return outcome
+
+    def _as_victims(self, node: str, uids: list[str], violations: int) -> Victims:
+        there = {str(pod["metadata"]["uid"]): pod for pod in self._cluster.pods(node)}
+        for uid in uids:
+            if uid not in there:
+                raise CallFailed(f"preempt: claims to preempt pod (UID {uid}) not found on node {node!r}")
+        return Victims(tuple(there[uid] for uid in uids), violations)
+
+
+def _sent(pod: Object) -> Object:
+    """The pod as it goes over the wire: from the informer's cache, so without kind and apiVersion."""
+    return {key: value for key, value in pod.items() if key not in ("kind", "apiVersion")}

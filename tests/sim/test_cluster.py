@@ -1,0 +1,105 @@
+"""The simulated API server: versions, watches, bindings, deletions, budgets, and its clock."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from extender.sim.clock import Clock
+from extender.sim.cluster import Change, Conflict, SimCluster, pod
+from extender.sim.machines import machine, node
+
+START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
+
+
+@pytest.fixture
+def cluster() -> SimCluster:
+    made = SimCluster(Clock(START))
+    made.add_node(node("n1", machine("a100-pcie-4")))
+    made.add_node(node("n2", machine("a100-pcie-4")))
+    return made
+
+
+def test_the_clock_stands_still_until_it_is_told() -> None:
+    clock = Clock(START)
+    assert clock.wall() == START.timestamp()
+    before = clock.monotonic()
+    clock.advance(90)
+    assert clock.monotonic() - before == 90
+    assert clock.text() == "2026-01-05T09:01:30Z"
+    assert clock.text(-60) == "2026-01-05T09:00:30Z"
+    clock.until(START)  # has passed already
+    assert clock.now().minute == 1
+    with pytest.raises(ValueError, match="backwards"):
+        clock.advance(-1)
+    clock.release()
+    assert clock.wall() >= START.timestamp() + 90
+
+
+def test_a_watch_tells_what_is_there_and_then_every_write(cluster: SimCluster) -> None:
+    told: list[Change] = []
+    cluster.watch(told.append)
+    assert [change.item["metadata"]["name"] for change in told] == ["n1", "n2"]
+    uid = cluster.create(pod("p", "a", 1))
+    cluster.bind(uid, "n1", {"k": "v"})
+    cluster.remove(uid)
+    assert [change.change for change in told[2:]] == ["set", "set", "delete"]
+    versions = [int(change.item["metadata"]["resourceVersion"]) for change in told[:4]]
+    assert versions == sorted(set(versions))
+    bound = told[3].item
+    assert bound["spec"]["nodeName"] == "n1"
+    assert bound["metadata"]["annotations"] == {"k": "v"}
+
+
+def test_what_is_read_is_a_copy(cluster: SimCluster) -> None:
+    uid = cluster.create(pod("p", "a", 1))
+    read = cluster.pod(uid)
+    assert read is not None
+    read["spec"]["nodeName"] = "n1"
+    assert cluster.pods("n1") == []
+
+
+def test_a_pod_is_bound_once(cluster: SimCluster) -> None:
+    uid = cluster.create(pod("p", "a", 1))
+    with pytest.raises(Conflict, match="n9 not found"):
+        cluster.bind(uid, "n9", {})
+    cluster.set_status(uid, nominatedNodeName="n2")
+    cluster.bind(uid, "n2", {})
+    assert "nominatedNodeName" not in cluster.named("a", "p")["status"]
+    with pytest.raises(Conflict, match="already assigned to node n2"):
+        cluster.bind(uid, "n1", {})
+    with pytest.raises(Conflict, match="exists already"):
+        cluster.create(pod("p", "a", 1))
+
+
+def test_deletion_grants_bound_pods_their_grace(cluster: SimCluster) -> None:
+    waiting = cluster.create(pod("waiting", "a", 1))
+    running = cluster.create(pod("running", "a", 1, grace=45))
+    cluster.bind(running, "n1", {})
+    cluster.delete(waiting)
+    cluster.delete(running)
+    assert cluster.pod(waiting) is None
+    going = cluster.pod(running)
+    assert going is not None
+    assert going["metadata"]["deletionTimestamp"] == "2026-01-05T09:00:45Z"
+    assert going["metadata"]["deletionGracePeriodSeconds"] == 45
+    with pytest.raises(Conflict, match="not found"):
+        cluster.bind(waiting, "n1", {})
+
+
+def test_a_budget_counts_running_pods(cluster: SimCluster) -> None:
+    cluster.add_budget("b", "a", {"app": "x"}, min_available=1)
+
+    def allowed() -> int:
+        return int(cluster.budgets()[0]["status"]["disruptionsAllowed"])
+
+    found = [cluster.create(pod(name, "a", 1, labels={"app": "x"})) for name in ("p", "q")]
+    for uid in found:
+        cluster.bind(uid, "n1", {})
+    assert allowed() == 0
+    for uid in found:
+        cluster.set_status(uid, phase="Running")
+    assert allowed() == 1
+    cluster.delete(found[0])
+    assert allowed() == 0
