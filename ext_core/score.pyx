@@ -7,7 +7,7 @@ from array import array
 
 from libc.stdlib cimport free as c_free, malloc
 
-from ext_core.ints cimport amount_t, mask_t, row_t, score_t, int32_t
+from ext_core.ints cimport amount_t, mask_t, row_t, score_t, int32_t, int64_t
 from ext_core.links cimport Choice, LinkShapes
 from ext_core.table cimport NodeTable
 
@@ -78,24 +78,30 @@ def links(NodeTable nodes, LinkShapes shapes, const row_t[::1] rows, int resourc
 
 
 def leftover(NodeTable nodes, LinkShapes shapes, const row_t[::1] rows, int resource, int wanted, score_t[::1] out):
-    """What stays whole for later: 1 - (ring links lost by taking the best set) / (ring links there before).
+    """What stays whole for later: 1 - (ways lost by taking the best set) / (ways of the whole machine).
 
-    1 where nothing linked is lost, or nothing is known to be lost.
+    Ways: the ring links of all sets of GPUs, summed (`LinkShapes.ways`). The loss is absolute, so that breaking up a
+    machine that is whole costs more than using up one that is broken already. 1 where nothing is known to be lost.
     """
     _check(nodes, rows, out)
     cdef Py_ssize_t i
     cdef row_t row
     cdef const Choice* choice
+    cdef mask_t free
+    cdef int64_t whole
     with nogil:
         for i in range(rows.shape[0]):
             row = rows[i]
             out[i] = 1.0
             if wanted < 1 or nodes.gpu[row] != resource or nodes.shape[row] == 0:
                 continue
-            choice = shapes.best(nodes.shape[row], _free(nodes, row), wanted)
-            if choice == NULL or choice.left_before <= 0:
+            free = _free(nodes, row)
+            whole = shapes.ways_of(nodes.shape[row], <mask_t>0xFFFF)
+            choice = shapes.best(nodes.shape[row], free, wanted)
+            if choice == NULL or whole <= 0:
                 continue
-            out[i] = <double>choice.left / choice.left_before
+            out[i] = 1.0 - <double>(shapes.ways_of(nodes.shape[row], free)
+                                    - shapes.ways_of(nodes.shape[row], free & ~choice.gpus)) / whole
 
 
 def add(score_t[::1] total, const score_t[::1] column, double weight):

@@ -81,8 +81,14 @@ def links(nodes: NodeTable, shapes: Shapes, rows: list[int], resource: int, want
 def leftover(nodes: NodeTable, shapes: Shapes, rows: list[int], resource: int, wanted: int, out: list[float]) -> None:
     _check(nodes, rows, out)
     for i, row in enumerate(rows):
+        out[i] = 1.0
         choice = _choice(nodes, shapes, row, resource, wanted) if wanted >= 1 else None
-        out[i] = choice.left / choice.left_before if choice is not None and choice.left_before > 0 else 1.0
+        if choice is None:
+            continue
+        shape, free = nodes.columns["shape"][row], _free(nodes, row)
+        ways = [shapes.ways(shape, gpus) or 0 for gpus in (free, free & ~choice.gpus, (1 << shapes.gpus(shape)) - 1)]
+        if ways[2] > 0:
+            out[i] = 1.0 - (ways[0] - ways[1]) / ways[2]
 
 
 def add(total: list[float], column: list[float], weight: float) -> None:
