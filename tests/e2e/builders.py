@@ -150,6 +150,40 @@ def pdb(
     return {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": meta, "spec": spec}
 
 
+def replica_set(name: str, replicas: int, template: Object) -> Object:
+    """Keeps ``replicas`` pods like ``template``, a pod whose name is not used; it is made in the pod's namespace."""
+    labels = {"app": name}
+    meta = {"labels": {**template["metadata"]["labels"], **labels}, "annotations": template["metadata"]["annotations"]}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "metadata": {"name": name, "namespace": template["metadata"]["namespace"]},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": meta, "spec": {**template["spec"], "restartPolicy": "Always"}},
+        },
+    }
+
+
+def job(name: str, pods: int, template: Object) -> Object:
+    """Runs ``pods`` pods like ``template`` to their end, all at the same time."""
+    meta = {
+        "labels": {**template["metadata"]["labels"], "app": name},
+        "annotations": template["metadata"]["annotations"],
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": template["metadata"]["namespace"]},
+        "spec": {
+            "completions": pods,
+            "parallelism": pods,
+            "template": {"metadata": meta, "spec": {**template["spec"], "restartPolicy": "Never"}},
+        },
+    }
+
+
 def namespace(name: str) -> Object:
     """A namespace."""
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}

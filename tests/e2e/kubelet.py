@@ -220,6 +220,12 @@ class SimulatedKubelets:
             value = topology_annotation(self._machines[name], devices.uuids, devices.healthy)
             self._api.patch("Node", name, {"metadata": {"annotations": {TOPOLOGY: value}}})
 
+    def offer(self, name: str, there: bool) -> None:
+        """The device plugin of a node goes or comes back: kubelet offers 0 GPUs meanwhile, of an unchanged capacity."""
+        devices = self._devices[name]
+        count = str(sum(devices.healthy) if there else 0)
+        self._api.patch("Node", name, {"status": {"allocatable": {devices.resource: count}}}, subresource="status")
+
     def refuse(self, probability: float = 1, *, node: str | None = None, times: int | None = None) -> None:
         """From now on refuses pods with this probability, on one node or on all, ``times`` times at most."""
         with self._lock:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any, Literal
 
@@ -67,6 +68,16 @@ def machine(topology: str | Mapping[str, Any] | None, count: int | None = None) 
 def gpu_uuid(node: str, index: int) -> str:
     """The id of a GPU, the same in every run."""
     return f"GPU-{uuid.uuid5(_GPU_IDS, f'{node}/{index}')}"
+
+
+def linked(gpus: Iterable[int], topology: str) -> bool:
+    """Whether a ring over links joins these GPUs of a catalogue machine; by trying every ring."""
+    links = machine(topology).links
+    order = sorted(gpus)
+    if len(order) < 2:
+        return True
+    first, *rest = order
+    return any(all(links[a][b] for a, b in pairwise((first, *ring, first))) for ring in permutations(rest))
 
 
 @cache

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,19 +21,29 @@ from tests.e2e.kubelet import SimulatedKubelets
 
 CONFIG = Path(__file__).parents[2] / "manifests" / "kube-scheduler-config.yaml"
 LINKS = "gpu-extender.io/links"
+PREEMPTED = re.compile(r"Preempted by pod ([0-9a-f-]{36}) on node ")
 
 
 def scheduler_config(
-    url: str, *, bind: bool = False, more_extenders: Sequence[Mapping[str, Any]] = (), **changes: Any
+    url: str,
+    *,
+    bind: bool = False,
+    earlier_extenders: Sequence[Mapping[str, Any]] = (),
+    more_extenders: Sequence[Mapping[str, Any]] = (),
+    default_profile: bool = False,
+    **changes: Any,
 ) -> dict[str, Any]:
-    """The manifest that users get, asking `url`; `changes` go into our extender's entry, others come behind it."""
+    """The manifest that users get, asking `url`; `changes` go into our extender's entry, others come before or behind
+    it. `default_profile`: nothing of the manifest but the extender, so a profile as kube-scheduler has it by itself."""
     config: dict[str, Any] = YAML(typ="safe", pure=True).load(CONFIG.read_text())
     config.pop("leaderElection", None)
     config.pop("clientConnection", None)
     recommended = config["extenders"][0]
     if bind:
         recommended["bindVerb"] = "bind"
-    config["extenders"] = [{**recommended, "urlPrefix": f"{url}/v1", **changes}, *more_extenders]
+    config["extenders"] = [*earlier_extenders, {**recommended, "urlPrefix": f"{url}/v1", **changes}, *more_extenders]
+    if default_profile:
+        return {"extenders": config["extenders"]}
     for profile in config.get("profiles", ()):
         profile["schedulerName"] = "default-scheduler"
     return config
@@ -101,9 +113,26 @@ class Scene:
         )
 
     def decisions(self, name: str) -> list[Any]:
+        """What the server has kept about a pod, newest first."""
         with httpx.Client(trust_env=False) as http:
             found = http.get(f"{self.extender.url}/debug/decisions", params={"pod": f"{self.namespace}/{name}"})
         return list(found.json()["decisions"])
+
+    def create_all(self, pods: Sequence[Object]) -> None:
+        """Create many pods at once, in no certain order."""
+        self.api.create_many(pods)
+        self.uids |= {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in self.api.list("Pod", self.namespace)}
+
+    def evictions(self) -> dict[str, dict[str, float]]:
+        """Preemptor's uid -> the pods that were evicted for it and when (seconds since 1970), as kube-scheduler's
+        events tell."""
+        found: dict[str, dict[str, float]] = {}
+        for event in self.api.list("Event", self.namespace, fields="reason=Preempted"):
+            told = PREEMPTED.match(event["message"])
+            assert told, event["message"]
+            when = datetime.datetime.fromisoformat(event["eventTime"]).timestamp()
+            found.setdefault(told[1], {})[event["involvedObject"]["name"]] = when
+        return found
 
     def alive(self, names: Iterable[str]) -> set[str]:
         """Those of the pods that exist and are not being deleted."""
@@ -123,13 +152,14 @@ def make(
     nodes: Mapping[str, Mapping[str, Any]],
     *,
     settings: Mapping[str, Any] | str = "",
+    kubeconfig: Path | None = None,
     bind: bool = True,
     **changes: Any,
 ) -> Scene:
-    """Nodes first, then the product, then the scheduler that asks it."""
+    """Nodes first, then the product, then the scheduler that asks it. `kubeconfig`: the product's, if not the usual."""
     for name, options in nodes.items():
         kubelets.add_node(name, **options)
-    extender = start_extender(settings)
+    extender = start_extender(settings, kubeconfig=kubeconfig)
     scheduler = start_scheduler(scheduler_config(extender.url, bind=bind, **changes))
     return Scene(api, namespace, kubelets, extender, scheduler)
 

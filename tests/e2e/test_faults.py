@@ -8,25 +8,11 @@ import time
 from typing import Any
 
 from tests.e2e import builders
+from tests.e2e.machines import linked
 from tests.e2e.scene import Scene, SceneFactory
 
 H100 = {"topology": "dgx-h100"}
 V100 = {"topology": "dgx1-v100"}
-
-
-def linked(gpus: frozenset[int], machine: str) -> bool:
-    """Whether a ring over links joins the GPUs of a catalogue machine (brute force)."""
-    from itertools import permutations
-
-    from tests.e2e.machines import machine as load
-
-    links = load(machine).links
-    if len(gpus) < 2:
-        return True
-    first, *rest = sorted(gpus)
-    return any(
-        all(links[a][b] for a, b in zip((first, *order), (*order, first), strict=True)) for order in permutations(rest)
-    )
 
 
 def settled(cluster: Scene, names: list[str], timeout: float = 60) -> None:

@@ -1,0 +1,80 @@
+"""Pods with several containers that ask for GPUs: what the kubelets hand out is what we count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from extender.cluster import Cluster
+from extender.frozen import parse
+from extender.ledger import NodeLedger
+from extender.settings import Settings
+from tests.e2e.builders import container
+from tests.e2e.scene import Scene, SceneFactory
+
+H100 = {"topology": "dgx-h100"}
+
+
+def our_ledgers(cluster: Scene) -> tuple[Cluster, dict[str, NodeLedger]]:
+    """The product's own reading of the cluster as `kubectl get nodes,pods -A -o json` prints it."""
+    items = [{**item, "kind": kind} for kind in ("Node", "Pod") for item in cluster.api.list(kind)]
+    ours = Cluster(Settings())
+    ours.apply(parse(orjson.dumps({"apiVersion": "v1", "kind": "List", "items": items}), ours.gpu_names), 0.0)
+    return ours, ours.ledgers
+
+
+def test_every_kind_of_container(scene: SceneFactory) -> None:
+    cluster = scene({f"n{i}": H100 for i in range(3)})
+    variants: dict[str, tuple[dict[str, Any], int]] = {
+        "two": ({"containers": [container("a", 2), container("b", 2)]}, 4),
+        "init": ({"init_containers": [container("i", 3)], "containers": [container("a", 1)]}, 3),
+        "sidecar": ({"init_containers": [container("s", 1, sidecar=True)], "containers": [container("a", 2)]}, 3),
+        "all": (
+            {
+                "init_containers": [container("i", 4), container("s", 1, sidecar=True)],
+                "containers": [container("a", 2), container("b", 1)],
+            },
+            4,
+        ),
+        "idle": ({"containers": [container("a", 2), container("b", 0)]}, 2),
+    }
+    for name, (options, _) in variants.items():
+        cluster.pod(name, 0, **options)
+    where = dict(zip(variants, cluster.running(*variants), strict=True))
+    cluster.kubelets.settle()
+    truth = cluster.kubelets.truth
+    assert truth.refusals() == []
+    assert {name: len(cluster.gpus(name)) for name in variants} == {name: size for name, (_, size) in variants.items()}
+
+    ours, ledgers = our_ledgers(cluster)
+    resource = ours.resources.index("nvidia.com/gpu")
+    for node, held in truth.holdings().items():
+        used = ours.tables.nodes.node(ours.row(node))["used"]
+        assert isinstance(used, tuple)
+        assert used[resource] == len(held), node
+    said = {}
+    for name, node in where.items():
+        holding = next(h for h in ledgers[node].holdings if h.uid == cluster.uids[name])
+        really = cluster.gpus(name)
+        assert holding.count == len(really), name
+        # Kubelet reports the GPUs of the containers, not those that init containers keep for the pod.
+        assert holding.mask & ~sum(1 << gpu for gpu in really) == 0, name
+        assert holding.unsure == holding.count - holding.mask.bit_count(), name
+        if name in ("two", "idle"):
+            assert frozenset(holding.gpus or ()) == really
+            assert holding.unsure == 0
+        said[name] = (holding.how, sorted(holding.gpus or ()), sorted(really))
+    print("ours and the truth:", said)
+
+    # What is left is exactly what we think is left: it fills up to the last GPU, and no further.
+    left = 24 - sum(size for _, size in variants.values())
+    fill = [f"f{i}" for i in range(left)]
+    for name in fill:
+        cluster.pod(name, 1)
+    cluster.running(*fill)
+    cluster.pod("one-more", 1)
+    cluster.unschedulable("one-more", "nvidia.com/gpu")
+    assert truth.refusals() == []
+    assert truth.double_allocations == 0
+    assert sum(len(held) for held in truth.holdings().values()) == 24
