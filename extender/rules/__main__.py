@@ -11,8 +11,8 @@ What `kubectl describe pod` shows of us, as kube-scheduler counts it ("3 gpu-ext
 `python -m extender.rules`; each reason is defined beside the rule that gives it, in `extender/rules/`.
 
 - **hopeless**: no eviction helps (`FailedAndUnresolvableNodes`).
-- **evictable**: evicting pods of lower priority would help, or pods that end already do. Up to kube-scheduler 1.37 it is
-  answered in `FailedAndUnresolvableNodes` too, except on the pod's own nominated node: there, and from 1.38 on, in
+- **evictable**: evicting pods of lower priority would help, or pods that end already do. Up to kube-scheduler 1.37 it
+  is answered in `FailedAndUnresolvableNodes` too, except on the pod's own nominated node: there, and from 1.38 on, in
   `FailedNodes`.
 - **transient**: our view may be behind. When no node is feasible the answer is an Error, which retries the pod within
   seconds and evicts nobody.
