@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import random
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from extender import wire
 from extender.cluster import Cluster
@@ -18,6 +20,13 @@ from extender.log import get_log
 from extender.records import PodRecord, RecordError
 
 log = get_log()
+
+
+def _default_kubeconfig() -> str | None:
+    """None in a pod (its service account is used), else where kubectl looks."""
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        return None
+    return os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
 
 
 class Live:
@@ -58,7 +67,7 @@ class Live:
         return {reflector.source.kind: max(0, reflector.state.counters.watches - 1) for reflector in self._reflectors}
 
     async def run(self) -> None:
-        async with await ApiServer.connect(self._kubeconfig) as server:
+        async with await ApiServer.connect(self._kubeconfig or _default_kubeconfig()) as server:
             self._server = server
             self._bindings = Bindings(server, self._cluster.gpu_names)
             self._reflectors = [
