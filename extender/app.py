@@ -33,6 +33,8 @@ from extender.rules import REASONS
 from extender.settings import Settings
 
 VERBS = ("filter", "prioritize", "preempt", "bind")
+DARK_SECONDS = 10.0  # a watch that is down for longer: nobody is evicted by what we remember
+NOT_READY_SECONDS = 60.0  # and for this long: not ready
 SETTLE_SECONDS = 0.02  # how long a refusal of all nodes waits for a watch that may be a few milliseconds behind
 SETTLES_PER_SECOND = 5.0
 log = get_log()
@@ -51,6 +53,10 @@ class Source(Protocol):
 
     def missing(self) -> list[str]: ...
 
+    def dark(self) -> float:
+        """Seconds since when what we know may be out of date, because a watch is down; 0 while all is well."""
+        ...
+
     def ages(self) -> dict[str, float]: ...
 
     def restarts(self) -> dict[str, int]: ...
@@ -61,10 +67,11 @@ class Source(Protocol):
 class Frozen:
     """A cluster that does not change."""
 
-    live = False
-
     def missing(self) -> list[str]:
         return []
+
+    def dark(self) -> float:
+        return 0.0
 
     def ages(self) -> dict[str, float]:
         return {}
@@ -101,6 +108,7 @@ class Server:
         self.failure: Exception | None = None
         self.failed: Callable[[Exception], None] = lambda error: None
         self._warned = False
+        self._was_ready = False
         self._settles = SETTLES_PER_SECOND
         self._settled_at = clock()
         self._watch_restarts: dict[str, int] = {}
@@ -126,6 +134,10 @@ class Server:
                 return self._done(
                     verb, began, "not_ready", _error(503, "not-ready", "not known yet: " + ", ".join(missing))
                 )
+            if not self._was_ready:
+                self._was_ready = True
+                if not isinstance(self.source, Frozen):
+                    self.decider.settled_at = self.clock() + self.settings.hold.seconds
             answer = await self._answer(verb, body)
         except BadRequest as error:
             self.metrics.bad_requests.labels(verb, error.code).inc()
@@ -155,6 +167,10 @@ class Server:
         if verb == "prioritize":
             return self.decider.prioritize(body, self.clock(), self.wall())
         if verb == "preempt":
+            dark = self.source.dark()
+            if dark > DARK_SECONDS:
+                log.warning("nobody is evicted: pods or nodes are not watched", seconds=round(dark))
+                return Answer(wire.preemption(None), "dark")
             return preempt.preempt(self.decider, body, self.clock(), self.wall())
         return await self._bind(body)
 
@@ -236,6 +252,10 @@ class Server:
     async def readyz(self, request: Request) -> Response:
         missing = self.source.missing()
         if missing:
+            return JSONResponse({"ready": False, "missing": missing}, status_code=503)
+        dark = self.source.dark()
+        if dark > NOT_READY_SECONDS:
+            missing = [f"pods or nodes have not been watched for {dark:.0f} s"]
             return JSONResponse({"ready": False, "missing": missing}, status_code=503)
         return JSONResponse({"ready": True, "missing": [], "generation": self.cluster.generation})
 

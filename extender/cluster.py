@@ -21,6 +21,7 @@ from ext_core.table import NodeTable, PodTable
 from extender import ledger
 from extender.contracts import Tables
 from extender.events import Event
+from extender.log import get_log
 from extender.progress import restart_seconds, saved_ms
 from extender.records import (
     DeviceClassRecord,
@@ -32,13 +33,16 @@ from extender.records import (
 from extender.settings import Settings
 from extender.topologies import Topology, resolve
 
-DRA, AWAY, SCHEDULABLE = 1, 2, 4
+AWAY, SCHEDULABLE = 2, 4
 TERMINATING, SPARED = 1, 2
 MOST_GPUS = 16
+MOST_AMOUNT = 2**50  # milli-CPU, bytes: far beyond any node
+MOST_GRACE = 10**9  # seconds
 AWAY_SECONDS = 60.0  # a node whose device plugin offers nothing for longer has none
 NEVER = float("-inf")
 NOT_STARTED = 2**52  # milliseconds: later than any start, so nothing is lost and the pod counts as the youngest
 SETTLE_SECONDS = 30.0  # a bound pod that has not started by then is not "about to be seen" any more
+log = get_log()
 GANG, GANG_MIN = "gpu-extender.io/gang", "gpu-extender.io/gang-min"
 
 
@@ -64,7 +68,7 @@ class Cluster:
         self.index = NameIndex()
         self.heads = Heads()
         self.names: list[str] = []  # row -> the name of the node that has it now, "" = free
-        self.retired: list[tuple[int, int, str]] = []  # (generation, row, name) of nodes that are gone
+        self.retired: dict[int, list[tuple[int, str]]] = {}  # row -> (generation, name) of nodes that are gone
         self.nodes: dict[str, NodeRecord] = {}
         self.topologies: dict[str, Topology] = {}
         self.ledgers: dict[str, ledger.NodeLedger] = {}
@@ -84,6 +88,8 @@ class Cluster:
         self._free_rows: list[int] = []
         self._free_pod_rows: list[int] = []
         self._settling: dict[str, float] = {}  # uid -> when it was first seen bound
+        self._served: set[str] = set()  # GPU resources that a DeviceClass serves
+        self.faults = 0  # objects that could not be held
         self._away: dict[str, float] = {}  # node -> since when its device plugin offers nothing
         self._dirty: set[str] = set()
         self._order_stale = False
@@ -97,8 +103,8 @@ class Cluster:
 
     def name_at(self, row: int, generation: int) -> str:
         """The name of the node that had `row` at `generation`."""
-        for gone, retired_row, name in self.retired:
-            if retired_row == row and gone > generation:
+        for gone, name in self.retired.get(row, ()):
+            if gone > generation:
                 return name
         return self.names[row]
 
@@ -112,16 +118,16 @@ class Cluster:
             yield self.pods[uid]
 
     def amounts(self, pod: PodRecord) -> tuple[int, ...]:
-        """What a pod asks for, R exact amounts."""
-        asked = dict(pod.gpus)
-        return (pod.cpu_milli, pod.memory, 1, *(asked.get(name, 0) for name in self.resources[3:]))
+        """What a pod asks for, R exact amounts. What no node can have is cut, so that sums stay within 64 bits."""
+        gpus = [ledger.count_of(pod, name) for name in self.resources[3:]]
+        return (min(pod.cpu_milli, MOST_AMOUNT), min(pod.memory, MOST_AMOUNT), 1, *gpus)
 
     def gangs(self) -> dict[str, Gang]:
         """The gangs of the running pods, by namespace/name, as the label gpu-extender.io/gang names them."""
         members: dict[str, list[PodRecord]] = {}
         for uid in self.ganged:
             name = self.gang_of(self.pods[uid])
-            if name is not None:
+            if name is not None and not self.pods[uid].terminating:
                 members.setdefault(name, []).append(self.pods[uid])
         return {name: Gang(name, len(pods), _minimum(pods)) for name, pods in members.items()}
 
@@ -135,21 +141,34 @@ class Cluster:
     def apply(self, events: Iterable[Event], now: float) -> None:
         """Apply a batch. `now`: seconds on the server's clock."""
         for event in events:
-            record = event.record
-            if isinstance(record, PodRecord):
-                self._set_pod(record, now) if event.change == "set" else self._drop_pod(record.uid)
-            elif isinstance(record, NodeRecord):
-                self._set_node(record, now) if event.change == "set" else self._drop_node(record.name)
-            elif isinstance(record, PdbRecord):
-                _put(self.budgets, (record.namespace, record.name), record, event.change)
-            elif isinstance(record, PriorityClassRecord):
-                _put(self.priority_classes, record.name, record, event.change)
-            elif isinstance(record, DeviceClassRecord):
-                _put(self.device_classes, record.name, record, event.change)
-                for node in self.nodes.values():
-                    self._write_node(node, now)
+            try:
+                self._apply(event, now)
+            except Exception as error:  # one object that we can not hold must not stop the others
+                self._fault(f"{event.kind} {event.record.name}", error)
         self._refresh(now)
         self.generation += 1
+
+    def _apply(self, event: Event, now: float) -> None:
+        record = event.record
+        if isinstance(record, PodRecord):
+            self._set_pod(record, now) if event.change == "set" else self._drop_pod(record.uid)
+        elif isinstance(record, NodeRecord):
+            self._set_node(record, now) if event.change == "set" else self._drop_node(record.name)
+        elif isinstance(record, PdbRecord):
+            _put(self.budgets, (record.namespace, record.name), record, event.change)
+        elif isinstance(record, PriorityClassRecord):
+            _put(self.priority_classes, record.name, record, event.change)
+        elif isinstance(record, DeviceClassRecord):
+            _put(self.device_classes, record.name, record, event.change)
+            served = {device.extended_resource_name for device in self.device_classes.values()} & self.gpu_names
+            if served != self._served:
+                self._served = served
+                for node in self.nodes.values():
+                    self._write_node(node, now)
+
+    def _fault(self, what: str, error: Exception) -> None:
+        self.faults += 1
+        log.error("an object can not be held and is left out", what=what, err=repr(error))
 
     @contextmanager
     def without(self, uids: set[str], node: str) -> Iterator[None]:
@@ -178,7 +197,10 @@ class Cluster:
     def _refresh(self, now: float) -> None:
         for name in self._dirty:
             if name in self.nodes:
-                self._write_held(name)
+                try:
+                    self._write_held(name)
+                except Exception as error:  # as above: the node keeps what was written before
+                    self._fault(f"what is held on {name}", error)
         self._dirty.clear()
         if self._order_stale:
             self.tables.nodes.set_order([self.index.get(name) for name in sorted(self.nodes)])
@@ -277,8 +299,9 @@ class Cluster:
         for uid in self.bound.get(name, ()):  # they stay by name: the node may come back
             self._free_pod_row(uid)
         self.names[row] = ""
-        self.retired.append((self.generation + 1, row, name))
-        del self.retired[:-10_000]
+        gone = self.retired.setdefault(row, [])
+        gone.append((self.generation + 1, name))
+        del gone[:-8]
         self._free_rows.append(row)
         self.topologies.pop(name, None)
         self.ledgers.pop(name, None)
@@ -300,8 +323,9 @@ class Cluster:
     def _write_node(self, node: NodeRecord, now: float) -> None:
         resource = self.gpu_resource(node)
         flags = SCHEDULABLE if not node.unschedulable else 0
-        if any(device.extended_resource_name in self.gpu_names for device in self.device_classes.values()):
-            flags |= DRA
+        for index, name in enumerate(self.resources[:8]):
+            if name in self._served:
+                flags |= 1 << index
         shape = healthy = 0
         if resource is not None:
             count = max(node.gpus.get(resource, 0), node.gpu_capacity.get(resource, 0))
@@ -314,7 +338,9 @@ class Cluster:
             if count <= MOST_GPUS:
                 healthy = (1 << count) - 1
                 if topology.health is not None and len(topology.health) == count:
-                    healthy = ledger.mask_of(i for i, good in enumerate(topology.health) if good)
+                    stated = ledger.mask_of(i for i, good in enumerate(topology.health) if good)
+                    if node.gpus.get(resource, 0) <= stated.bit_count():  # else the statement is out of date
+                        healthy = stated
                 shape = self._shape(topology, resource, count)
         else:
             self.topologies.pop(node.name, None)
@@ -369,7 +395,7 @@ class Cluster:
                 start=int(pod.start * 1000) if pod.start is not None else NOT_STARTED,
                 saved=saved_ms(pod),
                 restart=restart_seconds(pod),
-                grace=pod.grace_seconds,
+                grace=min(pod.grace_seconds, MOST_GRACE),
             )
         self.tables.nodes.set_held(row, tuple(used), read.sure, read.likely, read.unknown, read.pending)
 

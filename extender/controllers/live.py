@@ -19,6 +19,7 @@ from extender.kube.reflector import SOURCES, Reflector
 from extender.log import get_log
 from extender.records import PodRecord, RecordError
 
+VITAL = ("Pod", "Node")
 log = get_log()
 
 
@@ -45,6 +46,7 @@ class Live:
         self._random = random.Random(seed)
         self._clock = clock
         self._reflectors: list[Reflector] = []
+        self._dark_since: float | None = None
         self._bindings: Bindings | None = None
         self._server: ApiServer | None = None
 
@@ -54,6 +56,13 @@ class Live:
         if not self._reflectors:
             return ["the API server's lists"]
         return [text for reflector in self._reflectors if (text := reflector.missing())]
+
+    def dark(self) -> float:
+        """Seconds since when pods or nodes are not watched; 0 while both are."""
+        now = self._clock()
+        watched = all(reflector.state.watching for reflector in self._reflectors if reflector.source.kind in VITAL)
+        self._dark_since = None if watched else self._dark_since if self._dark_since is not None else now
+        return now - self._dark_since if self._dark_since is not None else 0.0
 
     def ages(self) -> dict[str, float]:
         now = self._clock()
