@@ -5,7 +5,7 @@ The codes are the caller's (see `extender/rules`): the core knows numbers only. 
 
 from array import array
 
-from ext_core.ints cimport amount_t, code_t, mask_t, row_t, uint8_t
+from ext_core.ints cimport amount_t, code_t, mask_t, row_t, int32_t, uint8_t
 from ext_core.links cimport LinkShapes
 from ext_core.table cimport AWAY, DRA, SPARED, TERMINATING, NodeTable, PodTable
 
@@ -204,3 +204,16 @@ def refused(const row_t[::1] rows, const code_t[::1] codes, const uint8_t[::1] c
                 out_codes[kept] = codes[i]
                 kept += 1
     return found[:kept], why[:kept]
+
+
+def counts(const code_t[::1] codes):
+    """How often each code occurs, without 0: {code: count}, ascending."""
+    cdef int32_t[256] seen
+    cdef Py_ssize_t i
+    cdef int code
+    with nogil:
+        for code in range(256):
+            seen[code] = 0
+        for i in range(codes.shape[0]):
+            seen[codes[i]] += 1
+    return {code: seen[code] for code in range(1, 256) if seen[code]}

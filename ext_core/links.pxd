@@ -50,6 +50,7 @@ cdef class LinkShapes:
     # Lookups; 0 for the unknown shape.
     cdef milli_t ring_of(self, int shape, mask_t gpus) noexcept nogil
     cdef milli_t left_of(self, int shape, mask_t free) noexcept nogil
+    cdef int64_t ways_of(self, int shape, mask_t free) noexcept nogil
     cdef milli_t top_of(self, int shape, mask_t free, int k) noexcept nogil
 
     cdef Cell* cell(self, int shape, mask_t free, int k) noexcept nogil

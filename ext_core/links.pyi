@@ -53,6 +53,8 @@ class LinkShapes:
         """The highest ring of the sets of k in ``gpus``; 0 where there is none."""
     def left(self, shape: int, gpus: int) -> int | None:
         """The sum of ``top`` over the sizes 2..N."""
+    def ways(self, shape: int, gpus: int) -> int | None:
+        """The sum of the rings of all sets in ``gpus``: how many ways are left to serve linked pods."""
     def islands(self, shape: int) -> list[int] | None:
         """All maximal sets of 2 or more in which every pair is linked, in the order of their ids."""
     def components(self, shape: int) -> list[int] | None:

@@ -726,6 +726,11 @@ cdef class LinkShapes:
             return 0
         return self.shapes[shape].left[free & ((<mask_t>1 << self.shapes[shape].gpus) - 1)]
 
+    cdef int64_t ways_of(self, int shape, mask_t free) noexcept nogil:
+        if shape <= 0 or shape >= self.count:
+            return 0
+        return self.shapes[shape].ways[free & ((<mask_t>1 << self.shapes[shape].gpus) - 1)]
+
     cdef milli_t top_of(self, int shape, mask_t free, int k) noexcept nogil:
         cdef Shape *s
         if shape <= 0 or shape >= self.count:
@@ -765,6 +770,9 @@ cdef class LinkShapes:
 
     def left(self, int shape, gpus):
         return None if shape == 0 else self.known(shape).left[self.inside(shape, gpus)]
+
+    def ways(self, int shape, gpus):
+        return None if shape == 0 else self.known(shape).ways[self.inside(shape, gpus)]
 
     def islands(self, int shape):
         if shape == 0:

@@ -7,7 +7,7 @@ from array import array
 
 from libc.stdlib cimport free as c_free, malloc
 
-from ext_core.ints cimport amount_t, mask_t, row_t, score_t, int32_t
+from ext_core.ints cimport amount_t, mask_t, row_t, score_t, int32_t, int64_t
 from ext_core.links cimport Choice, LinkShapes
 from ext_core.table cimport NodeTable
 
@@ -78,24 +78,30 @@ def links(NodeTable nodes, LinkShapes shapes, const row_t[::1] rows, int resourc
 
 
 def leftover(NodeTable nodes, LinkShapes shapes, const row_t[::1] rows, int resource, int wanted, score_t[::1] out):
-    """What stays whole for later: 1 - (ring links lost by taking the best set) / (ring links there before).
+    """What stays whole for later: 1 - (ways lost by taking the best set) / (ways of the whole machine).
 
-    1 where nothing linked is lost, or nothing is known to be lost.
+    Ways: the ring links of all sets of GPUs, summed (`LinkShapes.ways`). The loss is absolute, so that breaking up a
+    machine that is whole costs more than using up one that is broken already. 1 where nothing is known to be lost.
     """
     _check(nodes, rows, out)
     cdef Py_ssize_t i
     cdef row_t row
     cdef const Choice* choice
+    cdef mask_t free
+    cdef int64_t whole
     with nogil:
         for i in range(rows.shape[0]):
             row = rows[i]
             out[i] = 1.0
             if wanted < 1 or nodes.gpu[row] != resource or nodes.shape[row] == 0:
                 continue
-            choice = shapes.best(nodes.shape[row], _free(nodes, row), wanted)
-            if choice == NULL or choice.left_before <= 0:
+            free = _free(nodes, row)
+            whole = shapes.ways_of(nodes.shape[row], <mask_t>0xFFFF)
+            choice = shapes.best(nodes.shape[row], free, wanted)
+            if choice == NULL or whole <= 0:
                 continue
-            out[i] = <double>choice.left / choice.left_before
+            out[i] = 1.0 - <double>(shapes.ways_of(nodes.shape[row], free)
+                                    - shapes.ways_of(nodes.shape[row], free & ~choice.gpus)) / whole
 
 
 def add(score_t[::1] total, const score_t[::1] column, double weight):
@@ -176,6 +182,27 @@ cdef inline void _sift(Py_ssize_t* heap, Py_ssize_t size, Py_ssize_t item, const
         at = child
     if size > 0:
         heap[at] = item
+
+
+def ranked(const row_t[::1] rows, const score_t[::1] total, const int32_t[::1] best):
+    """(rows, scores) in the order of `best`, indices as `top` answers them."""
+    if rows.shape[0] != total.shape[0]:
+        raise ValueError("rows and total differ in length")
+    cdef Py_ssize_t n = best.shape[0], i
+    for i in range(n):
+        if not 0 <= best[i] < rows.shape[0]:
+            raise IndexError("index outside of rows")
+    places = array("i", bytes(4 * n))
+    scores = array("d", bytes(8 * n))
+    if n == 0:
+        return places, scores
+    cdef row_t[::1] out = places
+    cdef score_t[::1] out_scores = scores
+    with nogil:
+        for i in range(n):
+            out[i] = rows[best[i]]
+            out_scores[i] = total[best[i]]
+    return places, scores
 
 
 def points(const score_t[::1] ranked):

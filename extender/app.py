@@ -6,6 +6,7 @@ A verb is answered in one go on the event loop. While a list is missing every ve
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -137,9 +138,8 @@ class Server:
             return self._done(verb, began, "error", _refusal(verb, ExtenderError(f"internal error: {error!r}"[:300])))
         self.metrics.decisions.labels(verb, answer.result).inc()
         if answer.decision is not None:
-            for code in set(answer.decision.codes):
-                if code:
-                    self.metrics.refused_nodes.labels(REASONS[code].key).inc(answer.decision.codes.count(code))
+            for code, count in answer.decision.reasons.items():
+                self.metrics.refused_nodes.labels(REASONS[code].key).inc(count)
             self._log(verb, answer)
         return self._done(verb, began, "ok", Response(answer.body, media_type="application/json"))
 
@@ -348,6 +348,8 @@ def run(settings: Settings, *, kubeconfig: str | None = None, cluster_file: Path
     cluster = Cluster(settings)
     if cluster_file is not None:
         cluster.apply(frozen.read(cluster_file, cluster.gpu_names), time.monotonic())
+        gc.collect()
+        gc.freeze()  # as Live does
         server = Server(settings, cluster)
         log.info("frozen cluster", nodes=len(cluster.nodes), pods=len(cluster.pods), file=str(cluster_file))
     else:

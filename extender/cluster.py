@@ -72,6 +72,7 @@ class Cluster:
         self.by_name: dict[tuple[str, str], str] = {}
         self.bound: dict[str, dict[str, None]] = {}  # node name -> uids of the pods that hold something there
         self.nominated: dict[str, str] = {}  # uid of an unbound pod -> node name
+        self.ganged: set[str] = set()  # bound pods that name a gang
         self.repelling: dict[str, PodRecord] = {}  # bound pods with required anti-affinity
         self.budgets: dict[tuple[str, str], PdbRecord] = {}
         self.priority_classes: dict[str, PriorityClassRecord] = {}
@@ -118,11 +119,10 @@ class Cluster:
     def gangs(self) -> dict[str, Gang]:
         """The gangs of the running pods, by namespace/name, as the label gpu-extender.io/gang names them."""
         members: dict[str, list[PodRecord]] = {}
-        for uids in self.bound.values():
-            for uid in uids:
-                name = self.gang_of(self.pods[uid])
-                if name is not None:
-                    members.setdefault(name, []).append(self.pods[uid])
+        for uid in self.ganged:
+            name = self.gang_of(self.pods[uid])
+            if name is not None:
+                members.setdefault(name, []).append(self.pods[uid])
         return {name: Gang(name, len(pods), _minimum(pods)) for name, pods in members.items()}
 
     @staticmethod
@@ -199,6 +199,8 @@ class Cluster:
                 self.nominated[pod.uid] = pod.nominated_node
             return
         self.bound.setdefault(pod.node, {})[pod.uid] = None
+        if self.gang_of(pod) is not None:
+            self.ganged.add(pod.uid)
         if pod.anti_affinity_terms:
             self.repelling[pod.uid] = pod
         self._dirty.add(pod.node)
@@ -219,6 +221,7 @@ class Cluster:
     def _unplace(self, pod: PodRecord, keep_row: bool) -> None:
         self.nominated.pop(pod.uid, None)
         self.repelling.pop(pod.uid, None)
+        self.ganged.discard(pod.uid)
         if pod.node:
             uids = self.bound.get(pod.node)
             if uids is not None and uids.pop(pod.uid, 0) is None:

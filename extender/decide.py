@@ -109,7 +109,7 @@ class Decider:
             return Answer(wire.untouched(args), "untouched")
         cluster.tick(now)
         attempt = self.holds.attempt(request.uid, now)
-        rows = self._known(args.rows)
+        rows = _known(args)
         unknown = tuple(name for _, name in args.unknown)
         if len(args.rows) < cluster.schedulable_gpu_nodes and not self._fast_path(request, rows):
             self.sampled(len(args.rows), cluster.schedulable_gpu_nodes)
@@ -123,12 +123,13 @@ class Decider:
             decision.total, decision.columns = self.policy.score(cluster.tables, request, decision.fits)
             first = attempt is None and not request.wants_all
             best = score.top(cluster.tables.nodes, decision.fits, decision.total, self.settings.shortlist.size * first)
-            decision.ranked = array("i", [decision.fits[i] for i in best])
+            decision.ranked, _ = score.ranked(decision.fits, decision.total, best)
             stages.mark("score")
             decision.gpus = {row: self._gpus(row, request) for row in decision.ranked[:16]}
         finally:
             cluster.tables.nodes.drop_claims()
-        transient = self._strange(unknown, now) or any(TRANSIENT[code] for code in set(decision.codes))
+        decision.reasons = fit.counts(decision.codes)
+        transient = self._strange(unknown, now) or any(TRANSIENT[code] for code in decision.reasons)
         links_only = tuple([cluster.names[row] for row in fit.refused(rows, decision.codes, LINKS_ONLY)[0]])
         self.holds.attempted(request.uid, now, links_only, transient)
         if decision.ranked:
@@ -147,7 +148,7 @@ class Decider:
         if not decision.ranked and transient and not in_flight:
             # An Error would clear nominatedNodeName: a pod that has one is refused plainly instead.
             decision.result = "try-again"
-            transients = sorted(code for code in set(decision.codes) if TRANSIENT[code])
+            transients = [code for code in decision.reasons if TRANSIENT[code]]
             decision.error = (REASONS[transients[0]] if transients else UNKNOWN_NODE).text
             return wire.filter_error(decision.error)
         decision.result = "fits" if decision.ranked else "refused"
@@ -188,7 +189,7 @@ class Decider:
         request = requests.read(args.pod, cluster)
         if not request.gpus:
             return Answer(wire.flat_priorities(args), "untouched")
-        rows = self._known(args.rows)
+        rows = _known(args)
         decision = Decision("prioritize", wall, cluster.generation, request, rows=rows)
         decision.unknown = tuple(name for _, name in args.unknown)
         decision.codes = array("B", bytes(len(rows)))
@@ -198,8 +199,8 @@ class Decider:
         try:
             decision.total, decision.columns = self.policy.score(cluster.tables, request, rows)
             best = score.top(cluster.tables.nodes, rows, decision.total, 0)
-            decision.ranked = array("i", [rows[i] for i in best])
-            decision.points = score.points(array("d", [decision.total[i] for i in best]))
+            decision.ranked, ordered = score.ranked(rows, decision.total, best)
+            decision.points = score.points(ordered)
             stages.mark("score")
             decision.gpus = {row: self._gpus(row, request) for row in decision.ranked[:16]}
         finally:
@@ -261,10 +262,6 @@ class Decider:
 
     # -- what they share ------------------------------------------------------------------------------------------
 
-    def _known(self, rows: array[int]) -> array[int]:
-        """The rows of known nodes, each once, in the order they came."""
-        return rows if len(rows) == 0 or min(rows) >= 0 else array("i", [row for row in rows if row >= 0])
-
     def _strange(self, unknown: tuple[str, ...], now: float) -> bool:
         """Whether any of these nodes may be on its way to us: named for the first time a moment ago."""
         if not unknown:
@@ -324,6 +321,11 @@ class Decider:
     def _gpus(self, row: int, request: PodRequest) -> int:
         """The mask that we would take on a node now; 0 where positions are not modelled."""
         return score.best(self.cluster.tables.nodes, self.cluster.tables.shapes, row, request.resource, request.wanted)
+
+
+def _known(args: wire.Args) -> array[int]:
+    """The rows of known nodes, in the order they came."""
+    return array("i", [row for row in args.rows if row >= 0]) if args.unknown else args.rows
 
 
 def _plan_text(pod: requests.PodRecord, resource: str, gpus: int) -> str:

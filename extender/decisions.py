@@ -29,6 +29,7 @@ class Decision:
     request: PodRequest
     rows: array[int] = field(default_factory=lambda: array("i"))
     codes: array[int] = field(default_factory=lambda: array("B"))
+    reasons: dict[int, int] = field(default_factory=dict)  # code -> how many candidates it refused
     fits: array[int] = field(default_factory=lambda: array("i"))
     total: array[float] = field(default_factory=lambda: array("d"))
     columns: dict[str, array[float]] = field(default_factory=dict)

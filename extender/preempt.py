@@ -248,7 +248,7 @@ def _budgets(cluster: Cluster, pods: Sequence[PodRecord]) -> Groups:
     keys = sorted(cluster.budgets)
     budgets = [cluster.budgets[key] for key in keys]
     for pod in pods:
-        if not pod.terminating:
+        if budgets and not pod.terminating:
             for g, budget in enumerate(budgets):
                 if (
                     budget.namespace == pod.namespace
@@ -262,6 +262,8 @@ def _budgets(cluster: Cluster, pods: Sequence[PodRecord]) -> Groups:
 
 
 def _gangs(cluster: Cluster, pods: Sequence[PodRecord]) -> Groups:
+    if not cluster.ganged:
+        return Groups(array("i", bytes(4 * (len(pods) + 1))), array("i"), array("q"), ())
     starts, members = array("i", [0]), array("i")
     of = [None if pod.terminating else cluster.gang_of(pod) for pod in pods]
     found = cluster.gangs() if any(of) else {}

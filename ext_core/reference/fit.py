@@ -167,3 +167,7 @@ def refused(rows: list[int], codes: list[int], chosen: list[int]) -> tuple[list[
         raise ValueError("rows and codes differ in length, or chosen has not 256 marks")
     found = [(row, code) for row, code in zip(rows, codes, strict=True) if code != 0 and chosen[code]]
     return [row for row, _ in found], [code for _, code in found]
+
+
+def counts(codes: list[int]) -> dict[int, int]:
+    return {code: codes.count(code) for code in sorted(set(codes)) if code}

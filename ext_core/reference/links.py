@@ -232,6 +232,10 @@ class LinkShapes:
         graph = self._graph(shape)
         return None if graph is None else graph.left(_ids(gpus))
 
+    def ways(self, shape: int, gpus: int) -> int | None:
+        graph = self._graph(shape)
+        return None if graph is None else graph.ways(_ids(gpus))
+
     def islands(self, shape: int) -> list[int] | None:
         graph = self._graph(shape)
         if graph is None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 import random
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from extender import wire
 from extender.cluster import Cluster
@@ -17,6 +20,13 @@ from extender.log import get_log
 from extender.records import PodRecord, RecordError
 
 log = get_log()
+
+
+def _default_kubeconfig() -> str | None:
+    """None in a pod (its service account is used), else where kubectl looks."""
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        return None
+    return os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
 
 
 class Live:
@@ -57,7 +67,7 @@ class Live:
         return {reflector.source.kind: max(0, reflector.state.counters.watches - 1) for reflector in self._reflectors}
 
     async def run(self) -> None:
-        async with await ApiServer.connect(self._kubeconfig) as server:
+        async with await ApiServer.connect(self._kubeconfig or _default_kubeconfig()) as server:
             self._server = server
             self._bindings = Bindings(server, self._cluster.gpu_names)
             self._reflectors = [
@@ -75,6 +85,10 @@ class Live:
 
     def synced(self, kind: str) -> None:
         log.info("listed", kind=kind)
+        if not self.missing():
+            # What was listed stays: a full collection over it would stop every request for tens of milliseconds.
+            gc.collect()
+            gc.freeze()
 
     # -- Binder ---------------------------------------------------------------------------------------------------
 

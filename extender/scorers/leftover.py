@@ -1,4 +1,4 @@
-"""Linked GPUs for the pods to come: what taking this pod's GPUs leaves of the rings that were there."""
+"""Linked GPUs for the pods to come: how little of the machine's rings this pod's GPUs take away."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from extender.contracts import PodRequest, Tables
 
 class Leftover:
     name = "leftover"
-    summary = "ring links of 2 to N GPUs that stay possible on the node, as a share of those before"
+    summary = "how little of the machine's ways to serve linked pods this one uses up"
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
         score.leftover(tables.nodes, tables.shapes, rows, request.resource, request.wanted, out)

@@ -1,4 +1,4 @@
-"""Scorer `leftover`: ring links that stay possible after taking the best set / those before."""
+"""Scorer `leftover`: 1 - (ways lost by taking the best set) / (ways of the whole machine)."""
 
 from __future__ import annotations
 
@@ -6,34 +6,29 @@ from extender.scorers.leftover import Leftover
 from tests.tables import AMD, Small, pairs, request
 
 
-def test_a_pair_of_two_pairs() -> None:
+def test_one_of_two_pairs_and_the_last_pair_cost_the_same() -> None:
     small = Small()
     row = small.node(4, shape=small.shape(pairs()))
-    # Best rings before: size 2: 4 links, sizes 3 and 4: none: 4. After taking a pair the other stays: 4. 4 / 4
-    assert small.score(Leftover(), request(2), row) == 1.0
-
-
-def test_the_last_pair() -> None:
-    small = Small()
+    # Two pairs of 4 links: 8 ways; larger sets have no ring. One pair taken: 4 left. 1 - 4 / 8
+    assert small.score(Leftover(), request(2), row) == 0.5
     row = small.node(4, used=2, sure=0b0011, shape=small.shape(pairs()))
-    assert small.score(Leftover(), request(2), row) == 0.0  # 4 before, nothing after
+    assert small.score(Leftover(), request(2), row) == 0.5  # 4 before, nothing after: packing decides
 
 
-def test_one_gpu_out_of_a_broken_pair() -> None:
+def test_one_gpu_goes_where_a_pair_is_broken() -> None:
     small = Small()
     row = small.node(4, used=1, sure=0b0001, shape=small.shape(pairs()))
-    assert small.score(Leftover(), request(1), row) == 1.0  # 1 goes, the pair 2-3 stays: 4 / 4
-    row = small.node(4, used=2, sure=0b0011, shape=small.shape(pairs()))
-    assert small.score(Leftover(), request(1), row) == 0.0  # the pair 2-3 is broken: 0 / 4
+    assert small.score(Leftover(), request(1), row) == 1.0  # GPU 1 goes, the pair 2-3 stays: nothing lost
+    row = small.node(4, shape=small.shape(pairs()))
+    assert small.score(Leftover(), request(1), row) == 0.5  # one of two pairs is broken: 4 of 8
 
 
 def test_a_triangle() -> None:
     small = Small()
     triangle = [[0, 2, 2], [2, 0, 2], [2, 2, 0]]
     row = small.node(3, shape=small.shape(triangle))
-    # Before: a pair has 2 rings; the triangle's two cycles go with at most 2 directed links a side: 2 x min = 4
-    # (one cycle in each direction, 2 each): 2 + 4 = 6. After one GPU: the pair: 2. 2 / 6
-    assert small.score(Leftover(), request(1), row) == 2.0 / 6.0
+    # Three pairs of 2, and the triangle: one cycle in each direction, 2 each: 4. Ways 10. One GPU gone: a pair: 2.
+    assert small.score(Leftover(), request(1), row) == 1.0 - 8.0 / 10.0
 
 
 def test_where_nothing_is_known_to_be_lost() -> None:
