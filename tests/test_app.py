@@ -118,7 +118,7 @@ def test_wrong_types_at_the_top(verb: str, key: str, wrong: Any) -> None:
         return  # that is right
     if key == "Nodes" and wrong == {"a": 1}:
         return  # a list without items
-    whole = {"Pod": workload("p", 2), "Nodes": None, "NodeNames": None}
+    whole: JSON = {"Pod": workload("p", 2), "Nodes": None, "NodeNames": None}
     if key == "Pod":
         whole["NodeNames"] = ["n"]
     check_refused(small(), verb, json.dumps(whole | {key: wrong}).encode())
@@ -142,8 +142,9 @@ def test_nodes_that_have_no_name(items: Any) -> None:
 
 
 def test_nodes_without_items_are_no_candidates() -> None:
-    for nodes in ({}, {"items": None}, {"items": []}):
-        whole = {"Pod": workload("p", 2), "Nodes": nodes, "NodeNames": None}
+    forms: list[JSON] = [{}, {"items": None}, {"items": []}]
+    for nodes in forms:
+        whole: JSON = {"Pod": workload("p", 2), "Nodes": nodes, "NodeNames": None}
         reply = small().call("/v1/filter", json.dumps(whole).encode())
         assert reply.status == 200
         assert not reply.json["NodeNames"]
@@ -220,7 +221,8 @@ def test_victims_of_wrong_types(victims: Any, gpus: int) -> None:
 
 
 def test_whole_victims_without_uid() -> None:
-    for pod in ({}, {"metadata": {}}, {"metadata": {"uid": 3}}, {"metadata": None}):
+    pods: list[JSON] = [{}, {"metadata": {}}, {"metadata": {"uid": 3}}, {"metadata": None}]
+    for pod in pods:
         whole = valid("preempt") | {"NodeNameToMetaVictims": None, "NodeNameToVictims": {"n": {"Pods": [pod]}}}
         check_refused(small(), "preempt", json.dumps(whole).encode())
 
@@ -276,7 +278,9 @@ def test_a_body_over_the_limit(verb: str) -> None:
 # -- what a node or another pod says -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"v":1}', '{"v":99,"gpus":4,"links":[]}', '{"v":1,"gpus":9,"links":[]}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"v":1}', '{"v":99,"gpus":4,"links":[]}', '{"v":1,"gpus":9,"links":[]}']
+)
 def test_a_broken_topology_annotation_is_links_that_nobody_knows(text: str) -> None:
     world = World()
     world.set("Node", machine("n", 4, annotations={"gpu-extender.io/topology": text}))
@@ -346,14 +350,14 @@ def test_no_request_is_a_500_or_changes_the_cluster(request: tuple[str, bytes]) 
     reply = world.call(f"/v1/{verb}", body)
     assert b"internal error" not in reply.body
     assert reply.status == 200 or (reply.status in (400, 413) and verb in ("prioritize", "preempt")), reply.status
-    said = reply.json
-    assert isinstance(said, list if verb == "prioritize" and reply.status == 200 else dict)
+    said: Any = reply.json
+    assert type(said) is (list if verb == "prioritize" and reply.status == 200 else dict)
     after = world.state()
     if world.metric("bad_requests_total", verb=verb, code="bad-request"):
         assert after == before
     world.decider.holds = World().decider.holds
-    assert [node["used"] for node in world.state()[4]] == [node["used"] for node in before[4]]  # type: ignore[index]
-    assert all(not any(node["claim"]) for node in world.state()[4])  # type: ignore[index]
+    assert [node["used"] for node in world.state()[4]] == [node["used"] for node in before[4]]
+    assert all(not any(node["claim"]) for node in world.state()[4])
     if verb == "filter" and reply.status == 200 and said["NodeNames"]:
         assert not said["Error"]
 

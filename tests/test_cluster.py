@@ -34,7 +34,9 @@ def random_events(rng: random.Random) -> list[tuple[Any, str, Any]]:
     """The last state of a few objects, each with some earlier states before it."""
     streams: list[list[tuple[Any, str, Any]]] = []
     for n in range(3):
-        states = [("Node", "set", machine(f"n{n}", rng.choice([0, 4, 8]), links=None)) for _ in range(rng.randint(1, 3))]
+        states = [
+            ("Node", "set", machine(f"n{n}", rng.choice([0, 4, 8]), links=None)) for _ in range(rng.randint(1, 3))
+        ]
         if rng.random() < 0.3:
             states.append(("Node", "drop", states[-1][2]))
         streams.append(states)

@@ -36,13 +36,17 @@ def container(name: str, gpus: str | None, **more: Any) -> dict[str, Any]:
     return {"name": name, "resources": {"limits": {GPU: gpus}} if gpus is not None else {}} | more
 
 
+def both(containers: list[Any], first: list[Any]) -> dict[str, Any]:
+    return {"containers": containers, "initContainers": first}
+
+
 ASKS: list[tuple[str, dict[str, Any], int]] = [
     ("limits alone", {"containers": [container("a", "3")]}, 3),
     ("requests alone", {"containers": [{"name": "a", "resources": {"requests": {GPU: "3"}}}]}, 3),
     ("containers add up", {"containers": [container("a", "2"), container("b", "1")]}, 3),
-    ("an init container that asks for more", {"containers": [container("a", "1")], "initContainers": [container("i", "5")]}, 5),
-    ("an init container that asks for less", {"containers": [container("a", "4")], "initContainers": [container("i", "3")]}, 4),
-    ("init containers run one by one", {"containers": [container("a", "1")], "initContainers": [container("i", "2"), container("j", "2")]}, 2),
+    ("an init container that asks for more", both([container("a", "1")], [container("i", "5")]), 5),
+    ("an init container that asks for less", both([container("a", "4")], [container("i", "3")]), 4),
+    ("init containers run one by one", both([container("a", "1")], [container("i", "2"), container("j", "2")]), 2),
     (
         "a sidecar stays",
         {"containers": [container("a", "2")], "initContainers": [container("i", "3", restartPolicy="Always")]},
@@ -66,7 +70,7 @@ ASKS: list[tuple[str, dict[str, Any], int]] = [
     ),
     ("overhead", {"containers": [container("a", "2")], "overhead": {GPU: "1"}}, 3),
     ("a quantity with a suffix", {"containers": [container("a", "3000m")]}, 3),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("spec", "gpus"), [case[1:] for case in ASKS], ids=[case[0] for case in ASKS])

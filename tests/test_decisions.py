@@ -124,7 +124,9 @@ def test_nodes_left_out_are_counted() -> None:
     assert all(node["fits"] for node in answer["nodes"])
 
 
-@pytest.mark.parametrize("query", ["pod=p", "pod=/p", "pod=ns/", "pod=", "most=x", "most=-1", "nodes=1e3", "most=9999999"])
+@pytest.mark.parametrize(
+    "query", ["pod=p", "pod=/p", "pod=ns/", "pod=", "most=x", "most=-1", "nodes=1e3", "most=9999999"]
+)
 def test_a_question_that_makes_no_sense(query: str) -> None:
     reply = World().call(f"/debug/decisions?{query}", method="GET")
     assert reply.status == 400

@@ -36,7 +36,9 @@ def world_of(form: str) -> World:
         victims = offered.get(node, {"Pods": []})["Pods"]
         uids = [victim["UID"] if "UID" in victim else victim["metadata"]["uid"] for victim in victims]
         for k, (gpus, held) in enumerate(((4, (0, 1, 2, 3)), (2, (4, 7)))):
-            pod = workload(f"low-{gpus}-{node}", gpus, node=node, priority=10, held=held, phase="Running", start=world.wall)
+            pod = workload(
+                f"low-{gpus}-{node}", gpus, node=node, priority=10, held=held, phase="Running", start=world.wall
+            )
             pod["metadata"]["labels"] = {"team": "a"}
             if uids:
                 pod["metadata"]["uid"] = uids[k]

@@ -300,7 +300,7 @@ class World:
 
     # -- what must not change -------------------------------------------------------------------------------------
 
-    def state(self) -> object:
+    def state(self) -> tuple[Any, ...]:
         """Everything that a bad request must leave alone."""
         rows = [self.cluster.tables.nodes.node(self.cluster.row(name)) for name in sorted(self.cluster.nodes)]
         holds, decider = self.decider.holds, self.decider
@@ -340,5 +340,3 @@ def logged() -> Iterator[list[MutableMapping[str, Any]]]:
 def refused(answer: JSON) -> dict[str, str]:
     """node -> reason, of both maps."""
     return {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]}
-
-
