@@ -351,7 +351,8 @@ def test_no_request_is_a_500_or_changes_the_cluster(request: tuple[str, bytes]) 
     assert b"internal error" not in reply.body
     assert reply.status == 200 or (reply.status in (400, 413) and verb in ("prioritize", "preempt")), reply.status
     said: Any = reply.json
-    assert type(said) is (list if verb == "prioritize" and reply.status == 200 else dict)
+    form: Any = list if verb == "prioritize" and reply.status == 200 else dict
+    assert type(said) is form
     after = world.state()
     if world.metric("bad_requests_total", verb=verb, code="bad-request"):
         assert after == before

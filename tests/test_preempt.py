@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import random
+from array import array
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 
+from extender.contracts import PodRequest, Reason, Rule, Tables
 from extender.rules import REASONS
 from extender.settings import Settings
 from tests.world import DGX1V, GPU, JSON, WALL, World, pairs, refused, workload
@@ -591,6 +594,33 @@ def test_a_node_where_the_eviction_would_be_in_vain_by_our_filter_is_left_out(
     world = one_node()
     prepare(world)
     assert world.preempt(asks(), {"n": ["low-0"]}) == {}
+
+
+class Stubborn:
+    """A rule that the search for victims knows nothing of: it refuses one row, whoever is gone."""
+
+    name: ClassVar[str] = "stubborn"
+    reasons: ClassVar[tuple[Reason, ...]] = ()
+
+    def __init__(self, row: int) -> None:
+        self.row = row
+
+    def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
+        for i, row in enumerate(rows):
+            if row == self.row and not out[i]:
+                out[i] = 14
+
+
+def test_the_last_word_has_our_own_filter() -> None:
+    for stubborn, expected in (([], {"a": ["v-a"]}), (["a"], {"b": ["v-b"]}), (["a", "b"], {})):
+        world = World()
+        for i, name in enumerate("ab"):
+            world.node(name, 2)
+            world.pod(f"v-{name}", 2, name, priority=1 + i)
+        policy = world.decider.policy
+        rules: list[Rule] = [*policy.rules, *(Stubborn(world.cluster.row(name)) for name in stubborn)]
+        world.decider.policy = replace(policy, rules=tuple(rules))
+        assert world.preempt(asks(), {"a": ["v-a"], "b": ["v-b"]}) == expected
 
 
 def test_after_the_eviction_filter_passes_the_pod() -> None:
