@@ -29,7 +29,7 @@ from extender.errors import BadRequest, BodyTooLarge, ExtenderError
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.records import PodRecord
-from extender.rules import REASONS
+from extender.rules import REASONS, UNKNOWN_NODE
 from extender.settings import Settings
 
 VERBS = ("filter", "prioritize", "preempt", "bind")
@@ -152,6 +152,8 @@ class Server:
         if answer.decision is not None:
             for code, count in answer.decision.reasons.items():
                 self.metrics.refused_nodes.labels(REASONS[code].key).inc(count)
+            if verb == "filter" and answer.decision.unknown:  # they have no row, and so no code
+                self.metrics.refused_nodes.labels(UNKNOWN_NODE.key).inc(len(answer.decision.unknown))
             self._log(verb, answer)
         return self._done(verb, began, "ok", Response(answer.body, media_type="application/json"))
 
