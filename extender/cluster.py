@@ -9,7 +9,7 @@ batches sees one generation and nothing else. Pods keep what they hold until the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +22,7 @@ from extender import ledger
 from extender.contracts import Tables
 from extender.events import Event
 from extender.log import get_log
-from extender.progress import restart_seconds, saved_ms
+from extender.progress import restart_seconds, saved_ms, start_ms
 from extender.records import (
     DeviceClassRecord,
     NodeRecord,
@@ -40,7 +40,6 @@ MOST_AMOUNT = 2**50  # milli-CPU, bytes: far beyond any node
 MOST_GRACE = 10**9  # seconds
 AWAY_SECONDS = 60.0  # a node whose device plugin offers nothing for longer has none
 NEVER = float("-inf")
-NOT_STARTED = 2**52  # milliseconds: later than any start, so nothing is lost and the pod counts as the youngest
 SETTLE_SECONDS = 30.0  # a bound pod that has not started by then is not "about to be seen" any more
 log = get_log()
 GANG, GANG_MIN = "gpu-extender.io/gang", "gpu-extender.io/gang-min"
@@ -48,10 +47,10 @@ GANG, GANG_MIN = "gpu-extender.io/gang", "gpu-extender.io/gang-min"
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """Pods that run together. `minimum` of its `running` members must stay."""
+    """Pods that run together. `minimum` of its running `members` must stay."""
 
     name: str
-    running: int
+    members: tuple[PodRecord, ...]
     minimum: int
 
 
@@ -89,6 +88,7 @@ class Cluster:
         self._free_pod_rows: list[int] = []
         self._settling: dict[str, float] = {}  # uid -> when it was first seen bound
         self._served: set[str] = set()  # GPU resources that a DeviceClass serves
+        self.gone: Callable[[str], None] = lambda uid: None  # told of every pod that is deleted
         self.faults = 0  # objects that could not be held
         self._away: dict[str, float] = {}  # node -> since when its device plugin offers nothing
         self._dirty: set[str] = set()
@@ -129,7 +129,7 @@ class Cluster:
             name = self.gang_of(self.pods[uid])
             if name is not None and not self.pods[uid].terminating:
                 members.setdefault(name, []).append(self.pods[uid])
-        return {name: Gang(name, len(pods), _minimum(pods)) for name, pods in members.items()}
+        return {name: Gang(name, tuple(pods), _minimum(pods)) for name, pods in members.items()}
 
     @staticmethod
     def gang_of(pod: PodRecord) -> str | None:
@@ -239,6 +239,7 @@ class Cluster:
             del self.by_name[(pod.namespace, pod.name)]
         self._unplace(pod, keep_row=False)
         self._settling.pop(uid, None)
+        self.gone(uid)
 
     def _unplace(self, pod: PodRecord, keep_row: bool) -> None:
         self.nominated.pop(pod.uid, None)
@@ -392,7 +393,7 @@ class Cluster:
                 holding.mask if holding else 0,
                 holding.unsure if holding else 0,
                 flags,
-                start=int(pod.start * 1000) if pod.start is not None else NOT_STARTED,
+                start=start_ms(pod),
                 saved=saved_ms(pod),
                 restart=restart_seconds(pod),
                 grace=min(pod.grace_seconds, MOST_GRACE),

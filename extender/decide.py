@@ -94,13 +94,9 @@ class Decider:
 
     @classmethod
     def of(cls, settings: Settings, cluster: Cluster) -> Decider:
-        return cls(
-            settings,
-            cluster,
-            Policy.of(settings),
-            Holds(settings.hold.seconds, attempt_seconds=settings.shortlist.retry_window_seconds),
-            Decisions(settings.decisions.max_bytes),
-        )
+        holds = Holds(settings.hold.seconds, attempt_seconds=settings.shortlist.retry_window_seconds)
+        cluster.gone = holds.forget
+        return cls(settings, cluster, Policy.of(settings), holds, Decisions(settings.decisions.max_bytes))
 
     # -- filter ---------------------------------------------------------------------------------------------------
 
@@ -166,14 +162,17 @@ class Decider:
             return wire.filter_error(decision.error)
         decision.result = "fits" if decision.ranked else "refused"
         failed, unresolvable = self._refusals(decision)
-        unknown = [(name, UNKNOWN_NODE.code) for name in decision.unknown]
+        nominated = request.nominated
+        unknown = [(name, UNKNOWN_NODE.code) for name in decision.unknown if name != nominated]
         common = (*failed, *unresolvable, TEXTS, unknown)
         if args.nodes is None:
-            return encode.filter_result(self.cluster.heads, decision.ranked, *common)
-        span_of = dict(zip(args.rows, args.nodes, strict=True))
-        return encode.filter_result_nodes(
-            self.cluster.heads, args.body, [span_of[row] for row in decision.ranked], *common
-        )
+            body = encode.filter_result(self.cluster.heads, decision.ranked, *common)
+        else:
+            span_of = dict(zip(args.rows, args.nodes, strict=True))
+            spans = [span_of[row] for row in decision.ranked]
+            body = encode.filter_result_nodes(self.cluster.heads, args.body, spans, *common)
+        # The pod's own nominated node is never unresolvable: it would preempt elsewhere.
+        return wire.also_failed(body, nominated, UNKNOWN_NODE.text) if nominated in decision.unknown else body
 
     def _refusals(self, decision: Decision) -> tuple[Refused, Refused]:
         """(rows, codes) for FailedNodes and for FailedAndUnresolvableNodes.

@@ -21,6 +21,7 @@ from extender.contracts import Groups, PodRequest, Victims
 from extender.decide import Answer, Decider, Stages
 from extender.decisions import Decision
 from extender.holds import Plan
+from extender.progress import lost, restart_seconds, saved_ms, start_ms
 from extender.records import PodRecord
 from extender.rules.count import RELEASING
 
@@ -139,6 +140,8 @@ def _search(
         request.resource,
         request.priority,
     )
+    if not gathered.pods:
+        return [], {"nodes": len(rows), "sets": 0}, ""
     _keep_overdue(cluster, gathered, wall)
     forced, impossible = _floor(cluster, request, asked, names, gathered, repelled)
     tables, ok = _link_tables(decider, request, rows, impossible)
@@ -269,7 +272,7 @@ def _columns(cluster: Cluster, gathered: gather.Gathered, wall: float) -> Victim
         gathered.going,
         int(wall * 1000),
         _budgets(cluster, pods),
-        _gangs(cluster, pods),
+        *_gangs(cluster, pods, int(wall * 1000)),
     )
 
 
@@ -291,19 +294,27 @@ def _budgets(cluster: Cluster, pods: Sequence[PodRecord]) -> Groups:
     return Groups(starts, members, allowance, tuple(f"{namespace}/{name}" for namespace, name in keys))
 
 
-def _gangs(cluster: Cluster, pods: Sequence[PodRecord]) -> Groups:
+def _gangs(cluster: Cluster, pods: Sequence[PodRecord], now_ms: int) -> tuple[Groups, array[int]]:
+    """(gangs as groups, the work in GPU-seconds that all running members of each lose when it breaks)."""
     if not cluster.ganged:
-        return Groups(array("i", bytes(4 * (len(pods) + 1))), array("i"), array("q"), ())
+        return Groups(array("i", bytes(4 * (len(pods) + 1))), array("i"), array("q"), ()), array("q")
     starts, members = array("i", [0]), array("i")
     of = [None if pod.terminating else cluster.gang_of(pod) for pod in pods]
     found = cluster.gangs() if any(of) else {}
-    index = {name: g for g, name in enumerate(sorted(found))}
+    names = sorted(name for name in found if name in of)
+    index = {name: g for g, name in enumerate(names)}
     for name in of:
         if name is not None:
             members.append(index[name])
         starts.append(len(members))
-    allowance = array("q", [found[name].running - found[name].minimum for name in sorted(found)])
-    return Groups(starts, members, allowance, tuple(sorted(found)))
+    allowance = array("q", [len(found[name].members) - found[name].minimum for name in names])
+    work = array("q", [sum(_lost(cluster, pod, now_ms) for pod in found[name].members) for name in names])
+    return Groups(starts, members, allowance, tuple(names)), work
+
+
+def _lost(cluster: Cluster, pod: PodRecord, now_ms: int) -> int:
+    gpus = sum(cluster.amounts(pod)[3:])
+    return lost(gpus, start_ms(pod), saved_ms(pod), restart_seconds(pod), now_ms)
 
 
 def _fits_without(decider: Decider, request: PodRequest, eviction: Eviction, now: float) -> bool:

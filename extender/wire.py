@@ -121,6 +121,13 @@ def untouched(args: Args) -> bytes:
     )
 
 
+def also_failed(body: bytes, node: str, text: str) -> bytes:
+    """A filter answer with one more entry in FailedNodes."""
+    answer = orjson.loads(body)
+    answer["FailedNodes"][node] = text
+    return orjson.dumps(answer)
+
+
 def filter_error(message: str) -> bytes:
     return encode.filter_error(message)
 

@@ -375,6 +375,9 @@ class Waiting:
     def missing(self) -> list[str]:
         return self.lacks
 
+    def dark(self) -> float:
+        return 0.0
+
     def ages(self) -> dict[str, float]:
         return {"Node": 1.5}
 

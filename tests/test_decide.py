@@ -262,7 +262,6 @@ def test_a_nominated_pod_never_gets_an_error(key: str, settings: Settings) -> No
     assert list(refused(answer)) == ["n"]
 
 
-@pytest.mark.xfail(strict=True, reason="decide._refusals puts unknown nodes into FailedAndUnresolvableNodes, always")
 def test_a_nominated_node_that_we_do_not_know_is_in_failed_nodes() -> None:
     """In the other map the pod may preempt a second time (contract, T4)."""
     world = World()
@@ -520,7 +519,6 @@ def test_a_hold_ends_when_the_watch_brings_the_pod() -> None:
     assert world.filter(workload("second", 8))["NodeNames"] == ["a"]
 
 
-@pytest.mark.xfail(strict=True, reason="a pod that was deleted before it was bound keeps its hold for 5 s")
 def test_a_hold_ends_when_the_pod_is_deleted() -> None:
     world = World()
     world.node("a", 8)

@@ -48,7 +48,6 @@ def test_the_one_who_loses_least_goes() -> None:
     assert shown["certificate"]["proved"]
 
 
-@pytest.mark.xfail(strict=True, reason="preempt._search: victims.cheapest refuses columns without any pod: 503")
 @pytest.mark.parametrize("priority", [10, 11])
 def test_nobody_there_may_go(priority: int) -> None:
     world = one_node(priority=priority)
@@ -385,7 +384,6 @@ def test_a_checkpoint_makes_an_old_pod_cheap_and_a_slow_restart_dear() -> None:
     assert world.preempt(asks(), {"n": ["young"]}) == {"n": ["young"]}
 
 
-@pytest.mark.xfail(strict=True, reason="work_lost does not count the other members of a gang that breaks")
 def test_a_broken_gang_loses_the_work_of_all_its_members() -> None:
     world = World()
     world.node("n", 2)
