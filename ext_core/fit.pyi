@@ -77,3 +77,6 @@ def refused(
 
     ValueError: `chosen` has not 256 marks.
     """
+
+def counts(codes: array[int]) -> dict[int, int]:
+    """How often each code occurs, without 0, ascending."""

@@ -5,9 +5,9 @@ The codes are the caller's (see `extender/rules`): the core knows numbers only. 
 
 from array import array
 
-from ext_core.ints cimport amount_t, code_t, mask_t, row_t, uint8_t
+from ext_core.ints cimport amount_t, code_t, mask_t, row_t, int32_t, uint8_t
 from ext_core.links cimport LinkShapes
-from ext_core.table cimport AWAY, DRA, SPARED, TERMINATING, NodeTable, PodTable
+from ext_core.table cimport AWAY, SPARED, TERMINATING, NodeTable, PodTable
 
 
 cdef extern from *:
@@ -51,7 +51,7 @@ def resource(NodeTable nodes, const row_t[::1] rows, int resource, code_t[::1] o
     with nogil:
         for i in range(rows.shape[0]):
             row = rows[i]
-            if out[i] or nodes.alloc[resource, row] > 0 or nodes.flags[row] & DRA:
+            if out[i] or nodes.alloc[resource, row] > 0 or nodes.served(resource, row):
                 continue
             out[i] = away if nodes.flags[row] & AWAY and nodes.gpu[row] == resource else none
 
@@ -71,7 +71,7 @@ def count(NodeTable nodes, PodTable pods, const row_t[::1] rows, int resource, a
     with nogil:
         for i in range(rows.shape[0]):
             row = rows[i]
-            if out[i] or (nodes.flags[row] & DRA and nodes.alloc[resource, row] == 0):
+            if out[i] or nodes.served(resource, row):
                 continue
             free = nodes.free_count(resource, row)
             if free >= wanted:
@@ -119,9 +119,9 @@ def links(NodeTable nodes, PodTable pods, LinkShapes shapes, const row_t[::1] ro
     with nogil:
         for i in range(rows.shape[0]):
             row = rows[i]
-            if out[i] or nodes.gpu[row] != resource:
+            if out[i]:
                 continue
-            if nodes.shape[row] == 0:
+            if nodes.gpu[row] != resource or nodes.shape[row] == 0:
                 out[i] = graph
                 continue
             hidden = _hidden(nodes, row, resource)
@@ -204,3 +204,16 @@ def refused(const row_t[::1] rows, const code_t[::1] codes, const uint8_t[::1] c
                 out_codes[kept] = codes[i]
                 kept += 1
     return found[:kept], why[:kept]
+
+
+def counts(const code_t[::1] codes):
+    """How often each code occurs, without 0: {code: count}, ascending."""
+    cdef int32_t[256] seen
+    cdef Py_ssize_t i
+    cdef int code
+    with nogil:
+        for code in range(256):
+            seen[code] = 0
+        for i in range(codes.shape[0]):
+            seen[codes[i]] += 1
+    return {code: seen[code] for code in range(1, 256) if seen[code]}

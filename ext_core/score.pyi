@@ -42,3 +42,6 @@ def best(nodes: NodeTable, shapes: LinkShapes, row: int, resource: int, wanted: 
 
     0: positions are not modelled, too few are free, or they are not of that resource.
     """
+
+def ranked(rows: array[int], total: array[float], best: array[int]) -> tuple[array[int], array[float]]:
+    """(rows, scores) in the order of `best`, indices as `top` answers them. IndexError outside of rows."""

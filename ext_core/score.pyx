@@ -184,6 +184,27 @@ cdef inline void _sift(Py_ssize_t* heap, Py_ssize_t size, Py_ssize_t item, const
         heap[at] = item
 
 
+def ranked(const row_t[::1] rows, const score_t[::1] total, const int32_t[::1] best):
+    """(rows, scores) in the order of `best`, indices as `top` answers them."""
+    if rows.shape[0] != total.shape[0]:
+        raise ValueError("rows and total differ in length")
+    cdef Py_ssize_t n = best.shape[0], i
+    for i in range(n):
+        if not 0 <= best[i] < rows.shape[0]:
+            raise IndexError("index outside of rows")
+    places = array("i", bytes(4 * n))
+    scores = array("d", bytes(8 * n))
+    if n == 0:
+        return places, scores
+    cdef row_t[::1] out = places
+    cdef score_t[::1] out_scores = scores
+    with nogil:
+        for i in range(n):
+            out[i] = rows[best[i]]
+            out_scores[i] = total[best[i]]
+    return places, scores
+
+
 def points(const score_t[::1] ranked):
     """0..10 for scores that come best first: the first gets 10 alone, the others at most 9, in order.
 

@@ -7,9 +7,9 @@ cdef enum:
     FIRST_GPU = 3  # the first GPU resource; the others follow in the order of the settings
 
 cdef enum:
-    DRA = 1           # flags of a node: a DeviceClass may serve the GPU resource here
-    AWAY = 2          # the device plugin has offered nothing for a moment only: it may be restarting
+    AWAY = 2          # flags of a node: the device plugin has offered nothing for a moment only: it may be restarting
     SCHEDULABLE = 4   # not cordoned
+    # bit r, for r = FIRST_GPU to 7: a DeviceClass (DRA) may serve resource r here
 
 cdef enum:
     TERMINATING = 1   # flags of a pod: deletionTimestamp is set
@@ -34,10 +34,13 @@ cdef class NodeTable:
     cdef int32_t[::1] unknown       # [row] GPUs held at positions that nobody knows
     cdef int32_t[::1] pending       # [row] part of likely + unknown that an admission under way will make known
     cdef int32_t[::1] order         # [row] rank of the node's name; the last tie-break
-    cdef uint8_t[::1] flags         # [row] DRA | AWAY | SCHEDULABLE
+    cdef uint8_t[::1] flags         # [row] AWAY | SCHEDULABLE | 1 << r
     cdef list touched               # rows whose claim is not 0
 
     cdef int grow(self, int rows) except -1
+    cdef inline bint served(self, int resource, row_t row) noexcept nogil:
+        """Whether a DeviceClass may serve the resource on a node that offers none itself."""
+        return self.alloc[resource, row] == 0 and resource < 8 and self.flags[row] >> resource & 1
     cdef inline amount_t free_count(self, int resource, row_t row) noexcept nogil:
         return self.alloc[resource, row] - self.used[resource, row] - self.claim[resource, row]
 

@@ -6,6 +6,7 @@ A verb is answered in one go on the event loop. While a list is missing every ve
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -28,10 +29,12 @@ from extender.errors import BadRequest, BodyTooLarge, ExtenderError
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.records import PodRecord
-from extender.rules import REASONS
+from extender.rules import REASONS, UNKNOWN_NODE
 from extender.settings import Settings
 
 VERBS = ("filter", "prioritize", "preempt", "bind")
+DARK_SECONDS = 10.0  # a watch that is down for longer: nobody is evicted by what we remember
+NOT_READY_SECONDS = 60.0  # and for this long: not ready
 SETTLE_SECONDS = 0.02  # how long a refusal of all nodes waits for a watch that may be a few milliseconds behind
 SETTLES_PER_SECOND = 5.0
 log = get_log()
@@ -50,6 +53,10 @@ class Source(Protocol):
 
     def missing(self) -> list[str]: ...
 
+    def dark(self) -> float:
+        """Seconds since when what we know may be out of date, because a watch is down; 0 while all is well."""
+        ...
+
     def ages(self) -> dict[str, float]: ...
 
     def restarts(self) -> dict[str, int]: ...
@@ -60,10 +67,11 @@ class Source(Protocol):
 class Frozen:
     """A cluster that does not change."""
 
-    live = False
-
     def missing(self) -> list[str]:
         return []
+
+    def dark(self) -> float:
+        return 0.0
 
     def ages(self) -> dict[str, float]:
         return {}
@@ -100,6 +108,7 @@ class Server:
         self.failure: Exception | None = None
         self.failed: Callable[[Exception], None] = lambda error: None
         self._warned = False
+        self._was_ready = False
         self._settles = SETTLES_PER_SECOND
         self._settled_at = clock()
         self._watch_restarts: dict[str, int] = {}
@@ -125,6 +134,10 @@ class Server:
                 return self._done(
                     verb, began, "not_ready", _error(503, "not-ready", "not known yet: " + ", ".join(missing))
                 )
+            if not self._was_ready:
+                self._was_ready = True
+                if not isinstance(self.source, Frozen):
+                    self.decider.settled_at = self.clock() + self.settings.hold.seconds
             answer = await self._answer(verb, body)
         except BadRequest as error:
             self.metrics.bad_requests.labels(verb, error.code).inc()
@@ -137,9 +150,10 @@ class Server:
             return self._done(verb, began, "error", _refusal(verb, ExtenderError(f"internal error: {error!r}"[:300])))
         self.metrics.decisions.labels(verb, answer.result).inc()
         if answer.decision is not None:
-            for code in set(answer.decision.codes):
-                if code:
-                    self.metrics.refused_nodes.labels(REASONS[code].key).inc(answer.decision.codes.count(code))
+            for code, count in answer.decision.reasons.items():
+                self.metrics.refused_nodes.labels(REASONS[code].key).inc(count)
+            if verb == "filter" and answer.decision.unknown:  # they have no row, and so no code
+                self.metrics.refused_nodes.labels(UNKNOWN_NODE.key).inc(len(answer.decision.unknown))
             self._log(verb, answer)
         return self._done(verb, began, "ok", Response(answer.body, media_type="application/json"))
 
@@ -155,6 +169,10 @@ class Server:
         if verb == "prioritize":
             return self.decider.prioritize(body, self.clock(), self.wall())
         if verb == "preempt":
+            dark = self.source.dark()
+            if dark > DARK_SECONDS:
+                log.warning("nobody is evicted: pods or nodes are not watched", seconds=round(dark))
+                return Answer(wire.preemption(None), "dark")
             return preempt.preempt(self.decider, body, self.clock(), self.wall())
         return await self._bind(body)
 
@@ -236,6 +254,10 @@ class Server:
     async def readyz(self, request: Request) -> Response:
         missing = self.source.missing()
         if missing:
+            return JSONResponse({"ready": False, "missing": missing}, status_code=503)
+        dark = self.source.dark()
+        if dark > NOT_READY_SECONDS:
+            missing = [f"pods or nodes have not been watched for {dark:.0f} s"]
             return JSONResponse({"ready": False, "missing": missing}, status_code=503)
         return JSONResponse({"ready": True, "missing": [], "generation": self.cluster.generation})
 
@@ -348,6 +370,8 @@ def run(settings: Settings, *, kubeconfig: str | None = None, cluster_file: Path
     cluster = Cluster(settings)
     if cluster_file is not None:
         cluster.apply(frozen.read(cluster_file, cluster.gpu_names), time.monotonic())
+        gc.collect()
+        gc.freeze()  # as Live does
         server = Server(settings, cluster)
         log.info("frozen cluster", nodes=len(cluster.nodes), pods=len(cluster.pods), file=str(cluster_file))
     else:

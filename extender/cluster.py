@@ -9,7 +9,7 @@ batches sees one generation and nothing else. Pods keep what they hold until the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +21,8 @@ from ext_core.table import NodeTable, PodTable
 from extender import ledger
 from extender.contracts import Tables
 from extender.events import Event
-from extender.progress import restart_seconds, saved_ms
+from extender.log import get_log
+from extender.progress import restart_seconds, saved_ms, start_ms
 from extender.records import (
     DeviceClassRecord,
     NodeRecord,
@@ -32,22 +33,24 @@ from extender.records import (
 from extender.settings import Settings
 from extender.topologies import Topology, resolve
 
-DRA, AWAY, SCHEDULABLE = 1, 2, 4
+AWAY, SCHEDULABLE = 2, 4
 TERMINATING, SPARED = 1, 2
 MOST_GPUS = 16
+MOST_AMOUNT = 2**50  # milli-CPU, bytes: far beyond any node
+MOST_GRACE = 10**9  # seconds
 AWAY_SECONDS = 60.0  # a node whose device plugin offers nothing for longer has none
 NEVER = float("-inf")
-NOT_STARTED = 2**52  # milliseconds: later than any start, so nothing is lost and the pod counts as the youngest
 SETTLE_SECONDS = 30.0  # a bound pod that has not started by then is not "about to be seen" any more
+log = get_log()
 GANG, GANG_MIN = "gpu-extender.io/gang", "gpu-extender.io/gang-min"
 
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """Pods that run together. `minimum` of its `running` members must stay."""
+    """Pods that run together. `minimum` of its running `members` must stay."""
 
     name: str
-    running: int
+    members: tuple[PodRecord, ...]
     minimum: int
 
 
@@ -64,7 +67,7 @@ class Cluster:
         self.index = NameIndex()
         self.heads = Heads()
         self.names: list[str] = []  # row -> the name of the node that has it now, "" = free
-        self.retired: list[tuple[int, int, str]] = []  # (generation, row, name) of nodes that are gone
+        self.retired: dict[int, list[tuple[int, str]]] = {}  # row -> (generation, name) of nodes that are gone
         self.nodes: dict[str, NodeRecord] = {}
         self.topologies: dict[str, Topology] = {}
         self.ledgers: dict[str, ledger.NodeLedger] = {}
@@ -72,6 +75,7 @@ class Cluster:
         self.by_name: dict[tuple[str, str], str] = {}
         self.bound: dict[str, dict[str, None]] = {}  # node name -> uids of the pods that hold something there
         self.nominated: dict[str, str] = {}  # uid of an unbound pod -> node name
+        self.ganged: set[str] = set()  # bound pods that name a gang
         self.repelling: dict[str, PodRecord] = {}  # bound pods with required anti-affinity
         self.budgets: dict[tuple[str, str], PdbRecord] = {}
         self.priority_classes: dict[str, PriorityClassRecord] = {}
@@ -83,6 +87,9 @@ class Cluster:
         self._free_rows: list[int] = []
         self._free_pod_rows: list[int] = []
         self._settling: dict[str, float] = {}  # uid -> when it was first seen bound
+        self._served: set[str] = set()  # GPU resources that a DeviceClass serves
+        self.gone: Callable[[str], None] = lambda uid: None  # told of every pod that is deleted
+        self.faults = 0  # objects that could not be held
         self._away: dict[str, float] = {}  # node -> since when its device plugin offers nothing
         self._dirty: set[str] = set()
         self._order_stale = False
@@ -96,8 +103,8 @@ class Cluster:
 
     def name_at(self, row: int, generation: int) -> str:
         """The name of the node that had `row` at `generation`."""
-        for gone, retired_row, name in self.retired:
-            if retired_row == row and gone > generation:
+        for gone, name in self.retired.get(row, ()):
+            if gone > generation:
                 return name
         return self.names[row]
 
@@ -111,19 +118,18 @@ class Cluster:
             yield self.pods[uid]
 
     def amounts(self, pod: PodRecord) -> tuple[int, ...]:
-        """What a pod asks for, R exact amounts."""
-        asked = dict(pod.gpus)
-        return (pod.cpu_milli, pod.memory, 1, *(asked.get(name, 0) for name in self.resources[3:]))
+        """What a pod asks for, R exact amounts. What no node can have is cut, so that sums stay within 64 bits."""
+        gpus = [ledger.count_of(pod, name) for name in self.resources[3:]]
+        return (min(pod.cpu_milli, MOST_AMOUNT), min(pod.memory, MOST_AMOUNT), 1, *gpus)
 
     def gangs(self) -> dict[str, Gang]:
         """The gangs of the running pods, by namespace/name, as the label gpu-extender.io/gang names them."""
         members: dict[str, list[PodRecord]] = {}
-        for uids in self.bound.values():
-            for uid in uids:
-                name = self.gang_of(self.pods[uid])
-                if name is not None:
-                    members.setdefault(name, []).append(self.pods[uid])
-        return {name: Gang(name, len(pods), _minimum(pods)) for name, pods in members.items()}
+        for uid in self.ganged:
+            name = self.gang_of(self.pods[uid])
+            if name is not None and not self.pods[uid].terminating:
+                members.setdefault(name, []).append(self.pods[uid])
+        return {name: Gang(name, tuple(pods), _minimum(pods)) for name, pods in members.items()}
 
     @staticmethod
     def gang_of(pod: PodRecord) -> str | None:
@@ -135,21 +141,34 @@ class Cluster:
     def apply(self, events: Iterable[Event], now: float) -> None:
         """Apply a batch. `now`: seconds on the server's clock."""
         for event in events:
-            record = event.record
-            if isinstance(record, PodRecord):
-                self._set_pod(record, now) if event.change == "set" else self._drop_pod(record.uid)
-            elif isinstance(record, NodeRecord):
-                self._set_node(record, now) if event.change == "set" else self._drop_node(record.name)
-            elif isinstance(record, PdbRecord):
-                _put(self.budgets, (record.namespace, record.name), record, event.change)
-            elif isinstance(record, PriorityClassRecord):
-                _put(self.priority_classes, record.name, record, event.change)
-            elif isinstance(record, DeviceClassRecord):
-                _put(self.device_classes, record.name, record, event.change)
-                for node in self.nodes.values():
-                    self._write_node(node, now)
+            try:
+                self._apply(event, now)
+            except Exception as error:  # one object that we can not hold must not stop the others
+                self._fault(f"{event.kind} {event.record.name}", error)
         self._refresh(now)
         self.generation += 1
+
+    def _apply(self, event: Event, now: float) -> None:
+        record = event.record
+        if isinstance(record, PodRecord):
+            self._set_pod(record, now) if event.change == "set" else self._drop_pod(record.uid)
+        elif isinstance(record, NodeRecord):
+            self._set_node(record, now) if event.change == "set" else self._drop_node(record.name)
+        elif isinstance(record, PdbRecord):
+            _put(self.budgets, (record.namespace, record.name), record, event.change)
+        elif isinstance(record, PriorityClassRecord):
+            _put(self.priority_classes, record.name, record, event.change)
+        elif isinstance(record, DeviceClassRecord):
+            _put(self.device_classes, record.name, record, event.change)
+            served = {device.extended_resource_name for device in self.device_classes.values()} & self.gpu_names
+            if served != self._served:
+                self._served = served
+                for node in self.nodes.values():
+                    self._write_node(node, now)
+
+    def _fault(self, what: str, error: Exception) -> None:
+        self.faults += 1
+        log.error("an object can not be held and is left out", what=what, err=repr(error))
 
     @contextmanager
     def without(self, uids: set[str], node: str) -> Iterator[None]:
@@ -178,7 +197,10 @@ class Cluster:
     def _refresh(self, now: float) -> None:
         for name in self._dirty:
             if name in self.nodes:
-                self._write_held(name)
+                try:
+                    self._write_held(name)
+                except Exception as error:  # as above: the node keeps what was written before
+                    self._fault(f"what is held on {name}", error)
         self._dirty.clear()
         if self._order_stale:
             self.tables.nodes.set_order([self.index.get(name) for name in sorted(self.nodes)])
@@ -199,6 +221,8 @@ class Cluster:
                 self.nominated[pod.uid] = pod.nominated_node
             return
         self.bound.setdefault(pod.node, {})[pod.uid] = None
+        if self.gang_of(pod) is not None:
+            self.ganged.add(pod.uid)
         if pod.anti_affinity_terms:
             self.repelling[pod.uid] = pod
         self._dirty.add(pod.node)
@@ -215,10 +239,12 @@ class Cluster:
             del self.by_name[(pod.namespace, pod.name)]
         self._unplace(pod, keep_row=False)
         self._settling.pop(uid, None)
+        self.gone(uid)
 
     def _unplace(self, pod: PodRecord, keep_row: bool) -> None:
         self.nominated.pop(pod.uid, None)
         self.repelling.pop(pod.uid, None)
+        self.ganged.discard(pod.uid)
         if pod.node:
             uids = self.bound.get(pod.node)
             if uids is not None and uids.pop(pod.uid, 0) is None:
@@ -274,8 +300,9 @@ class Cluster:
         for uid in self.bound.get(name, ()):  # they stay by name: the node may come back
             self._free_pod_row(uid)
         self.names[row] = ""
-        self.retired.append((self.generation + 1, row, name))
-        del self.retired[:-10_000]
+        gone = self.retired.setdefault(row, [])
+        gone.append((self.generation + 1, name))
+        del gone[:-8]
         self._free_rows.append(row)
         self.topologies.pop(name, None)
         self.ledgers.pop(name, None)
@@ -297,8 +324,9 @@ class Cluster:
     def _write_node(self, node: NodeRecord, now: float) -> None:
         resource = self.gpu_resource(node)
         flags = SCHEDULABLE if not node.unschedulable else 0
-        if any(device.extended_resource_name in self.gpu_names for device in self.device_classes.values()):
-            flags |= DRA
+        for index, name in enumerate(self.resources[:8]):
+            if name in self._served:
+                flags |= 1 << index
         shape = healthy = 0
         if resource is not None:
             count = max(node.gpus.get(resource, 0), node.gpu_capacity.get(resource, 0))
@@ -311,7 +339,9 @@ class Cluster:
             if count <= MOST_GPUS:
                 healthy = (1 << count) - 1
                 if topology.health is not None and len(topology.health) == count:
-                    healthy = ledger.mask_of(i for i, good in enumerate(topology.health) if good)
+                    stated = ledger.mask_of(i for i, good in enumerate(topology.health) if good)
+                    if node.gpus.get(resource, 0) <= stated.bit_count():  # else the statement is out of date
+                        healthy = stated
                 shape = self._shape(topology, resource, count)
         else:
             self.topologies.pop(node.name, None)
@@ -363,10 +393,10 @@ class Cluster:
                 holding.mask if holding else 0,
                 holding.unsure if holding else 0,
                 flags,
-                start=int(pod.start * 1000) if pod.start is not None else NOT_STARTED,
+                start=start_ms(pod),
                 saved=saved_ms(pod),
                 restart=restart_seconds(pod),
-                grace=pod.grace_seconds,
+                grace=min(pod.grace_seconds, MOST_GRACE),
             )
         self.tables.nodes.set_held(row, tuple(used), read.sure, read.likely, read.unknown, read.pending)
 

@@ -119,6 +119,7 @@ class Victims:
     now_ms: int
     budgets: Groups
     gangs: Groups
+    gang_work: array[int]  # GPU-seconds lost by all running members of each gang, when it breaks
 
 
 @dataclass(frozen=True, slots=True)

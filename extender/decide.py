@@ -17,14 +17,18 @@ from extender import wire
 from extender.cluster import Cluster
 from extender.contracts import Class, PodRequest, Reason
 from extender.decisions import Decision, Decisions
-from extender.holds import Holds
+from extender.holds import Holds, Plan
 from extender.ledger import gpus_of
 from extender.policy import Policy
 from extender.rules import REASONS, UNKNOWN_NODE
+from extender.rules.links import PENDING
 from extender.settings import Settings
 
 STRANGE_SECONDS = 60.0  # a node that stays unknown for longer is not about to appear in our watch
 MOST_STRANGERS = 10_000
+LONGEST_TRANSIENT = 60.0
+PLAN_NOT_CARRIED_OUT = 10.0  # a plan whose victims nobody touched in that time was thrown away
+PLAN_CARRIED_OUT = 60.0  # after its last victim is gone the freed GPUs stay reserved so long
 SLACK_SECONDS = 5.0  # kube-scheduler may call before our watch has brought the pod
 Refused: TypeAlias = "tuple[array[int], array[int]]"  # rows and their codes
 
@@ -85,17 +89,14 @@ class Decider:
     holds: Holds
     decisions: Decisions
     sampled: Callable[[int, int], None] = field(default=lambda given, known: None)
-    strangers: dict[str, float] = field(default_factory=dict)  # node that we do not know -> when it was first named
+    strangers: dict[str, tuple[float, float]] = field(default_factory=dict)  # unknown node -> first, last named
+    settled_at: float = float("-inf")  # until then pods of before a restart may be in flight
 
     @classmethod
     def of(cls, settings: Settings, cluster: Cluster) -> Decider:
-        return cls(
-            settings,
-            cluster,
-            Policy.of(settings),
-            Holds(settings.hold.seconds, attempt_seconds=settings.shortlist.retry_window_seconds),
-            Decisions(settings.decisions.max_bytes),
-        )
+        holds = Holds(settings.hold.seconds, attempt_seconds=settings.shortlist.retry_window_seconds)
+        cluster.gone = holds.forget
+        return cls(settings, cluster, Policy.of(settings), holds, Decisions(settings.decisions.max_bytes))
 
     # -- filter ---------------------------------------------------------------------------------------------------
 
@@ -109,7 +110,7 @@ class Decider:
             return Answer(wire.untouched(args), "untouched")
         cluster.tick(now)
         attempt = self.holds.attempt(request.uid, now)
-        rows = self._known(args.rows)
+        rows = _known(args)
         unknown = tuple(name for _, name in args.unknown)
         if len(args.rows) < cluster.schedulable_gpu_nodes and not self._fast_path(request, rows):
             self.sampled(len(args.rows), cluster.schedulable_gpu_nodes)
@@ -118,19 +119,28 @@ class Decider:
         self.claim(request, now)
         try:
             decision.codes = self.policy.judge(cluster.tables, request, rows)
+            held_back = self._hold_back(decision, now)
+            decision.reasons = fit.counts(decision.codes)
             decision.fits = fit.passed(rows, decision.codes)
             stages.mark("rules")
             decision.total, decision.columns = self.policy.score(cluster.tables, request, decision.fits)
             first = attempt is None and not request.wants_all
             best = score.top(cluster.tables.nodes, decision.fits, decision.total, self.settings.shortlist.size * first)
-            decision.ranked = array("i", [decision.fits[i] for i in best])
+            decision.ranked, _ = score.ranked(decision.fits, decision.total, best)
             stages.mark("score")
             decision.gpus = {row: self._gpus(row, request) for row in decision.ranked[:16]}
         finally:
             cluster.tables.nodes.drop_claims()
-        transient = self._strange(unknown, now) or any(TRANSIENT[code] for code in set(decision.codes))
-        links_only = tuple([cluster.names[row] for row in fit.refused(rows, decision.codes, LINKS_ONLY)[0]])
-        self.holds.attempted(request.uid, now, links_only, transient)
+        attempt = self.holds.attempted(
+            request.uid,
+            now,
+            tuple([cluster.names[row] for row in fit.refused(rows, decision.codes, LINKS_ONLY)[0]]),
+            self._strange(unknown, now) or any(TRANSIENT[code] for code in decision.reasons) or held_back,
+            len(decision.ranked) < len(decision.fits),
+        )
+        # What was to pass within seconds and has not is not transient: the pod must not be kept from preempting.
+        transient = attempt.since is not None and now - attempt.since <= LONGEST_TRANSIENT
+        attempt.transient = transient
         if decision.ranked:
             self._hold(request, decision.ranked[0], decision.gpus[decision.ranked[0]], now)
         else:
@@ -147,19 +157,22 @@ class Decider:
         if not decision.ranked and transient and not in_flight:
             # An Error would clear nominatedNodeName: a pod that has one is refused plainly instead.
             decision.result = "try-again"
-            transients = sorted(code for code in set(decision.codes) if TRANSIENT[code])
+            transients = [code for code in decision.reasons if TRANSIENT[code]]
             decision.error = (REASONS[transients[0]] if transients else UNKNOWN_NODE).text
             return wire.filter_error(decision.error)
         decision.result = "fits" if decision.ranked else "refused"
         failed, unresolvable = self._refusals(decision)
-        unknown = [(name, UNKNOWN_NODE.code) for name in decision.unknown]
+        nominated = request.nominated
+        unknown = [(name, UNKNOWN_NODE.code) for name in decision.unknown if name != nominated]
         common = (*failed, *unresolvable, TEXTS, unknown)
         if args.nodes is None:
-            return encode.filter_result(self.cluster.heads, decision.ranked, *common)
-        span_of = dict(zip(args.rows, args.nodes, strict=True))
-        return encode.filter_result_nodes(
-            self.cluster.heads, args.body, [span_of[row] for row in decision.ranked], *common
-        )
+            body = encode.filter_result(self.cluster.heads, decision.ranked, *common)
+        else:
+            span_of = dict(zip(args.rows, args.nodes, strict=True))
+            spans = [span_of[row] for row in decision.ranked]
+            body = encode.filter_result_nodes(self.cluster.heads, args.body, spans, *common)
+        # The pod's own nominated node is never unresolvable: it would preempt elsewhere.
+        return wire.also_failed(body, nominated, UNKNOWN_NODE.text) if nominated in decision.unknown else body
 
     def _refusals(self, decision: Decision) -> tuple[Refused, Refused]:
         """(rows, codes) for FailedNodes and for FailedAndUnresolvableNodes.
@@ -188,7 +201,7 @@ class Decider:
         request = requests.read(args.pod, cluster)
         if not request.gpus:
             return Answer(wire.flat_priorities(args), "untouched")
-        rows = self._known(args.rows)
+        rows = _known(args)
         decision = Decision("prioritize", wall, cluster.generation, request, rows=rows)
         decision.unknown = tuple(name for _, name in args.unknown)
         decision.codes = array("B", bytes(len(rows)))
@@ -198,8 +211,8 @@ class Decider:
         try:
             decision.total, decision.columns = self.policy.score(cluster.tables, request, rows)
             best = score.top(cluster.tables.nodes, rows, decision.total, 0)
-            decision.ranked = array("i", [rows[i] for i in best])
-            decision.points = score.points(array("d", [decision.total[i] for i in best]))
+            decision.ranked, ordered = score.ranked(rows, decision.total, best)
+            decision.points = score.points(ordered)
             stages.mark("score")
             decision.gpus = {row: self._gpus(row, request) for row in decision.ranked[:16]}
         finally:
@@ -247,7 +260,7 @@ class Decider:
 
     def bound(self, intent: BindIntent, error: str, now: float) -> Answer:
         """The outcome of the write."""
-        if error:
+        if error and not error.startswith("unknown:"):  # of an unknown outcome the pod may be bound
             self.holds.drop_hold(intent.binding.uid)
         else:
             intent.decision.detail["gpus"] = list(gpus_of(intent.gpus))
@@ -261,20 +274,42 @@ class Decider:
 
     # -- what they share ------------------------------------------------------------------------------------------
 
-    def _known(self, rows: array[int]) -> array[int]:
-        """The rows of known nodes, each once, in the order they came."""
-        return rows if len(rows) == 0 or min(rows) >= 0 else array("i", [row for row in rows if row >= 0])
-
     def _strange(self, unknown: tuple[str, ...], now: float) -> bool:
-        """Whether any of these nodes may be on its way to us: named for the first time a moment ago."""
+        """Whether any of these nodes may be on its way to us: named for the first time a moment ago.
+
+        A name that was not asked for during a minute, or became known, is new when it comes again.
+        """
         if not unknown:
             return False
-        for name in [name for name in self.strangers if self.cluster.row(name) >= 0]:
+        for name in [name for name, (_, last) in self.strangers.items() if now - last > STRANGE_SECONDS]:
             del self.strangers[name]
         if len(self.strangers) > MOST_STRANGERS:
             self.strangers.clear()
-        first = [self.strangers.setdefault(name, now) for name in unknown]
-        return now - max(first) <= STRANGE_SECONDS
+        young = False
+        for name in unknown:
+            first = self.strangers.get(name, (now, now))[0]
+            self.strangers[name] = (first, now)
+            young = young or now - first <= STRANGE_SECONDS
+        return young
+
+    def _hold_back(self, decision: Decision, now: float) -> bool:
+        """Just after a start, pods that were answered before it may be in flight where we see nothing yet.
+
+        kube-scheduler guards the counts; for pods that require links every node whose links are not uniform is
+        refused as pending until such pods must have been seen.
+        """
+        request = decision.request
+        if now >= self.settled_at or request.links != "required" or request.wanted < 2:
+            return False
+        tables = self.cluster.tables
+        for i, row in enumerate(decision.rows):
+            node = tables.nodes.node(row)
+            shape, healthy = node["shape"], node["healthy"]
+            assert isinstance(shape, int)
+            assert isinstance(healthy, int)
+            if not decision.codes[i] and not fit.uniform(tables.shapes, shape, healthy, request.wanted):
+                decision.codes[i] = PENDING.code
+        return PENDING.code in decision.codes
 
     def _fast_path(self, request: PodRequest, rows: array[int]) -> bool:
         """Whether kube-scheduler asks for nothing but the nominated node."""
@@ -289,23 +324,19 @@ class Decider:
         counted = {request.uid}
         for plan in list(self.holds.plans(now)):
             pod = cluster.pods.get(plan.uid)
-            if (pod is None and now - plan.at > SLACK_SECONDS) or (pod is not None and (pod.node or pod.terminating)):
+            if self._over(plan, pod, now):
                 self.holds.drop_plan(plan.uid)
                 continue
             if plan.uid in counted or plan.priority < request.priority:
                 continue
             counted.add(plan.uid)
-            row = cluster.row(plan.node)
-            if row >= 0:
-                nodes.add_claim(row, plan.amounts, 0, False)
+            self._reserve(plan.node, plan.amounts, pod)
         for uid, node in cluster.nominated.items():
             pod = cluster.pods[uid]
             if uid in counted or pod.priority < request.priority:
                 continue
             counted.add(uid)
-            row = cluster.row(node)
-            if row >= 0:
-                nodes.add_claim(row, cluster.amounts(pod), 0, False)
+            self._reserve(node, cluster.amounts(pod), pod)
         for hold in list(self.holds.held(now)):
             pod = cluster.pods.get(hold.uid)
             if pod is not None and pod.node:
@@ -318,12 +349,51 @@ class Decider:
             if row >= 0:
                 nodes.add_claim(row, hold.amounts, hold.gpus, True)
 
+    def _over(self, plan: Plan, pod: requests.PodRecord | None, now: float) -> bool:
+        """Whether a plan reserves nothing any more: its pod is bound or gone, it was never carried out, or too old."""
+        cluster = self.cluster
+        if pod is None:
+            return now - plan.at > SLACK_SECONDS
+        if pod.node or pod.terminating:
+            return True
+        left = [cluster.pods[uid] for uid in plan.victims if uid in cluster.bound.get(plan.node, ())]
+        if not left:
+            plan.emptied = plan.emptied if plan.emptied is not None else now
+            return now - plan.emptied > PLAN_CARRIED_OUT
+        untouched = len(left) == len(plan.victims) and not any(victim.terminating for victim in left)
+        return untouched and now - plan.at > PLAN_NOT_CARRIED_OUT
+
+    def _reserve(self, node: str, amounts: tuple[int, ...], pod: requests.PodRecord | None) -> None:
+        """Claim a place for a nominated pod. Where it requires links that a count can not guard, all GPUs are its."""
+        row = self.cluster.row(node)
+        if row < 0:
+            return
+        tables = self.cluster.tables
+        if pod is not None:
+            asked = requests.read(pod, self.cluster)
+            if asked.gpus and asked.links == "required" and asked.wanted >= 2:
+                at = tables.nodes.node(row)
+                shape, healthy, alloc = at["shape"], at["healthy"], at["alloc"]
+                assert isinstance(shape, int)
+                assert isinstance(healthy, int)
+                assert isinstance(alloc, tuple)
+                if not fit.uniform(tables.shapes, shape, healthy, asked.wanted):
+                    whole = list(amounts)
+                    whole[asked.resource] = max(amounts[asked.resource], alloc[asked.resource])
+                    amounts = tuple(whole)
+        tables.nodes.add_claim(row, amounts, 0, False)
+
     def _hold(self, request: PodRequest, row: int, gpus: int, now: float) -> None:
         self.holds.hold(request.uid, self.cluster.names[row], request.amounts, gpus, now)
 
     def _gpus(self, row: int, request: PodRequest) -> int:
         """The mask that we would take on a node now; 0 where positions are not modelled."""
         return score.best(self.cluster.tables.nodes, self.cluster.tables.shapes, row, request.resource, request.wanted)
+
+
+def _known(args: wire.Args) -> array[int]:
+    """The rows of known nodes, in the order they came."""
+    return array("i", [row for row in args.rows if row >= 0]) if args.unknown else args.rows
 
 
 def _plan_text(pod: requests.PodRecord, resource: str, gpus: int) -> str:

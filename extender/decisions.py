@@ -29,6 +29,7 @@ class Decision:
     request: PodRequest
     rows: array[int] = field(default_factory=lambda: array("i"))
     codes: array[int] = field(default_factory=lambda: array("B"))
+    reasons: dict[int, int] = field(default_factory=dict)  # code -> how many candidates it refused
     fits: array[int] = field(default_factory=lambda: array("i"))
     total: array[float] = field(default_factory=lambda: array("d"))
     columns: dict[str, array[float]] = field(default_factory=dict)
@@ -113,6 +114,8 @@ def as_json(decision: Decision, cluster: Cluster, weights: Mapping[str, float], 
                 entry["score"] = decision.total[at]
             if row in decision.gpus:
                 entry["gpus"] = list(gpus_of(decision.gpus[row]))
+            if _by_dra(cluster, name, row, request):
+                entry["served_by"] = "DRA"  # no device plugin: which GPUs it takes is not ours to say
             if row in rank and decision.points:
                 entry["points"] = decision.points[rank[row]]
         nodes.append(entry)
@@ -139,3 +142,12 @@ def as_json(decision: Decision, cluster: Cluster, weights: Mapping[str, float], 
         **decision.detail,
         "duration_us": {stage: round(spent, 1) for stage, spent in decision.stages_us.items()},
     }
+
+
+def _by_dra(cluster: Cluster, name: str, row: int, request: PodRequest) -> bool:
+    """Whether a node that fits offers none of a requested resource: only DRA can serve the pod there. As of now."""
+    if cluster.row(name) != row:
+        return False  # gone, or back in another place
+    alloc = cluster.tables.nodes.node(row)["alloc"]
+    assert isinstance(alloc, tuple)
+    return any(alloc[resource] == 0 for resource, _ in request.gpus)

@@ -24,7 +24,7 @@ class Hold:
     until: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Plan:
     """A preemption that was answered. `victims`: uids; `amounts`: R amounts of the preemptor."""
 
@@ -34,17 +34,21 @@ class Plan:
     amounts: tuple[int, ...]
     priority: int
     at: float
+    emptied: float | None = None  # when we first saw that its last victim is gone
 
 
 @dataclass(slots=True)
 class Attempt:
     """A pod's latest filter call. `first`: when its first call came; `links_only`: nodes refused for links alone;
-    `transient`: whether any node was refused as transient."""
+    `transient`: whether any node was refused as transient, and `since` when that has been so without a pause;
+    `left_out`: whether feasible nodes were left out of the shortlist."""
 
     first: float
     at: float
     links_only: tuple[str, ...] = ()
     transient: bool = False
+    since: float | None = None
+    left_out: bool = False
 
 
 @dataclass(slots=True)
@@ -103,15 +107,21 @@ class Holds:
         attempt = self._attempts.get(uid)
         return attempt if attempt is not None and now - attempt.at <= self.attempt_seconds else None
 
-    def attempted(self, uid: str, now: float, links_only: tuple[str, ...], transient: bool) -> None:
+    def attempted(
+        self, uid: str, now: float, links_only: tuple[str, ...] = (), transient: bool = False, left_out: bool = False
+    ) -> Attempt:
         before = self.attempt(uid, now)
         self._attempts.pop(uid, None)  # the youngest stay at the end
-        self._attempts[uid] = Attempt(before.first if before else now, now, links_only, transient)
+        made = Attempt(before.first if before else now, now, links_only, transient, None, left_out)
+        if transient:
+            made.since = before.since if before is not None and before.since is not None else now
+        self._attempts[uid] = made
         while self._attempts:
             eldest = next(iter(self._attempts))
             if now - self._attempts[eldest].at <= self.attempt_seconds:
                 break
             del self._attempts[eldest]
+        return made
 
     def count(self, now: float) -> int:
         return sum(1 for _ in self.held(now))

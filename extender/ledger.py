@@ -19,6 +19,7 @@ from extender.records import PodRecord
 
 HELD = "gpu-extender.io/held-gpus"
 PLAN = "gpu-extender.io/gpus"
+MOST = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,8 @@ def gpus_of(mask: int) -> tuple[int, ...]:
 
 
 def count_of(pod: PodRecord, resource: str) -> int:
-    return sum(count for name, count in pod.gpus if name == resource)
+    """GPUs of one resource that the pod asks for; a number that no machine has counts as MOST."""
+    return min(MOST, sum(count for name, count in pod.gpus if name == resource))
 
 
 def _observed(pod: PodRecord, count: int, resource: str, index_of: Mapping[str, int], graph: int) -> int:

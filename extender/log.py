@@ -47,7 +47,7 @@ def configure(form: Literal["auto", "json", "text"] = "auto", level: int = loggi
         processors=[*shared, *last],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=factory,
-        cache_logger_on_first_use=True,
+        cache_logger_on_first_use=False,  # a cached logger would keep a stream that is closed since
     )
     root = logging.getLogger()
     root.handlers[:] = [_FromStandardLibrary()]

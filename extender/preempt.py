@@ -21,11 +21,14 @@ from extender.contracts import Groups, PodRequest, Victims
 from extender.decide import Answer, Decider, Stages
 from extender.decisions import Decision
 from extender.holds import Plan
+from extender.progress import lost, restart_seconds, saved_ms, start_ms
 from extender.records import PodRecord
 from extender.rules.count import RELEASING
 
 CARRY_SECONDS = 5.0  # after the last victim is gone the scheduler needs a moment to come back with the pod
 LOWEST = -(2**63)  # what the search answers for the maximum over no victims
+FRESH_SECONDS = 2.0  # preempt follows its filter call within milliseconds; an older call is of another cycle
+OVERDUE_SECONDS = 30.0  # a pod that should have ended longer ago (a finalizer, a hung unmount) may stay for ever
 RELEASE_SECONDS = 60.0  # how long a preemptor waits for pods that end by themselves, rather than evict
 LEAST_BUDGET = 2_000  # search nodes per candidate, however many there are
 FOUND = (1, 2)  # a sufficient set: proved cheapest, or the best found within the budget
@@ -56,12 +59,19 @@ def preempt(decider: Decider, body: bytes, now: float, wall: float) -> Answer:
     if reason:
         return _none(decider, decision, stages, reason)
     if standing is not None:
-        left = [uid for uid in standing.victims if _sits(cluster, uid, standing.node)]
-        if left:
-            decision.detail = {"node": standing.node, "victims": left, "why": "the plan that was answered before"}
-            return _answer(decider, decision, stages, wire.preemption(standing.node, left), "standing-plan")
-        if now - standing.at <= CARRY_SECONDS:
-            return _none(decider, decision, stages, "an earlier plan has just been carried out")
+        left = [cluster.pods[uid] for uid in standing.victims if _sits(cluster, uid, standing.node)]
+        row = cluster.row(standing.node)
+        if left and row >= 0 and not cluster.nodes[standing.node].unschedulable:
+            again = Eviction(standing.node, row, tuple(left), (), False)
+            if _fits_without(decider, request, again, now):
+                uids = [pod.uid for pod in left]
+                decision.detail = {"node": standing.node, "victims": uids, "why": "the plan that was answered before"}
+                body = wire.preemption(standing.node, uids, _violations(decider, left))
+                return _answer(decider, decision, stages, body, "standing-plan")
+        if not left:
+            standing.emptied = standing.emptied if standing.emptied is not None else now
+            if now - standing.emptied <= CARRY_SECONDS:
+                return _none(decider, decision, stages, "an earlier plan has just been carried out")
         decider.holds.drop_plan(request.uid)
     decider.claim(request, now)
     try:
@@ -82,8 +92,11 @@ def _why_not(decider: Decider, request: PodRequest, now: float) -> str:
     if request.never:
         return "the pod's preemptionPolicy is Never"
     attempt = decider.holds.attempt(request.uid, now)
-    if attempt is not None and attempt.transient:
-        return "a node was refused only because our view may be behind"
+    if attempt is not None and now - attempt.at <= FRESH_SECONDS:
+        if attempt.transient:
+            return "a node was refused only because our view may be behind"
+        if attempt.left_out:
+            return "the pod fits on nodes that were left out of the shortlist: it is tried again with all of them"
     return ""
 
 
@@ -98,10 +111,16 @@ def _search(
     cluster = decider.cluster
     attempt = decider.holds.attempt(request.uid, now)
     names = sorted(name for name in asked.offered if cluster.row(name) >= 0)
-    if request.exchangeable and attempt is not None:
-        names += sorted(name for name in attempt.links_only if name not in asked.offered and cluster.row(name) >= 0)
+    if request.exchangeable and attempt is not None and now - attempt.at <= FRESH_SECONDS:
+        names += sorted(
+            name
+            for name in attempt.links_only
+            if name not in asked.offered and cluster.row(name) >= 0 and not cluster.nodes[name].unschedulable
+        )
     repelled = {
-        name for pod in cluster.repelling.values() if pod.node and pod.may_repel(asked.pod) for name in (pod.node,)
+        name
+        for name in (names if cluster.repelling else ())
+        if any(pod.uid in cluster.repelling and pod.may_repel(asked.pod) for pod in cluster.pods_on(name))
     }
     names = [name for name in names if name in asked.offered or name not in repelled]
     rows = array("i", [cluster.row(name) for name in names])
@@ -121,6 +140,9 @@ def _search(
         request.resource,
         request.priority,
     )
+    if not gathered.pods:
+        return [], {"nodes": len(rows), "sets": 0}, ""
+    _keep_overdue(cluster, gathered, wall)
     forced, impossible = _floor(cluster, request, asked, names, gathered, repelled)
     tables, ok = _link_tables(decider, request, rows, impossible)
     columns = _columns(cluster, gathered, wall)
@@ -162,7 +184,7 @@ def _releases(cluster: Cluster, name: str, code: int, wall: float) -> bool:
     if code != RELEASING.code:
         return False
     ends = [pod.deletion_at for pod in cluster.pods_on(name) if pod.terminating]
-    return all(end is not None and end - wall <= RELEASE_SECONDS for end in ends)
+    return all(end is not None and -OVERDUE_SECONDS <= end - wall <= RELEASE_SECONDS for end in ends)
 
 
 def _fits_amounts(decider: Decider, request: PodRequest, row: int) -> bool:
@@ -173,6 +195,18 @@ def _fits_amounts(decider: Decider, request: PodRequest, row: int) -> bool:
     assert isinstance(claim, tuple)
     pairs = zip(request.amounts, alloc, used, claim, strict=True)
     return all(wanted == 0 or wanted <= has - held - taken for wanted, has, held, taken in pairs)
+
+
+def _keep_overdue(cluster: Cluster, gathered: gather.Gathered, wall: float) -> None:
+    """A pod that should have ended long ago frees nothing: a plan must not rest on it."""
+    for k, row in enumerate(gathered.pods):
+        if gathered.going[k]:
+            end = cluster.pods[cluster.uid_of_row[row]].deletion_at
+            if end is not None and wall - end > OVERDUE_SECONDS:
+                gathered.masks[k] = 0
+                gathered.unsure[k] = 0
+                for r in range(len(cluster.resources)):
+                    gathered.amounts[r, k] = 0
 
 
 def _floor(
@@ -238,7 +272,7 @@ def _columns(cluster: Cluster, gathered: gather.Gathered, wall: float) -> Victim
         gathered.going,
         int(wall * 1000),
         _budgets(cluster, pods),
-        _gangs(cluster, pods),
+        *_gangs(cluster, pods, int(wall * 1000)),
     )
 
 
@@ -247,31 +281,40 @@ def _budgets(cluster: Cluster, pods: Sequence[PodRecord]) -> Groups:
     starts, members = array("i", [0]), array("i")
     keys = sorted(cluster.budgets)
     budgets = [cluster.budgets[key] for key in keys]
+    inside: dict[str, list[int]] = {}
+    for g, budget in enumerate(budgets):
+        if not budget.selector.empty:  # kube-scheduler: an empty selector matches nothing
+            inside.setdefault(budget.namespace, []).append(g)
     for pod in pods:
-        if not pod.terminating:
-            for g, budget in enumerate(budgets):
-                if (
-                    budget.namespace == pod.namespace
-                    and pod.name not in budget.disrupted_pods
-                    and budget.selector.matches(pod.labels)
-                ):
-                    members.append(g)
+        for g in () if pod.terminating else inside.get(pod.namespace, ()):
+            if pod.name not in budgets[g].disrupted_pods and budgets[g].selector.matches(pod.labels):
+                members.append(g)
         starts.append(len(members))
     allowance = array("q", [max(0, budget.disruptions_allowed) for budget in budgets])
     return Groups(starts, members, allowance, tuple(f"{namespace}/{name}" for namespace, name in keys))
 
 
-def _gangs(cluster: Cluster, pods: Sequence[PodRecord]) -> Groups:
+def _gangs(cluster: Cluster, pods: Sequence[PodRecord], now_ms: int) -> tuple[Groups, array[int]]:
+    """(gangs as groups, the work in GPU-seconds that all running members of each lose when it breaks)."""
+    if not cluster.ganged:
+        return Groups(array("i", bytes(4 * (len(pods) + 1))), array("i"), array("q"), ()), array("q")
     starts, members = array("i", [0]), array("i")
     of = [None if pod.terminating else cluster.gang_of(pod) for pod in pods]
     found = cluster.gangs() if any(of) else {}
-    index = {name: g for g, name in enumerate(sorted(found))}
+    names = sorted(name for name in found if name in of)
+    index = {name: g for g, name in enumerate(names)}
     for name in of:
         if name is not None:
             members.append(index[name])
         starts.append(len(members))
-    allowance = array("q", [found[name].running - found[name].minimum for name in sorted(found)])
-    return Groups(starts, members, allowance, tuple(sorted(found)))
+    allowance = array("q", [len(found[name].members) - found[name].minimum for name in names])
+    work = array("q", [sum(_lost(cluster, pod, now_ms) for pod in found[name].members) for name in names])
+    return Groups(starts, members, allowance, tuple(names)), work
+
+
+def _lost(cluster: Cluster, pod: PodRecord, now_ms: int) -> int:
+    gpus = sum(cluster.amounts(pod)[3:])
+    return lost(gpus, start_ms(pod), saved_ms(pod), restart_seconds(pod), now_ms)
 
 
 def _fits_without(decider: Decider, request: PodRequest, eviction: Eviction, now: float) -> bool:

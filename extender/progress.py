@@ -9,6 +9,20 @@ from extender.records import PodRecord
 CHECKPOINT = "gpu-extender.io/last-checkpoint"
 RESTART = "gpu-extender.io/restart-seconds"
 LONGEST_RESTART = 7 * 86_400
+NOT_STARTED = 2**52  # milliseconds: later than any start, so nothing is lost and the pod counts as the youngest
+
+
+def start_ms(pod: PodRecord) -> int:
+    """Milliseconds since 1970; NOT_STARTED while it has not."""
+    return int(pod.start * 1000) if pod.start is not None else NOT_STARTED
+
+
+def lost(gpus: int, start: int, saved: int, restart: int, now: int) -> int:
+    """Work in GPU-seconds that an eviction loses: GPUs x (now - last checkpoint, or start, + restart seconds).
+
+    `start`, `saved` (0 = no checkpoint is known), `now`: milliseconds since 1970; `restart`: seconds.
+    """
+    return gpus * (max(0, now - max(start, saved)) // 1000 + restart)
 
 
 def saved_ms(pod: PodRecord) -> int:

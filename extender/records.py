@@ -18,7 +18,7 @@ import msgspec
 
 from extender import objects
 from extender.objects import RecordError, Source, read
-from extender.resources import gpu_containers, pod_requests, quantity
+from extender.resources import asks_others, gpu_containers, pod_requests, quantity
 from extender.selectors import NOTHING, NodeTerm, Operator, PodTerm, Requirement, Selector, Taint, Toleration
 
 __all__ = [
@@ -104,6 +104,8 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Any persistent or ephemeral volume claim."""
     claims: bool
     """Any resource claim (DRA)."""
+    other_resources: bool
+    """Asks for a resource besides CPU, memory and GPUs (ephemeral storage, huge pages, other devices)."""
     required_affinity: bool
     """Any required pod affinity or anti-affinity."""
     preferred_affinity: bool
@@ -244,6 +246,7 @@ def pod(source: Source, gpus: frozenset[str]) -> PodRecord:
         host_ports=_asks_host_ports(spec),
         volumes=any(one.persistent_volume_claim is not None or one.ephemeral is not None for one in spec.volumes or ()),
         claims=bool(spec.resource_claims),
+        other_resources=asks_others(spec, gpus),
         required_affinity=required,
         preferred_affinity=preferred,
         hard_spread="DoNotSchedule" in spread,

@@ -26,5 +26,12 @@ def read(pod: PodRecord, cluster: Cluster) -> PodRequest:
         links=links if links in MODES else "required",
         nominated=pod.nominated_node,
         wants_all=pod.preferred_affinity or pod.soft_spread,
-        exchangeable=not (pod.host_ports or pod.volumes or pod.claims or pod.required_affinity or pod.hard_spread),
+        exchangeable=not (
+            pod.other_resources
+            or pod.host_ports
+            or pod.volumes
+            or pod.claims
+            or pod.required_affinity
+            or pod.hard_spread
+        ),
     )

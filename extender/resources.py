@@ -68,6 +68,13 @@ def gpu_containers(spec: objects.PodSpec, gpus: frozenset[str]) -> tuple[tuple[s
     return tuple(found)
 
 
+def asks_others(spec: objects.PodSpec, gpus: frozenset[str]) -> bool:
+    """Whether anything but CPU, memory and GPUs is asked for, by a container, the pod or its overhead."""
+    parts = [one.resources for one in (*(spec.containers or ()), *(spec.init_containers or ()))] + [spec.resources]
+    names = {name for part in parts if part for listed in (part.requests, part.limits) for name in listed or ()}
+    return not (names | set(spec.overhead or ())) <= gpus | {"cpu", "memory"}
+
+
 def _aggregate(spec: objects.PodSpec, containers: Sequence[Amounts], init_containers: Sequence[Amounts]) -> Amounts:
     """max(all containers + all sidecars, the largest step of initialisation), resource by resource.
 

@@ -121,6 +121,13 @@ def untouched(args: Args) -> bytes:
     )
 
 
+def also_failed(body: bytes, node: str, text: str) -> bytes:
+    """A filter answer with one more entry in FailedNodes."""
+    answer = orjson.loads(body)
+    answer["FailedNodes"][node] = text
+    return orjson.dumps(answer)
+
+
 def filter_error(message: str) -> bytes:
     return encode.filter_error(message)
 
@@ -156,9 +163,11 @@ def read_preemption(body: bytes, gpu_names: frozenset[str]) -> Preemption:
             continue
         if not isinstance(victims, dict):
             raise BadRequest("not an object", path=f"{path}[{node!r}]")
-        pods = victims.get("Pods") or []
-        violations = victims.get("NumPDBViolations") or 0
-        if not isinstance(pods, list) or not isinstance(violations, int):
+        pods, violations = victims.get("Pods"), victims.get("NumPDBViolations")
+        pods = [] if pods is None else pods
+        violations = 0 if violations is None else violations
+        # A bool is an int to Python, and orjson reads up to 2**64: neither decodes in Go when it is echoed.
+        if not isinstance(pods, list) or type(violations) is not int or abs(violations) >= 1 << 63:
             raise BadRequest("Pods is not a list, or NumPDBViolations not an integer", path=f"{path}[{node!r}]")
         offered[node] = Offered(tuple(uid_of(pod, f"{path}[{node!r}].Pods") for pod in pods), violations)
     return Preemption(pod, offered)

@@ -269,6 +269,7 @@ def test_every_field_of_a_pod() -> None:
         host_ports=True,
         volumes=True,
         claims=True,
+        other_resources=False,
         required_affinity=False,
         preferred_affinity=False,
         hard_spread=True,

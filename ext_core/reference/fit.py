@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 from typing import Protocol
 
-from ext_core.reference.table import AWAY, DRA, SPARED, TERMINATING, NodeTable, Pod, PodTable
+from ext_core.reference.table import AWAY, SPARED, TERMINATING, NodeTable, Pod, PodTable
 
 CERTAIN = 2
 
@@ -35,11 +35,15 @@ def _lower(pod: Pod, priority: int) -> bool:
     return pod.priority < priority and not pod.flags & SPARED
 
 
+def _served(nodes: NodeTable, row: int, resource: int) -> bool:
+    return nodes.alloc[row][resource] == 0 and resource < 8 and bool(nodes.columns["flags"][row] & 1 << resource)
+
+
 def resource(nodes: NodeTable, rows: list[int], resource: int, out: list[int], none: int, away: int) -> None:
     _check(nodes, rows, resource, out)
     for i, row in _open(rows, out):
         flags = nodes.columns["flags"][row]
-        if nodes.alloc[row][resource] <= 0 and not flags & DRA:
+        if nodes.alloc[row][resource] <= 0 and not _served(nodes, row, resource):
             named = flags & AWAY and nodes.columns["gpu"][row] == resource
             out[i] = away if named else none
 
@@ -62,7 +66,7 @@ def count(
     _check(nodes, rows, resource, out)
     for i, row in _open(rows, out):
         there = nodes.alloc[row][resource]
-        if there == 0 and nodes.columns["flags"][row] & DRA:
+        if _served(nodes, row, resource):
             continue
         on_node = [pods.rows[pod] for pod in pods.on(row)]
         tentative = nodes.columns["tentative"][row] if nodes.columns["gpu"][row] == resource else 0
@@ -105,7 +109,7 @@ def links(
     _check(nodes, rows, resource, out)
     for i, row in _open(rows, out):
         at = {name: column[row] for name, column in nodes.columns.items()}
-        if wanted < 2 or at["gpu"] != resource:
+        if wanted < 2:
             continue
         shape, healthy = at["shape"], at["healthy"]
         hidden = max(0, healthy.bit_count() - nodes.alloc[row][resource])
@@ -115,7 +119,7 @@ def links(
         stay = [pod for pod in on_node if pod not in gone]
         freed = (_union(gone) | ~at["sure"]) & ~_union(stay)
         left = max(0, unknown - sum(pod.unsure for pod in gone))
-        if shape == 0:
+        if shape == 0 or at["gpu"] != resource:
             out[i] = graph
         elif shapes.certain(shape, healthy & ~at["sure"], wanted, unknown, containers) == CERTAIN:
             out[i] = 0
@@ -167,3 +171,7 @@ def refused(rows: list[int], codes: list[int], chosen: list[int]) -> tuple[list[
         raise ValueError("rows and codes differ in length, or chosen has not 256 marks")
     found = [(row, code) for row, code in zip(rows, codes, strict=True) if code != 0 and chosen[code]]
     return [row for row, _ in found], [code for _, code in found]
+
+
+def counts(codes: list[int]) -> dict[int, int]:
+    return {code: codes.count(code) for code in sorted(set(codes)) if code}

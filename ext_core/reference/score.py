@@ -28,6 +28,8 @@ class Shapes(Protocol):
     """What is asked of link shapes: the Python face of `ext_core.links.LinkShapes`, or of its twin."""
 
     def choice(self, shape: int, free: int, k: int) -> Choice | None: ...
+    def gpus(self, shape: int) -> int | None: ...
+    def ways(self, shape: int, gpus: int) -> int | None: ...
 
 
 def _check(nodes: NodeTable, rows: list[int], out: list[float]) -> None:
@@ -86,7 +88,8 @@ def leftover(nodes: NodeTable, shapes: Shapes, rows: list[int], resource: int, w
         if choice is None:
             continue
         shape, free = nodes.columns["shape"][row], _free(nodes, row)
-        ways = [shapes.ways(shape, gpus) or 0 for gpus in (free, free & ~choice.gpus, (1 << shapes.gpus(shape)) - 1)]
+        whole = (1 << (shapes.gpus(shape) or 0)) - 1
+        ways = [shapes.ways(shape, gpus) or 0 for gpus in (free, free & ~choice.gpus, whole)]
         if ways[2] > 0:
             out[i] = 1.0 - (ways[0] - ways[1]) / ways[2]
 
@@ -103,6 +106,14 @@ def top(nodes: NodeTable, rows: list[int], total: list[float], most: int) -> lis
     order = nodes.columns["order"]
     ranked = sorted(range(len(rows)), key=lambda i: (-total[i], order[rows[i]]))
     return ranked[:most] if most > 0 else ranked
+
+
+def ranked(rows: list[int], total: list[float], best: list[int]) -> tuple[list[int], list[float]]:
+    if len(rows) != len(total):
+        raise ValueError("rows and total differ in length")
+    if any(not 0 <= i < len(rows) for i in best):
+        raise IndexError("index outside of rows")
+    return [rows[i] for i in best], [total[i] for i in best]
 
 
 def points(ranked: list[float]) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 CPU, MEMORY, SLOTS, FIRST_GPU = 0, 1, 2, 3
-DRA, AWAY, SCHEDULABLE = 1, 2, 4
+AWAY, SCHEDULABLE = 2, 4
 TERMINATING, SPARED = 1, 2
 
 _EMPTY = {"tentative": 0, "gpu": -1, "shape": 0, "healthy": 0, "sure": 0, "likely": 0, "wanted": 0}

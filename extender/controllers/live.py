@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 import random
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from extender import wire
 from extender.cluster import Cluster
@@ -16,7 +19,15 @@ from extender.kube.reflector import SOURCES, Reflector
 from extender.log import get_log
 from extender.records import PodRecord, RecordError
 
+VITAL = ("Pod", "Node")
 log = get_log()
+
+
+def _default_kubeconfig() -> str | None:
+    """None in a pod (its service account is used), else where kubectl looks."""
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        return None
+    return os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
 
 
 class Live:
@@ -35,6 +46,7 @@ class Live:
         self._random = random.Random(seed)
         self._clock = clock
         self._reflectors: list[Reflector] = []
+        self._dark_since: float | None = None
         self._bindings: Bindings | None = None
         self._server: ApiServer | None = None
 
@@ -44,6 +56,13 @@ class Live:
         if not self._reflectors:
             return ["the API server's lists"]
         return [text for reflector in self._reflectors if (text := reflector.missing())]
+
+    def dark(self) -> float:
+        """Seconds since when pods or nodes are not watched; 0 while both are."""
+        now = self._clock()
+        watched = all(reflector.state.watching for reflector in self._reflectors if reflector.source.kind in VITAL)
+        self._dark_since = None if watched else self._dark_since if self._dark_since is not None else now
+        return now - self._dark_since if self._dark_since is not None else 0.0
 
     def ages(self) -> dict[str, float]:
         now = self._clock()
@@ -57,7 +76,7 @@ class Live:
         return {reflector.source.kind: max(0, reflector.state.counters.watches - 1) for reflector in self._reflectors}
 
     async def run(self) -> None:
-        async with await ApiServer.connect(self._kubeconfig) as server:
+        async with await ApiServer.connect(self._kubeconfig or _default_kubeconfig()) as server:
             self._server = server
             self._bindings = Bindings(server, self._cluster.gpu_names)
             self._reflectors = [
@@ -75,6 +94,10 @@ class Live:
 
     def synced(self, kind: str) -> None:
         log.info("listed", kind=kind)
+        if not self.missing():
+            # What was listed stays: a full collection over it would stop every request for tens of milliseconds.
+            gc.collect()
+            gc.freeze()
 
     # -- Binder ---------------------------------------------------------------------------------------------------
 

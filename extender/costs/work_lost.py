@@ -1,7 +1,5 @@
-"""Work lost: GPUs x (now - last checkpoint, or start, + restart seconds), summed over the victims.
-
-The other members of a gang that breaks are not counted yet.
-"""
+"""Work lost: GPUs x (now - last checkpoint, or start, + restart seconds), summed over the victims and over all running
+members of the gangs that break, each pod once."""
 
 from __future__ import annotations
 
@@ -9,6 +7,7 @@ from array import array
 from typing import TYPE_CHECKING
 
 from extender.contracts import Victims
+from extender.progress import lost
 
 if TYPE_CHECKING:
     from ext_core.victims import Term
@@ -22,7 +21,9 @@ class WorkLost:
         column = array("q", bytes(8 * len(victims.pods)))
         for i, gpus in enumerate(victims.gpus):
             if gpus and not victims.going[i]:
-                since = max(victims.saved_ms[i], victims.start_ms[i]) if victims.saved_ms[i] else victims.start_ms[i]
-                lost = max(0, victims.now_ms - since) // 1000 + victims.restart_s[i]
-                column[i] = gpus * lost
-        return ("sum", column)
+                since = victims.start_ms[i], victims.saved_ms[i], victims.restart_s[i]
+                column[i] = lost(gpus, *since, victims.now_ms)
+        gangs = victims.gangs
+        if not gangs.names:
+            return ("sum", column)
+        return ("gang", gangs.starts, gangs.members, gangs.allowance, victims.gang_work, column)

@@ -34,6 +34,9 @@ class SimSource:
     def missing(self) -> list[str]:
         return [] if self._listed.is_set() else ["the simulated cluster's lists"]
 
+    def dark(self) -> float:
+        return 0.0
+
     def ages(self) -> dict[str, float]:
         return {}
 
@@ -89,5 +92,7 @@ class SimSource:
         try:
             record = records.record(change.kind, change.item, self._cluster.gpu_names)
             self._cluster.apply([Event(change.kind, change.change, record)], self._clock())
+            if self._cluster.faults:
+                raise ValueError("an object could not be held; see the log")
         except Exception as error:  # in a callback it would only be logged: settle() tells who waits
             self._failure = error

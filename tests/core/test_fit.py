@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -157,3 +159,8 @@ def test_a_gpu_that_a_staying_pod_holds_too_does_not_make_links() -> None:
     out = bytearray(1)
     fit.links(world.nodes, world.pods, SHAPES, ints([0]), GPU, 2, 1, 5, out, 20, 21, 22, 23, 24)
     assert out[0] == 24
+
+
+@given(st.lists(st.integers(0, 255)))
+def test_counts_of_codes(codes: list[int]) -> None:
+    assert fit.counts(array("B", codes)) == plain.counts(codes)

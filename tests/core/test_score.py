@@ -136,3 +136,11 @@ def test_bad_input_is_refused_alike(world: World, rows: list[int], length: int, 
         lambda: score.add(column(size), column(len(rows)), 1.0),
         lambda: plain.add([0.0] * size, [0.0] * len(rows), 1.0),
     )
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), st.floats(0, 1)), max_size=20), st.data())
+def test_ranked_takes_rows_and_scores_in_order(pairs: list[tuple[int, float]], data: st.DataObject) -> None:
+    rows, total = [row for row, _ in pairs], [share for _, share in pairs]
+    best = data.draw(st.lists(st.sampled_from(range(len(pairs))))) if pairs else []
+    made = score.ranked(array("i", rows), array("d", total), array("i", best))
+    assert (list(made[0]), list(made[1])) == plain.ranked(rows, total, best)

@@ -50,6 +50,7 @@ def victims(
         now_ms=NOW,
         budgets=budgets,
         gangs=gangs,
+        gang_work=array("q"),
     )
 
 

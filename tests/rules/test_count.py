@@ -6,7 +6,7 @@ from extender.contracts import Class
 from extender.rules.count import BUSY, FEW, HELD, PROMISED, RELEASING, RESERVED, Count
 from tests.tables import AMD, Small, request
 
-TERMINATING, SPARED, DRA = 1, 2, 1
+TERMINATING, SPARED, DRA = 1, 2, 1 << 3
 asks = request(3, priority=10)
 
 

@@ -29,9 +29,9 @@ def test_only_who_requires_links_is_refused() -> None:
     assert small.reason(Links(), request(1, links="required"), row) is None  # one GPU needs no link
 
 
-def test_positions_of_another_resource_are_not_judged() -> None:
+def test_the_graph_of_another_resource_says_nothing() -> None:
     small = Small()
-    assert small.reason(Links(), asks, small.node(4, gpu=AMD)) is None
+    assert small.reason(Links(), asks, small.node(4, gpu=AMD)) is GRAPH  # of what it would get nothing is known
 
 
 def test_graph() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from extender.rules import REASONS, RULES, UNKNOWN_NODE
+from extender.rules.__main__ import page as reasons_page
 
 
 def test_codes_are_unique_bytes() -> None:
@@ -25,3 +28,8 @@ def test_texts_are_one_constant_line() -> None:
 
 def test_rule_names_are_unique() -> None:
     assert [rule.name for rule in RULES] == ["resource", "count", "links"]
+
+
+def test_the_reasons_page_is_what_the_rules_say() -> None:
+    page = Path(__file__).parents[2] / "docs" / "reasons.md"
+    assert page.read_text() == reasons_page()

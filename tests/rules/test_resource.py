@@ -6,7 +6,7 @@ from extender.contracts import Class
 from extender.rules.resource import AWAY, NONE, Resource
 from tests.tables import AMD, Small, request
 
-DRA_FLAG, AWAY_FLAG = 1, 2
+DRA_FLAG, AWAY_FLAG = 1 << 3, 2
 
 
 def test_a_node_with_gpus_passes_even_when_all_are_held() -> None:

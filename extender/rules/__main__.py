@@ -1,0 +1,36 @@
+"""`python -m extender.rules` prints docs/reasons.md."""
+
+from __future__ import annotations
+
+from extender.contracts import Class
+from extender.rules import REASONS
+
+HEAD = """# Why a node was refused
+
+What `kubectl describe pod` shows of us, as kube-scheduler counts it ("3 gpu-extender: ..."). This page is printed by
+`python -m extender.rules`; each reason is defined beside the rule that gives it, in `extender/rules/`.
+
+- **hopeless**: no eviction helps (`FailedAndUnresolvableNodes`).
+- **evictable**: evicting pods of lower priority would help, or pods that end already do. Up to kube-scheduler 1.37 it
+  is answered in `FailedAndUnresolvableNodes` too, except on the pod's own nominated node: there, and from 1.38 on, in
+  `FailedNodes`.
+- **transient**: our view may be behind. When no node is feasible the answer is an Error, which retries the pod within
+  seconds and evicts nobody.
+
+| key (metric label) | class | text | what to do |
+|---|---|---|---|
+"""
+
+
+def page() -> str:
+    """docs/reasons.md."""
+    order = [Class.HOPELESS, Class.EVICTABLE, Class.TRANSIENT]
+    reasons = sorted(REASONS.values(), key=lambda reason: (order.index(reason.cls), reason.code))
+    return HEAD + "".join(
+        f"| `{reason.key}` | {reason.cls.value} | {reason.text.removeprefix('gpu-extender: ')} | {reason.remedy} |\n"
+        for reason in reasons
+    )
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -1,0 +1,26 @@
+"""What holds for all tests."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+
+import pytest
+import structlog
+from hypothesis import settings
+
+# In CI the same examples every time: a change fails on what it broke. By hand, new ones each time.
+settings.register_profile("ci", derandomize=True, deadline=None)
+settings.register_profile("by-hand", deadline=None)
+settings.load_profile("ci" if os.environ.get("CI") else "by-hand")
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """A test that starts the command line sets logging up on a stream that pytest closes after it."""
+    handlers, level = logging.getLogger().handlers[:], logging.getLogger().level
+    yield
+    structlog.reset_defaults()
+    logging.getLogger().handlers[:] = handlers
+    logging.getLogger().setLevel(level)

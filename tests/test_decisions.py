@@ -1,0 +1,151 @@
+"""The kept decisions, and /debug/decisions over them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from extender.decisions import Decision, Decisions
+from extender.settings import Decisions as Kept
+from extender.settings import Settings
+from tests.tables import request
+from tests.world import World, workload
+
+
+def decision(verb: str = "filter", detail: str = "") -> Decision:
+    return Decision(verb, 1.0, 1, request(), detail={"why": detail})
+
+
+def test_the_oldest_go_when_there_is_no_room() -> None:
+    made = [decision(detail=str(i)) for i in range(10)]
+    kept = Decisions(made[0].size() * 4)
+    for one in made:
+        kept.add(one)
+    assert list(kept.latest()) == made[:5:-1]
+    assert list(kept.latest(most=2)) == [made[9], made[8]]
+
+
+def test_one_that_is_too_large_pushes_nothing_out() -> None:
+    first = decision()
+    kept = Decisions(first.size())
+    kept.add(first)
+    large = decision()
+    large.unknown = ("x",) * 1000
+    kept.add(large)
+    assert list(kept.latest()) == [first]
+
+
+def test_nothing_is_kept_without_room() -> None:
+    world = World(Settings(decisions=Kept(max_bytes=0)))
+    world.node("n", 8)
+    world.filter(workload("p", 2))
+    assert world.call("/debug/decisions", method="GET").json["decisions"] == []
+
+
+def test_what_a_filter_decision_shows() -> None:
+    world = World()
+    world.node("a", 8)
+    world.node("b", 1)
+    world.filter(workload("p", 2, links="ignore", priority=7), ["a", "b", "strange"])
+    shown = world.decision(pod="default/p")
+    expected: dict[str, Any] = {
+        "verb": "filter",
+        "at": world.wall,
+        "generation": world.cluster.generation,
+        "result": "fits",
+        "error": None,
+        "candidates": 3,
+        "feasible": 1,
+        "answered": 1,
+        "reasons": {"too-few-gpus": 1, "unknown-node": 1},
+        "nodes_left_out": 0,
+    }
+    assert {key: shown[key] for key in expected} == expected
+    assert shown["pod"] == {
+        "namespace": "default",
+        "name": "p",
+        "uid": "uid-p",
+        "priority": 7,
+        "gpus": {"nvidia.com/gpu": 2},
+        "links": "ignore",
+    }
+    a, b, strange = shown["nodes"]
+    assert (a["node"], a["fits"], a["answered"]) == ("a", True, True)
+    assert set(a["scores"]) == {"packing", "links", "leftover"}
+    for scorer in a["scores"].values():
+        assert scorer["weighted"] == pytest.approx(scorer["raw"] * scorer["weight"])
+    assert a["score"] == pytest.approx(sum(scorer["weighted"] for scorer in a["scores"].values()))
+    assert (b["node"], b["fits"], b["reason"], b["class"]) == ("b", False, "too-few-gpus", "hopeless")
+    assert (strange["node"], strange["reason"], strange["class"]) == ("strange", "unknown-node", "transient")
+    assert set(shown["duration_us"]) == {"read", "rules", "score", "encode"}
+    assert all(spent >= 0 for spent in shown["duration_us"].values())
+
+
+def test_prioritize_shows_the_points_that_were_sent() -> None:
+    world = World()
+    for name in "abc":
+        world.node(name, 8)
+    world.pod("r", 3, "b")
+    points = world.prioritize(workload("p", 2))
+    shown = world.decision()
+    assert shown["verb"] == "prioritize"
+    assert {node["node"]: node["points"] for node in shown["nodes"]} == points
+
+
+def test_the_latest_come_first_and_one_pod_can_be_named() -> None:
+    world = World()
+    world.node("n", 8)
+    for name in ("p", "q", "p"):
+        world.filter(workload(name, 1))
+    world.prioritize(workload("p", 1))
+
+    def asked(query: str) -> list[tuple[str, str]]:
+        answer = world.call("/debug/decisions" + query, method="GET").json
+        assert answer["kind"] == "DecisionList"
+        return [(one["verb"], one["pod"]["name"]) for one in answer["decisions"]]
+
+    assert asked("") == [("prioritize", "p"), ("filter", "p"), ("filter", "q"), ("filter", "p")]
+    assert asked("?pod=default/q") == [("filter", "q")]
+    assert asked("?pod=default/p&most=2") == [("prioritize", "p"), ("filter", "p")]
+    assert asked("?pod=other/p") == []
+    assert asked("?most=0") in ([], asked("?most=1"))
+
+
+def test_nodes_left_out_are_counted() -> None:
+    world = World()
+    for i in range(20):
+        world.node(f"n{i:02}", 8 if i % 2 else 1)
+    world.filter(workload("p", 2))
+    answer = world.call("/debug/decisions?nodes=3", method="GET").json["decisions"][0]
+    assert len(answer["nodes"]) == 3
+    assert answer["nodes_left_out"] == 17
+    assert all(node["fits"] for node in answer["nodes"])
+
+
+@pytest.mark.parametrize(
+    "query", ["pod=p", "pod=/p", "pod=ns/", "pod=", "most=x", "most=-1", "nodes=1e3", "most=9999999"]
+)
+def test_a_question_that_makes_no_sense(query: str) -> None:
+    reply = World().call(f"/debug/decisions?{query}", method="GET")
+    assert reply.status == 400
+    assert reply.json["error"]["code"] == "bad-request"
+
+
+def test_a_node_that_is_gone_keeps_its_name() -> None:
+    """Its row may belong to another node by now."""
+    world = World()
+    node = world.node("before", 8)
+    world.filter(workload("p", 2))
+    world.drop("Node", node)
+    world.node("after", 8)
+    shown = world.decision()
+    assert [entry["node"] for entry in shown["nodes"]] == ["before"]
+
+
+def test_a_pod_without_gpus_leaves_no_decision() -> None:
+    world = World()
+    world.node("n", 8)
+    world.filter(workload("p"))
+    assert json.loads(world.call("/debug/decisions", method="GET").body)["decisions"] == []
