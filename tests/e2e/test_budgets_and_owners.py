@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 import orjson
-import pytest
 
 from tests.e2e import builders
 from tests.e2e.api import wait_for
@@ -129,11 +128,6 @@ def test_two_preemptors_at_once(scene: SceneFactory) -> None:
     assert cluster.kubelets.truth.double_allocations == 0
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the plan of a pod that was known and is gone counts for 5 s more, as if the pod were still to come; who is "
-    "refused in that time is not woken when the plan ends",
-)
 def test_a_preemptor_that_is_deleted_leaves_nothing_behind(scene: SceneFactory) -> None:
     """Its victims go, its plan goes with it: a pod that may evict nobody takes the GPUs."""
     cluster = scene({f"n{i}": H100 for i in range(2)}, kubelet={"termination_seconds": 4})
