@@ -423,9 +423,10 @@ class SimulatedKubelets:
                     call()
                     return
                 except ApiError as error:
-                    if error.status in (404, 409):
+                    if error.status == 404 or (error.status == 409 and "UID" in str(error)):
                         return
-                    if error.status < 500 and error.status != 429:
+                    # 409 without a word of the uid: too many wrote at once, and the API server gave up retrying.
+                    if error.status < 500 and error.status not in (409, 429):
                         raise
                 except httpx.TransportError:
                     pass
