@@ -137,6 +137,7 @@ class Server:
             if not self._was_ready:
                 self._was_ready = True
                 if not isinstance(self.source, Frozen):
+                    self.decider.live = True
                     self.decider.settled_at = self.clock() + self.settings.hold.seconds
             answer = await self._answer(verb, body)
         except BadRequest as error:

@@ -179,6 +179,12 @@ class Cluster:
         finally:
             self._write_held(node)
 
+    def away(self, now: float) -> Iterator[NodeRecord]:
+        """Schedulable nodes whose device plugin offers nothing for a moment only."""
+        for name, since in self._away.items():
+            if now - since <= AWAY_SECONDS and not self.nodes[name].unschedulable:
+                yield self.nodes[name]
+
     def tick(self, now: float) -> None:
         """Let time pass: what settles for too long is unknown, a device plugin that is away for too long is gone."""
         late = [uid for uid, since in self._settling.items() if now - since > SETTLE_SECONDS]

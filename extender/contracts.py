@@ -42,6 +42,7 @@ class Reason:
     text: str
     remedy: str
     links_only: bool = False
+    by_count: bool = False  # kube-scheduler, which counts too, would not have named the node
 
 
 @dataclass(frozen=True, slots=True)

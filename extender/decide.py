@@ -42,6 +42,7 @@ LINKS_ONLY = _marks(lambda reason: reason.links_only)
 HOPELESS = _marks(lambda reason: reason.cls is Class.HOPELESS)
 HOPEFUL = _marks(lambda reason: reason.cls is not Class.HOPELESS)
 TRANSIENT = _marks(lambda reason: reason.cls is Class.TRANSIENT)
+BY_COUNT = _marks(lambda reason: reason.by_count)
 ANY = _marks(lambda reason: True)
 TEXTS = [REASONS[code].text if code in REASONS else "" for code in range(max(REASONS) + 1)]
 
@@ -90,6 +91,7 @@ class Decider:
     decisions: Decisions
     sampled: Callable[[int, int], None] = field(default=lambda given, known: None)
     strangers: dict[str, tuple[float, float]] = field(default_factory=dict)  # unknown node -> first, last named
+    live: bool = False  # kube-scheduler counts GPUs too: a node that it names and we find too full shows that we lag
     settled_at: float = float("-inf")  # until then pods of before a restart may be in flight
 
     @classmethod
@@ -135,7 +137,9 @@ class Decider:
             request.uid,
             now,
             tuple([cluster.names[row] for row in fit.refused(rows, decision.codes, LINKS_ONLY)[0]]),
-            self._strange(unknown, now) or any(TRANSIENT[code] for code in decision.reasons) or held_back,
+            self._strange(unknown, now)
+            or held_back
+            or any(TRANSIENT[code] or (self.live and BY_COUNT[code]) for code in decision.reasons),
             len(decision.ranked) < len(decision.fits),
         )
         # What was to pass within seconds and has not is not transient: the pod must not be kept from preempting.
@@ -153,12 +157,14 @@ class Decider:
 
     def _filter_answer(self, args: wire.Args, decision: Decision, transient: bool, now: float) -> bytes:
         request = decision.request
-        in_flight = bool(request.nominated) or self.holds.planned(request.uid, now) is not None
-        if not decision.ranked and transient and not in_flight:
-            # An Error would clear nominatedNodeName: a pod that has one is refused plainly instead.
+        # An Error clears nominatedNodeName: a pod whose plan we do not remember is refused plainly instead.
+        forgotten = bool(request.nominated) and self.holds.planned(request.uid, now) is None
+        if not decision.ranked and transient and not forgotten:
             decision.result = "try-again"
-            transients = [code for code in decision.reasons if TRANSIENT[code]]
-            decision.error = (REASONS[transients[0]] if transients else UNKNOWN_NODE).text
+            said = [code for code in decision.reasons if TRANSIENT[code]]
+            if not said and not decision.unknown:
+                said = list(decision.reasons)
+            decision.error = (REASONS[said[0]] if said else UNKNOWN_NODE).text
             return wire.filter_error(decision.error)
         decision.result = "fits" if decision.ranked else "refused"
         failed, unresolvable = self._refusals(decision)

@@ -22,7 +22,7 @@ from extender.decide import Answer, Decider, Stages
 from extender.decisions import Decision
 from extender.holds import Plan
 from extender.progress import lost, restart_seconds, saved_ms, start_ms
-from extender.records import PodRecord
+from extender.records import NodeRecord, PodRecord
 from extender.rules.count import RELEASING
 
 CARRY_SECONDS = 5.0  # after the last victim is gone the scheduler needs a moment to come back with the pod
@@ -54,7 +54,7 @@ def preempt(decider: Decider, body: bytes, now: float, wall: float) -> Answer:
         return Answer(wire.echo(asked), "untouched")
     decision = Decision("preempt", wall, cluster.generation, request)
     stages.mark("read")
-    reason = _why_not(decider, request, now)
+    reason = _why_not(decider, request, asked.pod, now)
     standing = decider.holds.planned(request.uid, now)
     if reason:
         return _none(decider, decision, stages, reason)
@@ -88,7 +88,7 @@ def preempt(decider: Decider, body: bytes, now: float, wall: float) -> Answer:
     return _none(decider, decision, stages, "no eviction makes the pod fit on a node that was offered")
 
 
-def _why_not(decider: Decider, request: PodRequest, now: float) -> str:
+def _why_not(decider: Decider, request: PodRequest, pod: PodRecord, now: float) -> str:
     if request.never:
         return "the pod's preemptionPolicy is Never"
     attempt = decider.holds.attempt(request.uid, now)
@@ -97,7 +97,19 @@ def _why_not(decider: Decider, request: PodRequest, now: float) -> str:
             return "a node was refused only because our view may be behind"
         if attempt.left_out:
             return "the pod fits on nodes that were left out of the shortlist: it is tried again with all of them"
+    for node in decider.cluster.away(now):
+        if pod.accepts(node) and _would_fit(decider.cluster, request, node):
+            return f"the pod may fit on {node.name} when its device plugin is back"
     return ""
+
+
+def _would_fit(cluster: Cluster, request: PodRequest, node: NodeRecord) -> bool:
+    """Whether the capacity of a node whose plugin is away, less what is held there, is enough."""
+    held = [cluster.amounts(pod) for pod in cluster.pods_on(node.name)]
+    return all(
+        wanted <= node.gpu_capacity.get(cluster.resources[r], 0) - sum(amounts[r] for amounts in held)
+        for r, wanted in request.gpus
+    )
 
 
 def _sits(cluster: Cluster, uid: str, node: str) -> bool:

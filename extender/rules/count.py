@@ -14,6 +14,7 @@ FEW = Reason(
     cls=Class.HOPELESS,
     text="gpu-extender: the node has fewer GPUs than requested",
     remedy="Ask for fewer GPUs per pod, or add larger nodes.",
+    by_count=True,
 )
 PROMISED = Reason(
     code=11,
@@ -35,6 +36,7 @@ RELEASING = Reason(
     cls=Class.EVICTABLE,
     text="gpu-extender: the node's GPUs are still held by pods that are terminating",
     remedy="Nothing: the pod is tried again when they are gone.",
+    by_count=True,
 )
 BUSY = Reason(
     code=14,
@@ -42,6 +44,7 @@ BUSY = Reason(
     cls=Class.EVICTABLE,
     text="gpu-extender: too few GPUs are free, pods of lower priority hold them",
     remedy="Wait, or let the pod preempt (preemptionPolicy: PreemptLowerPriority).",
+    by_count=True,
 )
 HELD = Reason(
     code=15,
@@ -49,6 +52,7 @@ HELD = Reason(
     cls=Class.HOPELESS,
     text="gpu-extender: too few GPUs are free, pods of equal or higher priority hold them",
     remedy="Wait for running pods to end, raise the priority, or add nodes.",
+    by_count=True,
 )
 
 

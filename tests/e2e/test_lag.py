@@ -7,8 +7,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.e2e import builders
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.lag import Lag
@@ -51,11 +49,6 @@ def test_our_watch_is_2_seconds_behind_while_a_node_joins(
         assert cluster.evictions() == {}
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a node that kube-scheduler offers, and that we refuse by count, is evictable to us instead of transient: "
-    "preempt evicts on the other node, and nobody wakes the pod when our view has caught up",
-)
 def test_the_watch_is_2_seconds_behind_while_a_full_node_empties(
     scene: SceneFactory, control_plane: ControlPlane, tmp_path: Path
 ) -> None:
@@ -100,11 +93,6 @@ def test_a_device_plugin_restarts(scene: SceneFactory) -> None:
     assert cluster.kubelets.truth.double_allocations == 0
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="kube-scheduler itself refuses the node without GPUs, so that our filter is never asked about it; preempt "
-    "looks at the offered nodes alone and evicts",
-)
 def test_a_device_plugin_restarts_beside_a_full_node(scene: SceneFactory) -> None:
     """As above, with a neighbour where eviction would help: 3 s of patience are cheaper than somebody's work."""
     cluster = scene({f"n{i}": H100 for i in range(2)})
