@@ -35,6 +35,7 @@ from extender.settings import Settings
 VERBS = ("filter", "prioritize", "preempt", "bind")
 DARK_SECONDS = 10.0  # a watch that is down for longer: nobody is evicted by what we remember
 NOT_READY_SECONDS = 60.0  # and for this long: not ready
+YIELD_SECONDS = 12.0  # kube-scheduler retries a pod that met us dead after at most 10 s
 SETTLE_SECONDS = 0.02  # how long a refusal of all nodes waits for a watch that may be a few milliseconds behind
 SETTLES_PER_SECOND = 5.0
 log = get_log()
@@ -138,6 +139,7 @@ class Server:
                 self._was_ready = True
                 if not isinstance(self.source, Frozen):
                     self.decider.live = True
+                    self.decider.yields_until = self.clock() + YIELD_SECONDS
                     self.decider.settled_at = self.clock() + self.settings.hold.seconds
             answer = await self._answer(verb, body)
         except BadRequest as error:

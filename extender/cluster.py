@@ -77,6 +77,7 @@ class Cluster:
         self.nominated: dict[str, str] = {}  # uid of an unbound pod -> node name
         self.ganged: set[str] = set()  # bound pods that name a gang
         self.repelling: dict[str, PodRecord] = {}  # bound pods with required anti-affinity
+        self.waiting: dict[str, int] = {}  # uid of a GPU pod without a node -> its priority
         self.budgets: dict[tuple[str, str], PdbRecord] = {}
         self.priority_classes: dict[str, PriorityClassRecord] = {}
         self.device_classes: dict[str, DeviceClassRecord] = {}
@@ -223,6 +224,8 @@ class Cluster:
             self._settling.pop(pod.uid, None)
             return
         if not pod.node:
+            if pod.gpus and not pod.gated and not pod.terminating:
+                self.waiting[pod.uid] = pod.priority
             if pod.nominated_node and not pod.terminating:
                 self.nominated[pod.uid] = pod.nominated_node
             return
@@ -249,6 +252,7 @@ class Cluster:
 
     def _unplace(self, pod: PodRecord, keep_row: bool) -> None:
         self.nominated.pop(pod.uid, None)
+        self.waiting.pop(pod.uid, None)
         self.repelling.pop(pod.uid, None)
         self.ganged.discard(pod.uid)
         if pod.node:

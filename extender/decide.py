@@ -21,6 +21,7 @@ from extender.holds import Holds, Plan
 from extender.ledger import gpus_of
 from extender.policy import Policy
 from extender.rules import REASONS, UNKNOWN_NODE
+from extender.rules.count import PROMISED
 from extender.rules.links import PENDING
 from extender.settings import Settings
 
@@ -92,6 +93,7 @@ class Decider:
     sampled: Callable[[int, int], None] = field(default=lambda given, known: None)
     strangers: dict[str, tuple[float, float]] = field(default_factory=dict)  # unknown node -> first, last named
     live: bool = False  # kube-scheduler counts GPUs too: a node that it names and we find too full shows that we lag
+    yields_until: float = float("-inf")  # just after a start, who waits with a higher priority goes first
     settled_at: float = float("-inf")  # until then pods of before a restart may be in flight
 
     @classmethod
@@ -305,6 +307,11 @@ class Decider:
         refused as pending until such pods must have been seen.
         """
         request = decision.request
+        if now < self.yields_until and any(priority > request.priority for priority in self.cluster.waiting.values()):
+            # The GPUs that victims left may be its: its nomination is lost when the scheduler met us dead.
+            for i, code in enumerate(decision.codes):
+                decision.codes[i] = code or PROMISED.code
+            return True
         if now >= self.settled_at or request.links != "required" or request.wanted < 2:
             return False
         tables = self.cluster.tables
