@@ -33,6 +33,7 @@ _TITLE = re.compile(
     re.IGNORECASE,
 )
 _LINKS = re.compile(r"NV([1-9]\d?)")
+_CELLS = re.compile(r"(?:X|SYS|SOC|NODE|PHB|PXB|PIX|NV\d+|OK|[CGT]?NS|NOK)+")  # one, or glued ones
 _PEERS = {"X", "OK", "CNS", "GNS", "TNS", "NS", "NOK", "U"}  # the cells of `topo -p2p`, which stands beside at times
 _LISTED = re.compile(r"^\s*GPU (\d{1,3}): (.+?) \(UUID: (GPU-[0-9a-fA-F-]{8,64})\)")
 _NIC_NAME = re.compile(r"^\s*(NIC\d+): (\S+)\s*$")
@@ -97,8 +98,7 @@ def _clean(text: str) -> list[str]:
 
 def _titles(line: str) -> list[tuple[str, str, int]]:
     """(kind, name, position) of each column when the line is a header; [] when it is none."""
-    first = line.split(maxsplit=2)[:2]
-    if not first or "GPU" not in line or not _GPU.search(line) or (len(first) > 1 and _is_cell(first[1])):
+    if not _GPU.search(line) or any(_CELLS.fullmatch(word) for word in line.split()[1:]):
         return []
     place = 0
     found: list[tuple[str, str, int]] = []

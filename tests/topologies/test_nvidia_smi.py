@@ -219,14 +219,15 @@ def matrix(rows: list[list[str]]) -> str:
     return "\n".join([header, *(f"GPU{i}\t" + "\t".join(row) for i, row in enumerate(rows))]) + "\n"
 
 
-def never_shifted(found: Reading, whole: Reading) -> None:
+def never_shifted(found: Reading, whole: Reading, *, numa: bool = True) -> None:
     """Whatever was saved is what the whole text says; the rest is unknown."""
     assert found.gpus == whole.gpus
     for mine, true in ((found.links, whole.links), (found.pcie, whole.pcie)):
         for a in range(whole.gpus):
             for b in range(whole.gpus):
                 assert mine[a][b] in (None, true[a][b])
-    assert all(mine in (None, true) for mine, true in zip(found.numa, whole.numa, strict=True))
+    if numa:
+        assert all(mine in (None, true) for mine, true in zip(found.numa, whole.numa, strict=True))
 
 
 @pytest.mark.parametrize("name", NVIDIA)
@@ -242,7 +243,7 @@ def test_truncated_at_every_line_and_inside_lines(name: str) -> None:
         if found.gpus != whole.gpus or (found.links, found.pcie) != (whole.links, whole.pcie):
             assert found.warnings or found.gpus < whole.gpus
         if found.gpus == whole.gpus and "no-legend" not in codes(found):
-            never_shifted(found, whole)
+            never_shifted(found, whole, numa=end in ends)  # half a list of nodes looks like a list
 
 
 @pytest.mark.parametrize("name", NVIDIA)
@@ -259,13 +260,20 @@ def test_a_cell_that_is_lost_or_glued_is_refused_by_the_rows_name(name: str, glu
         for place in range(1, whole.gpus):
             start, end = words[place].span()
             cut = line[:start] + line[end:].lstrip() if glue == "gone" else line[:end] + line[end:].lstrip()
-            try:
-                found = read("\n".join([*lines[:number], cut, *lines[number + 1 :]]))
-            except BadTopology as error:
-                assert row in str(error)
+            found, error = attempt("\n".join([*lines[:number], cut, *lines[number + 1 :]]).encode())
+            if found is None:
+                assert row in error
                 continue
             assert any(w.message.startswith(f"row {row}: ") for w in found.warnings), cut
             never_shifted(found, whole)
+
+
+def attempt(raw: bytes) -> tuple[Reading | None, str]:
+    """The reading, or why there is none. Any other exception is a defect."""
+    try:
+        return load.read(raw), ""
+    except BadTopology as error:
+        return None, str(error)
 
 
 @given(data=st.data())
@@ -275,10 +283,8 @@ def test_random_bytes_never_end_in_a_traceback(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 12))):
         place = data.draw(st.integers(0, len(raw) - 1))
         raw[place : place + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
-    try:
-        load.read(bytes(raw)).as_json()
-    except BadTopology as error:
-        assert error.message
+    found, error = attempt(bytes(raw))
+    assert error if found is None else found.as_json()
 
 
 @given(st.binary(max_size=300))
