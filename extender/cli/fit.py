@@ -86,13 +86,19 @@ class Fit:
         if chosen["bottleneck_gbps"] == PCIE_GBPS:
             text = f"pairs without links are counted with {PCIE_GBPS:g} GB/s (PCIe 3.0 x16)"
             warnings.append({"code": "pcie-gbps-assumed", "message": text})
+        plugin = self._plugin()
+        if plugin["sets"] is None and self.plugin != "arbitrary":
+            needs = "PCIe paths (put nvidia-smi topo -mp into the same text), and at most 8 free GPUs"
+            needs = "NUMA nodes" if self.plugin == "amd" else needs
+            text = f"what the device plugin hands out cannot be predicted; that needs all {needs}"
+            warnings.append({"code": "plugin-unpredictable", "message": text})
         return {
             "apiVersion": "gpu-extender.io/v1",
             "kind": "Fit",
             "warnings": warnings,
             **chosen,
             "runner_up": None if other is None else self._set(other.gpus),
-            "plugin": self._plugin(),
+            "plugin": plugin,
         }
 
     def _gbps(self, ring: int | float | None) -> float | None:

@@ -12,7 +12,8 @@ from extender.topologies import load
 from extender.topologies.reading import Reading, with_product
 
 WHAT = (
-    "text of nvidia-smi topo -m, topo -mp or rocm-smi --showtopo (lines of nvidia-smi -L in it give the UUIDs), "
+    "text of nvidia-smi topo -m, topo -mp or rocm-smi --showtopo (lines of nvidia-smi -L and nvlink -s in it tell "
+    "UUIDs and speed), "
     "a topology annotation's value, JSON of `topo`, or catalogue:ID; - reads standard input"
 )
 

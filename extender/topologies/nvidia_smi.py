@@ -5,8 +5,8 @@ in its own column: a row that lost or glued a cell is refused by its name, never
 matrix (affinities) may be empty; they are told apart by tabs, or by their place under the header.
 
 `NV#` of a pair is a private bundle, or, on NVSwitch, each GPU's total: told apart by how many links a GPU can have.
-Lines of `nvidia-smi -L` in the same text give the GPUs' UUIDs and product. `-m` and `-mp` in one text complete each
-other.
+Lines of `nvidia-smi -L` in the same text give the GPUs' UUIDs and product, those of `nvidia-smi nvlink -s` the speed of
+a link. `-m` and `-mp` in one text complete each other.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ _LINKS = re.compile(r"NV([1-9]\d?)")
 _CELLS = re.compile(r"(?:X|SYS|SOC|NODE|PHB|PXB|PIX|NV\d+|OK|[CGT]?NS|NOK)+")  # one, or glued ones
 _PEERS = {"X", "OK", "CNS", "GNS", "TNS", "NS", "NOK", "U"}  # the cells of `topo -p2p`, which stands beside at times
 _LISTED = re.compile(r"^\s*GPU (\d{1,3}): (.+?) \(UUID: (GPU-[0-9a-fA-F-]{8,64})\)")
+_SPEED = re.compile(r"^\s*Link \d{1,2}: (\d{1,3}(?:\.\d{1,4})?) GB/s\s*$")
 _NIC_NAME = re.compile(r"^\s*(NIC\d+): (\S+)\s*$")
 _LEGEND = re.compile(r"^\s*(X|SYS|SOC|NODE|PHB|PXB|PIX|NV#)\s+= ")
 
@@ -68,11 +69,6 @@ class _Rows:
     warnings: list[Warned]
 
 
-def recognises(text: str) -> bool:
-    """Whether this looks like a matrix of nvidia-smi (a header line with GPU0, damaged or not)."""
-    return any(_titles(line) for line in _clean(text))
-
-
 def parse(text: str) -> Reading:
     """What the text says. BadTopology when nothing of it can be used, or when it contradicts itself."""
     lines = _clean(text)
@@ -87,7 +83,7 @@ def parse(text: str) -> Reading:
         hidden = len(blocks) == 1 and (asked_for_pcie or ("PIX" in legend and "NV#" not in legend))
         readings.append(_read(block, names, hidden=hidden, legend=bool(legend & {"PIX", "NV#"})))
     reading = readings[0] if len(readings) == 1 else _together(readings)
-    return _listed(reading, lines)
+    return _listed(_timed(reading, lines), lines)
 
 
 def _clean(text: str) -> list[str]:
@@ -124,14 +120,21 @@ def _is_cell(word: str) -> bool:
 
 def _blocks(lines: Sequence[str]) -> list[_Block]:
     blocks: list[_Block] = []
+    damaged = None
     for line in lines:
-        titles = _titles(line)
+        try:
+            titles = _titles(line)
+        except BadTopology as error:  # or prose that names two GPUs
+            damaged = damaged or error
+            continue
         if titles:
             blocks.append(_block(line, titles))
         elif blocks and (first := line.split(maxsplit=1)):
             block = blocks[-1]
             if (first[0] in block.cells or _GPU.fullmatch(first[0])) and not _NIC_NAME.match(line):
                 block.rows.append(line)
+    if damaged and not blocks:
+        raise damaged
     return blocks
 
 
@@ -423,6 +426,12 @@ def _together(readings: Sequence[Reading]) -> Reading:
         nics=shown.nics or paths.nics,
         warnings=tuple(dict.fromkeys(warnings)),
     )
+
+
+def _timed(reading: Reading, lines: Sequence[str]) -> Reading:
+    """With the speed of a link from lines of `nvidia-smi nvlink -s`, when all links that are up have the same."""
+    speeds = {float(found[1]) for line in lines if (found := _SPEED.match(line))} - {0.0}
+    return replace(reading, gbps=speeds.pop()) if len(speeds) == 1 and reading.linked else reading
 
 
 def _listed(reading: Reading, lines: Sequence[str]) -> Reading:

@@ -18,7 +18,7 @@ from extender.topologies.reading import Numa, Reading, Warned, check_count
 FORMAT: Final = "rocm-smi --showtopo"
 
 _TITLE = re.compile(r"^=+ (.*?) =+\s*$")
-_NUMA = re.compile(r"^GPU\[(\d{1,3})\]\s*: \(Topology\) Numa Node: (-?\d{1,4})\s*$")
+_NUMA = re.compile(r"^GPU ?\[?(\d{1,3})\]?\s*: \(Topology\) Numa Node: (-?\d{1,4})\s*$")
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _TABLES = {"Weight": r"\d{1,5}", "Hops": r"\d{1,3}", "Link Type": r"XGMI|PCIE|PCIe|0|N/A"}
 _ONE_HOP = ("13", "15")

@@ -165,6 +165,18 @@ def test_lines_of_nvidia_smi_l_give_uuids_and_the_speed() -> None:
     assert codes(read(listed.replace("A100", "H100", 1) + text)) == ["mixed-products"]
 
 
+def test_lines_of_nvlink_s_give_the_speed() -> None:
+    text = sample("rtxa6000-3gpu.txt")
+    status = "\t Link 0: 14.062 GB/s\n\t Link 1: 14.062 GB/s\n"
+    assert read(status + text).gbps == 14.062
+    assert read(status.replace("14", "25", 1) + text).gbps is None  # of two speeds none is the links' speed
+
+
+def test_prose_that_names_gpus_is_no_header() -> None:
+    text = sample("rtxa6000-3gpu.txt")
+    assert read("GPU0 GPU1 are bridged\nGPU2 is alone\nfree: GPU0\n" + text) == read(text)
+
+
 def test_links_and_paths_in_one_text() -> None:
     links, paths = sample("dgx1-v100-8gpu-4ib.txt"), sample("dgx1-topo-mp-8gpu-4nic.txt")
     both = read(links + paths)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,14 @@ def test_the_sample() -> None:
     assert [warned.code for warned in found.warnings] == ["link-count-unknown"]
     assert found.gbps is None
     assert with_product(found, "AMD Instinct MI300A").gbps == 64.0
+
+
+def test_numa_lines_of_another_version() -> None:
+    text = re.sub(r"GPU\[(\d)\]\t\t:", r"GPU \1          :", SAMPLE)
+    assert text != SAMPLE
+    assert load.read(text.encode()) == load.read(SAMPLE.encode())
+    hidden = load.read(SAMPLE.replace("Numa Node: 2", "Numa Node: -1").encode())
+    assert hidden.numa == (0, 1, None, 3)
 
 
 @pytest.mark.parametrize("name", ["mi250x-8gcd", "mi250-16gcd", "mi100-8p6l", "mi300x-8"])
