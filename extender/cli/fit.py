@@ -217,9 +217,10 @@ def _tell(said: Reading, fit: Fit, answer: dict[str, Any]) -> None:
         console.print(line)
     if picture:
         console.print()
+    equals = len(answer["equals"])
     console.print(
         f"GPUs {set_of(answer['chosen'])}: ring {gbps(answer['ring_gbps'])}, weakest pair "
-        f"{gbps(answer['bottleneck_gbps'])}; {len(answer['equals'])} sets are as good",
+        f"{gbps(answer['bottleneck_gbps'])}; {'no other set is as good' if equals == 1 else f'one of {equals} as good'}",
         style="bold",
     )
     rings = answer["left"]["best_ring_gbps_by_size"]
