@@ -218,11 +218,10 @@ def _tell(said: Reading, fit: Fit, answer: dict[str, Any]) -> None:
     if picture:
         console.print()
     equals = len(answer["equals"])
-    console.print(
-        f"GPUs {set_of(answer['chosen'])}: ring {gbps(answer['ring_gbps'])}, weakest pair "
-        f"{gbps(answer['bottleneck_gbps'])}; {'no other set is as good' if equals == 1 else f'one of {equals} as good'}",
-        style="bold",
-    )
+    peers = "no other set is as good" if equals == 1 else f"one of {equals} as good"
+    ring = f": ring {gbps(answer['ring_gbps'])}, weakest pair {gbps(answer['bottleneck_gbps'])}"
+    alone = len(answer["chosen"]) == 1  # no ring, no pair
+    console.print(f"GPUs {set_of(answer['chosen'])}{'' if alone else ring}; {peers}", style="bold")
     rings = answer["left"]["best_ring_gbps_by_size"]
     best = ", ".join(f"{size}: {gbps(ring)}" for size, ring in rings.items())
     console.print(f"left: {set_of(answer['left']['free']) or 'none'}{f'; best rings {best}' if best else ''}")
