@@ -1,0 +1,265 @@
+"""The GPUs that a pod should get on a node with these free ones: by ring bandwidth, then by what stays for later; and
+what the stock device plugin would hand out instead."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, cast
+
+import orjson
+
+from ext_core.links import LinkShapes
+from extender.cli import topology_file
+from extender.errors import BadInput, BadTopology
+from extender.topologies.reading import Reading, Warned, ids
+from extender.topologies.topology import Plugin
+
+PCIE_GBPS = 10.0
+"""GB/s that a pair without links counts with: PCIe 3.0 x16, as the MAPA simulator has it. Ours only for comparison."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--topo", metavar="FILE", required=True, help=topology_file.WHAT)
+    parser.add_argument("--free", type=_gpus, metavar="IDS", help="free GPUs, as 0,2,4-7 (default: all)")
+    parser.add_argument("--gpus", type=_count, metavar="N", required=True, help="how many the pod asks for")
+    parser.add_argument(
+        "--plugin",
+        choices=("nvidia", "amd", "arbitrary"),
+        help="whose rule hands GPUs out (default: amd for xGMI, else nvidia)",
+    )
+    topology_file.add_output(parser)
+    topology_file.add_speed(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the choice; `too-few-free` when there is none."""
+    output = topology_file.output(options)
+    said = topology_file.reading(options, options.topo)
+    free: list[int] = list(range(said.gpus)) if options.free is None else options.free
+    if wrong := [gpu for gpu in free if gpu >= said.gpus]:
+        raise BadInput(f"GPU {wrong[0]} is not one of 0..{said.gpus - 1}", path="--free")
+    if said.health and (sick := [gpu for gpu in free if not said.health[gpu]]):
+        free = [gpu for gpu in free if gpu not in sick]
+        said = said.warn(Warned("unhealthy", f"GPUs {sick} are not healthy and do not count as free"))
+    if len(free) < options.gpus:
+        raise BadInput(f"{options.gpus} GPUs are asked for, {len(free)} are free", path="--free", code="too-few-free")
+    if said.known_links() is None:
+        raise BadTopology("not all links are known, so sets cannot be compared", path="links", code="links-unknown")
+    fit = Fit(said, free, options.gpus, options.plugin or ("amd" if said.kind == "xgmi" else "nvidia"))
+    answer = fit.as_json()
+    if output == "json":
+        print(orjson.dumps(answer).decode())
+    else:
+        _tell(said, fit, answer)
+    return 0
+
+
+@dataclass
+class Fit:
+    """One question to LinkShapes, the code that the server places by. ``free`` are at least ``count`` GPUs."""
+
+    said: Reading
+    free: list[int]
+    count: int
+    plugin: str
+
+    def __post_init__(self) -> None:
+        self.shapes = LinkShapes()
+        topology = self.said.topology()
+        self.by_pcie = topology.pcie is not None
+        self.shape = topology.intern(self.shapes, cast(Plugin, self.plugin))
+        self.mask = sum(1 << gpu for gpu in self.free)
+
+    def as_json(self) -> dict[str, Any]:
+        """`kind: Fit`, as `-o json` prints it."""
+        choice = self.shapes.choice(self.shape, self.mask, self.count)
+        assert choice is not None  # there are enough, and the links are known
+        other = self.shapes.runner_up(self.shape, self.mask, self.count)
+        chosen = self._set(choice.gpus)
+        warnings = [warned._asdict() for warned in self.said.warnings]
+        if self.said.linked and not self.said.gbps:
+            text = "GB/s of a link are unknown (--product or --gbps tells), so bandwidths are null"
+            warnings.append({"code": "gbps-unknown", "message": text})
+        if chosen["bottleneck_gbps"] == PCIE_GBPS:
+            text = f"pairs without links are counted with {PCIE_GBPS:g} GB/s (PCIe 3.0 x16)"
+            warnings.append({"code": "pcie-gbps-assumed", "message": text})
+        plugin = self._plugin()
+        if plugin["sets"] is None and self.plugin != "arbitrary":
+            needs = "PCIe paths (put nvidia-smi topo -mp into the same text), and at most 8 free GPUs"
+            needs = "NUMA nodes" if self.plugin == "amd" else needs
+            text = f"what the device plugin hands out cannot be predicted; that needs all {needs}"
+            warnings.append({"code": "plugin-unpredictable", "message": text})
+        return {
+            "apiVersion": "gpu-extender.io/v1",
+            "kind": "Fit",
+            "warnings": warnings,
+            **chosen,
+            "runner_up": None if other is None else self._set(other.gpus),
+            "plugin": plugin,
+        }
+
+    def _gbps(self, ring: int | float | None) -> float | None:
+        """GB/s of a ring in thousandths of links; None when the links' speed is unknown."""
+        if not ring:
+            return None if ring is None else 0.0
+        return None if self.said.gbps is None else round(ring * self.said.gbps / 1000, 3)
+
+    def _set(self, gpus: int) -> dict[str, Any]:
+        left = self.mask ^ gpus
+        return {
+            "chosen": ids(gpus),
+            "ring_gbps": self._gbps(self.shapes.ring(self.shape, gpus)),
+            "bottleneck_gbps": bottleneck(self.said, ids(gpus)),
+            "equals": [ids(one) for one in self._equals(gpus)],
+            "left": {
+                "free": ids(left),
+                "best_ring_gbps_by_size": {
+                    str(size): self._gbps(self.shapes.top(self.shape, left, size))
+                    for size in range(2, left.bit_count() + 1)
+                },
+            },
+            "objective": self._objective(gpus),
+        }
+
+    def _equals(self, gpus: int) -> list[int]:
+        """All sets that differ from this one in their ids only, itself included."""
+        goal = self.shapes.objective(self.shape, self.mask, gpus)
+        sets = (sum(1 << gpu for gpu in some) for some in combinations(self.free, self.count))
+        return [some for some in sets if self.shapes.objective(self.shape, self.mask, some) == goal]
+
+    def _objective(self, gpus: int) -> list[dict[str, Any]]:
+        judged = self.shapes.objective(self.shape, self.mask, gpus)
+        assert judged is not None
+        ring, left, ways, near, near_left = judged
+        near_by = "PCIe levels" if self.by_pcie else "pairs on one NUMA node"
+        return [
+            {"term": "ring_links", "value": ring / 1000, "unit": "links"},
+            {"term": "left_ring_links", "value": left / 1000, "unit": "links, best ring of each size, summed"},
+            {"term": "left_ways", "value": ways / 1000, "unit": "links, rings of all sets, summed"},
+            {"term": "locality", "value": near, "unit": near_by},
+            {"term": "left_locality", "value": near_left, "unit": near_by},
+        ]
+
+    def _plugin(self) -> dict[str, Any]:
+        shares = self.shapes.handed_out(self.shape, self.mask, self.count)
+        if shares is None:  # then anything may come
+            rings = [
+                self.shapes.ring(self.shape, sum(1 << gpu for gpu in some)) or 0
+                for some in combinations(self.free, self.count)
+            ]
+            worst = self._gbps(min(rings))
+            return _answer(self.plugin, None, None, worst, None)
+        panics = sum(share for _, share in shares) < 1 - 1e-9
+        rings = [self.shapes.ring(self.shape, some) or 0 for some, _ in shares]
+        expected = sum(ring * share for ring, (_, share) in zip(rings, shares, strict=True))
+        sets = [{"gpus": ids(some), "probability": round(share, 6)} for some, share in shares]
+        worst = self._gbps(0 if panics else min(rings))
+        return _answer(self.plugin, sets, self._gbps(expected), worst, panics)
+
+
+def _answer(
+    model: str, sets: list[dict[str, Any]] | None, expected: float | None, worst: float | None, panics: bool | None
+) -> dict[str, Any]:
+    return {
+        "model": model,
+        "sets": sets,
+        "expected_ring_gbps": expected,
+        "worst_ring_gbps": worst,
+        "panics": panics,
+    }
+
+
+def bottleneck(said: Reading, gpus: list[int]) -> float | None:
+    """GB/s of the weakest pair on the ring through all of these that has the strongest weakest pair.
+
+    A pair without links counts with PCIE_GBPS. None for a single GPU, and where the speed of links is unknown and
+    matters.
+    """
+    if len(gpus) < 2:
+        return None
+    links = said.known_links()
+    assert links is not None
+    for number in sorted({links[a][b] for a in gpus for b in gpus if a != b and links[a][b]}, reverse=True):
+        if _has_ring([[links[a][b] >= number for b in gpus] for a in gpus]):
+            return None if said.gbps is None else round(number * said.gbps, 3)
+    return PCIE_GBPS
+
+
+def _has_ring(near: list[list[bool]]) -> bool:
+    """Whether a cycle visits everybody; of two, whether they are joined. By sets: where may a path through them end?"""
+    size = len(near)
+    joined = [sum(1 << b for b in range(size) if b != a and near[a][b]) for a in range(size)]
+    ends = {1: 1}
+    for visited in range(1, 1 << size, 2):
+        for end in ids(ends.get(visited, 0)):
+            for step in ids(joined[end] & ~visited):
+                ends[visited | 1 << step] = ends.get(visited | 1 << step, 0) | 1 << step
+    return bool(ends.get((1 << size) - 1, 0) & joined[0])
+
+
+def _tell(said: Reading, fit: Fit, answer: dict[str, Any]) -> None:
+    from extender.cli import gpu_picture  # here: JSON need not load it
+
+    topology_file.warn(said)
+    console = gpu_picture.console()
+
+    def set_of(gpus: list[int]) -> str:
+        return ",".join(map(str, gpus))
+
+    def gbps(value: float | None) -> str:
+        return "unknown GB/s" if value is None else f"{value:g} GB/s"
+
+    picture = list(gpu_picture.drawing(said, answer["chosen"], [g for g in range(said.gpus) if g not in fit.free]))
+    for line in picture:
+        console.print(line)
+    if picture:
+        console.print()
+    equals = len(answer["equals"])
+    peers = "no other set is as good" if equals == 1 else f"one of {equals} as good"
+    ring = f": ring {gbps(answer['ring_gbps'])}, weakest pair {gbps(answer['bottleneck_gbps'])}"
+    alone = len(answer["chosen"]) == 1  # no ring, no pair
+    console.print(f"GPUs {set_of(answer['chosen'])}{'' if alone else ring}; {peers}", style="bold")
+    rings = answer["left"]["best_ring_gbps_by_size"]
+    best = ", ".join(f"{size}: {gbps(ring)}" for size, ring in rings.items())
+    console.print(f"left: {set_of(answer['left']['free']) or 'none'}{f'; best rings {best}' if best else ''}")
+    if other := answer["runner_up"]:
+        lost = next(
+            mine["term"]
+            for mine, theirs in zip(answer["objective"], other["objective"], strict=True)
+            if mine["value"] != theirs["value"]
+        )
+        console.print(f"next best: {set_of(other['chosen'])}, ring {gbps(other['ring_gbps'])}; lost on {lost}")
+    plugin = answer["plugin"]
+    if plugin["sets"] is None:
+        console.print(
+            f"device plugin ({plugin['model']}): cannot be predicted; at worst {gbps(plugin['worst_ring_gbps'])}"
+        )
+        return
+    sets = "  ".join(f"{set_of(one['gpus'])} ({one['probability']:.0%})" for one in plugin["sets"][:8])
+    more = f"  and {len(plugin['sets']) - 8} more" if len(plugin["sets"]) > 8 else ""
+    console.print(
+        f"device plugin ({plugin['model']}): {sets}{more}; expected {gbps(plugin['expected_ring_gbps'])}, "
+        f"worst {gbps(plugin['worst_ring_gbps'])}{'; it may crash' if plugin['panics'] else ''}"
+    )
+
+
+def _gpus(text: str) -> list[int]:
+    found: list[int] = []
+    for part in text.split(",") if text else []:
+        ends = re.fullmatch(r"(\d{1,2})(?:-(\d{1,2}))?", part.strip())
+        if ends is None:
+            raise ValueError
+        found += range(int(ends[1]), int(ends[2] or ends[1]) + 1)
+    if len(set(found)) < len(found):
+        raise argparse.ArgumentTypeError("a GPU is named twice")
+    return sorted(found)
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number

@@ -1,0 +1,91 @@
+"""A reading on the terminal: the matrix with colours, the GPU map, islands and components."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection, Iterator
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from extender.sim.machines import Machine
+from extender.sim.picture import gpu_map, legend
+from extender.topologies.reading import Numa, Reading
+
+_STYLES = {"PIX": "green", "PXB": "green", "PHB": "yellow", "NODE": "yellow", "SYS": "red", "X": "dim", "?": "bold red"}
+_LINK = "bold cyan"
+
+
+def console() -> Console:
+    """Plain text where nobody looks, or where colours are not wanted (https://no-color.org)."""
+    if isinstance(sys.stdout.encoding, str) and "utf" not in sys.stdout.encoding.lower():
+        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+    plain = bool(os.environ.get("NO_COLOR")) or not sys.stdout.isatty()
+    return Console(force_terminal=False if plain else None, width=None if sys.stdout.isatty() else 160, highlight=False)
+
+
+def matrix(said: Reading) -> Table:
+    """One row a GPU: links where there are some, else PCIe paths; `?` where neither is known."""
+    table = Table(box=None, padding=(0, 1), pad_edge=False)
+    table.add_column("")
+    for gpu in range(said.gpus):
+        table.add_column(f"GPU{gpu}", justify="center")
+    table.add_column("NUMA")
+    for gpu in range(said.gpus):
+        cells = [_cell(said, gpu, other) for other in range(said.gpus)]
+        table.add_row(f"GPU{gpu}", *cells, _numa(said.numa[gpu]))
+    return table
+
+
+def _cell(said: Reading, a: int, b: int) -> Text:
+    links = said.links[a][b]
+    if links:
+        return Text(f"{'NV' if said.kind == 'nvlink' else 'xGMI'}{links}", _LINK)
+    path = said.pcie[a][b]
+    word = path or ("?" if links is None else "-")
+    return Text(word, _STYLES.get(word, ""))
+
+
+def _numa(node: Numa) -> str:
+    return "?" if node is None else str(node) if isinstance(node, int) else f"{node[0]}..{node[-1]}"
+
+
+def drawing(said: Reading, chosen: Collection[int] = (), taken: Collection[int] = ()) -> Iterator[Text]:
+    """The GPUs with their links as a picture; nothing where it would say less than the matrix."""
+    links = said.known_links()
+    if links is None or not said.linked or said.gpus % 2:
+        return
+    if said.scope == "gpu-total" and not all(map(any, links)):
+        return
+    machine = Machine(links, scope=said.scope or "pair")
+    yield from gpu_map(machine, chosen, taken)
+    if chosen or taken:
+        yield Text(legend(machine), "dim")
+
+
+def facts(said: Reading) -> Iterator[str]:
+    """Sentences below the picture."""
+    islands, components = said.groups()
+    if islands is None or components is None:
+        yield "links: not all known"
+    else:
+        yield f"islands: {_sets(islands) or 'none'}"
+        yield f"components: {_sets(components)}"
+    if said.linked:
+        meaning = "each GPU's total into the switches" if said.scope == "gpu-total" else "of each pair"
+        speed = (
+            f"{said.gbps:g} GB/s per link and direction" if said.gbps else "GB/s per link unknown (--product, --gbps)"
+        )
+        yield f"{said.kind}: numbers are {meaning}; {speed}"
+    for nic in said.nics:
+        yield f"{nic.name}: nearest to {'?' if nic.nearest is None else _set(nic.nearest)}"
+
+
+def _sets(sets: Collection[Collection[int]]) -> str:
+    return "  ".join(_set(gpus) for gpus in sets)
+
+
+def _set(gpus: Collection[int]) -> str:
+    return "{" + ",".join(map(str, gpus)) + "}"

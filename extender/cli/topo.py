@@ -1,0 +1,65 @@
+"""Read what nvidia-smi or rocm-smi tell about a node's GPUs; draw the GPU graph, print it as JSON, or as the value of
+the node annotation gpu-extender.io/topology."""
+
+from __future__ import annotations
+
+import argparse
+
+import orjson
+
+from extender.cli import topology_file
+from extender.errors import BadTopology
+from extender.topologies import annotation
+from extender.topologies.reading import Reading
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help=topology_file.WHAT)
+    topology_file.add_output(parser, "annotation")
+    topology_file.add_speed(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints it."""
+    output = topology_file.output(options)
+    said = topology_file.reading(options, options.file)
+    if output == "json":
+        print(orjson.dumps(said.as_json()).decode())
+        return 0
+    if output == "annotation":
+        value = _annotation(said)
+        topology_file.warn(said)
+        print(value)
+        return 0
+    from extender.cli import gpu_picture  # here: the other outputs need not load it
+
+    topology_file.warn(said)
+    console = gpu_picture.console()
+    console.print(f"{said.gpus} GPUs, from {said.source_format}\n", style="bold")
+    console.print(gpu_picture.matrix(said))
+    console.print()
+    picture = list(gpu_picture.drawing(said))
+    for line in picture:
+        console.print(line)
+    if picture:
+        console.print()
+    for fact in gpu_picture.facts(said):
+        console.print(fact)
+    return 0
+
+
+def _annotation(said: Reading) -> str:
+    if said.known_links() is None:
+        raise BadTopology(
+            "not all links are known, so there is nothing to annotate", path="links", code="links-unknown"
+        )
+    if said.linked and not said.gbps:
+        raise BadTopology(
+            "a text does not tell how fast a link is: name the GPUs with --product, or give --gbps",
+            path="gbps",
+            code="gbps-unknown",
+        )
+    try:
+        return annotation.encode(said.topology())
+    except annotation.TopologyError as error:
+        raise BadTopology(error.message, path=error.path) from None

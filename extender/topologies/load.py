@@ -1,0 +1,146 @@
+"""Any description of one node's GPUs that the commands take, told apart by what it looks like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from extender.errors import BadTopology
+from extender.topologies import annotation, catalogue, nvidia_smi, rocm_smi
+from extender.topologies.reading import Nic, Reading, Warned, of_topology
+from extender.topologies.topology import LEVELS
+
+MOST_BYTES = 4 * 1024 * 1024
+PREFIX = "catalogue:"
+
+
+def from_catalogue(name: str) -> Reading:
+    """The machine with this id; BadTopology when there is none."""
+    for entry in catalogue.entries():
+        if entry.id == name:
+            reading = of_topology(entry.topology, "catalogue")
+            if entry.status == "unverified":
+                reading = reading.warn(Warned("unverified", f"nobody has yet seen the output of {name}"))
+            return reading
+    known = ", ".join(entry.id for entry in catalogue.entries())
+    raise BadTopology(f"{name!r} is none of {known}", path="catalogue", code="not-found")
+
+
+def read(data: bytes) -> Reading:
+    """A text of nvidia-smi or rocm-smi, an annotation's value, or our own JSON. BadTopology for anything else."""
+    if len(data) > MOST_BYTES:
+        raise BadTopology(f"{len(data)} bytes; at most {MOST_BYTES} are read")
+    text = _decoded(data)
+    if not text.strip():
+        raise BadTopology("it is empty")
+    if text.lstrip().startswith("{"):
+        return _json(text)
+    if rocm_smi.recognises(text):
+        return rocm_smi.parse(text)
+    return nvidia_smi.parse(text)
+
+
+def _decoded(data: bytes) -> str:
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):  # what PowerShell's > writes
+        return data.decode("utf-16", errors="replace")
+    return data.decode("utf-8-sig", errors="replace")
+
+
+def _json(text: str) -> Reading:
+    try:
+        said = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise BadTopology(f"not JSON: {error}") from None
+    if said.get("kind") == "Topology":
+        return _own(said)
+    try:
+        return of_topology(annotation.decode(text), "annotation")
+    except annotation.TopologyError as error:
+        raise BadTopology(error.message, path=error.path) from None
+
+
+# ---- our own JSON back in
+
+
+def _own(said: dict[str, Any]) -> Reading:
+    """`kind: Topology`; what follows from the rest (islands, components) is not read but found again."""
+    gpus = said.get("gpus")
+    if not isinstance(gpus, list) or not 1 <= len(gpus) <= annotation.MOST_GPUS or gpus != list(range(len(gpus))):
+        raise BadTopology("the indices 0..N-1 of 1 to 16 GPUs are wanted", path="gpus")
+    size = range(len(gpus))
+    links = _matrix(said, "links", len(gpus))
+    pcie = _matrix(said, "pcie", len(gpus))
+    for i in size:
+        for j in size:
+            count, path = links[i][j], pcie[i][j]
+            fine = count is None or (type(count) is int and 0 <= count <= annotation.MOST_LINKS)
+            if not fine or (i == j) != (i == j and count == 0) or links[j][i] != count:
+                raise BadTopology("is no number of links, or not the same in both directions", path=f"links[{i}][{j}]")
+            if path not in (*LEVELS, None) or (path == "X") != (i == j) or pcie[j][i] != path:
+                raise BadTopology("is no path, or not the same in both directions", path=f"pcie[{i}][{j}]")
+    kind, scope, gbps = (said.get(key) for key in ("link_kind", "link_scope", "gbps_per_link_per_direction"))
+    if kind not in ("nvlink", "xgmi", None) or (kind is None and any(map(any, links))):
+        raise BadTopology("is not nvlink or xgmi, and there are links", path="link_kind")
+    if scope not in ("pair", "gpu-total", None) or (scope is None and any(map(any, links))):
+        raise BadTopology("is not pair or gpu-total", path="link_scope")
+    if gbps is not None and (type(gbps) not in (int, float) or not 0 < gbps <= 10_000):
+        raise BadTopology("is not GB/s of one link in one direction", path="gbps_per_link_per_direction")
+    numa = [tuple(node) if isinstance(node, list) else node for node in _list(said, "numa", len(gpus))]
+    for i, node in enumerate(numa):
+        for one in node if isinstance(node, tuple) and node else (node,):
+            if one is not None and (type(one) is not int or not 0 <= one < 1 << 16):
+                raise BadTopology("is no NUMA node", path=f"numa[{i}]")
+    uuids = _list(said, "uuids", len(gpus))
+    if not all(uuid is None or isinstance(uuid, str) for uuid in uuids):
+        raise BadTopology("are not texts or null", path="uuids")
+    return Reading(
+        tuple(map(tuple, links)),
+        kind,
+        scope,
+        tuple(map(tuple, pcie)),
+        tuple(numa),
+        tuple(uuids),
+        "topology-json",
+        nics=_nics(said, len(gpus)),
+        gbps=None if gbps is None else float(gbps),
+        warnings=_warnings(said),
+    )
+
+
+def _list(said: dict[str, Any], key: str, length: int) -> list[Any]:
+    value = said.get(key)
+    if value is None:
+        return [None] * length
+    if not isinstance(value, list) or len(value) != length:
+        raise BadTopology(f"a list of {length} is wanted, one a GPU", path=key)
+    return value
+
+
+def _matrix(said: dict[str, Any], key: str, size: int) -> list[list[Any]]:
+    rows = said.get(key)
+    if not isinstance(rows, list) or len(rows) != size:
+        raise BadTopology(f"{size} rows are wanted, one a GPU", path=key)
+    if not all(isinstance(row, list) and len(row) == size for row in rows):
+        raise BadTopology(f"{size} cells are wanted in each row", path=key)
+    return rows
+
+
+def _nics(said: dict[str, Any], gpus: int) -> tuple[Nic, ...]:
+    found = []
+    nics = said.get("nics") or []
+    for nic in nics if isinstance(nics, list) else [None]:
+        name = nic.get("name") if isinstance(nic, dict) else None
+        nearest = nic.get("nearest") if isinstance(nic, dict) else None
+        right = nearest is None or (isinstance(nearest, list) and all(gpu in range(gpus) for gpu in nearest))
+        if not isinstance(name, str) or not right:
+            raise BadTopology('a list of {"name", "nearest"} is wanted', path="nics")
+        found.append(Nic(name, None if nearest is None else tuple(nearest)))
+    return tuple(found)
+
+
+def _warnings(said: dict[str, Any]) -> tuple[Warned, ...]:
+    kept = said.get("warnings") or []
+    if not isinstance(kept, list) or not all(isinstance(one, dict) for one in kept):
+        raise BadTopology('a list of {"code", "message"} is wanted', path="warnings")
+    return tuple(Warned(str(one.get("code")), str(one.get("message"))) for one in kept)

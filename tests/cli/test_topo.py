@@ -1,0 +1,117 @@
+"""`gpu-extender topo`: JSON keys, exit codes, the annotation, the picture."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from extender.cli import main
+from extender.topologies import annotation
+
+SAMPLES = Path(__file__).parent.parent / "topologies" / "samples"
+FILES = sorted(path.name for path in SAMPLES.glob("*.txt"))
+KEYS = {
+    *("apiVersion", "kind", "warnings", "gpus", "links", "link_kind", "link_scope", "gbps_per_link_per_direction"),
+    *("pcie", "numa", "nics", "uuids", "islands", "components", "source_format"),
+}
+
+
+def run(*words: str, stdin: bytes = b"") -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "extender", *words], input=stdin, capture_output=True, check=False, timeout=60
+    )
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_sample(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topo", str(SAMPLES / name), "-o", "json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert set(said) == KEYS
+    assert (said["apiVersion"], said["kind"]) == ("gpu-extender.io/v1", "Topology")
+    count = len(said["gpus"])
+    assert said["gpus"] == list(range(count))
+    assert all(len(said[key]) == count for key in ("links", "pcie", "numa", "uuids"))
+    assert said["gbps_per_link_per_direction"] is None  # no text tells it
+    assert all(set(warned) == {"code", "message"} for warned in said["warnings"])
+    assert main(["topo", str(SAMPLES / name), "-o", "text"]) == 0
+    assert f"{count} GPUs" in capsys.readouterr().out
+
+
+def test_standard_input_and_json_where_nobody_looks() -> None:
+    status, out, err = run("topo", "-", stdin=(SAMPLES / "h100-nvl-8gpu-4pairs.txt").read_bytes())
+    assert (status, err) == (0, "")
+    said = json.loads(out)
+    assert said["islands"] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert (said["link_kind"], said["link_scope"], said["links"][0][1]) == ("nvlink", "pair", 12)
+    assert said["pcie"][0][:3] == ["X", None, "NODE"]
+
+
+def test_the_annotation_is_what_a_node_can_carry() -> None:
+    file = str(SAMPLES / "hgx-h200-8gpu-8nic.txt")
+    status, out, err = run("topo", file, "-o", "annotation", "--product", "NVIDIA-H200")
+    assert (status, err, out.count("\n")) == (0, "", 1)
+    said = annotation.decode(out)
+    assert (said.gpus, said.gpu_total, said.kind, said.gbps) == (8, True, "nvlink", 25.0)
+    assert said.numa == (0, 0, 0, 0, 1, 1, 1, 1)
+    again, value, _ = run("topo", "-", "-o", "annotation", stdin=out.encode())
+    assert (again, value) == (0, out)
+
+
+@pytest.mark.parametrize(
+    ("words", "stdin", "code"),
+    [
+        (["-", "-o", "json"], b"", "bad-topology"),
+        (["-", "-o", "json"], b"nvidia-smi: command not found", "bad-topology"),
+        (["-", "-o", "json"], b'{"v": 1}', "bad-topology"),
+        (["-", "-o", "json"], b'{"kind": "Topology"}', "bad-topology"),
+        (["-", "-o", "json"], b"{", "bad-topology"),
+        (["-", "-o", "json", "--product", "nothing"], b"\tGPU0\nGPU0\tX\n", "bad-topology"),
+        (["/nowhere", "-o", "json"], b"", "unreadable"),
+        ([str(SAMPLES), "-o", "json"], b"", "unreadable"),
+    ],
+)
+def test_errors_are_json_on_standard_error(words: list[str], stdin: bytes, code: str) -> None:
+    status, out, err = run("topo", *words, stdin=stdin)
+    assert (status, out) == (1, "")
+    error = json.loads(err)["error"]
+    assert error["code"] == code
+    assert set(error) == {"code", "path", "message"}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("dgx1-v100-8gpu-4ib.txt", "--product, or give --gbps"),
+        ("dgx1-topo-mp-8gpu-4nic.txt", "not all links are known"),
+    ],
+)
+def test_an_annotation_is_refused_where_something_is_unknown(name: str, said: str) -> None:
+    status, out, err = run("topo", str(SAMPLES / name), "-o", "annotation")
+    assert (status, out) == (1, "")
+    assert said in err
+
+
+def test_warnings_go_to_standard_error_where_people_read() -> None:
+    status, out, err = run("topo", str(SAMPLES / "hgx-nv18-8gpu-12nic-malformed.txt"), "-o", "text")
+    assert status == 0
+    assert "warning: row GPU5: 'PIXNODE' under NIC7 is no path" in err
+    assert "NVSwitch, NV18" in out
+
+
+def test_a_dgx_1_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topo", "catalogue:dgx1-v100", "-o", "text"]) == 0
+    said = capsys.readouterr().out
+    assert "  3  ═══  0  ═══  4  ═══  7" in said
+    assert "islands: {0,1,2,3}  {0,4}  {1,5}  {2,6}  {3,7}  {4,5,6,7}" in said
+
+
+@pytest.mark.parametrize("words", [[], ["-", "-o", "xml"], ["-", "--gbps", "0"], ["-", "--gbps", "inf"], ["a", "b"]])
+def test_wrong_usage_is_2(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["topo", *words])
+    assert end.value.code == 2
