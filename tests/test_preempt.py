@@ -430,10 +430,10 @@ def made(rng: random.Random) -> Case:
             labels, notes, start = {}, {}, WALL - starts.pop()
             if rng.random() < 0.5:
                 labels["app"] = rng.choice("ab")
-            if rng.random() < 0.3:  # its work is lost with its gang: what was just started has lost none
-                labels["gpu-extender.io/gang"], start = rng.choice("gh"), WALL
+            if rng.random() < 0.3:
+                labels["gpu-extender.io/gang"] = rng.choice("gh")
                 labels["gpu-extender.io/gang-min"] = "1" if labels["gpu-extender.io/gang"] == "g" else "2"
-            elif rng.random() < 0.3:
+            if rng.random() < 0.3:
                 notes["gpu-extender.io/restart-seconds"] = str(rng.randint(0, 3000))
             pod = world.pod(
                 f"{name}-{i}", takes, name, cpu=str(eats), priority=rng.randint(0, 7), held=held, labels=labels,
@@ -485,11 +485,14 @@ def price(case: Case, pods: tuple[JSON, ...]) -> tuple[int, ...]:
     """The cost as shapes.md orders it, in plain words."""
     everybody = [pod for there in case.nodes.values() for pod in there]
     broken = lost = 0
+    losers = {pod["metadata"]["uid"]: pod for pod in pods}
     for gang, least in (("g", 1), ("h", 2)):
         members = [pod for pod in everybody if pod["metadata"]["labels"].get("gpu-extender.io/gang") == gang]
         go = [pod for pod in members if pod in pods]
-        broken += bool(go) and len(members) - len(go) < min(least, len(members))
-    for pod in pods:
+        if go and len(members) - len(go) < min(least, len(members)):
+            broken += 1
+            losers |= {pod["metadata"]["uid"]: pod for pod in members}
+    for pod in losers.values():
         started = case.world.cluster.pods[pod["metadata"]["uid"]].start or 0
         restart = int(pod["metadata"]["annotations"].get("gpu-extender.io/restart-seconds", 0))
         lost += gpus_of(pod) * (int(WALL - started) + restart)

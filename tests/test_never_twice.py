@@ -1,0 +1,226 @@
+"""preempt over time: a need is met once, a plan lasts while it is true, and what is old or stuck does not count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from extender.rules import REASONS
+from tests.world import GPU, JSON, WALL, World, pairs, refused, workload
+
+TEXT = {reason.key: reason.text for reason in REASONS.values()}
+LONG_AGO = WALL - 10_000
+
+
+def urgent(gpus: int = 8, **facts: Any) -> JSON:
+    return workload("p", gpus, priority=100, **facts)
+
+
+def two_full_nodes() -> World:
+    """v1 is cheaper than v2; the preemptor is known."""
+    world = World()
+    for i in (1, 2):
+        world.node(f"n{i}", 8)
+        world.pod(f"v{i}", 8, f"n{i}", priority=i, start=WALL)
+    world.set("Pod", urgent())
+    return world
+
+
+OFFER = {"n1": ["v1"], "n2": ["v2"]}
+
+
+# -- what the pod's latest filter call said ----------------------------------------------------------------------------
+
+
+def test_nobody_goes_while_feasible_nodes_were_left_out_of_the_shortlist() -> None:
+    world = World()
+    world.node("full", 8)
+    world.pod("v", 8, "full")
+    free = [f"n{i:02}" for i in range(40)]
+    for name in free:
+        world.node(name, 8)
+    assert len(world.filter(urgent(), free)["NodeNames"]) == 16
+    assert world.preempt(urgent(), {"full": ["v"]}) == {}
+    assert len(world.filter(urgent(), free)["NodeNames"]) == 40  # now another filter refuses them all
+    assert world.preempt(urgent(), {"full": ["v"]}) == {"full": ["v"]}
+
+
+def test_a_doubt_of_another_cycle_does_not_count() -> None:
+    world = World()
+    world.node("n", 8)
+    world.pod("v", 8, "n")
+    assert world.filter(urgent(), ["n", "joining"])["Error"]
+    world.now += 1.9
+    assert world.preempt(urgent(), {"n": ["v"]}) == {}
+    world.now += 0.2
+    assert world.preempt(urgent(), {"n": ["v"]}) == {"n": ["v"]}
+
+
+def test_a_doubt_ends_after_a_minute_even_if_its_cause_changes() -> None:
+    world = World()
+    world.node("n", 8)
+    world.pod("v", 8, "n")
+    for i in range(13):
+        assert world.filter(urgent(), ["n", f"joining-{i}"])["Error"]
+        assert world.preempt(urgent(), {"n": ["v"]}) == {}
+        world.now += 5
+    assert world.filter(urgent(), ["n", "joining-13"])["Error"] == ""
+    assert world.preempt(urgent(), {"n": ["v"]}) == {"n": ["v"]}
+
+
+@pytest.mark.parametrize(("later", "cordoned", "node"), [(1, False, "n1"), (3, False, "n2"), (1, True, "n2")])
+def test_a_node_refused_for_links_is_legal_in_that_cycle_only(later: float, cordoned: bool, node: str) -> None:
+    world = World()
+    world.node("n1", 4, links=pairs(4))
+    world.node("n2", 4, links=pairs(4))
+    world.pod("a", 1, "n1", held=[0])
+    world.pod("b", 1, "n1", held=[2])
+    world.pod("c", 4, "n2", priority=5, held=range(4))
+    pod = urgent(2, links="required")
+    assert refused(world.filter(pod, ["n1"])) == {"n1": TEXT["links-busy"]}
+    world.now += later
+    if cordoned:
+        world.node("n1", 4, links=pairs(4), unschedulable=True)
+    assert list(world.preempt(pod, {"n2": ["c"]})) == [node]
+
+
+def test_a_node_name_that_is_used_again_is_strange_again() -> None:
+    world = World()
+    world.node("full", 8)
+    world.pod("v", 8, "full")
+    assert world.filter(workload("q", 8), ["new"])["Error"]
+    new = world.node("new", 8)
+    world.drop("Node", new)
+    world.now += 10_000
+    assert world.filter(urgent(), ["new"])["Error"]
+    assert world.preempt(urgent(), {"full": ["v"]}) == {}
+
+
+# -- who is offered ----------------------------------------------------------------------------------------------------
+
+OTHERS = ["rdma/hca", "ephemeral-storage", "hugepages-2Mi"]
+
+
+@pytest.mark.parametrize("where", ["requests", "limits", "overhead"])
+@pytest.mark.parametrize("other", OTHERS)
+def test_the_offer_is_the_floor_where_another_resource_is_asked_for(other: str, where: str) -> None:
+    world = World()
+    world.node("n", 8)
+    world.pod("has-it", 4, "n", priority=10, start=WALL)
+    world.pod("cheap", 4, "n", priority=0, start=WALL)
+    resources: dict[str, dict[str, str]] = {"limits": {GPU: "4"}, "requests": {GPU: "4"}}
+    spec: JSON = {"containers": [{"name": "c", "resources": resources}]}
+    (spec.setdefault("overhead", {}) if where == "overhead" else resources[where])[other] = "1"
+    assert world.preempt(urgent(4, spec=spec), {"n": ["has-it"]}) == {"n": ["has-it"]}
+
+
+# -- plans -------------------------------------------------------------------------------------------------------------
+
+
+def test_while_a_plan_stands_on_a_pair_machine_nobody_lower_breaks_the_pair() -> None:
+    world = World()
+    world.node("n", 4, links=pairs(4))
+    world.pod("stays", 1, "n", priority=1000, held=[0])
+    world.pod("v", 1, "n", held=[2])
+    pod = world.set("Pod", urgent(2, links="required"))
+    assert world.preempt(pod, {"n": ["v"]}) == {"n": ["v"]}
+    for nominated in ("", "n"):
+        pod = world.set("Pod", urgent(2, links="required", nominated=nominated))
+        world.gone(*[there.name for there in world.cluster.pods_on("n") if there.name == "v"])
+        lower = workload("lower", 1)  # three GPUs are free, it would leave two: 1 and 2, or 1 and 3
+        assert refused(world.filter(lower, ["n"])) == {"n": TEXT["gpus-reserved"]}
+    assert world.filter(pod, ["n"])["NodeNames"] == ["n"]
+    world.decider.holds.drop_hold("uid-p")
+    assert world.filter(workload("higher", 1, priority=101), ["n"])["NodeNames"] == ["n"]
+
+
+def test_time_to_carry_a_plan_out_counts_from_the_last_victims_end() -> None:
+    world = two_full_nodes()
+    assert world.preempt(urgent(), OFFER) == {"n1": ["v1"]}
+    world.pod("v1", 8, "n1", priority=1, start=WALL, terminating=WALL + 30)
+    world.now += 30
+    world.gone("v1")
+    world.node("n1", 8, unschedulable=True)
+    assert world.preempt(urgent(), {"n2": ["v2"]}) == {}
+    world.now += 4.9
+    assert world.preempt(urgent(), {"n2": ["v2"]}) == {}
+    world.now += 0.2
+    assert world.preempt(urgent(), {"n2": ["v2"]}) == {"n2": ["v2"]}
+
+
+def test_a_standing_plan_ends_when_its_node_is_cordoned() -> None:
+    world = two_full_nodes()
+    assert world.preempt(urgent(), OFFER) == {"n1": ["v1"]}
+    assert world.preempt(urgent(), {"n2": ["v2"]}) == {"n1": ["v1"]}
+    world.node("n1", 8, unschedulable=True)
+    assert world.preempt(urgent(), {"n2": ["v2"]}) == {"n2": ["v2"]}
+
+
+def test_a_standing_plan_ends_when_a_higher_pod_takes_its_gpus() -> None:
+    world = two_full_nodes()
+    world.pod("v1", 4, "n1", priority=1, start=WALL)
+    assert world.preempt(urgent(), OFFER) == {"n1": ["v1"]}
+    world.pod("higher", 4, "n1", priority=1000)
+    assert world.preempt(urgent(), {"n2": ["v2"]}) == {"n2": ["v2"]}
+
+
+def test_a_plan_that_is_never_carried_out_reserves_nothing_after_10_seconds() -> None:
+    world = two_full_nodes()
+    world.pod("v1", 4, "n1", priority=1, start=WALL)
+    assert world.preempt(urgent(), OFFER) == {"n1": ["v1"]}
+    lower = workload("lower", 4)
+    world.now += 9.9
+    assert refused(world.filter(lower, ["n1"])) == {"n1": TEXT["gpus-reserved"]}
+    world.now += 0.2
+    assert world.filter(lower, ["n1"])["NodeNames"] == ["n1"]
+
+
+def test_a_plan_that_was_carried_out_reserves_for_a_minute() -> None:
+    world = two_full_nodes()
+    assert world.preempt(urgent(), OFFER) == {"n1": ["v1"]}
+    world.pod("v1", 8, "n1", priority=1, start=WALL, terminating=WALL + 30)
+    world.now += 30
+    world.gone("v1")
+    for seconds in (0, 59):
+        world.now += seconds
+        assert refused(world.filter(workload("lower", 4), ["n1"])) == {"n1": TEXT["gpus-reserved"]}
+    world.now += 2
+    assert world.filter(workload("lower", 4), ["n1"])["NodeNames"] == ["n1"]
+
+
+# -- pods that are ending ----------------------------------------------------------------------------------------------
+
+
+def test_a_pod_stuck_in_terminating_does_not_hold_evictions_up() -> None:
+    world = World()
+    world.node("n1", 8)
+    world.node("n2", 8)
+    world.pod("v1", 8, "n1", start=WALL)
+    world.pod("stuck", 4, "n2", terminating=LONG_AGO)
+    world.pod("higher", 4, "n2", priority=1000)
+    assert world.preempt(urgent(4), {"n1": ["v1"], "n2": ["stuck"]}) == {"n1": ["v1"]}
+
+
+def test_a_pod_stuck_in_terminating_is_no_free_victim() -> None:
+    world = World()
+    world.node("n", 8)
+    world.pod("stuck", 4, "n", terminating=LONG_AGO)
+    world.pod("v", 4, "n", start=WALL)
+    assert world.preempt(urgent(4), {"n": ["v"]}) == {"n": ["v"]}
+    assert world.preempt(workload("all", 8, priority=100), {"n": ["v"]}) == {}
+
+
+def test_terminating_members_do_not_run_in_their_gang() -> None:
+    world = World()
+    world.node("n1", 8)
+    world.node("n2", 8)
+    gang = {"gpu-extender.io/gang": "g", "gpu-extender.io/gang-min": "2"}
+    world.pod("g1", 4, "n1", labels=gang, start=WALL)
+    world.pod("alone", 4, "n1", start=WALL - 1000)
+    world.pod("g2", 1, "n2", labels=gang, start=WALL)
+    world.pod("g3", 1, "n2", labels=gang, start=WALL)
+    assert world.preempt(urgent(4), {"n1": ["g1"]}) == {"n1": ["g1"]}  # it has one to spare
+    world.decider.holds.drop_plan("uid-p")
+    world.pod("g3", 1, "n2", labels=gang, start=WALL, terminating=WALL + 20)
+    assert world.preempt(urgent(4), {"n1": ["g1"]}) == {"n1": ["alone"]}
