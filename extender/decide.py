@@ -116,9 +116,13 @@ class Decider:
         attempt = self.holds.attempt(request.uid, now)
         rows = _known(args)
         unknown = tuple(name for _, name in args.unknown)
+        decision = Decision("filter", wall, cluster.generation, request, rows=rows, unknown=unknown)
         if len(args.rows) < cluster.schedulable_gpu_nodes and not self._fast_path(request, rows):
             self.sampled(len(args.rows), cluster.schedulable_gpu_nodes)
-        decision = Decision("filter", wall, cluster.generation, request, rows=rows, unknown=unknown)
+            decision.detail["sampled"] = {
+                "named": len(args.rows),
+                "schedulable_gpu_nodes": cluster.schedulable_gpu_nodes,
+            }
         stages.mark("read")
         self.claim(request, now)
         try:

@@ -374,6 +374,7 @@ def test_a_sampling_scheduler_is_counted_and_warned_of_once() -> None:
         assert world.metric("sampled_requests_total") == 0
         for _ in range(3):
             world.filter(workload("some", 1), ["a", "b"])
+        assert world.decision()["sampled"] == {"named": 2, "schedulable_gpu_nodes": 3}
         world.filter(workload("no-gpus"), ["a"])
     assert world.metric("sampled_requests_total") == 3
     assert sum("percentageOfNodesToScore" in line["event"] for line in lines) == 1
