@@ -54,6 +54,10 @@ class Source(Protocol):
 
     def missing(self) -> list[str]: ...
 
+    def ready_at(self) -> float | None:
+        """When everything was known for the first time, on the server's clock; None where no scheduler counts too."""
+        ...
+
     def dark(self) -> float:
         """Seconds since when what we know may be out of date, because a watch is down; 0 while all is well."""
         ...
@@ -70,6 +74,9 @@ class Frozen:
 
     def missing(self) -> list[str]:
         return []
+
+    def ready_at(self) -> None:
+        return None
 
     def dark(self) -> float:
         return 0.0
@@ -137,10 +144,11 @@ class Server:
                 )
             if not self._was_ready:
                 self._was_ready = True
-                if not isinstance(self.source, Frozen):
+                began_at = self.source.ready_at()
+                if began_at is not None:
                     self.decider.live = True
-                    self.decider.yields_until = self.clock() + YIELD_SECONDS
-                    self.decider.settled_at = self.clock() + self.settings.hold.seconds
+                    self.decider.yields_until = began_at + YIELD_SECONDS
+                    self.decider.settled_at = began_at + self.settings.hold.seconds
             answer = await self._answer(verb, body)
         except BadRequest as error:
             self.metrics.bad_requests.labels(verb, error.code).inc()

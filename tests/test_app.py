@@ -375,6 +375,9 @@ class Waiting:
     def missing(self) -> list[str]:
         return self.lacks
 
+    def ready_at(self) -> float:
+        return 0.0
+
     def dark(self) -> float:
         return 0.0
 

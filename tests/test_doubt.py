@@ -26,6 +26,9 @@ class Watched:
     def missing(self) -> list[str]:
         return []
 
+    def ready_at(self) -> float:
+        return 1000.0  # when a World's clock begins
+
     def dark(self) -> float:
         return self.seconds
 

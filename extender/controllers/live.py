@@ -47,6 +47,7 @@ class Live:
         self._clock = clock
         self._reflectors: list[Reflector] = []
         self._dark_since: float | None = None
+        self._ready_at: float | None = None
         self._bindings: Bindings | None = None
         self._server: ApiServer | None = None
 
@@ -56,6 +57,9 @@ class Live:
         if not self._reflectors:
             return ["the API server's lists"]
         return [text for reflector in self._reflectors if (text := reflector.missing())]
+
+    def ready_at(self) -> float | None:
+        return self._ready_at
 
     def dark(self) -> float:
         """Seconds since when pods or nodes are not watched; 0 while both are."""
@@ -95,6 +99,7 @@ class Live:
     def synced(self, kind: str) -> None:
         log.info("listed", kind=kind)
         if not self.missing():
+            self._ready_at = self._ready_at if self._ready_at is not None else self._clock()
             # What was listed stays: a full collection over it would stop every request for tens of milliseconds.
             gc.collect()
             gc.freeze()

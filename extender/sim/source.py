@@ -34,6 +34,9 @@ class SimSource:
     def missing(self) -> list[str]:
         return [] if self._listed.is_set() else ["the simulated cluster's lists"]
 
+    def ready_at(self) -> None:
+        return None
+
     def dark(self) -> float:
         return 0.0
 

@@ -116,6 +116,7 @@ def burst(cluster: Scene, nodes: dict[str, dict[str, str]], lag: Lag, title: str
     assert (len(sizes), sum(sizes)) == (60, 96)
     names = [f"p{i:02d}" for i in range(60)]
     required = {name for name, size in zip(names, sizes, strict=True) if size > 1 and rng.random() < 0.8}
+    quiet(6)  # just after a start pods that require links are held back, which would let small ones break the pairs
     with lag.held():
         cluster.create_all(
             [
