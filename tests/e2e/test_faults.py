@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from tests.e2e import builders
+from tests.e2e.api import wait_for
 from tests.e2e.machines import linked
 from tests.e2e.scene import Scene, SceneFactory
 
