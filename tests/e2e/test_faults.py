@@ -85,7 +85,7 @@ def test_the_api_server_is_away_for_20_seconds(scene: SceneFactory, control_plan
     time.sleep(20)
     control_plane.start_apiserver()
     cluster.pod("after", 2)
-    settled(cluster, ["before", "after"], 90)
+    settled(cluster, ["before", "after"], 150)
 
 
 def test_a_second_extender_that_refuses_our_whole_shortlist(scene: SceneFactory) -> None:
