@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import scheduler, verbs
+from benchmarks import nvlink, scheduler, verbs
 from tests.e2e.build import ControlPlaneUnavailable
 
-ALL = {"verbs": verbs.main, "scheduler": scheduler.main}
+ALL = {"nvlink": nvlink.main, "verbs": verbs.main, "scheduler": scheduler.main}
 
 
 def main(names: list[str]) -> int:

@@ -78,11 +78,11 @@ def test_known_counts_of_unlucky_free_sets() -> None:
     # Free sets at which the plugin gives a pair with fewer links than the best free pair has, though it could.
     shapes, shape, full = machine("dgx1-v100", "nvidia")
     frees = [free for free in range(full + 1) if free.bit_count() >= 2]
-    worse = [
-        free
-        for free in frees
-        if any((shapes.ring(shape, s) or 0) < (shapes.top(shape, free, 2) or 0) for s, _ in shapes.handed_out(shape, free, 2) or ())
-    ]  # fmt: skip
+    worse = []
+    for free in frees:
+        best = shapes.top(shape, free, 2) or 0
+        if any((shapes.ring(shape, pair) or 0) < best for pair, _ in shapes.handed_out(shape, free, 2) or ()):
+            worse.append(free)
     assert (len(frees), len(worse)) == (247, 8)
     assert shapes.handed_out(shape, mask(0, 2, 4, 5), 2) == [(mask(4, 5), 1.0)]
 
