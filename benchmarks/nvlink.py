@@ -155,7 +155,8 @@ def gpuallocator(board: Board) -> Choose:
         """(points, sets) of the best split; where `size` does not divide, one set is smaller."""
         if not free:
             return 0, ()
-        first, best = free & -free, (-1, ())
+        first = free & -free
+        best: tuple[int, tuple[int, ...]] = (-1, ())
         for count in sorted({size, free.bit_count() % size or size}, reverse=True):
             for others in of_size(free ^ first, count - 1):
                 total, sets = split(free ^ first ^ others, size)
@@ -219,7 +220,7 @@ def mapa_preserve(board: Board) -> Choose:
 
 def _predicted(edges: list[int]) -> float:
     """MAPA's fitted formula; x, y, z: double links, single links and PCIe paths on the ring."""
-    x, y, z = (sum(map(kind, edges)) for kind in (lambda n: n >= 2, lambda n: n == 1, lambda n: n == 0))
+    x, y, z = sum(n >= 2 for n in edges), edges.count(1), edges.count(0)
     return (
         16.39670455 * x + 4.536821878 * y + 1.55623404 * z
         - 20.69484581 / (x + 1) - 9.467461958 / (y + 1) + 7.615106783 / (z + 1)
