@@ -18,7 +18,7 @@ from ext_core.encode import Heads
 from ext_core.links import LinkShapes
 from ext_core.scan import NameIndex
 from ext_core.table import NodeTable, PodTable
-from extender import ledger
+from extender import ledger, plugins
 from extender.contracts import Tables
 from extender.events import Event
 from extender.log import get_log
@@ -62,6 +62,7 @@ class Cluster:
         self.resources = ("cpu", "memory", "pods", *(resource.name for resource in settings.resources))
         self.gpu_names = frozenset(self.resources[3:])
         self._plugin = {resource.name: resource.device_plugin for resource in settings.resources}
+        self._plugin_version = {resource.name: resource.plugin_version for resource in settings.resources}
         width = len(self.resources)
         self.tables = Tables(NodeTable(width), PodTable(width), LinkShapes(), self.resources)
         self.index = NameIndex()
@@ -337,7 +338,7 @@ class Cluster:
         for index, name in enumerate(self.resources[:8]):
             if name in self._served:
                 flags |= 1 << index
-        shape = healthy = 0
+        shape = healthy = against = 0
         if resource is not None:
             count = max(node.gpus.get(resource, 0), node.gpu_capacity.get(resource, 0))
             topology = resolve(node.annotations, node.labels, count)
@@ -353,6 +354,15 @@ class Cluster:
                     if node.gpus.get(resource, 0) <= stated.bit_count():  # else the statement is out of date
                         healthy = stated
                 shape = self._shape(topology, resource, count)
+            against = plugins.hazards(
+                node.annotations,
+                node.labels,
+                plugin=self._plugin[resource],
+                settings_version=self._plugin_version[resource],
+                topology=topology,
+                allocatable=node.gpus.get(resource, 0),
+                capacity=count,
+            )
         else:
             self.topologies.pop(node.name, None)
         if self._counts(node):
@@ -364,6 +374,7 @@ class Cluster:
         alloc = (node.cpu_milli, node.memory, node.pods, *(node.gpus.get(name, 0) for name in self.resources[3:]))
         gpu = self.resources.index(resource) if resource is not None else -1
         self.tables.nodes.set_node(self.index.get(node.name), alloc, gpu, shape, healthy, flags)
+        self.tables.hazards.set(self.index.get(node.name), against)
 
     def _shape(self, topology: Topology, resource: str, count: int) -> int:
         return topology.intern(self.tables.shapes, self._plugin[resource]) if topology.gpus == count else 0

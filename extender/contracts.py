@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from ext_core.hazard import Hazards
 from ext_core.links import LinkShapes
 from ext_core.table import NodeTable, PodTable
 
@@ -53,6 +54,7 @@ class Tables:
     pods: PodTable
     shapes: LinkShapes
     resources: tuple[str, ...]
+    hazards: Hazards = field(default_factory=Hazards)
 
 
 @dataclass(frozen=True, slots=True)

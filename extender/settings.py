@@ -132,6 +132,8 @@ class Resource(_Part):
     name: Annotated[str, AfterValidator(_extended_resource)]
     device_plugin: Literal["nvidia", "amd", "arbitrary"]
     """Which rules say what GPUs a pod will get: those of NVIDIA's or AMD's stock plugin, or none that we know."""
+    plugin_version: Annotated[str, Field(pattern=r"^v?\d{1,4}\.\d{1,4}\.\d{1,4}$")] | None = None
+    """The plugin's version, where nodes do not say it: known faults of it refuse nodes (rule `hazard`)."""
 
 
 class Shortlist(_Part):
@@ -218,6 +220,7 @@ class Settings(_Part):
         WeightedScorer(name="packing", weight=1.0),
         WeightedScorer(name="links", weight=1.0),
         WeightedScorer(name="leftover", weight=0.5),
+        WeightedScorer(name="hazard", weight=100.0),
     )
     costs: Annotated[
         tuple[Annotated[str, AfterValidator(_in_registry("costs"))], ...],
