@@ -289,8 +289,20 @@ class Server:
             metrics.watch_restarts.labels(kind).inc(restarts - self._watch_restarts.get(kind, 0))
             self._watch_restarts[kind] = restarts
         metrics.holds.set(self.decider.holds.count(self.clock()))
+        metrics.topology_disagreements.set(sum(bool(seen.disagreements) for seen in cluster.topologies.values()))
         metrics.double_claimed_gpus.set(sum(ledger.doubled for ledger in cluster.ledgers.values()))
         return Response(generate_latest(metrics.registry), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def debug_topologies(self, request: Request) -> Response:
+        """Every node's GPU graph: from which source, with its warnings and what others say. `?node=`: of one."""
+        only = request.query_params.get("node")
+        found = [
+            {"node": name, **topology.as_json()}
+            for name, topology in sorted(self.cluster.topologies.items())
+            if only in (None, name)
+        ]
+        said = {"apiVersion": "gpu-extender.io/v1", "kind": "TopologyList", "warnings": [], "topologies": found}
+        return Response(orjson.dumps(said), media_type="application/json")
 
     async def debug_decisions(self, request: Request) -> Response:
         pod = request.query_params.get("pod")
@@ -352,6 +364,7 @@ def create(server: Server) -> Starlette:
         ("/readyz", server.readyz),
         ("/metrics", server.metrics_page),
         ("/debug/decisions", server.debug_decisions),
+        ("/debug/topologies", server.debug_topologies),
     ):
         routes.append(Route(path, endpoint, methods=["GET"]))
     app = Starlette(routes=routes, lifespan=lifespan)

@@ -342,6 +342,7 @@ class Cluster:
         if resource is not None:
             count = max(node.gpus.get(resource, 0), node.gpu_capacity.get(resource, 0))
             topology = resolve(node.annotations, node.labels, count)
+            _tell(node.name, self.topologies.get(node.name), topology)
             self.topologies[node.name] = topology
             if node.gpus.get(resource, 0):
                 self._away.pop(node.name, None)
@@ -425,6 +426,19 @@ class Cluster:
         healthy = self.tables.nodes.node(self.index.get(name))["healthy"]
         assert isinstance(healthy, int)
         return healthy
+
+
+def _tell(node: str, before: Topology | None, now: Topology) -> None:
+    """Log what is wrong with a node's GPU graph, once a change."""
+    said = (now.warnings, now.disagreements)
+    if any(said) and (before is None or said != (before.warnings, before.disagreements)):
+        log.warning(
+            "what is said about a node's GPUs does not fit together",
+            node=node,
+            believed=now.detail,
+            disagreements=list(now.disagreements) or None,
+            warnings=list(now.warnings) or None,
+        )
 
 
 def _minimum(pods: list[PodRecord]) -> int:

@@ -49,6 +49,9 @@ class Metrics:
         self.double_claimed_gpus = self._gauge(
             "double_claimed_gpus", "GPUs that more than one pod holds by what we know; anything but 0 is a fault."
         )
+        self.topology_disagreements = self._gauge(
+            "topology_disagreements", "Nodes about whose GPU links two sources say different things: /debug/topologies."
+        )
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, namespace=PREFIX, registry=self.registry)

@@ -17,6 +17,7 @@ PROMISED = {
     "gpu_extender_cache_age_seconds": ("kind",),
     "gpu_extender_holds": (),
     "gpu_extender_double_claimed_gpus": (),
+    "gpu_extender_topology_disagreements": (),
 }
 
 

@@ -59,7 +59,7 @@ def test_where_the_version_is_said() -> None:
 
 
 def test_who_does_not_go_that_way() -> None:
-    known = {"settings_version": "0.20.0", "allocatable": 3}
+    known: dict[str, Any] = {"settings_version": "0.20.0", "allocatable": 3}
     assert flags(plugin="amd", **known) == 0
     assert flags({plugins.RELAY: "1"}, **known) == 0
     assert flags(labels={"nvidia.com/gpu.sharing-strategy": "mps"}, **known) == 0
@@ -80,11 +80,12 @@ def test_the_cluster_writes_it_down() -> None:
     cluster = Cluster(settings)
 
     def event(allocatable: int, **annotations: str) -> Event:
+        said = {f"gpu-extender.io/{key}": value for key, value in annotations.items()}
         made = {
             "kind": "Node",
-            "metadata": {"name": "n", "uid": "u", "annotations": {f"gpu-extender.io/{k}": v for k, v in annotations.items()}},
+            "metadata": {"name": "n", "uid": "u", "annotations": said},
             "status": {"capacity": {"nvidia.com/gpu": "4"}, "allocatable": {"nvidia.com/gpu": str(allocatable)}},
-        }  # fmt: skip
+        }
         return Event("Node", "set", node(made, cluster.gpu_names))
 
     cluster.apply([event(4)], 0.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from extender.contracts import Class
@@ -12,7 +14,7 @@ PANICS_MAY, PANICS_KNOWN, LOST_MAY, LOST_KNOWN = 1, 2, 4, 8
 NEAR = [[4 * (a + b == 1) for b in range(5)] for a in range(5)]
 
 
-def five(flags: int, **more: int) -> tuple[Small, int]:
+def five(flags: int, **more: Any) -> tuple[Small, int]:
     """Over all five free GPUs the plugin crashes with probability .3 when it chooses three."""
     small = Small()
     shape = small.tables.shapes.intern(
