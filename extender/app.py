@@ -120,6 +120,7 @@ class Server:
         self._settles = SETTLES_PER_SECOND
         self._settled_at = clock()
         self._watch_restarts: dict[str, int] = {}
+        self._pod_failures: dict[str, int] = {}
 
     async def watch(self) -> None:
         """Run the source; when it fails for good there is nothing left to serve."""
@@ -288,6 +289,10 @@ class Server:
         for kind, restarts in self.source.restarts().items():
             metrics.watch_restarts.labels(kind).inc(restarts - self._watch_restarts.get(kind, 0))
             self._watch_restarts[kind] = restarts
+        metrics.failing_nodes.set(len(cluster.health.refused()))
+        for what, count in cluster.health.counts.items():
+            metrics.pod_failures.labels(what).inc(count - self._pod_failures.get(what, 0))
+            self._pod_failures[what] = count
         metrics.holds.set(self.decider.holds.count(self.clock()))
         metrics.double_claimed_gpus.set(sum(ledger.doubled for ledger in cluster.ledgers.values()))
         return Response(generate_latest(metrics.registry), media_type="text/plain; version=0.0.4; charset=utf-8")

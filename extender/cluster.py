@@ -16,11 +16,13 @@ from typing import Any
 
 from ext_core.encode import Heads
 from ext_core.links import LinkShapes
+from ext_core.places import Places
 from ext_core.scan import NameIndex
 from ext_core.table import NodeTable, PodTable
 from extender import ledger
 from extender.contracts import Tables
 from extender.events import Event
+from extender.health import Health
 from extender.log import get_log
 from extender.progress import restart_seconds, saved_ms, start_ms
 from extender.records import (
@@ -63,7 +65,7 @@ class Cluster:
         self.gpu_names = frozenset(self.resources[3:])
         self._plugin = {resource.name: resource.device_plugin for resource in settings.resources}
         width = len(self.resources)
-        self.tables = Tables(NodeTable(width), PodTable(width), LinkShapes(), self.resources)
+        self.tables = Tables(NodeTable(width), PodTable(width), LinkShapes(), self.resources, Places(0))
         self.index = NameIndex()
         self.heads = Heads()
         self.names: list[str] = []  # row -> the name of the node that has it now, "" = free
@@ -91,6 +93,9 @@ class Cluster:
         self._served: set[str] = set()  # GPU resources that a DeviceClass serves
         self.gone: Callable[[str], None] = lambda uid: None  # told of every pod that is deleted
         self.faults = 0  # objects that could not be held
+        self.health = Health()
+        self.on_node_refused: Callable[[str, str], None] = lambda name, text: None  # GPU pods fail there
+        self.on_node_trusted: Callable[[str, str], None] = lambda name, text: None  # and no longer
         self._away: dict[str, float] = {}  # node -> since when its device plugin offers nothing
         self._dirty: set[str] = set()
         self._order_stale = False
@@ -139,20 +144,21 @@ class Cluster:
 
     # -- what is written ------------------------------------------------------------------------------------------
 
-    def apply(self, events: Iterable[Event], now: float) -> None:
-        """Apply a batch. `now`: seconds on the server's clock."""
+    def apply(self, events: Iterable[Event], now: float, wall: float | None = None) -> None:
+        """Apply a batch. `now`: seconds on the server's clock; `wall`: seconds since 1970, None where it is not known
+        how old what the pods say is."""
         for event in events:
             try:
-                self._apply(event, now)
+                self._apply(event, now, wall)
             except Exception as error:  # one object that we can not hold must not stop the others
                 self._fault(f"{event.kind} {event.record.name}", error)
         self._refresh(now)
         self.generation += 1
 
-    def _apply(self, event: Event, now: float) -> None:
+    def _apply(self, event: Event, now: float, wall: float | None) -> None:
         record = event.record
         if isinstance(record, PodRecord):
-            self._set_pod(record, now) if event.change == "set" else self._drop_pod(record.uid)
+            self._set_pod(record, now, wall) if event.change == "set" else self._drop_pod(record.uid)
         elif isinstance(record, NodeRecord):
             self._set_node(record, now) if event.change == "set" else self._drop_node(record.name)
         elif isinstance(record, PdbRecord):
@@ -200,8 +206,11 @@ class Cluster:
         if late or gone:
             self._refresh(now)
             self.generation += 1
+        elif self._write_health(now):
+            self.generation += 1
 
     def _refresh(self, now: float) -> None:
+        self._write_health(now)
         for name in self._dirty:
             if name in self.nodes:
                 try:
@@ -213,8 +222,25 @@ class Cluster:
             self.tables.nodes.set_order([self.index.get(name) for name in sorted(self.nodes)])
             self._order_stale = False
 
-    def _set_pod(self, pod: PodRecord, now: float) -> None:
+    def _write_health(self, now: float) -> bool:
+        """Write the doubt of the nodes on which pods failed lately; whether a node is refused from now on, or again
+        let in."""
+        changes = self.health.tick(now)
+        for change in changes:
+            log.warning("a node is refused" if change.refused else "a node is trusted again", node=change.node,
+                        why=change.text)
+            (self.on_node_refused if change.refused else self.on_node_trusted)(change.node, change.text)
+        for name in self.health.stale:
+            row = self.index.get(name)
+            if row >= 0:
+                self.tables.places.set_health(row, self.health.doubt(name, now), self.health.failing(name, now))
+        self.health.stale.clear()
+        return bool(changes)
+
+    def _set_pod(self, pod: PodRecord, now: float, wall: float | None) -> None:
         before = self.pods.get(pod.uid)
+        if pod.gpus:
+            self.health.pod(pod, before, now, wall)
         if before is not None:
             self._unplace(before, keep_row=before.node == pod.node)
         self.pods[pod.uid] = pod
@@ -248,6 +274,7 @@ class Cluster:
             del self.by_name[(pod.namespace, pod.name)]
         self._unplace(pod, keep_row=False)
         self._settling.pop(uid, None)
+        self.health.gone(uid)
         self.gone(uid)
 
     def _unplace(self, pod: PodRecord, keep_row: bool) -> None:
@@ -291,9 +318,12 @@ class Cluster:
                 self.names.append("")
             self.names[row] = node.name
             self.tables.nodes.add(row)
+            self.tables.places.add(row)
             self.index.add(node.name, row)
             self.heads.set(row, node.name)
             self._order_stale = True
+        elif before.unschedulable and not node.unschedulable:
+            self.health.forget(node.name)  # whoever uncordons a node has looked at it
         self.nodes[node.name] = node
         self._write_node(node, now)
         self._dirty.add(node.name)
@@ -307,6 +337,8 @@ class Cluster:
         self.index.remove(name)
         self.heads.clear(row)
         self.tables.nodes.clear(row)
+        self.tables.places.clear(row)
+        self.health.forget(name)
         for uid in self.bound.get(name, ()):  # they stay by name: the node may come back
             self._free_pod_row(uid)
         self.names[row] = ""

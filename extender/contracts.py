@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from ext_core.links import LinkShapes
+from ext_core.places import Places
 from ext_core.table import NodeTable, PodTable
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Class(Enum):
 
     HOPELESS = "hopeless"  # no eviction helps
     EVICTABLE = "evictable"  # evicting pods of lower priority would help, or those that go already do
-    TRANSIENT = "transient"  # our own view may be behind: try again within seconds, evict nobody
+    TRANSIENT = "transient"  # it passes by itself: our own view may be behind, or see Reason.lasting
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Reason:
     text: str
     remedy: str
     links_only: bool = False
+    lasting: bool = False  # transient, but for minutes: nobody waits for it, and evictions elsewhere go on
     by_count: bool = False  # kube-scheduler, which counts too, would not have named the node
 
 
@@ -53,6 +55,7 @@ class Tables:
     pods: PodTable
     shapes: LinkShapes
     resources: tuple[str, ...]
+    places: Places = field(default_factory=Places)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ def _marks(wanted: Callable[[Reason], bool]) -> bytes:
 LINKS_ONLY = _marks(lambda reason: reason.links_only)
 HOPELESS = _marks(lambda reason: reason.cls is Class.HOPELESS)
 HOPEFUL = _marks(lambda reason: reason.cls is not Class.HOPELESS)
-TRANSIENT = _marks(lambda reason: reason.cls is Class.TRANSIENT)
+TRANSIENT = _marks(lambda reason: reason.cls is Class.TRANSIENT and not reason.lasting)
 BY_COUNT = _marks(lambda reason: reason.by_count)
 ANY = _marks(lambda reason: True)
 TEXTS = [REASONS[code].text if code in REASONS else "" for code in range(max(REASONS) + 1)]

@@ -218,6 +218,7 @@ class Settings(_Part):
         WeightedScorer(name="packing", weight=1.0),
         WeightedScorer(name="links", weight=1.0),
         WeightedScorer(name="leftover", weight=0.5),
+        WeightedScorer(name="bad_nodes", weight=100.0),
     )
     costs: Annotated[
         tuple[Annotated[str, AfterValidator(_in_registry("costs"))], ...],
