@@ -105,7 +105,7 @@ def shares(NodeTable nodes, PodTable pods, const row_t[::1] rows, int resource, 
     _check(nodes, rows, out, resource)
     cdef Py_ssize_t i
     cdef int gpu, there
-    cdef row_t row, pod
+    cdef row_t row
     cdef mask_t gone
     cdef amount_t[16] going
     cdef amount_t[16] lower

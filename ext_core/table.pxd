@@ -10,7 +10,7 @@ cdef extern from *:
     int __builtin_popcount(unsigned int) noexcept nogil
 
 cdef enum:
-    MOST_GPUS = 16 # GPUs of a node whose positions are modelled
+    MOST_GPUS = 16  # GPUs of a node whose positions are modelled
 
 cdef enum:
     AWAY = 2          # flags of a node: the device plugin has offered nothing for a moment only: it may be restarting

@@ -11,7 +11,7 @@ from array import array
 
 from cython cimport view
 
-from ext_core.ints cimport amount_t, mask_t, row_t, int32_t, int64_t
+from ext_core.ints cimport amount_t, row_t, int32_t
 
 
 cdef object _column(str kind, Py_ssize_t length, old, Py_ssize_t kept):
