@@ -61,7 +61,8 @@ class Tables:
 @dataclass(frozen=True, slots=True)
 class PodRequest:
     """A pod as the kernels need it. `amounts`: R exact integers (milli-CPU, bytes, 1 pod slot, GPUs by resource);
-    `gpus`: (resource index, count) with count > 0; `containers`: how many containers ask for GPUs; `links`:
+    `gpus`: (resource index, units) with units > 0, where a GPU is one unit unless the node
+    says otherwise (NodeTable.units); `containers`: how many containers ask for GPUs; `links`:
     required, preferred or ignore; `plugin`: device plugin model by resource index."""
 
     uid: str
@@ -76,6 +77,7 @@ class PodRequest:
     nominated: str
     wants_all: bool  # preferred affinity or a soft spread constraint of its own: no shortlist
     exchangeable: bool  # nothing but CPU, memory, pod slots and GPUs decides where it fits
+    share: int = 1  # units of each GPU that it asks for: as many as a GPU of the node has are whole ones
 
     @property
     def resource(self) -> int:
@@ -84,7 +86,8 @@ class PodRequest:
 
     @property
     def wanted(self) -> int:
-        return max(self.gpus, key=lambda pair: (pair[1], -pair[0]))[1]
+        """GPUs that it takes, or takes `share` units of each."""
+        return max(self.gpus, key=lambda pair: (pair[1], -pair[0]))[1] // self.share
 
 
 class Rule(Protocol):
