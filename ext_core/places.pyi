@@ -20,6 +20,9 @@ class Places:
 def trusted(places: Places, rows: array[int], out: array[float]) -> None:
     """1 / (1 + doubt)."""
 
+def whole(places: Places, rows: array[int], out: array[float]) -> None:
+    """0 where GPUs are handed out in parts, else 1."""
+
 def failing(places: Places, rows: array[int], out: array[int], code: int) -> None:
     """Refuse the nodes that are marked as failing."""
 

@@ -124,6 +124,15 @@ def trusted(Places places, const row_t[::1] rows, score_t[::1] out):
             out[i] = 1.0 / (1.0 + places.doubt[rows[i]]) if rows[i] < places.height else 1.0
 
 
+def whole(Places places, const row_t[::1] rows, score_t[::1] out):
+    """0 where GPUs are handed out in parts, else 1."""
+    _check(rows, out.shape[0])
+    cdef Py_ssize_t i
+    with nogil:
+        for i in range(rows.shape[0]):
+            out[i] = 0.0 if rows[i] < places.height and places.split[rows[i]] else 1.0
+
+
 def failing(Places places, const row_t[::1] rows, code_t[::1] out, code_t code):
     """Refuse the nodes that are marked as failing."""
     _check(rows, out.shape[0])

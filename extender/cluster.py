@@ -33,7 +33,8 @@ from extender.records import (
     PriorityClassRecord,
 )
 from extender.settings import Settings
-from extender.topologies import Topology, resolve
+from extender.shares import Division, division
+from extender.topologies import Topology, resolve, unknown
 
 AWAY, SCHEDULABLE = 2, 4
 TERMINATING, SPARED = 1, 2
@@ -72,6 +73,7 @@ class Cluster:
         self.retired: dict[int, list[tuple[int, str]]] = {}  # row -> (generation, name) of nodes that are gone
         self.nodes: dict[str, NodeRecord] = {}
         self.topologies: dict[str, Topology] = {}
+        self.divisions: dict[str, Division] = {}  # how a node hands out its GPUs
         self.ledgers: dict[str, ledger.NodeLedger] = {}
         self.pods: dict[str, PodRecord] = {}
         self.by_name: dict[tuple[str, str], str] = {}
@@ -227,8 +229,9 @@ class Cluster:
         let in."""
         changes = self.health.tick(now)
         for change in changes:
-            log.warning("a node is refused" if change.refused else "a node is trusted again", node=change.node,
-                        why=change.text)
+            log.warning(
+                "a node is refused" if change.refused else "a node is trusted again", node=change.node, why=change.text
+            )
             (self.on_node_refused if change.refused else self.on_node_trusted)(change.node, change.text)
         for name in self.health.stale:
             row = self.index.get(name)
@@ -347,6 +350,7 @@ class Cluster:
         del gone[:-8]
         self._free_rows.append(row)
         self.topologies.pop(name, None)
+        self.divisions.pop(name, None)
         self.ledgers.pop(name, None)
         self._counted.discard(name)
         self._away.pop(name, None)
@@ -370,23 +374,28 @@ class Cluster:
             if name in self._served:
                 flags |= 1 << index
         shape = healthy = 0
+        units = 1
         if resource is not None:
-            count = max(node.gpus.get(resource, 0), node.gpu_capacity.get(resource, 0))
-            topology = resolve(node.annotations, node.labels, count)
+            amount = max(node.gpus.get(resource, 0), node.gpu_capacity.get(resource, 0))
+            divided = self.divisions[node.name] = division(resource, amount, node.labels)
+            count, units = divided.gpus, max(1, divided.units)
+            topology = resolve(node.annotations, node.labels, count) if count else unknown(0, divided.detail)
             self.topologies[node.name] = topology
             if node.gpus.get(resource, 0):
                 self._away.pop(node.name, None)
             elif now - self._away.setdefault(node.name, now) <= AWAY_SECONDS:
                 flags |= AWAY
-            if count <= MOST_GPUS:
+            if count <= MOST_GPUS and divided.units:
                 healthy = (1 << count) - 1
                 if topology.health is not None and len(topology.health) == count:
                     stated = ledger.mask_of(i for i, good in enumerate(topology.health) if good)
-                    if node.gpus.get(resource, 0) <= stated.bit_count():  # else the statement is out of date
+                    if node.gpus.get(resource, 0) <= stated.bit_count() * units:  # else the statement is out of date
                         healthy = stated
-                shape = self._shape(topology, resource, count)
+                if divided.whole:
+                    shape = self._shape(topology, resource, count)
         else:
             self.topologies.pop(node.name, None)
+            self.divisions.pop(node.name, None)
         if self._counts(node):
             self._counted.discard(node.name)
             self.schedulable_gpu_nodes -= 1
@@ -395,7 +404,8 @@ class Cluster:
             self.schedulable_gpu_nodes += 1
         alloc = (node.cpu_milli, node.memory, node.pods, *(node.gpus.get(name, 0) for name in self.resources[3:]))
         gpu = self.resources.index(resource) if resource is not None else -1
-        self.tables.nodes.set_node(self.index.get(node.name), alloc, gpu, shape, healthy, flags)
+        self.tables.nodes.set_node(self.index.get(node.name), alloc, gpu, shape, healthy, flags, units)
+        self.tables.places.set_split(self.index.get(node.name), resource is not None and not divided.whole)
 
     def _shape(self, topology: Topology, resource: str, count: int) -> int:
         return topology.intern(self.tables.shapes, self._plugin[resource]) if topology.gpus == count else 0
@@ -409,7 +419,7 @@ class Cluster:
         if resource is not None:
             topology = self.topologies[name]
             index_of = {uuid: i for i, uuid in enumerate(topology.uuids) if uuid} if topology.uuids else {}
-            count = self.topologies[name].gpus
+            count = self.divisions[name].gpus
             read = ledger.read(
                 pods,
                 resource=resource,
@@ -417,6 +427,7 @@ class Cluster:
                 healthy=self._healthy(name),
                 index_of=index_of,
                 settling=frozenset(self._settling),
+                units=self.divisions[name].units,
             )
         if not gone:
             self.ledgers[name] = read
@@ -440,7 +451,7 @@ class Cluster:
                 restart=restart_seconds(pod),
                 grace=min(pod.grace_seconds, MOST_GRACE),
             )
-        self.tables.nodes.set_held(row, tuple(used), read.sure, read.likely, read.unknown, read.pending)
+        self.tables.nodes.set_held(row, tuple(used), read.sure, read.likely, read.unknown, read.pending, read.parts)
 
     def _healthy(self, name: str) -> int:
         healthy = self.tables.nodes.node(self.index.get(name))["healthy"]

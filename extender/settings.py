@@ -212,6 +212,7 @@ class Settings(_Part):
     ] = (
         Resource(name="nvidia.com/gpu", device_plugin="nvidia"),
         Resource(name="amd.com/gpu", device_plugin="amd"),
+        Resource(name="nvidia.com/gpu.shared", device_plugin="nvidia"),
     )
     shortlist: Shortlist = Shortlist()
     scorers: Annotated[tuple[WeightedScorer, ...], Field(strict=False), AfterValidator(_no_repeats)] = (
@@ -219,6 +220,7 @@ class Settings(_Part):
         WeightedScorer(name="links", weight=1.0),
         WeightedScorer(name="leftover", weight=0.5),
         WeightedScorer(name="bad_nodes", weight=100.0),
+        WeightedScorer(name="whole", weight=20.0),
     )
     costs: Annotated[
         tuple[Annotated[str, AfterValidator(_in_registry("costs"))], ...],

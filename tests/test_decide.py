@@ -198,6 +198,7 @@ WHY: dict[str, tuple[Callable[[World], None], str]] = {
     "gpus-releasing": (_with(2, lambda w: w.pod("going", 2, "n", priority=50, terminating=w.wall)), ""),
     "gpus-busy": (_with(2, lambda w: w.pod("low", 1, "n", priority=4)), ""),
     "gpus-held": (_with(2, lambda w: w.pod("equal", 1, "n", priority=5)), ""),
+    "links-shared": (_node(8, labels={"nvidia.com/gpu.count": "2", "nvidia.com/gpu.replicas": "4"}), "required"),
     "links-unknown": (_node(2), "required"),
     "links-never": (_node(2, links=[[0, 0], [0, 0]]), "required"),
     "links-pending": (_with(4, lambda w: w.pod("fresh", 2, "n", phase="Pending"), links=pairs(4)), "required"),

@@ -78,6 +78,12 @@ def trusted(places: Places, rows: list[int], out: list[float]) -> None:
         out[i] = 1.0 / (1.0 + places.facts.get(row, CLEAN)[0])
 
 
+def whole(places: Places, rows: list[int], out: list[float]) -> None:
+    _check(rows, out)
+    for i, row in enumerate(rows):
+        out[i] = 0.0 if places.facts.get(row, CLEAN)[2] else 1.0
+
+
 def failing(places: Places, rows: list[int], out: list[int], code: int) -> None:
     _check(rows, out)
     for i, row in enumerate(rows):

@@ -52,6 +52,9 @@ def test_health(pair: Pair, rows: list[int], data: st.DataObject) -> None:
     plain.trusted(twin, rows, wanted)
     assert out.tolist() == wanted
     assert all(0.0 < value <= 1.0 for value in wanted)
+    places.whole(made, ints(rows), out)
+    plain.whole(twin, rows, wanted)
+    assert out.tolist() == wanted
     for name in ("failing", "split"):
         before = data.draw(st.lists(st.integers(0, 1), min_size=len(rows), max_size=len(rows)))
         codes, twins = array("B", before), list(before)
@@ -92,7 +95,9 @@ def test_bad_arguments() -> None:
         ("set_health", (3, 0.0, False)), ("set_split", (-1, True)), ("set_domains", (0, ())),
         ("set_domains", (0, (-1,))), ("place", (5,)),
     ):  # fmt: skip
-        same_error(lambda m=method, a=arguments: getattr(made, m)(*a), lambda m=method, a=arguments: getattr(twin, m)(*a))
+        same_error(
+            lambda m=method, a=arguments: getattr(made, m)(*a), lambda m=method, a=arguments: getattr(twin, m)(*a)
+        )
     for name in ("trusted", "spread"):
         with pytest.raises(ValueError, match="differ"):
             getattr(places, name)(made, ints([0]), *([ints([])] if name == "spread" else []), array("d", []))
