@@ -9,8 +9,8 @@ Only `observed`, and whatever holds the last set that is left, are sure; `planne
 be true (an index that the node has not, more GPUs than the pod asked for, a plan over GPUs that another pod is seen to
 hold) counts as unknown.
 
-Where GPUs are handed out in parts (extender/shares.py) a pod holds units of GPUs: whoever holds all units of a GPU holds
-it whole, the others stand in `parts`. A plan for parts is as likely as one for whole GPUs, and counted alike.
+Where GPUs are handed out in parts (extender/shares.py) a pod holds units of GPUs: whoever holds all units of a GPU
+holds it whole, the others stand in `parts`. A plan for parts is as likely as one for whole GPUs, and counted alike.
 """
 
 from __future__ import annotations

@@ -142,8 +142,14 @@ def test_agents_and_plans_say_it_too() -> None:
     ):
         note = {f"gpu-extender.io/{key}": text}
         made.pod(name, count, "n", resource=SHARED, annotations=note)
-    assert holdings(made) == [("a", (1,), "observed", 0), ("b", (2, 3), "observed", 0), ("c", (1,), "planned", 1),
-                              ("d", (0,), "planned", 4), ("e", None, "unknown", 2), ("f", None, "unknown", 3)]  # fmt: skip
+    assert holdings(made) == [
+        ("a", (1,), "observed", 0),
+        ("b", (2, 3), "observed", 0),
+        ("c", (1,), "planned", 1),
+        ("d", (0,), "planned", 4),
+        ("e", None, "unknown", 2),
+        ("f", None, "unknown", 3),
+    ]
     facts = row(made)
     assert facts["parts"][:4] == (0, 3, 2, 2)
     assert (facts["sure"], facts["likely"], facts["unknown"]) == (0, 1, 5)

@@ -107,8 +107,8 @@ def spread(places: Places, rows: list[int], siblings: list[int], out: list[float
         counts.append([sum(name != "" and name in other[:2] for other in there) for name in near])
     most_here = max((here for here, _ in counts), default=0)
     most_near = max((near for _, near in counts), default=0)
-    for i, (here, near) in enumerate(counts):
-        out[i] = 1.0 - (here + near / (most_near + 1)) / (most_here + 1)
+    for i, (here, by) in enumerate(counts):
+        out[i] = 1.0 - (here + by / (most_near + 1)) / (most_here + 1)
 
 
 def together(places: Places, rows: list[int], kin: list[int], out: list[float]) -> None:

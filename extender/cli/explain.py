@@ -105,9 +105,8 @@ def _lines(decision: dict[str, Any]) -> Iterator[str]:
 def _node(node: dict[str, Any]) -> str:
     failed = ", ".join(f"{one['pod']} ({one['what']})" for one in node.get("failures", ()))
     if not node["fits"]:
-        return f"{node['node']}: refused ({node['class']}) {node['text']}" + (
-            f"; failed there: {failed}" * bool(failed)
-        )
+        text = f"{node['node']}: refused ({node['class']}) {node['text']}"
+        return f"{text}; failed there: {failed}" if failed else text
     scores = ", ".join(
         f"{name} {score['raw']:g} x {score['weight']:g}" for name, score in node.get("scores", {}).items()
     )

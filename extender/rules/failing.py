@@ -18,8 +18,8 @@ BROKEN = Reason(
     key="node-failing",
     cls=Class.TRANSIENT,
     text="gpu-extender: GPU pods failed on the node three times within ten minutes",
-    remedy="Look at the node's device plugin and GPUs (Xid errors, a lost GPU). It is tried again ten minutes after the "
-    "failures; uncordoning the node, or a GPU pod that runs there for a minute, clears it at once.",
+    remedy="Look at the node's device plugin and GPUs (Xid errors, a lost GPU). It is tried again ten minutes after "
+    "the failures; uncordoning the node, or a GPU pod that runs there for a minute, clears it at once.",
     lasting=True,
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from functools import partial
 from typing import Any
 
 import pytest
@@ -95,9 +96,7 @@ def test_bad_arguments() -> None:
         ("set_health", (3, 0.0, False)), ("set_split", (-1, True)), ("set_domains", (0, ())),
         ("set_domains", (0, (-1,))), ("place", (5,)),
     ):  # fmt: skip
-        same_error(
-            lambda m=method, a=arguments: getattr(made, m)(*a), lambda m=method, a=arguments: getattr(twin, m)(*a)
-        )
+        same_error(partial(getattr(made, method), *arguments), partial(getattr(twin, method), *arguments))
     for name in ("trusted", "spread"):
         with pytest.raises(ValueError, match="differ"):
             getattr(places, name)(made, ints([0]), *([ints([])] if name == "spread" else []), array("d", []))
