@@ -415,7 +415,8 @@ cdef class Slots:
         known[free] = <int8_t>best
         return best
 
-    cdef int _packed_with(self, int shape, mask_t free, mask_t chosen, mask_t others, int size, int most) noexcept nogil:
+    cdef int _packed_with(self, int shape, mask_t free, mask_t chosen, mask_t others, int size,
+                          int most) noexcept nogil:
         """The same, with one of the sets being `chosen` and more of `others`."""
         cdef int best = 0, found
         cdef mask_t low
@@ -596,14 +597,14 @@ cdef class Slots:
         """The GPUs for a request that has no choice to price: whole ones, or shares of several."""
         cdef const Choice *choice
         cdef mask_t rest, taken = 0
-        cdef int i, gpu, best
+        cdef int _i, gpu, best
         if ask.devices == 0 or ask.resource != s.gpu or not s.modelled or ask.share > s.units:
             return 0
         if ask.share == s.units and s.shape:
             choice = self.shapes.best(s.shape, s.whole, ask.devices)
             return 0 if choice == NULL else choice.gpus
         rest = s.whole if ask.share == s.units else s.open
-        for i in range(ask.devices):
+        for _i in range(ask.devices):
             best = -1
             for gpu in range(MOST_GPUS):
                 if rest >> gpu & 1 and s.left[gpu] >= ask.share and (best < 0 or s.left[gpu] < s.left[best]):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import combinations
 from typing import Protocol
 
@@ -51,7 +50,7 @@ class Slots:
         self._types: list[Type] = []
         self._height = 0
         self._counts: list[list[int]] = []
-        self._packed = cache(self._most_packed)
+        self._known: dict[tuple[Shapes, int, tuple[int, ...], int], int] = {}
 
     def set_types(self, types: list[Type]) -> None:
         if len(types) > self.most:
@@ -233,6 +232,12 @@ class Slots:
         if linked == 1 and not self._packed(shapes, at["shape"], every, devices):
             return fit
         return min(fit, self._packed(shapes, at["shape"], known, devices))
+
+    def _packed(self, shapes: Shapes, shape: int, free: tuple[int, ...], size: int) -> int:
+        key = (shapes, shape, free, size)
+        if key not in self._known:
+            self._known[key] = self._most_packed(shapes, shape, free, size)
+        return self._known[key]
 
     def _most_packed(self, shapes: Shapes, shape: int, free: tuple[int, ...], size: int) -> int:
         """The most disjoint linked sets: the first GPU is in one of them, or in none."""
