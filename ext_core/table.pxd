@@ -90,6 +90,10 @@ cdef class PodTable:
     cdef int64_t[::1] saved         # [pod] last checkpoint, milliseconds since 1970; 0 = none is known
     cdef int32_t[::1] restart       # [pod] seconds that a restart costs
     cdef int32_t[::1] grace         # [pod] seconds of terminationGracePeriodSeconds
+    cdef int64_t[::1] until         # [pod] never a victim before then, milliseconds since 1970; 0 = not protected
+    cdef int32_t[::1] gang          # [pod] id of its gang; 0 = none
+    cdef int32_t[::1] budgets       # [pod] id of the set of disruption budgets that it is in; 0 = none
+    cdef int32_t[::1] ask           # [pod] id of what it asks for and where it may run; 0 = not told
     cdef row_t[::1] next, prev      # the chain of a node's pods
     cdef row_t[::1] head            # [node row] first pod of the chain; -1 = none
     cdef int head_capacity

@@ -249,7 +249,8 @@ cdef class PodTable:
         old = self.owned
         new = {name: _column(kind, pods, old.get(name), kept) for name, kind in (
             ("priority", "i"), ("node", "i"), ("mask", "I"), ("unsure", "i"), ("flags", "B"), ("start", "q"),
-            ("saved", "q"), ("restart", "i"), ("grace", "i"), ("next", "i"), ("prev", "i"))}
+            ("saved", "q"), ("restart", "i"), ("grace", "i"), ("until", "q"), ("gang", "i"), ("budgets", "i"),
+            ("ask", "i"), ("next", "i"), ("prev", "i"))}
         self.priority = new["priority"]
         self.node = new["node"]
         self.mask = new["mask"]
@@ -259,6 +260,10 @@ cdef class PodTable:
         self.saved = new["saved"]
         self.restart = new["restart"]
         self.grace = new["grace"]
+        self.until = new["until"]
+        self.gang = new["gang"]
+        self.budgets = new["budgets"]
+        self.ask = new["ask"]
         self.next = new["next"]
         self.prev = new["prev"]
         new["head"] = old.get("head")
@@ -276,8 +281,9 @@ cdef class PodTable:
         return 0
 
     def put(self, int pod, int node, int priority, tuple amounts, unsigned int mask, int unsure, int flags,
-            long long start=0, long long saved=0, int restart=0, int grace=0):
-        """Write pod row `pod` (new or known). `node` >= 0; `amounts`: R; times in ms since 1970, spans in s."""
+            long long start=0, long long saved=0, int restart=0, int grace=0, long long until=0):
+        """Write pod row `pod` (new or known). `node` >= 0; `amounts`: R; times in ms since 1970, spans in s. What
+        `mark` wrote stays."""
         if pod < 0 or node < 0 or len(amounts) != self.resources:
             raise ValueError("put: bad row, node or amounts")
         if pod >= self.capacity:
@@ -306,6 +312,15 @@ cdef class PodTable:
         self.saved[pod] = saved
         self.restart[pod] = restart
         self.grace[pod] = grace
+        self.until[pod] = until
+
+    def mark(self, int pod, int gang, int budgets, int ask=0):
+        """Write the ids of a row that `put` has written: its gang, its set of budgets, what it asks for; 0 = none."""
+        if not 0 <= pod < self.height or gang < 0 or budgets < 0 or ask < 0:
+            raise ValueError("mark: bad row or id")
+        self.gang[pod] = gang
+        self.budgets[pod] = budgets
+        self.ask[pod] = ask
 
     def _unlink(self, int pod):
         cdef row_t node = self.node[pod]
@@ -323,6 +338,7 @@ cdef class PodTable:
         """Take a pod off its node; its row may be used again."""
         if 0 <= pod < self.height:
             self._unlink(pod)
+            self.gang[pod] = self.budgets[pod] = self.ask[pod] = 0
 
     def on(self, int node):
         """The pod rows of a node, ascending."""

@@ -127,6 +127,8 @@ class Victims:
     budgets: Groups
     gangs: Groups
     gang_work: array[int]  # GPU-seconds lost by all running members of each gang, when it breaks
+    stranded: array[int]  # 1 = no other node has room for the pod; filled where a cost term asks
+    leftover: list[array[int]]  # per table of the search: a price for each set of GPUs left free
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,8 @@ class CostTerm(Protocol):
     unit: str
 
     def term(self, victims: Victims) -> Term:
-        """("sum", column) | ("max", column) | ("group" | "gang", starts, members, allowance, price)."""
+        """("sum", column) | ("max", column) | ("group" | "gang", starts, members, allowance, price) |
+        ("mask", prices per table)."""
 
 
 Labels = Mapping[str, str]

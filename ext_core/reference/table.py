@@ -181,6 +181,7 @@ class Pod:
     saved: int
     restart: int
     grace: int
+    until: int
 
 
 class PodTable:
@@ -192,6 +193,7 @@ class PodTable:
         self.resources = resources
         self.height = 0
         self.rows: dict[int, Pod] = {}
+        self.marks: dict[int, tuple[int, int, int]] = {}
 
     def put(
         self,
@@ -206,14 +208,21 @@ class PodTable:
         saved: int = 0,
         restart: int = 0,
         grace: int = 0,
+        until: int = 0,
     ) -> None:
         if pod < 0 or node < 0 or len(amounts) != self.resources:
             raise ValueError("put: bad row, node or amounts")
         self.height = max(self.height, pod + 1)
-        self.rows[pod] = Pod(node, priority, amounts, mask, unsure, flags, start, saved, restart, grace)
+        self.rows[pod] = Pod(node, priority, amounts, mask, unsure, flags, start, saved, restart, grace, until)
+
+    def mark(self, pod: int, gang: int, budgets: int, ask: int = 0) -> None:
+        if not 0 <= pod < self.height or min(gang, budgets, ask) < 0:
+            raise ValueError("mark: bad row or id")
+        self.marks[pod] = (gang, budgets, ask)
 
     def drop(self, pod: int) -> None:
         self.rows.pop(pod, None)
+        self.marks.pop(pod, None)
 
     def on(self, node: int) -> list[int]:
         return sorted(row for row, pod in self.rows.items() if pod.node == node)

@@ -39,6 +39,7 @@ pod_call = st.one_of(
         st.tuples(rows, st.integers(-1, 70), counts, wide, masks, counts, st.integers(0, 3), numbers, numbers, counts),
     ),
     st.tuples(st.just("drop"), st.tuples(rows)),
+    st.tuples(st.just("mark"), st.tuples(rows, st.integers(-1, 3), st.integers(0, 3))),
 )
 
 

@@ -122,7 +122,7 @@ def worlds(draw: st.DrawFn) -> World:
                 used, sure, free = [a + b for a, b in zip(used, held, strict=True)], sure | mask, free & ~mask
             flags = draw(st.sampled_from([0, 0, 0, 1, 2, 3]))
             unsure = 0 if true else draw(st.integers(0, 2))
-            ages = draw(st.tuples(small, small, small, small))
+            ages = draw(st.tuples(small, small, small, small, st.sampled_from([0, 0, 5])))
             pod_calls.append(("put", (len(pod_calls), row, draw(priorities), held, mask, unsure, flags, *ages)))
         if true:
             alloc = (128_000, 2**41, 110, gpus if gpu == GPU else 0, 0 if gpu == GPU else gpus)
