@@ -23,6 +23,7 @@ from starlette.routing import Route
 
 from extender import decisions, frozen, preempt, wire
 from extender.cluster import Cluster
+from extender.controllers.events import Events
 from extender.controllers.live import Live
 from extender.controllers.reservations import Reservations
 from extender.decide import Answer, BindIntent, Decider
@@ -118,6 +119,7 @@ class Server:
         self.source: Source = source or Frozen()
         self.binder = binder
         self.keeper: Keeper | None = None
+        self.events: Events | None = None
         self.metrics = metrics or Metrics()
         self.clock, self.wall = clock, wall
         self.decider = Decider.of(settings, cluster)
@@ -210,9 +212,13 @@ class Server:
         why = await self.keeper.reserve(plan) if self.keeper is not None else ""
         stands = holds.planned(request.uid, self.clock()) is plan
         if stands and not why:
+            if self.events is not None:
+                self.events.planned(plan, decision.detail)
             return answer
         if stands:
             holds.drop_plan(request.uid)
+            if self.events is not None:
+                self.events.about(plan, "PreemptionNotReserved", f"nobody is evicted: the plan is not kept: {why}")
         decision.result = "not-reserved"
         decision.error = f"the reservation is not kept: {why or 'its pod is gone, or has a node'}"
         return Answer(wire.preemption(None), decision.result, decision)
@@ -422,7 +428,8 @@ def run(settings: Settings, *, kubeconfig: str | None = None, cluster_file: Path
         server = Server(settings, cluster, source=live, binder=live)
         reservations = Reservations(server.decider, server.metrics, ready=live.listed)
         server.keeper = reservations
-        live.tenants.append(reservations)
+        server.events = Events(server.metrics, enabled=settings.events.enabled)
+        live.tenants += [reservations, server.events]
     host = uvicorn.Server(config(create(server), settings))
     server.failed = lambda error: setattr(host, "should_exit", True)
     host.run()

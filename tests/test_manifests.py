@@ -55,7 +55,7 @@ def test_every_binding_names_a_role_that_exists_and_our_account() -> None:
     assert POD["serviceAccountName"] == account["name"]
 
 
-def test_we_may_write_nothing_but_a_binding() -> None:
+def test_we_may_write_nothing_but_a_binding_and_events() -> None:
     [role] = of_kind("ClusterRole")
     may_write = {
         resource
@@ -63,7 +63,7 @@ def test_we_may_write_nothing_but_a_binding() -> None:
         for resource in rule["resources"]
         if set(rule["verbs"]) - {"get", "list", "watch"}
     }
-    assert may_write == {"pods/binding"}
+    assert may_write == {"pods/binding", "events"}
     assert "*" not in str(role["rules"])
 
 

@@ -38,6 +38,7 @@ MOST_BYTES: Final = 900_000  # a ConfigMap may have 1 MiB
 FORMAT: Final = 1
 LOOK_SECONDS = 1.0  # between two looks at what is over
 REREAD_SECONDS = 5.0
+SOON_SECONDS = 0.05  # while the lists are not in
 TRIES = 5
 log = get_log()
 
@@ -72,6 +73,7 @@ class Reservations:
         self._unsure: set[str] = set()  # written with no answer: they may be in the map
         self._version: str | None = None  # None: it has to be read first
         self._read_at: float | None = None
+        self._judged = False  # what was read at the start has been compared with the lists
         self._problem = "not read yet"
         self._said = ""
         self._forbidden = False
@@ -81,7 +83,7 @@ class Reservations:
     # -- what the server asks -------------------------------------------------------------------------------------
 
     def missing(self) -> str:
-        known = self._in_memory or self._read_at is not None or self._forbidden
+        known = self._in_memory or self._judged or self._forbidden
         return "" if known else f"reservations: {self._problem}"
 
     async def reserve(self, plan: Plan) -> str:
@@ -117,8 +119,6 @@ class Reservations:
         backoff, failures, chance = Backoff(first=0.2, most=30.0), 0, random.Random()
         while True:
             delay = LOOK_SECONDS
-            if self._ready():
-                self._decider.sweep(self._clock())
             if self._map is not None:
                 try:
                     await self.refresh()
@@ -127,7 +127,21 @@ class Reservations:
                     self._failed(error)
                     failures += 1
                     delay = backoff.delay(failures, chance)
+            if self._ready():
+                self._judge()
+                self._decider.sweep(self._clock())
+            elif not failures:
+                delay = SOON_SECONDS
             await asyncio.sleep(delay)
+
+    def _judge(self) -> None:
+        """Once the lists are in: a preemptor that is in none of them was deleted while we were away."""
+        if self._judged or self._read_at is None:
+            return
+        self._judged = True
+        for plan in self._decider.holds.all_plans():
+            if plan.uid not in self._decider.cluster.pods:
+                self._decider.pod_gone(plan.uid)
 
     async def refresh(self) -> None:
         """Read the map when that is due, and write what has changed since."""

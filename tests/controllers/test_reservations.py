@@ -196,6 +196,24 @@ def test_a_restart_reads_them_back_before_it_is_ready() -> None:
     run(objects, after, second)
 
 
+def test_a_preemptor_that_went_while_we_were_away_is_forgotten_at_once() -> None:
+    """Its plan is seconds old, so it is not the slack for a watch that lags: the lists are newer."""
+    objects, before = Objects(), world()
+
+    async def first(reservations: Reservations) -> None:
+        await ask(before, OFFER)
+
+    run(objects, before, first)
+    after = world()
+    after.gone("urgent")
+
+    async def second(reservations: Reservations) -> None:
+        assert after.decider.holds.all_plans() == []
+
+    run(objects, after, second)
+    assert after.metric("reservations_released_total", cause="deleted") == 1
+
+
 def test_what_is_damaged_is_dropped_and_the_rest_stays() -> None:
     made = world()
     good = {"format": 1, "node": "n1", "victims": ["uid-w0"], "amounts": {GPU: 2}, "priority": 9, "at": made.wall}
