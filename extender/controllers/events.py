@@ -1,8 +1,8 @@
 """Events on pods and nodes: few, bounded, and never in a request's way.
 
 `tell` only notes what happened. What repeats within six minutes becomes the `series` of the Event that is there,
-written at most every half minute; new Events are limited in rate, and what is beyond it is counted and left out. Without
-the right to write Events (403) that is said once, and nothing more is tried.
+written at most every half minute; new Events are limited in rate, and what is beyond it is counted and left out.
+Without the right to write Events (403) that is said once, and nothing more is tried.
 """
 
 from __future__ import annotations
@@ -208,6 +208,9 @@ def _else(detail: Mapping[str, Any]) -> str:
     if not other:
         return "; nothing else was possible"
     proved = "" if certificate.get("proved") else " of what was searched"
-    return (
-        f"; next best{proved}: {len(other['victims'])} pods on node {other['node']}, lost on {certificate['lost_on']}"
-    )
+    where = f"{_pods(len(other['victims']))} on node {other['node']}"
+    return f"; next best{proved}: {where}, lost on {certificate['lost_on']}"
+
+
+def _pods(count: int) -> str:
+    return "1 pod" if count == 1 else f"{count} pods"

@@ -172,6 +172,8 @@ def test_a_restart_reads_them_back_before_it_is_ready() -> None:
     after = world()
     after.now = 50.0  # another process, another clock
     after.wall += 100.0 + 950.0
+    for name in plan.victims:
+        after.pod(name.removeprefix("uid-"), 2, "n1", priority=1, terminating=after.wall)
     reservations = keeper(after)
     assert reservations.missing() == "reservations: not read yet"
 
