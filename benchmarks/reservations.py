@@ -3,10 +3,10 @@
     python -m benchmarks.reservations [--nodes 50] [--calls 300] [--pause 0.1] [-o json]
 
 A real API server and etcd (tests/e2e; etcd does not sync to disk there, which a real one does) hold nodes of eight
-GPUs, full of one-GPU pods. Two servers of ours watch them, one with `reservations.store: configmap`, one with `memory`.
-Each call is a new pod of a higher priority than all before it that wants four GPUs and is offered every node. The two are
-asked in turns; a pause between the calls keeps the number of standing reservations near what a busy cluster has (each
-ends five seconds later here, since its pod does not exist). Every answer is checked.
+GPUs, full of one-GPU pods. Two servers of ours watch them, one with `reservations.store: configmap`, the other with
+`memory`. Each call is a new pod of a higher priority than all before it that wants four GPUs and is offered every node.
+The two are asked in turns; a pause between the calls keeps the number of standing reservations near what a busy cluster
+has (each ends five seconds later here, since its pod does not exist). Every answer is checked.
 """
 
 from __future__ import annotations
