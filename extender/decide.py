@@ -42,7 +42,7 @@ def _marks(wanted: Callable[[Reason], bool]) -> bytes:
 LINKS_ONLY = _marks(lambda reason: reason.links_only)
 HOPELESS = _marks(lambda reason: reason.cls is Class.HOPELESS)
 HOPEFUL = _marks(lambda reason: reason.cls is not Class.HOPELESS)
-TRANSIENT = _marks(lambda reason: reason.cls is Class.TRANSIENT)
+TRANSIENT = _marks(lambda reason: reason.cls is Class.TRANSIENT and not reason.lasting)
 BY_COUNT = _marks(lambda reason: reason.by_count)
 ANY = _marks(lambda reason: True)
 TEXTS = [REASONS[code].text if code in REASONS else "" for code in range(max(REASONS) + 1)]
@@ -95,12 +95,14 @@ class Decider:
     live: bool = False  # kube-scheduler counts GPUs too: a node that it names and we find too full shows that we lag
     yields_until: float = float("-inf")  # just after a start, who waits with a higher priority goes first
     settled_at: float = float("-inf")  # until then pods of before a restart may be in flight
+    released: Callable[[Plan, str], None] = field(default=lambda plan, cause: None)
 
     @classmethod
     def of(cls, settings: Settings, cluster: Cluster) -> Decider:
         holds = Holds(settings.hold.seconds, attempt_seconds=settings.shortlist.retry_window_seconds)
-        cluster.gone = holds.forget
-        return cls(settings, cluster, Policy.of(settings), holds, Decisions(settings.decisions.max_bytes))
+        made = cls(settings, cluster, Policy.of(settings), holds, Decisions(settings.decisions.max_bytes))
+        cluster.gone = made.pod_gone
+        return made
 
     # -- filter ---------------------------------------------------------------------------------------------------
 
@@ -339,11 +341,9 @@ class Decider:
         """
         cluster, nodes = self.cluster, self.cluster.tables.nodes
         counted = {request.uid}
-        for plan in list(self.holds.plans(now)):
+        self.sweep(now)
+        for plan in self.holds.plans(now):
             pod = cluster.pods.get(plan.uid)
-            if self._over(plan, pod, now):
-                self.holds.drop_plan(plan.uid)
-                continue
             if plan.uid in counted or plan.priority < request.priority:
                 continue
             counted.add(plan.uid)
@@ -366,19 +366,55 @@ class Decider:
             if row >= 0:
                 nodes.add_claim(row, hold.amounts, hold.gpus, True)
 
-    def _over(self, plan: Plan, pod: requests.PodRecord | None, now: float) -> bool:
-        """Whether a plan reserves nothing any more: its pod is bound or gone, it was never carried out, or too old."""
+    def sweep(self, now: float) -> None:
+        """Release what is reserved no more."""
+        for plan in self.holds.all_plans():
+            cause = self._over(plan, self.cluster.pods.get(plan.uid), now)
+            if cause:
+                self.holds.drop_plan(plan.uid)
+                self.released(plan, cause)
+
+    def pod_gone(self, uid: str) -> None:
+        """The pod is deleted: nothing is held for it any more."""
+        plan = next((plan for plan in self.holds.all_plans() if plan.uid == uid), None)
+        self.holds.forget(uid)
+        if plan is not None:
+            self.released(plan, "deleted")
+
+    def _over(self, plan: Plan, pod: requests.PodRecord | None, now: float) -> str:
+        """Why a plan reserves nothing any more, one of holds.RELEASES; "" while it does.
+
+        That `nominatedNodeName` was cleared is no reason: a call that we fail to answer clears it.
+        """
         cluster = self.cluster
         if pod is None:
-            return now - plan.at > SLACK_SECONDS
-        if pod.node or pod.terminating:
-            return True
+            return "deleted" if now - plan.at > SLACK_SECONDS else ""
+        if pod.node:
+            return "bound"
+        if pod.terminating:
+            return "deleted"
+        if self.holds.old(plan, now):
+            return "victims-stay"
+        if cluster.row(plan.node) < 0:
+            return "node-lost"
         left = [cluster.pods[uid] for uid in plan.victims if uid in cluster.bound.get(plan.node, ())]
         if not left:
             plan.emptied = plan.emptied if plan.emptied is not None else now
-            return now - plan.emptied > PLAN_CARRIED_OUT
+            if self._outbid(plan):
+                return "outbid"
+            return "not-used" if now - plan.emptied > PLAN_CARRIED_OUT else ""
         untouched = len(left) == len(plan.victims) and not any(victim.terminating for victim in left)
-        return untouched and now - plan.at > PLAN_NOT_CARRIED_OUT
+        return "not-carried-out" if untouched and not plan.own and now - plan.at > PLAN_NOT_CARRIED_OUT else ""
+
+    def _outbid(self, plan: Plan) -> bool:
+        """Whether pods of a higher priority sit where its victims were, and leave too little."""
+        row, cluster = self.cluster.row(plan.node), self.cluster
+        node = cluster.tables.nodes.node(row)
+        alloc, used = node["alloc"], node["used"]
+        assert isinstance(alloc, tuple)
+        assert isinstance(used, tuple)
+        short = any(wanted > has - held for wanted, has, held in zip(plan.amounts, alloc, used, strict=True) if wanted)
+        return short and any(pod.priority > plan.priority for pod in cluster.pods_on(plan.node))
 
     def _reserve(self, node: str, amounts: tuple[int, ...], pod: requests.PodRecord | None) -> None:
         """Claim a place for a nominated pod. Where it requires links that a count can not guard, all GPUs are its."""

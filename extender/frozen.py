@@ -1,6 +1,7 @@
 """A frozen cluster: a Kubernetes List from a file.
 
 As `kubectl get nodes,pods,pdb,priorityclasses -A -o json` prints it: JSON or YAML, one List or several YAML documents.
+What says how many pods of a gang must run (Jobs, PodGroups ...: records.GROUPS) is read where it is in the file.
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ def parse(raw: bytes, gpus: frozenset[str], source: str = "cluster") -> list[Eve
         kind = item.get("kind") if isinstance(item, dict) else None
         if not isinstance(kind, str):
             raise BadCluster("an object without kind", path=f"{source}: items[{number}]")
-        if kind not in records.KINDS:
-            continue
         try:
+            if kind not in records.KINDS:
+                if not records.is_group(item):
+                    continue
+                kind = "Group"
             events.append(Event(kind, "set", records.record(kind, item, gpus)))
         except records.RecordError as error:
             raise BadCluster(error.message, path=f"{source}: items[{number}].{error.path}".rstrip(".")) from error
@@ -56,6 +59,7 @@ def _items(raw: bytes, source: str) -> Iterator[Any]:
             for item in items or ():
                 if inner and isinstance(item, dict):
                     item.setdefault("kind", inner)  # typed lists leave the items' kind out
+                    item.setdefault("apiVersion", document.get("apiVersion"))
                 yield item
         else:
             yield document

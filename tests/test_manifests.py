@@ -47,7 +47,7 @@ def test_every_binding_names_a_role_that_exists_and_our_account() -> None:
     roles = {made["metadata"]["name"] for made in of_kind("Role", "ClusterRole")} | ROLES_OF_KUBERNETES
     [account] = [made["metadata"] for made in of_kind("ServiceAccount")]
     bindings = of_kind("RoleBinding", "ClusterRoleBinding")
-    assert len(bindings) == 5
+    assert len(bindings) == 6
     for binding in bindings:
         assert binding["roleRef"]["name"] in roles
         [subject] = binding["subjects"]
@@ -55,7 +55,7 @@ def test_every_binding_names_a_role_that_exists_and_our_account() -> None:
     assert POD["serviceAccountName"] == account["name"]
 
 
-def test_we_may_write_nothing_but_a_binding() -> None:
+def test_we_may_write_nothing_but_a_binding_and_events() -> None:
     [role] = of_kind("ClusterRole")
     may_write = {
         resource
@@ -63,16 +63,24 @@ def test_we_may_write_nothing_but_a_binding() -> None:
         for resource in rule["resources"]
         if set(rule["verbs"]) - {"get", "list", "watch"}
     }
-    assert may_write == {"pods/binding"}
+    assert may_write == {"pods/binding", "events"}
     assert "*" not in str(role["rules"])
 
 
 def test_the_lease_is_the_one_that_the_role_allows() -> None:
     election = SCHEDULER["leaderElection"]
-    [role] = of_kind("Role")
+    [role] = [made for made in of_kind("Role") if made["metadata"]["name"] == "gpu-scheduler-lease"]
     assert role["metadata"]["namespace"] == election["resourceNamespace"]
     [named] = [rule for rule in role["rules"] if "resourceNames" in rule]
     assert named["resourceNames"] == [election["resourceName"]]
+
+
+def test_what_we_keep_is_what_the_role_allows() -> None:
+    [role] = [made for made in of_kind("Role") if made["metadata"]["name"] == "gpu-extender"]
+    assert role["metadata"]["namespace"] == DEPLOYMENT["metadata"]["namespace"]  # our pod's own
+    [named] = [rule for rule in role["rules"] if rule["resources"] == ["configmaps"] and "resourceNames" in rule]
+    assert named["resourceNames"] == [Settings().reservations.name]
+    assert set(named["verbs"]) == {"get", "update"}
 
 
 def test_the_files_reach_the_containers_that_read_them() -> None:
