@@ -13,6 +13,7 @@ from tests.e2e.build import ControlPlaneUnavailable
 ALL = (
     "verbs",
     "scheduler",
+    "nvlink",
     "cluster",
     "preemption",
     "reservations",
