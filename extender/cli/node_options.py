@@ -16,7 +16,9 @@ from extender.node.apiserver import ApiServer
 
 def add(parser: argparse.ArgumentParser) -> None:
     """The options."""
-    parser.add_argument("--node", default=os.environ.get("NODE_NAME", ""), help="this node's name (default: $NODE_NAME)")
+    parser.add_argument(
+        "--node", default=os.environ.get("NODE_NAME", ""), help="this node's name (default: $NODE_NAME)"
+    )
     parser.add_argument("--api-server", metavar="URL", help="default: as a pod with its service account")
     parser.add_argument("--token-file", metavar="FILE", type=Path, help="with --api-server: read for each request")
     parser.add_argument("--ca-file", metavar="FILE", type=Path, help="with --api-server: who may sign its certificate")

@@ -1,5 +1,5 @@
-"""Stand between kubelet and the vendor's device plugin, so that each pod gets the GPUs that were planned for it. Runs on
-the GPU node; the plugin's DaemonSet mounts the folder --plugins instead of kubelet's."""
+"""Stand between kubelet and the vendor's device plugin, so that each pod gets the GPUs that were planned for it.
+Runs on the GPU node; the plugin's DaemonSet mounts the folder --plugins instead of kubelet's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ from extender.errors import BadInput
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--plugins", metavar="FOLDER", type=Path, required=True, help="what the vendor's plugins take for kubelet's folder"
+        "--plugins",
+        metavar="FOLDER",
+        type=Path,
+        required=True,
+        help="where the vendor's plugins find kubelet.sock",
     )
     parser.add_argument(
         "--kubelet", metavar="FOLDER", type=Path, default=Path("/var/lib/kubelet/device-plugins"), help="kubelet's own"
@@ -63,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
     say(f"relay of {options.plugins} to {options.kubelet}{'' if plans else ': passing everything through'}")
     sys.stderr.flush()
     wrong = ""
-    while not stopping.wait(5.0):
+    while not stopping.wait(2.0):
         if wrong := trouble():
             say(wrong)
             break

@@ -80,9 +80,7 @@ class ApiServer:
 
     def patch(self, path: str, change: Object, *, timeout: float = CONNECT_SECONDS) -> Object:
         """A JSON merge patch: null removes a key."""
-        return self._do(
-            "PATCH", path, orjson.dumps(change), {"Content-Type": "application/merge-patch+json"}, timeout
-        )
+        return self._do("PATCH", path, orjson.dumps(change), {"Content-Type": "application/merge-patch+json"}, timeout)
 
     def _do(self, method: str, path: str, body: bytes | None, more: Mapping[str, str], timeout: float) -> Object:
         """`timeout` seconds for each step (connect, send, a piece of the answer), and for all of them together."""

@@ -1,4 +1,4 @@
-"""The messages of kubelet's device plugin API (v1beta1) that the relay reads or changes; all others pass through as bytes.
+"""The messages of kubelet's device plugin API (v1beta1) that the relay reads or changes; the rest passes through.
 
 Source: k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1/api.proto.
 """

@@ -24,7 +24,7 @@ class Graph:
         return self.index.get(device.partition("::")[0])
 
     def gpus(self, ids: Iterable[str]) -> dict[int, list[str]] | None:
-        """GPU -> its device ids among these, in order; None when one of them is no GPU of ours (MIG, another node's)."""
+        """GPU -> its device ids among these, in order; None when one of them is no GPU of ours (as MIG)."""
         found: dict[int, list[str]] = {}
         for device in sorted(ids, key=_natural):
             gpu = self.gpu(device)
@@ -55,8 +55,8 @@ class Graph:
         def worth(rest: tuple[int, ...]) -> tuple[int, ...]:
             return self._shapes.objective(self._shape, everything, _mask(forced) | _mask(rest)) or ()
 
-        # max() keeps the first of equals: the smallest ids.
-        return forced | frozenset(max(combinations(sorted(pool), missing), key=worth))
+        rests = [*combinations(sorted(pool), missing)]
+        return forced | frozenset(max(rests, key=worth))  # the first of equals: the smallest ids
 
 
 def graph(text: str | bytes) -> Graph | None:

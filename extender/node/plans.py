@@ -2,8 +2,8 @@
 
 kubelet's question names no pod. But kubelet admits pods one at a time, in the order in which they were bound, and asks
 container by container; so the first waiting pod whose next container wants that many devices is the one that asks. Two
-waiting pods of one size may be taken for each other (kubelet sorts pods by age after a restart): each still gets a set
-that was planned.
+waiting pods of one size may be taken for each other (kubelet sorts pods by age after a restart): they change places,
+and each still gets a set that was planned.
 
 A pod waits until kubelet has said anything about it (`status.startTime`), or until the relay has seen its devices
 allocated. What is remembered here beyond the API server's objects is only what they will say a moment later.
@@ -36,10 +36,12 @@ class Pod:
     containers: tuple[Container, ...]  # as kubelet admits them: init containers first
     plan: Plan | None
     waiting: bool
+    refused: bool  # it ended without a start: kubelet did not admit it
     bound_at: tuple[str, str]  # when it was scheduled, when it was created
     arrival: int = 0
     given: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)  # (container, resource) -> device ids
     failed: bool = False  # an Allocate for it went wrong: kubelet will not ask again
+    changed: bool = False  # it has changed places with another: the plan is that one's
 
     def next(self, resource: str) -> Container | None:
         """The container that kubelet asks for next."""
@@ -76,6 +78,7 @@ def read(item: Mapping[str, Any]) -> Pod:
         containers=tuple(asking),
         plan=read_plan((meta.get("annotations") or {}).get(PLAN, "")),
         waiting=not started and not meta.get("deletionTimestamp"),
+        refused=status.get("phase") == "Failed",
         bound_at=(scheduled, str(meta.get("creationTimestamp") or "")),
     )
 
@@ -150,7 +153,22 @@ class Bound:
             pod.arrival = self._arrivals
         else:
             pod.arrival, pod.given, pod.failed = known.arrival, known.given, known.failed
+            if known.changed:
+                pod.plan, pod.changed = known.plan, True
         self._pods[pod.uid] = pod
+        if known is not None and known.waiting and not (pod.waiting or pod.refused or pod.given):
+            self._change_places(pod)
+
+    def _change_places(self, started: Pod) -> None:
+        """It runs, though we took another that still waits for the asker: what that one was given is its."""
+        if not started.containers:
+            return
+        for pod in sorted(self._pods.values(), key=lambda pod: pod.arrival):
+            if pod.waiting and pod.given and not pod.failed and pod.containers == started.containers:
+                pod.given, started.given = started.given, pod.given
+                pod.plan, started.plan = started.plan, pod.plan
+                pod.changed = started.changed = True
+                return
 
     # ---- what kubelet does
 

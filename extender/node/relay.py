@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 import grpc
 
@@ -42,6 +42,7 @@ STUCK_SECONDS = 60.0
 OPTIONS = (("grpc.default_authority", "localhost"), ("grpc.enable_http_proxy", 0))
 
 Say = Callable[[str], None]
+Handlers: TypeAlias = "dict[str, grpc.RpcMethodHandler[bytes, bytes]]"
 
 
 class Plans(Protocol):
@@ -62,7 +63,7 @@ class Relay:
     """Runs until it is stopped. `counts` says what it answered and did."""
 
     def __init__(self, plugins: Path, kubelet: Path, plans: Plans | None, *, say: Say) -> None:
-        """`plugins`: the folder for the vendor's plugins; `kubelet`: kubelet's own; without `plans` all is passed on."""
+        """`plugins`: the folder for the vendor's plugins; `kubelet`: its own; no `plans`: all is passed on."""
         self.plans = plans
         self.counts: Counter[str] = Counter()
         self.say = say
@@ -82,7 +83,7 @@ class Relay:
         _remove_sockets(self._plugins, "")
         _remove_sockets(self.folder, OURS)
         server = grpc.server(ThreadPoolExecutor(4, "registration"), options=OPTIONS)
-        handlers = {"Register": grpc.unary_unary_rpc_method_handler(self._register)}
+        handlers: Handlers = {"Register": grpc.unary_unary_rpc_method_handler(self._register)}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(api.REGISTRATION, handlers),))
         socket = self._plugins / api.KUBELET_SOCKET
         server.add_insecure_port(f"unix:{socket}")
@@ -205,7 +206,7 @@ class Relayed:
             self._server, self._endpoint = server, endpoint
             request = api.register_as(self._request, endpoint.name, prefers=self._relay.plans is not None)
             with grpc.insecure_channel(f"unix:{socket}", options=OPTIONS) as channel:
-                channel.unary_unary(f"/{api.REGISTRATION}/Register")(request, timeout=KUBELET_SECONDS)
+                _unary(channel, api.REGISTRATION, "Register")(request, timeout=KUBELET_SECONDS)
             self._with = kubelet
             self._relay.counts["registered"] += 1
             self._relay.say(f"{self.resource}: registered with kubelet as {endpoint.name}")
@@ -246,7 +247,9 @@ class Relayed:
     def _listen(self) -> None:
         code, why = grpc.StatusCode.OK, "the device plugin ended its list"
         try:
-            self._stream = self._channel.unary_stream(f"/{api.DEVICE_PLUGIN}/ListAndWatch")(b"", wait_for_ready=False)
+            follow: grpc.UnaryStreamMultiCallable[bytes, bytes]
+            follow = self._channel.unary_stream(f"/{api.DEVICE_PLUGIN}/ListAndWatch")
+            self._stream = follow(b"")
             for listed in self._stream:
                 with self._changed:
                     self._listed, self._lists = listed, self._lists + 1
@@ -274,7 +277,9 @@ class Relayed:
         context.add_callback(wake)
         while context.is_active():
             with self._changed:
-                self._changed.wait_for(lambda: self._lists > told or self._ended or not context.is_active(), 60)
+                self._changed.wait_for(
+                    lambda told=told: self._lists > told or self._ended or not context.is_active(), 60
+                )
                 listed, lists, ended = self._listed, self._lists, self._ended
             if lists > told:
                 told = lists
@@ -288,12 +293,10 @@ class Relayed:
 
     def _pass(self, method: str, request: bytes, context: grpc.ServicerContext) -> bytes:
         """The plugin's answer, or its error; kubelet's deadline is the plugin's."""
-        call = self._channel.unary_unary(f"/{api.DEVICE_PLUGIN}/{method}")
         try:
-            asked = call.future(request, timeout=context.time_remaining())
-            context.add_callback(asked.cancel)
-            answer: bytes = asked.result()
-            return answer
+            asked = _unary(self._channel, api.DEVICE_PLUGIN, method).future(request, timeout=_timeout(context))
+            context.add_callback(lambda: _ignore(asked.cancel()))
+            return asked.result()
         except grpc.FutureCancelledError:
             _abort(context, grpc.StatusCode.CANCELLED, "kubelet has given up")
         except grpc.RpcError as error:
@@ -378,7 +381,7 @@ class Relayed:
     def _as_the_plugin(self, question: api.Asked) -> list[str]:
         """What the plugin itself prefers; nothing where it has no preference, or fails."""
         if self._prefers:
-            call = self._channel.unary_unary(f"/{api.DEVICE_PLUGIN}/GetPreferredAllocation")
+            call = _unary(self._channel, api.DEVICE_PLUGIN, "GetPreferredAllocation")
             try:
                 answers = api.allocated(call(api.ask(question), timeout=PLUGIN_SECONDS))
                 self._relay.counts["answers the plugin's"] += 1
@@ -387,6 +390,21 @@ class Relayed:
                 self._relay.say(f"{self.resource}: the plugin's GetPreferredAllocation: {error!r}")
         self._relay.counts["answers none"] += 1
         return []
+
+
+def _unary(channel: grpc.Channel, service: str, method: str) -> grpc.UnaryUnaryMultiCallable[bytes, bytes]:
+    """A call in bytes: without serializers gRPC passes on what it gets."""
+    return channel.unary_unary(f"/{service}/{method}")
+
+
+def _ignore(answer: object) -> None:
+    """For a callback that may return nothing."""
+
+
+def _timeout(context: grpc.ServicerContext) -> float | None:
+    """Seconds until kubelet gives up; without a deadline gRPC says some centuries, which overflow on their way on."""
+    left = context.time_remaining()
+    return None if left is None or left > 86_400 else left
 
 
 def _devices(gpus: frozenset[int], ids: dict[int, list[str]], must: list[str]) -> list[str]:

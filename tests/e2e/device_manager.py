@@ -99,7 +99,9 @@ class DeviceManager:
         """Until the node has so many healthy devices."""
         until = time.monotonic() + timeout
         while (now := self.allocatable(resource)) != devices:
-            assert time.monotonic() < until, f"{now} devices of {resource}, not {devices}: {self.log.read_text()[-3000:]}"
+            assert time.monotonic() < until, (
+                f"{now} devices of {resource}, not {devices}: {self.log.read_text()[-3000:]}"
+            )
             time.sleep(0.02)
 
     def _do(self, request: Mapping[str, Any]) -> Object:

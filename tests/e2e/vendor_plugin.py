@@ -108,7 +108,7 @@ class VendorPlugin:
     def _serve(self) -> None:
         unary = grpc.unary_unary_rpc_method_handler
         server = grpc.server(ThreadPoolExecutor(8), options=OPTIONS)
-        handlers = {
+        handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             "GetDevicePluginOptions": unary(lambda request, context: self._options()),
             "ListAndWatch": grpc.unary_stream_rpc_method_handler(self._list_and_watch),
             "GetPreferredAllocation": unary(self._preferred),
@@ -132,7 +132,9 @@ class VendorPlugin:
         request += protobuf.field(3, self.resource) + protobuf.field(4, self._options())
         with grpc.insecure_channel(f"unix:{self._folder / 'kubelet.sock'}", options=OPTIONS) as channel:
             try:
-                channel.unary_unary("/v1beta1.Registration/Register")(request, timeout=10)
+                register: grpc.UnaryUnaryMultiCallable[bytes, bytes]
+                register = channel.unary_unary("/v1beta1.Registration/Register")
+                register(request, timeout=10)
             except grpc.RpcError:
                 return False
         self.calls.append(("Register", []))
@@ -148,7 +150,7 @@ class VendorPlugin:
         told = 0
         while context.is_active():
             with self._changed:
-                self._changed.wait_for(lambda: self._version != told or not context.is_active(), 0.1)
+                self._changed.wait_for(lambda told=told: self._version != told or not context.is_active(), 0.1)
                 if self._version == told:
                     continue
                 told = self._version

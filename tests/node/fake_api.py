@@ -94,6 +94,7 @@ class FakeApi:
     def forget(self) -> None:
         """Watches of old versions get 410, running ones end."""
         with self._changed:
+            self._version += 1
             self._forgotten = self._version
             self._changed.notify_all()
 
