@@ -56,7 +56,7 @@ class Graph:
             return self._shapes.objective(self._shape, everything, _mask(forced) | _mask(rest)) or ()
 
         rests = [*combinations(sorted(pool), missing)]
-        return forced | frozenset(max(rests, key=worth))  # the first of equals: the smallest ids
+        return forced | frozenset(max(rests, key=lambda rest: worth(rest)))  # the first of equals: the smallest ids
 
 
 def graph(text: str | bytes) -> Graph | None:

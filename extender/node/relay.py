@@ -22,6 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeAlias
 
@@ -267,6 +268,9 @@ class Relayed:
             self._ended = self._ended or (code, why)
             self._changed.notify_all()
 
+    def _has_news(self, told: int, context: grpc.ServicerContext) -> bool:
+        return self._lists > told or self._ended is not None or not context.is_active()
+
     def _list_and_watch(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         told = 0
 
@@ -277,9 +281,7 @@ class Relayed:
         context.add_callback(wake)
         while context.is_active():
             with self._changed:
-                self._changed.wait_for(
-                    lambda told=told: self._lists > told or self._ended or not context.is_active(), 60
-                )
+                self._changed.wait_for(partial(self._has_news, told, context), 60)
                 listed, lists, ended = self._listed, self._lists, self._ended
             if lists > told:
                 told = lists

@@ -16,7 +16,7 @@ import pytest
 
 from tests.e2e.build import ControlPlaneUnavailable, build_device_manager
 from tests.e2e.conftest import UNAVAILABLE
-from tests.e2e.device_manager import pod
+from tests.e2e.device_manager import Object, pod
 from tests.e2e.kubelet import topology_annotation
 from tests.e2e.relay_rig import NODE, Rig, until
 from tests.e2e.vendor_plugin import VendorPlugin
@@ -181,7 +181,7 @@ def test_several_resources_of_several_plugins(rig: Rig) -> None:
 
 
 def test_numa_alignment_is_kubelets_and_comes_first() -> None:
-    """single-numa-node: kubelet offers only the GPUs 0-3; a plan across both halves is broken, one inside them holds."""
+    """single-numa-node: kubelet offers only the GPUs 0-3; a plan across both halves is broken."""
     with Rig(policy="single-numa-node") as rig:
         rig.start_plugin()
         across = pod("across", 2, plan="3,7")
@@ -267,7 +267,8 @@ def test_a_plugin_that_dies_in_allocate(rig: Rig) -> None:
         first, second = pod("first", 2, plan="3,5"), pod("second", 2, plan="0,4")
         rig.bind(first, second)
         got = rig.admit(first)
-        assert "Unavailable" in got.error
+        # The plugin's list ends too: kubelet may hang up before it hears the answer.
+        assert any(code in got.error for code in ("Unavailable", "Canceled"))
         assert got.seconds < 2
     finally:
         dying.kill()
@@ -361,7 +362,7 @@ def test_many_pods_with_restarts_in_between(rig: Rig) -> None:
     plugin = rig.start_plugin()
     rng = random.Random(5)
     running: dict[str, set[int]] = {}
-    pods = {}
+    pods: dict[str, Object] = {}
     for number in range(120):
         if number in (39, 79):
             if number == 39:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -145,12 +146,15 @@ class VendorPlugin:
     def _options(self) -> bytes:
         return protobuf.field(1, int(self._pre_start)) + protobuf.field(2, int(self._prefers))
 
+    def _has_news(self, told: int, context: grpc.ServicerContext) -> bool:
+        return self._version != told or not context.is_active()
+
     def _list_and_watch(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         self.calls.append(("ListAndWatch", []))
         told = 0
         while context.is_active():
             with self._changed:
-                self._changed.wait_for(lambda told=told: self._version != told or not context.is_active(), 0.1)
+                self._changed.wait_for(partial(self._has_news, told, context), 0.1)
                 if self._version == told:
                     continue
                 told = self._version
