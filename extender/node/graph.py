@@ -55,8 +55,8 @@ class Graph:
         def worth(rest: tuple[int, ...]) -> tuple[int, ...]:
             return self._shapes.objective(self._shape, everything, _mask(forced) | _mask(rest)) or ()
 
-        rests = [*combinations(sorted(pool), missing)]
-        return forced | frozenset(max(rests, key=lambda rest: worth(rest)))  # the first of equals: the smallest ids
+        rest = max(combinations(sorted(pool), missing), key=worth)  # the first of equals: the smallest ids
+        return forced | frozenset(rest)
 
 
 def graph(text: str | bytes) -> Graph | None:
