@@ -24,6 +24,7 @@ COMMANDS = {
     "explain": "why a pod went where it went, or why it waits: asks a running server",
     "topo": "a node's GPUs and how they are linked: read, drawn, or made into its annotation",
     "fit": "the best GPUs for a pod among the free ones of a node, and what the device plugin would take",
+    "agent": "on a GPU node: says how its GPUs are linked, and which pods hold which",
     "relay": "on a GPU node: between kubelet and the device plugin, so that the plan holds",
     "version": "the version of this program",
 }
