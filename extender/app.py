@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from extender import decisions, frozen, preempt, wire
+from extender import compare, decisions, frozen, preempt, wire
 from extender.cluster import Cluster
 from extender.controllers.live import Live
 from extender.decide import Answer, BindIntent, Decider
@@ -311,6 +311,10 @@ class Server:
         kept = {"apiVersion": "gpu-extender.io/v1", "kind": "DecisionList", "warnings": [], "decisions": found}
         return Response(orjson.dumps(kept), media_type="application/json")
 
+    async def debug_state(self, request: Request) -> Response:
+        """What `gpu-extender compare` compares: the cache as it is now."""
+        return Response(orjson.dumps(compare.state(self.cluster)), media_type="application/json")
+
 
 def _number(request: Request, key: str, default: int) -> int | None:
     text = request.query_params.get(key, str(default))
@@ -352,6 +356,7 @@ def create(server: Server) -> Starlette:
         ("/readyz", server.readyz),
         ("/metrics", server.metrics_page),
         ("/debug/decisions", server.debug_decisions),
+        ("/debug/state", server.debug_state),
     ):
         routes.append(Route(path, endpoint, methods=["GET"]))
     app = Starlette(routes=routes, lifespan=lifespan)
