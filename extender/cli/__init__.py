@@ -25,6 +25,8 @@ COMMANDS = {
     "compare": "what a running server's cache has missed: lists the cluster again and compares",
     "topo": "a node's GPUs and how they are linked: read, drawn, or made into its annotation",
     "fit": "the best GPUs for a pod among the free ones of a node, and what the device plugin would take",
+    "agent": "on a GPU node: says how its GPUs are linked, and which pods hold which",
+    "relay": "on a GPU node: between kubelet and the device plugin, so that the plan holds",
     "version": "the version of this program",
 }
 ERROR, USAGE, INTERRUPTED = 1, 2, 130
