@@ -24,6 +24,7 @@ from starlette.routing import Route
 from extender import decisions, frozen, preempt, wire
 from extender.cluster import Cluster
 from extender.controllers.events import Events
+from extender.controllers.evictions import Evictions
 from extender.controllers.live import Live
 from extender.controllers.reservations import Reservations
 from extender.decide import Answer, BindIntent, Decider
@@ -120,6 +121,7 @@ class Server:
         self.binder = binder
         self.keeper: Keeper | None = None
         self.events: Events | None = None
+        self.evictions: Evictions | None = None
         self.metrics = metrics or Metrics()
         self.clock, self.wall = clock, wall
         self.decider = Decider.of(settings, cluster)
@@ -187,6 +189,8 @@ class Server:
                 await asyncio.sleep(SETTLE_SECONDS)  # the scheduler may know of an event that is on its way to us
                 if self.cluster.generation != generation:
                     answer = self.decider.filter(body, self.clock(), self.wall())
+            if self.evictions is not None:
+                self.evictions.filtered(answer, body)
             return answer
         if verb == "prioritize":
             return self.decider.prioritize(body, self.clock(), self.wall())
@@ -196,6 +200,8 @@ class Server:
                 log.warning("nobody is evicted: pods or nodes are not watched", seconds=round(dark))
                 return Answer(wire.preemption(None), "dark")
             answer = preempt.preempt(self.decider, body, self.clock(), self.wall())
+            if self.evictions is not None:
+                self.evictions.preempted(answer)
             return await self._reserved(answer) if answer.result == "evict" else answer
         return await self._bind(body)
 
@@ -429,7 +435,8 @@ def run(settings: Settings, *, kubeconfig: str | None = None, cluster_file: Path
         reservations = Reservations(server.decider, server.metrics, ready=live.listed)
         server.keeper = reservations
         server.events = Events(server.metrics, enabled=settings.events.enabled)
-        live.tenants += [reservations, server.events]
+        server.evictions = Evictions(server.decider, reservations, server.events, server.metrics, ready=live.ready)
+        live.tenants += [reservations, server.events, server.evictions]
     host = uvicorn.Server(config(create(server), settings))
     server.failed = lambda error: setattr(host, "should_exit", True)
     host.run()

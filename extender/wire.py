@@ -173,6 +173,12 @@ def read_preemption(body: bytes, gpu_names: frozenset[str]) -> Preemption:
     return Preemption(pod, offered)
 
 
+def preempt_request(body: bytes) -> bytes:
+    """A preempt request without candidates, for the pod of a filter or prioritize request."""
+    start, end = _split(body)["Pod"]
+    return b'{"Pod":' + body[start:end] + b"}"
+
+
 def _meta_uid(pod: Any, path: str) -> str:
     uid = pod.get("UID") if isinstance(pod, dict) else None
     if not isinstance(uid, str):
