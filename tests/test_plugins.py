@@ -141,3 +141,17 @@ def test_a_node_that_may_fail_the_pod_comes_last() -> None:
         world.decider.holds.drop_hold(pod["metadata"]["uid"])
     world.set("Node", node_of((0, 1), relay="1"))
     assert world.filter(workload("q", 3), ["n", "safe"])["NodeNames"] == ["n", "safe"]
+
+
+def test_a_relay_makes_the_plan_hold() -> None:
+    # A pair of links in four GPUs: NVIDIA's plugin with its PCIe paths unknown may hand out any two, the relay does not.
+    text = '{"v":1,"gpus":4,"links":[[0,3,4]],"kind":"nvlink","gbps":25}'
+    world = World()
+    for name, more in (("stock", {}), ("relay", {plugins.RELAY: "1"})):
+        world.set("Node", machine(name, 4, annotations={"gpu-extender.io/topology": text} | more))
+    answer = world.filter(workload("p", 2, links="required"), ["stock", "relay"])
+    assert answer["NodeNames"] == ["relay"]
+    scores = world.decision()["nodes"][0]["scores"]
+    assert scores["links"]["raw"] == 1.0
+    answer = world.filter(workload("q", 3, links="required"), ["stock", "relay"])
+    assert not answer["NodeNames"]  # three have no ring, whoever chooses

@@ -29,7 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpus", type=_count, metavar="N", required=True, help="how many the pod asks for")
     parser.add_argument(
         "--plugin",
-        choices=("nvidia", "amd", "arbitrary"),
+        choices=("nvidia", "amd", "arbitrary", "relay"),
         help="whose rule hands GPUs out (default: amd for xGMI, else nvidia)",
     )
     topology_file.add_output(parser)
