@@ -35,7 +35,7 @@ cdef enum:
     MOST_CYCLES = 20000      # of one set; up to 8 GPUs there are at most 7! / 2 = 2520
     MOST_PIVOTS = 5000       # of one program
     MOST_FUTURE = 12         # GPUs up to which `future` is computed: 3^N steps
-    PATIENCE = 50000000      # steps for one prediction of NVIDIA's choice; beyond, it is unknown
+    PATIENCE = 25000000      # steps for one prediction of NVIDIA's choice; beyond, it is unknown
     SAFE_SETS = 6            # sets of a split up to which NVIDIA's plugin keeps it intact
     KEPT_SETS = 5            # the first sets of a larger split, which it keeps intact too
 
