@@ -1,7 +1,7 @@
 """The topology levels that node labels name, closest first, and the numbers of the domains that nodes are in.
 
-A level is a node label, its value the domain: nodes with the same value are in one rack, block or NVLink domain. A value
-has to mean the same domain in the whole cluster, as the labels of vendors and clouds do.
+A level is a node label, its value the domain: nodes with the same value are in one rack, block or NVLink domain. A
+value has to mean the same domain in the whole cluster, as the labels of vendors and clouds do.
 """
 
 from __future__ import annotations

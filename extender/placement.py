@@ -1,6 +1,6 @@
 """Whether a pod wants to be packed or spread, and which pods are its siblings.
 
-Spread is for serving: replicas of one service on different nodes, and racks, so that one failure does not take them all.
+Spread is for serving: replicas of one service on different nodes, and racks, so that no failure takes them all.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from extender.settings import Placement
 ANNOTATION = "gpu-extender.io/placement"
 APP = "app.kubernetes.io/name"
 Way = Literal["pack", "spread"]
+_WAYS: dict[str, Way] = {"pack": "pack", "spread": "spread"}
 SiblingKey = tuple[str, str, str]
 
 
@@ -22,8 +23,8 @@ def way(pod: PodRecord, said: Placement) -> Way:
     An annotation with any other value says nothing.
     """
     text = pod.annotations.get(ANNOTATION, "").strip().lower()
-    if text == "pack" or text == "spread":
-        return text
+    if text in _WAYS:
+        return _WAYS[text]
     for rule, chosen in said.by_label.items():
         key, equals, value = rule.partition("=")
         if key in pod.labels and (not equals or pod.labels[key] == value):
