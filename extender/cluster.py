@@ -184,8 +184,11 @@ class Cluster:
 
     def _apply(self, event: Event, now: float, wall: float | None) -> None:
         record = event.record
-        if isinstance(record, PodRecord):
-            self._set_pod(record, now, wall) if event.change == "set" else self._drop_pod(record.uid)
+        if event.kind == "FailedPod":
+            if event.change == "set" and isinstance(record, PodRecord) and record.gpus:
+                self.health.pod(record, self.pods.get(record.uid), now, wall)
+        elif isinstance(record, PodRecord):
+            self._set_pod(record, now, wall) if event.change == "set" else self._drop_pod(record.uid, now)
         elif isinstance(record, NodeRecord):
             self._set_node(record, now) if event.change == "set" else self._drop_node(record.name)
         elif isinstance(record, PdbRecord):
@@ -303,7 +306,7 @@ class Cluster:
         elif before is None or not before.node:
             self._settling[pod.uid] = now
 
-    def _drop_pod(self, uid: str) -> None:
+    def _drop_pod(self, uid: str, now: float) -> None:
         pod = self.pods.pop(uid, None)
         if pod is None:
             return
@@ -311,7 +314,8 @@ class Cluster:
             del self.by_name[(pod.namespace, pod.name)]
         self._unplace(pod, keep_row=False)
         self._settling.pop(uid, None)
-        self.health.gone(uid)
+        if pod.gpus:
+            self.health.gone(pod, now)
         self.gone(uid)
 
     def _note(self, pod: PodRecord) -> None:

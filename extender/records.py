@@ -28,8 +28,8 @@ __all__ = [
     "selects",
 ]  # fmt: skip
 
-Kind = Literal["Pod", "Node", "PodDisruptionBudget", "PriorityClass", "DeviceClass", "Group"]
-"""Group: one of GROUPS, an object that says how many pods of a group must run."""
+Kind = Literal["Pod", "FailedPod", "Node", "PodDisruptionBudget", "PriorityClass", "DeviceClass", "Group"]
+"""FailedPod: a Pod that holds nothing any more, and tells how it ended. Group: one of GROUPS, an object that says how many pods of a group must run."""
 KINDS: Final[tuple[Kind, ...]] = ("Pod", "Node", "PodDisruptionBudget", "PriorityClass", "DeviceClass")
 OURS: Final = "gpu-extender.io/"
 FOREIGN: Final = frozenset(
@@ -492,6 +492,7 @@ _DECODERS: Final[dict[Kind, Callable[[Source, frozenset[str]], Record]]] = {
     "PodDisruptionBudget": lambda source, gpus: pod_disruption_budget(source),
     "PriorityClass": lambda source, gpus: priority_class(source),
     "DeviceClass": lambda source, gpus: device_class(source),
+    "FailedPod": pod,
     "Group": lambda source, gpus: group(source),
 }
 

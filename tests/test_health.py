@@ -108,7 +108,7 @@ def test_who_was_sent_away_did_not_die_of_the_node() -> None:
     health.pod(bound, None, 0.0)
     health.pod(record("deleted", terminating=WALL, status=DEAD), bound, 1.0)
     health.pod(record("gone"), None, 0.0)
-    health.gone("uid-gone")
+    health.gone(record("gone"), 1.0)
     assert health.failures("n") == ()
 
 
@@ -133,6 +133,25 @@ def test_three_deaths_on_one_node_refuse_it() -> None:
     for i in range(3):
         fail(health, f"p{i}", float(i), status=DEAD)
     assert health.failing("n", 2.0)
+
+
+def test_the_end_may_be_told_after_the_pod_has_left() -> None:
+    """The watch of living pods and that of failed ones are two."""
+    health = Health()
+    for name, node, status in (("a", "n", DEAD), ("b", "", ADMISSION), ("c", "n", ADMISSION)):
+        known = record(name, node)
+        health.pod(known, None, 0.0)
+        health.gone(known, 1.0)
+        for _ in range(2):  # and again, when its labels change
+            health.pod(record(name, status=status), None, 2.0)
+    assert [(one.pod, one.what) for one in health.failures("n")] == [
+        ("default/a", "died"),
+        ("default/b", "admission"),
+        ("default/c", "admission"),
+    ]
+    health.forget("n")
+    health.pod(record("a", status=DEAD), None, 3.0)
+    assert not health.failures("n")
 
 
 # -- what clears it ----------------------------------------------------------------------------------------------------
@@ -295,3 +314,19 @@ def test_pods_without_gpus_say_nothing() -> None:
         pod = world.pod(f"p{i}", 0, "n", phase="Pending")
         world.set("Pod", pod | {"status": ADMISSION})
     assert world.cluster.health.failures("n") == ()
+
+
+def test_the_live_watch_brings_failed_pods_apart() -> None:
+    world = World()
+    world.node("n", 8)
+    for i in range(3):
+        pod = world.pod(f"p{i}", 2, "n", phase="Pending")
+        if i:
+            world.gone(f"p{i}")
+        world.set("FailedPod", pod | {"status": ADMISSION})
+        world.set("FailedPod", pod | {"status": ADMISSION, "spec": pod["spec"] | {"priority": i}})
+    world.gone("p0")
+    assert world.cluster.health.refused() == ["n"]
+    assert not world.cluster.pods
+    world.drop("FailedPod", workload("p0", 2, node="n"))
+    assert world.cluster.health.refused() == ["n"]
