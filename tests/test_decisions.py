@@ -70,6 +70,9 @@ def test_what_a_filter_decision_shows() -> None:
         "priority": 7,
         "gpus": {"nvidia.com/gpu": 2},
         "links": "ignore",
+        "placement": "pack",
+        "siblings": 0,
+        "group": None,
     }
     a, b, strange = shown["nodes"]
     assert (a["node"], a["fits"], a["answered"]) == ("a", True, True)
