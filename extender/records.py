@@ -29,7 +29,8 @@ __all__ = [
 ]  # fmt: skip
 
 Kind = Literal["Pod", "FailedPod", "Node", "PodDisruptionBudget", "PriorityClass", "DeviceClass", "Group"]
-"""FailedPod: a Pod that holds nothing any more, and tells how it ended. Group: one of GROUPS, an object that says how many pods of a group must run."""
+"""FailedPod: a Pod that holds nothing any more, and tells how it ended. Group: one of GROUPS, an object that says how
+many pods of a group must run."""
 KINDS: Final[tuple[Kind, ...]] = ("Pod", "Node", "PodDisruptionBudget", "PriorityClass", "DeviceClass")
 OURS: Final = "gpu-extender.io/"
 FOREIGN: Final = frozenset(
