@@ -43,6 +43,7 @@ cdef class NodeTable:
     cdef uint8_t[::1] flags         # [row] AWAY | SCHEDULABLE | 1 << r
     cdef int32_t[::1] units         # [row] units of the node's GPU resource that are one GPU
     cdef int32_t[::1] model         # [row] kind of machine, 0..63
+    cdef mask_t[::1] begun          # [row] GPUs of which a part is held or asked
     cdef int32_t[:, ::1] part       # [16, row] units of GPU i held by pods that hold less than the whole of it
     cdef int32_t[:, ::1] asked      # [16, row] units of GPU i that claims will probably take; set for one decision
     cdef int64_t[::1] version       # [row] rises with every change of the row; no two rows and states share one
@@ -50,6 +51,7 @@ cdef class NodeTable:
     cdef list touched               # rows whose claim is not 0
 
     cdef int grow(self, int rows) except -1
+    cdef void _begin(self, int row) noexcept
     cdef inline void touch(self, row_t row) noexcept nogil:
         self.clock += 1
         self.version[row] = self.clock
@@ -61,13 +63,7 @@ cdef class NodeTable:
         return <amount_t>self.units[row] - self.part[gpu, row] - self.asked[gpu, row]
     cdef inline mask_t whole_gpus(self, row_t row) noexcept nogil:
         """GPUs that are wholly free."""
-        cdef mask_t rest = self.open_gpus(row), found = rest
-        cdef int gpu
-        if self.units[row] > 1:
-            for gpu in range(MOST_GPUS):
-                if rest >> gpu & 1 and self.left_on(row, gpu) < self.units[row]:
-                    found &= ~(<mask_t>1 << gpu)
-        return found
+        return self.open_gpus(row) & ~self.begun[row]
     cdef inline bint served(self, int resource, row_t row) noexcept nogil:
         """Whether a DeviceClass may serve the resource on a node that offers none itself."""
         return self.alloc[resource, row] == 0 and resource < 8 and self.flags[row] >> resource & 1

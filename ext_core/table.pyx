@@ -11,7 +11,7 @@ from array import array
 
 from cython cimport view
 
-from ext_core.ints cimport amount_t, row_t, int32_t
+from ext_core.ints cimport amount_t, row_t, int32_t, uint32_t
 
 
 cdef object _column(str kind, Py_ssize_t length, old, Py_ssize_t kept):
@@ -64,7 +64,7 @@ cdef class NodeTable:
         new = {name: _column(kind, rows, old.get(name), kept) for name, kind in (
             ("tentative", "q"), ("gpu", "i"), ("shape", "i"), ("healthy", "I"), ("sure", "I"), ("likely", "I"),
             ("wanted", "I"), ("unknown", "i"), ("pending", "i"), ("order", "i"), ("flags", "B"),
-            ("units", "i"), ("model", "i"), ("version", "q"))}
+            ("units", "i"), ("model", "i"), ("version", "q"), ("begun", "I"))}
         self.tentative = new["tentative"]
         self.gpu = new["gpu"]
         self.shape = new["shape"]
@@ -79,6 +79,7 @@ cdef class NodeTable:
         self.units = new["units"]
         self.model = new["model"]
         self.version = new["version"]
+        self.begun = new["begun"]
         self.owned = new
         self.capacity = rows
         return 0
@@ -112,6 +113,7 @@ cdef class NodeTable:
         self.model[row] = 0
         for r in range(MOST_GPUS):
             self.part[r, row] = self.asked[r, row] = 0
+        self.begun[row] = 0
         self.touch(row)
 
     def _check(self, int row):
@@ -156,6 +158,7 @@ cdef class NodeTable:
         cdef int r
         for r in range(MOST_GPUS):
             self.part[r, row] = parts[r] if r < len(parts) else 0
+        self._begin(row)
         for r in range(self.resources):
             self.used[r, row] = used[r]
         self.sure[row] = sure
@@ -192,9 +195,17 @@ cdef class NodeTable:
             for r in range(MOST_GPUS):
                 if wanted >> r & 1:
                     self.asked[r, row] += <int32_t>each
+            self._begin(row)
         else:
             self.wanted[row] |= wanted
         self.touch(row)
+
+    cdef void _begin(self, int row) noexcept:
+        cdef int gpu
+        self.begun[row] = 0
+        for gpu in range(MOST_GPUS):
+            if self.part[gpu, row] + self.asked[gpu, row] > 0:
+                self.begun[row] |= <uint32_t>1 << gpu
 
     def drop_claims(self):
         cdef int r, row
@@ -203,6 +214,7 @@ cdef class NodeTable:
                 self.claim[r, row] = 0
             for r in range(MOST_GPUS):
                 self.asked[r, row] = 0
+            self._begin(row)
             self.tentative[row] = 0
             self.wanted[row] = 0
             self.touch(row)

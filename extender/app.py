@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import orjson
 import uvicorn
@@ -21,9 +21,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from extender import decisions, frozen, preempt, wire
+from extender import compare, decisions, frozen, preempt, wire
 from extender.cluster import Cluster
 from extender.controllers.events import Events
+from extender.controllers.evictions import Evictions
 from extender.controllers.live import Live
 from extender.controllers.reservations import Reservations
 from extender.decide import Answer, BindIntent, Decider
@@ -41,6 +42,7 @@ NOT_READY_SECONDS = 60.0  # and for this long: not ready
 YIELD_SECONDS = 12.0  # kube-scheduler retries a pod that met us dead after at most 10 s
 SETTLE_SECONDS = 0.02  # how long a refusal of all nodes waits for a watch that may be a few milliseconds behind
 SETTLES_PER_SECOND = 5.0
+T = TypeVar("T")
 log = get_log()
 
 
@@ -120,6 +122,7 @@ class Server:
         self.binder = binder
         self.keeper: Keeper | None = None
         self.events: Events | None = None
+        self.evictions: Evictions | None = None
         self.metrics = metrics or Metrics()
         self.clock, self.wall = clock, wall
         self.decider = Decider.of(settings, cluster)
@@ -190,6 +193,7 @@ class Server:
                 await asyncio.sleep(SETTLE_SECONDS)  # the scheduler may know of an event that is on its way to us
                 if self.cluster.generation != generation:
                     answer = self.decider.filter(body, self.clock(), self.wall())
+            self._aside(self.evictions, lambda evictions: evictions.filtered(answer, body))
             return answer
         if verb == "prioritize":
             return self.decider.prioritize(body, self.clock(), self.wall())
@@ -199,6 +203,7 @@ class Server:
                 log.warning("nobody is evicted: pods or nodes are not watched", seconds=round(dark))
                 return Answer(wire.preemption(None), "dark")
             answer = preempt.preempt(self.decider, body, self.clock(), self.wall())
+            self._aside(self.evictions, lambda evictions: evictions.preempted(answer))
             return await self._reserved(answer) if answer.result == "evict" else answer
         return await self._bind(body)
 
@@ -215,16 +220,25 @@ class Server:
         why = await self.keeper.reserve(plan) if self.keeper is not None else ""
         stands = holds.planned(request.uid, self.clock()) is plan
         if stands and not why:
-            if self.events is not None:
-                self.events.planned(plan, decision.detail)
+            self._aside(self.events, lambda events: events.planned(plan, decision.detail))
             return answer
         if stands:
             holds.drop_plan(request.uid)
-            if self.events is not None:
-                self.events.about(plan, "PreemptionNotReserved", f"nobody is evicted: the plan is not kept: {why}")
+            text = f"nobody is evicted: the plan is not kept: {why}"
+            self._aside(self.events, lambda events: events.about(plan, "PreemptionNotReserved", text))
         decision.result = "not-reserved"
         decision.error = f"the reservation is not kept: {why or 'its pod is gone, or has a node'}"
         return Answer(wire.preemption(None), decision.result, decision)
+
+    @staticmethod
+    def _aside(controller: T | None, tell: Callable[[T], None]) -> None:
+        """Tell a controller what happened; a defect in it is logged, and does not spoil the answer."""
+        if controller is None:
+            return
+        try:
+            tell(controller)
+        except Exception:
+            log.exception("defect", controller=type(controller).__name__)
 
     async def _bind(self, body: bytes) -> Answer:
         binding = wire.read_binding(body)
@@ -360,6 +374,10 @@ class Server:
         kept = {"apiVersion": "gpu-extender.io/v1", "kind": "DecisionList", "warnings": [], "decisions": found}
         return Response(orjson.dumps(kept), media_type="application/json")
 
+    async def debug_state(self, request: Request) -> Response:
+        """What `gpu-extender compare` compares: the cache as it is now."""
+        return Response(orjson.dumps(compare.state(self.cluster)), media_type="application/json")
+
 
 def _number(request: Request, key: str, default: int) -> int | None:
     text = request.query_params.get(key, str(default))
@@ -401,6 +419,7 @@ def create(server: Server) -> Starlette:
         ("/readyz", server.readyz),
         ("/metrics", server.metrics_page),
         ("/debug/decisions", server.debug_decisions),
+        ("/debug/state", server.debug_state),
     ):
         routes.append(Route(path, endpoint, methods=["GET"]))
     app = Starlette(routes=routes, lifespan=lifespan)
@@ -441,7 +460,8 @@ def run(settings: Settings, *, kubeconfig: str | None = None, cluster_file: Path
         reservations = Reservations(server.decider, server.metrics, ready=live.listed)
         server.keeper = reservations
         server.events = Events(server.metrics, enabled=settings.events.enabled)
-        live.tenants += [reservations, server.events]
+        server.evictions = Evictions(server.decider, reservations, server.events, server.metrics, ready=live.ready)
+        live.tenants += [reservations, server.events, server.evictions]
     host = uvicorn.Server(config(create(server), settings))
     server.failed = lambda error: setattr(host, "should_exit", True)
     host.run()

@@ -20,7 +20,7 @@ from extender.decisions import Decision, Decisions
 from extender.holds import Holds, Plan
 from extender.ledger import gpus_of
 from extender.policy import Policy
-from extender.rules import REASONS, UNKNOWN_NODE
+from extender.rules import HANDOVER, REASONS, UNKNOWN_NODE
 from extender.rules.count import PROMISED
 from extender.rules.links import PENDING
 from extender.settings import Settings
@@ -29,6 +29,7 @@ STRANGE_SECONDS = 60.0  # a node that stays unknown for longer is not about to a
 MOST_STRANGERS = 10_000
 LONGEST_TRANSIENT = 60.0
 PLAN_NOT_CARRIED_OUT = 10.0  # a plan whose victims nobody touched in that time was thrown away
+OWN_PLAN_NOT_CARRIED_OUT = 120.0  # of our own evictions: whoever takes over the Lease may take them up
 PLAN_CARRIED_OUT = 60.0  # after its last victim is gone the freed GPUs stay reserved so long
 SLACK_SECONDS = 5.0  # kube-scheduler may call before our watch has brought the pod
 Refused: TypeAlias = "tuple[array[int], array[int]]"  # rows and their codes
@@ -129,7 +130,7 @@ class Decider:
         self.claim(request, now)
         try:
             decision.codes = self.policy.judge(cluster.tables, request, rows)
-            held_back = self._hold_back(decision, now)
+            held_back = self._hand_over(decision, now) or self._hold_back(decision, now)
             decision.reasons = fit.counts(decision.codes)
             decision.fits = fit.passed(rows, decision.codes)
             stages.mark("rules")
@@ -138,7 +139,7 @@ class Decider:
             best = score.top(cluster.tables.nodes, decision.fits, decision.total, self.settings.shortlist.size * first)
             decision.ranked, _ = score.ranked(decision.fits, decision.total, best)
             stages.mark("score")
-            decision.gpus = {row: self._gpus(row, request) for row in decision.ranked[:16]}
+            decision.gpus = {row: self.choose(row, request) for row in decision.ranked[:16]}
         finally:
             cluster.tables.nodes.drop_claims()
         attempt = self.holds.attempted(
@@ -228,7 +229,7 @@ class Decider:
             decision.ranked, ordered = score.ranked(rows, decision.total, best)
             decision.points = score.points(ordered)
             stages.mark("score")
-            decision.gpus = {row: self._gpus(row, request) for row in decision.ranked[:16]}
+            decision.gpus = {row: self.choose(row, request) for row in decision.ranked[:16]}
         finally:
             cluster.tables.nodes.drop_claims()
         if decision.ranked:
@@ -260,7 +261,7 @@ class Decider:
         self.claim(request, now)
         try:
             decision.codes = self.policy.judge(cluster.tables, request, decision.rows)
-            gpus = 0 if decision.codes[0] else self._gpus(row, request)
+            gpus = 0 if decision.codes[0] else self.choose(row, request)
         finally:
             cluster.tables.nodes.drop_claims()
         if decision.codes[0]:
@@ -329,6 +330,20 @@ class Decider:
             if not decision.codes[i] and not fit.uniform(tables.shapes, shape, healthy, request.wanted):
                 decision.codes[i] = PENDING.code
         return PENDING.code in decision.codes
+
+    def _hand_over(self, decision: Decision, now: float) -> bool:
+        """Where we evict for this pod ourselves, only the node where we do is passed: the victims must not go in vain.
+
+        Whether the pod has to be tried again soon: its victims are gone, and nothing that happens later wakes it.
+        """
+        plan = self.holds.planned(decision.request.uid, now)
+        row = self.cluster.row(plan.node) if plan is not None and plan.own else -1
+        if plan is None or row < 0 or row not in decision.rows:  # kube-scheduler itself refuses that node
+            return False
+        for i, other in enumerate(decision.rows):
+            if other != row:
+                decision.codes[i] = decision.codes[i] or HANDOVER.code
+        return plan.emptied is not None
 
     def _fast_path(self, request: PodRequest, rows: array[int]) -> bool:
         """Whether kube-scheduler asks for nothing but the nominated node."""
@@ -404,7 +419,8 @@ class Decider:
                 return "outbid"
             return "not-used" if now - plan.emptied > PLAN_CARRIED_OUT else ""
         untouched = len(left) == len(plan.victims) and not any(victim.terminating for victim in left)
-        return "not-carried-out" if untouched and not plan.own and now - plan.at > PLAN_NOT_CARRIED_OUT else ""
+        patience = OWN_PLAN_NOT_CARRIED_OUT if plan.own else PLAN_NOT_CARRIED_OUT
+        return "not-carried-out" if untouched and now - plan.at > patience else ""
 
     def _outbid(self, plan: Plan) -> bool:
         """Whether pods of a higher priority sit where its victims were, and leave too little."""
@@ -443,7 +459,7 @@ class Decider:
         """(uid, node) of the pods that are about to be bound, as far as we can tell."""
         return [(hold.uid, hold.node) for hold in self.holds.held(now)]
 
-    def _gpus(self, row: int, request: PodRequest) -> int:
+    def choose(self, row: int, request: PodRequest) -> int:
         """The mask that we would take on a node now; 0 where positions are not modelled."""
         return score.best(self.cluster.tables.nodes, self.cluster.tables.shapes, row, request.resource, request.wanted)
 

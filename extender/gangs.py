@@ -5,7 +5,7 @@ Sources, the first that a pod names counts:
 | source | the pods of a gang | how many must run |
 |---|---|---|
 | gpu-extender | label (or annotation) `gpu-extender.io/gang` | label `gpu-extender.io/gang-min` |
-| kubernetes | `spec.schedulingGroup`, before 1.36 `spec.workloadRef` | `gang.minCount` of PodGroup, Workload; `basic`: 0 |
+| kubernetes | `spec.schedulingGroup`, before 1.36 `spec.workloadRef` | `gang.minCount` of it; 0 with `basic` |
 | coscheduling | label `scheduling.x-k8s.io/pod-group` | PodGroup `minMember` |
 | volcano | annotation `scheduling.k8s.io/group-name` | PodGroup `minMember` |
 | kueue | label `kueue.x-k8s.io/pod-group-name` | annotation `kueue.x-k8s.io/pod-group-total-count` |

@@ -305,7 +305,7 @@ def _budgets(cluster: Cluster, gathered: gather.Gathered) -> Groups:
 def _gangs(cluster: Cluster, gathered: gather.Gathered, now_ms: int) -> tuple[Groups, array[int]]:
     """(gangs as groups, the work in GPU-seconds that all running members of each lose when it breaks)."""
     present = gather.distinct(gathered.gang, gathered.going)
-    members = {gang: (g,) for g, gang in enumerate(present)}
+    members: dict[int, tuple[int, ...]] = {gang: (g,) for g, gang in enumerate(present)}
     work = gather.gangs(cluster.tables.pods, len(cluster.gang_refs), now_ms)[1] if present else array("q")
     allowance, price, names = array("q"), array("q"), []
     for one in present:

@@ -10,6 +10,7 @@ stand above this module.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -339,6 +340,12 @@ class Settings(_Part):
     decisions: Decisions = Decisions()
     limits: Limits = Limits()
     server: Server = Server()
+
+    @property
+    def policy_hash(self) -> str:
+        """Names what decides: equal for settings that answer alike, whatever the server's address and limits."""
+        said = self.model_dump_json(by_alias=True, exclude={"server", "decisions", "limits", "hold", "shortlist"})
+        return hashlib.sha256(said.encode()).hexdigest()[:16]
 
     @property
     def evictable_as_failed_nodes(self) -> bool:

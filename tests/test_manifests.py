@@ -20,6 +20,7 @@ def documents(name: str) -> list[Any]:
 
 
 OBJECTS = documents("deployment.yaml")
+EVICTIONS = documents("evictions.yaml")
 SCHEDULER = documents("kube-scheduler-config.yaml")[0]
 EXTENDER = SCHEDULER["extenders"][0]
 [DEPLOYMENT] = [made for made in OBJECTS if made["kind"] == "Deployment"]
@@ -32,7 +33,7 @@ def of_kind(*kinds: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("release", ["1.36", "1.37"])
-@pytest.mark.parametrize("made", OBJECTS, ids=lambda made: f"{made['kind']}-{made['metadata']['name']}")
+@pytest.mark.parametrize("made", OBJECTS + EVICTIONS, ids=lambda made: f"{made['kind']}-{made['metadata']['name']}")
 def test_every_object_is_valid(made: dict[str, Any], release: str) -> None:
     kubernetes_validate.validate(made, release, strict=True)
 
@@ -79,8 +80,19 @@ def test_what_we_keep_is_what_the_role_allows() -> None:
     [role] = [made for made in of_kind("Role") if made["metadata"]["name"] == "gpu-extender"]
     assert role["metadata"]["namespace"] == DEPLOYMENT["metadata"]["namespace"]  # our pod's own
     [named] = [rule for rule in role["rules"] if rule["resources"] == ["configmaps"] and "resourceNames" in rule]
-    assert named["resourceNames"] == [Settings().reservations.name]
+    assert named["resourceNames"] == [Settings().reservations.name, "gpu-extender-mix"]
     assert set(named["verbs"]) == {"get", "update"}
+
+
+def test_what_evictions_need_is_granted_apart() -> None:
+    made = {one["kind"]: one for one in EVICTIONS}
+    assert made["ClusterRole"]["rules"] == [{"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]}]
+    [named] = [rule for rule in made["Role"]["rules"] if "resourceNames" in rule]
+    assert named["resourceNames"] == [Settings().evictions.lease]
+    for kind in ("ClusterRoleBinding", "RoleBinding"):
+        assert made[kind]["subjects"] == of_kind("RoleBinding")[0]["subjects"]
+    [kustomization] = documents("kustomization.yaml")
+    assert "evictions.yaml" not in kustomization["resources"]
 
 
 def test_the_files_reach_the_containers_that_read_them() -> None:

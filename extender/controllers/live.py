@@ -65,6 +65,10 @@ class Live:
         """Whether every list is in."""
         return bool(self._reflectors) and not self._unlisted()
 
+    def ready(self) -> bool:
+        """Whether nothing is missing."""
+        return not self.missing()
+
     def _unlisted(self) -> list[str]:
         return [text for reflector in self._reflectors if (text := reflector.missing())]
 

@@ -12,6 +12,8 @@ from ext_core.links import LinkShapes
 from extender.contracts import Victims
 
 if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
     from ext_core.victims import Term
 
 
@@ -20,7 +22,8 @@ class LeftoverFragmentation:
     unit = "ring links x 1000"
 
     def term(self, victims: Victims) -> Term:
-        return ("mask", list(victims.leftover))
+        tables: list[Buffer] = [*victims.leftover]
+        return ("mask", tables)
 
 
 def prices(shapes: LinkShapes, shape: int, gpus: int, wanted: int) -> array[int]:

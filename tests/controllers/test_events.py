@@ -183,3 +183,19 @@ def test_a_preemption_tells_its_victims_and_its_preemptor() -> None:
         assert note.endswith("next best: 1 pod on node n2, lost on work_lost_gpu_seconds")
     assert "has to leave node n1 for default/urgent (priority 9)" in told[0][3]
     assert "1 pod to leave node n1 for this one: default/n1-w0;" in told[1][3]
+
+
+def test_a_defect_in_what_is_told_does_not_spoil_the_answer() -> None:
+    world = World()
+    world.node("n1", 8)
+    world.pod("w", 8, "n1", priority=1)
+    urgent = world.pod("urgent", 4, priority=9)
+
+    class Broken(Events):
+        def tell(self, regarding: Regarding, reason: str, action: str, note: str, **more: Any) -> None:
+            raise RuntimeError("broken")
+
+    world.server.events = Broken(Metrics())
+    with logged() as lines:
+        assert world.preempt(urgent, {"n1": ["w"]}) == {"n1": ["w"]}
+    assert [line["event"] for line in lines if line["log_level"] == "error"] == ["defect"]

@@ -82,7 +82,9 @@ numbers = st.lists(st.tuples(*[st.integers(0, 10**6)] * 4, st.integers(0, 1)), m
 def test_columns_of_gathered_pods(pods: list[tuple[int, ...]], now: int) -> None:
     columns = [list(column) for column in zip(*pods, strict=True)] if pods else [[]] * 5
     packed = [array("q", column) for column in columns]
-    assert [*gather.lost(*packed, now)] == plain.lost(*columns, now)
+    gpus, start, saved, restart, going = packed
+    found = gather.lost(gpus, start, saved, restart, going, now)
+    assert [*found] == plain.lost(columns[0], columns[1], columns[2], columns[3], columns[4], now)
     assert [*gather.unless(packed[0], packed[4], -7)] == plain.unless(columns[0], columns[4], -7)
     kinds = [item % 4 for item in columns[1]]
     assert gather.distinct(ints(kinds), packed[4]) == plain.distinct(kinds, columns[4])
