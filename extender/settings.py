@@ -302,7 +302,7 @@ class Settings(_Part):
         WeightedScorer(name="packing", weight=1.0),
         WeightedScorer(name="links", weight=1.0),
         WeightedScorer(name="leftover", weight=0.5),
-        WeightedScorer(name="bad_nodes", weight=100.0),
+        WeightedScorer(name="bad_nodes", weight=1000.0),
         WeightedScorer(name="whole", weight=20.0),
         WeightedScorer(name="spread", weight=20.0),
         WeightedScorer(name="topology_level", weight=10.0),
