@@ -121,7 +121,10 @@ class Health:
 
     def gone(self, pod: PodRecord, now: float) -> None:
         """The pod is deleted, which says nothing about the node; or has ended, and how is told in a moment."""
-        self._left[pod.uid] = (now, self._starts.pop(pod.uid, None))
+        start = self._starts.pop(pod.uid, None)
+        if start is not None and self._sound(start, now):
+            self._clear(start)
+        self._left[pod.uid] = (now, start)
 
     def forget(self, node: str) -> None:
         """The node is new, or somebody says that it is well."""
@@ -180,13 +183,15 @@ class Health:
             return
         if pod.reason == ADMISSION:
             if alive:
-                self._add(pod, now, "admission")
+                self._add(pod, now, "admission", now)
             elif wall is not None and pod.start is not None:  # listed after it failed: its start is when that was
-                self._add(pod, now - max(0.0, wall - pod.start), "admission")
+                self._add(pod, now - max(0.0, wall - pod.start), "admission", now)
         elif start is not None and now - start.bound <= YOUNG_SECONDS:
-            self._add(pod, now, "died")
+            self._add(pod, now, "died", now)
 
-    def _add(self, pod: PodRecord, at: float, what: What) -> None:
+    def _add(self, pod: PodRecord, at: float, what: What, now: float) -> None:
+        if now - at > REMEMBERED_SECONDS:
+            return
         workload = pod.owner.uid if pod.owner is not None else pod.uid
         if what == "died":
             if workload in self._blamed:

@@ -187,6 +187,14 @@ def test_a_pod_that_started_before_the_failure_proves_nothing() -> None:
     assert health.doubt("n", 300.0) > 0
 
 
+def test_a_pod_that_is_deleted_after_a_minute_has_cleared_the_node() -> None:
+    health = Health()
+    fail(health, "p", 0.0)
+    _lives(health, "good", 10.0)
+    health.gone(record("good", status=RUNNING), 70.0)
+    assert health.doubt("n", 70.0) == 0.0
+
+
 def test_a_pod_that_ran_to_its_end_clears_the_node() -> None:
     health = Health()
     fail(health, "p", 0.0)
@@ -204,6 +212,7 @@ def test_what_is_listed_counts_with_its_age() -> None:
     for i, age in enumerate((100, 300, 500, 100_000)):
         health.pod(record(f"p{i}", start=WALL - age, status=ADMISSION), None, 50.0, WALL)
     assert health.failing("n", 50.0)
+    assert health.counts["admission"] == 3  # that of yesterday is left out
     health.tick(50.0)
     assert not health.failing("n", 151.0)
     # it started after the latest failure and still runs
