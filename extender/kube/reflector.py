@@ -67,7 +67,7 @@ NODES: Final = Source("Node", "/api/v1/nodes", limit=100)  # about three times a
 BUDGETS: Final = Source("PodDisruptionBudget", "/apis/policy/v1/poddisruptionbudgets")
 PRIORITY_CLASSES: Final = Source("PriorityClass", "/apis/scheduling.k8s.io/v1/priorityclasses")
 DEVICE_CLASSES: Final = Source("DeviceClass", "/apis/resource.k8s.io/v1/deviceclasses", optional=True)
-SOURCES: Final = (PODS, FAILED_PODS, NODES, BUDGETS, PRIORITY_CLASSES, DEVICE_CLASSES)
+SOURCES: Final = (PODS, NODES, BUDGETS, PRIORITY_CLASSES, DEVICE_CLASSES, FAILED_PODS)
 
 
 @dataclass(frozen=True)
