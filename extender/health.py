@@ -1,6 +1,6 @@
 """Nodes on which GPU pods fail: how much each is doubted, and which are refused for now.
 
-A node whose GPU pods fail at kubelet's admission, or die within a minute of being bound, looks the emptiest of all and
+A node whose GPU pods fail at kubelet's admission, or die (or their containers do) within a minute of being bound, looks the emptiest of all and
 draws the next pod, and the next. So each failure is doubt that halves every five minutes; three within ten minutes
 refuse the node. A GPU pod that started after the latest failure and still runs a minute later, or is seen to
 have run to its end, clears it; so do removing the node and uncordoning it.
@@ -104,6 +104,13 @@ class Health:
                 self._judged[pod.uid] = now
                 self._ended(pod, before, now, wall)
             self._starts.pop(pod.uid, None)
+            return
+        if pod.restarts:  # it runs, and does not live
+            start = self._starts.pop(pod.uid, None)
+            if start is not None and pod.uid not in self._judged and not pod.terminating:
+                self._judged[pod.uid] = now
+                if now - start.bound <= YOUNG_SECONDS:
+                    self._add(pod, now, "died", now)
             return
         age = None if wall is None or pod.start is None else max(0.0, wall - pod.start)
         start = self._starts.get(pod.uid)

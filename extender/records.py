@@ -119,6 +119,8 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     pod_scheduled: str
     """Reason of a PodScheduled condition that is not true (Unschedulable, SchedulingGated), else ""."""
     start: float | None
+    restarts: int
+    """How often its containers (not the init containers) were started again."""
 
     cpu_milli: int
     memory: int
@@ -301,6 +303,7 @@ def pod(source: Source, gpus: frozenset[str]) -> PodRecord:
         disruption_target=disruption_target,
         pod_scheduled=pod_scheduled,
         start=_epoch(status.start_time),
+        restarts=sum([one.restart_count or 0 for one in status.container_statuses or ()]),
         cpu_milli=cpu_milli,
         memory=memory,
         gpus=counts,

@@ -100,6 +100,29 @@ def test_dead_within_a_minute_of_being_bound(age: float, counts: bool) -> None:
     assert bool(health.failures("n")) == counts
 
 
+def test_a_container_that_dies_is_no_sign_of_life() -> None:
+    """With restartPolicy Always the pod stays Running while its containers crash."""
+    health = Health()
+    fail(health, "p", 0.0)
+    _lives(health, "loop", 10.0)
+    again: JSON = RUNNING | {"containerStatuses": [{"name": "main", "restartCount": 1}]}
+    before = record("loop", status=RUNNING)
+    health.pod(record("loop", status=again), before, 30.0)
+    for later in range(40, 200, 40):
+        health.pod(record("loop", status=again), before, float(later))
+        health.tick(float(later))
+    assert [one.what for one in health.failures("n")] == ["admission", "died"]
+
+
+def test_a_container_that_dies_later_did_not_die_of_the_node() -> None:
+    health = Health()
+    bound = record("slow")
+    health.pod(bound, None, 0.0)
+    again: JSON = RUNNING | {"containerStatuses": [{"name": "main", "restartCount": 1}]}
+    health.pod(record("slow", status=again), bound, 90.0)
+    assert not health.failures("n")
+
+
 def test_who_was_sent_away_did_not_die_of_the_node() -> None:
     health = Health()
     evicted: JSON = DEAD | {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "Preemption"}]}
