@@ -1,9 +1,9 @@
 """Nodes on which GPU pods fail: how much each is doubted, and which are refused for now.
 
-A node whose GPU pods fail at kubelet's admission, or die (or their containers do) within a minute of being bound, looks the emptiest of all and
-draws the next pod, and the next. So each failure is doubt that halves every five minutes; three within ten minutes
-refuse the node. A GPU pod that started after the latest failure and still runs a minute later, or is seen to
-have run to its end, clears it; so do removing the node and uncordoning it.
+A node whose GPU pods fail at kubelet's admission, or die (or their containers do) within a minute of being bound, looks
+the emptiest of all and draws the next pod, and the next. So each failure is doubt that halves every five minutes; three
+within ten minutes refuse the node. A GPU pod that started after the latest failure and still runs a minute later, or is
+seen to have run to its end, clears it; so do removing the node and uncordoning it.
 
 Not the node's fault: a pod that somebody deleted or evicted, and a workload whose pods die on two nodes.
 
