@@ -126,6 +126,8 @@ class Server:
         self.metrics = metrics or Metrics()
         self.clock, self.wall = clock, wall
         self.decider = Decider.of(settings, cluster)
+        cluster.on_node_refused = lambda name, text: self._about_node(name, "GPUPodsFail", text, warning=True)
+        cluster.on_node_trusted = lambda name, text: self._about_node(name, "GPUPodsAllowed", text, warning=False)
         self.decider.sampled = self._sampled
         self.failure: Exception | None = None
         self.failed: Callable[[Exception], None] = lambda error: None
@@ -280,6 +282,11 @@ class Server:
     def _done(self, verb: str, began: float, result: str, response: Response) -> Response:
         self.metrics.request_duration.labels(verb, result).observe(time.perf_counter() - began)
         return response
+
+    def _about_node(self, name: str, reason: str, text: str, *, warning: bool) -> None:
+        node = self.cluster.nodes.get(name)
+        if self.events is not None and node is not None:
+            self.events.node(name, node.uid, reason, text, warning=warning)
 
     def _sampled(self, given: int, known: int) -> None:
         self.metrics.sampled_requests.inc()

@@ -22,7 +22,9 @@ from extender import gangs, ledger, plugins
 from extender.contracts import Tables
 from extender.events import Event
 from extender.health import Health
+from extender.levels import Levels
 from extender.log import get_log
+from extender.placement import SiblingKey, siblings
 from extender.progress import protected_ms, restart_seconds, saved_ms, start_ms
 from extender.records import (
     DeviceClassRecord,
@@ -60,7 +62,9 @@ class Cluster:
         self._plugin = {resource.name: resource.device_plugin for resource in settings.resources}
         self._plugin_version = {resource.name: resource.plugin_version for resource in settings.resources}
         width = len(self.resources)
-        self.tables = Tables(NodeTable(width), PodTable(width), LinkShapes(), self.resources, Places(0))
+        self.tables = Tables(
+            NodeTable(width), PodTable(width), LinkShapes(), self.resources, Places(len(settings.topology_levels))
+        )
         self.index = NameIndex()
         self.heads = Heads()
         self.names: list[str] = []  # row -> the name of the node that has it now, "" = free
@@ -96,6 +100,9 @@ class Cluster:
         self._settling: dict[str, float] = {}  # uid -> when it was first seen bound
         self._served: set[str] = set()  # GPU resources that a DeviceClass serves
         self.gone: Callable[[str], None] = lambda uid: None  # told of every pod that is deleted
+        self.levels = Levels(settings.topology_levels)
+        self.siblings: dict[SiblingKey, dict[str, str]] = {}  # of bound GPU pods that stay: uid -> node
+        self.grouped: dict[gangs.Ref, dict[str, str]] = {}  # of unfinished GPU pods that stay: uid -> node or ""
         self.faults = 0  # objects that could not be held
         self.health = Health()
         self.on_node_refused: Callable[[str, str], None] = lambda name, text: None  # GPU pods fail there
@@ -178,8 +185,11 @@ class Cluster:
 
     def _apply(self, event: Event, now: float, wall: float | None) -> None:
         record = event.record
-        if isinstance(record, PodRecord):
-            self._set_pod(record, now, wall) if event.change == "set" else self._drop_pod(record.uid)
+        if event.kind == "FailedPod":
+            if event.change == "set" and isinstance(record, PodRecord) and record.gpus:
+                self.health.pod(record, self.pods.get(record.uid), now, wall)
+        elif isinstance(record, PodRecord):
+            self._set_pod(record, now, wall) if event.change == "set" else self._drop_pod(record.uid, now)
         elif isinstance(record, NodeRecord):
             self._set_node(record, now) if event.change == "set" else self._drop_node(record.name)
         elif isinstance(record, PdbRecord):
@@ -274,6 +284,8 @@ class Cluster:
         if before is not None:
             self._unplace(before, keep_row=before.node == pod.node)
         self.pods[pod.uid] = pod
+        if pod.gpus and not pod.finished and not pod.terminating:
+            self._note(pod)
         self.by_name[(pod.namespace, pod.name)] = pod.uid
         if pod.phase in ("Succeeded", "Failed"):
             self._free_pod_row(pod.uid)
@@ -295,7 +307,7 @@ class Cluster:
         elif before is None or not before.node:
             self._settling[pod.uid] = now
 
-    def _drop_pod(self, uid: str) -> None:
+    def _drop_pod(self, uid: str, now: float) -> None:
         pod = self.pods.pop(uid, None)
         if pod is None:
             return
@@ -303,10 +315,29 @@ class Cluster:
             del self.by_name[(pod.namespace, pod.name)]
         self._unplace(pod, keep_row=False)
         self._settling.pop(uid, None)
-        self.health.gone(uid)
+        if pod.gpus:
+            self.health.gone(pod, now)
         self.gone(uid)
 
+    def _note(self, pod: PodRecord) -> None:
+        """Remember with whom a GPU pod belongs together, as far as that decides where the others go."""
+        named = gangs.ref(pod)
+        if named is not None:
+            self.grouped.setdefault(named, {})[pod.uid] = pod.node
+        key = siblings(pod) if pod.node else None
+        if key is not None:
+            self.siblings.setdefault(key, {})[pod.uid] = pod.node
+
+    def _unnote(self, pod: PodRecord) -> None:
+        named, key = gangs.ref(pod), siblings(pod)
+        if named is not None:
+            _drop(self.grouped, named, pod.uid)
+        if key is not None:
+            _drop(self.siblings, key, pod.uid)
+
     def _unplace(self, pod: PodRecord, keep_row: bool) -> None:
+        if pod.gpus:
+            self._unnote(pod)
         self.nominated.pop(pod.uid, None)
         self.waiting.pop(pod.uid, None)
         self.repelling.pop(pod.uid, None)
@@ -465,6 +496,7 @@ class Cluster:
         self.heads.clear(row)
         self.tables.nodes.clear(row)
         self.tables.places.clear(row)
+        self.levels.drop(name)
         self.health.forget(name)
         self.node_version += 1
         for uid in self.bound.get(name, ()):  # they stay by name: the node may come back
@@ -542,6 +574,7 @@ class Cluster:
         alloc = (node.cpu_milli, node.memory, node.pods, *(node.gpus.get(name, 0) for name in self.resources[3:]))
         gpu = self.resources.index(resource) if resource is not None else -1
         self.tables.nodes.set_node(self.index.get(node.name), alloc, gpu, shape, healthy, flags, units)
+        self.tables.places.set_domains(self.index.get(node.name), self.levels.set(node.name, node.labels))
         self.tables.places.set_split(self.index.get(node.name), resource is not None and not divided.whole)
         self.tables.hazards.set(self.index.get(node.name), against)
 
@@ -612,6 +645,12 @@ def _tell(node: str, before: Topology | None, now: Topology) -> None:
 
 def _admits(node: NodeRecord) -> tuple[Any, ...]:
     return (node.labels, node.taints, node.unschedulable)
+
+
+def _drop(table: dict[Any, dict[str, str]], key: object, uid: str) -> None:
+    inner = table.get(key)
+    if inner is not None and inner.pop(uid, None) is not None and not inner:
+        del table[key]
 
 
 def _put(table: dict[Any, Any], key: object, record: object, action: str) -> None:

@@ -79,6 +79,10 @@ class PodRequest:
     nominated: str
     wants_all: bool  # preferred affinity or a soft spread constraint of its own: no shortlist
     exchangeable: bool  # nothing but CPU, memory, pod slots and GPUs decides where it fits
+    placement: str = "pack"  # or "spread"
+    siblings: tuple[int, ...] = ()  # rows of nodes with replicas of the same service, once for each; for spread
+    kin: tuple[int, ...] = ()  # rows of the nodes that its group's other pods are on, once for each
+    to_come: int = 0  # pods of its group that have no node yet, with itself; 0 = it has no group
     share: int = 1  # units of each GPU that it asks for: as many as a GPU of the node has are whole ones
 
     @property

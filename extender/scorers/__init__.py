@@ -8,8 +8,20 @@ from extender.scorers.hazard import Hazard
 from extender.scorers.leftover import Leftover
 from extender.scorers.links import Links
 from extender.scorers.packing import Packing
+from extender.scorers.spread import Spread
+from extender.scorers.topology_level import TopologyLevel
 from extender.scorers.whole import Whole
 
 SCORERS: dict[str, type[Scorer]] = {
-    scorer.name: scorer for scorer in (Packing, Links, Leftover, Hazard, BadNodes, Whole)
+    scorer.name: scorer
+    for scorer in (
+        Packing,
+        Links,
+        Leftover,
+        Hazard,
+        BadNodes,
+        Whole,
+        Spread,
+        TopologyLevel,
+    )
 }
