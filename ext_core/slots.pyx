@@ -117,7 +117,7 @@ cdef class Slots:
     cdef int64_t *total       # [type]
     cdef int32_t *after       # [type] scratch
     cdef int32_t *room        # [family] scratch
-    cdef double most_cpu, most_gpus
+    cdef double most_cpu, most_gpus, all_gpus, free_gpus
     cdef amount_t most_units
     cdef int8_t **packs       # [shape * 17 + size] -> [free set] disjoint linked sets; NULL, or -1 within: not known
     cdef int packs_size
@@ -184,7 +184,7 @@ cdef class Slots:
             memset(self.count, 0, <size_t>self.rows * self.most * sizeof(int32_t))
         memset(self.total, 0, self.most * sizeof(int64_t))
         self.height = 0
-        self.most_cpu = self.most_gpus = 0.0
+        self.most_cpu = self.most_gpus = self.all_gpus = self.free_gpus = 0.0
         self.most_units = 1
 
     # ---- types
@@ -285,7 +285,7 @@ cdef class Slots:
                 changed = True
             self.height = nodes.height
             if changed:
-                self.most_cpu = self.most_gpus = 0.0
+                self.most_cpu = self.most_gpus = self.all_gpus = self.free_gpus = 0.0
                 self.most_units = 1
                 for row in range(nodes.height):
                     if nodes.units[row] > self.most_units:
@@ -294,6 +294,8 @@ cdef class Slots:
                         self.most_cpu = <double>nodes.alloc[CPU, row]
                     if nodes.gpu[row] >= 0:
                         gpus = <double>nodes.alloc[nodes.gpu[row], row] / nodes.units[row]
+                        self.all_gpus += gpus
+                        self.free_gpus += <double>nodes.free_count(nodes.gpu[row], row) / nodes.units[row]
                         if gpus > self.most_gpus:
                             self.most_gpus = gpus
 
@@ -307,6 +309,12 @@ cdef class Slots:
             for t in range(self.kinds):
                 view[t] = self.total[t]
         return made
+
+    def filled(self):
+        """The part of all GPUs that is in use or claimed, 0.0 to 1.0, as of the last sync."""
+        if self.all_gpus <= 0.0:
+            return 0.0
+        return min(1.0, max(0.0, 1.0 - self.free_gpus / self.all_gpus))
 
     def counts(self, int row):
         """int32[types]: the slots of one row, as of the last sync."""
@@ -749,23 +757,23 @@ cdef inline void _read(NodeTable nodes, row_t row, State *s) noexcept nogil:
         s.left[gpu] = nodes.left_on(row, gpu)
 
 
-def prices(const score_t[::1] weights, const score_t[::1] sizes, const int64_t[::1] totals, double scarcity,
-           double size, score_t[::1] out):
-    """A slot's price by type: weight x GPUs^size / slots^scarcity, all of them divided by their sum.
+def prices(const score_t[::1] weights, const score_t[::1] sizes, const int64_t[::1] totals, double often, double size,
+           double scarcity, score_t[::1] out):
+    """A slot's price by type: weight^often x GPUs^size / slots^scarcity, all of them divided by their sum.
 
     `weights`: how often the type is asked for; `sizes`: its GPUs (a share counts as such); `totals`: its slots in the
-    cluster, 0 counts as 1. A cost is then a mean number of slots, weighted by price. All 0 where nothing is asked for.
+    cluster: of what has none, none can be lost, and it has no price. A cost is then a mean number of slots, weighted
+    by price. All 0 where nothing is asked for.
     """
     cdef Py_ssize_t t, n = out.shape[0]
-    cdef double total = 0.0, slots
+    cdef double total = 0.0
     if weights.shape[0] != n or sizes.shape[0] != n or totals.shape[0] != n:
         raise ValueError("weights, sizes, totals and out differ in length")
     with nogil:
         for t in range(n):
             out[t] = 0.0
-            if weights[t] > 0.0 and sizes[t] > 0.0:
-                slots = <double>totals[t] if totals[t] > 1 else 1.0
-                out[t] = weights[t] * c_pow(sizes[t], size) / c_pow(slots, scarcity)
+            if weights[t] > 0.0 and sizes[t] > 0.0 and totals[t] > 0:
+                out[t] = c_pow(weights[t], often) * c_pow(sizes[t], size) / c_pow(<double>totals[t], scarcity)
             total += out[t]
         if total > 0.0:
             for t in range(n):

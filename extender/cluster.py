@@ -22,6 +22,7 @@ from extender import ledger
 from extender.contracts import Tables
 from extender.events import Event
 from extender.log import get_log
+from extender.mix import ANYWHERE, Kind, Mix, Models, kind_of
 from extender.progress import restart_seconds, saved_ms, start_ms
 from extender.records import (
     DeviceClassRecord,
@@ -95,6 +96,9 @@ class Cluster:
         self._dirty: set[str] = set()
         self._order_stale = False
         self._counted: set[str] = set()  # schedulable GPU nodes
+        self.models = Models(settings.mix.model_labels)
+        self.mix = Mix(settings.mix.half_life_seconds, settings.mix.kinds)
+        self._written: tuple[int, int] | None = None  # revisions of both that the tables have
 
     # -- what is read ---------------------------------------------------------------------------------------------
 
@@ -147,6 +151,7 @@ class Cluster:
             except Exception as error:  # one object that we can not hold must not stop the others
                 self._fault(f"{event.kind} {event.record.name}", error)
         self._refresh(now)
+        self._write_demand()
         self.generation += 1
 
     def _apply(self, event: Event, now: float) -> None:
@@ -215,6 +220,10 @@ class Cluster:
 
     def _set_pod(self, pod: PodRecord, now: float) -> None:
         before = self.pods.get(pod.uid)
+        if before is None and not pod.daemon and not pod.mirror:
+            kind = kind_of(pod, self.resources[3:], self.models.labels)
+            if kind is not None:
+                self.mix.see(kind, pod.uid, pod.created)
         if before is not None:
             self._unplace(before, keep_row=before.node == pod.node)
         self.pods[pod.uid] = pod
@@ -363,7 +372,33 @@ class Cluster:
             self.schedulable_gpu_nodes += 1
         alloc = (node.cpu_milli, node.memory, node.pods, *(node.gpus.get(name, 0) for name in self.resources[3:]))
         gpu = self.resources.index(resource) if resource is not None else -1
-        self.tables.nodes.set_node(self.index.get(node.name), alloc, gpu, shape, healthy, flags)
+        model = self.models.of(node.labels, resource) if resource is not None else 0
+        self.tables.nodes.set_node(self.index.get(node.name), alloc, gpu, shape, healthy, flags, model=model)
+
+    def _write_demand(self) -> None:
+        """What the mix says of the pods to come, as the tables have it."""
+        revisions = (self.mix.revision, self.models.revision)
+        if revisions == self._written:
+            return
+        self._written = revisions
+        asked = [
+            (kind, weight)
+            for kind, weight in self.mix.weights(self.models.resources)
+            if kind.resource in self.gpu_names
+        ]
+        self.tables.demand.set(
+            [self._type(kind) for kind, _ in asked],
+            [weight for _, weight in asked],
+            [float(kind.devices) for kind, _ in asked],
+            [str(kind) for kind, _ in asked],
+        )
+
+    def _type(self, kind: Kind) -> tuple[int, int, int, int, int, int, int]:
+        """A kind as `Slots.set_types` wants it."""
+        cpu, memory = min(kind.cpu, MOST_AMOUNT), min(kind.memory, MOST_AMOUNT)
+        models = self.models.mask(kind.where) if kind.where else ANYWHERE
+        devices = min(kind.devices, ledger.MOST)
+        return self.resources.index(kind.resource), devices, kind.share, cpu, memory, models, kind.linked
 
     def _shape(self, topology: Topology, resource: str, count: int) -> int:
         return topology.intern(self.tables.shapes, self._plugin[resource]) if topology.gpus == count else 0

@@ -405,7 +405,7 @@ class Decider:
 
     def _gpus(self, row: int, request: PodRequest) -> int:
         """The mask that we would take on a node now; 0 where positions are not modelled."""
-        return score.best(self.cluster.tables.nodes, self.cluster.tables.shapes, row, request.resource, request.wanted)
+        return self.policy.gpus(self.cluster.tables, request, row)
 
 
 def _known(args: wire.Args) -> array[int]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ext_core import score
 from extender.contracts import CostTerm, PodRequest, Rule, Scorer, Tables
 from extender.costs import COSTS
 from extender.rules import RULES
 from extender.scorers import SCORERS
+from extender.scorers.fragmentation import Fragmentation
 from extender.scorers.packing import Packing
 from extender.settings import Settings
 
@@ -19,6 +20,7 @@ class Policy:
     rules: tuple[Rule, ...]
     scorers: tuple[tuple[Scorer, float], ...]
     costs: tuple[CostTerm, ...]
+    fragmentation: Fragmentation = field(default_factory=Fragmentation)  # it chooses the GPUs, scored by or not
 
     @classmethod
     def of(cls, settings: Settings) -> Policy:
@@ -52,5 +54,10 @@ class Policy:
             scorer.fill(tables, request, rows, column)
             score.add(total, column, weight)
             columns[scorer.name] = column
-        score.bury(tables.nodes, rows, request.resource, total)
+        if request.gpus:
+            score.bury(tables.nodes, rows, request.resource, total)
         return total, columns
+
+    def gpus(self, tables: Tables, request: PodRequest, row: int) -> int:
+        """The mask of GPUs that we would take on a node now; 0 where positions are not modelled."""
+        return self.fragmentation.gpus(tables, request, row)

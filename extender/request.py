@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from extender.cluster import Cluster
 from extender.contracts import PodRequest
+from extender.mix import links_of
 from extender.records import PodRecord as PodRecord
-
-LINKS = "gpu-extender.io/links"
-MODES = ("required", "preferred", "ignore")
 
 
 def read(pod: PodRecord, cluster: Cluster) -> PodRequest:
     """An unknown value of the links annotation counts as `required`: what was meant is not guessed away."""
     amounts = cluster.amounts(pod)
-    links = pod.annotations.get(LINKS, "preferred").strip().lower()
     return PodRequest(
         uid=pod.uid,
         namespace=pod.namespace,
@@ -23,7 +20,7 @@ def read(pod: PodRecord, cluster: Cluster) -> PodRequest:
         amounts=amounts,
         gpus=tuple((r, amounts[r]) for r in range(3, len(amounts)) if amounts[r] > 0),
         containers=sum(1 for _, name, count in pod.gpu_containers if count > 0 and name in cluster.gpu_names),
-        links=links if links in MODES else "required",
+        links=links_of(pod),
         nominated=pod.nominated_node,
         wants_all=pod.preferred_affinity or pod.soft_spread,
         exchangeable=not (
