@@ -82,12 +82,11 @@ def prices(
     weights: array[float],
     sizes: array[float],
     totals: array[int],
-    often: float,
     size: float,
     scarcity: float,
     out: array[float],
 ) -> None:
-    """weight^often x GPUs^size / slots^scarcity, divided by the sum over all types. `sizes`: GPUs, parts of one too.
+    """weight x GPUs^size / slots^scarcity, divided by the sum over all types. `sizes`: GPUs, parts of one too.
 
     0 for a type that is not asked for, and for one without slots.
     """

@@ -757,11 +757,11 @@ cdef inline void _read(NodeTable nodes, row_t row, State *s) noexcept nogil:
         s.left[gpu] = nodes.left_on(row, gpu)
 
 
-def prices(const score_t[::1] weights, const score_t[::1] sizes, const int64_t[::1] totals, double often, double size,
-           double scarcity, score_t[::1] out):
-    """A slot's price by type: weight^often x GPUs^size / slots^scarcity, all of them divided by their sum.
+def prices(const score_t[::1] weights, const score_t[::1] sizes, const int64_t[::1] totals, double size, double scarcity,
+           score_t[::1] out):
+    """A slot's price by type: weight x GPUs^size / slots^scarcity, all of them divided by their sum.
 
-    `weights`: how often the type is asked for; `sizes`: its GPUs (a share counts as such); `totals`: its slots in the
+    `weights`: how much the type is asked for; `sizes`: its GPUs (a share counts as such); `totals`: its slots in the
     cluster: of what has none, none can be lost, and it has no price. A cost is then a mean number of slots, weighted
     by price. All 0 where nothing is asked for.
     """
@@ -773,7 +773,7 @@ def prices(const score_t[::1] weights, const score_t[::1] sizes, const int64_t[:
         for t in range(n):
             out[t] = 0.0
             if weights[t] > 0.0 and sizes[t] > 0.0 and totals[t] > 0:
-                out[t] = c_pow(weights[t], often) * c_pow(sizes[t], size) / c_pow(<double>totals[t], scarcity)
+                out[t] = weights[t] * c_pow(sizes[t], size) / c_pow(<double>totals[t], scarcity)
             total += out[t]
         if total > 0.0:
             for t in range(n):

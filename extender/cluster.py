@@ -22,7 +22,7 @@ from extender import ledger
 from extender.contracts import Tables
 from extender.events import Event
 from extender.log import get_log
-from extender.mix import ANYWHERE, Kind, Mix, Models, kind_of
+from extender.mix import ANYWHERE, Kind, Mix, Models, kind_of, pulls
 from extender.progress import restart_seconds, saved_ms, start_ms
 from extender.records import (
     DeviceClassRecord,
@@ -372,7 +372,9 @@ class Cluster:
             self.schedulable_gpu_nodes += 1
         alloc = (node.cpu_milli, node.memory, node.pods, *(node.gpus.get(name, 0) for name in self.resources[3:]))
         gpu = self.resources.index(resource) if resource is not None else -1
-        model = self.models.of(node.labels, resource) if resource is not None else 0
+        model = self.models.of(node.labels) if resource is not None else 0
+        if resource is not None and node.gpus.get(resource, 0):
+            self.models.meet(model, resource, node.gpus[resource], node.cpu_milli, node.memory)
         self.tables.nodes.set_node(self.index.get(node.name), alloc, gpu, shape, healthy, flags, model=model)
 
     def _write_demand(self) -> None:
@@ -381,11 +383,8 @@ class Cluster:
         if revisions == self._written:
             return
         self._written = revisions
-        asked = [
-            (kind, weight)
-            for kind, weight in self.mix.weights(self.models.resources)
-            if kind.resource in self.gpu_names
-        ]
+        came = [(kind, count) for kind, count in self.mix.weights() if kind.resource in self.gpu_names]
+        asked = pulls(came, self.models.whole(), self.mix.most)
         self.tables.demand.set(
             [self._type(kind) for kind, _ in asked],
             [weight for _, weight in asked],

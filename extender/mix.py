@@ -25,7 +25,8 @@ VERSION: Final = "gpu-extender.io/v1"
 WAITING: Final = 3  # beyond the kinds in use, so many times as many are counted, in case they grow
 GROWTH: Final = 2.0  # a kind takes another's place when it weighs more than so many times as much
 MOST_EXPONENT: Final = 512.0
-PRIOR: Final = (1, 2, 4, 8)  # whole GPUs: pods that are expected before any was seen, each as if it had come once
+OFTEN: Final = 0.6  # asked for twice as often weighs so much less than twice: the power of a count
+EXPECTED: Final = 0.1  # a pod that takes a whole machine counts as so many, before any has come
 OTHERS: Final = 63  # the model of machines beyond the first 63
 ANYWHERE: Final = 2**64 - 1
 
@@ -102,20 +103,35 @@ class Models:
 
     def __init__(self, labels: Iterable[str]) -> None:
         self.labels = tuple(labels)
-        self.resources: set[str] = set()  # GPU resources of the machines
+        self.machines: dict[tuple[int, str, int], tuple[int, int]] = {}  # model, resource, GPUs: least CPU, memory
         self.revision = 0
         self._known: dict[tuple[str | None, ...], int] = {}
 
-    def of(self, labels: Mapping[str, str], resource: str) -> int:
-        """The model of a node with these labels and this GPU resource."""
-        if resource not in self.resources:
-            self.resources.add(resource)
-            self.revision += 1
+    def of(self, labels: Mapping[str, str]) -> int:
+        """The model of a node with these labels."""
         values = tuple(labels.get(key) for key in self.labels)
         if values not in self._known and len(self._known) < OTHERS:
             self._known[values] = len(self._known)
             self.revision += 1
         return self._known.get(values, OTHERS)
+
+    def meet(self, model: int, resource: str, gpus: int, cpu: int, memory: int) -> None:
+        """There is such a machine. CPU and memory of a model's machines differ a little: the least ones count."""
+        key = (model, resource, gpus)
+        known = self.machines.get(key, (cpu, memory))
+        least = (min(known[0], cpu), min(known[1], memory))
+        if self.machines.get(key) != least:
+            self.machines[key] = least
+            self.revision += 1
+
+    def whole(self) -> list[Kind]:
+        """For each kind of machine with two GPUs or more, the pod that takes nearly all of it."""
+        found = {
+            Kind(resource, gpus, 1, cpu * 4 // 5, memory * 4 // 5, (), 1)
+            for (_, resource, gpus), (cpu, memory) in self.machines.items()
+            if gpus > 1
+        }
+        return sorted(found)
 
     def mask(self, where: Where) -> int:
         """The models that are allowed, as a bit mask; of those beyond 63 nobody knows: anywhere or not at all."""
@@ -189,11 +205,8 @@ class Mix:
     def _rank(self, kind: Kind) -> tuple[float, Kind]:
         return self._mass[kind], kind
 
-    def weights(self, resources: Iterable[str] = ()) -> list[tuple[Kind, float]]:
-        """The kinds in use, in their own order, with the pods of each as they count now.
-
-        `resources`: GPU resources of which the sizes in PRIOR are expected too, if there is room for more kinds.
-        """
+    def weights(self) -> list[tuple[Kind, float]]:
+        """The kinds in use, in their own order, with the pods of each as they count now."""
         now = 2.0 ** -((self._latest - self._base) / self.half_life) if self._latest is not None else 1.0
         found = {kind: self._mass[kind] for kind in sorted(self._used)}
         if len(self._mass) > len(found):
@@ -204,11 +217,7 @@ class Mix:
                 near = alike.get(_gpus(kind))
                 if near:
                     found[min(near, key=lambda other: (_distance(kind, other), other))] += self._mass[kind]
-        weights = {kind: mass * now for kind, mass in found.items()}
-        for kind in [Kind(name, k, 1, 0, 0, (), int(k > 1)) for name in sorted(set(resources)) for k in PRIOR]:
-            if kind in weights or len(weights) < self.most:
-                weights[kind] = weights.get(kind, 0.0) + 1.0
-        return sorted(weights.items())
+        return [(kind, mass * now) for kind, mass in found.items()]
 
     def dump(self) -> str:
         """The mix as JSON, all kinds with what they weigh now."""
@@ -266,3 +275,15 @@ def _gpus(kind: Kind) -> tuple[object, ...]:
 def _distance(a: Kind, b: Kind) -> float:
     """How far apart CPU and memory are, as ratios."""
     return abs(math.log((a.cpu + 1) / (b.cpu + 1))) + abs(math.log((a.memory + 1) / (b.memory + 1)))
+
+
+def pulls(asked: Iterable[tuple[Kind, float]], expected: Iterable[Kind], most: int) -> list[tuple[Kind, float]]:
+    """How much each kind weighs in the price of slots, of those that came and those that may; in their own order.
+
+    `expected`: kinds that count a little before any has come, as long as there are fewer than `most` kinds.
+    """
+    counts = dict(asked)
+    for kind in expected:
+        if kind in counts or len(counts) < most:
+            counts[kind] = counts.get(kind, 0.0) + EXPECTED
+    return [(kind, counts[kind] ** OFTEN) for kind in sorted(counts)]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ext_core import score
 from extender.contracts import CostTerm, PodRequest, Rule, Scorer, Tables
@@ -58,6 +60,17 @@ class Policy:
             score.bury(tables.nodes, rows, request.resource, total)
         return total, columns
 
-    def gpus(self, tables: Tables, request: PodRequest, row: int) -> int:
-        """The mask of GPUs that we would take on a node now; 0 where positions are not modelled."""
-        return self.fragmentation.gpus(tables, request, row)
+    def gpus(self, tables: Tables, request: PodRequest, rows: Sequence[int]) -> dict[int, int]:
+        """The mask of GPUs that we would take now, by row; 0 where positions are not modelled."""
+        return self.fragmentation.gpus(tables, request, rows)
+
+    def price(self, tables: Tables, request: PodRequest, names: Sequence[str], rows: Sequence[int]) -> list[Any]:
+        """What the pod would cost on these rows, for people: the dearest slots that it takes."""
+        return [
+            {
+                "node": names[row],
+                "cost": cost,
+                "slots": [{"type": name, "lost": lost, "cost": part} for name, lost, part in parts],
+            }
+            for row, cost, parts in self.fragmentation.explain(tables, request, rows)
+        ]

@@ -309,7 +309,6 @@ def prices(
     weights: list[float],
     sizes: list[float],
     totals: list[int],
-    often: float,
     size: float,
     scarcity: float,
     out: list[float],
@@ -319,7 +318,7 @@ def prices(
     total = 0.0
     for t, (weight, gpus, slots) in enumerate(zip(weights, sizes, totals, strict=True)):
         asked = weight > 0 and gpus > 0 and slots > 0
-        out[t] = weight**often * gpus**size / float(slots) ** scarcity if asked else 0.0
+        out[t] = weight * gpus**size / float(slots) ** scarcity if asked else 0.0
         total += out[t]
     if total > 0:
         for t in range(len(out)):
