@@ -832,8 +832,8 @@ cdef inline void _read(NodeTable nodes, row_t row, State *s) noexcept nogil:
         s.left[gpu] = nodes.left_on(row, gpu)
 
 
-def prices(const score_t[::1] weights, const score_t[::1] sizes, const int64_t[::1] totals, double size, double scarcity,
-           score_t[::1] out):
+def prices(const score_t[::1] weights, const score_t[::1] sizes, const int64_t[::1] totals, double size,
+           double scarcity, score_t[::1] out):
     """A slot's price by type: weight x GPUs^size / slots^scarcity, all of them divided by their sum.
 
     `weights`: how much the type is asked for; `sizes`: its GPUs (a share counts as such); `totals`: its slots in the
