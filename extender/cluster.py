@@ -24,6 +24,7 @@ from extender.events import Event
 from extender.health import Health
 from extender.levels import Levels
 from extender.log import get_log
+from extender.mix import ANYWHERE, Kind, Mix, Models, kind_of, pulls
 from extender.placement import SiblingKey, siblings
 from extender.progress import protected_ms, restart_seconds, saved_ms, start_ms
 from extender.records import (
@@ -118,6 +119,9 @@ class Cluster:
         self._bound_in: dict[str, dict[str, None]] = {}  # namespace -> uids of bound pods
         self._ask_ids: dict[tuple[Any, ...], int] = {}
         self._admitted: dict[tuple[Any, ...], tuple[int, bytes]] = {}
+        self.models = Models(settings.mix.model_labels)
+        self.mix = Mix(settings.mix.half_life_seconds, settings.mix.kinds)
+        self._written: tuple[int, int] | None = None  # revisions of both that the tables have
 
     # -- what is read ---------------------------------------------------------------------------------------------
 
@@ -181,6 +185,7 @@ class Cluster:
             except Exception as error:  # one object that we can not hold must not stop the others
                 self._fault(f"{event.kind} {event.record.name}", error)
         self._refresh(now)
+        self._write_demand()
         self.generation += 1
 
     def _apply(self, event: Event, now: float, wall: float | None) -> None:
@@ -281,6 +286,10 @@ class Cluster:
         before = self.pods.get(pod.uid)
         if pod.gpus:
             self.health.pod(pod, before, now, wall)
+        if before is None and not pod.daemon and not pod.mirror:
+            kind = kind_of(pod, self.resources[3:], self.models.labels)
+            if kind is not None:
+                self.mix.see(kind, pod.uid, pod.created)
         if before is not None:
             self._unplace(before, keep_row=before.node == pod.node)
         self.pods[pod.uid] = pod
@@ -573,10 +582,35 @@ class Cluster:
             self.schedulable_gpu_nodes += 1
         alloc = (node.cpu_milli, node.memory, node.pods, *(node.gpus.get(name, 0) for name in self.resources[3:]))
         gpu = self.resources.index(resource) if resource is not None else -1
-        self.tables.nodes.set_node(self.index.get(node.name), alloc, gpu, shape, healthy, flags, units)
+        model = self.models.of(node.labels) if resource is not None else 0
+        if resource is not None and units == 1 and node.gpus.get(resource, 0):
+            self.models.meet(model, resource, node.gpus[resource], node.cpu_milli, node.memory)
+        self.tables.nodes.set_node(self.index.get(node.name), alloc, gpu, shape, healthy, flags, units, model)
         self.tables.places.set_domains(self.index.get(node.name), self.levels.set(node.name, node.labels))
         self.tables.places.set_split(self.index.get(node.name), resource is not None and not divided.whole)
         self.tables.hazards.set(self.index.get(node.name), against)
+
+    def _write_demand(self) -> None:
+        """What the mix says of the pods to come, as the tables have it."""
+        revisions = (self.mix.revision, self.models.revision)
+        if revisions == self._written:
+            return
+        self._written = revisions
+        came = [(kind, count) for kind, count in self.mix.weights() if kind.resource in self.gpu_names]
+        asked = pulls(came, self.models.whole(), self.mix.most)
+        self.tables.demand.set(
+            [self._type(pull.kind) for pull in asked],
+            [pull.weight for pull in asked],
+            [pull.size for pull in asked],
+            [str(pull.kind) for pull in asked],
+        )
+
+    def _type(self, kind: Kind) -> tuple[int, int, int, int, int, int, int]:
+        """A kind as `Slots.set_types` wants it."""
+        cpu, memory = min(kind.cpu, MOST_AMOUNT), min(kind.memory, MOST_AMOUNT)
+        models = self.models.mask(kind.where) if kind.where else ANYWHERE
+        devices = min(kind.devices, ledger.MOST)
+        return self.resources.index(kind.resource), devices, kind.share, cpu, memory, models, kind.linked
 
     def _write_held(self, name: str, gone: frozenset[str] = frozenset()) -> None:
         node = self.nodes[name]

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, Protocol
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from ext_core.hazard import Hazards
 from ext_core.links import LinkShapes
 from ext_core.places import Places
+from ext_core.slots import Slots
 from ext_core.table import NodeTable, PodTable
 
 if TYPE_CHECKING:
@@ -48,6 +49,33 @@ class Reason:
     by_count: bool = False  # kube-scheduler, which counts too, would not have named the node
 
 
+@dataclass(slots=True)
+class Demand:
+    """What the pods to come will ask for, by type. `weights`: how often, in any unit; `sizes`: GPUs, parts of one too;
+    `names`: for people. As many of each as `slots` has types; `set` writes all of them."""
+
+    slots: Slots = field(default_factory=Slots)
+    weights: array[float] = field(default_factory=lambda: array("d"))
+    sizes: array[float] = field(default_factory=lambda: array("d"))
+    names: tuple[str, ...] = ()
+    types: list[tuple[int, int, int, int, int, int, int]] = field(default_factory=list)
+
+    def set(
+        self,
+        types: list[tuple[int, int, int, int, int, int, int]],
+        weights: Iterable[float],
+        sizes: Iterable[float],
+        names: Iterable[str],
+    ) -> None:
+        """`types` as in `Slots.set_types`: other types than before make all slots be counted again."""
+        if types != self.types:
+            self.slots.set_types(types)
+            self.types = list(types)
+        self.weights, self.sizes, self.names = array("d", weights), array("d", sizes), tuple(names)
+        if not len(types) == len(self.weights) == len(self.sizes) == len(self.names):
+            raise ValueError("one weight, size and name a type")
+
+
 @dataclass(frozen=True, slots=True)
 class Tables:
     """What policies may read. `resources`: names by index (cpu, memory, pods, then the GPU resources)."""
@@ -58,6 +86,7 @@ class Tables:
     resources: tuple[str, ...]
     places: Places = field(default_factory=Places)
     hazards: Hazards = field(default_factory=Hazards)
+    demand: Demand = field(default_factory=Demand)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +116,16 @@ class PodRequest:
 
     @property
     def resource(self) -> int:
-        """Index of the GPU resource that its links are judged on: the one it asks most of."""
+        """Index of the GPU resource that its links are judged on: the one it asks most of. -1 without GPUs."""
+        if not self.gpus:
+            return -1
         return max(self.gpus, key=lambda pair: (pair[1], -pair[0]))[0]
 
     @property
     def wanted(self) -> int:
         """GPUs that it takes, or takes `share` units of each."""
+        if not self.gpus:
+            return 0
         return max(self.gpus, key=lambda pair: (pair[1], -pair[0]))[1] // self.share
 
 

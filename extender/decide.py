@@ -139,7 +139,10 @@ class Decider:
             best = score.top(cluster.tables.nodes, decision.fits, decision.total, self.settings.shortlist.size * first)
             decision.ranked, _ = score.ranked(decision.fits, decision.total, best)
             stages.mark("score")
-            decision.gpus = {row: self.choose(row, request) for row in decision.ranked[:16]}
+            decision.gpus = self.policy.gpus(cluster.tables, request, decision.ranked[:16])
+            if self.settings.decisions.max_bytes:
+                price = self.policy.price(cluster.tables, request, cluster.names, decision.ranked[:2])
+                decision.detail["price"] = price
         finally:
             cluster.tables.nodes.drop_claims()
         attempt = self.holds.attempted(
@@ -229,7 +232,10 @@ class Decider:
             decision.ranked, ordered = score.ranked(rows, decision.total, best)
             decision.points = score.points(ordered)
             stages.mark("score")
-            decision.gpus = {row: self.choose(row, request) for row in decision.ranked[:16]}
+            decision.gpus = self.policy.gpus(cluster.tables, request, decision.ranked[:16])
+            if self.settings.decisions.max_bytes:
+                price = self.policy.price(cluster.tables, request, cluster.names, decision.ranked[:2])
+                decision.detail["price"] = price
         finally:
             cluster.tables.nodes.drop_claims()
         if decision.ranked:
@@ -461,7 +467,7 @@ class Decider:
 
     def choose(self, row: int, request: PodRequest) -> int:
         """The mask that we would take on a node now; 0 where positions are not modelled."""
-        return score.best(self.cluster.tables.nodes, self.cluster.tables.shapes, row, request.resource, request.wanted)
+        return self.policy.gpus(self.cluster.tables, request, (row,))[row]
 
 
 def _known(args: wire.Args) -> array[int]:

@@ -7,10 +7,8 @@ from collections.abc import Iterable
 from extender import gangs, placement
 from extender.cluster import Cluster
 from extender.contracts import PodRequest
+from extender.mix import links_of
 from extender.records import PodRecord as PodRecord
-
-LINKS = "gpu-extender.io/links"
-MODES = ("required", "preferred", "ignore")
 
 
 def read(pod: PodRecord, cluster: Cluster, flying: Iterable[tuple[str, str]] = ()) -> PodRequest:
@@ -25,7 +23,6 @@ def read(pod: PodRecord, cluster: Cluster, flying: Iterable[tuple[str, str]] = (
         underway = {uid: node for uid, node in (*cluster.nominated.items(), *flying) if uid != pod.uid}
     kin, to_come = ((), 0) if named is None else _group(pod, named, cluster, underway)
     amounts = cluster.amounts(pod)
-    links = pod.annotations.get(LINKS, "preferred").strip().lower()
     return PodRequest(
         uid=pod.uid,
         namespace=pod.namespace,
@@ -35,7 +32,7 @@ def read(pod: PodRecord, cluster: Cluster, flying: Iterable[tuple[str, str]] = (
         amounts=amounts,
         gpus=tuple((r, amounts[r]) for r in range(3, len(amounts)) if amounts[r] > 0),
         containers=sum(1 for _, name, count in pod.gpu_containers if count > 0 and name in cluster.gpu_names),
-        links=links if links in MODES else "required",
+        links=links_of(pod),
         nominated=pod.nominated_node,
         wants_all=pod.preferred_affinity or pod.soft_spread,
         exchangeable=not (

@@ -225,6 +225,21 @@ class Hold(_Part):
     seconds: float = Field(default=5.0, ge=0, le=60)
 
 
+class Mix(_Part):
+    """What is learned of the pods that come, for the scorer `fragmentation`."""
+
+    half_life_seconds: float = Field(default=7 * 86_400.0, ge=60, le=3_660 * 86_400)
+    """After this time a pod that came counts half."""
+    kinds: int = Field(default=256, ge=1, le=1_024)
+    """Different requests at most; beyond, those that are asked for least count for the nearest."""
+    model_labels: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(_no_repeats)] = (
+        "nvidia.com/gpu.product",
+        "amd.com/gpu.product-name",
+        "node.kubernetes.io/instance-type",
+    )
+    """The node labels that tell machines apart: pods that select by them may run on some machines only."""
+
+
 class Preemption(_Part):
     """The victim search."""
 
@@ -301,14 +316,15 @@ class Settings(_Part):
     )
     shortlist: Shortlist = Shortlist()
     scorers: Annotated[tuple[WeightedScorer, ...], Field(strict=False), AfterValidator(_no_repeats)] = (
-        WeightedScorer(name="packing", weight=1.0),
-        WeightedScorer(name="links", weight=1.0),
-        WeightedScorer(name="leftover", weight=0.5),
-        WeightedScorer(name="hazard", weight=100.0),
         WeightedScorer(name="bad_nodes", weight=1000.0),
+        WeightedScorer(name="hazard", weight=100.0),
         WeightedScorer(name="whole", weight=20.0),
         WeightedScorer(name="spread", weight=20.0),
         WeightedScorer(name="topology_level", weight=10.0),
+        WeightedScorer(name="links", weight=10.0),
+        WeightedScorer(name="fragmentation", weight=1.0),
+        WeightedScorer(name="leftover", weight=0.05),
+        WeightedScorer(name="packing", weight=0.0001),
     )
     costs: Annotated[
         tuple[Annotated[str, AfterValidator(_in_registry("costs"))], ...],
@@ -334,6 +350,7 @@ class Settings(_Part):
     ] = TOPOLOGY_LEVELS
     """Node labels whose values name what is near: the closest first."""
     hold: Hold = Hold()
+    mix: Mix = Mix()
     scheduler_version: Annotated[str, AfterValidator(_scheduler_version)] = "1.37"
     """MAJOR.MINOR of the kube-scheduler that asks us."""
     preemption: Preemption = Preemption()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from extender.contracts import Scorer
 from extender.scorers.bad_nodes import BadNodes
+from extender.scorers.fragmentation import Fragmentation
 from extender.scorers.hazard import Hazard
 from extender.scorers.leftover import Leftover
 from extender.scorers.links import Links
@@ -15,13 +16,14 @@ from extender.scorers.whole import Whole
 SCORERS: dict[str, type[Scorer]] = {
     scorer.name: scorer
     for scorer in (
-        Packing,
-        Links,
-        Leftover,
-        Hazard,
         BadNodes,
+        Hazard,
         Whole,
         Spread,
         TopologyLevel,
+        Links,
+        Fragmentation,
+        Leftover,
+        Packing,
     )
 }
