@@ -583,7 +583,7 @@ class Cluster:
         alloc = (node.cpu_milli, node.memory, node.pods, *(node.gpus.get(name, 0) for name in self.resources[3:]))
         gpu = self.resources.index(resource) if resource is not None else -1
         model = self.models.of(node.labels) if resource is not None else 0
-        if resource is not None and units == 1 and node.gpus.get(resource, 0):
+        if resource is not None and divided.whole and node.gpus.get(resource, 0):
             self.models.meet(model, resource, node.gpus[resource], node.cpu_milli, node.memory)
         self.tables.nodes.set_node(self.index.get(node.name), alloc, gpu, shape, healthy, flags, units, model)
         self.tables.places.set_domains(self.index.get(node.name), self.levels.set(node.name, node.labels))
