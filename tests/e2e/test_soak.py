@@ -27,6 +27,7 @@ H100 = {"topology": "dgx-h100"}
 VICTIM_GPUS = 4
 PREEMPTED = re.compile(r"Preempted by pod ([0-9a-f-]{36}) on node (\S+)")
 PRIORITIES = {"higher": 2000, "high": 1000, "low": 10}
+FULL, LOAD = 12, 24  # pods that fill the cluster, and pods that want to: what is free is soon taken again
 LEAST_PATIENCE = 90.0  # seconds after the last preemptor
 
 
@@ -88,7 +89,7 @@ def test_killed_again_and_again_during_preemptions(scene: SceneFactory) -> None:
     for name, value in PRIORITIES.items():
         cluster.api.create(builders.priority_class(name, value))
     template = builders.pod("-", cluster.namespace, VICTIM_GPUS, priority_class="low", grace=5, cpu="100m")
-    cluster.api.create(builders.replica_set("load", 12, template))
+    cluster.api.create(builders.replica_set("load", LOAD, template))
     preemptors = {
         name: Preemptor(name, rng.choice((2, 4, 4, 8)), 2000 if rng.random() < 0.1 else 1000)
         for name in (f"urgent{i:03d}" for i in range(rounds))
@@ -111,7 +112,7 @@ def test_killed_again_and_again_during_preemptions(scene: SceneFactory) -> None:
     thread.start()
     try:
         for name, one in preemptors.items():
-            runs = {RUN_SECONDS: str(rng.choice((2, 3, 4)))}
+            runs = {RUN_SECONDS: str(rng.choice((1, 2)))}
             kind = "higher" if one.priority == 2000 else "high"
             cluster.pod(name, one.size, priority_class=kind, cpu="100m", annotations=runs)
             time.sleep(pace)
@@ -128,7 +129,7 @@ def test_killed_again_and_again_during_preemptions(scene: SceneFactory) -> None:
             time.sleep(0.5)
         # With the preemptors gone, the load comes back as a whole.
         back = 0
-        while back < 12 and time.monotonic() < deadline:
+        while back < FULL and time.monotonic() < deadline:
             found = cluster.api.list("Pod", cluster.namespace, labels="app=load")
             back = sum(
                 p["status"].get("phase") == "Running" and "deletionTimestamp" not in p["metadata"] for p in found
@@ -162,14 +163,14 @@ def test_killed_again_and_again_during_preemptions(scene: SceneFactory) -> None:
         f"soak: {rounds} preemptors ({len(doomed)} deleted), {len(killed)} kills, {total} evictions for "
         f"{sum(bool(one.evicted) for one in preemptors.values())} of them; in vain: {dict(vain)}; beyond the need: "
         f"{dict(again)}; landed on another node than emptied: {elsewhere}; not run: {sorted(late)}; "
-        f"load back: {back} of 12; refusals: {dict(truth.reasons())}"
+        f"load back: {back} of {FULL}; refusals: {dict(truth.reasons())}"
     )
     for line in unexplained:
         print(line)
     assert len(killed) == kills
     assert total > rounds / 4  # it was about evictions
     assert late == set()
-    assert back == 12
+    assert back == FULL
     assert vain["unexplained"] == vain["outbid"] == 0  # who was outbid lands later
     assert again["unexplained"] == 0
     assert truth.double_allocations == 0
