@@ -59,8 +59,12 @@ def followed(cluster: Scene, preemptors: dict[str, Preemptor], pods: dict[str, O
     for event in cluster.api.list("Event", cluster.namespace, fields="reason=Preempted"):
         told = PREEMPTED.match(event["message"])
         assert told, event["message"]
+        at, node = seconds(event["eventTime"]), told[2].rstrip(".")
         if told[1] in by_uid:
-            by_uid[told[1]].evicted.append((seconds(event["eventTime"]), told[2].rstrip(".")))
+            by_uid[told[1]].evicted.append((at, node))
+        if event["involvedObject"]["name"] in preemptors:  # it had landed, and had to go for a higher one
+            victim = preemptors[event["involvedObject"]["name"]]
+            victim.node, victim.started = node, at
     for name, one in preemptors.items():
         one.evicted.sort()
         if name in pods and pods[name]["spec"].get("nodeName"):
@@ -125,7 +129,7 @@ def test_killed_again_and_again_during_preemptions(scene: SceneFactory) -> None:
         pods: dict[str, Object] = {}
         while late and time.monotonic() < deadline:
             pods = {pod["metadata"]["name"]: pod for pod in cluster.api.list("Pod", cluster.namespace)}
-            late = {name for name in late if pods[name]["status"].get("phase") != "Succeeded"}
+            late = {name for name in late if name in pods and pods[name]["status"].get("phase") != "Succeeded"}
             time.sleep(0.5)
         # With the preemptors gone, the load comes back as a whole.
         back = 0
@@ -141,6 +145,7 @@ def test_killed_again_and_again_during_preemptions(scene: SceneFactory) -> None:
     cluster.kubelets.settle()
     truth = cluster.kubelets.truth
     followed(cluster, preemptors, pods)
+    lost = [name for name, one in preemptors.items() if name not in pods and not one.node and not one.deleted]
 
     vain: Counter[str] = Counter()  # evictions after which the preemptor did not land, by cause
     elsewhere = 0  # it landed, on another node
@@ -170,6 +175,7 @@ def test_killed_again_and_again_during_preemptions(scene: SceneFactory) -> None:
     assert len(killed) == kills
     assert total > rounds / 4  # it was about evictions
     assert late == set()
+    assert lost == []
     assert back == FULL
     assert vain["unexplained"] == vain["outbid"] == 0  # who was outbid lands later
     assert again["unexplained"] == 0
