@@ -27,7 +27,8 @@ H100 = {"topology": "dgx-h100"}
 VICTIM_GPUS = 4
 PREEMPTED = re.compile(r"Preempted by pod ([0-9a-f-]{36}) on node (\S+)")
 PRIORITIES = {"higher": 2000, "high": 1000, "low": 10}
-FULL, LOAD = 12, 24  # pods that fill the cluster, and pods that want to: what is free is soon taken again
+FULL, LOAD = 12, 30  # pods that fill the cluster, and pods that want to: what is free is soon taken again
+RACKS = 3  # preemptors go from rack to rack: in each, the load is back before the next comes
 LEAST_PATIENCE = 90.0  # seconds after the last preemptor
 
 
@@ -89,7 +90,8 @@ def test_killed_again_and_again_during_preemptions(scene: SceneFactory) -> None:
     rounds = int(os.environ.get("GPU_EXTENDER_SOAK", "40"))
     kills = max(5, rounds // 8)
     rng = random.Random(20)
-    cluster = scene({f"n{i}": H100 for i in range(6)}, kubelet={"termination_seconds": 0.5, "start_seconds": 0.2})
+    nodes = {f"n{i}": {**H100, "labels": {"rack": str(i % RACKS)}} for i in range(6)}
+    cluster = scene(nodes, kubelet={"termination_seconds": 0.5, "start_seconds": 0.2})
     for name, value in PRIORITIES.items():
         cluster.api.create(builders.priority_class(name, value))
     template = builders.pod("-", cluster.namespace, VICTIM_GPUS, priority_class="low", grace=5, cpu="100m")
@@ -115,10 +117,11 @@ def test_killed_again_and_again_during_preemptions(scene: SceneFactory) -> None:
     thread = threading.Thread(target=killer)
     thread.start()
     try:
-        for name, one in preemptors.items():
-            runs = {RUN_SECONDS: str(rng.choice((1, 2)))}
+        for i, (name, one) in enumerate(preemptors.items()):
+            runs = {RUN_SECONDS: str(rng.choice((0.5, 1)))}
             kind = "higher" if one.priority == 2000 else "high"
-            cluster.pod(name, one.size, priority_class=kind, cpu="100m", annotations=runs)
+            rack = {"rack": str(i % RACKS)}
+            cluster.pod(name, one.size, priority_class=kind, cpu="100m", annotations=runs, node_selector=rack)
             time.sleep(pace)
             if name in doomed:
                 one.deleted = True
