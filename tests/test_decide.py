@@ -257,7 +257,7 @@ def test_only_a_view_that_may_be_behind_is_an_error(key: str, settings: Settings
 
 
 @pytest.mark.parametrize("settings", [OLD, NEW], ids=["1.37", "1.38"])
-@pytest.mark.parametrize("key", sorted(set(WHY) - {"unknown-node"}))
+@pytest.mark.parametrize("key", sorted(set(ALONE) - {"unknown-node"}))
 def test_a_nominated_pod_never_gets_an_error(key: str, settings: Settings) -> None:
     """It would clear the nomination. Its node is in FailedNodes unless it is hopeless: else it preempts again."""
     world = World(settings)

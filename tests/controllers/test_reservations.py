@@ -177,7 +177,10 @@ def test_a_restart_reads_them_back_before_it_is_ready() -> None:
     reservations = keeper(after)
     assert reservations.missing() == "reservations: not read yet"
 
+    assert not reservations.read_back
+
     async def second(reservations: Reservations) -> None:
+        assert reservations.read_back
         [again] = after.decider.holds.all_plans()
         assert (again.uid, again.node, again.victims, again.amounts) == (
             plan.uid,
