@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from extender import decisions, frozen, preempt, wire
+from extender import compare, decisions, frozen, preempt, wire
 from extender.cluster import Cluster
 from extender.controllers.events import Events
 from extender.controllers.evictions import Evictions
@@ -138,6 +138,7 @@ class Server:
         self._settles = SETTLES_PER_SECOND
         self._settled_at = clock()
         self._watch_restarts: dict[str, int] = {}
+        self._pod_failures: dict[str, int] = {}
 
     async def watch(self) -> None:
         """Run the source; when it fails for good there is nothing left to serve."""
@@ -343,6 +344,10 @@ class Server:
         for kind, restarts in self.source.restarts().items():
             metrics.watch_restarts.labels(kind).inc(restarts - self._watch_restarts.get(kind, 0))
             self._watch_restarts[kind] = restarts
+        metrics.failing_nodes.set(len(cluster.health.refused()))
+        for what, count in cluster.health.counts.items():
+            metrics.pod_failures.labels(what).inc(count - self._pod_failures.get(what, 0))
+            self._pod_failures[what] = count
         metrics.reservations.set(len(self.decider.holds.all_plans()))
         metrics.holds.set(self.decider.holds.count(self.clock()))
         metrics.double_claimed_gpus.set(sum(ledger.doubled for ledger in cluster.ledgers.values()))
@@ -366,6 +371,10 @@ class Server:
         ]
         kept = {"apiVersion": "gpu-extender.io/v1", "kind": "DecisionList", "warnings": [], "decisions": found}
         return Response(orjson.dumps(kept), media_type="application/json")
+
+    async def debug_state(self, request: Request) -> Response:
+        """What `gpu-extender compare` compares: the cache as it is now."""
+        return Response(orjson.dumps(compare.state(self.cluster)), media_type="application/json")
 
 
 def _number(request: Request, key: str, default: int) -> int | None:
@@ -408,6 +417,7 @@ def create(server: Server) -> Starlette:
         ("/readyz", server.readyz),
         ("/metrics", server.metrics_page),
         ("/debug/decisions", server.debug_decisions),
+        ("/debug/state", server.debug_state),
     ):
         routes.append(Route(path, endpoint, methods=["GET"]))
     app = Starlette(routes=routes, lifespan=lifespan)

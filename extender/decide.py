@@ -43,7 +43,7 @@ def _marks(wanted: Callable[[Reason], bool]) -> bytes:
 LINKS_ONLY = _marks(lambda reason: reason.links_only)
 HOPELESS = _marks(lambda reason: reason.cls is Class.HOPELESS)
 HOPEFUL = _marks(lambda reason: reason.cls is not Class.HOPELESS)
-TRANSIENT = _marks(lambda reason: reason.cls is Class.TRANSIENT)
+TRANSIENT = _marks(lambda reason: reason.cls is Class.TRANSIENT and not reason.lasting)
 BY_COUNT = _marks(lambda reason: reason.by_count)
 ANY = _marks(lambda reason: True)
 TEXTS = [REASONS[code].text if code in REASONS else "" for code in range(max(REASONS) + 1)]
@@ -139,7 +139,7 @@ class Decider:
             best = score.top(cluster.tables.nodes, decision.fits, decision.total, self.settings.shortlist.size * first)
             decision.ranked, _ = score.ranked(decision.fits, decision.total, best)
             stages.mark("score")
-            decision.gpus = {row: self._gpus(row, request) for row in decision.ranked[:16]}
+            decision.gpus = {row: self.choose(row, request) for row in decision.ranked[:16]}
         finally:
             cluster.tables.nodes.drop_claims()
         attempt = self.holds.attempted(
@@ -229,7 +229,7 @@ class Decider:
             decision.ranked, ordered = score.ranked(rows, decision.total, best)
             decision.points = score.points(ordered)
             stages.mark("score")
-            decision.gpus = {row: self._gpus(row, request) for row in decision.ranked[:16]}
+            decision.gpus = {row: self.choose(row, request) for row in decision.ranked[:16]}
         finally:
             cluster.tables.nodes.drop_claims()
         if decision.ranked:
@@ -261,7 +261,7 @@ class Decider:
         self.claim(request, now)
         try:
             decision.codes = self.policy.judge(cluster.tables, request, decision.rows)
-            gpus = 0 if decision.codes[0] else self._gpus(row, request)
+            gpus = 0 if decision.codes[0] else self.choose(row, request)
         finally:
             cluster.tables.nodes.drop_claims()
         if decision.codes[0]:
@@ -455,7 +455,7 @@ class Decider:
     def _hold(self, request: PodRequest, row: int, gpus: int, now: float) -> None:
         self.holds.hold(request.uid, self.cluster.names[row], request.amounts, gpus, now)
 
-    def _gpus(self, row: int, request: PodRequest) -> int:
+    def choose(self, row: int, request: PodRequest) -> int:
         """The mask that we would take on a node now; 0 where positions are not modelled."""
         return score.best(self.cluster.tables.nodes, self.cluster.tables.shapes, row, request.resource, request.wanted)
 

@@ -46,6 +46,14 @@ class Metrics:
             "cache_age_seconds", "Time since the API server last told us anything, by kind.", "kind"
         )
         self.holds = self._gauge("holds", "Tentative holds: answered by us, and not seen on a node yet.")
+        self.failing_nodes = self._gauge(
+            "failing_nodes", "Nodes that are refused because GPU pods failed there three times within ten minutes."
+        )
+        self.pod_failures = self._counter(
+            "pod_failures",
+            "GPU pods that failed on their node: at kubelet's admission, or died within a minute of being bound.",
+            "what",
+        )
         self.double_claimed_gpus = self._gauge(
             "double_claimed_gpus", "GPUs that more than one pod holds by what we know; anything but 0 is a fault."
         )

@@ -10,6 +10,7 @@ stand above this module.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -175,6 +176,10 @@ class Preemption(_Part):
 
     search_budget: int = Field(default=200_000, ge=1, le=1_000_000_000)
     """Sets of victims examined for one request; then the best found is answered, and said to be unproved."""
+    budget_milliseconds: float = Field(default=20.0, gt=0, le=60_000)
+    """Nodes are not searched any further after that time: the best found is answered, and said to be unproved."""
+    minimum_run_seconds: dict[str, Annotated[float, Field(ge=0, le=31_536_000)]] = Field(default_factory=dict)
+    """By the name of a PriorityClass: its pods are never victims before they have run so long."""
 
 
 class Reservations(_Part):
@@ -238,12 +243,15 @@ class Settings(_Part):
     ] = (
         Resource(name="nvidia.com/gpu", device_plugin="nvidia"),
         Resource(name="amd.com/gpu", device_plugin="amd"),
+        Resource(name="nvidia.com/gpu.shared", device_plugin="nvidia"),
     )
     shortlist: Shortlist = Shortlist()
     scorers: Annotated[tuple[WeightedScorer, ...], Field(strict=False), AfterValidator(_no_repeats)] = (
         WeightedScorer(name="packing", weight=1.0),
         WeightedScorer(name="links", weight=1.0),
         WeightedScorer(name="leftover", weight=0.5),
+        WeightedScorer(name="bad_nodes", weight=100.0),
+        WeightedScorer(name="whole", weight=20.0),
     )
     costs: Annotated[
         tuple[Annotated[str, AfterValidator(_in_registry("costs"))], ...],
@@ -256,6 +264,8 @@ class Settings(_Part):
         "work_lost_gpu_seconds",
         "grace_seconds",
         "victims",
+        "leftover_fragmentation",
+        "victims_stranded",
     )
     """The terms of what an eviction costs, the weightiest first: they are compared one after the other."""
     packing_weights: PackingWeights = PackingWeights()
@@ -269,6 +279,12 @@ class Settings(_Part):
     decisions: Decisions = Decisions()
     limits: Limits = Limits()
     server: Server = Server()
+
+    @property
+    def policy_hash(self) -> str:
+        """Names what decides: equal for settings that answer alike, whatever the server's address and limits."""
+        said = self.model_dump_json(by_alias=True, exclude={"server", "decisions", "limits", "hold", "shortlist"})
+        return hashlib.sha256(said.encode()).hexdigest()[:16]
 
     @property
     def evictable_as_failed_nodes(self) -> bool:

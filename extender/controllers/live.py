@@ -114,7 +114,7 @@ class Live:
     # -- the reflectors' sink -------------------------------------------------------------------------------------
 
     def apply(self, batch: Sequence[Event]) -> None:
-        self._cluster.apply(batch, self._clock())
+        self._cluster.apply(batch, self._clock(), time.time())
 
     def synced(self, kind: str) -> None:
         log.info("listed", kind=kind)

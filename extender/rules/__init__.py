@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from extender.contracts import Class, Reason, Rule
 from extender.rules.count import Count
+from extender.rules.failing import Failing
 from extender.rules.links import Links
 from extender.rules.resource import Resource
+from extender.rules.shares import Shares
 
-RULES: tuple[type[Rule], ...] = (Resource, Count, Links)
+RULES: tuple[type[Rule], ...] = (Resource, Shares, Failing, Count, Links)
 
 UNKNOWN_NODE = Reason(
     code=1,
