@@ -303,7 +303,8 @@ def test_entries_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     objects, made = Objects(), world()
     for i in range(2):
         made.pod(f"other{i}", 1, priority=9)
-        made.decider.holds.plan(Plan(f"uid-other{i}", "n1", ("uid-w3",), (0, 0, 1, 1, 0), 9, made.now, own=True))
+        amounts = tuple(int(name == GPU) for name in made.cluster.resources)
+        made.decider.holds.plan(Plan(f"uid-other{i}", "n1", ("uid-w3",), amounts, 9, made.now, own=True))
 
     async def test(reservations: Reservations) -> None:
         assert await ask(made, OFFER) == {}

@@ -39,6 +39,8 @@ class Preemptor:
     name: str
     size: int
     priority: int
+    rack: str
+    created: float = 0.0
     deleted: bool = False
     node: str = ""  # where it ran
     started: float = math.inf
@@ -57,10 +59,15 @@ def seconds(text: str) -> float:
 def followed(cluster: Scene, preemptors: dict[str, Preemptor], pods: dict[str, Object]) -> None:
     """Fill in what became of each."""
     by_uid = {cluster.uids[name]: one for name, one in preemptors.items()}
-    for event in cluster.api.list("Event", cluster.namespace, fields="reason=Preempted"):
+    events = cluster.api.list("Event", cluster.namespace, fields="reason=Preempted")
+    gone: set[str] = set()
+    for event in sorted(events, key=lambda event: seconds(event["eventTime"])):
         told = PREEMPTED.match(event["message"])
         assert told, event["message"]
         at, node = seconds(event["eventTime"]), told[2].rstrip(".")
+        if event["involvedObject"]["uid"] in gone:  # two preemptors a moment apart named it: it went for the first
+            continue
+        gone.add(event["involvedObject"]["uid"])
         if told[1] in by_uid:
             by_uid[told[1]].evicted.append((at, node))
         if event["involvedObject"]["name"] in preemptors:  # it had landed, and had to go for a higher one
@@ -77,10 +84,13 @@ def followed(cluster: Scene, preemptors: dict[str, Preemptor], pods: dict[str, O
 
 
 def outbid(one: Preemptor, others: dict[str, Preemptor]) -> bool:
-    """Whether a pod of a higher priority took a node on which somebody was evicted for this one, after that."""
+    """Whether a pod of a higher priority wanted the same rack between the first eviction for this one and its landing:
+    it need not evict anybody for that, nor stay there, to take what is freed."""
     return any(
-        other.priority > one.priority and other.node == node and at - 1 <= other.started <= one.started + 1
-        for at, node in one.evicted
+        other.priority > one.priority
+        and other.rack == one.rack
+        and other.created <= one.started + 1
+        and other.started >= one.evicted[0][0] - 1
         for other in others.values()
     )
 
@@ -97,8 +107,10 @@ def test_killed_again_and_again_during_preemptions(scene: SceneFactory) -> None:
     template = builders.pod("-", cluster.namespace, VICTIM_GPUS, priority_class="low", grace=5, cpu="100m")
     cluster.api.create(builders.replica_set("load", LOAD, template))
     preemptors = {
-        name: Preemptor(name, rng.choice((2, 4, 4, 8)), 2000 if rng.random() < 0.1 else 1000)
-        for name in (f"urgent{i:03d}" for i in range(rounds))
+        f"urgent{i:03d}": Preemptor(
+            f"urgent{i:03d}", rng.choice((2, 4, 4, 8)), 2000 if rng.random() < 0.1 else 1000, str(i % RACKS)
+        )
+        for i in range(rounds)
     }
     doomed = {name for name in preemptors if rng.random() < 0.05}
     pace = 0.8
@@ -117,10 +129,11 @@ def test_killed_again_and_again_during_preemptions(scene: SceneFactory) -> None:
     thread = threading.Thread(target=killer)
     thread.start()
     try:
-        for i, (name, one) in enumerate(preemptors.items()):
+        for name, one in preemptors.items():
             runs = {RUN_SECONDS: str(rng.choice((0.5, 1)))}
             kind = "higher" if one.priority == 2000 else "high"
-            rack = {"rack": str(i % RACKS)}
+            rack = {"rack": one.rack}
+            one.created = time.time()
             cluster.pod(name, one.size, priority_class=kind, cpu="100m", annotations=runs, node_selector=rack)
             time.sleep(pace)
             if name in doomed:
