@@ -166,7 +166,7 @@ def test_killed_again_and_again_during_preemptions(scene: SceneFactory) -> None:
     vain: Counter[str] = Counter()  # evictions after which the preemptor did not land, by cause
     elsewhere = 0  # it landed, on another node
     again: Counter[str] = Counter()  # evictions beyond the need, by cause
-    unexplained: list[str] = []
+    more: list[str] = []
     for name, one in preemptors.items():
         if not one.evicted:
             continue
@@ -177,8 +177,7 @@ def test_killed_again_and_again_during_preemptions(scene: SceneFactory) -> None:
             elsewhere += 1
         if len(one.evicted) > one.needed:
             again[cause] += len(one.evicted) - one.needed
-            if cause == "unexplained":
-                unexplained.append(f"{name}: {one}")
+            more.append(f"{cause}: {one}")
     total = sum(len(one.evicted) for one in preemptors.values())
     print(
         f"soak: {rounds} preemptors ({len(doomed)} deleted), {len(killed)} kills, {total} evictions for "
@@ -186,7 +185,7 @@ def test_killed_again_and_again_during_preemptions(scene: SceneFactory) -> None:
         f"{dict(again)}; landed on another node than emptied: {elsewhere}; not run: {sorted(late)}; "
         f"load back: {back} of {FULL}; refusals: {dict(truth.reasons())}"
     )
-    for line in unexplained:
+    for line in more:
         print(line)
     assert len(killed) == kills
     assert total > rounds / 4  # it was about evictions
