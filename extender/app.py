@@ -55,7 +55,11 @@ class Binder(Protocol):
 
 
 class Keeper(Protocol):
-    """Keeps what must outlive us. `reserve` answers "" once the plan is kept, else why it is not."""
+    """Keeps what must outlive us. `reserve` answers "" once the plan is kept, else why it is not; `read_back`: whether
+    what a process before us kept is known."""
+
+    @property
+    def read_back(self) -> bool: ...
 
     async def reserve(self, plan: Plan) -> str: ...
 
@@ -164,7 +168,8 @@ class Server:
                 began_at = self.source.ready_at()
                 if began_at is not None:
                     self.decider.live = True
-                    self.decider.yields_until = began_at + YIELD_SECONDS
+                    if self.keeper is None or not self.keeper.read_back:
+                        self.decider.yields_until = began_at + YIELD_SECONDS
                     self.decider.settled_at = began_at + self.settings.hold.seconds
             answer = await self._answer(verb, body)
         except BadRequest as error:

@@ -17,6 +17,7 @@ RELEASES = {
     "bound": "the preemptor has a node",
     "deleted": "the preemptor is gone",
     "outbid": "pods of a higher priority took the place",
+    "replaced": "the place was lost, another plan was made for the preemptor",
     "not-used": "the last victim has been gone for a minute",
     "not-carried-out": "kube-scheduler threw the answer away: nobody was evicted",
     "victims-stay": "victims are there long after their grace has ended",

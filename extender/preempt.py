@@ -57,7 +57,7 @@ def preempt(decider: Decider, body: bytes, now: float, wall: float) -> Answer:
             standing.emptied = standing.emptied if standing.emptied is not None else now
             if now - standing.emptied <= CARRY_SECONDS:
                 return _none(decider, decision, stages, "an earlier plan has just been carried out")
-        decider.holds.drop_plan(request.uid)
+        # What it frees stays the pod's all the same, unless another plan takes its place.
     decider.claim(request, now)
     try:
         found, waits = _search(decider, request, asked, now, wall)
@@ -68,6 +68,8 @@ def preempt(decider: Decider, body: bytes, now: float, wall: float) -> Answer:
         return _none(decider, decision, stages, waits)
     if found.best is None:
         return _none(decider, decision, stages, "no eviction makes the pod fit on a node that was offered")
+    if standing is not None:
+        decider.released(standing, "replaced")
     return _evict(decider, decision, stages, found, now)
 
 

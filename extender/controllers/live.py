@@ -12,6 +12,7 @@ from pathlib import Path
 
 from extender import wire
 from extender.cluster import Cluster
+from extender.controllers.document import Document
 from extender.controllers.tenants import Tenant, keep
 from extender.events import Event
 from extender.kube.bindings import Bindings
@@ -52,6 +53,7 @@ class Live:
         self._bindings: Bindings | None = None
         self._server: ApiServer | None = None
         self.tenants: list[Tenant] = []
+        self.documents: list[Document] = []
 
     # -- Source ---------------------------------------------------------------------------------------------------
 
@@ -97,6 +99,8 @@ class Live:
         async with await ApiServer.connect(self._kubeconfig or _default_kubeconfig()) as server:
             self._server = server
             self._bindings = Bindings(server, self._cluster.gpu_names)
+            for document in self.documents:  # before the pods come that it may have counted
+                await document.begin(server)
             self._reflectors = [
                 Reflector(server, source, self, self._cluster.gpu_names, random_source=self._random)
                 for source in SOURCES
@@ -104,7 +108,7 @@ class Live:
             async with asyncio.TaskGroup() as group:
                 for reflector in self._reflectors:
                     group.create_task(reflector.run())
-                for tenant in self.tenants:
+                for tenant in (*self.tenants, *self.documents):
                     group.create_task(keep(tenant, server))
 
     # -- the reflectors' sink -------------------------------------------------------------------------------------

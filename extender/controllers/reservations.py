@@ -86,6 +86,11 @@ class Reservations:
         known = self._in_memory or self._judged or self._forbidden
         return "" if known else f"reservations: {self._problem}"
 
+    @property
+    def read_back(self) -> bool:
+        """Whether the plans of a process before us are known: nobody needs to be guessed about after a start."""
+        return self._read_at is not None
+
     async def reserve(self, plan: Plan) -> str:
         """Keep a plan that `holds` has; "" when it is written, else why it is not: then nobody may be evicted."""
         if self._in_memory:

@@ -34,7 +34,8 @@ BUSY = Reason(
     key="links-busy",
     cls=Class.EVICTABLE,
     text="gpu-extender: the free GPUs are not linked, evicting pods of lower priority would make them so",
-    remedy="Wait for running pods to end; kube-scheduler up to 1.37 does not preempt for links alone.",
+    remedy="Wait for running pods to end; kube-scheduler up to 1.37 does not preempt for links alone, "
+    "evictions.enabled does.",
     links_only=True,
 )
 HELD = Reason(

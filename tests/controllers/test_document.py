@@ -22,20 +22,19 @@ class Learner:
     def __init__(self) -> None:
         self.sizes: dict[str, int] = {}
 
-    def dump(self) -> Any:
-        return {"sizes": self.sizes}
+    def dump(self) -> str:
+        return json.dumps({"sizes": self.sizes})
 
-    def load(self, found: Any) -> None:
-        self.sizes = {str(key): int(value) for key, value in found["sizes"].items()}
+    def load(self, text: str) -> None:
+        self.sizes = {str(key): int(value) for key, value in json.loads(text)["sizes"].items()}
 
 
 def run(objects: Objects, learner: Learner, during: Callable[[], None] = lambda: None, every: float = 300.0) -> None:
     async def whole() -> None:
         async with connected(objects) as server:
             document = Document("gpu-extender-mix", learner.dump, learner.load, every=every)
-            assert document.missing() == "gpu-extender-mix: not read yet"
+            await document.begin(server)
             task = asyncio.create_task(document.run(server))
-            await until(lambda: not document.missing())
             during()
             await asyncio.sleep(0.05)
             task.cancel()
@@ -86,9 +85,22 @@ def test_what_is_damaged_is_learned_anew(text: str) -> None:
     assert stored(objects) == {"sizes": {}}
 
 
-@pytest.mark.parametrize("status", [403, 500])
-def test_no_access_is_said_and_stops_nothing(status: int) -> None:
-    objects, learner = Objects(fail=lambda request: status), Learner()
+def test_an_api_server_that_comes_late_is_waited_for() -> None:
+    objects, learner, asked = Objects(), Learner(), 0
+    objects.put(PATH, {"metadata": {}, "data": {"document": '{"sizes": {"4": 2}}'}})
+
+    def fail(request: Any) -> int:
+        nonlocal asked
+        asked += 1
+        return 503 if asked < 3 else 0
+
+    objects.fail = fail
+    run(objects, learner)
+    assert learner.sizes == {"4": 2}
+
+
+def test_no_access_is_said_and_stops_nothing() -> None:
+    objects, learner = Objects(fail=lambda request: 403), Learner()
     learner.sizes = {"1": 1}
     with logged() as lines:
         run(objects, learner, every=0.01)

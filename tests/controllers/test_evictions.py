@@ -219,6 +219,21 @@ def test_a_budget_that_says_no_leads_to_another_plan() -> None:
     assert [plan.node for plan in play.world.decider.holds.all_plans()] == ["n2"]
 
 
+def test_what_a_budget_forbids_is_not_even_asked_for() -> None:
+    play = Play()
+    play.world.budget("b", 0, {"app": "n0"})
+
+    async def test(controller: Evictions, server: ApiServer) -> None:
+        await play.stuck(controller, server)
+        assert [path for _, path in play.objects.said if path.endswith(("eviction", "configmaps"))] == []
+        play.world.budget("b", 1, {"app": "n0"})
+        play.world.now += FIRST_PAUSE + 1
+        await controller.turn(server)
+        assert play.evicted() == ["n0-0"]
+
+    play.run(test)
+
+
 def test_where_every_plan_is_blocked_it_backs_off() -> None:
     play = Play()
     play.objects.fail = lambda request: 429 if request.path.endswith("eviction") else 0

@@ -177,7 +177,10 @@ def test_a_restart_reads_them_back_before_it_is_ready() -> None:
     reservations = keeper(after)
     assert reservations.missing() == "reservations: not read yet"
 
+    assert not reservations.read_back
+
     async def second(reservations: Reservations) -> None:
+        assert reservations.read_back
         [again] = after.decider.holds.all_plans()
         assert (again.uid, again.node, again.victims, again.amounts) == (
             plan.uid,
@@ -300,7 +303,8 @@ def test_entries_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     objects, made = Objects(), world()
     for i in range(2):
         made.pod(f"other{i}", 1, priority=9)
-        made.decider.holds.plan(Plan(f"uid-other{i}", "n1", ("uid-w3",), (0, 0, 1, 1, 0), 9, made.now, own=True))
+        amounts = tuple(int(name == GPU) for name in made.cluster.resources)
+        made.decider.holds.plan(Plan(f"uid-other{i}", "n1", ("uid-w3",), amounts, 9, made.now, own=True))
 
     async def test(reservations: Reservations) -> None:
         assert await ask(made, OFFER) == {}
@@ -418,6 +422,31 @@ def test_what_releases(what: Callable[[World], None], cause: str) -> None:
     what(made)
     assert released(made) == [cause]
     assert made.decider.holds.all_plans() == []
+
+
+def test_a_plan_that_a_higher_one_covers_stays_unless_another_takes_its_place() -> None:
+    """The higher pod may land elsewhere: then what was freed is still the lower one's."""
+    made = world()
+    made.gone("w2", "w3")
+    for i in range(2, 4):
+        made.pod(f"k{i}", 2, "n1", priority=50)
+    reservations = keeper(made)
+    made.server.keeper = None  # nothing is written here
+    plan = planned(made)
+    carried_out(made)
+    boss = made.pod("boss", 4, priority=20)
+    made.decider.holds.plan(Plan("uid-boss", "n1", plan.victims, plan.amounts, 20, made.now))
+    urgent = made.pod("urgent", 4, priority=9)
+    assert made.preempt(urgent, {"n1": ["w0", "w1"]}) == {}  # nobody else could go
+    assert made.decider.holds.planned("uid-urgent", made.now) is plan
+    # Now there is another node where it can evict.
+    made.node("n2", 8)
+    made.pod("x", 8, "n2", priority=1)
+    assert made.preempt(urgent, {"n1": ["w0", "w1"], "n2": ["x"]}) == {"n2": ["x"]}
+    assert released(made) == ["replaced"]
+    assert made.decider.holds.planned("uid-urgent", made.now) is not plan
+    assert boss["metadata"]["name"] == "boss"
+    assert reservations.missing()
 
 
 def test_a_node_whose_victims_still_terminate_is_evictable_for_its_preemptor() -> None:
