@@ -180,6 +180,8 @@ class Preemption(_Part):
     """Nodes are not searched any further after that time: the best found is answered, and said to be unproved."""
     minimum_run_seconds: dict[str, Annotated[float, Field(ge=0, le=31_536_000)]] = Field(default_factory=dict)
     """By the name of a PriorityClass: its pods are never victims before they have run so long."""
+    intended_order: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(_no_repeats)] = ()
+    """PriorityClasses as they are meant to rank, the most important first. Only `gpu-extender check` reads it."""
 
 
 class Decisions(_Part):

@@ -23,7 +23,7 @@ VITAL = ("Pod", "Node")
 log = get_log()
 
 
-def _default_kubeconfig() -> str | None:
+def default_kubeconfig() -> str | None:
     """None in a pod (its service account is used), else where kubectl looks."""
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         return None
@@ -80,7 +80,7 @@ class Live:
         return {reflector.source.kind: max(0, reflector.state.counters.watches - 1) for reflector in self._reflectors}
 
     async def run(self) -> None:
-        async with await ApiServer.connect(self._kubeconfig or _default_kubeconfig()) as server:
+        async with await ApiServer.connect(self._kubeconfig or default_kubeconfig()) as server:
             self._server = server
             self._bindings = Bindings(server, self._cluster.gpu_names)
             self._reflectors = [
