@@ -257,14 +257,23 @@ def gangs(PodTable pods, int size, int64_t now_ms):
 
 
 def graphs(NodeTable nodes, const row_t[::1] rows):
-    """(shape, healthy mask, resource index or -1) of each row's GPUs."""
-    cdef Py_ssize_t i
-    found = []
-    for i in range(rows.shape[0]):
-        if not 0 <= rows[i] < nodes.height:
+    """(kind of each row, kinds): a kind is (shape, healthy mask, resource index or -1) of a row's GPUs."""
+    cdef Py_ssize_t i, n = rows.shape[0], last = -1
+    cdef row_t row
+    kinds = {}
+    ids = array("i", bytes(4 * n))
+    cdef int32_t[::1] out = ids
+    for i in range(n):
+        row = rows[i]
+        if not 0 <= row < nodes.height:
             raise IndexError("row outside of the table")
-        found.append((nodes.shape[rows[i]], nodes.healthy[rows[i]], nodes.gpu[rows[i]]))
-    return found
+        if last >= 0 and (nodes.shape[row] == nodes.shape[rows[last]] and nodes.gpu[row] == nodes.gpu[rows[last]]
+                          and nodes.healthy[row] == nodes.healthy[rows[last]]):
+            out[i] = out[last]
+        else:
+            out[i] = kinds.setdefault((nodes.shape[row], nodes.healthy[row], nodes.gpu[row]), len(kinds))
+        last = i
+    return ids, list(kinds)
 
 
 def room(NodeTable nodes, const amount_t[::1] request, const uint8_t[::1] allowed):

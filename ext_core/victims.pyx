@@ -593,13 +593,16 @@ cdef class _Search:
             self.gain[j] = 0 if at < 0 else self.masks[p] & ~self.mask[0]
             for a in range(self.rows):
                 self.frees[j * self.rows + a] = min(self.frees_of(self.row[a], p), self.need[a])
-        for j in range(self.m):
-            for k in range(j + 1, self.m):
-                self.dominates[<Py_ssize_t>j * self.m + k] = self.dominated(j, k)
         for t in range(self.terms):
             if self.term[t].kind == SUM or (self.term[t].kind == GANG and self.term[t].column != NULL):
                 for a in range(self.rows):
                     self.sort(t, a)
+
+    cdef void compare(self) noexcept nogil:
+        cdef int j, k
+        for j in range(self.m):
+            for k in range(j + 1, self.m):
+                self.dominates[<Py_ssize_t>j * self.m + k] = self.dominated(j, k)
 
     cdef inline amount_t frees_of(self, int r, int p) noexcept nogil:
         return self.unknown_of[p] if r < 0 else self.amounts[r * self.pods + p]
@@ -702,8 +705,13 @@ cdef class _Search:
         cdef int j, t
         cdef Py_ssize_t width
         self.prepare(i)
-        self.greed()
-        finished = self.walk(&examined)
+        if self.cut and not self.suffices(0) and self.hopeless(0):
+            examined = 1
+            finished = True
+        else:
+            self.compare()
+            self.greed()
+            finished = self.walk(&examined)
         self.examined[i] = examined
         if self.found:
             self.status[i] = PROVED if finished else FOUND

@@ -7,7 +7,7 @@ exactly; answers are complete and in the same spelling.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +64,9 @@ class _Lazy(Mapping[str, Offered]):
             raise BadRequest(f"malformed JSON: {error}", path=self._path) from error
         assert found is not None
         return found
+
+    def keys(self) -> KeysView[str]:
+        return self._spans.keys()
 
     def __contains__(self, node: object) -> bool:
         return node in self._spans
@@ -189,7 +192,8 @@ def read_preemption(body: bytes, gpu_names: frozenset[str], index: scan.NameInde
     if plain is None:
         return Preemption(pod, whole(), whole)
     rows, spans = plain
-    known = {names[row]: (spans[2 * i], spans[2 * i + 1]) for i, row in enumerate(rows) if row >= 0}
+    pairs = zip(rows, spans[::2], spans[1::2], strict=True)
+    known = {names[row]: (start, end) for row, start, end in pairs if row >= 0}
     return Preemption(pod, _Lazy(body, known, path), whole)
 
 
