@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import scheduler, verbs
+from benchmarks import preempt_speed, scheduler, verbs
 from tests.e2e.build import ControlPlaneUnavailable
 
-ALL = {"verbs": verbs.main, "scheduler": scheduler.main}
+ALL = {"verbs": verbs.main, "preempt_speed": preempt_speed.main, "scheduler": scheduler.main}
 
 
 def main(names: list[str]) -> int:
