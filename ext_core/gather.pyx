@@ -195,38 +195,58 @@ def unless(const int64_t[::1] column, const int64_t[::1] marks, int64_t value):
 
 def distinct(const int32_t[::1] ids, const int64_t[::1] going):
     """The ids above 0 of the pods that do not go anyway, each once, ascending."""
-    cdef Py_ssize_t i
-    cdef int32_t last = 0
-    found = set()
-    if going.shape[0] != ids.shape[0]:
+    cdef Py_ssize_t i, m = ids.shape[0]
+    cdef int32_t most = 0
+    if going.shape[0] != m:
         raise ValueError("the columns differ in length")
-    for i in range(ids.shape[0]):
-        if ids[i] > 0 and ids[i] != last and not going[i]:
-            last = ids[i]
-            found.add(last)
-    return sorted(found)
+    for i in range(m):
+        most = max(most, ids[i])
+    marks = bytearray(most + 1)
+    cdef uint8_t[::1] mark = marks
+    for i in range(m):
+        if ids[i] > 0 and not going[i]:
+            mark[ids[i]] = 1
+    return [i for i in range(most + 1) if mark[i]]
 
 
 def memberships(const int32_t[::1] ids, const int64_t[::1] going, dict groups):
     """(starts int32[m + 1], members): the groups of each pod, `groups[id]` of its id; none for one that goes anyway
     and for id 0."""
-    cdef Py_ssize_t i, m = ids.shape[0], n
-    cdef int32_t last = 0
+    cdef Py_ssize_t i, m = ids.shape[0], n = 0
+    cdef int32_t most = 0, e
     if going.shape[0] != m:
         raise ValueError("the columns differ in length")
     starts = array("i", bytes(4 * (m + 1)))
-    cdef int32_t[::1] start = starts
-    members = array("i")
-    part = ()
+    if not groups:
+        if distinct(ids, going):
+            raise KeyError("an id without an entry")
+        return starts, array("i")
+    for known in groups:
+        most = max(most, <int32_t>known)
+    firsts = array("i", [-1]) * (most + 1)  # where an id's groups begin in `flat`; -1: no entry
+    lasts = array("i", [-1]) * (most + 1)
+    flat = array("i")
+    for known, part in groups.items():
+        firsts[known] = len(flat)
+        flat.extend(part)
+        lasts[known] = len(flat)
+    cdef int32_t[::1] start = starts, first = firsts, last = lasts
+    for i in range(m):
+        if ids[i] > 0 and not going[i]:
+            if ids[i] > most or first[ids[i]] < 0:
+                raise KeyError(ids[i])
+            n += last[ids[i]] - first[ids[i]]
+        start[i + 1] = <int32_t>n
+    members = array("i", bytes(4 * n))
+    if not n:
+        return starts, members
+    cdef int32_t[::1] out = members, from_flat = flat
     n = 0
     for i in range(m):
         if ids[i] > 0 and not going[i]:
-            if ids[i] != last:
-                last = ids[i]
-                part = groups[last]
-            members.extend(part)
-            n += len(part)
-        start[i + 1] = <int32_t>n
+            for e in range(first[ids[i]], last[ids[i]]):
+                out[n] = from_flat[e]
+                n += 1
     return starts, members
 
 

@@ -71,9 +71,10 @@ def find(
     *,
     limited: bool = True,
 ) -> Found:
-    """The cheapest eviction over these nodes (in the order of their names, with their rows) after which our own filter passes
-    the pod. `floors`: uids that have to be among the victims, by node; `limited`: whether time ends the search too.
-    The caller's claims count as taken."""
+    """The cheapest eviction over these nodes (by name, with their rows) after which our own filter passes the pod.
+
+    `floors`: uids that have to be among the victims, by node; `limited`: whether time ends the search too. The caller's
+    claims count as taken."""
     cluster, settings = decider.cluster, decider.settings.preemption
     if not rows:
         return Found()

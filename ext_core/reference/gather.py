@@ -113,9 +113,7 @@ def distinct(ids: list[int], going: list[int]) -> list[int]:
     return sorted({one for one, gone in zip(ids, going, strict=True) if one > 0 and not gone})
 
 
-def memberships(
-    ids: list[int], going: list[int], groups: dict[int, tuple[int, ...]]
-) -> tuple[list[int], list[int]]:
+def memberships(ids: list[int], going: list[int], groups: dict[int, tuple[int, ...]]) -> tuple[list[int], list[int]]:
     starts: list[int] = [0]
     members: list[int] = []
     for one, gone in zip(ids, going, strict=True):
@@ -155,9 +153,7 @@ def stranded(
         found, where = rooms[kind]
         return found == 0 or (found == 1 and where == pods.rows[pod].node)
 
-    return [
-        int(kind > 0 and not gone and alone(pod, kind)) for pod, kind, gone in zip(chosen, ask, going, strict=True)
-    ]
+    return [int(kind > 0 and not gone and alone(pod, kind)) for pod, kind, gone in zip(chosen, ask, going, strict=True)]
 
 
 def graphs(nodes: NodeTable, rows: list[int]) -> tuple[list[int], list[tuple[int, int, int]]]:

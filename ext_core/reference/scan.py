@@ -88,9 +88,7 @@ def rows(body: bytes, start: int, end: int, index: NameIndex) -> tuple["array[in
     return array("i", found), unknown, len(known) - len(set(known))
 
 
-def offers(
-    body: bytes, start: int, end: int, index: NameIndex
-) -> "tuple[array[int], array[int]] | None":
+def offers(body: bytes, start: int, end: int, index: NameIndex) -> "tuple[array[int], array[int]] | None":
     """A name that is not in the index may stand twice; of one that is, None is answered."""
     victims = re.compile(
         rb'\{\s*("Pods"\s*:\s*PODS\s*(,\s*"NumPDBViolations"\s*:\s*NUMBER\s*)?'

@@ -71,13 +71,13 @@ class Live:
     def ages(self) -> dict[str, float]:
         now = self._clock()
         return {
-            reflector.source.kind: now - reflector.state.last_event
+            reflector.source.name: now - reflector.state.last_event
             for reflector in self._reflectors
             if reflector.state.last_event is not None
         }
 
     def restarts(self) -> dict[str, int]:
-        return {reflector.source.kind: max(0, reflector.state.counters.watches - 1) for reflector in self._reflectors}
+        return {reflector.source.name: max(0, reflector.state.counters.watches - 1) for reflector in self._reflectors}
 
     async def run(self) -> None:
         async with await ApiServer.connect(self._kubeconfig or default_kubeconfig()) as server:

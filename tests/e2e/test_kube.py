@@ -40,7 +40,7 @@ class Mirror:
             else:
                 del self.objects[kind, record.name]
 
-    def synced(self, kind: Kind) -> None:
+    def synced(self, kind: str) -> None:
         self.synced_kinds.append(kind)
 
     def names(self, kind: Kind) -> list[str]:
