@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 KERNELS := ext_core/_build.py $(wildcard ext_core/*.pyx ext_core/*.pxd)
 SECONDS ?= 60
+ROUNDS ?= 500
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -27,6 +28,9 @@ lint: setup ## ruff, the layers, and the Cython files
 
 types: setup ## mypy, strict
 	@$(BIN)/mypy --no-error-summary
+
+soak: setup ## 500 preemptions on a real control plane, the server killed at random points, about 12 minutes (ROUNDS=500)
+	@GPU_EXTENDER_SOAK=$(ROUNDS) $(BIN)/python -m pytest -q -s tests/e2e/test_soak.py
 
 loadtest: setup ## one scheduler in a closed loop against a server with 1,000 nodes (SECONDS=60)
 	@$(BIN)/locust --headless --only-summary --users 1 --run-time $(SECONDS)s -f loadtest/locustfile.py
@@ -53,4 +57,4 @@ $(VENV)/.built: $(VENV)/.ready $(KERNELS)
 	@$(BIN)/python -W ignore -c 'from setuptools import setup; setup()' --quiet build_ext --inplace
 	@touch $@
 
-.PHONY: help setup demo test check lint types loadtest bench clean
+.PHONY: help setup demo test check lint types soak loadtest bench clean

@@ -15,11 +15,13 @@ from typing import Any
 
 from ext_core.encode import Heads
 from ext_core.links import LinkShapes
+from ext_core.places import Places
 from ext_core.scan import NameIndex
 from ext_core.table import NodeTable, PodTable
 from extender import gangs, ledger
 from extender.contracts import Tables
 from extender.events import Event
+from extender.health import Health
 from extender.log import get_log
 from extender.progress import protected_ms, restart_seconds, saved_ms, start_ms
 from extender.records import (
@@ -33,7 +35,8 @@ from extender.records import (
 )
 from extender.selectors import untolerated
 from extender.settings import Settings
-from extender.topologies import Topology, resolve
+from extender.shares import Division, division
+from extender.topologies import Topology, resolve, unknown
 
 AWAY, SCHEDULABLE = 2, 4
 TERMINATING, SPARED = 1, 2
@@ -56,13 +59,14 @@ class Cluster:
         self.gpu_names = frozenset(self.resources[3:])
         self._plugin = {resource.name: resource.device_plugin for resource in settings.resources}
         width = len(self.resources)
-        self.tables = Tables(NodeTable(width), PodTable(width), LinkShapes(), self.resources)
+        self.tables = Tables(NodeTable(width), PodTable(width), LinkShapes(), self.resources, Places(0))
         self.index = NameIndex()
         self.heads = Heads()
         self.names: list[str] = []  # row -> the name of the node that has it now, "" = free
         self.retired: dict[int, list[tuple[int, str]]] = {}  # row -> (generation, name) of nodes that are gone
         self.nodes: dict[str, NodeRecord] = {}
         self.topologies: dict[str, Topology] = {}
+        self.divisions: dict[str, Division] = {}  # how a node hands out its GPUs
         self.ledgers: dict[str, ledger.NodeLedger] = {}
         self.pods: dict[str, PodRecord] = {}
         self.by_name: dict[tuple[str, str], str] = {}
@@ -92,6 +96,9 @@ class Cluster:
         self._served: set[str] = set()  # GPU resources that a DeviceClass serves
         self.gone: Callable[[str], None] = lambda uid: None  # told of every pod that is deleted
         self.faults = 0  # objects that could not be held
+        self.health = Health()
+        self.on_node_refused: Callable[[str, str], None] = lambda name, text: None  # GPU pods fail there
+        self.on_node_trusted: Callable[[str, str], None] = lambda name, text: None  # and no longer
         self._away: dict[str, float] = {}  # node -> since when its device plugin offers nothing
         self._dirty: set[str] = set()
         self._order_stale = False
@@ -157,20 +164,21 @@ class Cluster:
 
     # -- what is written ------------------------------------------------------------------------------------------
 
-    def apply(self, events: Iterable[Event], now: float) -> None:
-        """Apply a batch. `now`: seconds on the server's clock."""
+    def apply(self, events: Iterable[Event], now: float, wall: float | None = None) -> None:
+        """Apply a batch. `now`: seconds on the server's clock; `wall`: seconds since 1970, None where it is not known
+        how old what the pods say is."""
         for event in events:
             try:
-                self._apply(event, now)
+                self._apply(event, now, wall)
             except Exception as error:  # one object that we can not hold must not stop the others
                 self._fault(f"{event.kind} {event.record.name}", error)
         self._refresh(now)
         self.generation += 1
 
-    def _apply(self, event: Event, now: float) -> None:
+    def _apply(self, event: Event, now: float, wall: float | None) -> None:
         record = event.record
         if isinstance(record, PodRecord):
-            self._set_pod(record, now) if event.change == "set" else self._drop_pod(record.uid)
+            self._set_pod(record, now, wall) if event.change == "set" else self._drop_pod(record.uid)
         elif isinstance(record, NodeRecord):
             self._set_node(record, now) if event.change == "set" else self._drop_node(record.name)
         elif isinstance(record, PdbRecord):
@@ -225,8 +233,11 @@ class Cluster:
         if late or gone:
             self._refresh(now)
             self.generation += 1
+        elif self._write_health(now):
+            self.generation += 1
 
     def _refresh(self, now: float) -> None:
+        self._write_health(now)
         self._read_gangs()
         for name in self._dirty:
             if name in self.nodes:
@@ -239,8 +250,26 @@ class Cluster:
             self.tables.nodes.set_order([self.index.get(name) for name in sorted(self.nodes)])
             self._order_stale = False
 
-    def _set_pod(self, pod: PodRecord, now: float) -> None:
+    def _write_health(self, now: float) -> bool:
+        """Write the doubt of the nodes on which pods failed lately; whether a node is refused from now on, or again
+        let in."""
+        changes = self.health.tick(now)
+        for change in changes:
+            log.warning(
+                "a node is refused" if change.refused else "a node is trusted again", node=change.node, why=change.text
+            )
+            (self.on_node_refused if change.refused else self.on_node_trusted)(change.node, change.text)
+        for name in self.health.stale:
+            row = self.index.get(name)
+            if row >= 0:
+                self.tables.places.set_health(row, self.health.doubt(name, now), self.health.failing(name, now))
+        self.health.stale.clear()
+        return bool(changes)
+
+    def _set_pod(self, pod: PodRecord, now: float, wall: float | None) -> None:
         before = self.pods.get(pod.uid)
+        if pod.gpus:
+            self.health.pod(pod, before, now, wall)
         if before is not None:
             self._unplace(before, keep_row=before.node == pod.node)
         self.pods[pod.uid] = pod
@@ -273,6 +302,7 @@ class Cluster:
             del self.by_name[(pod.namespace, pod.name)]
         self._unplace(pod, keep_row=False)
         self._settling.pop(uid, None)
+        self.health.gone(uid)
         self.gone(uid)
 
     def _unplace(self, pod: PodRecord, keep_row: bool) -> None:
@@ -412,9 +442,12 @@ class Cluster:
                 self.names.append("")
             self.names[row] = node.name
             self.tables.nodes.add(row)
+            self.tables.places.add(row)
             self.index.add(node.name, row)
             self.heads.set(row, node.name)
             self._order_stale = True
+        elif before.unschedulable and not node.unschedulable:
+            self.health.forget(node.name)  # whoever uncordons a node has looked at it
         self.nodes[node.name] = node
         if before is None or _admits(before) != _admits(node):
             self.node_version += 1
@@ -430,6 +463,8 @@ class Cluster:
         self.index.remove(name)
         self.heads.clear(row)
         self.tables.nodes.clear(row)
+        self.tables.places.clear(row)
+        self.health.forget(name)
         self.node_version += 1
         for uid in self.bound.get(name, ()):  # they stay by name: the node may come back
             self._free_pod_row(uid)
@@ -439,6 +474,7 @@ class Cluster:
         del gone[:-8]
         self._free_rows.append(row)
         self.topologies.pop(name, None)
+        self.divisions.pop(name, None)
         self.ledgers.pop(name, None)
         self._counted.discard(name)
         self._away.pop(name, None)
@@ -462,23 +498,28 @@ class Cluster:
             if name in self._served:
                 flags |= 1 << index
         shape = healthy = 0
+        units = 1
         if resource is not None:
-            count = max(node.gpus.get(resource, 0), node.gpu_capacity.get(resource, 0))
-            topology = resolve(node.annotations, node.labels, count)
+            amount = max(node.gpus.get(resource, 0), node.gpu_capacity.get(resource, 0))
+            divided = self.divisions[node.name] = division(resource, amount, node.labels)
+            count, units = divided.gpus, max(1, divided.units)
+            topology = resolve(node.annotations, node.labels, count) if count else unknown(0, divided.detail)
             self.topologies[node.name] = topology
             if node.gpus.get(resource, 0):
                 self._away.pop(node.name, None)
             elif now - self._away.setdefault(node.name, now) <= AWAY_SECONDS:
                 flags |= AWAY
-            if count <= MOST_GPUS:
+            if count <= MOST_GPUS and divided.units:
                 healthy = (1 << count) - 1
                 if topology.health is not None and len(topology.health) == count:
                     stated = ledger.mask_of(i for i, good in enumerate(topology.health) if good)
-                    if node.gpus.get(resource, 0) <= stated.bit_count():  # else the statement is out of date
+                    if node.gpus.get(resource, 0) <= stated.bit_count() * units:  # else the statement is out of date
                         healthy = stated
-                shape = self._shape(topology, resource, count)
+                if divided.whole:
+                    shape = self._shape(topology, resource, count)
         else:
             self.topologies.pop(node.name, None)
+            self.divisions.pop(node.name, None)
         if self._counts(node):
             self._counted.discard(node.name)
             self.schedulable_gpu_nodes -= 1
@@ -487,7 +528,8 @@ class Cluster:
             self.schedulable_gpu_nodes += 1
         alloc = (node.cpu_milli, node.memory, node.pods, *(node.gpus.get(name, 0) for name in self.resources[3:]))
         gpu = self.resources.index(resource) if resource is not None else -1
-        self.tables.nodes.set_node(self.index.get(node.name), alloc, gpu, shape, healthy, flags)
+        self.tables.nodes.set_node(self.index.get(node.name), alloc, gpu, shape, healthy, flags, units)
+        self.tables.places.set_split(self.index.get(node.name), resource is not None and not divided.whole)
 
     def _shape(self, topology: Topology, resource: str, count: int) -> int:
         return topology.intern(self.tables.shapes, self._plugin[resource]) if topology.gpus == count else 0
@@ -501,7 +543,7 @@ class Cluster:
         if resource is not None:
             topology = self.topologies[name]
             index_of = {uuid: i for i, uuid in enumerate(topology.uuids) if uuid} if topology.uuids else {}
-            count = self.topologies[name].gpus
+            count = self.divisions[name].gpus
             read = ledger.read(
                 pods,
                 resource=resource,
@@ -509,6 +551,7 @@ class Cluster:
                 healthy=self._healthy(name),
                 index_of=index_of,
                 settling=frozenset(self._settling),
+                units=self.divisions[name].units,
             )
         if not gone:
             self.ledgers[name] = read
@@ -535,7 +578,7 @@ class Cluster:
                 until=protected_ms(pod, self.settings.preemption.minimum_run_seconds),
             )
             self._write_marks(at, pod.uid)
-        self.tables.nodes.set_held(row, tuple(used), read.sure, read.likely, read.unknown, read.pending)
+        self.tables.nodes.set_held(row, tuple(used), read.sure, read.likely, read.unknown, read.pending, read.parts)
 
     def _healthy(self, name: str) -> int:
         healthy = self.tables.nodes.node(self.index.get(name))["healthy"]

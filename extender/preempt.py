@@ -40,6 +40,8 @@ def preempt(decider: Decider, body: bytes, now: float, wall: float) -> Answer:
     standing = decider.holds.planned(request.uid, now)
     if reason:
         return _none(decider, decision, stages, reason)
+    if standing is not None and standing.own:
+        return _none(decider, decision, stages, "pods are being evicted for it already, by ourselves")
     if standing is not None:
         left = [cluster.pods[uid] for uid in standing.victims if _sits(cluster, uid, standing.node)]
         row = cluster.row(standing.node)

@@ -184,6 +184,32 @@ class Preemption(_Part):
     """PriorityClasses as they are meant to rank, the most important first. Only `gpu-extender check` reads it."""
 
 
+class Reservations(_Part):
+    """Where the plans of preemptions are kept, so that a restart loses none."""
+
+    store: Literal["configmap", "memory"] = "configmap"
+    """configmap: nobody is evicted unless the plan is written; memory: a restart forgets who the GPUs are for."""
+    namespace: str = Field(default="", max_length=63)
+    """Of all that we keep. Empty: our own pod's, and kube-system outside of a pod."""
+    name: str = Field(default="gpu-extender-reservations", min_length=1, max_length=253)
+    deadline_seconds: float = Field(default=0.2, gt=0, le=5)
+    """How long a preempt reply waits for the write."""
+
+
+class Evictions(_Part):
+    """Evictions of our own, for pods whose nodes are refused for links alone: kube-scheduler up to 1.37 never asks."""
+
+    enabled: bool = False
+    lease: str = Field(default="gpu-extender-evictions", min_length=1, max_length=253)
+    """The Lease whose holder evicts, in the namespace of the reservations."""
+
+
+class Events(_Part):
+    """What `kubectl describe` shows of an eviction."""
+
+    enabled: bool = True
+
+
 class Decisions(_Part):
     """The kept decision records of /debug/decisions."""
 
@@ -219,12 +245,15 @@ class Settings(_Part):
     ] = (
         Resource(name="nvidia.com/gpu", device_plugin="nvidia"),
         Resource(name="amd.com/gpu", device_plugin="amd"),
+        Resource(name="nvidia.com/gpu.shared", device_plugin="nvidia"),
     )
     shortlist: Shortlist = Shortlist()
     scorers: Annotated[tuple[WeightedScorer, ...], Field(strict=False), AfterValidator(_no_repeats)] = (
         WeightedScorer(name="packing", weight=1.0),
         WeightedScorer(name="links", weight=1.0),
         WeightedScorer(name="leftover", weight=0.5),
+        WeightedScorer(name="bad_nodes", weight=100.0),
+        WeightedScorer(name="whole", weight=20.0),
     )
     costs: Annotated[
         tuple[Annotated[str, AfterValidator(_in_registry("costs"))], ...],
@@ -246,6 +275,9 @@ class Settings(_Part):
     scheduler_version: Annotated[str, AfterValidator(_scheduler_version)] = "1.37"
     """MAJOR.MINOR of the kube-scheduler that asks us."""
     preemption: Preemption = Preemption()
+    reservations: Reservations = Reservations()
+    evictions: Evictions = Evictions()
+    events: Events = Events()
     decisions: Decisions = Decisions()
     limits: Limits = Limits()
     server: Server = Server()

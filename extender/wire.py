@@ -222,6 +222,12 @@ def _offered(node: str, victims: Any, path: str, uid_of: Callable[[Any, str], st
     return Offered(tuple(uid_of(pod, f"{path}[{node!r}].Pods") for pod in pods), violations)
 
 
+def preempt_request(body: bytes) -> bytes:
+    """A preempt request without candidates, for the pod of a filter or prioritize request."""
+    start, end = _split(body)["Pod"]
+    return b'{"Pod":' + body[start:end] + b"}"
+
+
 def _meta_uid(pod: Any, path: str) -> str:
     uid = pod.get("UID") if isinstance(pod, dict) else None
     if not isinstance(uid, str):

@@ -23,10 +23,13 @@ COMMANDS = {
     "serve": "answer a kube-scheduler, for a real cluster or for one read from a file",
     "demo": "a simulated cluster, and a day on it, with nothing outside this machine",
     "explain": "why a pod went where it went, or why it waits: asks a running server",
+    "compare": "what a running server's cache has missed: lists the cluster again and compares",
     "whatif": "whom a pod would evict, or where it fits, in a cluster read from a file",
     "check": "who can evict whom in a cluster, and what is wrong with that",
     "topo": "a node's GPUs and how they are linked: read, drawn, or made into its annotation",
     "fit": "the best GPUs for a pod among the free ones of a node, and what the device plugin would take",
+    "agent": "on a GPU node: says how its GPUs are linked, and which pods hold which",
+    "relay": "on a GPU node: between kubelet and the device plugin, so that the plan holds",
     "version": "the version of this program",
 }
 ERROR, USAGE, INTERRUPTED = 1, 2, 130

@@ -7,17 +7,14 @@ import argparse
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from http.client import HTTPException
 from typing import Any
-from urllib.error import HTTPError, URLError
-from urllib.parse import quote, urlsplit
-from urllib.request import ProxyHandler, Request, build_opener
+from urllib.parse import quote
 
 import orjson
 
-from extender.errors import BadInput, ExtenderError, NotFound, Unreachable
+from extender.cli.asking import ask
+from extender.errors import BadInput, NotFound
 
-TIMEOUT_SECONDS = 10.0
 SHOWN_NODES = 10
 
 
@@ -35,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
         raise BadInput(f"{options.pod!r} is not NAMESPACE/NAME", path="pod")
     if options.most < 1:
         raise BadInput(f"{options.most} is less than 1", path="--most")
-    answer = _ask(options.server, f"/debug/decisions?pod={quote(options.pod)}&most={options.most}")
+    answer = ask(options.server, f"/debug/decisions?pod={quote(options.pod)}&most={options.most}")
     if not answer.get("decisions"):
         raise NotFound("the server has kept no decision about this pod", path=options.pod)
     if options.output == "json":
@@ -44,36 +41,6 @@ def run(options: argparse.Namespace) -> int:
         for decision in answer["decisions"]:
             print("\n".join(_lines(decision)), end="\n\n")
     return 0
-
-
-def _ask(server: str, path: str) -> dict[str, Any]:
-    if urlsplit(server).scheme not in ("http", "https"):
-        raise BadInput(f"{server!r} is not an http or https address", path="--server")
-    request = Request(server.rstrip("/") + path, headers={"Accept": "application/json"})
-    try:
-        # No proxy: the server is on loopback, at the end of a port-forward, or in the cluster.
-        with build_opener(ProxyHandler({})).open(request, timeout=TIMEOUT_SECONDS) as response:
-            answer = orjson.loads(response.read())
-    except HTTPError as error:
-        with error:
-            raise _refusal(server, error.code, error.read()) from None
-    except (URLError, OSError, HTTPException) as error:
-        reason = getattr(error, "reason", None) or error
-        raise Unreachable(f"{reason}", path=server) from None
-    except ValueError as error:
-        raise Unreachable(f"the answer is not JSON: {error}", path=server) from None
-    if not isinstance(answer, dict):
-        raise Unreachable("the answer is not an object; is this a gpu-extender?", path=server)
-    return answer
-
-
-def _refusal(server: str, status: int, body: bytes) -> ExtenderError:
-    """The server's own error where it sent one."""
-    try:
-        said = orjson.loads(body)["error"]
-        return ExtenderError(str(said["message"]), path=str(said["path"]), code=str(said["code"]))
-    except (ValueError, KeyError, TypeError):
-        return Unreachable(f"answered {status}", path=server)
 
 
 # ---- for people
@@ -103,8 +70,10 @@ def _lines(decision: dict[str, Any]) -> Iterator[str]:
 
 
 def _node(node: dict[str, Any]) -> str:
+    failed = ", ".join(f"{one['pod']} ({one['what']})" for one in node.get("failures", ()))
     if not node["fits"]:
-        return f"{node['node']}: refused ({node['class']}) {node['text']}"
+        text = f"{node['node']}: refused ({node['class']}) {node['text']}"
+        return f"{text}; failed there: {failed}" if failed else text
     scores = ", ".join(
         f"{name} {score['raw']:g} x {score['weight']:g}" for name, score in node.get("scores", {}).items()
     )
@@ -117,6 +86,8 @@ def _node(node: dict[str, Any]) -> str:
         parts.append("GPUs " + ",".join(map(str, node["gpus"])))
     if not node.get("answered", True):
         parts.append("not in the shortlist")
+    if failed:
+        parts.append(f"failed there: {failed}")
     return "; ".join(parts)
 
 

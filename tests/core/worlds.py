@@ -131,10 +131,13 @@ def worlds(draw: st.DrawFn) -> World:
             alloc, healthy, likely = draw(amounts(gpus)), draw(masks(gpus)), draw(masks(gpus))
             used, sure = list(draw(amounts(gpus))), draw(masks(gpus))
             unknown, pending = draw(st.integers(0, 2)), draw(st.integers(0, 1))
+        units, parts = 1, tuple[int, ...]()
+        if not true and draw(st.booleans()):  # GPUs that are shared, four units each
+            units, parts = 4, tuple(draw(st.lists(st.integers(0, 5), max_size=gpus)))
         node_calls += [
             ("add", (row,)),
-            ("set_node", (row, alloc, gpu, shape, healthy, draw(st.integers(0, 7)))),
-            ("set_held", (row, tuple(used), sure, likely, unknown, pending)),
+            ("set_node", (row, alloc, gpu, shape, healthy, draw(st.integers(0, 7)), units, draw(st.integers(0, 2)))),
+            ("set_held", (row, tuple(used), sure, likely, unknown, pending, parts)),
         ]
         if draw(st.integers(0, 2)) == 0:
             node_calls.append(("add_claim", (row, draw(amounts(min(gpus, 2))), draw(masks(gpus)), draw(st.booleans()))))

@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 MODULE = Path(__file__).parent / "controlplane"
+NODE_MODULE = Path(__file__).parent / "devicemanager"
+NODE_COMMAND = "devicemanager"
 # kube-scheduler first: it is the longest, and a failure should show early.
 COMMANDS = ("kube-scheduler", "kube-apiserver", "kube-controller-manager", "etcd")
 MODULE_FILES = {"1.37.0": "go.mod", "1.36.3": "go-1.36.mod"}
@@ -47,12 +49,12 @@ def cache_root() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpu-extender"
 
 
-def module_hash(module_file: str) -> str:
+def module_hash(module_file: str, module: Path = MODULE) -> str:
     """Twelve hex digits over every file which decides what the binaries are."""
     digest = hashlib.sha256()
     sums = module_file.removesuffix(".mod") + ".sum"
-    for path in [MODULE / module_file, MODULE / sums, *sorted(MODULE.glob("cmd/*/*.go"))]:
-        digest.update(path.relative_to(MODULE).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    for path in [module / module_file, module / sums, *sorted(module.glob("cmd/*/*.*"))]:
+        digest.update(path.relative_to(module).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
 
 
@@ -105,7 +107,7 @@ def _only_one(lock: Path) -> Iterator[None]:
         yield
 
 
-def _compile(go: str, version: str, module_file: str, command: str, target: Path) -> None:
+def _compile(go: str, version: str, module_file: str, command: str, target: Path, module: Path = MODULE) -> None:
     # Without these the binaries call themselves v0.0.0-master.
     major, minor, _ = version.split(".")
     stamp = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
@@ -114,7 +116,7 @@ def _compile(go: str, version: str, module_file: str, command: str, target: Path
     subprocess.run(
         [go, "build", f"-modfile={module_file}", "-mod=readonly", "-trimpath", "-buildvcs=false",
          "-ldflags", f"-s -w {flags}", "-o", str(target), f"./cmd/{command}"],
-        cwd=MODULE, check=True, capture_output=True, text=True,
+        cwd=module, check=True, capture_output=True, text=True,
         env={**os.environ, "CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": ""},
         # A build on a developer's machine should leave the machine usable.
         preexec_fn=lambda: os.nice(10) and None,
@@ -160,6 +162,31 @@ def _build_into(home: Path, go: str, version: str, module_file: str, say: Callab
     say(f"built Kubernetes {version} in {time.monotonic() - begun:.0f} s: {home}")
 
 
+def build_device_manager(say: Callable[[str], None] = print) -> Path:
+    """The program that is kubelet's device manager, of the default release; compiled when it is not there yet."""
+    version, module_file = DEFAULT_RELEASE, "go.mod"
+    root = cache_root() / "devicemanager"
+    program = root / f"{version}-{module_hash(module_file, NODE_MODULE)}"
+    if program.is_file():
+        return program
+    try:
+        with _only_one(root / ".lock"):
+            if program.is_file():
+                return program
+            go = find_go(say)
+            say(f"building kubelet's device manager {version} with {go} (about 1-3 minutes the first time)")
+            with tempfile.TemporaryDirectory(prefix=".building-", dir=root) as scratch:
+                made = Path(scratch) / NODE_COMMAND
+                _compile(go, version, module_file, NODE_COMMAND, made, NODE_MODULE)
+                made.rename(program)
+    except subprocess.CalledProcessError as error:
+        last = "; ".join(error.stderr.strip().splitlines()[-3:])
+        raise ControlPlaneUnavailable(f"{NODE_COMMAND} {version} does not build: {last}") from error
+    except OSError as error:
+        raise ControlPlaneUnavailable(f"cannot write the cache {root}: {error}") from error
+    return program
+
+
 def main() -> int:
     """Builds, and prints the folder on standard output."""
 
@@ -167,6 +194,7 @@ def main() -> int:
         print(line, file=sys.stderr, flush=True)
 
     try:
+        build_device_manager(say)
         print(build(say))
     except ControlPlaneUnavailable as reason:
         say(f"error: {reason}")

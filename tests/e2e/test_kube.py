@@ -31,7 +31,7 @@ class Mirror:
 
     def __init__(self) -> None:
         self.objects: dict[tuple[Kind, str], Record] = {}
-        self.synced_kinds: list[Kind] = []
+        self.synced_kinds: list[str] = []
 
     def apply(self, batch: Sequence[Event]) -> None:
         for kind, change, record in batch:

@@ -13,7 +13,7 @@ from extender.events import Event
 from extender.kube.backoff import Backoff
 from extender.kube.client import ApiServer
 from extender.kube.reflector import DEVICE_CLASSES, GROUPS, NODES, PODS, Pace, Reflector, Source
-from extender.records import GroupRecord, Kind, PodRecord
+from extender.records import GroupRecord, PodRecord
 from tests.kube.api_server import (
     Answer,
     Request,

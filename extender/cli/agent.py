@@ -1,0 +1,105 @@
+"""Say on this node what its GPUs look like (annotation gpu-extender.io/topology) and, where kubelet does not say it, on
+pods which GPUs they hold. Runs on the GPU node; writes only what has changed."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from extender.cli import node_options
+from extender.cli.node_options import say
+from extender.errors import BadTopology
+from extender.node import commands, nvml, probe
+from extender.node.agent import Agent
+from extender.topologies.topology import Topology
+
+POD_RESOURCES = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+SOURCES = ("auto", "nvml", "nvidia-smi", "rocm-smi", "file")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--source", choices=SOURCES, default="auto", help="auto: NVML, else the command that is there")
+    parser.add_argument(
+        "--text", metavar="FILE", type=Path, help="with --source file: what nvidia-smi or rocm-smi printed"
+    )
+    parser.add_argument("--product", help="the GPU's name, for what its text does not tell")
+    parser.add_argument("--gbps", type=float, help="GB/s of one link in one direction, for what nothing tells")
+    parser.add_argument("--resource", default="nvidia.com/gpu", help="what the device plugin calls the GPUs")
+    parser.add_argument("--pod-resources", metavar="SOCKET", type=Path, default=POD_RESOURCES, help="kubelet's")
+    parser.add_argument(
+        "--held",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="say on pods what they hold (auto: kubelet < 1.36)",
+    )
+    parser.add_argument("--topology-file", metavar="FILE", type=Path, help="leave the view here for the relay")
+    parser.add_argument("--mode-file", metavar="FILE", type=Path, help="where the relay says whether it holds plans")
+    parser.add_argument("--interval", type=float, default=10.0, metavar="SECONDS", help="between looks")
+    parser.add_argument("--once", action="store_true", help="look once, and end")
+    node_options.add(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Until SIGTERM."""
+    from extender.node import pod_resources  # here: gRPC is slow to import
+
+    has_socket = options.pod_resources.exists()
+    agent = Agent(
+        node_options.server(options),
+        node_options.node(options),
+        _view(options),
+        say=say,
+        resource=options.resource,
+        devices=pod_resources,
+        socket=options.pod_resources if has_socket else None,
+        held=options.held,
+        topology_file=options.topology_file,
+        mode_file=options.mode_file,
+    )
+    if options.once:
+        agent.look()
+        return int(any(name.startswith("errors") for name in agent.counts))
+    stopping = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopping.set()
+
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signal_number, stop)
+    if (address := node_options.probe_address(options)) is not None:
+        probe.serve(*address, lambda: "", lambda: agent.counts, "agent")
+    while not stopping.is_set():
+        agent.look()
+        stopping.wait(options.interval)
+    return 0
+
+
+def _view(options: argparse.Namespace) -> Callable[[], Topology]:
+    def from_command() -> Topology:
+        vendor = "" if options.source == "auto" else options.source
+        return commands.read(options.product, options.gbps, vendor=vendor)
+
+    def from_file() -> Topology:
+        if options.text is None:
+            raise BadTopology("which file? --text tells", path="text")
+        try:
+            text = options.text.read_text(errors="replace")
+        except OSError as error:
+            raise BadTopology(str(error), path="text") from error
+        return commands.from_text(text, options.product, options.gbps)
+
+    def best() -> Topology:
+        try:
+            return nvml.read()
+        except nvml.NoDriver as no_driver:
+            try:
+                return from_command()
+            except BadTopology as error:
+                raise BadTopology(f"{no_driver}; {error}", code=error.code) from error
+
+    views = {"auto": best, "nvml": nvml.read, "file": from_file}
+    return views.get(options.source, from_command)

@@ -1,0 +1,112 @@
+"""What a running server's cache has missed: lists the cluster's nodes and pods again and compares.
+
+The two views are taken one after the other, so a difference counts only when it stands in a second look too. Exit code:
+0 no difference, 10 differences, 1 when either side can not be read."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from extender.cli import options as shared
+from extender.cli.asking import ask
+from extender.errors import BadInput, Unreachable
+
+DIFFER = 10
+SHOWN = 50
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    shared.add_config(parser)
+    parser.add_argument("--server", metavar="URL", default="http://127.0.0.1:8888", help="default: %(default)s")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: in a pod its account, else kubectl's")
+    source.add_argument("--cluster", metavar="FILE", type=Path, help="compare with a file, not with the API server")
+    parser.add_argument(
+        "--settle", metavar="SECONDS", type=float, default=2.0, help="between the two looks (default: %(default)s)"
+    )
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
+
+
+def run(options: argparse.Namespace) -> int:
+    from extender import compare
+
+    if not 0 <= options.settle <= 60:
+        raise BadInput(f"{options.settle} is not between 0 and 60", path="--settle")
+    settings = shared.settings_of(options)
+    cached = ask(options.server, "/debug/state")
+    found = list(compare.differences(cached, _listed(options, settings)))
+    if found:
+        time.sleep(options.settle)
+        cached = ask(options.server, "/debug/state")
+        again = {difference[:3] for difference in compare.differences(cached, _listed(options, settings))}
+        found = [difference for difference in found if difference[:3] in again]
+    drift = compare.drift(cached)
+    if options.output == "json":
+        answer = {
+            "apiVersion": "gpu-extender.io/v1",
+            "kind": "Comparison",
+            "warnings": [],
+            "nodes": len(cached["nodes"]),
+            "pods": len(cached["pods"]),
+            "differences": [difference._asdict() for difference in found],
+            "drift": drift,
+        }
+        sys.stdout.write(orjson.dumps(answer, option=orjson.OPT_APPEND_NEWLINE).decode())
+    else:
+        print(f"{len(cached['nodes'])} nodes, {len(cached['pods'])} pods: {len(found)} differences")
+        for difference in found[:SHOWN]:
+            print(f"  {difference.kind} {difference.name}: {_words(difference)}")
+        if len(found) > SHOWN:
+            print(f"  and {len(found) - SHOWN} more (-o json has all)")
+        print(f"plans: {drift['as_planned']} pods hold the GPUs that were planned, {drift['otherwise']} hold others")
+    return DIFFER if found else 0
+
+
+def _words(difference: Any) -> str:
+    if difference.what == "missing":
+        return "the server does not know it"
+    if difference.what == "extra":
+        return "the server has it, the API server has not"
+    return f"{difference.what} is {_plain(difference.cached)} in the server, {_plain(difference.listed)} in the list"
+
+
+def _plain(value: Any) -> str:
+    return orjson.dumps(value).decode()
+
+
+def _listed(options: argparse.Namespace, settings: Any) -> dict[str, Any]:
+    """The same state, made from a list of our own."""
+    from extender import compare, frozen
+    from extender.cluster import Cluster
+
+    cluster = Cluster(settings)
+    if options.cluster is not None:
+        events = frozen.read(options.cluster, cluster.gpu_names)
+    else:
+        events = asyncio.run(_list(options.kubeconfig, cluster.gpu_names))
+    cluster.apply(events, time.monotonic())
+    return compare.state(cluster)
+
+
+async def _list(kubeconfig: Path | None, gpus: frozenset[str]) -> Any:
+    from extender.kube import listing
+    from extender.kube.client import ApiError, ApiServer, CredentialsError
+    from extender.kube.client import Unreachable as NoAnswer
+    from extender.records import RecordError
+
+    path = str(kubeconfig) if kubeconfig else None
+    if path is None and "KUBERNETES_SERVICE_HOST" not in os.environ:
+        path = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    try:
+        async with await ApiServer.connect(path) as server:
+            return await listing.list_all(server, gpus)
+    except (ApiError, NoAnswer, CredentialsError, RecordError) as error:
+        raise Unreachable(str(error), path="API server") from None

@@ -1,0 +1,56 @@
+"""What the commands that run on a GPU node have in common: which node this is, and where the API server is."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+import orjson
+
+from extender.errors import BadInput
+from extender.node.apiserver import ApiServer
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """The options."""
+    parser.add_argument(
+        "--node", default=os.environ.get("NODE_NAME", ""), help="this node's name (default: $NODE_NAME)"
+    )
+    parser.add_argument("--api-server", metavar="URL", help="default: as a pod with its service account")
+    parser.add_argument("--token-file", metavar="FILE", type=Path, help="with --api-server: read for each request")
+    parser.add_argument("--ca-file", metavar="FILE", type=Path, help="with --api-server: who may sign its certificate")
+    parser.add_argument("--probe", metavar="HOST:PORT", default="", help="serve /livez and /metrics there")
+
+
+def server(options: argparse.Namespace) -> ApiServer:
+    """Where the API server is. BadInput outside of a pod, when nothing is named."""
+    if options.api_server:
+        return ApiServer(options.api_server.rstrip("/"), options.token_file, options.ca_file)
+    return ApiServer.of_pod()
+
+
+def node(options: argparse.Namespace) -> str:
+    """This node's name. BadInput when it is not known."""
+    if not options.node:
+        raise BadInput("which node is this? --node or the variable NODE_NAME tells", path="node")
+    return str(options.node)
+
+
+def probe_address(options: argparse.Namespace) -> tuple[str, int] | None:
+    """(host, port); None when no probe is served. BadInput for anything else."""
+    if not options.probe:
+        return None
+    host, _, port = options.probe.rpartition(":")
+    if not port.isdigit() or int(port) > 65535:
+        raise BadInput(f"{options.probe!r} is not HOST:PORT", path="probe")
+    return host.strip("[]") or "0.0.0.0", int(port)
+
+
+def say(message: str) -> None:
+    """One line of JSON on standard error."""
+    line = orjson.dumps({"ts": round(time.time(), 3), "msg": message}) + b"\n"
+    sys.stderr.buffer.write(line)
+    sys.stderr.buffer.flush()

@@ -1,0 +1,77 @@
+"""Stand between kubelet and the vendor's device plugin, so that each pod gets the GPUs that were planned for it.
+Runs on the GPU node; the plugin's DaemonSet mounts the folder --plugins instead of kubelet's."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+from extender.cli import node_options
+from extender.cli.node_options import say
+from extender.errors import BadInput
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--plugins",
+        metavar="FOLDER",
+        type=Path,
+        required=True,
+        help="where the vendor's plugins find kubelet.sock",
+    )
+    parser.add_argument(
+        "--kubelet", metavar="FOLDER", type=Path, default=Path("/var/lib/kubelet/device-plugins"), help="kubelet's own"
+    )
+    parser.add_argument("--topology-file", metavar="FILE", type=Path, help="the topology as the agent writes it here")
+    parser.add_argument("--mode-file", metavar="FILE", type=Path, help="say here what we do: the agent tells the node")
+    parser.add_argument("--pass-through", action="store_true", help="choose nothing: pass everything on as it is")
+    node_options.add(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Until SIGTERM; 1 when something is wrong that a restart may mend."""
+    try:
+        from extender.node.relay import Relay  # here: it needs what only this command needs
+    except ImportError as error:
+        raise BadInput(f"{error}: install gpu-extender[node]") from error
+    from extender.node import live, probe
+
+    address = node_options.probe_address(options)
+    plans = None
+    if not options.pass_through:
+        node, server = node_options.node(options), node_options.server(options)
+        plans = live.LivePlans(server, node, say, options.topology_file)
+    relay = Relay(options.plugins, options.kubelet, plans, say=say)
+    stopping = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopping.set()
+
+    def trouble() -> str:
+        return relay.trouble() or (live.trouble(plans) if plans is not None else "")
+
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signal_number, stop)
+    if options.mode_file:
+        options.mode_file.write_text("pass-through\n" if plans is None else "plans\n")
+    if plans is not None:
+        plans.start()
+    relay.start()
+    if address is not None:
+        port = probe.serve(*address, trouble, lambda: relay.counts, "relay")
+        say(f"probe at port {port}")
+    say(f"relay of {options.plugins} to {options.kubelet}{'' if plans else ': passing everything through'}")
+    sys.stderr.flush()
+    wrong = ""
+    while not stopping.wait(2.0):
+        if wrong := trouble():
+            say(wrong)
+            break
+    relay.stop()
+    if plans is not None:
+        plans.stop()
+    return 1 if wrong else 0

@@ -1,0 +1,206 @@
+"""The agent: says on the node what its GPUs look like, and on pods what they hold where kubelet does not say it.
+
+A change of a node wakes every pod that an extender refused, so nothing is written that is there already: the annotation
+has no time in it, and a view that could not be renewed is marked once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from extender.errors import ExtenderError, Unreachable
+from extender.node.apiserver import ApiServer, node_path, pod_path
+from extender.node.pod_resources import Held
+from extender.topologies import annotation
+from extender.topologies.topology import Topology
+
+RELAY = "gpu-extender.io/relay"
+STALE = "gpu-extender.io/topology-stale-since"
+HELD = "gpu-extender.io/held-gpus"
+SAYS_DEVICES = (1, 36)  # from this release on kubelet's pod status names the devices
+STALE_SECONDS = 120.0
+
+Switch = Literal["auto", "always", "never"]
+
+
+class Devices(Protocol):
+    """kubelet's PodResources, as `pod_resources` has it."""
+
+    def held(self, socket: Path) -> list[Held]: ...
+    def healthy(self, socket: Path) -> Mapping[str, frozenset[str]]: ...
+
+
+class Agent:
+    """One node's agent. `look()` is one round; errors are told and counted, the next round tries again."""
+
+    def __init__(
+        self,
+        server: ApiServer,
+        node: str,
+        view: Callable[[], Topology],
+        *,
+        say: Callable[[str], None],
+        resource: str = "nvidia.com/gpu",
+        devices: Devices | None = None,
+        socket: Path | None = None,
+        held: Switch = "auto",
+        topology_file: Path | None = None,
+        mode_file: Path | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`view`: looks at the GPUs (ExtenderError when it cannot); `devices`, `socket`: PodResources, if at all;
+        `topology_file`: where the relay reads the annotation's value; `mode_file`: where the relay says what
+        it does."""
+        self.counts: Counter[str] = Counter()
+        self._server, self._node, self._view, self._say = server, node, view, say
+        self._resource, self._devices, self._socket, self._held = resource, devices, socket, held
+        self._topology_file, self._mode_file, self._clock = topology_file, mode_file, clock
+        self._stated: Topology | None = None
+        self._seen_at = clock()
+        self.last_round: float | None = None
+
+    def look(self) -> None:
+        """One round."""
+        try:
+            topology: Topology | None = self._with_kubelets_health(self._view())
+            self._seen_at = self._clock()
+        except ExtenderError as error:
+            topology = None
+            self._trouble("view", error)
+        try:
+            node = self._server.get(node_path(self._node))
+            self._say_of_node(node, topology)
+            if self._says_held(node):
+                self._say_of_pods()
+        except ExtenderError as error:
+            self._trouble("API server", error)
+        self.last_round = self._clock()
+
+    # ---- the node
+
+    def _with_kubelets_health(self, seen: Topology) -> Topology:
+        """A GPU that the plugin calls unhealthy is. While no plugin is registered, what it said last stands."""
+        if self._devices is None or self._socket is None or seen.uuids is None:
+            return seen
+        try:
+            known = self._devices.healthy(self._socket).get(self._resource, frozenset())
+        except Unreachable as error:
+            self._trouble("PodResources", error)
+            known = frozenset()
+        whole = {device.partition("::")[0] for device in known}
+        own = seen.health or (True,) * seen.gpus
+        if not whole & set(seen.uuids):
+            if self._stated is None or self._stated.uuids != seen.uuids or self._stated.health is None:
+                return seen
+            return replace(seen, health=tuple(a and b for a, b in zip(own, self._stated.health, strict=True)))
+        works = tuple(fine and uuid in whole for fine, uuid in zip(own, seen.uuids, strict=True))
+        return replace(seen, health=works)
+
+    def _say_of_node(self, node: Mapping[str, Any], topology: Topology | None) -> None:
+        there = node.get("metadata", {}).get("annotations") or {}
+        wanted: dict[str, str | None] = {}
+        if topology is not None:
+            try:
+                text = annotation.encode(topology)
+            except ValueError as error:  # what the GPUs say of themselves is nothing that we would read
+                self._trouble("view", error)
+            else:
+                wanted |= {annotation.KEY: text, STALE: None}
+                self._leave_for_relay(text)
+                self._stated = topology
+        if STALE not in wanted and self._clock() - self._seen_at > STALE_SECONDS and STALE not in there:
+            wanted[STALE] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._seen_at))
+        if self._mode_file is not None:
+            wanted[RELAY] = "1" if self._relay_holds_plans() else None
+        change = {key: value for key, value in wanted.items() if there.get(key) != value}
+        if change:
+            self._server.patch(node_path(self._node), {"metadata": {"annotations": change}})
+            self.counts["node writes"] += 1
+            self._say(f"node {self._node}: {', '.join(sorted(change))}")
+
+    def _relay_holds_plans(self) -> bool:
+        assert self._mode_file is not None
+        try:
+            return self._mode_file.read_text().strip() == "plans"
+        except OSError:
+            return False
+
+    def _leave_for_relay(self, text: str) -> None:
+        """By renaming: the relay reads all of it or what was before."""
+        if self._topology_file is None:
+            return
+        try:
+            if self._topology_file.exists() and self._topology_file.read_text() == text:
+                return
+            scratch = self._topology_file.with_suffix(".new")
+            scratch.write_text(text)
+            scratch.rename(self._topology_file)
+        except OSError as error:
+            self._trouble("topology file", error)
+
+    # ---- the pods
+
+    def _says_held(self, node: Mapping[str, Any]) -> bool:
+        if self._held != "auto" or self._devices is None or self._socket is None:
+            return self._held == "always" and self._socket is not None
+        version = str(node.get("status", {}).get("nodeInfo", {}).get("kubeletVersion", ""))
+        return _release(version) < SAYS_DEVICES
+
+    def _say_of_pods(self) -> None:
+        topology = self._stated
+        if topology is None or topology.uuids is None or self._devices is None or self._socket is None:
+            return
+        texts = as_annotations(self._devices.held(self._socket), self._resource, topology.uuids)
+        if not texts:
+            return
+        pods = self._server.get("/api/v1/pods", {"fieldSelector": f"spec.nodeName={self._node}"})
+        for pod in pods.get("items") or ():
+            meta = pod["metadata"]
+            text = texts.get((meta["namespace"], meta["name"]))
+            if text is None or (meta.get("annotations") or {}).get(HELD) == text:
+                continue
+            if pod.get("status", {}).get("phase") not in ("Pending", "Running"):
+                continue
+            # With the uid: not on a new pod of the same name.
+            change = {"metadata": {"uid": meta["uid"], "annotations": {HELD: text}}}
+            try:
+                self._server.patch(pod_path(meta["namespace"], meta["name"]), change)
+                self.counts["pod writes"] += 1
+            except Unreachable as error:
+                self._trouble("pod", error)
+
+    def _trouble(self, what: str, error: Exception) -> None:
+        self.counts[f"errors {what}"] += 1
+        self._say(f"{what}: {error}")
+
+
+def as_annotations(held: Iterable[Held], resource: str, uuids: tuple[str, ...]) -> dict[tuple[str, str], str]:
+    """(namespace, pod) -> "0,3" or "c1=0,3;c2=5"; a pod with a device that is no whole GPU of ours is left out."""
+    index = {uuid: gpu for gpu, uuid in enumerate(uuids)}
+    by_pod: dict[tuple[str, str], dict[str, list[int]] | None] = {}
+    for namespace, pod, container, name, devices in held:
+        if name != resource:
+            continue
+        gpus = [index.get(device, -1) for device in devices]
+        known = by_pod.setdefault((namespace, pod), {})
+        if min(gpus) < 0 or known is None:
+            by_pod[namespace, pod] = None
+        else:
+            known[container] = sorted(gpus)
+    texts = {}
+    for key, containers in by_pod.items():
+        if containers:
+            parts = [(name, ",".join(map(str, gpus))) for name, gpus in sorted(containers.items())]
+            texts[key] = parts[0][1] if len(parts) == 1 else ";".join(f"{name}={ids}" for name, ids in parts)
+    return texts
+
+
+def _release(version: str) -> tuple[int, int]:
+    """ "v1.35.2-gke.1" -> (1, 35); (0, 0) for what cannot be read: then we say it, which is never wrong."""
+    words = version.removeprefix("v").split(".")
+    return (int(words[0]), int(words[1])) if len(words) > 1 and words[0].isdigit() and words[1].isdigit() else (0, 0)

@@ -1,0 +1,263 @@
+"""The API server as a node's programs need it: one GET, one PATCH, and a watch of what concerns this node.
+
+`extender.kube` does more, and takes seconds to import; here are the standard library's HTTP client and a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import orjson
+
+from extender.errors import BadInput, Unreachable
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+CONNECT_SECONDS = 10.0
+WATCH_SECONDS = 300  # then the server ends the watch and we begin a new one
+SILENT_SECONDS = WATCH_SECONDS + 30.0  # a connection that was cut says nothing; bookmarks come every minute
+MOST_BYTES = 256 * 2**20
+
+Object = dict[str, Any]
+
+
+class Refused(Unreachable):
+    """The server answered with an error."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"{status}: {message}")
+        self.http_status = status
+
+
+@dataclass(frozen=True, slots=True)
+class ApiServer:
+    """Where it is and how we are known to it. The token's file is read for each request: kubelet renews it."""
+
+    url: str
+    token_file: Path | None = None
+    ca_file: Path | None = None
+
+    @classmethod
+    def of_pod(cls, folder: Path = SERVICE_ACCOUNT, environment: Mapping[str, str] = os.environ) -> ApiServer:
+        """As a pod with its service account. BadInput outside of a pod."""
+        host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
+        if not host or not (folder / "token").exists():
+            raise BadInput("this is no pod with a service account: name the API server with --api-server")
+        name = f"[{host}]" if ":" in host else host
+        return cls(f"https://{name}:{port}", folder / "token", folder / "ca.crt")
+
+    def connect(self, timeout: float) -> http.client.HTTPConnection:
+        """A new connection; it connects with the first request. Never through a proxy."""
+        at = urlsplit(self.url)
+        if at.scheme == "http":
+            return http.client.HTTPConnection(at.hostname or "", at.port, timeout=timeout)
+        context = ssl.create_default_context(cafile=None if self.ca_file is None else str(self.ca_file))
+        return http.client.HTTPSConnection(at.hostname or "", at.port, timeout=timeout, context=context)
+
+    def headers(self) -> dict[str, str]:
+        """What authenticates us."""
+        said = {"Accept": "application/json", "User-Agent": "gpu-extender-node"}
+        if self.token_file is not None:
+            try:
+                said["Authorization"] = f"Bearer {self.token_file.read_text().strip()}"
+            except OSError as error:
+                raise Unreachable(f"no token: {error}") from error
+        return said
+
+    def get(self, path: str, query: Mapping[str, str] | None = None, *, timeout: float = CONNECT_SECONDS) -> Object:
+        """One object or list. Raises Unreachable (Refused when the server said why)."""
+        return self._do("GET", _path(path, query), None, {}, timeout)
+
+    def patch(self, path: str, change: Object, *, timeout: float = CONNECT_SECONDS) -> Object:
+        """A JSON merge patch: null removes a key."""
+        return self._do("PATCH", path, orjson.dumps(change), {"Content-Type": "application/merge-patch+json"}, timeout)
+
+    def _do(self, method: str, path: str, body: bytes | None, more: Mapping[str, str], timeout: float) -> Object:
+        """`timeout` seconds for each step (connect, send, a piece of the answer), and for all of them together."""
+        until = time.monotonic() + timeout
+        connection = self.connect(timeout)
+        try:
+            connection.request(method, path, body, {**self.headers(), **more})
+            _patience(connection, until)
+            answer = connection.getresponse()
+            pieces = bytearray()
+            while piece := answer.read1(1 << 20):
+                pieces += piece
+                _patience(connection, until)
+                if len(pieces) > MOST_BYTES:
+                    raise Unreachable(f"the answer to {method} {path} is too long")
+        except (OSError, http.client.HTTPException) as error:
+            raise Unreachable(f"{method} {path}: {error}") from error
+        finally:
+            connection.close()
+        return _decoded(bytes(pieces), answer.status)
+
+
+class Watch:
+    """Follows one list until it is stopped: all of it first, then each change, and all of it again when it must.
+
+    The callbacks run in the watch's thread. `seen_at` is when the server last spoke to us.
+    """
+
+    def __init__(
+        self,
+        server: ApiServer,
+        path: str,
+        query: Mapping[str, str],
+        *,
+        replace: Callable[[list[Object]], None],
+        put: Callable[[Object], None],
+        drop: Callable[[str], None],
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`query`: the selectors; `drop` is told the uid."""
+        self._server, self._path, self._query = server, path, dict(query)
+        self._replace, self._put, self._drop = replace, put, drop
+        self._say, self._clock = say, clock
+        self._stopping = threading.Event()
+        self._open: http.client.HTTPConnection | None = None
+        self._applying = threading.Lock()
+        self._version = 0  # of the last answer that was applied
+        self.synced = threading.Event()
+        self.seen_at: float | None = None
+        self.restarts = 0
+        self._thread = threading.Thread(target=self._follow, name=f"watch {path}", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, within a moment."""
+        self._stopping.set()
+        if (connection := self._open) is not None and connection.sock is not None:
+            with contextlib.suppress(OSError):
+                connection.sock.shutdown(socket.SHUT_RDWR)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    def look(self, timeout: float) -> bool:
+        """One GET now, from any thread; False when the server did not answer in time."""
+        try:
+            self._list(timeout)
+        except Unreachable as error:
+            self._say(f"{self._path}: {error}")
+            return False
+        return True
+
+    def _list(self, timeout: float) -> str:
+        listed = self._server.get(self._path, self._query, timeout=timeout)
+        version = str(listed.get("metadata", {}).get("resourceVersion", ""))
+        # An answer of before what the watch has told already would take pods back.
+        with self._applying:
+            if self._is_newer(version):
+                self._replace(list(listed.get("items") or ()))
+        self.seen_at = self._clock()
+        self.synced.set()
+        return version
+
+    def _is_newer(self, version: str) -> bool:
+        number = int(version) if version.isdigit() else 0
+        if 0 < number < self._version:
+            return False
+        self._version = number
+        return True
+
+    def _follow(self) -> None:
+        pause = 0.1
+        while not self._stopping.is_set():
+            begun = self._clock()
+            try:
+                self._version = 0  # the server's history may have begun anew
+                version = self._list(CONNECT_SECONDS)
+                while not self._stopping.is_set():
+                    version = self._stream(version)
+                    pause = 0.1
+            except (Unreachable, OSError, http.client.HTTPException, ValueError) as error:
+                if not self._stopping.is_set():
+                    self._say(f"{self._path}: {error}; once more in {pause:.1f} s")
+            self.restarts += 1
+            pause = 0.1 if self._clock() - begun > WATCH_SECONDS else min(pause * 2, 5.0)
+            self._stopping.wait(pause)
+
+    def _stream(self, version: str) -> str:
+        """Until the server ends it; the version to go on from. Raises for a version that is too old."""
+        query = {
+            **self._query,
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": version,
+            "timeoutSeconds": str(WATCH_SECONDS),
+        }
+        connection = self._server.connect(CONNECT_SECONDS)
+        try:
+            connection.request("GET", _path(self._path, query), headers=self._server.headers())
+            answer = connection.getresponse()
+            if answer.status != 200:
+                _decoded(answer.read(), answer.status)
+            if connection.sock is not None:
+                connection.sock.settimeout(SILENT_SECONDS)
+            self._open = connection
+            while not self._stopping.is_set() and (line := answer.readline()):
+                self.seen_at = self._clock()
+                event = orjson.loads(line)
+                kind, item = event.get("type"), event.get("object") or {}
+                if kind == "ERROR":
+                    raise Refused(int(item.get("code") or 0), str(item.get("message")))
+                version = str(item["metadata"]["resourceVersion"])
+                with self._applying:
+                    if kind in ("ADDED", "MODIFIED") and self._is_newer(version):
+                        self._put(item)
+                    elif kind == "DELETED" and self._is_newer(version):
+                        self._drop(str(item["metadata"]["uid"]))
+        finally:
+            self._open = None
+            connection.close()
+        return version
+
+
+def node_path(name: str) -> str:
+    """The path of a node."""
+    return f"/api/v1/nodes/{quote(name)}"
+
+
+def pod_path(namespace: str, name: str) -> str:
+    """The path of a pod."""
+    return f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(name)}"
+
+
+def _path(path: str, query: Mapping[str, str] | None) -> str:
+    return f"{path}?{urlencode(query)}" if query else path
+
+
+def _patience(connection: http.client.HTTPConnection, until: float) -> None:
+    if connection.sock is not None:
+        left = until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("no whole answer in time")
+        connection.sock.settimeout(left)
+
+
+def _decoded(body: bytes, status: int) -> Object:
+    try:
+        said = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        said = None
+    if status >= 300 or not isinstance(said, dict):
+        message = said.get("message") if isinstance(said, dict) else body[:200].decode(errors="replace")
+        raise Refused(status, str(message))
+    return said

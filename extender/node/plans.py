@@ -1,0 +1,243 @@
+"""Whose devices kubelet is asking for, and which: the plans of the pods that are bound to this node.
+
+kubelet's question names no pod. But kubelet admits pods one at a time, in the order in which they were bound, and asks
+container by container; so the first waiting pod whose next container wants that many devices is the one that asks. Two
+waiting pods of one size may be taken for each other (kubelet sorts pods by age after a restart): they change places,
+and each still gets a set that was planned.
+
+A pod waits until kubelet has said anything about it (`status.startTime`), or until the relay has seen its devices
+allocated. What is remembered here beyond the API server's objects is only what they will say a moment later.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+PLAN = "gpu-extender.io/gpus"
+Plan = Mapping[str, frozenset[int]]  # container -> GPU indices; "" = the whole pod
+
+
+class Container(NamedTuple):
+    """A container that asks for devices."""
+
+    name: str
+    amounts: Mapping[str, int]  # extended resource -> devices
+
+
+@dataclass(slots=True)
+class Pod:
+    """A pod that is bound to this node."""
+
+    uid: str
+    name: str  # namespace/name
+    containers: tuple[Container, ...]  # as kubelet admits them: init containers first
+    plan: Plan | None
+    waiting: bool
+    refused: bool  # it ended without a start: kubelet did not admit it
+    bound_at: tuple[str, str]  # when it was scheduled, when it was created
+    arrival: int = 0
+    given: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)  # (container, resource) -> device ids
+    failed: bool = False  # an Allocate for it went wrong: kubelet will not ask again
+    changed: bool = False  # it has changed places with another: the plan is that one's
+
+    def next(self, resource: str) -> Container | None:
+        """The container that kubelet asks for next."""
+        for container in self.containers:
+            if container.amounts.get(resource) and (container.name, resource) not in self.given:
+                return container
+        return None
+
+    def planned(self) -> frozenset[int]:
+        """All GPUs of the plan."""
+        return frozenset().union(*self.plan.values()) if self.plan else frozenset()
+
+
+class Asker(NamedTuple):
+    """The container that the devices are for."""
+
+    pod: Pod
+    container: Container
+
+
+def read(item: Mapping[str, Any]) -> Pod:
+    """A pod of the API."""
+    meta, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
+    containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
+    asking = [Container(str(c.get("name")), amounts) for c in containers if (amounts := _amounts(c))]
+    scheduled = ""
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled":
+            scheduled = str(condition.get("lastTransitionTime") or "")
+    started = bool(status.get("startTime")) or status.get("phase") not in (None, "", "Pending")
+    return Pod(
+        uid=str(meta["uid"]),
+        name=f"{meta.get('namespace')}/{meta.get('name')}",
+        containers=tuple(asking),
+        plan=read_plan((meta.get("annotations") or {}).get(PLAN, "")),
+        waiting=not started and not meta.get("deletionTimestamp"),
+        refused=status.get("phase") == "Failed",
+        bound_at=(scheduled, str(meta.get("creationTimestamp") or "")),
+    )
+
+
+def read_plan(text: str) -> Plan | None:
+    """ "0,3" -> {"": {0, 3}}; "c1=0,3;c2=5" by container; None when it is neither, or a GPU stands twice."""
+    found: dict[str, frozenset[int]] = {}
+    seen: list[int] = []
+    for part in text.split(";"):
+        name, _, ids = part.rpartition("=")
+        words = [word.strip() for word in ids.split(",")]
+        if name in found or not all(word.isascii() and word.isdigit() and len(word) <= 2 for word in words):
+            return None
+        found[name] = frozenset(map(int, words))
+        seen += map(int, words)
+    return found if len(set(seen)) == len(seen) else None
+
+
+def wanted(asker: Asker, must: frozenset[int], available: frozenset[int], size: int) -> frozenset[int] | None:
+    """The planned GPUs for this container, all of `must` among them; None where the plan can not be had.
+
+    A plan for the whole pod serves its containers one after another, in ascending order; so it does for an init
+    container that a plan by containers does not name.
+    """
+    plan = asker.pod.plan
+    if plan is None:
+        return None
+    own = plan.get(asker.container.name)
+    if own is None:
+        own = asker.pod.planned()
+    elif len(own) != size:
+        return None
+    chosen = must | frozenset(sorted(own & available - must)[: max(0, size - len(must))])
+    return chosen if len(chosen) == size and must <= available and chosen - must <= own else None
+
+
+class Bound:
+    """The pods bound to this node. Any thread may call it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._pods: dict[str, Pod] = {}
+        self._arrivals = 0
+        self._answered: dict[str, Asker] = {}  # resource -> whom the last preference was for
+
+    # ---- what the API server says
+
+    def replace(self, items: Iterable[Mapping[str, Any]]) -> None:
+        """All pods of the node; those that are new here in the order in which they were bound."""
+        with self._lock:
+            pods = [read(item) for item in items]
+            gone = self._pods.keys() - {pod.uid for pod in pods}
+            for pod in sorted(pods, key=lambda pod: (*pod.bound_at, pod.uid)):
+                self._put(pod)
+            for uid in gone:
+                del self._pods[uid]
+
+    def put(self, item: Mapping[str, Any]) -> None:
+        """A pod was bound to the node, or has changed."""
+        with self._lock:
+            self._put(read(item))
+
+    def drop(self, uid: str) -> None:
+        """The pod is gone."""
+        with self._lock:
+            self._pods.pop(uid, None)
+
+    def _put(self, pod: Pod) -> None:
+        known = self._pods.get(pod.uid)
+        if known is None:
+            self._arrivals += 1
+            pod.arrival = self._arrivals
+        else:
+            pod.arrival, pod.given, pod.failed = known.arrival, known.given, known.failed
+            if known.changed:
+                pod.plan, pod.changed = known.plan, True
+        self._pods[pod.uid] = pod
+        if known is not None and known.waiting and not (pod.waiting or pod.refused or pod.given):
+            self._change_places(pod)
+
+    def _change_places(self, started: Pod) -> None:
+        """It runs, though we took another that still waits for the asker: what that one was given is its."""
+        if not started.containers:
+            return
+        for pod in sorted(self._pods.values(), key=lambda pod: pod.arrival):
+            if pod.waiting and pod.given and not pod.failed and pod.containers == started.containers:
+                pod.given, started.given = started.given, pod.given
+                pod.plan, started.plan = started.plan, pod.plan
+                pod.changed = started.changed = True
+                return
+
+    # ---- what kubelet does
+
+    def kubelet_restarted(self) -> None:
+        """kubelet begins anew, with the oldest pods first; what it was in the middle of is forgotten."""
+        with self._lock:
+            self._answered.clear()
+            for pod in sorted(self._waiting(), key=lambda pod: (pod.bound_at[1], pod.arrival)):
+                self._arrivals += 1
+                pod.arrival = self._arrivals
+
+    def asker(self, resource: str, size: int) -> Asker | None:
+        """Who asks for so many devices, as far as is known here."""
+        with self._lock:
+            pods = self._waiting()
+            # kubelet is through with one pod before it begins the next.
+            for pod in sorted(pods, key=lambda pod: (not pod.given, pod.arrival)):
+                container = pod.next(resource)
+                if container is not None and container.amounts[resource] == size:
+                    return Asker(pod, container)
+            return None
+
+    def promised(self, but: Asker | None = None) -> frozenset[int]:
+        """The GPUs in the plans of waiting pods, without the asker's."""
+        with self._lock:
+            others = [pod for pod in self._waiting() if but is None or pod.uid != but.pod.uid]
+            return frozenset().union(*(pod.planned() for pod in others))
+
+    def answered(self, resource: str, asker: Asker | None) -> None:
+        """A preference was answered: the Allocate that follows is for this one."""
+        with self._lock:
+            self._answered.pop(resource, None)
+            if asker is not None:
+                self._answered[resource] = asker
+
+    def allocated(self, resource: str, ids: Iterable[str], *, gpus: frozenset[int] | None, failed: bool) -> Pod | None:
+        """Devices were allocated, or the plugin refused; the pod that it was for, where that is known.
+
+        kubelet does not ask for a preference when it takes all that is left, or what an init container leaves; then it
+        is the waiting pod with that plan (`gpus`), else the first one of that size.
+        """
+        with self._lock:
+            given = frozenset(ids)
+            asker = self._answered.pop(resource, None)
+            if asker is not None and asker.container.amounts.get(resource) != len(given):
+                asker = None
+            asker = asker or self._planned_for(resource, gpus, len(given)) or self.asker(resource, len(given))
+            if asker is None:
+                return None
+            pod = self._pods.get(asker.pod.uid, asker.pod)
+            pod.given[asker.container.name, resource] = given
+            pod.failed = pod.failed or failed
+            return pod
+
+    def _planned_for(self, resource: str, gpus: frozenset[int] | None, size: int) -> Asker | None:
+        for pod in sorted(self._waiting(), key=lambda pod: pod.arrival):
+            container = pod.next(resource)
+            if gpus and container and container.amounts[resource] == size and pod.plan:
+                own = pod.plan.get(container.name, pod.planned())
+                if own == gpus:
+                    return Asker(pod, container)
+        return None
+
+    def _waiting(self) -> list[Pod]:
+        found = [pod for pod in self._pods.values() if pod.waiting and not pod.failed]
+        return [pod for pod in found if any(pod.next(name) for one in pod.containers for name in one.amounts)]
+
+
+def _amounts(container: Mapping[str, Any]) -> dict[str, int]:
+    """Extended resources and how many devices of each; the API server allows whole numbers only, limits = requests."""
+    limits = (container.get("resources") or {}).get("limits") or {}
+    return {name: int(str(n)) for name, n in limits.items() if "/" in name and str(n).isdigit() and int(str(n))}

@@ -1,0 +1,137 @@
+"""The small client of the API server, against one that misbehaves."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extender.errors import BadInput, Unreachable
+from extender.node.apiserver import ApiServer, Refused, Watch, node_path
+from tests.e2e.device_manager import pod
+from tests.node.fake_api import FakeApi
+
+
+def until(what: Callable[[], bool]) -> None:
+    """Wait for it, 10 s at most."""
+    end = time.monotonic() + 10
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+class Seen:
+    """What a watch told: uid -> object."""
+
+    def __init__(self, api: FakeApi) -> None:
+        self.pods: dict[str, Any] = {}
+        self.said: list[str] = []
+        self.lists = 0
+        self.watch = Watch(
+            ApiServer(api.url), "/api/v1/pods", {"fieldSelector": "spec.nodeName=n"},
+            replace=self._replace, put=self._put, drop=lambda uid: self._drop(uid), say=self.said.append,
+        )  # fmt: skip
+
+    def _replace(self, items: list[Any]) -> None:
+        self.lists += 1
+        self.pods = {item["metadata"]["uid"]: item for item in items}
+
+    def _put(self, item: Any) -> None:
+        self.pods[item["metadata"]["uid"]] = item
+
+    def _drop(self, uid: str) -> None:
+        del self.pods[uid]
+
+
+def test_a_watch_follows() -> None:
+    with FakeApi() as api:
+        api.put("pods", pod("a"))
+        seen = Seen(api)
+        seen.watch.start()
+        until(lambda: set(seen.pods) == {"a"})
+        api.put("pods", pod("b"))
+        api.drop("pods", "a")
+        until(lambda: set(seen.pods) == {"b"})
+        assert "fieldSelector=spec.nodeName%3Dn" in api.requests[0][2]
+        api.forget()
+        api.put("pods", pod("c"))
+        until(lambda: set(seen.pods) == {"b", "c"})
+        assert seen.lists == 2
+        api.down = True
+        time.sleep(0.3)
+        api.put("pods", pod("d"))
+        api.down = False
+        until(lambda: set(seen.pods) == {"b", "c", "d"})
+        seen.watch.stop()
+        until(lambda: not seen.watch.alive)
+
+
+def test_a_look_is_newer_than_what_the_watch_brings_later() -> None:
+    """The watch is held back; a GET tells of the end of a pod; the watch must not bring it back to life."""
+    with FakeApi() as api:
+        seen = Seen(api)
+        seen.watch.start()
+        until(seen.watch.synced.is_set)
+        api.held_back = True
+        api.put("pods", pod("a"))
+        api.put("pods", pod("b"))
+        api.drop("pods", "a")
+        assert seen.watch.look(5)
+        assert set(seen.pods) == {"b"}
+        api.release()
+        api.put("pods", pod("c"))
+        until(lambda: set(seen.pods) == {"b", "c"})
+        seen.watch.stop()
+
+
+def test_a_look_ends_in_time() -> None:
+    with FakeApi() as api:
+        seen = Seen(api)
+        api.slow = 5
+        begun = time.monotonic()
+        assert not seen.watch.look(0.2)
+        assert time.monotonic() - begun < 3
+        assert seen.said
+
+
+def test_errors_say_why() -> None:
+    with FakeApi() as api:
+        with pytest.raises(Refused, match="404: not found"):
+            ApiServer(api.url).get(node_path("nobody"))
+        url = api.url
+    with pytest.raises(Unreachable):
+        ApiServer(url).get(node_path("nobody"), timeout=1)
+
+
+def test_the_token_is_read_for_each_request(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("one\n")
+    server = ApiServer("http://127.0.0.1:1", token)
+    assert server.headers()["Authorization"] == "Bearer one"
+    token.write_text("two")
+    assert server.headers()["Authorization"] == "Bearer two"
+    token.unlink()
+    with pytest.raises(Unreachable, match="no token"):
+        server.headers()
+
+
+def test_as_a_pod(tmp_path: Path) -> None:
+    with pytest.raises(BadInput):
+        ApiServer.of_pod(tmp_path, {})
+    (tmp_path / "token").write_text("t")
+    assert ApiServer.of_pod(tmp_path, {"KUBERNETES_SERVICE_HOST": "fd00::1"}).url == "https://[fd00::1]:443"
+
+
+def test_threads_end(tmp_path: Path) -> None:
+    before = threading.active_count()
+    with FakeApi() as api:
+        seen = Seen(api)
+        seen.watch.start()
+        until(seen.watch.synced.is_set)
+        seen.watch.stop()
+        until(lambda: not seen.watch.alive)
+    until(lambda: threading.active_count() <= before + 1)
