@@ -524,7 +524,7 @@ cdef class _Search:
 
     cdef void prepare(self, Py_ssize_t i) noexcept nogil:
         """Fill the candidate's columns; depth 0 holds the pods that must go."""
-        cdef int first = self.start[i], last = self.start[i + 1], p, r, a, j, k, t, at = self.table[i]
+        cdef int first = self.start[i], last = self.start[i + 1], p, r, a, j, t, at = self.table[i]
         cdef amount_t left
         cdef bint useful
         cdef Term* term

@@ -15,6 +15,7 @@ from typing import Any
 from ext_core import fit, gather, victims
 from extender.cluster import Cluster
 from extender.contracts import Groups, PodRequest, Victims
+from extender.costs.highest_priority import FREE
 from extender.costs.leftover_fragmentation import LeftoverFragmentation
 from extender.costs.victims_stranded import VictimsStranded
 from extender.decide import Decider
@@ -366,7 +367,7 @@ def victim(cluster: Cluster, pod: PodRecord) -> dict[str, Any]:
 
 def cost_of(decider: Decider, eviction: Eviction) -> list[dict[str, Any]]:
     return [
-        {"term": cost.name, "value": None if value == LOWEST else value, "unit": cost.unit}
+        {"term": cost.name, "value": None if value in (LOWEST, FREE) else value, "unit": cost.unit}
         for cost, value in zip(decider.policy.costs, eviction.cost, strict=True)
     ]
 
