@@ -12,6 +12,8 @@ from ruamel.yaml import YAML
 
 from extender import check
 from extender.cli import main
+from extender.cli.check import LISTS
+from extender.kube import client
 from extender.settings import Settings
 from tests.test_whatif import decider_of
 from tests.world import GPU, JSON, WALL, machine, workload
@@ -174,3 +176,46 @@ def test_the_classes_that_we_ship_are_in_order(path: Path) -> None:
     answer = checked(*json.loads(json.dumps(items)))
     assert codes(answer, "error") == []
     assert "no-intended-order" not in codes(answer)
+
+
+class FakeServer:
+    """An API server that gives one object a page. `without`: a path that is refused."""
+
+    def __init__(self, items: list[JSON], without: str = "") -> None:
+        self.items, self.without = items, without
+
+    async def __aenter__(self) -> FakeServer:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+    async def get(self, path: str, params: dict[str, str]) -> bytes:
+        if path == self.without:
+            raise client.ApiError(403, "forbidden")
+        kind = next(kind for kind, at in LISTS.items() if at == path)
+        there = [{k: v for k, v in item.items() if k != "kind"} for item in self.items if item["kind"] == kind]
+        at = int(params.get("continue", "0"))
+        more = str(at + 1) if at + 1 < len(there) else ""
+        page = {"kind": f"{kind}List", "apiVersion": "v1", "metadata": {"continue": more}, "items": there[at : at + 1]}
+        return json.dumps(page).encode()
+
+
+@pytest.mark.parametrize(("refused", "code"), [("", 10), ("/api/v1/pods", 1)])
+def test_a_live_cluster(
+    refused: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    items = [node("n"), node("m"), cls("serve", 1, rank=2), cls("train", 2, rank=1), pod("p", 2, "train", 2)]
+
+    async def connect(where: str | None) -> FakeServer:
+        return FakeServer(items, refused)
+
+    monkeypatch.setattr(client.ApiServer, "connect", connect)
+    assert main(["check", "-o", "json"]) == code
+    said = capsys.readouterr()
+    if code == 1:
+        assert json.loads(said.err)["error"]["code"] == "unreachable"
+    else:
+        answer = json.loads(said.out)
+        assert {level["name"]: level["gpus"] for level in answer["classes"]} == {"serve": 0, "train": 2}
+        assert answer["summary"]["error"] == 1
