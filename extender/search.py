@@ -321,8 +321,8 @@ def _gangs(cluster: Cluster, gathered: gather.Gathered, now_ms: int) -> tuple[Gr
         gang = cluster.gang_of_id[one]
         assert gang is not None
         allowance.append(gang.allowance)
-        price.append(work[one] + sum(_lost(cluster, pod, now_ms) for pod in cluster.strays(gang)))
-        names.append(gang.name)
+        price.append(work[one] + sum(_lost(cluster, pod, now_ms) for pod in cluster.strays.get(one, ())))
+        names.append(gang.ref.name)
     groups = Groups(*gather.memberships(gathered.gang, gathered.going, members), allowance, tuple(names))
     return groups, price
 
