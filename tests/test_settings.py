@@ -20,6 +20,8 @@ KNOWN = Known(
         "work_lost_gpu_seconds",
         "grace_seconds",
         "victims",
+        "leftover_fragmentation",
+        "victims_stranded",
     },
 )
 HEAD = "apiVersion: gpu-extender.io/v1\nkind: GpuExtenderConfiguration\n"
@@ -34,6 +36,20 @@ def problems_of(text: str) -> list[tuple[str, int | None, str]]:
 def test_nothing_written_means_the_defaults() -> None:
     for text in ("", "# only a comment\n", HEAD):
         assert parse_settings(text, KNOWN) == Settings()
+
+
+def test_preemption_by_priority_class() -> None:
+    text = HEAD + "preemption:\n  minimumRunSeconds: {train: 3600}\n  intendedOrder: [serve, train]\n"
+    preemption = parse_settings(text, KNOWN).preemption
+    assert (preemption.minimum_run_seconds, preemption.intended_order) == ({"train": 3600}, ("serve", "train"))
+    assert parse_settings(text, KNOWN).policy_hash != Settings().policy_hash
+    assert problems_of(HEAD + "preemption: {minimumRunSeconds: {train: -1}}\n")
+    assert problems_of(HEAD + "preemption: {intendedOrder: [a, a]}\n")
+
+
+def test_the_hash_of_the_policy_is_blind_to_the_address() -> None:
+    text = HEAD + "server: {port: 1}\n"
+    assert parse_settings(text, KNOWN).policy_hash == Settings().policy_hash
 
 
 def test_the_defaults_use_known_names_only() -> None:
