@@ -205,3 +205,69 @@ def test_members_on_other_nodes_and_on_unknown_ones_are_priced() -> None:
     world.decider.holds.drop_plan("uid-p")
     assert world.preempt(workload("p", 2, priority=10), {"n": ["here"]}) == {"n": ["here"]}
     assert {term["term"]: term["value"] for term in world.decision()["cost"]} == cost
+
+
+# -- what the table knows of budgets and gangs follows the events ------------------------------------------------------
+
+
+def test_which_budgets_a_pod_is_in_follows_every_change() -> None:
+    world = World()
+    world.node("n", 8)
+
+    def inside(name: str = "p") -> list[str]:
+        return [budget for _, budget in world.cluster.budgets_of(world.cluster.pods[f"uid-{name}"])]
+
+    world.budget("a", 1, {"app": "a"})
+    world.pod("p", 1, "n", priority=1, labels={"app": "a", "tier": "x"})
+    world.pod("q", 1, "n", priority=1, labels={"app": "b"})
+    assert (inside(), inside("q")) == (["a"], [])
+    b = world.budget("b", 0, {"tier": "x"})  # it comes after the pods
+    assert inside() == ["a", "b"]
+    world.budget("b", 5, {"tier": "x"})  # only what it allows changes
+    assert inside() == ["a", "b"]
+    world.budget("b", 5, {"tier": "x"}, disruptedPods={"p": "2026-11-21T10:00:00Z"})  # counted already
+    assert inside() == ["a"]
+    world.budget("b", 5, {"app": "b"})  # another selector
+    assert (inside(), inside("q")) == (["a"], ["b"])
+    world.pod("p", 1, "n", priority=1, labels={"app": "b"})  # other labels
+    assert inside() == ["b"]
+    world.drop("PodDisruptionBudget", b)
+    assert (inside(), inside("q")) == ([], [])
+    world.budget("all", 0, {})
+    assert inside() == []  # kube-scheduler: an empty selector matches nothing
+
+
+def test_ids_of_gangs_are_used_again() -> None:
+    world = World()
+    world.node("n", 8)
+    for turn in range(20):
+        for i in range(2):
+            world.pod(f"p{i}", 1, "n", priority=1, labels={"gpu-extender.io/gang": f"g{turn}"})
+        gang = world.cluster.gang_of(world.cluster.pods["uid-p0"])
+        assert gang is not None
+        assert (gang.ref.name, len(gang.members)) == (f"g{turn}", 2)
+    assert len(world.cluster.gang_refs) <= 3
+    world.gone("p0", "p1")
+    assert not world.cluster.gang_ids
+    assert not world.cluster.marks
+
+
+def test_the_two_best_nodes_are_told_though_others_are_left_early() -> None:
+    """40 nodes, each a little dearer than the last that was searched to its end; checked against each node alone."""
+    world = World()
+    for i in range(40):
+        world.node(f"n{i:02}", 2)
+        for j in range(2):
+            world.pod(f"v{i}-{j}", 1, f"n{i:02}", priority=1, start=WALL - 1 - (i * 17 + j * 5) % 40)
+    offered = {f"n{i:02}": [f"v{i}-0"] for i in range(40)}
+    alone = []
+    for node, names in offered.items():
+        answer = world.preempt(workload("p", 1, priority=9), {node: names})
+        alone.append((tuple(term["value"] for term in world.decision()["cost"]), node, answer[node]))
+        world.decider.holds.drop_plan("uid-p")
+    alone.sort()
+    assert world.preempt(workload("p", 1, priority=9), offered) == {alone[0][1]: alone[0][2]}
+    certificate = world.decision()["certificate"]
+    assert (certificate["proved"], certificate["nodes_examined"]) == (True, 40)
+    assert certificate["runner_up"]["node"] == alone[1][1]
+    assert [victim["name"] for victim in certificate["runner_up"]["victims"]] == alone[1][2]
