@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from ext_core.hazard import Hazards
 from ext_core.links import LinkShapes
 from ext_core.places import Places
 from ext_core.table import NodeTable, PodTable
@@ -56,6 +57,7 @@ class Tables:
     shapes: LinkShapes
     resources: tuple[str, ...]
     places: Places = field(default_factory=Places)
+    hazards: Hazards = field(default_factory=Hazards)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,10 @@ class PodRequest:
     nominated: str
     wants_all: bool  # preferred affinity or a soft spread constraint of its own: no shortlist
     exchangeable: bool  # nothing but CPU, memory, pod slots and GPUs decides where it fits
+    placement: str = "pack"  # or "spread"
+    siblings: tuple[int, ...] = ()  # rows of nodes with replicas of the same service, once for each; for spread
+    kin: tuple[int, ...] = ()  # rows of the nodes that its group's other pods are on, once for each
+    to_come: int = 0  # pods of its group that have no node yet, with itself; 0 = it has no group
     share: int = 1  # units of each GPU that it asks for: as many as a GPU of the node has are whole ones
 
     @property

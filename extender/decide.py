@@ -112,7 +112,7 @@ class Decider:
         stages = Stages()
         cluster = self.cluster
         args = wire.read_args(body, cluster.index, cluster.gpu_names, self.settings.limits.names)
-        request = requests.read(args.pod, cluster)
+        request = requests.read(args.pod, cluster, self._flying(now))
         if not request.gpus:
             return Answer(wire.untouched(args), "untouched")
         cluster.tick(now)
@@ -213,7 +213,7 @@ class Decider:
         stages = Stages()
         cluster = self.cluster
         args = wire.read_args(body, cluster.index, cluster.gpu_names, self.settings.limits.names)
-        request = requests.read(args.pod, cluster)
+        request = requests.read(args.pod, cluster, self._flying(now))
         if not request.gpus:
             return Answer(wire.flat_priorities(args), "untouched")
         rows = _known(args)
@@ -454,6 +454,10 @@ class Decider:
 
     def _hold(self, request: PodRequest, row: int, gpus: int, now: float) -> None:
         self.holds.hold(request.uid, self.cluster.names[row], request.amounts, gpus, now)
+
+    def _flying(self, now: float) -> list[tuple[str, str]]:
+        """(uid, node) of the pods that are about to be bound, as far as we can tell."""
+        return [(hold.uid, hold.node) for hold in self.holds.held(now)]
 
     def choose(self, row: int, request: PodRequest) -> int:
         """The mask that we would take on a node now; 0 where positions are not modelled."""
