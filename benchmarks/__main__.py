@@ -12,6 +12,7 @@ from tests.e2e.build import ControlPlaneUnavailable
 
 ALL = (
     "verbs",
+    "preempt_speed",
     "scheduler",
     "nvlink",
     "cluster",

@@ -108,5 +108,6 @@ def stranded(
     """int64[m]: 1 where a pod has room nowhere but on its own node; `rooms`: what `room` answers, by ask id. 0 for ask
     0 and for a pod that goes anyway."""
 
-def graphs(nodes: NodeTable, rows: array[int]) -> list[tuple[int, int, int]]:
-    """(shape, healthy mask, GPU resource index or -1) of each of `rows`. IndexError: no such row."""
+def graphs(nodes: NodeTable, rows: array[int]) -> tuple[array[int], list[tuple[int, int, int]]]:
+    """(kind of each of `rows`, int32; kinds in the order in which they come). A kind is (shape, healthy mask, GPU
+    resource index or -1). IndexError: no such row."""

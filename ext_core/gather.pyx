@@ -6,6 +6,7 @@ as kube-scheduler orders them: higher priority, then earlier start; at last the 
 
 from array import array
 
+from cpython cimport array as carray
 from cython cimport view
 
 from ext_core.ints cimport amount_t, mask_t, row_t, int32_t, int64_t, uint8_t
@@ -27,6 +28,14 @@ cdef class Gathered:
     cdef readonly object gang, budgets, ask
     cdef readonly object short, amounts
     cdef readonly bint some_go
+
+
+cdef object INT32 = array("i"), INT64 = array("q"), MASK = array("I")
+
+
+cdef inline object _int64s(Py_ssize_t n):
+    """Not zeroed: whoever asks fills all of it."""
+    return carray.clone(INT64, n, False)
 
 
 cdef inline bint _before(PodTable pods, row_t a, row_t b) noexcept nogil:
@@ -76,31 +85,22 @@ def victims(NodeTable nodes, PodTable pods, const row_t[::1] rows, const amount_
             start[i + 1] = <int32_t>m
     found = Gathered()
     found.start = starts
-    found.pods = array("i", bytes(4 * m))
-    found.masks = array("I", bytes(4 * m))
-    found.unsure = array("i", bytes(4 * m))
-    found.free = array("I", bytes(4 * n))
-    found.unknown = array("i", bytes(4 * n))
-    found.gang = array("i", bytes(4 * m))
-    found.budgets = array("i", bytes(4 * m))
-    found.ask = array("i", bytes(4 * m))
+    found.pods = carray.clone(INT32, m, False)
+    found.masks = carray.clone(MASK, m, False)
+    found.unsure = carray.clone(INT32, m, False)
+    found.free = carray.clone(MASK, n, False)
+    found.unknown = carray.clone(INT32, n, False)
+    found.gang = carray.clone(INT32, m, False)
+    found.budgets = carray.clone(INT32, m, False)
+    found.ask = carray.clone(INT32, m, False)
     found.some_go = False
-    for name in ("priority", "start_ms", "saved_ms", "restart_s", "grace_s", "gpus", "going"):
-        column = array("q", bytes(8 * m))
-        if name == "priority":
-            found.priority = column
-        elif name == "start_ms":
-            found.start_ms = column
-        elif name == "saved_ms":
-            found.saved_ms = column
-        elif name == "restart_s":
-            found.restart_s = column
-        elif name == "grace_s":
-            found.grace_s = column
-        elif name == "gpus":
-            found.gpus = column
-        else:
-            found.going = column
+    found.priority = _int64s(m)
+    found.start_ms = _int64s(m)
+    found.saved_ms = _int64s(m)
+    found.restart_s = _int64s(m)
+    found.grace_s = _int64s(m)
+    found.gpus = _int64s(m)
+    found.going = _int64s(m)
     cdef amount_t[:, ::1] short = view.array((nodes.resources, max(n, 1)), sizeof(amount_t), "q")
     cdef amount_t[:, ::1] amounts = view.array((nodes.resources, max(m, 1)), sizeof(amount_t), "q")
     found.short = short
@@ -148,6 +148,7 @@ def victims(NodeTable nodes, PodTable pods, const row_t[::1] rows, const amount_
                 saved[at] = pods.saved[pod]
                 restart[at] = pods.restart[pod]
                 grace[at] = pods.grace[pod]
+                gpus[at] = 0
                 for r in range(FIRST_GPU, nodes.resources):
                     gpus[at] += pods.amounts[r, pod]
                 going[at] = 1 if pods.flags[pod] & TERMINATING else 0
@@ -171,12 +172,11 @@ def lost(const int64_t[::1] gpus, const int64_t[::1] start_ms, const int64_t[::1
     cdef Py_ssize_t i, m = gpus.shape[0]
     if not m == start_ms.shape[0] == saved_ms.shape[0] == restart_s.shape[0] == going.shape[0]:
         raise ValueError("the columns differ in length")
-    made = array("q", bytes(8 * m))
+    made = _int64s(m)
     cdef int64_t[::1] out = made
     with nogil:
         for i in range(m):
-            if not going[i]:
-                out[i] = _lost(gpus[i], start_ms[i], saved_ms[i], restart_s[i], now_ms)
+            out[i] = 0 if going[i] else _lost(gpus[i], start_ms[i], saved_ms[i], restart_s[i], now_ms)
     return made
 
 
@@ -185,7 +185,7 @@ def unless(const int64_t[::1] column, const int64_t[::1] marks, int64_t value):
     cdef Py_ssize_t i, m = column.shape[0]
     if marks.shape[0] != m:
         raise ValueError("the columns differ in length")
-    made = array("q", bytes(8 * m))
+    made = _int64s(m)
     cdef int64_t[::1] out = made
     with nogil:
         for i in range(m):
@@ -195,38 +195,58 @@ def unless(const int64_t[::1] column, const int64_t[::1] marks, int64_t value):
 
 def distinct(const int32_t[::1] ids, const int64_t[::1] going):
     """The ids above 0 of the pods that do not go anyway, each once, ascending."""
-    cdef Py_ssize_t i
-    cdef int32_t last = 0
-    found = set()
-    if going.shape[0] != ids.shape[0]:
+    cdef Py_ssize_t i, m = ids.shape[0]
+    cdef int32_t most = 0
+    if going.shape[0] != m:
         raise ValueError("the columns differ in length")
-    for i in range(ids.shape[0]):
-        if ids[i] > 0 and ids[i] != last and not going[i]:
-            last = ids[i]
-            found.add(last)
-    return sorted(found)
+    for i in range(m):
+        most = max(most, ids[i])
+    marks = bytearray(most + 1)
+    cdef uint8_t[::1] mark = marks
+    for i in range(m):
+        if ids[i] > 0 and not going[i]:
+            mark[ids[i]] = 1
+    return [i for i in range(most + 1) if mark[i]]
 
 
 def memberships(const int32_t[::1] ids, const int64_t[::1] going, dict groups):
     """(starts int32[m + 1], members): the groups of each pod, `groups[id]` of its id; none for one that goes anyway
     and for id 0."""
-    cdef Py_ssize_t i, m = ids.shape[0], n
-    cdef int32_t last = 0
+    cdef Py_ssize_t i, m = ids.shape[0], n = 0
+    cdef int32_t most = 0, e
     if going.shape[0] != m:
         raise ValueError("the columns differ in length")
     starts = array("i", bytes(4 * (m + 1)))
-    cdef int32_t[::1] start = starts
-    members = array("i")
-    part = ()
+    if not groups:
+        if distinct(ids, going):
+            raise KeyError("an id without an entry")
+        return starts, array("i")
+    for known in groups:
+        most = max(most, <int32_t>known)
+    firsts = array("i", [-1]) * (most + 1)  # where an id's groups begin in `flat`; -1: no entry
+    lasts = array("i", [-1]) * (most + 1)
+    flat = array("i")
+    for known, part in groups.items():
+        firsts[known] = len(flat)
+        flat.extend(part)
+        lasts[known] = len(flat)
+    cdef int32_t[::1] start = starts, first = firsts, last = lasts
+    for i in range(m):
+        if ids[i] > 0 and not going[i]:
+            if ids[i] > most or first[ids[i]] < 0:
+                raise KeyError(ids[i])
+            n += last[ids[i]] - first[ids[i]]
+        start[i + 1] = <int32_t>n
+    members = array("i", bytes(4 * n))
+    if not n:
+        return starts, members
+    cdef int32_t[::1] out = members, from_flat = flat
     n = 0
     for i in range(m):
         if ids[i] > 0 and not going[i]:
-            if ids[i] != last:
-                last = ids[i]
-                part = groups[last]
-            members.extend(part)
-            n += len(part)
-        start[i + 1] = <int32_t>n
+            for e in range(first[ids[i]], last[ids[i]]):
+                out[n] = from_flat[e]
+                n += 1
     return starts, members
 
 
@@ -257,14 +277,23 @@ def gangs(PodTable pods, int size, int64_t now_ms):
 
 
 def graphs(NodeTable nodes, const row_t[::1] rows):
-    """(shape, healthy mask, resource index or -1) of each row's GPUs."""
-    cdef Py_ssize_t i
-    found = []
-    for i in range(rows.shape[0]):
-        if not 0 <= rows[i] < nodes.height:
+    """(kind of each row, kinds): a kind is (shape, healthy mask, resource index or -1) of a row's GPUs."""
+    cdef Py_ssize_t i, n = rows.shape[0], last = -1
+    cdef row_t row
+    kinds = {}
+    ids = array("i", bytes(4 * n))
+    cdef int32_t[::1] out = ids
+    for i in range(n):
+        row = rows[i]
+        if not 0 <= row < nodes.height:
             raise IndexError("row outside of the table")
-        found.append((nodes.shape[rows[i]], nodes.healthy[rows[i]], nodes.gpu[rows[i]]))
-    return found
+        if last >= 0 and (nodes.shape[row] == nodes.shape[rows[last]] and nodes.gpu[row] == nodes.gpu[rows[last]]
+                          and nodes.healthy[row] == nodes.healthy[rows[last]]):
+            out[i] = out[last]
+        else:
+            out[i] = kinds.setdefault((nodes.shape[row], nodes.healthy[row], nodes.gpu[row]), len(kinds))
+        last = i
+    return ids, list(kinds)
 
 
 def room(NodeTable nodes, const amount_t[::1] request, const uint8_t[::1] allowed):

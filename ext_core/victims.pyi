@@ -67,7 +67,7 @@ def cheapest(
     ok:         bytes[1 << GPUs] (at most 16 GPUs) each: 1 where those free GPUs would do
     forced:     uint8[pods] the pod is among the victims in any case
     skip:       only the two cheapest candidates matter (of equals those that come first): others are left early
-    nanoseconds: of the search of all candidates; 0: no limit. What is found by then is answered, unproved
+    nanoseconds: of CPU for all candidates; 0: no limit. What is found by then is answered, unproved
     terms:      cost terms, the most important first; cost vectors compare lexicographically
 
     A set suffices when it holds all forced pods, frees at least `missing` of every resource and, where table >= 0,

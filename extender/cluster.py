@@ -83,6 +83,7 @@ class Cluster:
         self.gang_refs: list[gangs.Ref | None] = [None]  # by id; id 0 = none
         self.gang_members: list[dict[str, None]] = [{}]  # bound pods that name it
         self.gang_of_id: list[gangs.Gang | None] = [None]  # None: its pods do not depend on each other
+        self.strays: dict[int, tuple[PodRecord, ...]] = {}  # by gang: members on nodes that we do not know
         self.groups: dict[gangs.ObjectKey, GroupRecord] = {}
         self.budget_sets: list[tuple[tuple[str, str], ...]] = [()]  # by id: the budgets that a pod is in
         self.asks: list[tuple[Any, ...]] = [()]  # by id: amounts, node selector, node terms, tolerations
@@ -169,10 +170,6 @@ class Cluster:
                     rows[self.index.get(node.name)] = 1
             known = self._admitted[key] = (self.node_version, bytes(rows))
         return known[1]
-
-    def strays(self, gang: gangs.Gang) -> Iterator[PodRecord]:
-        """Members on nodes that we do not know: they stand in no table."""
-        return (pod for pod in gang.members if pod.uid not in self.pod_rows)
 
     # -- what is written ------------------------------------------------------------------------------------------
 
@@ -429,10 +426,14 @@ class Cluster:
             if not members:
                 del self.gang_ids[ref]
                 self.gang_refs[gang] = self.gang_of_id[gang] = None
+                self.strays.pop(gang, None)
                 self._free_gangs.append(gang)
                 continue
             running = [pod for uid in members if not (pod := self.pods[uid]).terminating]
             self.gang_of_id[gang] = gangs.gang(ref, running, self.groups) if running else None
+            self.strays.pop(gang, None)
+            if strays := tuple(pod for pod in running if pod.node not in self.nodes):
+                self.strays[gang] = strays
             for uid in members:
                 row = self.pod_rows.get(uid)
                 if row is not None:
@@ -508,6 +509,7 @@ class Cluster:
         self.levels.drop(name)
         self.health.forget(name)
         self.node_version += 1
+        self._dirty_gangs.update(self.marks[uid][0] for uid in self.bound.get(name, ()))
         for uid in self.bound.get(name, ()):  # they stay by name: the node may come back
             self._free_pod_row(uid)
         self.names[row] = ""

@@ -32,6 +32,11 @@ def load(path: Path) -> bytes:
         raise BadCluster(f"cannot be read: {error.strerror or error}", path=str(path)) from error
 
 
+def objects(raw: bytes, source: str) -> list[dict[str, Any]]:
+    """Every object of the file as it stands there."""
+    return [item for item in _items(raw, source) if isinstance(item, dict)]
+
+
 def pods(raw: bytes, gpus: frozenset[str], source: str) -> list[records.PodRecord]:
     """The pods of a manifest; BadCluster when there is anything else in it."""
     found = []

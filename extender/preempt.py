@@ -107,40 +107,47 @@ def _search(
     """(evictions, cheapest first; why nobody has to go, or "")."""
     cluster = decider.cluster
     attempt = decider.holds.attempt(request.uid, now)
-    names = sorted(name for name in asked.offered if cluster.row(name) >= 0)
+    offered = asked.offered.keys()
+    names = sorted(offered)
     if request.exchangeable and attempt is not None and now - attempt.at <= FRESH_SECONDS:
-        names += sorted(
-            name
-            for name in attempt.links_only
-            if name not in asked.offered and cluster.row(name) >= 0 and not cluster.nodes[name].unschedulable
-        )
-        names.sort()
+        more = [name for name in attempt.links_only if name not in offered and not _cordoned(cluster, name)]
+        names = sorted([*names, *more]) if more else names
     repelled = repelled_from(cluster, asked.pod, names)
-    names = [name for name in names if name in asked.offered or name not in repelled]
-    if not names:
+    if repelled:
+        names = [name for name in names if name in offered or name not in repelled]
+    get = cluster.index.get
+    rows = array("i", [get(name) for name in names])
+    if -1 in rows:  # nodes that we do not know
+        names = [name for name, row in zip(names, rows, strict=True) if row >= 0]
+        rows = array("i", [row for row in rows if row >= 0])
+    if not rows:
         return search.Found(), ""
-    rows = array("i", [cluster.row(name) for name in names])
     codes = decider.policy.judge(cluster.tables, request, rows)
-    for name, code in zip(names, codes, strict=True):
+    for name, row, code in zip(names, rows, codes, strict=True) if 0 in codes else ():
         if (
             not code
-            and (request.exchangeable or name not in asked.offered or not asked.offered[name].uids)
+            and (request.exchangeable or name not in offered or not asked.offered[name].uids)
             and name not in repelled
-            and not search.amounts_short(cluster, request, cluster.row(name))
+            and not search.amounts_short(cluster, request, row)
         ):
             return search.Found(nodes=len(rows)), f"the pod fits on {name} now, without an eviction"
     # Where more decides than we model, what kube-scheduler offers is the floor that is only added to.
     floors = {
-        name: asked.offered[name].uids
-        for name in (repelled if request.exchangeable else names)
-        if name in asked.offered
+        name: asked.offered[name].uids for name in (repelled if request.exchangeable else names) if name in offered
     }
-    found = search.find(decider, request, asked.pod, names, floors, now, wall)
+    found = search.find(decider, request, asked.pod, names, rows, floors, now, wall)
     free = found.best is not None and all(pod.terminating for pod in found.best.pods)
-    soon = next((name for name, code in zip(names, codes, strict=True) if _releases(cluster, name, code, wall)), None)
-    if soon is not None and not free:
-        return search.Found(nodes=len(rows)), f"the pod will fit on {soon} when the pods that are ending are gone"
+    if RELEASING.code in codes and not free:
+        pairs = zip(names, codes, strict=True)
+        soon = next((name for name, code in pairs if code == RELEASING.code and _releases(cluster, name, wall)), None)
+        if soon is not None:
+            return search.Found(nodes=len(rows)), f"the pod will fit on {soon} when the pods that are ending are gone"
     return found, ""
+
+
+def _cordoned(cluster: Cluster, name: str) -> bool:
+    """Whether the node is cordoned, or gone."""
+    return name not in cluster.nodes or cluster.nodes[name].unschedulable
 
 
 def repelled_from(cluster: Cluster, pod: PodRecord, names: Sequence[str]) -> set[str]:
@@ -152,10 +159,8 @@ def repelled_from(cluster: Cluster, pod: PodRecord, names: Sequence[str]) -> set
     }
 
 
-def _releases(cluster: Cluster, name: str, code: int, wall: float) -> bool:
+def _releases(cluster: Cluster, name: str, wall: float) -> bool:
     """Whether waiting for what terminates on the node within a minute is enough, so that an eviction is in vain."""
-    if code != RELEASING.code:
-        return False
     ends = [pod.deletion_at for pod in cluster.pods_on(name) if pod.terminating]
     return all(end is not None and -OVERDUE_SECONDS <= end - wall <= RELEASE_SECONDS for end in ends)
 

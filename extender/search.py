@@ -15,6 +15,7 @@ from typing import Any
 from ext_core import fit, gather, victims
 from extender.cluster import Cluster
 from extender.contracts import Groups, PodRequest, Victims
+from extender.costs.highest_priority import FREE
 from extender.costs.leftover_fragmentation import LeftoverFragmentation
 from extender.costs.victims_stranded import VictimsStranded
 from extender.decide import Decider
@@ -24,8 +25,7 @@ from extender.records import PodRecord
 LOWEST = -(2**63)  # what the search answers for the maximum over no victims
 OVERDUE_SECONDS = 30.0  # a pod that should have ended longer ago (a finalizer, a hung unmount) may stay for ever
 LEAST_BUDGET = 2_000  # search nodes per candidate, however many there are
-FOUND = (1, 2)  # a sufficient set: proved cheapest, or the best found within the budget
-UNPROVED = (2, 3)
+PROVED, BEST_SO_FAR, UNDECIDED = 1, 2, 3  # statuses of ext_core.victims
 NEVER_SHORT = 2**60  # more than any eviction frees
 TRIES = 4  # searches that leave early; then all candidates are searched to the end
 PRICED_GPUS = 8  # larger machines that are not uniform have too many sets to price
@@ -65,17 +65,18 @@ def find(
     request: PodRequest,
     pod: PodRecord,
     names: Sequence[str],
+    rows: array[int],
     floors: Mapping[str, Sequence[str]],
     now: float,
     wall: float,
     *,
     limited: bool = True,
 ) -> Found:
-    """The cheapest eviction over these nodes (known, in the order of their names) after which our own filter passes
-    the pod. `floors`: uids that have to be among the victims, by node; `limited`: whether time ends the search too.
-    The caller's claims count as taken."""
+    """The cheapest eviction over these nodes (by name, with their rows) after which our own filter passes the pod.
+
+    `floors`: uids that have to be among the victims, by node; `limited`: whether time ends the search too. The caller's
+    claims count as taken."""
     cluster, settings = decider.cluster, decider.settings.preemption
-    rows = array("i", [cluster.row(name) for name in names])
     if not rows:
         return Found()
     gathered = gather.victims(
@@ -120,7 +121,7 @@ def find(
         )
         sets += sum(result.examined)
         found = _evictions(cluster, names, rows, gathered, result, len(terms), impossible)
-        proved = not any(status in UNPROVED for status in result.status)
+        proved = not (BEST_SO_FAR in result.status or UNDECIDED in result.status)
         for place, eviction in enumerate(found):
             if fits_without(decider, request, eviction.row, {one.uid for one in eviction.pods}, now):
                 return Found((eviction, *found[place + 1 :]), proved, len(rows), sets)
@@ -142,8 +143,8 @@ def _evictions(
     impossible: set[int],
 ) -> list[Eviction]:
     found: list[Eviction] = []
-    for i, status in enumerate(result.status):
-        if status not in FOUND or i in impossible:
+    for i in [i for i, status in enumerate(result.status) if PROVED <= status <= BEST_SO_FAR]:
+        if i in impossible:
             continue
         chosen = [k for k in range(gathered.start[i], gathered.start[i + 1]) if result.chosen[k]]
         if chosen:
@@ -232,31 +233,39 @@ def _tables(
     nodes, shapes = decider.cluster.tables.nodes, decider.cluster.tables.shapes
     ok: list[bytes] = []
     prices: list[array[int]] = []
-    known: dict[tuple[int, int, bool], int] = {}
-    uniform: dict[tuple[int, int], bool] = {}
-    for i, (shape, healthy, gpu) in enumerate(gather.graphs(nodes, rows)):
-        if not shape or gpu != request.resource:
-            if required:
-                impossible.add(i)
-            continue
-        if (shape, healthy) not in uniform:
-            uniform[shape, healthy] = fit.uniform(shapes, shape, healthy, request.wanted)
-        if uniform[shape, healthy]:
-            continue
+    kind_of, kinds = gather.graphs(nodes, rows)
+    table_of: list[int] = []  # by kind; -1: counting is enough, -2: no eviction can help
+    known: dict[tuple[int, int], int] = {}
+    wanted, resource = request.wanted, request.resource
+    for shape, healthy, gpu in kinds:
         bits = healthy.bit_length()
-        if not required and (gathered.unknown[i] or bits > PRICED_GPUS):
-            continue  # which GPUs an eviction leaves free can not be told, or not be priced
-        key = (shape, bits, required)
-        if key not in known:
-            known[key] = len(ok)
-            wanted, containers = request.wanted, request.containers
-            ok.append(fit.link_table(shapes, shape, bits, wanted, containers) if required else bytes([1]) * (1 << bits))
-            prices.append(
-                decider.policy.leftover(shapes, shape, bits, wanted)
-                if priced and bits <= PRICED_GPUS
-                else array("q", bytes(8 << bits))
-            )
-        tables[i] = known[key]
+        if not shape or gpu != resource:
+            table_of.append(-2 if required else -1)
+        elif fit.uniform(shapes, shape, healthy, wanted) or (not required and bits > PRICED_GPUS):
+            table_of.append(-1)
+        else:
+            if (shape, bits) not in known:
+                known[shape, bits] = len(ok)
+                ok.append(
+                    fit.link_table(shapes, shape, bits, wanted, request.containers)
+                    if required
+                    else bytes([1]) * (1 << bits)
+                )
+                prices.append(
+                    decider.policy.leftover(shapes, shape, bits, wanted)
+                    if priced and bits <= PRICED_GPUS
+                    else array("q", bytes(8 << bits))
+                )
+            table_of.append(known[shape, bits])
+    if required:
+        tables = array("i", [table_of[kind] for kind in kind_of])
+        if -2 in table_of:
+            impossible.update(i for i, table in enumerate(tables) if table == -2)
+            tables = array("i", [max(table, -1) for table in tables])
+    elif ok:
+        # Where positions are unknown, what an eviction leaves free can not be priced.
+        pairs = zip(kind_of, gathered.unknown, strict=True)
+        tables = array("i", [-1 if unknown else table_of[kind] for kind, unknown in pairs])
     return tables, ok, prices
 
 
@@ -312,8 +321,8 @@ def _gangs(cluster: Cluster, gathered: gather.Gathered, now_ms: int) -> tuple[Gr
         gang = cluster.gang_of_id[one]
         assert gang is not None
         allowance.append(gang.allowance)
-        price.append(work[one] + sum(_lost(cluster, pod, now_ms) for pod in cluster.strays(gang)))
-        names.append(gang.name)
+        price.append(work[one] + sum(_lost(cluster, pod, now_ms) for pod in cluster.strays.get(one, ())))
+        names.append(gang.ref.name)
     groups = Groups(*gather.memberships(gathered.gang, gathered.going, members), allowance, tuple(names))
     return groups, price
 
@@ -358,7 +367,7 @@ def victim(cluster: Cluster, pod: PodRecord) -> dict[str, Any]:
 
 def cost_of(decider: Decider, eviction: Eviction) -> list[dict[str, Any]]:
     return [
-        {"term": cost.name, "value": None if value == LOWEST else value, "unit": cost.unit}
+        {"term": cost.name, "value": None if value in (LOWEST, FREE) else value, "unit": cost.unit}
         for cost, value in zip(decider.policy.costs, eviction.cost, strict=True)
     ]
 

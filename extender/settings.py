@@ -246,9 +246,11 @@ class Preemption(_Part):
     search_budget: int = Field(default=200_000, ge=1, le=1_000_000_000)
     """Sets of victims examined for one request; then the best found is answered, and said to be unproved."""
     budget_milliseconds: float = Field(default=20.0, gt=0, le=60_000)
-    """Nodes are not searched any further after that time: the best found is answered, and said to be unproved."""
+    """CPU time of one search; when it is used up, the best found is answered, and said to be unproved."""
     minimum_run_seconds: dict[str, Annotated[float, Field(ge=0, le=31_536_000)]] = Field(default_factory=dict)
     """By the name of a PriorityClass: its pods are never victims before they have run so long."""
+    intended_order: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(_no_repeats)] = ()
+    """PriorityClasses as they are meant to rank, the most important first. Only `gpu-extender check` reads it."""
 
 
 class Reservations(_Part):

@@ -7,7 +7,7 @@ exactly; answers are complete and in the same spelling.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,11 +53,12 @@ class Preemption:
 class _Lazy(Mapping[str, Offered]):
     """The offered victims of known nodes, still bytes."""
 
-    def __init__(self, body: bytes, spans: dict[str, tuple[int, int]], path: str) -> None:
-        self._body, self._spans, self._path = body, spans, path
+    def __init__(self, body: bytes, places: dict[str, int], spans: array[int], path: str) -> None:
+        self._body, self._places, self._spans, self._path = body, places, spans, path
 
     def __getitem__(self, node: str) -> Offered:
-        start, end = self._spans[node]
+        at = 2 * self._places[node]
+        start, end = self._spans[at : at + 2]
         try:
             found = _offered(node, orjson.loads(self._body[start:end]), self._path, _meta_uid)
         except orjson.JSONDecodeError as error:
@@ -65,14 +66,17 @@ class _Lazy(Mapping[str, Offered]):
         assert found is not None
         return found
 
+    def keys(self) -> KeysView[str]:
+        return self._places.keys()
+
     def __contains__(self, node: object) -> bool:
-        return node in self._spans
+        return node in self._places
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._spans)
+        return iter(self._places)
 
     def __len__(self) -> int:
-        return len(self._spans)
+        return len(self._places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +193,11 @@ def read_preemption(body: bytes, gpu_names: frozenset[str], index: scan.NameInde
     if plain is None:
         return Preemption(pod, whole(), whole)
     rows, spans = plain
-    known = {names[row]: (spans[2 * i], spans[2 * i + 1]) for i, row in enumerate(rows) if row >= 0}
-    return Preemption(pod, _Lazy(body, known, path), whole)
+    if -1 in rows:
+        places = {names[row]: i for i, row in enumerate(rows) if row >= 0}
+    else:
+        places = dict(zip(map(names.__getitem__, rows), range(len(rows)), strict=True))
+    return Preemption(pod, _Lazy(body, places, spans, path), whole)
 
 
 def _offers(body: bytes, span: tuple[int, int], path: str, uid_of: Callable[[Any, str], str]) -> dict[str, Offered]:

@@ -28,6 +28,20 @@ def test_nothing_written_means_the_defaults() -> None:
         assert parse_settings(text, KNOWN) == Settings()
 
 
+def test_preemption_by_priority_class() -> None:
+    text = HEAD + "preemption:\n  minimumRunSeconds: {train: 3600}\n  intendedOrder: [serve, train]\n"
+    preemption = parse_settings(text, KNOWN).preemption
+    assert (preemption.minimum_run_seconds, preemption.intended_order) == ({"train": 3600}, ("serve", "train"))
+    assert parse_settings(text, KNOWN).policy_hash != Settings().policy_hash
+    assert problems_of(HEAD + "preemption: {minimumRunSeconds: {train: -1}}\n")
+    assert problems_of(HEAD + "preemption: {intendedOrder: [a, a]}\n")
+
+
+def test_the_hash_of_the_policy_is_blind_to_the_address() -> None:
+    text = HEAD + "server: {port: 1}\n"
+    assert parse_settings(text, KNOWN).policy_hash == Settings().policy_hash
+
+
 def test_the_defaults_use_known_names_only() -> None:
     written = Settings().model_dump(mode="json", by_alias=True)
     assert parse_settings(json.dumps(written), KNOWN) == Settings()

@@ -138,6 +138,11 @@ def asked(items: list[JSON], pod: JSON, settings: Settings = ARBITRARY) -> JSON:
     return answer
 
 
+def told(cost: list[JSON]) -> tuple[int, ...]:
+    """The first six terms; no highest priority, where all victims go anyway, is the lowest."""
+    return tuple(-(2**31) if term["value"] is None else term["value"] for term in cost[:6])
+
+
 def test_against_trying_everything() -> None:
     """Verdict, cost and victims are those of brute force, on random clusters."""
     rng = random.Random(11)
@@ -169,14 +174,14 @@ def test_against_trying_everything() -> None:
             continue
         assert result["certificate"]["proved"]
         assert brute.cost(victims) == least
-        assert tuple(term["value"] for term in result["cost"])[:6] == least
+        assert told(result["cost"]) == least
         free = set(range(8)).difference(*(brute.held(one) for one in brute.on(result["node"]) if one not in victims))
         assert free.issuperset(result["gpus"])
         assert len(result["gpus"]) == brute.amounts(pod)[2]
         other = result["certificate"]["runner_up"]
         if other is not None:
             assert other["node"] != result["node"]
-            assert tuple(term["value"] for term in other["cost"])[:6] >= least
+            assert told(other["cost"]) >= least
         assert least is not None
         gangs += least[2] > 0
         budgets += least[0] > 0

@@ -156,7 +156,9 @@ def stranded(
     return [int(kind > 0 and not gone and alone(pod, kind)) for pod, kind, gone in zip(chosen, ask, going, strict=True)]
 
 
-def graphs(nodes: NodeTable, rows: list[int]) -> list[tuple[int, int, int]]:
+def graphs(nodes: NodeTable, rows: list[int]) -> tuple[list[int], list[tuple[int, int, int]]]:
     if any(not 0 <= row < nodes.height for row in rows):
         raise IndexError("row outside of the table")
-    return [(nodes.columns["shape"][row], nodes.columns["healthy"][row], nodes.columns["gpu"][row]) for row in rows]
+    seen = [(nodes.columns["shape"][row], nodes.columns["healthy"][row], nodes.columns["gpu"][row]) for row in rows]
+    kinds = list(dict.fromkeys(seen))
+    return [kinds.index(one) for one in seen], kinds

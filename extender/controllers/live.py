@@ -25,7 +25,7 @@ VITAL = ("Pod", "Node")
 log = get_log()
 
 
-def _default_kubeconfig() -> str | None:
+def default_kubeconfig() -> str | None:
     """None in a pod (its service account is used), else where kubectl looks."""
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         return None
@@ -87,16 +87,16 @@ class Live:
     def ages(self) -> dict[str, float]:
         now = self._clock()
         return {
-            reflector.source.kind: now - reflector.state.last_event
+            reflector.source.name: now - reflector.state.last_event
             for reflector in self._reflectors
             if reflector.state.last_event is not None
         }
 
     def restarts(self) -> dict[str, int]:
-        return {reflector.source.kind: max(0, reflector.state.counters.watches - 1) for reflector in self._reflectors}
+        return {reflector.source.name: max(0, reflector.state.counters.watches - 1) for reflector in self._reflectors}
 
     async def run(self) -> None:
-        async with await ApiServer.connect(self._kubeconfig or _default_kubeconfig()) as server:
+        async with await ApiServer.connect(self._kubeconfig or default_kubeconfig()) as server:
             self._server = server
             self._bindings = Bindings(server, self._cluster.gpu_names)
             for document in self.documents:  # before the pods come that it may have counted

@@ -10,7 +10,7 @@ from extender.contracts import Victims
 if TYPE_CHECKING:
     from ext_core.victims import Term
 
-FREE = -(2**31)  # below every priority that Kubernetes allows
+FREE = -(2**31) - 1  # below every priority that Kubernetes allows
 
 
 class HighestPriority:

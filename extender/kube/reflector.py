@@ -41,7 +41,7 @@ class Sink(Protocol):
         """The events of one slice, in order."""
         ...
 
-    def synced(self, kind: Kind) -> None:
+    def synced(self, kind: str) -> None:
         """A list has been given completely. Comes again after each later list."""
         ...
 
@@ -56,7 +56,14 @@ class Source:
     """Objects a page: what one answer may hold the event loop for."""
     field_selector: str = ""
     optional: bool = False
-    """The API may not be served: 404 means that there are none."""
+    """The API may not be served: 404 means that there are none; of a `group` 403, too."""
+    group: tuple[str, str] | None = None
+    """(API group, kind) of the objects, where several kinds are read as Group."""
+
+    @property
+    def name(self) -> str:
+        """What readiness and metrics call it."""
+        return self.kind if self.group is None else f"{self.group[1]}.{self.group[0]}"
 
 
 # Finished pods hold nothing: they are left out as in kube-scheduler's own informer, and leave as deleted.
@@ -67,7 +74,28 @@ NODES: Final = Source("Node", "/api/v1/nodes", limit=100)  # about three times a
 BUDGETS: Final = Source("PodDisruptionBudget", "/apis/policy/v1/poddisruptionbudgets")
 PRIORITY_CLASSES: Final = Source("PriorityClass", "/apis/scheduling.k8s.io/v1/priorityclasses")
 DEVICE_CLASSES: Final = Source("DeviceClass", "/apis/resource.k8s.io/v1/deviceclasses", optional=True)
-SOURCES: Final = (PODS, NODES, BUDGETS, PRIORITY_CLASSES, DEVICE_CLASSES, FAILED_PODS)
+# Who says how many pods of a gang must run (extender.gangs). Only what is installed is served.
+GROUPS: Final = tuple(
+    Source("Group", f"/apis/{api}/{version}/{plural}", limit=500, optional=True, group=(api, kind))
+    for api, version, kind, plural in (
+        ("batch", "v1", "Job", "jobs"),
+        ("scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups"),
+        ("scheduling.volcano.sh", "v1beta1", "PodGroup", "podgroups"),
+        ("scheduling.k8s.io", "v1alpha2", "PodGroup", "podgroups"),
+        ("scheduling.k8s.io", "v1alpha3", "PodGroup", "podgroups"),
+        ("scheduling.k8s.io", "v1beta1", "PodGroup", "podgroups"),
+        ("scheduling.k8s.io", "v1alpha1", "Workload", "workloads"),
+        ("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets"),
+        ("leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet", "leaderworkersets"),
+        ("kubeflow.org", "v1", "PyTorchJob", "pytorchjobs"),
+        ("kubeflow.org", "v1", "TFJob", "tfjobs"),
+        ("kubeflow.org", "v2beta1", "MPIJob", "mpijobs"),
+        ("kubeflow.org", "v1", "XGBoostJob", "xgboostjobs"),
+        ("kubeflow.org", "v1", "PaddleJob", "paddlejobs"),
+        ("kubeflow.org", "v1", "JAXJob", "jaxjobs"),
+    )
+)
+SOURCES: Final = (PODS, NODES, BUDGETS, PRIORITY_CLASSES, DEVICE_CLASSES, *GROUPS, FAILED_PODS)
 
 
 @dataclass(frozen=True)
@@ -183,7 +211,7 @@ class Reflector:
 
     def missing(self) -> str:
         """What readiness waits for, in words; "" when there is nothing."""
-        return "" if self.state.synced else f"{self.source.kind}: {self.state.problem}"
+        return "" if self.state.synced else f"{self.source.name}: {self.state.problem}"
 
     async def run(self) -> None:
         """Lists and watches for ever."""
@@ -205,7 +233,7 @@ class Reflector:
                 self.state.counters.errors += 1
                 problem = str(error)
             except ApiError as error:
-                if error.status == 404 and self.source.optional:
+                if self.source.optional and (error.status == 404 or (error.status == 403 and self.source.group)):
                     await self._be_absent()
                     failures = 0
                     continue
@@ -282,7 +310,7 @@ class Reflector:
     def _say_synced(self) -> None:
         self.state.synced = True
         self.state.problem = ""
-        self._sink.synced(self.source.kind)
+        self._sink.synced(self.source.name)
 
     # ---- watch
 
@@ -357,7 +385,8 @@ class Reflector:
     def _decode(self, raw: msgspec.Raw) -> Record | records.Identity:
         """The record; of an object that cannot be read only which one it is."""
         try:
-            found = records.record(self.source.kind, raw, self._gpus)
+            group = self.source.group
+            found = records.group(raw, *group) if group else records.record(self.source.kind, raw, self._gpus)
         except RecordError as error:
             self.state.counters.rejected += 1
             try:

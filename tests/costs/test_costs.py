@@ -69,7 +69,7 @@ def term(cost: CostTerm, given: Victims) -> list[Any]:
 def test_highest_priority() -> None:
     assert term(HighestPriority(), victims(priority=[100, -5, 2_000_000], going=[0, 0, 1])) == [
         "max",
-        [100, -5, -(2**31)],
+        [100, -5, -(2**31) - 1],
     ]  # who goes anyway is below every priority
 
 

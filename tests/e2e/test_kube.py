@@ -31,7 +31,7 @@ class Mirror:
 
     def __init__(self) -> None:
         self.objects: dict[tuple[Kind, str], Record] = {}
-        self.synced_kinds: list[Kind] = []
+        self.synced_kinds: list[str] = []
 
     def apply(self, batch: Sequence[Event]) -> None:
         for kind, change, record in batch:
@@ -40,7 +40,7 @@ class Mirror:
             else:
                 del self.objects[kind, record.name]
 
-    def synced(self, kind: Kind) -> None:
+    def synced(self, kind: str) -> None:
         self.synced_kinds.append(kind)
 
     def names(self, kind: Kind) -> list[str]:
@@ -95,7 +95,9 @@ def test_every_kind_is_listed_and_watched(control_plane: ControlPlane, api: Api,
             assert isinstance(pod, PodRecord)
             assert (pod.gpus, pod.node, pod.phase) == (((builders.GPU, 2),), "", "Pending")
 
-            await until(lambda: all(one.state.watching for one in reflectors))
+            await until(lambda: all(one.state.watching or one.state.absent for one in reflectors))
+            served = {one.source.name for one in reflectors if one.state.watching}
+            assert served >= {source.name for source in SOURCES if source.group is None} | {"Job.batch"}
             await asyncio.to_thread(api.create, builders.pod("after", namespace, 1))
             await until(lambda: mirror.names("Pod") == ["after", "before"])
             await asyncio.to_thread(api.delete, "Node", "n39")

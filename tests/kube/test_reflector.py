@@ -12,8 +12,8 @@ import pytest
 from extender.events import Event
 from extender.kube.backoff import Backoff
 from extender.kube.client import ApiServer
-from extender.kube.reflector import DEVICE_CLASSES, NODES, PODS, Pace, Reflector, Source
-from extender.records import Kind, PodRecord
+from extender.kube.reflector import DEVICE_CLASSES, GROUPS, NODES, PODS, Pace, Reflector, Source
+from extender.records import GroupRecord, PodRecord
 from tests.kube.api_server import (
     Answer,
     Request,
@@ -50,7 +50,7 @@ class Seen:
         assert batch, "an empty batch"
         self.batches.append(list(batch))
 
-    def synced(self, kind: Kind) -> None:
+    def synced(self, kind: str) -> None:
         self.syncs += 1
 
     def clock(self) -> float:
@@ -340,6 +340,20 @@ def test_an_api_that_is_not_served_has_no_objects_and_is_asked_for_again() -> No
     assert all(150 <= delay <= 450 for delay in seen.delays)
     assert seen.changes == [("set", "gpu/1"), ("delete", "gpu/1")]  # the second 404 answered the watch
     assert len(script.requests) == 4
+
+
+def test_what_says_how_many_must_run_is_read_where_it_is_installed_and_allowed() -> None:
+    volcano = next(source for source in GROUPS if source.group == ("scheduling.volcano.sh", "PodGroup"))
+    made = {"metadata": {"name": "g", "uid": "u", "resourceVersion": "1"}, "spec": {"minMember": 3}}
+    seen, _, reflector = reflect(
+        failed(403, "forbidden"), listed(made, kind="PodGroup"), failed(404), source=volcano, naps=3
+    )
+    assert reflector.missing() == ""
+    assert seen.changes == [("set", "g/1"), ("delete", "g/1")]
+    record = seen.batches[0][0].record
+    assert isinstance(record, GroupRecord)
+    assert (record.api, record.kind, record.minimum) == ("scheduling.volcano.sh", "PodGroup", 3)
+    assert reflector.source.name == "PodGroup.scheduling.volcano.sh"
 
 
 def test_a_kind_that_must_be_served_is_missing() -> None:

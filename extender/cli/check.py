@@ -1,0 +1,107 @@
+"""The preemption posture of a cluster: who can evict whom, and what is wrong with that. Nothing is changed. Exit codes:
+0 no finding is an error, 10 some are (with --strict warnings count too), 1 the cluster can not be read, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from extender.cli import options as shared
+from extender.cli.whatif import moment
+
+LISTS = {
+    "Node": "/api/v1/nodes",
+    "Pod": "/api/v1/pods",
+    "PodDisruptionBudget": "/apis/policy/v1/poddisruptionbudgets",
+    "PriorityClass": "/apis/scheduling.k8s.io/v1/priorityclasses",
+    "ResourceQuota": "/api/v1/resourcequotas",
+    "Job": "/apis/batch/v1/jobs",
+}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: in a pod its account, else kubectl's")
+    source.add_argument(
+        "--cluster",
+        metavar="FILE",
+        type=Path,
+        help="what kubectl get nodes,pods,pdb,priorityclasses,resourcequotas,jobs -A -o json prints (JSON or YAML)",
+    )
+    parser.add_argument("--now", metavar="RFC3339", help="the time at which it is asked (default: the clock)")
+    parser.add_argument("--strict", action="store_true", help="warnings count as errors for the exit code")
+    shared.add_config(parser)
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the table and the findings."""
+    settings = shared.settings_of(options)
+    wall = moment(options.now)
+    from extender import check, frozen, whatif  # here: --help need not load the core
+
+    if options.cluster is not None:
+        raw, source = frozen.load(options.cluster), str(options.cluster)
+    else:
+        raw, source = asyncio.run(_listed(options.kubeconfig)), "the API server"
+    gpus = frozenset(resource.name for resource in settings.resources)
+    decider = whatif.frozen(settings, frozen.parse(raw, gpus, source))
+    answered = check.answer(decider, frozen.objects(raw, source), wall)
+    if options.output == "json":
+        sys.stdout.write(orjson.dumps(answered, option=orjson.OPT_APPEND_NEWLINE).decode())
+    else:
+        print("\n".join(_lines(answered)))
+    return check.exit_code(answered, options.strict)
+
+
+async def _listed(kubeconfig: Path | None) -> bytes:
+    """One List of everything that is looked at. Unreachable when a list is refused."""
+    from extender.controllers.live import default_kubeconfig
+    from extender.errors import Unreachable
+    from extender.kube import client
+
+    items: list[Any] = []
+    try:
+        where = str(kubeconfig) if kubeconfig else default_kubeconfig()
+        async with await client.ApiServer.connect(where) as server:
+            for kind, path in LISTS.items():
+                token = ""
+                while True:
+                    page = orjson.loads(
+                        await server.get(path, {"limit": "500"} | ({"continue": token} if token else {}))
+                    )
+                    api = page.get("apiVersion")
+                    items += [{"kind": kind, "apiVersion": api} | item for item in page.get("items") or ()]
+                    token = (page.get("metadata") or {}).get("continue") or ""
+                    if not token:
+                        break
+    except (client.ApiError, client.Unreachable, client.CredentialsError) as error:
+        raise Unreachable(str(error), path="the API server") from error
+    return orjson.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+
+
+def _lines(answered: dict[str, Any]) -> list[str]:
+    lines = ["who can evict whom"]
+    width = max((len(_class(level)) for level in answered["classes"]), default=0)
+    for level in answered["classes"]:
+        evicts = ", ".join(level["evicts"]) or "nobody"
+        if not level["preempts"]:
+            evicts = "nobody (preemptionPolicy: Never)"
+        lines.append(
+            f"  {_class(level):<{width}}  {level['priority']:>11}  {level['pods']:>5} GPU pods, {level['gpus']:>5} GPUs"
+            f"  evicts {evicts}"
+        )
+    for finding in answered["findings"]:
+        lines += ["", f"{finding['severity']}: {finding['about']}: {finding['message']}", f"  {finding['remedy']}"]
+    count = answered["summary"]
+    return [*lines, "", f"{count['error']} errors, {count['warning']} warnings, {count['info']} infos"]
+
+
+def _class(level: dict[str, Any]) -> str:
+    return str(level["name"] or "(no class)")

@@ -1,0 +1,55 @@
+"""The PriorityClasses of manifests/priorities, as the real API server takes and enforces them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from tests.e2e import builders
+from tests.e2e.api import Api, ApiError, Object, wait_for
+
+PRIORITIES = Path(__file__).parents[2] / "manifests" / "priorities"
+SETS = sorted(PRIORITIES.glob("*.yaml"))
+GPU = f"requests.{builders.GPU}"
+
+
+def pod(name: str, namespace: str, gpus: int, cls: str) -> Object:
+    made: dict[str, Any] = builders.pod(name, namespace, gpus=gpus)
+    for field in ("priority", "preemptionPolicy"):
+        made["spec"].pop(field, None)
+    made["spec"]["priorityClassName"] = cls
+    return made
+
+
+@pytest.mark.parametrize("path", SETS, ids=lambda path: path.stem)
+def test_classes_give_their_priority_and_quotas_count_by_class(api: Api, namespace: str, path: Path) -> None:
+    items = list(YAML(typ="safe", pure=True).load_all(path.read_text()))
+    classes = {item["metadata"]["name"]: item for item in items if item["kind"] == "PriorityClass"}
+    quotas = {item["spec"]["scopeSelector"]["matchExpressions"][0]["values"][0]: item for item in items[len(classes) :]}
+    assert classes.keys() == quotas.keys()
+    for item in items:
+        if item["kind"] == "ResourceQuota":
+            item["metadata"]["namespace"] = namespace
+        api.create(item)
+    for quota in quotas.values():  # the quota controller has counted: from now on admission knows the limit
+        name = quota["metadata"]["name"]
+        wait_for(
+            lambda name=name: GPU in api.get("ResourceQuota", name, namespace).get("status", {}).get("used", {}),  # type: ignore[misc]
+            30,
+            f"{name} is counted",
+        )
+    for name, item in classes.items():
+        limit = int(quotas[name]["spec"]["hard"][GPU])
+        made = api.create(pod(f"{name}-fits", namespace, limit, name))
+        assert made["spec"]["priority"] == item["value"]
+        assert made["spec"]["preemptionPolicy"] == item["preemptionPolicy"]
+        with pytest.raises(ApiError) as refused:
+            api.create(pod(f"{name}-too-many", namespace, 1, name))
+        assert refused.value.status == 403
+        assert f"exceeded quota: gpus-{name}" in refused.value.message
+    with pytest.raises(ApiError) as unknown:
+        api.create(pod("strange", namespace, 1, "no-such-class"))
+    assert unknown.value.status == 403

@@ -1,0 +1,221 @@
+"""check: the table of who evicts whom, and one finding a test."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+from ruamel.yaml import YAML
+
+from extender import check
+from extender.cli import main
+from extender.cli.check import LISTS
+from extender.kube import client
+from extender.settings import Settings
+from tests.test_whatif import decider_of
+from tests.world import GPU, JSON, WALL, machine, workload
+
+PRIORITIES = Path(__file__).parent.parent / "manifests" / "priorities"
+
+
+def cls(name: str, value: int, **more: Any) -> JSON:
+    labels = {"gpu-extender.io/rank": str(more.pop("rank"))} if "rank" in more else {}
+    return {"kind": "PriorityClass", "metadata": {"name": name, "labels": labels}, "value": value} | more
+
+
+def node(name: str = "n") -> JSON:
+    return {"kind": "Node"} | machine(name, 8)
+
+
+def pod(name: str, gpus: int = 1, cls: str = "", priority: int = 0, **facts: Any) -> JSON:
+    spec = {"priorityClassName": cls} if cls else {}
+    facts.setdefault("start", WALL - 7200)
+    made = workload(name, gpus, node="n", phase="Running", priority=priority, spec=spec, **facts)
+    return {"kind": "Pod"} | made
+
+
+def quota(hard: JSON, *classes: str, **more: Any) -> JSON:
+    tests = [{"scopeName": "PriorityClass", "operator": "In", "values": [name]} for name in classes]
+    spec = {"hard": hard} | ({"scopeSelector": {"matchExpressions": tests}} if tests else {})
+    return {"kind": "ResourceQuota", "metadata": {"name": "q", "namespace": "default"}, "spec": spec}
+
+
+def checked(*items: JSON, settings: Settings | None = None) -> JSON:
+    return check.answer(decider_of(list(items), settings or Settings()), list(items), WALL)
+
+
+def codes(answer: JSON, severity: str = "") -> list[str]:
+    return [one["code"] for one in answer["findings"] if severity in ("", one["severity"])]
+
+
+def test_who_can_evict_whom() -> None:
+    answer = checked(
+        node(), cls("high", 100), cls("mid", 50, preemptionPolicy="Never"), cls("low", 1), pod("a", 2, "low", 1)
+    )
+    table = {level["name"]: (level["evicts"], level["evicted_by"], level["gpus"]) for level in answer["classes"]}
+    assert table == {"high": (["mid", "low"], [], 0), "mid": ([], ["high"], 0), "low": ([], ["high"], 2)}
+
+
+@pytest.mark.parametrize(("upper", "code"), [(10, "rank-inverted"), (20, "rank-equal"), (30, None)])
+def test_ranks_against_the_intended_order(upper: int, code: str | None) -> None:
+    preemption = Settings().preemption.model_copy(update={"intended_order": ("serve", "train")})
+    by_settings = checked(
+        cls("serve", upper), cls("train", 20), settings=Settings().model_copy(update={"preemption": preemption})
+    )
+    by_label = checked(cls("serve", upper, rank=2), cls("train", 20, rank=1))
+    for answer in (by_settings, by_label):
+        assert codes(answer, "error") == ([code] if code else [])
+        assert check.exit_code(answer) == (10 if code else 0)
+
+
+def test_without_an_intended_order_nothing_is_judged() -> None:
+    answer = checked(cls("a", 1), cls("b", 2))
+    assert codes(answer) == ["no-intended-order"]
+    assert check.exit_code(answer) == 0
+
+
+@pytest.mark.parametrize(("policy", "found"), [("PreemptLowerPriority", True), ("Never", False)])
+def test_a_chain_of_evictions(policy: str, found: bool) -> None:
+    answer = checked(cls("a", 3), cls("b", 2, preemptionPolicy=policy), cls("c", 1))
+    assert ("eviction-chain" in codes(answer)) == found
+
+
+def test_traps_of_the_global_default() -> None:
+    trap = cls("default", 5, globalDefault=True)
+    assert "default-evicts" in codes(checked(trap, cls("low", 1)), "error")
+    assert "default-evicts" not in codes(checked(trap | {"preemptionPolicy": "Never"}, cls("low", 1)))
+    assert "default-evicts" not in codes(checked(trap, cls("high", 10)))
+    assert "several-defaults" in codes(checked(trap, cls("other", 7, globalDefault=True)))
+    assert "pods-without-class" in codes(checked(node(), cls("low", 1), pod("bare", priority=5)), "warning")
+    assert "pods-without-class" in codes(checked(node(), cls("low", 1), pod("bare")), "info")
+    assert "stale-priority" in codes(checked(node(), cls("low", 1), pod("old", 1, "low", 7)))
+
+
+def test_what_the_eviction_of_jobs_without_checkpoints_costs_today() -> None:
+    notes = {"gpu-extender.io/last-checkpoint": "2027-01-15T07:59:50Z"}
+    labels = {"gpu-extender.io/gang": "train"}
+    items = [
+        node(), cls("high", 10), cls("low", 1), pod("saved", 1, "low", 1, annotations=notes), pod("top", 1, "high", 10),
+        pod("w0", 2, "low", 1, labels=labels), pod("w1", 2, "low", 1, labels=labels),
+    ]  # fmt: skip
+    (found,) = [one for one in checked(*items)["findings"] if one["code"] == "no-checkpoint"]
+    assert found["about"] == "gpu-extender/default/train"
+    assert found["facts"] == {"pods": 2, "gpus": 4, "work_lost_gpu_seconds": 4 * 7200}
+
+
+@pytest.mark.parametrize(
+    ("spec", "allowed", "severity"),
+    [({"maxUnavailable": 0}, 0, "error"), ({"minAvailable": 1}, 0, "warning"), ({"minAvailable": 1}, 1, None)],
+)
+def test_a_budget_that_blocks_everything(spec: JSON, allowed: int, severity: str | None) -> None:
+    budget: JSON = {
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "b", "namespace": "default"},
+        "spec": spec | {"selector": {"matchLabels": {"app": "a"}}},
+        "status": {"disruptionsAllowed": allowed},
+    }
+    answer = checked(node(), pod("p", labels={"app": "a"}), budget)
+    found = [one["severity"] for one in answer["findings"] if one["code"] == "budget-blocks-all"]
+    assert found == ([severity] if severity else [])
+    budget["spec"]["selector"] = {}
+    assert "budget-selects-all" in codes(checked(node(), pod("p"), budget))
+
+
+@pytest.mark.parametrize(
+    ("made", "code"),
+    [
+        (quota({f"requests.{GPU}": "4"}, "low"), None),
+        (quota({f"requests.{GPU}": "4"}, "none"), "quota-of-no-class"),
+        (quota({f"requests.{GPU}": "4"}, "low", "high"), "quota-of-nobody"),
+        (quota({f"limits.{GPU}": "4"}), "quota-not-enforced"),
+        (quota({GPU: "4"}), "quota-not-enforced"),
+        (quota({f"requests.{GPU}": "1"}), "quota-too-small"),
+        (quota({f"requests.{GPU}": "0"}), "quota-too-small"),
+        (quota({f"requests.{GPU}": "many"}), "quota-unreadable"),
+    ],
+)
+def test_quotas_that_no_pod_can_meet(made: JSON, code: str | None) -> None:
+    answer = checked(node(), cls("low", 1), cls("high", 2), pod("p", 2, "low", 1), made)
+    assert [one for one in codes(answer) if one.startswith("quota")] == ([code] if code else [])
+
+
+def test_resource_names_that_we_are_not_shown() -> None:
+    other = pod("mig", 1, resource="nvidia.com/mig-1g.10gb")
+    answer = checked({"kind": "Node"} | machine("n", 7, resource="nvidia.com/mig-1g.10gb"), other)
+    (found,) = [one for one in answer["findings"] if one["code"] == "resource-not-managed"]
+    assert found["about"] == "resource/nvidia.com/mig-1g.10gb"
+    assert found["facts"] == {"pods": 1, "nodes": 1}
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "cluster.json"
+    items = [node(), cls("serve", 1, rank=2), cls("train", 2, rank=1), pod("p", 2, "train", 2)]
+    path.write_text(json.dumps({"kind": "List", "items": items}))
+    assert main(["check", "--cluster", str(path), "-o", "json"]) == 10
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["kind"], answer["summary"]["error"]) == ("Check", 1)
+    assert main(["check", "--cluster", str(path)]) == 10
+    assert "train can evict serve" in capsys.readouterr().out
+    path.write_text(json.dumps({"kind": "List", "items": [node(), pod("p", priority=-5, labels={})]}))
+    assert main(["check", "--cluster", str(path)]) == 0
+    assert main(["check", "--cluster", str(tmp_path / "none")]) == 1
+
+
+def sets() -> list[Path]:
+    return sorted(PRIORITIES.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", sets(), ids=lambda path: path.stem)
+def test_the_classes_that_we_ship_are_in_order(path: Path) -> None:
+    items = [item for item in YAML(typ="safe", pure=True).load_all(path.read_text()) if item["kind"] != "Namespace"]
+    for item in items:
+        kubernetes_validate.validate(item, "1.37", strict=True)
+    answer = checked(*json.loads(json.dumps(items)))
+    assert codes(answer, "error") == []
+    assert "no-intended-order" not in codes(answer)
+
+
+class FakeServer:
+    """An API server that gives one object a page. `without`: a path that is refused."""
+
+    def __init__(self, items: list[JSON], without: str = "") -> None:
+        self.items, self.without = items, without
+
+    async def __aenter__(self) -> FakeServer:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+    async def get(self, path: str, params: dict[str, str]) -> bytes:
+        if path == self.without:
+            raise client.ApiError(403, "forbidden")
+        kind = next(kind for kind, at in LISTS.items() if at == path)
+        there = [{k: v for k, v in item.items() if k != "kind"} for item in self.items if item["kind"] == kind]
+        at = int(params.get("continue", "0"))
+        more = str(at + 1) if at + 1 < len(there) else ""
+        page = {"kind": f"{kind}List", "apiVersion": "v1", "metadata": {"continue": more}, "items": there[at : at + 1]}
+        return json.dumps(page).encode()
+
+
+@pytest.mark.parametrize(("refused", "code"), [("", 10), ("/api/v1/pods", 1)])
+def test_a_live_cluster(
+    refused: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    items = [node("n"), node("m"), cls("serve", 1, rank=2), cls("train", 2, rank=1), pod("p", 2, "train", 2)]
+
+    async def connect(where: str | None) -> FakeServer:
+        return FakeServer(items, refused)
+
+    monkeypatch.setattr(client.ApiServer, "connect", connect)
+    assert main(["check", "-o", "json"]) == code
+    said = capsys.readouterr()
+    if code == 1:
+        assert json.loads(said.err)["error"]["code"] == "unreachable"
+    else:
+        answer = json.loads(said.out)
+        assert {level["name"]: level["gpus"] for level in answer["classes"]} == {"serve": 0, "train": 2}
+        assert answer["summary"]["error"] == 1
