@@ -120,6 +120,7 @@ class Server:
         self._settles = SETTLES_PER_SECOND
         self._settled_at = clock()
         self._watch_restarts: dict[str, int] = {}
+        self._drifts: dict[str, int] = {}
 
     async def watch(self) -> None:
         """Run the source; when it fails for good there is nothing left to serve."""
@@ -288,6 +289,9 @@ class Server:
         for kind, restarts in self.source.restarts().items():
             metrics.watch_restarts.labels(kind).inc(restarts - self._watch_restarts.get(kind, 0))
             self._watch_restarts[kind] = restarts
+        for outcome, count in cluster.drifts.items():
+            metrics.plans.labels(outcome).inc(count - self._drifts.get(outcome, 0))
+            self._drifts[outcome] = count
         metrics.holds.set(self.decider.holds.count(self.clock()))
         metrics.double_claimed_gpus.set(sum(ledger.doubled for ledger in cluster.ledgers.values()))
         return Response(generate_latest(metrics.registry), media_type="text/plain; version=0.0.4; charset=utf-8")

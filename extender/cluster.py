@@ -9,6 +9,7 @@ batches sees one generation and nothing else. Pods keep what they hold until the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -71,6 +72,7 @@ class Cluster:
         self.nodes: dict[str, NodeRecord] = {}
         self.topologies: dict[str, Topology] = {}
         self.ledgers: dict[str, ledger.NodeLedger] = {}
+        self.drifts: Counter[ledger.Drift] = Counter()  # planned pods, when they were first seen to hold GPUs
         self.pods: dict[str, PodRecord] = {}
         self.by_name: dict[tuple[str, str], str] = {}
         self.bound: dict[str, dict[str, None]] = {}  # node name -> uids of the pods that hold something there
@@ -385,8 +387,13 @@ class Cluster:
                 healthy=self._healthy(name),
                 index_of=index_of,
                 settling=frozenset(self._settling),
+                relayed=node.annotations.get(ledger.RELAY) == "1",
             )
         if not gone:
+            before = self.ledgers.get(name)
+            if before is not None and before.holdings:
+                relayed = node.annotations.get(ledger.RELAY) == "1"
+                self.drifts.update(ledger.drifts(before, read, pods, self._healthy(name), relayed=relayed))
             self.ledgers[name] = read
         holdings = {holding.uid: holding for holding in read.holdings}
         used = [0] * len(self.resources)

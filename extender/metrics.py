@@ -46,6 +46,11 @@ class Metrics:
             "cache_age_seconds", "Time since the API server last told us anything, by kind.", "kind"
         )
         self.holds = self._gauge("holds", "Tentative holds: answered by us, and not seen on a node yet.")
+        self.plans = self._counter(
+            "plans",
+            "Planned pods seen to hold GPUs: their plan (kept), or another set, by why.",
+            "outcome",
+        )
         self.double_claimed_gpus = self._gauge(
             "double_claimed_gpus", "GPUs that more than one pod holds by what we know; anything but 0 is a fault."
         )

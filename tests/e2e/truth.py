@@ -13,6 +13,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from extender.node import plans
+from extender.node.graph import Graph
 from extender.sim.device_plugin import DevicePlugin, PluginPanicked
 
 Object = dict[str, Any]
@@ -49,8 +51,10 @@ class NodeDevices:
     plugin: DevicePlugin
     uuids: list[str]
     healthy: list[bool]
-    # True: the plugin obeys the plan on the pod (our relay); pods without one get the plugin's own choice.
+    # True: a plugin that obeys the plan on the pod or fails; pods without one get its own choice.
     obeys_plan: bool = False
+    # With our relay before the plugin: the plan, else the best by links.
+    relay: Graph | None = None
     holder: dict[int, str] = field(default_factory=dict)
 
     def free(self) -> frozenset[int]:
@@ -225,6 +229,8 @@ def allocate(
         chosen = again
         if missing:
             wanted = _planned(plan, container["name"], size, free | again) if plan is not None else None
+            if node.relay is not None:
+                wanted = _relayed(node.relay, pod, container["name"], size, again, frozenset(free | again))
             chosen = wanted or node.plugin.choose(free | again, size, rng, must_include=again)
         taken[container["name"]] = chosen
         free -= chosen
@@ -254,6 +260,14 @@ def _planned(
     if len(chosen) < size:
         raise _No("plan-conflict", "Allocate failed due to a plan whose devices are held or unhealthy")
     return frozenset(chosen)
+
+
+def _relayed(
+    graph: Graph, pod: Object, container: str, size: int, again: frozenset[int], available: frozenset[int]
+) -> frozenset[int] | None:
+    """What the relay prefers for this container, by its own code."""
+    asker = plans.Asker(plans.read(pod), plans.Container(container, {}))
+    return plans.wanted(asker, again, available, size) or graph.best(available, again, size, frozenset())
 
 
 def _asked(container: Object, resource: str) -> int:
