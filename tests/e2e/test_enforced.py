@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 
 import pytest
 
+from tests.e2e.cluster import ControlPlane
 from tests.e2e.enforced_run import Got, judge, run
+from tests.e2e.real_node import RealNode
 from tests.e2e.scene import SceneFactory
 
 MACHINES = {
@@ -46,6 +49,34 @@ def test_every_pod_gets_its_planned_set(scene: SceneFactory, capsys: pytest.Capt
     assert got.planned == got.pods
     assert (got.set_share, got.refused) == (1.0, 0)
     assert got.ring_share >= 0.95
+
+
+def test_on_kubelets_own_device_manager(
+    scene: SceneFactory, control_plane: ControlPlane, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """scheduler -> bind -> relay -> device manager -> plugin, all real, with each of them restarted in between."""
+    pods = int(os.environ.get("GPU_EXTENDER_ENFORCED", "80")) // 2
+    machines = {"v100": "dgx1-v100", "pairs": "h100-nvl-8"}
+    reach = (control_plane.url, control_plane.token("admin"), control_plane.ca)
+    nodes = {name: {"topology": topology, "plugin": "relay"} for name, topology in machines.items()}
+    with ExitStack() as stack:
+        cluster = scene(nodes, kubelet={"seed": 11, "report_seconds": 0.3})
+        real = {name: stack.enter_context(RealNode(name, machines[name], *reach)) for name in machines}
+        for name, one in real.items():
+            cluster.kubelets.truth.be_real(name, one)
+        v100, pairs = real["v100"], real["pairs"]
+        steps = (
+            v100.restart_relay, pairs.restart_kubelet, v100.restart_plugin, cluster.extender.restart,
+            v100.restart_kubelet, pairs.restart_relay,
+        )  # fmt: skip
+        run(cluster, pods, {pods * (n + 1) // (len(steps) + 1): step for n, step in enumerate(steps)})
+        truth = cluster.kubelets.truth
+        got = judge(truth.log(), machines, stock=False)
+        with capsys.disabled():
+            print("\n" + got.text("real relay"))
+            print({name: one.relay.counts() for name, one in real.items()})
+        assert (got.pods, got.planned, got.set_share, got.refused) == (pods, pods, 1.0, 0)
+        assert got.ring_share >= 0.95
 
 
 def test_without_the_relay_it_is_a_prediction(scene: SceneFactory, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from extender.node import plans
 from extender.node.graph import Graph
@@ -42,6 +42,18 @@ class Refused(Exception):
     """Kubelet does not admit the pod; the message is what its status will say."""
 
 
+class RealDevices(Protocol):
+    """Device management that is not played."""
+
+    def admit(self, pod: Object) -> dict[str, frozenset[int]]:
+        """Container -> GPUs; raises Refused."""
+        ...
+
+    def remove(self, uid: str) -> None:
+        """The pod has ended."""
+        ...
+
+
 @dataclass
 class NodeDevices:
     """The GPUs of one node as kubelet's device manager sees them."""
@@ -55,6 +67,8 @@ class NodeDevices:
     obeys_plan: bool = False
     # With our relay before the plugin: the plan, else the best by links.
     relay: Graph | None = None
+    # Kubelet's own device manager decides instead of all that.
+    real: RealDevices | None = None
     holder: dict[int, str] = field(default_factory=dict)
 
     def free(self) -> frozenset[int]:
@@ -121,6 +135,11 @@ class Truth:
         with self._lock:
             self._nodes[node.name] = node
 
+    def be_real(self, name: str, devices: RealDevices) -> None:
+        """From now on these decide on the node."""
+        with self._lock:
+            self._nodes[name].real = devices
+
     def remove_node(self, name: str) -> None:
         """The machine is gone, and so are the pods on it."""
         with self._lock:
@@ -155,7 +174,12 @@ class Truth:
                     raise _No("injected", "Allocate failed due to an injected error")
                 if unreadable and node.obeys_plan:
                     raise _No("plan-invalid", "Allocate failed due to an unreadable plan")
-                taken = allocate(pod, node, self._rng, plan if node.obeys_plan else None)
+                if node.real is not None:
+                    taken = node.real.admit(pod)
+                else:
+                    taken = allocate(pod, node, self._rng, plan if node.obeys_plan else None)
+            except Refused as no:
+                reason, message = "real", str(no)
             except _No as no:
                 reason, message = no.args
             except PluginPanicked as panic:
@@ -179,6 +203,8 @@ class Truth:
             gpus = frozenset(gpu for gpu, owner in holder.items() if owner == uid)
             for gpu in gpus:
                 del holder[gpu]
+            if (real := self._nodes[where].real) is not None:
+                real.remove(uid)
             self._note("released", uid, "", where, gpus, reason=reason)
 
     def _note(
