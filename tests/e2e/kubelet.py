@@ -454,7 +454,7 @@ class SimulatedKubelets:
         self._api.delete("Pod", meta["name"], meta["namespace"], grace=0, uid=meta["uid"])
 
     def _plugin(self, name: Plugin, what: Machine) -> DevicePlugin:
-        model: Literal["nvidia", "amd", "none"] = "nvidia" if name in ("plan", "relay") else name
+        model: Literal["nvidia", "amd", "none"] = "nvidia" if name == "plan" or name == "relay" else name
         with self._lock:
             key = (model, what)
             if key not in self._plugins:

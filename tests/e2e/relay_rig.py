@@ -37,10 +37,9 @@ class RelayProcess:
     def __init__(self, folder: Path, url: str, *arguments: str, node: str = NODE) -> None:
         self.port = free_port()
         self.log = folder / "relay.log"
-        self.command = [
-            sys.executable, "-m", "extender", "relay",
-            "--plugins", str(folder / "plugins"), "--kubelet", str(folder / "kubelet"), "--node", node, "--api-server", url, "--probe", f"127.0.0.1:{self.port}", *arguments,
-        ]  # fmt: skip
+        self.command = [sys.executable, "-m", "extender", "relay", *arguments]
+        self.command += ["--plugins", str(folder / "plugins"), "--kubelet", str(folder / "kubelet"), "--node", node]
+        self.command += ["--api-server", url, "--probe", f"127.0.0.1:{self.port}"]
         self.child: subprocess.Popen[bytes] | None = None
 
     def start(self) -> float:

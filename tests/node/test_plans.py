@@ -78,7 +78,7 @@ def test_containers_ask_one_after_another_and_before_other_pods() -> None:
         asker = bound.asker(GPU, 1)
         assert asker is not None
         assert (asker.pod.uid, asker.container.name) == ("a", container)
-        assert wanted(asker, frozenset(), ALL, 1) == gpus
+        assert wanted(asker, frozenset(), ALL, 1) == frozenset(gpus)
         bound.answered(GPU, asker)
         bound.allocated(GPU, ["id"], gpus=frozenset(gpus), failed=False)
     assert asking(bound, 1) == "b"
@@ -106,7 +106,7 @@ def test_two_that_were_taken_for_each_other_change_places() -> None:
     bound.put(a)
     asker = bound.asker(GPU, 2)
     assert asker is not None
-    assert (asker.pod.uid, wanted(asker, frozenset(), ALL - {0, 3}, 2)) == ("a", {5, 6})
+    assert (asker.pod.uid, wanted(asker, frozenset(), ALL - {0, 3}, 2)) == ("a", frozenset({5, 6}))
 
 
 def test_a_pod_that_kubelet_refused_changes_no_places() -> None:
