@@ -28,6 +28,9 @@ lint: setup ## ruff, the layers, and the Cython files
 types: setup ## mypy, strict
 	@$(BIN)/mypy --no-error-summary
 
+soak: setup ## the long forms: 1,000 pods whose planned set must come, 500 preemptions under kills (about 20 minutes)
+	@GPU_EXTENDER_ENFORCED=1000 GPU_EXTENDER_SOAK=500 $(BIN)/python -m pytest tests/e2e/test_enforced.py tests/e2e/test_soak.py $(ARGS)
+
 loadtest: setup ## one scheduler in a closed loop against a server with 1,000 nodes (SECONDS=60)
 	@$(BIN)/locust --headless --only-summary --users 1 --run-time $(SECONDS)s -f loadtest/locustfile.py
 
@@ -53,4 +56,4 @@ $(VENV)/.built: $(VENV)/.ready $(KERNELS)
 	@$(BIN)/python -W ignore -c 'from setuptools import setup; setup()' --quiet build_ext --inplace
 	@touch $@
 
-.PHONY: help setup demo test check lint types loadtest bench clean
+.PHONY: help setup demo test check lint types soak loadtest bench clean
