@@ -44,8 +44,9 @@ cdef enum:
     NVIDIA = 0
     AMD = 1
     ARBITRARY = 2
+    RELAY = 3                # hands out the set that we choose
 
-PLUGINS = {"nvidia": NVIDIA, "amd": AMD, "arbitrary": ARBITRARY}
+PLUGINS = {"nvidia": NVIDIA, "amd": AMD, "arbitrary": ARBITRARY, "relay": RELAY}
 
 Chosen = namedtuple("Chosen", "gpus ring ring_best left left_before expected_ring")
 
@@ -428,7 +429,10 @@ cdef void fill(const Shape *s, mask_t free, int k, Cell *cell) noexcept nogil:
         sub = (sub - 1) & free
     describe(s, free, k, best, &cell.choice)
     cell.worst = worst
-    if predictable(s, __builtin_popcount(free), k):
+    if s.plugin == RELAY:
+        cell.handed = CERTAIN if k == 1 or cell.choice.ring > 0 else IMPOSSIBLE
+        cell.choice.expected_ring = cell.choice.ring
+    elif predictable(s, __builtin_popcount(free), k):
         foresee(s, free, k, cell)
     else:
         cell.handed = UNKNOWN_LINKS
@@ -871,6 +875,8 @@ cdef class LinkShapes:
         cdef Split t
         if not 1 <= k <= n:
             return []
+        if s.plugin == RELAY:
+            return [(self.cell(shape, whole, k).choice.gpus, 1.0)]
         if not predictable(s, n, k):
             return None
         if s.plugin == NVIDIA and 1 < k < n:

@@ -33,6 +33,7 @@ from extender.records import (
 )
 from extender.settings import Settings
 from extender.topologies import Topology, resolve
+from extender.topologies.topology import Plugin
 
 AWAY, SCHEDULABLE = 2, 4
 TERMINATING, SPARED = 1, 2
@@ -354,7 +355,7 @@ class Cluster:
                     stated = ledger.mask_of(i for i, good in enumerate(topology.health) if good)
                     if node.gpus.get(resource, 0) <= stated.bit_count():  # else the statement is out of date
                         healthy = stated
-                shape = self._shape(topology, resource, count)
+                shape = self._shape(node, topology, resource, count)
         else:
             self.topologies.pop(node.name, None)
         if self._counts(node):
@@ -367,8 +368,14 @@ class Cluster:
         gpu = self.resources.index(resource) if resource is not None else -1
         self.tables.nodes.set_node(self.index.get(node.name), alloc, gpu, shape, healthy, flags)
 
-    def _shape(self, topology: Topology, resource: str, count: int) -> int:
-        return topology.intern(self.tables.shapes, self._plugin[resource]) if topology.gpus == count else 0
+    def _shape(self, node: NodeRecord, topology: Topology, resource: str, count: int) -> int:
+        plugin: Plugin = "relay" if self._relayed(node) else self._plugin[resource]
+        return topology.intern(self.tables.shapes, plugin) if topology.gpus == count else 0
+
+    def _relayed(self, node: NodeRecord) -> bool:
+        """Whether the node hands out what we plan: its relay says so, and knows the GPUs by the ids that we have."""
+        topology = self.topologies.get(node.name)
+        return node.annotations.get(ledger.RELAY) == "1" and topology is not None and topology.uuids is not None
 
     def _write_held(self, name: str, gone: frozenset[str] = frozenset()) -> None:
         node = self.nodes[name]
@@ -387,13 +394,13 @@ class Cluster:
                 healthy=self._healthy(name),
                 index_of=index_of,
                 settling=frozenset(self._settling),
-                relayed=node.annotations.get(ledger.RELAY) == "1",
+                relayed=self._relayed(node),
             )
         if not gone:
             before = self.ledgers.get(name)
             if before is not None and before.holdings:
-                relayed = node.annotations.get(ledger.RELAY) == "1"
-                self.drifts.update(ledger.drifts(before, read, pods, self._healthy(name), relayed=relayed))
+                healthy, relayed = self._healthy(name), self._relayed(node)
+                self.drifts.update(ledger.drifts(before, read, pods, healthy, relayed=relayed))
             self.ledgers[name] = read
         holdings = {holding.uid: holding for holding in read.holdings}
         used = [0] * len(self.resources)

@@ -10,7 +10,7 @@ from ext_core.links import LinkShapes
 # PCIe paths from far to near, as `nvidia-smi topo` names them; LinkShapes.intern takes their positions.
 LEVELS = ("SYS", "NODE", "PHB", "PXB", "PIX", "X")
 
-Plugin = Literal["nvidia", "amd", "arbitrary"]
+Plugin = Literal["nvidia", "amd", "arbitrary", "relay"]
 
 
 @dataclass(frozen=True, slots=True)
