@@ -31,7 +31,7 @@ import grpc
 from extender.errors import BadInput
 from extender.node import device_plugin as api
 from extender.node.graph import Graph
-from extender.node.plans import Asker, Bound, wanted
+from extender.node.plans import Asker, Bound, wanted, wanted_parts
 from extender.node.protobuf import Malformed
 
 OURS = "gpu-extender-"  # how the names of our endpoints begin
@@ -356,23 +356,23 @@ class Relayed:
         ids = None if graph is None else graph.gpus(question.available)
         if graph is None or ids is None:
             return self._as_the_plugin(question)
+        if any("::" in device for device in question.available):  # replicas: how to share is the plugin's to say
+            parts = None if asker is None else wanted_parts(asker, question.must, ids, question.size)
+            self._relay.counts["answers planned"] += parts is not None
+            return self._as_the_plugin(question) if parts is None else parts
         available, must = frozenset(ids), frozenset(graph.gpus(question.must) or ())
-        if len(must) < len(question.must):  # two replicas of one GPU
-            return self._as_the_plugin(question)
         planned = None if asker is None else wanted(asker, must, available, question.size)
         if planned is not None:
             self._relay.counts["answers planned"] += 1
-            return _devices(planned, ids, question.must)
+            return _devices(planned, ids)
         if asker is not None and asker.pod.plan is not None:
             self._relay.counts["plans broken"] += 1
             self._say_broken(asker, available)
         promised = plans.bound.promised(but=asker)
-        if any(len(devices) > 1 for devices in ids.values()):  # replicas: how to share is the plugin's to say
-            return self._as_the_plugin(question)
         best = graph.best(available, must, question.size, promised)
         if best is not None:
             self._relay.counts["answers linked"] += 1
-            return _devices(best, ids, question.must)
+            return _devices(best, ids)
         left = [i for gpu, devices in ids.items() if gpu not in promised or gpu in must for i in devices]
         return self._as_the_plugin(question._replace(available=left) if len(left) >= question.size else question)
 
@@ -409,10 +409,9 @@ def _timeout(context: grpc.ServicerContext) -> float | None:
     return None if left is None or left > 86_400 else left
 
 
-def _devices(gpus: frozenset[int], ids: dict[int, list[str]], must: list[str]) -> list[str]:
-    """Device ids for these GPUs: those that must be in, else the first of each."""
-    forced = set(must)
-    return [next((device for device in ids[gpu] if device in forced), ids[gpu][0]) for gpu in sorted(gpus)]
+def _devices(gpus: frozenset[int], ids: dict[int, list[str]]) -> list[str]:
+    """The device of each of these GPUs."""
+    return [ids[gpu][0] for gpu in sorted(gpus)]
 
 
 def _identity(socket: Path) -> tuple[int, int] | None:
