@@ -130,7 +130,8 @@ def read(
         rest = []
         for pod, count in silent:
             planned = mask_of(indices(pod.annotations.get(PLAN, "")) or ())
-            if planned.bit_count() == count and not planned & ~free:
+            told = any(name == resource for name, _ in pod.held)  # of ids that the node does not have (any more)
+            if not told and planned.bit_count() == count and not planned & ~free:
                 sure, free = sure | planned, free & ~planned
                 holdings.append(Holding(pod.uid, gpus_of(planned), "enforced", count, planned, 0))
             else:

@@ -243,6 +243,12 @@ def test_enforced_plans_that_contradict_each_other_or_the_health() -> None:
     assert made.sure == 0b1001
 
 
+def test_what_kubelet_said_of_unknown_ids_is_no_plan() -> None:
+    """The node came back with other GPUs: what the pod was planned to hold says nothing about these."""
+    made = read(pod("a", 2, plan="0,3", seen=("GPU-old", "GPU-older")), relayed=True)
+    assert facts(made) == [("a", (0, 3), "planned", 0, 2)]
+
+
 def test_the_last_set_is_told_when_the_others_are_enforced() -> None:
     made = read(pod("a", 6, plan="0,1,2,3,4,5"), pod("b", 2), relayed=True)
     assert facts(made)[1] == ("b", (6, 7), "predicted", 0b1100_0000, 0)

@@ -74,6 +74,7 @@ class Relay:
         self._relayed: dict[str, Relayed] = {}
         self._stopping = threading.Event()
         self._looked_at = time.monotonic()
+        self._complaint = ""
         self._server: grpc.Server | None = None
         self._inode: tuple[int, int] | None = None
         self._thread = threading.Thread(target=self._follow_kubelet, name="kubelet", daemon=True)
@@ -157,11 +158,17 @@ class Relay:
             with self._lock:
                 relayed = list(self._relayed.values())
             for one in relayed:
-                if now is not None and not one.is_registered(now):
-                    try:
-                        one.register()
-                    except grpc.RpcError as error:
-                        self.say(f"{one.resource}: kubelet: {error.code().name} {error.details()}")
+                if now is None or one.is_registered(now):
+                    continue
+                said = ""
+                try:
+                    one.register()
+                except grpc.RpcError as error:
+                    said = f"{one.resource}: kubelet: {error.code().name} {error.details()}"
+                if said != self._complaint:
+                    self._complaint = said
+                    self.say(said or f"{one.resource}: kubelet is back")
+                self._looked_at = time.monotonic()
 
 
 class Relayed:
@@ -194,11 +201,11 @@ class Relayed:
     def register(self) -> None:
         """Serve at a new endpoint, and register it with kubelet. Raises grpc.RpcError."""
         with self._registering:
-            if self._ended is not None:
-                return
-            self._stop_server()
             socket = self._relay.folder / api.KUBELET_SOCKET
             kubelet = _identity(socket)
+            if self._ended is not None or (kubelet is not None and self.is_registered(kubelet)):
+                return  # the plugin has left, or another thread was faster
+            self._stop_server()
             endpoint = self._relay.folder / f"{OURS}{time.time_ns():x}.sock"
             server = grpc.server(ThreadPoolExecutor(8, "kubelet"), options=OPTIONS)
             server.add_generic_rpc_handlers((self._handlers(),))
