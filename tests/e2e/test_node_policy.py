@@ -160,7 +160,7 @@ def test_the_agents_command_with_its_own_rights(installed: Api, control_plane: C
     command = [
         sys.executable, "-m", "extender", "agent", "--once", "--source=file", "--gbps=25",
         f"--text={SAMPLES / 'dgx1-v100-8gpu-4ib.txt'}", "--node=mine", f"--api-server={control_plane.url}",
-        f"--token-file={secret}", f"--ca-file={control_plane.ca}", "--pod-resources=/nowhere",
+        f"--token-file={secret}", f"--ca-file={control_plane.ca}", "--pod-resources=/nowhere/kubelet.sock",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
