@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 KERNELS := ext_core/_build.py $(wildcard ext_core/*.pyx ext_core/*.pxd)
 SECONDS ?= 60
+ROUNDS ?= 500
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -28,8 +29,8 @@ lint: setup ## ruff, the layers, and the Cython files
 types: setup ## mypy, strict
 	@$(BIN)/mypy --no-error-summary
 
-soak: setup ## the long forms: 1,000 pods whose planned set must come, 500 preemptions under kills (about 20 minutes)
-	@GPU_EXTENDER_ENFORCED=1000 GPU_EXTENDER_SOAK=500 $(BIN)/python -m pytest tests/e2e/test_enforced.py tests/e2e/test_soak.py $(ARGS)
+soak: setup ## 500 preemptions, the server killed at random points, and 1,000 pods whose plan must hold, 25 minutes (ROUNDS=500)
+	@GPU_EXTENDER_ENFORCED=1000 GPU_EXTENDER_SOAK=$(ROUNDS) $(BIN)/python -m pytest -q -s tests/e2e/test_soak.py tests/e2e/test_enforced.py
 
 loadtest: setup ## one scheduler in a closed loop against a server with 1,000 nodes (SECONDS=60)
 	@$(BIN)/locust --headless --only-summary --users 1 --run-time $(SECONDS)s -f loadtest/locustfile.py

@@ -6,11 +6,18 @@ python -m benchmarks verbs      only this one, with its defaults
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
-from benchmarks import cluster, preemption, scheduler, verbs
 from tests.e2e.build import ControlPlaneUnavailable
 
-ALL = {"verbs": verbs.main, "scheduler": scheduler.main, "cluster": cluster.main, "preemption": preemption.main}
+ALL = (
+    "verbs",
+    "scheduler",
+    "nvlink",
+    "cluster",
+    "preemption",
+    "reservations",
+)
 
 
 def main(names: list[str]) -> int:
@@ -20,7 +27,7 @@ def main(names: list[str]) -> int:
     worst = 0
     for name in names or ALL:
         try:
-            worst = max(worst, ALL[name]([]))
+            worst = max(worst, import_module(f"benchmarks.{name}").main([]))
         except ControlPlaneUnavailable as reason:
             print(f"{name} was SKIPPED, no control plane: {reason}", file=sys.stderr)
     return worst

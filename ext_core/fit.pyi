@@ -36,6 +36,24 @@ def count(
     held: not even then.
     """
 
+def shares(
+    nodes: NodeTable,
+    pods: PodTable,
+    rows: array[int],
+    resource: int,
+    devices: int,
+    share: int,
+    priority: int,
+    out: array[int] | bytearray,
+    few: int,
+    promised: int,
+    reserved: int,
+    releasing: int,
+    busy: int,
+    held: int,
+) -> None:
+    """Where fewer than `devices` GPUs have `share` units left each. Codes as in `count`, which comes before it."""
+
 def links(
     nodes: NodeTable,
     pods: PodTable,

@@ -94,6 +94,87 @@ def count(NodeTable nodes, PodTable pods, const row_t[::1] rows, int resource, a
                 out[i] = held
 
 
+def shares(NodeTable nodes, PodTable pods, const row_t[::1] rows, int resource, int devices, amount_t share,
+           int priority, code_t[::1] out, code_t few, code_t promised, code_t reserved, code_t releasing, code_t busy,
+           code_t held):
+    """Refuse nodes where fewer than `devices` GPUs have `share` units left each, though the count of units suffices.
+
+    The codes are those of `count`, which comes first. One unit fits on any GPU that has one: nothing to refuse. Units
+    at positions that nobody knows are not held against a GPU; evicting pods frees what they are known to hold.
+    """
+    _check(nodes, rows, out, resource)
+    cdef Py_ssize_t i
+    cdef int gpu, there
+    cdef row_t row
+    cdef mask_t gone
+    cdef amount_t[16] going
+    cdef amount_t[16] lower
+    if share <= 1:
+        return
+    with nogil:
+        for i in range(rows.shape[0]):
+            row = rows[i]
+            if out[i] or nodes.gpu[row] != resource or nodes.healthy[row] == 0 or nodes.served(resource, row):
+                continue
+            there = __builtin_popcount(nodes.healthy[row] & 0xFFFF)
+            if share > nodes.units[row] or there < devices:
+                out[i] = few
+                continue
+            if _roomy(nodes, row, share, nodes.open_gpus(row), NULL, True) >= devices:
+                continue
+            gone = nodes.healthy[row] & ~(nodes.sure[row] | nodes.likely[row]) & 0xFFFF
+            if _roomy(nodes, row, share, gone, NULL, False) >= devices:
+                out[i] = promised if nodes.tentative[row] > 0 else reserved
+                continue
+            _freed_parts(nodes, pods, row, resource, priority, &going[0], &lower[0])
+            gone = nodes.healthy[row] & ~nodes.likely[row] & 0xFFFF
+            if _roomy(nodes, row, share, gone, &going[0], False) >= devices:
+                out[i] = releasing
+                continue
+            for gpu in range(16):
+                going[gpu] += lower[gpu]
+            out[i] = busy if _roomy(nodes, row, share, gone, &going[0], False) >= devices else held
+
+
+cdef inline int _roomy(NodeTable nodes, row_t row, amount_t share, mask_t gpus, const amount_t* more,
+                       bint asked) noexcept nogil:
+    """How many of `gpus` have `share` units left; `more`: units that come free on each, or NULL."""
+    cdef int gpu, found = 0
+    cdef amount_t left
+    for gpu in range(16):
+        if not gpus >> gpu & 1:
+            continue
+        left = 0 if nodes.sure[row] >> gpu & 1 else nodes.units[row] - nodes.part[gpu, row]
+        if asked:
+            left -= nodes.asked[gpu, row]
+        if more != NULL:
+            left += more[gpu]
+        if left >= share:
+            found += 1
+    return found
+
+
+cdef inline void _freed_parts(NodeTable nodes, PodTable pods, row_t row, int resource, int priority, amount_t* going,
+                              amount_t* lower) noexcept nogil:
+    """Units that terminating pods, and pods below `priority` that may be victims, are known to hold on each GPU."""
+    cdef row_t pod = pods.head[row] if row < pods.head_capacity else -1
+    cdef amount_t each
+    cdef int gpu
+    for gpu in range(16):
+        going[gpu] = lower[gpu] = 0
+    while pod >= 0:
+        if pods.mask[pod] and (pods.flags[pod] & TERMINATING or
+                               (pods.priority[pod] < priority and not pods.flags[pod] & SPARED)):
+            each = pods.amounts[resource, pod] // __builtin_popcount(pods.mask[pod])
+            for gpu in range(16):
+                if pods.mask[pod] >> gpu & 1:
+                    if pods.flags[pod] & TERMINATING:
+                        going[gpu] += each
+                    else:
+                        lower[gpu] += each
+        pod = pods.next[pod]
+
+
 cdef inline int _hidden(NodeTable nodes, row_t row, int resource) noexcept nogil:
     """GPUs that the graph has and kubelet does not offer: unhealthy ones at positions nobody told us."""
     cdef int hidden = __builtin_popcount(nodes.healthy[row]) - <int>nodes.alloc[resource, row]

@@ -10,7 +10,9 @@ class Gathered:
     `start`: int32[n+1], candidate i has the pods start[i]:start[i+1]. `pods`: int32[m] pod rows. `masks`: uint32[m]
     GPUs surely held; `unsure`: int32[m] GPUs held elsewhere. `free`: uint32[n] GPUs not surely held now; `unknown`:
     int32[n] how many of them are held all the same. `short`: int64[R, n], below 0 where there is more than asked, 0
-    where nothing is asked; `amounts`: int64[R, m] (one unused column where n or m is 0). The others: int64[m].
+    where nothing is asked; `amounts`: int64[R, m] (one unused column where n or m is 0). `gang`, `budgets`, `ask`:
+    int32[m], the ids that PodTable.mark wrote; `some_go`: whether any is terminating. `gpus`: of all GPU resources. The
+    others: int64[m].
     """
 
     @property
@@ -40,15 +42,71 @@ class Gathered:
     @property
     def going(self) -> array[int]: ...
     @property
+    def gang(self) -> array[int]: ...
+    @property
+    def budgets(self) -> array[int]: ...
+    @property
+    def ask(self) -> array[int]: ...
+    @property
+    def some_go(self) -> bool: ...
+    @property
     def short(self) -> memoryview: ...
     @property
     def amounts(self) -> memoryview: ...
 
 def victims(
-    nodes: NodeTable, pods: PodTable, rows: array[int], request: array[int], resource: int, priority: int
+    nodes: NodeTable,
+    pods: PodTable,
+    rows: array[int],
+    request: array[int],
+    resource: int,
+    priority: int,
+    now_ms: int = 0,
+    needed: bytes | bytearray = b"",
 ) -> Gathered:
     """Gather the pods of lower priority that may be evicted on each of `rows` (int32[n]).
+
+    Neither those that are protected at `now_ms` and do not go already, nor those whose row is marked in `needed`.
 
     `request`: int64[R]; `resource`: index of the GPU resource whose positions count; `priority`: the preemptor's.
     ValueError: a wrong number of amounts, no such resource, tables of different width. IndexError: no such row.
     """
+
+def lost(
+    gpus: array[int],
+    start_ms: array[int],
+    saved_ms: array[int],
+    restart_s: array[int],
+    going: array[int],
+    now_ms: int,
+) -> array[int]:
+    """int64[m]: GPU-seconds that each pod's eviction loses; 0 for one that goes anyway. ValueError: lengths differ."""
+
+def unless(column: array[int], marks: array[int], value: int) -> array[int]:
+    """int64[m]: the column, with `value` where `marks` is not 0. ValueError: lengths differ."""
+
+def distinct(ids: array[int], going: array[int]) -> list[int]:
+    """The ids above 0 of the pods that do not go anyway, each once, ascending."""
+
+def memberships(
+    ids: array[int], going: array[int], groups: dict[int, tuple[int, ...]]
+) -> tuple[array[int], array[int]]:
+    """(starts int32[m + 1], members int32): pod i is in members[starts[i]:starts[i + 1]], which is `groups[ids[i]]`;
+    nothing for id 0 and for a pod that goes anyway. KeyError: an id without an entry."""
+
+def gangs(pods: PodTable, size: int, now_ms: int) -> tuple[array[int], array[int]]:
+    """(members, work) by gang id, int64[size]: how many pods of it run and do not go, and the GPU-seconds that all of
+    them would lose. ValueError: a pod has a gang id that is not below `size`."""
+
+def room(nodes: NodeTable, request: array[int], allowed: bytes | bytearray) -> tuple[int, int]:
+    """(how many nodes have room for `request`, the row of one of them or -1). `request`: int64[R]; `allowed`: one byte
+    a row, 0 = not there. Cordoned nodes have no room; claims are taken; links are not looked at."""
+
+def stranded(
+    pods: PodTable, chosen: array[int], ask: array[int], going: array[int], rooms: dict[int, tuple[int, int]]
+) -> array[int]:
+    """int64[m]: 1 where a pod has room nowhere but on its own node; `rooms`: what `room` answers, by ask id. 0 for ask
+    0 and for a pod that goes anyway."""
+
+def graphs(nodes: NodeTable, rows: array[int]) -> list[tuple[int, int, int]]:
+    """(shape, healthy mask, GPU resource index or -1) of each of `rows`. IndexError: no such row."""

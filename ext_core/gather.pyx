@@ -8,8 +8,8 @@ from array import array
 
 from cython cimport view
 
-from ext_core.ints cimport amount_t, mask_t, row_t, int32_t, int64_t
-from ext_core.table cimport SPARED, TERMINATING, NodeTable, PodTable
+from ext_core.ints cimport amount_t, mask_t, row_t, int32_t, int64_t, uint8_t
+from ext_core.table cimport FIRST_GPU, SCHEDULABLE, SPARED, TERMINATING, NodeTable, PodTable
 
 
 cdef extern from *:
@@ -19,11 +19,14 @@ cdef extern from *:
 cdef class Gathered:
     """n candidates, m pods. start: int32[n+1]; pods: int32[m] pod rows; short: int64[R, n]; amounts: int64[R, m];
     masks, unsure: [m]; free: uint32[n] GPUs free now; unknown: int32[n] GPUs held at positions nobody knows;
-    priority, start_ms, saved_ms, restart_s, grace_s, gpus, going: [m]."""
+    priority, start_ms, saved_ms, restart_s, grace_s, gpus, going: int64[m]; gang, budgets, ask: int32[m] ids;
+    some_go: whether any of the pods is terminating."""
 
     cdef readonly object start, pods, masks, unsure, free, unknown
     cdef readonly object priority, start_ms, saved_ms, restart_s, grace_s, gpus, going
+    cdef readonly object gang, budgets, ask
     cdef readonly object short, amounts
+    cdef readonly bint some_go
 
 
 cdef inline bint _before(PodTable pods, row_t a, row_t b) noexcept nogil:
@@ -34,14 +37,22 @@ cdef inline bint _before(PodTable pods, row_t a, row_t b) noexcept nogil:
     return a < b
 
 
-cdef inline bint _eligible(PodTable pods, row_t pod, int priority) noexcept nogil:
-    return pods.priority[pod] < priority and not pods.flags[pod] & SPARED
+cdef inline bint _eligible(
+    PodTable pods, row_t pod, int priority, int64_t now, const uint8_t[::1] needed
+) noexcept nogil:
+    if pods.priority[pod] >= priority or pods.flags[pod] & SPARED:
+        return False
+    if pods.until[pod] > now and not pods.flags[pod] & TERMINATING:
+        return False
+    return pod >= needed.shape[0] or not needed[pod]
 
 
 def victims(NodeTable nodes, PodTable pods, const row_t[::1] rows, const amount_t[::1] request, int resource,
-            int priority):
-    """The possible victims (priority below `priority`, not spared) on each of `rows`, and what `request` (R amounts)
-    lacks there. `resource`: index of the GPU resource whose positions count."""
+            int priority, int64_t now_ms=0, needed=b""):
+    """The possible victims (priority below `priority`, not spared, not protected at `now_ms`, not marked in `needed`)
+    on each of `rows`, and what `request` (R amounts) lacks there. `resource`: index of the GPU resource whose positions
+    count."""
+    cdef const uint8_t[::1] near = needed
     cdef Py_ssize_t n = rows.shape[0], i, m = 0, at, low
     cdef int r
     cdef row_t row, pod
@@ -59,7 +70,7 @@ def victims(NodeTable nodes, PodTable pods, const row_t[::1] rows, const amount_
             row = rows[i]
             pod = pods.head[row] if row < pods.head_capacity else -1
             while pod >= 0:
-                if _eligible(pods, pod, priority):
+                if _eligible(pods, pod, priority, now_ms, near):
                     m += 1
                 pod = pods.next[pod]
             start[i + 1] = <int32_t>m
@@ -70,6 +81,10 @@ def victims(NodeTable nodes, PodTable pods, const row_t[::1] rows, const amount_
     found.unsure = array("i", bytes(4 * m))
     found.free = array("I", bytes(4 * n))
     found.unknown = array("i", bytes(4 * n))
+    found.gang = array("i", bytes(4 * m))
+    found.budgets = array("i", bytes(4 * m))
+    found.ask = array("i", bytes(4 * m))
+    found.some_go = False
     for name in ("priority", "start_ms", "saved_ms", "restart_s", "grace_s", "gpus", "going"):
         column = array("q", bytes(8 * m))
         if name == "priority":
@@ -97,6 +112,8 @@ def victims(NodeTable nodes, PodTable pods, const row_t[::1] rows, const amount_
     cdef int32_t[::1] unsure = found.unsure, unknown = found.unknown
     cdef int64_t[::1] prio = found.priority, begun = found.start_ms, saved = found.saved_ms
     cdef int64_t[::1] restart = found.restart_s, grace = found.grace_s, gpus = found.gpus, going = found.going
+    cdef int32_t[::1] gang = found.gang, budgets = found.budgets, ask = found.ask
+    cdef bint some_go = False
     cdef int hidden
     cdef mask_t staying
     with nogil:
@@ -113,7 +130,7 @@ def victims(NodeTable nodes, PodTable pods, const row_t[::1] rows, const amount_
             staying = 0
             pod = pods.head[row] if row < pods.head_capacity else -1
             while pod >= 0:
-                if _eligible(pods, pod, priority):
+                if _eligible(pods, pod, priority, now_ms, near):
                     chosen[at] = pod
                     _settle(pods, chosen, low, at)
                     at += 1
@@ -131,9 +148,162 @@ def victims(NodeTable nodes, PodTable pods, const row_t[::1] rows, const amount_
                 saved[at] = pods.saved[pod]
                 restart[at] = pods.restart[pod]
                 grace[at] = pods.grace[pod]
-                gpus[at] = pods.amounts[resource, pod]
+                for r in range(FIRST_GPU, nodes.resources):
+                    gpus[at] += pods.amounts[r, pod]
                 going[at] = 1 if pods.flags[pod] & TERMINATING else 0
+                some_go |= going[at]
+                gang[at] = pods.gang[pod]
+                budgets[at] = pods.budgets[pod]
+                ask[at] = pods.ask[pod]
+    found.some_go = some_go
     return found
+
+
+cdef inline int64_t _lost(int64_t gpus, int64_t start, int64_t saved, int64_t restart, int64_t now) noexcept nogil:
+    cdef int64_t since = max(start, saved)
+    return gpus * ((now - since) // 1000 + restart) if now > since else gpus * restart
+
+
+def lost(const int64_t[::1] gpus, const int64_t[::1] start_ms, const int64_t[::1] saved_ms,
+         const int64_t[::1] restart_s, const int64_t[::1] going, int64_t now_ms):
+    """GPU-seconds that each pod's eviction loses: GPUs x (now - last checkpoint, or start, + restart seconds); 0 for
+    one that goes anyway."""
+    cdef Py_ssize_t i, m = gpus.shape[0]
+    if not m == start_ms.shape[0] == saved_ms.shape[0] == restart_s.shape[0] == going.shape[0]:
+        raise ValueError("the columns differ in length")
+    made = array("q", bytes(8 * m))
+    cdef int64_t[::1] out = made
+    with nogil:
+        for i in range(m):
+            if not going[i]:
+                out[i] = _lost(gpus[i], start_ms[i], saved_ms[i], restart_s[i], now_ms)
+    return made
+
+
+def unless(const int64_t[::1] column, const int64_t[::1] marks, int64_t value):
+    """The column, with `value` where it is marked."""
+    cdef Py_ssize_t i, m = column.shape[0]
+    if marks.shape[0] != m:
+        raise ValueError("the columns differ in length")
+    made = array("q", bytes(8 * m))
+    cdef int64_t[::1] out = made
+    with nogil:
+        for i in range(m):
+            out[i] = value if marks[i] else column[i]
+    return made
+
+
+def distinct(const int32_t[::1] ids, const int64_t[::1] going):
+    """The ids above 0 of the pods that do not go anyway, each once, ascending."""
+    cdef Py_ssize_t i
+    cdef int32_t last = 0
+    found = set()
+    if going.shape[0] != ids.shape[0]:
+        raise ValueError("the columns differ in length")
+    for i in range(ids.shape[0]):
+        if ids[i] > 0 and ids[i] != last and not going[i]:
+            last = ids[i]
+            found.add(last)
+    return sorted(found)
+
+
+def memberships(const int32_t[::1] ids, const int64_t[::1] going, dict groups):
+    """(starts int32[m + 1], members): the groups of each pod, `groups[id]` of its id; none for one that goes anyway
+    and for id 0."""
+    cdef Py_ssize_t i, m = ids.shape[0], n
+    cdef int32_t last = 0
+    if going.shape[0] != m:
+        raise ValueError("the columns differ in length")
+    starts = array("i", bytes(4 * (m + 1)))
+    cdef int32_t[::1] start = starts
+    members = array("i")
+    part = ()
+    n = 0
+    for i in range(m):
+        if ids[i] > 0 and not going[i]:
+            if ids[i] != last:
+                last = ids[i]
+                part = groups[last]
+            members.extend(part)
+            n += len(part)
+        start[i + 1] = <int32_t>n
+    return starts, members
+
+
+def gangs(PodTable pods, int size, int64_t now_ms):
+    """(members, work), int64[size] each, by gang id: how many pods of it run (those that go already do not count), and
+    the GPU-seconds that all of them would lose. ValueError: a pod has a gang that is not below `size`."""
+    counts, works = array("q", bytes(8 * (size + 1))), array("q", bytes(8 * (size + 1)))
+    cdef int64_t[::1] count = counts, work = works
+    cdef int pod, r, gang
+    cdef int64_t gpus
+    cdef bint wrong = False
+    with nogil:
+        for pod in range(pods.height):
+            gang = pods.gang[pod]
+            if pods.node[pod] < 0 or gang <= 0 or pods.flags[pod] & TERMINATING:
+                continue
+            if gang >= size:
+                wrong = True
+                break
+            gpus = 0
+            for r in range(FIRST_GPU, pods.resources):
+                gpus += pods.amounts[r, pod]
+            count[gang] += 1
+            work[gang] += _lost(gpus, pods.start[pod], pods.saved[pod], pods.restart[pod], now_ms)
+    if wrong:
+        raise ValueError("a gang beyond `size`")
+    return counts[:size], works[:size]
+
+
+def graphs(NodeTable nodes, const row_t[::1] rows):
+    """(shape, healthy mask, resource index or -1) of each row's GPUs."""
+    cdef Py_ssize_t i
+    found = []
+    for i in range(rows.shape[0]):
+        if not 0 <= rows[i] < nodes.height:
+            raise IndexError("row outside of the table")
+        found.append((nodes.shape[rows[i]], nodes.healthy[rows[i]], nodes.gpu[rows[i]]))
+    return found
+
+
+def room(NodeTable nodes, const amount_t[::1] request, const uint8_t[::1] allowed):
+    """(how many nodes have room for `request` (R amounts), the row of one of them or -1). Only rows marked in `allowed`
+    that are not cordoned; claims count as taken; links are not looked at."""
+    cdef int row, r, found = 0, where = -1
+    cdef bint fits
+    if request.shape[0] != nodes.resources:
+        raise ValueError("request has one number per resource")
+    with nogil:
+        for row in range(min(<Py_ssize_t>nodes.height, allowed.shape[0])):
+            fits = allowed[row] and nodes.flags[row] & SCHEDULABLE
+            for r in range(nodes.resources):
+                fits = fits and (request[r] <= 0 or request[r] <= nodes.free_count(r, row))
+            if fits:
+                found += 1
+                where = row
+    return found, where
+
+
+def stranded(PodTable pods, const row_t[::1] chosen, const int32_t[::1] ask, const int64_t[::1] going, dict rooms):
+    """1 for each of the `chosen` pod rows that has room nowhere but on its own node, `rooms[ask]` as `room` answers; 0
+    for one that goes anyway, and for ask 0."""
+    cdef Py_ssize_t i, m = chosen.shape[0]
+    if not ask.shape[0] == going.shape[0] == m:
+        raise ValueError("the columns differ in length")
+    made = array("q", bytes(8 * m))
+    cdef int64_t[::1] out = made
+    cdef int32_t last = 0
+    cdef int found = 0, where = -1
+    for i in range(m):
+        if ask[i] > 0 and not going[i]:
+            if ask[i] != last:
+                last = ask[i]
+                found, where = rooms[last]
+            if not 0 <= chosen[i] < pods.height:
+                raise IndexError("pod row outside of the table")
+            out[i] = found == 0 or (found == 1 and where == pods.node[chosen[i]])
+    return made
 
 
 cdef inline void _settle(PodTable pods, row_t[::1] chosen, Py_ssize_t low, Py_ssize_t at) noexcept nogil:

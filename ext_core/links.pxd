@@ -18,8 +18,13 @@ cdef struct Choice:
 cdef struct Cell:           # one (free set, size) of a shape; filled when first asked for
     Choice choice
     milli_t worst           # the lowest ring x 1000 of all free sets of that size
+    int crash               # how likely the plugin crashes over it, millionths, rounded up; -1 = not predictable
     int8_t handed           # IMPOSSIBLE, POSSIBLE, CERTAIN from the plugin's rule; UNKNOWN_LINKS = not predictable
     int8_t filled
+
+cdef struct Splits:         # NVIDIA's splits into sets of one size; filled as they are asked for
+    int *most               # [set] 1 + the highest sum of points of its splits; 0 = not known yet
+    int *peak               # [set] 1 + the most points of one set in those that reach it; 0 = not known yet
 
 cdef struct Shape:          # 2^N entries in each table, indexed by a set of GPUs
     int gpus
@@ -31,10 +36,12 @@ cdef struct Shape:          # 2^N entries in each table, indexed by a set of GPU
     milli_t *top            # [set, size 0..N] highest ring of the subsets of that size
     milli_t *left           # [set] sum of `top` over sizes 2..N
     int64_t *ways           # [set] sum of `ring` over all subsets
+    int *future             # [set] what pods of random sizes get out of it (fill_future); 0 above 12 GPUs
     int *near               # [set] PCIe or NUMA locality: the sum over its pairs
     int *points             # [set] what the device plugin's rule computes for it
     mask_t *adjacent        # [gpu] GPUs with a link to it
     Cell *cells             # [set, size 0..N]
+    Splits splits[17]       # [size]
 
 
 cdef class LinkShapes:
@@ -51,6 +58,8 @@ cdef class LinkShapes:
     cdef milli_t ring_of(self, int shape, mask_t gpus) noexcept nogil
     cdef milli_t left_of(self, int shape, mask_t free) noexcept nogil
     cdef int64_t ways_of(self, int shape, mask_t free) noexcept nogil
+    # How likely the plugin crashes when it chooses k of `free`: millionths, 0 = never, -1 = not predictable.
+    cdef int crash_of(self, int shape, mask_t free, int k) noexcept nogil
     cdef milli_t top_of(self, int shape, mask_t free, int k) noexcept nogil
 
     cdef Cell* cell(self, int shape, mask_t free, int k) noexcept nogil

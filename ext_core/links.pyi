@@ -56,16 +56,28 @@ class LinkShapes:
         """The sum of ``top`` over the sizes 2..N."""
     def ways(self, shape: int, gpus: int) -> int | None:
         """The sum of the rings of all sets in ``gpus``: how many ways are left to serve linked pods."""
+    def future(self, shape: int, gpus: int) -> int | None:
+        """What pods of random sizes 1..N get out of ``gpus``, one after the other, until one does not fit.
+
+        Each pod's best ring as a share of the machine's best of that size, summed; millionths. 0 above 12 GPUs.
+        """
+    def crash(self, shape: int, free: int, k: int) -> int | None:
+        """How likely the device plugin crashes when it chooses k of ``free``: millionths, rounded up.
+
+        None where its answer cannot be predicted, and for the unknown shape.
+        """
     def islands(self, shape: int) -> list[int] | None:
         """All maximal sets of 2 or more in which every pair is linked, in the order of their ids."""
     def components(self, shape: int) -> list[int] | None:
         """The sets connected by links, lone GPUs included."""
-    def objective(self, shape: int, free: int, gpus: int) -> tuple[int, int, int, int, int] | None:
+    def objective(self, shape: int, free: int, gpus: int) -> tuple[int, int, int, int, int, int] | None:
         """What a choice of ``gpus`` is judged by, in this order; more is better; then the smallest ids.
 
-        Ring; ``left`` of what stays; the sum of the rings of all sets in what stays (how many ways are left: of
-        two free pairs and a lone GPU, a single should take the lone one, though the best pair stays either way);
-        locality of the set and of what stays (sum of PCIe levels; pairs on one NUMA node where PCIe is unknown).
+        Ring. ``left`` of what stays. ``future`` of what stays + that of the set itself, which comes back whole when
+        the pod ends (two GPUs of one bridge rather than one of each of two). ``ways`` likewise (how many ways are
+        left: of two free pairs and a lone GPU, a single should take the lone one, though the best pair stays either
+        way). Locality of the set, and of what stays (sum of PCIe levels; pairs on one NUMA node where PCIe is
+        unknown).
         """
     def choice(self, shape: int, free: int, k: int) -> Chosen | None:
         """The best k of ``free``; None too when there are fewer.
@@ -87,9 +99,12 @@ class LinkShapes:
     def handed_out(self, shape: int, free: int, k: int) -> list[tuple[int, float]] | None:
         """The sets that the device plugin may answer, with probabilities; None when not predictable.
 
-        A model: NVIDIA's rule takes the split of all free GPUs with the most points; all best splits are taken
-        as equally likely, and so are the best sets of a split. A set with an empty place crashes the plugin: the
-        probabilities add up to less than 1 by that much. AMD's rule takes the lightest set, ties at random.
-        NVIDIA: up to 8 free GPUs, with known PCIe levels; AMD: with known NUMA nodes.
+        NVIDIA's rule takes the split of all free GPUs into sets of k with the most points, and its best set; the
+        GPUs that k does not divide are one smaller set. A smaller set as the answer crashes the plugin: the
+        probabilities add up to less than 1 by that much. Ties go to the first in the order in which kubelet names
+        the GPUs: each order is taken as equally likely. (Where the first GPU's own set is not among the best, the
+        rest is taken as ordered afresh.) AMD's rule takes the lightest set, ties at random. Rounded to 9 digits.
+        NVIDIA: with known PCIe levels; from seven sets on (13 GPUs by twos) only where overwriting the split that
+        it keeps cannot change the answer. AMD: with known NUMA nodes.
         Source of the rules: NVIDIA/go-gpuallocator (best-effort policy), ROCm/k8s-device-plugin.
         """

@@ -17,8 +17,9 @@ from itertools import combinations
 from math import isfinite
 
 from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Realloc
-from libc.math cimport floor
+from libc.math cimport ceil, floor
 from libc.stdint cimport int64_t, uint8_t
+from libc.stdlib cimport calloc, free as c_free
 from libc.string cimport memset
 
 from ext_core.ints cimport int8_t, mask_t, milli_t
@@ -33,8 +34,10 @@ cdef enum:
     MOST_EDGES = 120         # 16 * 15 / 2
     MOST_CYCLES = 20000      # of one set; up to 8 GPUs there are at most 7! / 2 = 2520
     MOST_PIVOTS = 5000       # of one program
-    MOST_SPLIT = 8           # free GPUs up to which NVIDIA's splits are enumerated
-    SHARES = 840             # lcm of 1..8: what a split is worth, shared by its equal best sets
+    MOST_FUTURE = 12         # GPUs up to which `future` is computed: 3^N steps
+    PATIENCE = 50000000      # steps for one prediction of NVIDIA's choice; beyond, it is unknown
+    SAFE_SETS = 6            # sets of a split up to which NVIDIA's plugin keeps it intact
+    KEPT_SETS = 5            # the first sets of a larger split, which it keeps intact too
 
 # Work allowed for the programs of one shape (about half a second). What is left over then gets one cycle
 # instead of the optimum and is marked as a lower bound; no machine in the catalogue comes near it.
@@ -268,107 +271,203 @@ cdef milli_t ring_of_set(
 
 # ---- what the device plugin hands out
 
-cdef struct Split:               # NVIDIA's rule at work on one free set
-    const int *points
-    int k
-    mask_t free
-    int most                     # the highest sum of points so far
-    int64_t total                # SHARES for each split that reaches it
-    int64_t share[1 << MOST_SPLIT]   # [set, counted within `free`]
-    mask_t parts[MOST_SPLIT]
+# NVIDIA's rule splits all free GPUs into sets of k. Where k does not divide their number, one set is smaller and
+# filled up with empty places; no split spreads them. Whether a set of GPUs that is still to be split will have the
+# smaller set shows in its size, so what is known of it holds for every free set that contains it.
+
+cdef inline int smaller(int gpus, int k) noexcept nogil:
+    """GPUs of the set with empty places in every split of so many; k where there is none."""
+    return gpus % k if gpus % k else k
 
 
-cdef inline mask_t within(mask_t gpus, mask_t free) noexcept nogil:
-    """The set as bits counted among the GPUs of `free` only."""
-    cdef mask_t packed = 0
-    cdef int place = 0
-    while free:
-        if gpus & lowest(free):
-            packed |= <mask_t>1 << place
-        free &= free - 1
-        place += 1
-    return packed
-
-
-cdef inline mask_t spread(mask_t packed, mask_t free) noexcept nogil:
-    """The inverse of within()."""
-    cdef mask_t gpus = 0
-    while packed:
-        if packed & 1:
-            gpus |= lowest(free)
-        free &= free - 1
-        packed >>= 1
-    return gpus
-
-
-cdef void split(Split *t, mask_t rest, int empty, int depth, int points) noexcept nogil:
-    """Walks all splits of `rest` and `empty` places into sets of t.k; keeps the shares of the best ones' best sets."""
+cdef int most_points(Shape *s, mask_t gpus, int k) noexcept nogil:
+    """The highest sum of points over all splits of `gpus` into sets of k."""
+    cdef int *known = s.splits[k].most + gpus
     cdef mask_t low, others, sub
-    cdef int i, missing, equals = 0, highest = -1
-    if rest == 0:
-        if empty or points < t.most:
-            return
-        if points > t.most:
-            t.most = points
-            t.total = 0
-            memset(t.share, 0, sizeof(t.share))
-        for i in range(depth):
-            if t.points[t.parts[i]] > highest:
-                highest = t.points[t.parts[i]]
-                equals = 0
-            equals += t.points[t.parts[i]] == highest
-        for i in range(depth):
-            if t.points[t.parts[i]] == highest:
-                t.share[within(t.parts[i], t.free)] += SHARES // equals
-        t.total += SHARES
-        return
-    low = lowest(rest)
-    others = rest ^ low
-    sub = others
-    while True:
-        missing = t.k - 1 - __builtin_popcount(sub)
-        if 0 <= missing <= empty:
-            t.parts[depth] = sub | low
-            split(t, others ^ sub, empty - missing, depth + 1, points + t.points[sub | low])
-        if sub == 0:
-            return
-        sub = (sub - 1) & others
+    cdef int size = __builtin_popcount(gpus), least = smaller(size, k), count, most = 0
+    if gpus == 0:
+        return 0
+    if known[0] == 0:
+        if size > k:
+            low = lowest(gpus)
+            others = gpus ^ low
+            sub = others
+            while True:
+                count = __builtin_popcount(sub) + 1
+                if count == k or count == least:
+                    most = max(most, s.points[sub | low] + most_points(s, others ^ sub, k))
+                if sub == 0:
+                    break
+                sub = (sub - 1) & others
+        else:
+            most = s.points[gpus]
+        known[0] = most + 1                      # 0 stands for "not known yet"
+    return known[0] - 1
 
 
-cdef void split_all(Split *t, const Shape *s, mask_t free, int k) noexcept nogil:
-    """The best splits of `free`, padded with empty places where k does not divide it."""
-    cdef int n = __builtin_popcount(free)
-    t.points = s.points
-    t.k = k
-    t.free = free
-    t.most = -1
-    t.total = 0
-    split(t, free, (k - n % k) % k, 0, 0)
+cdef int peak_points(Shape *s, mask_t gpus, int k) noexcept nogil:
+    """The most points that one set has in any of the best splits of `gpus` into sets of k; -1 for no GPUs."""
+    cdef int *known = s.splits[k].peak + gpus
+    cdef mask_t low, others, sub
+    cdef int size = __builtin_popcount(gpus), least = smaller(size, k), count, peak = 0
+    if gpus == 0:
+        return -1
+    if known[0] == 0:
+        if size > k:
+            low = lowest(gpus)
+            others = gpus ^ low
+            sub = others
+            while True:
+                count = __builtin_popcount(sub) + 1
+                if count == k or count == least:
+                    if s.points[sub | low] + most_points(s, others ^ sub, k) == most_points(s, gpus, k):
+                        peak = max(peak, max(s.points[sub | low], peak_points(s, others ^ sub, k)))
+                if sub == 0:
+                    break
+                sub = (sub - 1) & others
+        else:
+            peak = s.points[gpus]
+        known[0] = peak + 1
+    return known[0] - 1
+
+
+cdef struct Draw:                # the plugin at work on one free set
+    Shape *s
+    int k
+    int fragile                  # points of the strongest pair where the split that is kept gets spoiled; else -1
+    double *share                # [set] probability that it is the answer
+    int64_t effort
+
+
+cdef bint draw(Draw *t, mask_t rest, int depth, int points, mask_t best, double weight) noexcept nogil:
+    """Adds to the shares what follows from a random order of `rest`; False when that cannot be told.
+
+    The plugin walks the splits in the order in which kubelet named the GPUs and keeps the first of the best; its
+    answer is the first of the best sets in that. So the split's next set has the first GPU of `rest`, and then
+    each further GPU with which some best split can still be completed. `best` with its `points`: so far.
+    """
+    cdef Shape *s = t.s
+    cdef int n = __builtin_popcount(rest), least = smaller(n, t.k), count, i, bit
+    cdef int most = most_points(s, rest, t.k)
+    cdef mask_t end = <mask_t>1 << n, packed, gpus, more
+    cdef mask_t *real                            # [packed] the same GPUs as a mask of the node
+    cdef mask_t *cover                           # [packed] GPUs of all possible sets that have these
+    cdef double *chance                          # [packed] probability that the walk comes by here
+    cdef bint fine = True
+    if points >= peak_points(s, rest, t.k):      # what is still to come is not better: the first stays
+        # From seven sets on, the plugin's recursion writes over the sixth and later ones of the split it keeps.
+        if t.fragile >= 0 and (depth > KEPT_SETS or points < t.fragile):
+            return False
+        t.share[best] += weight
+        return True
+    t.effort += <int64_t>end * n
+    if t.effort > PATIENCE:
+        return False
+    real = <mask_t *>calloc(end, sizeof(mask_t))
+    cover = <mask_t *>calloc(end, sizeof(mask_t))
+    chance = <double *>calloc(end, sizeof(double))
+    if real is NULL or cover is NULL or chance is NULL:
+        fine = False
+    else:
+        gpus = 0
+        for packed in range(end):
+            real[packed] = gpus
+            count = __builtin_popcount(packed)
+            if (count == t.k or count == least) and s.points[gpus] + most_points(s, rest ^ gpus, t.k) == most:
+                cover[packed] = packed
+            gpus = (gpus - rest) & rest          # the next subset, ascending
+        for i in range(n):
+            for packed in range(end):
+                if not packed >> i & 1:
+                    cover[packed] |= cover[packed | <mask_t>1 << i]
+        for i in range(n):
+            chance[<mask_t>1 << i] = weight / n
+        for packed in range(1, end):
+            if chance[packed] == 0.0:
+                continue
+            more = cover[packed] & ~packed
+            count = __builtin_popcount(more)
+            if count:                            # whichever of them comes first is taken
+                while more:
+                    bit = __builtin_ctz(more)
+                    more &= more - 1
+                    chance[packed | <mask_t>1 << bit] += chance[packed] / count
+                continue
+            gpus = real[packed]
+            if s.points[gpus] > points:
+                fine = draw(t, rest ^ gpus, depth + 1, s.points[gpus], gpus, chance[packed])
+            else:
+                fine = draw(t, rest ^ gpus, depth + 1, points, best, chance[packed])
+            if not fine:
+                break
+    c_free(real)
+    c_free(cover)
+    c_free(chance)
+    return fine
+
+
+cdef double* draw_all(Shape *s, mask_t free, int k) noexcept nogil:
+    """[set] the probability that the plugin answers with it, for c_free(); NULL when that cannot be told."""
+    cdef Draw t = Draw(s, k, -1, NULL, 0)
+    cdef mask_t a, rest = free, others
+    cdef size_t sets = <size_t>1 << s.gpus
+    if s.splits[k].most is NULL:                 # untouched pages cost nothing
+        s.splits[k].most = <int *>calloc(sets, sizeof(int))
+    if s.splits[k].peak is NULL:
+        s.splits[k].peak = <int *>calloc(sets, sizeof(int))
+    t.share = <double *>calloc(sets, sizeof(double))
+    if s.splits[k].most is NULL or s.splits[k].peak is NULL or t.share is NULL:
+        c_free(t.share)
+        return NULL
+    if (__builtin_popcount(free) + k - 1) // k > SAFE_SETS:
+        while rest and k == 2:                   # seven sets of three are 21 GPUs
+            a = lowest(rest)
+            rest ^= a
+            others = rest
+            while others:
+                t.fragile = max(t.fragile, s.points[a | lowest(others)])
+                others &= others - 1
+    if not draw(&t, free, 0, -1, 0, 1.0):
+        c_free(t.share)
+        return NULL
+    return t.share
+
+
+cdef inline bint splits(const Shape *s, int n, int k) noexcept nogil:
+    """Does the plugin split n free GPUs to answer for k of them?"""
+    return s.plugin == NVIDIA and 1 < k < n
 
 
 cdef inline bint predictable(const Shape *s, int n, int k) noexcept nogil:
-    return k == 1 or k == n or (s.points_known and (s.plugin != NVIDIA or n <= MOST_SPLIT))
+    return k == 1 or k == n or s.points_known
 
 
-cdef void foresee(const Shape *s, mask_t free, int k, Cell *cell) noexcept nogil:
-    """expected_ring and `handed` of a predictable cell."""
-    cdef Split t
-    cdef mask_t sub, i
-    cdef int least = -1
+cdef bint foresee(Shape *s, mask_t free, int k, Cell *cell) noexcept nogil:
+    """expected_ring, `handed` and `crash` of a cell; False when the plugin's answer cannot be told."""
+    cdef mask_t sub
+    cdef int least = -1, n = __builtin_popcount(free)
     cdef int64_t weighted = 0, total = 0
+    cdef double expected = 0.0, crash = 0.0
+    cdef double *shares
     cdef bint some = False, all_of_them = True
-    if s.plugin == NVIDIA and 1 < k < __builtin_popcount(free):
-        split_all(&t, s, free, k)
-        total = t.total
-        for i in range(1, <mask_t>1 << __builtin_popcount(free)):
-            if t.share[i]:
-                # A set with an empty place crashes the plugin: nothing is handed out.
-                sub = spread(i, free)
-                if __builtin_popcount(i) == k and s.ring[sub]:
-                    some = True
-                    weighted += t.share[i] * s.ring[sub]
-                else:
-                    all_of_them = False
+    if not predictable(s, n, k):
+        return False
+    if splits(s, n, k):
+        shares = draw_all(s, free, k)
+        if shares is NULL:
+            return False
+        sub = free
+        while sub:
+            if shares[sub] > 0.0 and __builtin_popcount(sub) != k:   # an empty place crashes the plugin
+                crash += shares[sub]
+                all_of_them = False
+            elif shares[sub] > 0.0 and s.ring[sub]:
+                some = True
+                expected += shares[sub] * s.ring[sub]
+            elif shares[sub] > 0.0:
+                all_of_them = False
+            sub = (sub - 1) & free
+        c_free(shares)
     else:                                        # the lightest sets, at random
         sub = free
         while sub:
@@ -385,8 +484,11 @@ cdef void foresee(const Shape *s, mask_t free, int k, Cell *cell) noexcept nogil
                 else:
                     all_of_them = False
             sub = (sub - 1) & free
-    cell.choice.expected_ring = <milli_t>((2 * weighted + total) // (2 * total))
+        expected = <double>weighted / <double>total
+    cell.choice.expected_ring = <milli_t>floor(expected + 0.5 + 1e-6)
+    cell.crash = <int>ceil(1e6 * crash - 1e-6)
     cell.handed = IMPOSSIBLE if not some else CERTAIN if all_of_them else POSSIBLE
+    return True
 
 
 # ---- the choice
@@ -398,8 +500,10 @@ cdef int compare(const Shape *s, mask_t free, mask_t a, mask_t b) noexcept nogil
         return 1 if s.ring[a] > s.ring[b] else -1
     if s.left[x] != s.left[y]:
         return 1 if s.left[x] > s.left[y] else -1
-    if s.ways[x] != s.ways[y]:
-        return 1 if s.ways[x] > s.ways[y] else -1
+    if s.future[x] + s.future[a] != s.future[y] + s.future[b]:
+        return 1 if s.future[x] + s.future[a] > s.future[y] + s.future[b] else -1
+    if s.ways[x] + s.ways[a] != s.ways[y] + s.ways[b]:
+        return 1 if s.ways[x] + s.ways[a] > s.ways[y] + s.ways[b] else -1
     if s.near[a] != s.near[b]:
         return 1 if s.near[a] > s.near[b] else -1
     if s.near[x] != s.near[y]:
@@ -415,7 +519,7 @@ cdef void describe(const Shape *s, mask_t free, int k, mask_t gpus, Choice *choi
     choice.left_before = s.left[free]
 
 
-cdef void fill(const Shape *s, mask_t free, int k, Cell *cell) noexcept nogil:
+cdef void fill(Shape *s, mask_t free, int k, Cell *cell) noexcept nogil:
     cdef mask_t best = 0, sub = free
     cdef int order
     cdef milli_t worst = -1
@@ -430,11 +534,11 @@ cdef void fill(const Shape *s, mask_t free, int k, Cell *cell) noexcept nogil:
     describe(s, free, k, best, &cell.choice)
     cell.worst = worst
     if s.plugin == RELAY:
+        cell.crash = 0
         cell.handed = CERTAIN if k == 1 or cell.choice.ring > 0 else IMPOSSIBLE
         cell.choice.expected_ring = cell.choice.ring
-    elif predictable(s, __builtin_popcount(free), k):
-        foresee(s, free, k, cell)
-    else:
+    elif not foresee(s, free, k, cell):
+        cell.crash = -1 if splits(s, __builtin_popcount(free), k) else 0
         cell.handed = UNKNOWN_LINKS
         # Whatever comes is as good where all sets are, however the plugin chooses.
         cell.choice.expected_ring = worst if worst == cell.choice.ring else -1
@@ -442,7 +546,12 @@ cdef void fill(const Shape *s, mask_t free, int k, Cell *cell) noexcept nogil:
 
 
 cdef void free_shape(Shape *s) noexcept:
+    cdef int k
     if s is not NULL:
+        for k in range(s.gpus + 1):
+            c_free(s.splits[k].most)
+            c_free(s.splits[k].peak)
+        PyMem_Free(s.future)
         PyMem_Free(s.ring)
         PyMem_Free(s.proved)
         PyMem_Free(s.top)
@@ -466,12 +575,13 @@ cdef Shape* new_shape(int gpus) except NULL:
     s.top = <milli_t *>PyMem_Calloc(sets * (gpus + 1), sizeof(milli_t))
     s.left = <milli_t *>PyMem_Calloc(sets, sizeof(milli_t))
     s.ways = <int64_t *>PyMem_Calloc(sets, sizeof(int64_t))
+    s.future = <int *>PyMem_Calloc(sets, sizeof(int))
     s.near = <int *>PyMem_Calloc(sets, sizeof(int))
     s.points = <int *>PyMem_Calloc(sets, sizeof(int))
     s.adjacent = <mask_t *>PyMem_Calloc(gpus, sizeof(mask_t))
     s.cells = <Cell *>PyMem_Calloc(sets * (gpus + 1), sizeof(Cell))   # untouched pages cost nothing
     if (s.ring is NULL or s.proved is NULL or s.top is NULL or s.left is NULL or s.ways is NULL or s.near is NULL
-            or s.points is NULL or s.adjacent is NULL or s.cells is NULL):
+            or s.future is NULL or s.points is NULL or s.adjacent is NULL or s.cells is NULL):
         free_shape(s)
         raise MemoryError
     return s
@@ -570,6 +680,39 @@ cdef void fill_sums(Shape *s, const int *near, const int *points) noexcept nogil
         for group in range(<mask_t>1 << gpus):
             if group >> a & 1:
                 s.ways[group] += s.ways[group ^ (<mask_t>1 << a)]
+
+
+cdef void fill_future(Shape *s) noexcept nogil:
+    """future: what pods of random sizes get out of a set, one after the other, until one does not fit.
+
+    Each gets a best ring, and of equal ones that with the most future; it counts as a share (millionths) of the
+    machine's best ring of that size. The mean over the sizes 1..N of the next pod.
+    """
+    cdef int gpus = s.gpus
+    cdef int k
+    cdef mask_t group, sub
+    cdef milli_t ring[MOST_FUTURE + 1]
+    cdef int later[MOST_FUTURE + 1]
+    cdef const milli_t *best = s.top + ((<mask_t>1 << gpus) - 1) * (gpus + 1)
+    cdef int64_t sum
+    if gpus > MOST_FUTURE:
+        return
+    for group in range(1, <mask_t>1 << gpus):
+        for k in range(gpus + 1):
+            ring[k] = later[k] = -1
+        sub = group
+        while sub:
+            k = __builtin_popcount(sub)
+            if s.ring[sub] > ring[k] or (s.ring[sub] == ring[k] and s.future[group ^ sub] > later[k]):
+                ring[k] = s.ring[sub]
+                later[k] = s.future[group ^ sub]
+            sub = (sub - 1) & group
+        sum = 0
+        for k in range(1, __builtin_popcount(group) + 1):
+            sum += later[k]
+            if best[k]:
+                sum += <int64_t>1000000 * ring[k] // best[k]
+        s.future[group] = <int>(sum // gpus)
 
 
 def _matrix(name, rows, int gpus, int most):
@@ -675,6 +818,7 @@ cdef class LinkShapes:
             else:
                 fill_pairs(s, counts)
             fill_sums(s, near, points)
+            fill_future(s)
         except BaseException:
             free_shape(s)
             raise
@@ -735,6 +879,10 @@ cdef class LinkShapes:
             return 0
         return self.shapes[shape].ways[free & ((<mask_t>1 << self.shapes[shape].gpus) - 1)]
 
+    cdef int crash_of(self, int shape, mask_t free, int k) noexcept nogil:
+        cdef Cell *cell = self.cell(shape, free, k)
+        return 0 if cell is NULL else cell.crash
+
     cdef milli_t top_of(self, int shape, mask_t free, int k) noexcept nogil:
         cdef Shape *s
         if shape <= 0 or shape >= self.count:
@@ -774,6 +922,16 @@ cdef class LinkShapes:
 
     def left(self, int shape, gpus):
         return None if shape == 0 else self.known(shape).left[self.inside(shape, gpus)]
+
+    def future(self, int shape, gpus):
+        return None if shape == 0 else self.known(shape).future[self.inside(shape, gpus)]
+
+    def crash(self, int shape, free, int k):
+        if shape == 0:
+            return None
+        self.known(shape)
+        cdef Cell *cell = self.cell(shape, self.inside(shape, free), k)
+        return 0 if cell is NULL else None if cell.crash < 0 else cell.crash
 
     def ways(self, int shape, gpus):
         return None if shape == 0 else self.known(shape).ways[self.inside(shape, gpus)]
@@ -819,7 +977,9 @@ cdef class LinkShapes:
         cdef mask_t group = self.inside(shape, gpus)
         if group & ~whole:
             raise ValueError(f"{_ids(group & ~whole)} are not free")
-        return s.ring[group], s.left[whole ^ group], s.ways[whole ^ group], s.near[group], s.near[whole ^ group]
+        cdef mask_t stays = whole ^ group
+        return (s.ring[group], s.left[stays], s.future[stays] + s.future[group], s.ways[stays] + s.ways[group],
+                s.near[group], s.near[stays])
 
     def choice(self, int shape, free, int k):
         if shape == 0:
@@ -872,22 +1032,24 @@ cdef class LinkShapes:
         cdef mask_t whole = self.inside(shape, free)
         cdef int n = __builtin_popcount(whole)
         cdef mask_t i
-        cdef Split t
+        cdef double *found
         if not 1 <= k <= n:
             return []
         if s.plugin == RELAY:
             return [(self.cell(shape, whole, k).choice.gpus, 1.0)]
         if not predictable(s, n, k):
             return None
-        if s.plugin == NVIDIA and 1 < k < n:
-            split_all(&t, s, whole, k)
-            shares = [(spread(i, whole), <double>t.share[i] / <double>t.total) for i in range(1, <mask_t>1 << n)
-                      if t.share[i] and __builtin_popcount(i) == k]
-            return sorted(shares, key=_by_ids)
+        if splits(s, n, k):
+            found = draw_all(s, whole, k)
+            if found is NULL:
+                return None
+            shares = [(i, round(found[i], 9)) for i in _of_size(whole, k) if found[i] > 0.0]
+            c_free(found)
+            return shares
         sets = list(_of_size(whole, k))
         least = min([s.points[i] for i in sets])
         lightest = [i for i in sets if s.points[i] == least]
-        return [(i, 1.0 / len(lightest)) for i in lightest]
+        return [(i, round(1.0 / len(lightest), 9)) for i in lightest]
 
     cdef mask_t inside(self, int shape, object gpus) except? 0:
         """The mask, checked: ValueError for a GPU that the shape does not have."""

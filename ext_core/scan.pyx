@@ -714,6 +714,151 @@ cdef list strangers(cursor* c, array.array found):
     return names
 
 
+cdef inline bint is_key(cursor* c, Py_ssize_t start, const char* key, Py_ssize_t size) noexcept nogil:
+    """Whether the string that was skipped last, from its quote at `start`, is this plain key."""
+    return not c.escaped and c.at - start == size + 2 and memcmp(c.text + start + 1, key, size) == 0
+
+
+cdef Py_ssize_t plain_victims(cursor* c) noexcept nogil:
+    """How many victims the object at c.at names, in the very form that kube-scheduler writes: {"Pods": [{"UID": "..."},
+    ...], "NumPDBViolations": 0}, each key once or not at all. -1: any other form."""
+    cdef Py_ssize_t start, count = 0
+    cdef int digits
+    cdef bint pods = False, violations = False
+    if c.at >= c.end or c.text[c.at] != c'{':
+        return -1
+    c.at += 1
+    skip_space(c)
+    if c.at < c.end and c.text[c.at] == c'}':
+        c.at += 1
+        return 0
+    while True:
+        start = c.at
+        if start >= c.end or c.text[start] != c'"' or skip_string(c) < 0:
+            return -1
+        if is_key(c, start, "Pods", 4) and not pods:
+            pods = True
+        elif is_key(c, start, "NumPDBViolations", 16) and not violations:
+            violations = True
+            start = -1
+        else:
+            return -1
+        skip_space(c)
+        if c.at >= c.end or c.text[c.at] != c':':
+            return -1
+        c.at += 1
+        skip_space(c)
+        if start < 0:
+            digits = 0
+            while digit_at(c):
+                c.at += 1
+                digits += 1
+            if not 0 < digits < 10:
+                return -1
+        else:
+            if c.at >= c.end or c.text[c.at] != c'[':
+                return -1
+            c.at += 1
+            skip_space(c)
+            if c.at < c.end and c.text[c.at] == c']':
+                c.at += 1
+            else:
+                while True:
+                    if c.at >= c.end or c.text[c.at] != c'{':
+                        return -1
+                    c.at += 1
+                    skip_space(c)
+                    start = c.at
+                    if start >= c.end or c.text[start] != c'"' or skip_string(c) < 0 or not is_key(c, start, "UID", 3):
+                        return -1
+                    skip_space(c)
+                    if c.at >= c.end or c.text[c.at] != c':':
+                        return -1
+                    c.at += 1
+                    skip_space(c)
+                    if c.at >= c.end or c.text[c.at] != c'"' or skip_string(c) < 0:
+                        return -1
+                    skip_space(c)
+                    if c.at >= c.end or c.text[c.at] != c'}':
+                        return -1
+                    c.at += 1
+                    count += 1
+                    skip_space(c)
+                    if c.at < c.end and c.text[c.at] == c',':
+                        c.at += 1
+                        skip_space(c)
+                    elif c.at < c.end and c.text[c.at] == c']':
+                        c.at += 1
+                        break
+                    else:
+                        return -1
+        skip_space(c)
+        if c.at < c.end and c.text[c.at] == c',':
+            c.at += 1
+            skip_space(c)
+        elif c.at < c.end and c.text[c.at] == c'}':
+            c.at += 1
+            return count
+        else:
+            return -1
+
+
+def offers(bytes body not None, Py_ssize_t start, Py_ssize_t end, NameIndex index not None):
+    """What kube-scheduler offers in the JSON object at [start, end): node name -> victims.
+
+    Answers (rows, spans) in the order of the text: rows array('i'), -1 = not in the index; spans array('q'), two a
+    node: where its victims lie. None: not in the plain form (see `plain_victims`), or a name twice: a JSON decoder must
+    judge it.
+    """
+    cdef cursor c
+    cdef Py_ssize_t at, size, n = 0, room = 64
+    cdef uint32_t call = index.next_call()
+    cdef slot* s
+    begin(&c, body, start, end)
+    cdef array.array found = array.array("i", bytes(4 * room)), spans = array.array("q", bytes(16 * room))
+    if c.at >= c.end or c.text[c.at] != c'{':
+        return None
+    c.at += 1
+    skip_space(&c)
+    if c.at < c.end and c.text[c.at] == c'}':
+        return found[:0], spans[:0]
+    while True:
+        at = c.at
+        if at >= c.end or c.text[at] != c'"' or skip_string(&c) < 0 or c.escaped:
+            return None
+        size = c.at - at - 2
+        s = index.find(c.text + at + 1, size, name_hash(c.text + at + 1, size))
+        if s.name == NULL:
+            pass
+        elif s.seen == call:
+            return None
+        else:
+            s.seen = call
+        skip_space(&c)
+        if c.at >= c.end or c.text[c.at] != c':':
+            return None
+        c.at += 1
+        skip_space(&c)
+        if n == room:
+            found.extend(array.array("i", bytes(4 * room)))
+            spans.extend(array.array("q", bytes(16 * room)))
+            room *= 2
+        found.data.as_ints[n] = s.row if s.name != NULL else -1
+        spans.data.as_longlongs[2 * n] = c.at
+        if plain_victims(&c) < 0:
+            return None
+        spans.data.as_longlongs[2 * n + 1] = c.at
+        n += 1
+        skip_space(&c)
+        if c.at < c.end and c.text[c.at] == c',':
+            c.at += 1
+            skip_space(&c)
+        elif c.at < c.end and c.text[c.at] == c'}':
+            return found[:n], spans[:2 * n]
+        else:
+            return None
+
+
 def rows(bytes body not None, Py_ssize_t start, Py_ssize_t end, NameIndex index not None):
     """The row of every name in the JSON array of strings at [start, end), in order; -1 = not in the index.
 

@@ -50,7 +50,7 @@ def packing(NodeTable nodes, const row_t[::1] rows, const amount_t[::1] request,
 
 
 cdef inline mask_t _free(NodeTable nodes, row_t row) noexcept nogil:
-    return nodes.healthy[row] & ~(nodes.sure[row] | nodes.likely[row] | nodes.wanted[row])
+    return nodes.whole_gpus(row)
 
 
 def links(NodeTable nodes, LinkShapes shapes, const row_t[::1] rows, int resource, int wanted, score_t[::1] out):

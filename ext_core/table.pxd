@@ -6,6 +6,12 @@ cdef enum:
     SLOTS = 2      # pod slots
     FIRST_GPU = 3  # the first GPU resource; the others follow in the order of the settings
 
+cdef extern from *:
+    int __builtin_popcount(unsigned int) noexcept nogil
+
+cdef enum:
+    MOST_GPUS = 16  # GPUs of a node whose positions are modelled
+
 cdef enum:
     AWAY = 2          # flags of a node: the device plugin has offered nothing for a moment only: it may be restarting
     SCHEDULABLE = 4   # not cordoned
@@ -28,16 +34,36 @@ cdef class NodeTable:
     cdef int32_t[::1] gpu           # [row] resource index of the node's GPUs; -1 = none
     cdef int32_t[::1] shape         # [row] link shape of the GPUs; 0 = unknown
     cdef mask_t[::1] healthy        # [row] GPUs that exist and are healthy
-    cdef mask_t[::1] sure           # [row] GPUs that are known to be held
+    cdef mask_t[::1] sure           # [row] GPUs that are known to be held as a whole
     cdef mask_t[::1] likely         # [row] GPUs that are probably held (planned, predicted)
     cdef mask_t[::1] wanted         # [row] GPUs that claims will probably take; set for one decision
     cdef int32_t[::1] unknown       # [row] GPUs held at positions that nobody knows
     cdef int32_t[::1] pending       # [row] part of likely + unknown that an admission under way will make known
     cdef int32_t[::1] order         # [row] rank of the node's name; the last tie-break
     cdef uint8_t[::1] flags         # [row] AWAY | SCHEDULABLE | 1 << r
+    cdef int32_t[::1] units         # [row] units of the node's GPU resource that are one GPU
+    cdef int32_t[::1] model         # [row] kind of machine, 0..63
+    cdef mask_t[::1] begun          # [row] GPUs of which a part is held or asked
+    cdef int32_t[:, ::1] part       # [16, row] units of GPU i held by pods that hold less than the whole of it
+    cdef int32_t[:, ::1] asked      # [16, row] units of GPU i that claims will probably take; set for one decision
+    cdef int64_t[::1] version       # [row] rises with every change of the row; no two rows and states share one
+    cdef int64_t clock              # the version given last
     cdef list touched               # rows whose claim is not 0
 
     cdef int grow(self, int rows) except -1
+    cdef void _begin(self, int row) noexcept
+    cdef inline void touch(self, row_t row) noexcept nogil:
+        self.clock += 1
+        self.version[row] = self.clock
+    cdef inline mask_t open_gpus(self, row_t row) noexcept nogil:
+        """GPUs that nobody holds, or will probably take, as a whole; parts of them may be taken."""
+        return (self.healthy[row] & ~(self.sure[row] | self.likely[row] | self.wanted[row])) & 0xFFFF
+    cdef inline amount_t left_on(self, row_t row, int gpu) noexcept nogil:
+        """Units that are left of an open GPU; may be negative where more is told than there can be."""
+        return <amount_t>self.units[row] - self.part[gpu, row] - self.asked[gpu, row]
+    cdef inline mask_t whole_gpus(self, row_t row) noexcept nogil:
+        """GPUs that are wholly free."""
+        return self.open_gpus(row) & ~self.begun[row]
     cdef inline bint served(self, int resource, row_t row) noexcept nogil:
         """Whether a DeviceClass may serve the resource on a node that offers none itself."""
         return self.alloc[resource, row] == 0 and resource < 8 and self.flags[row] >> resource & 1
@@ -60,6 +86,10 @@ cdef class PodTable:
     cdef int64_t[::1] saved         # [pod] last checkpoint, milliseconds since 1970; 0 = none is known
     cdef int32_t[::1] restart       # [pod] seconds that a restart costs
     cdef int32_t[::1] grace         # [pod] seconds of terminationGracePeriodSeconds
+    cdef int64_t[::1] until         # [pod] never a victim before then, milliseconds since 1970; 0 = not protected
+    cdef int32_t[::1] gang          # [pod] id of its gang; 0 = none
+    cdef int32_t[::1] budgets       # [pod] id of the set of disruption budgets that it is in; 0 = none
+    cdef int32_t[::1] ask           # [pod] id of what it asks for and where it may run; 0 = not told
     cdef row_t[::1] next, prev      # the chain of a node's pods
     cdef row_t[::1] head            # [node row] first pod of the chain; -1 = none
     cdef int head_capacity

@@ -1,14 +1,17 @@
 """Packed tables: one column per fact, one row per node or pod.
 
 `extender.cluster` is the only writer. Rows are handed out by the writer and reused after `clear`; a column's values of
-a cleared row are zero. Amounts are exact integers: milli-CPU, bytes, pod slots, whole GPUs.
+a cleared row are zero. Amounts are exact integers: milli-CPU, bytes, pod slots, units of GPUs.
+
+A GPU resource is counted in units: `units[row]` of them are one physical GPU (1: whole GPUs; N: replicas of
+time-slicing or MPS; 1000: milli-GPU). Allocatable, used and claimed amounts of it are in units; masks are of GPUs.
 """
 
 from array import array
 
 from cython cimport view
 
-from ext_core.ints cimport amount_t, row_t
+from ext_core.ints cimport amount_t, row_t, int32_t, uint32_t
 
 
 cdef object _column(str kind, Py_ssize_t length, old, Py_ssize_t kept):
@@ -16,6 +19,15 @@ cdef object _column(str kind, Py_ssize_t length, old, Py_ssize_t kept):
     made = array(kind, bytes(length * array(kind).itemsize))
     if old is not None and kept:
         made[:kept] = array(kind, bytes(memoryview(old).cast("B")[: kept * made.itemsize]))
+    return made
+
+
+cdef int32_t[:, ::1] _devices(int rows, int32_t[:, ::1] old, int kept):
+    cdef int32_t[:, ::1] made = view.array((MOST_GPUS, rows), sizeof(int32_t), "i")
+    cdef int g, i
+    for g in range(MOST_GPUS):
+        for i in range(rows):
+            made[g, i] = old[g, i] if i < kept else 0
     return made
 
 
@@ -46,10 +58,13 @@ cdef class NodeTable:
         self.alloc = _matrix(self.resources, rows, self.alloc, kept)
         self.used = _matrix(self.resources, rows, self.used, kept)
         self.claim = _matrix(self.resources, rows, self.claim, kept)
+        self.part = _devices(rows, self.part, kept)
+        self.asked = _devices(rows, self.asked, kept)
         old = self.owned
         new = {name: _column(kind, rows, old.get(name), kept) for name, kind in (
             ("tentative", "q"), ("gpu", "i"), ("shape", "i"), ("healthy", "I"), ("sure", "I"), ("likely", "I"),
-            ("wanted", "I"), ("unknown", "i"), ("pending", "i"), ("order", "i"), ("flags", "B"))}
+            ("wanted", "I"), ("unknown", "i"), ("pending", "i"), ("order", "i"), ("flags", "B"),
+            ("units", "i"), ("model", "i"), ("version", "q"), ("begun", "I"))}
         self.tentative = new["tentative"]
         self.gpu = new["gpu"]
         self.shape = new["shape"]
@@ -61,6 +76,10 @@ cdef class NodeTable:
         self.pending = new["pending"]
         self.order = new["order"]
         self.flags = new["flags"]
+        self.units = new["units"]
+        self.model = new["model"]
+        self.version = new["version"]
+        self.begun = new["begun"]
         self.owned = new
         self.capacity = rows
         return 0
@@ -90,16 +109,29 @@ cdef class NodeTable:
         self.healthy[row] = self.sure[row] = self.likely[row] = self.wanted[row] = 0
         self.unknown[row] = self.pending[row] = self.order[row] = 0
         self.flags[row] = 0
+        self.units[row] = 1
+        self.model[row] = 0
+        for r in range(MOST_GPUS):
+            self.part[r, row] = self.asked[r, row] = 0
+        self.begun[row] = 0
+        self.touch(row)
 
     def _check(self, int row):
         if row < 0 or row >= self.height:
             raise IndexError(f"row {row} of {self.height}")
 
-    def set_node(self, int row, tuple alloc, int gpu, int shape, unsigned int healthy, int flags):
-        """What the Node object says. `alloc`: R amounts; `gpu`: resource index or -1; `healthy`: mask."""
+    def set_node(self, int row, tuple alloc, int gpu, int shape, unsigned int healthy, int flags, int units=1,
+                 int model=0):
+        """What the Node object says. `alloc`: R amounts; `gpu`: resource index or -1; `healthy`: mask.
+
+        `units`: how many units of that resource one GPU is; `model`: which kind of machine it is (0..63, the
+        writer's own numbers), as the masks of allowed models in `ext_core.slots` have it.
+        """
         self._check(row)
         if len(alloc) != self.resources or not -1 <= gpu < self.resources:
             raise ValueError("set_node: amounts or resource index do not fit the table")
+        if units < 1 or not 0 <= model < 64:
+            raise ValueError("set_node: a GPU is one unit or more, and models are 0 to 63")
         cdef int r
         for r in range(self.resources):
             self.alloc[r, row] = alloc[r]
@@ -107,19 +139,33 @@ cdef class NodeTable:
         self.shape[row] = shape
         self.healthy[row] = healthy
         self.flags[row] = flags
+        self.units[row] = units
+        self.model[row] = model
+        self.touch(row)
 
-    def set_held(self, int row, tuple used, unsigned int sure, unsigned int likely, int unknown, int pending):
-        """What the node's pods hold. `used`: R amounts; masks and counts as in the columns."""
+    def set_held(self, int row, tuple used, unsigned int sure, unsigned int likely, int unknown, int pending,
+                 tuple parts=()):
+        """What the node's pods hold. `used`: R amounts; masks and counts as in the columns.
+
+        `parts`: for each GPU the units taken by pods that take less than the whole of it; those that are not named
+        have 0. A GPU that somebody holds whole is in a mask.
+        """
         self._check(row)
         if len(used) != self.resources:
             raise ValueError("set_held: amounts do not fit the table")
+        if len(parts) > MOST_GPUS or (parts and min(parts) < 0):
+            raise ValueError("set_held: parts are at most 16 numbers, none of them negative")
         cdef int r
+        for r in range(MOST_GPUS):
+            self.part[r, row] = parts[r] if r < len(parts) else 0
+        self._begin(row)
         for r in range(self.resources):
             self.used[r, row] = used[r]
         self.sure[row] = sure
         self.likely[row] = likely
         self.unknown[row] = unknown
         self.pending[row] = pending
+        self.touch(row)
 
     def set_order(self, list rows):
         """`rows`: all rows in use, in the order of their nodes' names."""
@@ -129,26 +175,55 @@ cdef class NodeTable:
             self.order[row] = rank
 
     def add_claim(self, int row, tuple amounts, unsigned int wanted, bint tentative):
-        """Count `amounts` (R) as taken on `row` until `drop_claims`."""
+        """Count `amounts` (R) as taken on `row` until `drop_claims`.
+
+        `wanted`: the GPUs that it will probably take, in equal parts where it takes less than the whole of each.
+        """
         self._check(row)
         if len(amounts) != self.resources:
             raise ValueError("add_claim: amounts do not fit the table")
         cdef int r
+        cdef amount_t each = 0
         self.touched.append(row)
         for r in range(self.resources):
             self.claim[r, row] += amounts[r]
         if tentative and self.gpu[row] >= 0:
             self.tentative[row] += amounts[self.gpu[row]]
-        self.wanted[row] |= wanted
+        if wanted and self.units[row] > 1 and self.gpu[row] >= 0:
+            each = <amount_t>amounts[self.gpu[row]] // __builtin_popcount(wanted)
+        if 0 < each < self.units[row]:
+            for r in range(MOST_GPUS):
+                if wanted >> r & 1:
+                    self.asked[r, row] += <int32_t>each
+            self._begin(row)
+        else:
+            self.wanted[row] |= wanted
+        self.touch(row)
+
+    cdef void _begin(self, int row) noexcept:
+        cdef int gpu
+        self.begun[row] = 0
+        for gpu in range(MOST_GPUS):
+            if self.part[gpu, row] + self.asked[gpu, row] > 0:
+                self.begun[row] |= <uint32_t>1 << gpu
 
     def drop_claims(self):
         cdef int r, row
         for row in self.touched:
             for r in range(self.resources):
                 self.claim[r, row] = 0
+            for r in range(MOST_GPUS):
+                self.asked[r, row] = 0
+            self._begin(row)
             self.tentative[row] = 0
             self.wanted[row] = 0
+            self.touch(row)
         self.touched.clear()
+
+    def version_of(self, int row):
+        """A number that rises with every change of the row, and that no other row and no earlier state had."""
+        self._check(row)
+        return self.version[row]
 
     def node(self, int row):
         """One row as a dict, for people and tests."""
@@ -161,7 +236,9 @@ cdef class NodeTable:
             "tentative": self.tentative[row], "gpu": self.gpu[row], "shape": self.shape[row],
             "healthy": self.healthy[row], "sure": self.sure[row], "likely": self.likely[row],
             "wanted": self.wanted[row], "unknown": self.unknown[row], "pending": self.pending[row],
-            "order": self.order[row], "flags": self.flags[row],
+            "order": self.order[row], "flags": self.flags[row], "units": self.units[row], "model": self.model[row],
+            "parts": tuple([self.part[r, row] for r in range(MOST_GPUS)]),
+            "asked": tuple([self.asked[r, row] for r in range(MOST_GPUS)]),
         }
 
 
@@ -184,7 +261,8 @@ cdef class PodTable:
         old = self.owned
         new = {name: _column(kind, pods, old.get(name), kept) for name, kind in (
             ("priority", "i"), ("node", "i"), ("mask", "I"), ("unsure", "i"), ("flags", "B"), ("start", "q"),
-            ("saved", "q"), ("restart", "i"), ("grace", "i"), ("next", "i"), ("prev", "i"))}
+            ("saved", "q"), ("restart", "i"), ("grace", "i"), ("until", "q"), ("gang", "i"), ("budgets", "i"),
+            ("ask", "i"), ("next", "i"), ("prev", "i"))}
         self.priority = new["priority"]
         self.node = new["node"]
         self.mask = new["mask"]
@@ -194,6 +272,10 @@ cdef class PodTable:
         self.saved = new["saved"]
         self.restart = new["restart"]
         self.grace = new["grace"]
+        self.until = new["until"]
+        self.gang = new["gang"]
+        self.budgets = new["budgets"]
+        self.ask = new["ask"]
         self.next = new["next"]
         self.prev = new["prev"]
         new["head"] = old.get("head")
@@ -211,8 +293,9 @@ cdef class PodTable:
         return 0
 
     def put(self, int pod, int node, int priority, tuple amounts, unsigned int mask, int unsure, int flags,
-            long long start=0, long long saved=0, int restart=0, int grace=0):
-        """Write pod row `pod` (new or known). `node` >= 0; `amounts`: R; times in ms since 1970, spans in s."""
+            long long start=0, long long saved=0, int restart=0, int grace=0, long long until=0):
+        """Write pod row `pod` (new or known). `node` >= 0; `amounts`: R; times in ms since 1970, spans in s. What
+        `mark` wrote stays."""
         if pod < 0 or node < 0 or len(amounts) != self.resources:
             raise ValueError("put: bad row, node or amounts")
         if pod >= self.capacity:
@@ -241,6 +324,15 @@ cdef class PodTable:
         self.saved[pod] = saved
         self.restart[pod] = restart
         self.grace[pod] = grace
+        self.until[pod] = until
+
+    def mark(self, int pod, int gang, int budgets, int ask=0):
+        """Write the ids of a row that `put` has written: its gang, its set of budgets, what it asks for; 0 = none."""
+        if not 0 <= pod < self.height or gang < 0 or budgets < 0 or ask < 0:
+            raise ValueError("mark: bad row or id")
+        self.gang[pod] = gang
+        self.budgets[pod] = budgets
+        self.ask[pod] = ask
 
     def _unlink(self, int pod):
         cdef row_t node = self.node[pod]
@@ -258,6 +350,7 @@ cdef class PodTable:
         """Take a pod off its node; its row may be used again."""
         if 0 <= pod < self.height:
             self._unlink(pod)
+            self.gang[pod] = self.budgets[pod] = self.ask[pod] = 0
 
     def on(self, int node):
         """The pod rows of a node, ascending."""

@@ -12,7 +12,8 @@ class Victims(NamedTuple):
     chosen:   uint8[pods], 1 = victim
     cost:     int64[T, n] row after row: term t on candidate i is `cost[t * n + i]`
     status:   int8[n]: 0 no set suffices; 1 found, and proved cheapest; 2 found, the budget ended before the proof;
-              3 the budget ended before a set was found (only where `ok` is not monotone: nothing is proved)
+              3 the budget ended before a set was found (where `ok` is not monotone, or with `skip`: nothing is proved);
+              4 (with `skip` only) no set, or none cheaper than those of two candidates before
     examined: int64[n] search nodes, at most `budget`
     """
 
@@ -50,6 +51,8 @@ def cheapest(
     forced: Buffer,
     terms: Iterable[Term],
     budget: int,
+    skip: bool = False,
+    nanoseconds: int = 0,
 ) -> Victims:
     """The cheapest sufficient set of victims on each of n candidate nodes, proved within `budget` search nodes each.
 
@@ -63,6 +66,8 @@ def cheapest(
     table:      int32[n] index into `ok`; -1: no rule about links, so masks and unknown GPUs do not matter
     ok:         bytes[1 << GPUs] (at most 16 GPUs) each: 1 where those free GPUs would do
     forced:     uint8[pods] the pod is among the victims in any case
+    skip:       only the two cheapest candidates matter (of equals those that come first): others are left early
+    nanoseconds: of the search of all candidates; 0: no limit. What is found by then is answered, unproved
     terms:      cost terms, the most important first; cost vectors compare lexicographically
 
     A set suffices when it holds all forced pods, frees at least `missing` of every resource and, where table >= 0,

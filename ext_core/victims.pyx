@@ -20,6 +20,7 @@ from array import array
 from collections import namedtuple
 
 from libc.stdint cimport INT64_MAX, INT64_MIN
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from ext_core.ints cimport amount_t, int8_t, int32_t, int64_t, mask_t, uint8_t
 
@@ -36,6 +37,13 @@ cdef extern from *:
     bint ratio_less(int64_t c1, int64_t a1, int64_t c2, int64_t a2) noexcept nogil
     int64_t cost_of_part(int64_t c, int64_t part, int64_t a) noexcept nogil
 
+cdef int64_t clock() noexcept nogil:
+    """Nanoseconds."""
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return <int64_t>now.tv_sec * 1_000_000_000 + now.tv_nsec
+
+
 cdef enum:
     SUM = 0
     MAX = 1
@@ -48,6 +56,7 @@ cdef enum:
     PROVED = 1     # found, and proved cheapest
     FOUND = 2      # found; the budget ended before the proof
     UNDECIDED = 3  # the budget ended before a set was found
+    DEARER = 4     # no set is cheaper than those of two candidates before
 
 ctypedef const int64_t* prices_t
 
@@ -112,6 +121,12 @@ cdef class _Search:
     cdef Py_ssize_t n, pods
     cdef int resources, terms, tables  # `terms` counts the last, implicit one: the number of pods
     cdef int64_t budget
+    cdef int64_t deadline             # on `clock`; the search stops there
+    cdef bint late                    # it has been reached
+    cdef bint skip                    # only the two cheapest candidates matter
+    cdef int ahead                    # candidates found so far, at most 2
+    cdef int64_t* lead                # [2, term] their values, the cheapest first
+    cdef bint cut                     # the candidate at hand must be cheaper than the second of them
     cdef bint priced                  # some term is a MASK
     cdef const int32_t[::1] start, unknown, unknown_of, table
     cdef const int64_t[::1] missing, amounts
@@ -425,7 +440,7 @@ cdef class _Search:
             self.usable[j] = self.blocked[j] == 0
         if not self.covered(d, 1):
             return True
-        if not self.found:
+        if not self.found and not self.cut:
             return False
         for i in range(self.terms):
             said = self.bound(i, d)
@@ -438,7 +453,7 @@ cdef class _Search:
     cdef void consider(self, int d, bint own) noexcept nogil:
         """Keep the set at hand, which suffices, if it is better than the best."""
         cdef int i
-        cdef bint better = not self.found
+        cdef bint better = not self.found and not self.cut
         for i in range(self.terms):
             self.here[i] = self.value[d * self.terms + i]
             if self.term[i].kind == MASK and self.at >= 0:
@@ -524,6 +539,11 @@ cdef class _Search:
             self.monotone = self.known[at].monotone
         self.masked = self.priced and at >= 0
         self.found = self.own = False
+        self.cut = self.skip and self.ahead == 2
+        if self.cut:
+            for t in range(self.terms - 1):
+                self.best_value[t] = self.lead[self.terms + t]
+            self.best_value[self.terms - 1] = INT64_MIN  # of equals the candidate that came first wins
         self.mask[0] = 0 if at < 0 else self.free_mask[i]
         for t in range(self.terms):
             term = &self.term[t]
@@ -650,9 +670,12 @@ cdef class _Search:
         cdef int d = 0
         cdef bint down
         while True:
-            if examined[0] >= self.budget:
+            if examined[0] >= self.budget or self.late:
                 return False
             examined[0] += 1
+            if examined[0] & 255 == 0 and self.deadline and clock() > self.deadline:
+                self.late = True
+                return False
             down = True
             if self.suffices(d):
                 self.consider(d, True)
@@ -684,17 +707,47 @@ cdef class _Search:
         self.examined[i] = examined
         if self.found:
             self.status[i] = PROVED if finished else FOUND
+            self.rank_candidate()
             for j in range(self.last - self.first):
                 self.chosen[self.first + j] = self.best[j]
             for t in range(self.terms - 1):
                 self.cost[t * self.n + i] = self.best_value[t]
+        elif finished:
+            self.status[i] = DEARER if self.cut else NONE
         else:
-            self.status[i] = NONE if finished else UNDECIDED
+            self.status[i] = UNDECIDED
+        if self.deadline and not self.late and clock() > self.deadline:
+            self.late = True
         for t in range(self.terms):  # the group counts serve the next candidate
             if self.term[t].kind == GROUP or self.term[t].kind == GANG:
                 for width in range(self.term[t].start[self.first], self.term[t].start[self.last]):
                     self.term[t].count[self.term[t].member[width]] = 0
                     self.term[t].taken[self.term[t].member[width]] = 0
+
+    cdef void rank_candidate(self) noexcept nogil:
+        """Keep the value found as the first or the second of all so far, where it is that. Nobody to evict is no
+        eviction that others could be compared with."""
+        cdef int at, t, place = self.ahead
+        cdef bint some = False
+        for at in range(self.last - self.first):
+            some |= self.best[at] != 0
+        if not some:
+            return
+        for at in range(self.ahead):
+            t = 0
+            while t < self.terms - 1 and self.best_value[t] == self.lead[at * self.terms + t]:
+                t += 1
+            if t < self.terms - 1 and self.best_value[t] < self.lead[at * self.terms + t]:
+                place = at
+                break
+        if place > 1:
+            return
+        if place == 0 and self.ahead:
+            for t in range(self.terms):
+                self.lead[self.terms + t] = self.lead[t]
+        for t in range(self.terms):
+            self.lead[place * self.terms + t] = self.best_value[t]
+        self.ahead = min(self.ahead + 1, 2)
 
     # --- reading what the caller passed ---------------------------------------------------------------------------
 
@@ -921,12 +974,18 @@ cdef class _Search:
                 if all_of >= <mask_t>len(ok[self.table[i]]):
                     raise ValueError(f"cheapest: candidate {i} has GPUs beyond those of its table")
 
-    def run(self, list terms, list ok, int64_t budget):
+    def run(self, list terms, list ok, int64_t budget, bint skip, int64_t nanoseconds):
         cdef Py_ssize_t i, widest = 0, cells
         cdef int t
         if budget < 1:
             raise ValueError("cheapest: the budget is at least one search node")
+        if nanoseconds < 0:
+            raise ValueError("cheapest: negative time")
         self.budget = budget
+        self.skip = skip
+        self.deadline = clock() + nanoseconds if nanoseconds else 0
+        self.late = False
+        self.ahead = 0
         self.read_tables(ok)
         self.read_masks(ok)
         self.priced = False
@@ -956,6 +1015,7 @@ cdef class _Search:
         self.best = _bytes(self.kept, widest)
         self.best_value = _int64s(self.kept, self.terms)
         self.here = _int64s(self.kept, self.terms)
+        self.lead = _int64s(self.kept, 2 * self.terms)
         chosen = array("B", bytes(self.pods))
         cost = array("q", bytes(8 * len(terms) * self.n))
         status = array("b", bytes(self.n))
@@ -970,11 +1030,12 @@ cdef class _Search:
         return Victims(chosen, cost, status, examined)
 
 
-def cheapest(start, missing, amounts, masks, free_mask, unknown, unknown_of, table, ok, forced, terms, budget):
+def cheapest(start, missing, amounts, masks, free_mask, unknown, unknown_of, table, ok, forced, terms, budget,
+             skip=False, nanoseconds=0):
     """The cheapest sufficient set of victims on each of n candidate nodes. See `victims.pyi` for the columns."""
     search = _Search()
     search.read(start, missing, amounts, masks, free_mask, unknown, unknown_of, table, forced)
-    return search.run(list(terms), list(ok), budget)
+    return search.run(list(terms), list(ok), budget, skip, nanoseconds)
 
 
 def kube_pdb_violations(order, memberships, allowance):

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import orjson
 import uvicorn
@@ -23,9 +23,13 @@ from starlette.routing import Route
 
 from extender import compare, decisions, frozen, preempt, wire
 from extender.cluster import Cluster
+from extender.controllers.events import Events
+from extender.controllers.evictions import Evictions
 from extender.controllers.live import Live
+from extender.controllers.reservations import Reservations
 from extender.decide import Answer, BindIntent, Decider
 from extender.errors import BadRequest, BodyTooLarge, ExtenderError
+from extender.holds import Plan
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.records import PodRecord
@@ -38,6 +42,7 @@ NOT_READY_SECONDS = 60.0  # and for this long: not ready
 YIELD_SECONDS = 12.0  # kube-scheduler retries a pod that met us dead after at most 10 s
 SETTLE_SECONDS = 0.02  # how long a refusal of all nodes waits for a watch that may be a few milliseconds behind
 SETTLES_PER_SECOND = 5.0
+T = TypeVar("T")
 log = get_log()
 
 
@@ -47,6 +52,12 @@ class Binder(Protocol):
     async def pod(self, namespace: str, name: str) -> PodRecord | None: ...
 
     async def bind(self, binding: wire.Binding, annotations: dict[str, str]) -> str: ...
+
+
+class Keeper(Protocol):
+    """Keeps what must outlive us. `reserve` answers "" once the plan is kept, else why it is not."""
+
+    async def reserve(self, plan: Plan) -> str: ...
 
 
 class Source(Protocol):
@@ -109,6 +120,9 @@ class Server:
         self.cluster = cluster
         self.source: Source = source or Frozen()
         self.binder = binder
+        self.keeper: Keeper | None = None
+        self.events: Events | None = None
+        self.evictions: Evictions | None = None
         self.metrics = metrics or Metrics()
         self.clock, self.wall = clock, wall
         self.decider = Decider.of(settings, cluster)
@@ -121,6 +135,7 @@ class Server:
         self._settled_at = clock()
         self._watch_restarts: dict[str, int] = {}
         self._drifts: dict[str, int] = {}
+        self._pod_failures: dict[str, int] = {}
 
     async def watch(self) -> None:
         """Run the source; when it fails for good there is nothing left to serve."""
@@ -177,6 +192,7 @@ class Server:
                 await asyncio.sleep(SETTLE_SECONDS)  # the scheduler may know of an event that is on its way to us
                 if self.cluster.generation != generation:
                     answer = self.decider.filter(body, self.clock(), self.wall())
+            self._aside(self.evictions, lambda evictions: evictions.filtered(answer, body))
             return answer
         if verb == "prioritize":
             return self.decider.prioritize(body, self.clock(), self.wall())
@@ -185,8 +201,43 @@ class Server:
             if dark > DARK_SECONDS:
                 log.warning("nobody is evicted: pods or nodes are not watched", seconds=round(dark))
                 return Answer(wire.preemption(None), "dark")
-            return preempt.preempt(self.decider, body, self.clock(), self.wall())
+            answer = preempt.preempt(self.decider, body, self.clock(), self.wall())
+            self._aside(self.evictions, lambda evictions: evictions.preempted(answer))
+            return await self._reserved(answer) if answer.result == "evict" else answer
         return await self._bind(body)
+
+    async def _reserved(self, answer: Answer) -> Answer:
+        """The eviction, once its plan is kept; where it can not be kept nobody is evicted and nothing is reserved."""
+        decision, holds, pods, now = answer.decision, self.decider.holds, self.cluster.pods, self.clock()
+        assert decision is not None
+        request = decision.request
+        plan = holds.planned(request.uid, now)
+        assert plan is not None
+        plan.pod = f"{request.namespace}/{request.name}"
+        plan.grace = max((pods[uid].grace_seconds for uid in plan.victims if uid in pods), default=0)
+        decision.detail["plan"] = plan.id
+        why = await self.keeper.reserve(plan) if self.keeper is not None else ""
+        stands = holds.planned(request.uid, self.clock()) is plan
+        if stands and not why:
+            self._aside(self.events, lambda events: events.planned(plan, decision.detail))
+            return answer
+        if stands:
+            holds.drop_plan(request.uid)
+            text = f"nobody is evicted: the plan is not kept: {why}"
+            self._aside(self.events, lambda events: events.about(plan, "PreemptionNotReserved", text))
+        decision.result = "not-reserved"
+        decision.error = f"the reservation is not kept: {why or 'its pod is gone, or has a node'}"
+        return Answer(wire.preemption(None), decision.result, decision)
+
+    @staticmethod
+    def _aside(controller: T | None, tell: Callable[[T], None]) -> None:
+        """Tell a controller what happened; a defect in it is logged, and does not spoil the answer."""
+        if controller is None:
+            return
+        try:
+            tell(controller)
+        except Exception:
+            log.exception("defect", controller=type(controller).__name__)
 
     async def _bind(self, body: bytes) -> Answer:
         binding = wire.read_binding(body)
@@ -292,6 +343,11 @@ class Server:
         for outcome, count in cluster.drifts.items():
             metrics.plans.labels(outcome).inc(count - self._drifts.get(outcome, 0))
             self._drifts[outcome] = count
+        metrics.failing_nodes.set(len(cluster.health.refused()))
+        for what, count in cluster.health.counts.items():
+            metrics.pod_failures.labels(what).inc(count - self._pod_failures.get(what, 0))
+            self._pod_failures[what] = count
+        metrics.reservations.set(len(self.decider.holds.all_plans()))
         metrics.holds.set(self.decider.holds.count(self.clock()))
         metrics.double_claimed_gpus.set(sum(ledger.doubled for ledger in cluster.ledgers.values()))
         return Response(generate_latest(metrics.registry), media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -398,6 +454,11 @@ def run(settings: Settings, *, kubeconfig: str | None = None, cluster_file: Path
     else:
         live = Live(cluster, kubeconfig)
         server = Server(settings, cluster, source=live, binder=live)
+        reservations = Reservations(server.decider, server.metrics, ready=live.listed)
+        server.keeper = reservations
+        server.events = Events(server.metrics, enabled=settings.events.enabled)
+        server.evictions = Evictions(server.decider, reservations, server.events, server.metrics, ready=live.ready)
+        live.tenants += [reservations, server.events, server.evictions]
     host = uvicorn.Server(config(create(server), settings))
     server.failed = lambda error: setattr(host, "should_exit", True)
     host.run()

@@ -12,27 +12,32 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from ext_core.encode import Heads
 from ext_core.links import LinkShapes
+from ext_core.places import Places
 from ext_core.scan import NameIndex
 from ext_core.table import NodeTable, PodTable
-from extender import ledger
+from extender import gangs, ledger
 from extender.contracts import Tables
 from extender.events import Event
+from extender.health import Health
 from extender.log import get_log
-from extender.progress import restart_seconds, saved_ms, start_ms
+from extender.progress import protected_ms, restart_seconds, saved_ms, start_ms
 from extender.records import (
     DeviceClassRecord,
+    GroupRecord,
     NodeRecord,
     PdbRecord,
     PodRecord,
     PriorityClassRecord,
+    selects,
 )
+from extender.selectors import untolerated
 from extender.settings import Settings
-from extender.topologies import Topology, resolve
+from extender.shares import Division, division
+from extender.topologies import Topology, resolve, unknown
 from extender.topologies.topology import Plugin
 
 AWAY, SCHEDULABLE = 2, 4
@@ -44,16 +49,7 @@ AWAY_SECONDS = 60.0  # a node whose device plugin offers nothing for longer has 
 NEVER = float("-inf")
 SETTLE_SECONDS = 30.0  # a bound pod that has not started by then is not "about to be seen" any more
 log = get_log()
-GANG, GANG_MIN = "gpu-extender.io/gang", "gpu-extender.io/gang-min"
-
-
-@dataclass(frozen=True, slots=True)
-class Gang:
-    """Pods that run together. `minimum` of its running `members` must stay."""
-
-    name: str
-    members: tuple[PodRecord, ...]
-    minimum: int
+INDEPENDENT = 2**40  # the allowance of pods that do not depend on each other
 
 
 class Cluster:
@@ -65,20 +61,29 @@ class Cluster:
         self.gpu_names = frozenset(self.resources[3:])
         self._plugin = {resource.name: resource.device_plugin for resource in settings.resources}
         width = len(self.resources)
-        self.tables = Tables(NodeTable(width), PodTable(width), LinkShapes(), self.resources)
+        self.tables = Tables(NodeTable(width), PodTable(width), LinkShapes(), self.resources, Places(0))
         self.index = NameIndex()
         self.heads = Heads()
         self.names: list[str] = []  # row -> the name of the node that has it now, "" = free
         self.retired: dict[int, list[tuple[int, str]]] = {}  # row -> (generation, name) of nodes that are gone
         self.nodes: dict[str, NodeRecord] = {}
         self.topologies: dict[str, Topology] = {}
+        self.divisions: dict[str, Division] = {}  # how a node hands out its GPUs
         self.ledgers: dict[str, ledger.NodeLedger] = {}
         self.drifts: Counter[ledger.Drift] = Counter()  # planned pods, when they were first seen to hold GPUs
         self.pods: dict[str, PodRecord] = {}
         self.by_name: dict[tuple[str, str], str] = {}
         self.bound: dict[str, dict[str, None]] = {}  # node name -> uids of the pods that hold something there
         self.nominated: dict[str, str] = {}  # uid of an unbound pod -> node name
-        self.ganged: set[str] = set()  # bound pods that name a gang
+        self.marks: dict[str, tuple[int, int, int]] = {}  # uid of a bound pod -> ids: gang, set of budgets, ask
+        self.gang_ids: dict[gangs.Ref, int] = {}
+        self.gang_refs: list[gangs.Ref | None] = [None]  # by id; id 0 = none
+        self.gang_members: list[dict[str, None]] = [{}]  # bound pods that name it
+        self.gang_of_id: list[gangs.Gang | None] = [None]  # None: its pods do not depend on each other
+        self.groups: dict[gangs.ObjectKey, GroupRecord] = {}
+        self.budget_sets: list[tuple[tuple[str, str], ...]] = [()]  # by id: the budgets that a pod is in
+        self.asks: list[tuple[Any, ...]] = [()]  # by id: amounts, node selector, node terms, tolerations
+        self.node_version = 0  # changes with what decides who may run on a node: labels, taints, cordons
         self.repelling: dict[str, PodRecord] = {}  # bound pods with required anti-affinity
         self.waiting: dict[str, int] = {}  # uid of a GPU pod without a node -> its priority
         self.budgets: dict[tuple[str, str], PdbRecord] = {}
@@ -94,10 +99,20 @@ class Cluster:
         self._served: set[str] = set()  # GPU resources that a DeviceClass serves
         self.gone: Callable[[str], None] = lambda uid: None  # told of every pod that is deleted
         self.faults = 0  # objects that could not be held
+        self.health = Health()
+        self.on_node_refused: Callable[[str, str], None] = lambda name, text: None  # GPU pods fail there
+        self.on_node_trusted: Callable[[str, str], None] = lambda name, text: None  # and no longer
         self._away: dict[str, float] = {}  # node -> since when its device plugin offers nothing
         self._dirty: set[str] = set()
         self._order_stale = False
         self._counted: set[str] = set()  # schedulable GPU nodes
+        self._free_gangs: list[int] = []
+        self._dirty_gangs: set[int] = set()
+        self._budget_set_ids: dict[tuple[tuple[str, str], ...], int] = {(): 0}
+        self._budgets_in: dict[str, dict[str, PdbRecord]] = {}  # namespace -> its budgets, in the order of their names
+        self._bound_in: dict[str, dict[str, None]] = {}  # namespace -> uids of bound pods
+        self._ask_ids: dict[tuple[Any, ...], int] = {}
+        self._admitted: dict[tuple[Any, ...], tuple[int, bytes]] = {}
 
     # -- what is read ---------------------------------------------------------------------------------------------
 
@@ -126,40 +141,58 @@ class Cluster:
         gpus = [ledger.count_of(pod, name) for name in self.resources[3:]]
         return (min(pod.cpu_milli, MOST_AMOUNT), min(pod.memory, MOST_AMOUNT), 1, *gpus)
 
-    def gangs(self) -> dict[str, Gang]:
-        """The gangs of the running pods, by namespace/name, as the label gpu-extender.io/gang names them."""
-        members: dict[str, list[PodRecord]] = {}
-        for uid in self.ganged:
-            name = self.gang_of(self.pods[uid])
-            if name is not None and not self.pods[uid].terminating:
-                members.setdefault(name, []).append(self.pods[uid])
-        return {name: Gang(name, tuple(pods), _minimum(pods)) for name, pods in members.items()}
+    def gang_of(self, pod: PodRecord) -> gangs.Gang | None:
+        """The gang that a bound pod is in, None when nothing else ends with it."""
+        return self.gang_of_id[self.marks.get(pod.uid, (0, 0, 0))[0]]
 
-    @staticmethod
-    def gang_of(pod: PodRecord) -> str | None:
-        name = pod.labels.get(GANG) or pod.annotations.get(GANG)
-        return f"{pod.namespace}/{name}" if name else None
+    def budgets_of(self, pod: PodRecord) -> tuple[tuple[str, str], ...]:
+        """(namespace, name) of the disruption budgets that an eviction of the bound pod would count against."""
+        return self.budget_sets[self.marks.get(pod.uid, (0, 0, 0))[1]]
+
+    def admitted(self, selector: Any, terms: Any, tolerations: Any) -> bytes:
+        """One byte a node row: whether a pod with this node selector, node terms and tolerations may run there."""
+        key = (selector, terms, tolerations)
+        known = self._admitted.get(key)
+        if known is None or known[0] != self.node_version:
+            rows = bytearray(len(self.names))
+            for node in self.nodes.values():
+                if selects(selector, terms, node) and untolerated(node.taints, tolerations) is None:
+                    rows[self.index.get(node.name)] = 1
+            known = self._admitted[key] = (self.node_version, bytes(rows))
+        return known[1]
+
+    def strays(self, gang: gangs.Gang) -> Iterator[PodRecord]:
+        """Members on nodes that we do not know: they stand in no table."""
+        return (pod for pod in gang.members if pod.uid not in self.pod_rows)
 
     # -- what is written ------------------------------------------------------------------------------------------
 
-    def apply(self, events: Iterable[Event], now: float) -> None:
-        """Apply a batch. `now`: seconds on the server's clock."""
+    def apply(self, events: Iterable[Event], now: float, wall: float | None = None) -> None:
+        """Apply a batch. `now`: seconds on the server's clock; `wall`: seconds since 1970, None where it is not known
+        how old what the pods say is."""
         for event in events:
             try:
-                self._apply(event, now)
+                self._apply(event, now, wall)
             except Exception as error:  # one object that we can not hold must not stop the others
                 self._fault(f"{event.kind} {event.record.name}", error)
         self._refresh(now)
         self.generation += 1
 
-    def _apply(self, event: Event, now: float) -> None:
+    def _apply(self, event: Event, now: float, wall: float | None) -> None:
         record = event.record
         if isinstance(record, PodRecord):
-            self._set_pod(record, now) if event.change == "set" else self._drop_pod(record.uid)
+            self._set_pod(record, now, wall) if event.change == "set" else self._drop_pod(record.uid)
         elif isinstance(record, NodeRecord):
             self._set_node(record, now) if event.change == "set" else self._drop_node(record.name)
         elif isinstance(record, PdbRecord):
-            _put(self.budgets, (record.namespace, record.name), record, event.change)
+            self._set_budget(record, event.change)
+        elif isinstance(record, GroupRecord):
+            _put(self.groups, (record.api, record.kind, record.namespace, record.name), record, event.change)
+            self._dirty_gangs.update(
+                self.gang_ids[ref]
+                for ref in self.gang_ids
+                if ref.namespace == record.namespace and ref.name == record.name
+            )
         elif isinstance(record, PriorityClassRecord):
             _put(self.priority_classes, record.name, record, event.change)
         elif isinstance(record, DeviceClassRecord):
@@ -203,8 +236,12 @@ class Cluster:
         if late or gone:
             self._refresh(now)
             self.generation += 1
+        elif self._write_health(now):
+            self.generation += 1
 
     def _refresh(self, now: float) -> None:
+        self._write_health(now)
+        self._read_gangs()
         for name in self._dirty:
             if name in self.nodes:
                 try:
@@ -216,8 +253,26 @@ class Cluster:
             self.tables.nodes.set_order([self.index.get(name) for name in sorted(self.nodes)])
             self._order_stale = False
 
-    def _set_pod(self, pod: PodRecord, now: float) -> None:
+    def _write_health(self, now: float) -> bool:
+        """Write the doubt of the nodes on which pods failed lately; whether a node is refused from now on, or again
+        let in."""
+        changes = self.health.tick(now)
+        for change in changes:
+            log.warning(
+                "a node is refused" if change.refused else "a node is trusted again", node=change.node, why=change.text
+            )
+            (self.on_node_refused if change.refused else self.on_node_trusted)(change.node, change.text)
+        for name in self.health.stale:
+            row = self.index.get(name)
+            if row >= 0:
+                self.tables.places.set_health(row, self.health.doubt(name, now), self.health.failing(name, now))
+        self.health.stale.clear()
+        return bool(changes)
+
+    def _set_pod(self, pod: PodRecord, now: float, wall: float | None) -> None:
         before = self.pods.get(pod.uid)
+        if pod.gpus:
+            self.health.pod(pod, before, now, wall)
         if before is not None:
             self._unplace(before, keep_row=before.node == pod.node)
         self.pods[pod.uid] = pod
@@ -233,8 +288,7 @@ class Cluster:
                 self.nominated[pod.uid] = pod.nominated_node
             return
         self.bound.setdefault(pod.node, {})[pod.uid] = None
-        if self.gang_of(pod) is not None:
-            self.ganged.add(pod.uid)
+        self._mark(pod)
         if pod.anti_affinity_terms:
             self.repelling[pod.uid] = pod
         self._dirty.add(pod.node)
@@ -251,14 +305,15 @@ class Cluster:
             del self.by_name[(pod.namespace, pod.name)]
         self._unplace(pod, keep_row=False)
         self._settling.pop(uid, None)
+        self.health.gone(uid)
         self.gone(uid)
 
     def _unplace(self, pod: PodRecord, keep_row: bool) -> None:
         self.nominated.pop(pod.uid, None)
         self.waiting.pop(pod.uid, None)
         self.repelling.pop(pod.uid, None)
-        self.ganged.discard(pod.uid)
         if pod.node:
+            self._unmark(pod)
             uids = self.bound.get(pod.node)
             if uids is not None and uids.pop(pod.uid, 0) is None:
                 self._dirty.add(pod.node)
@@ -286,18 +341,119 @@ class Cluster:
             self.uid_of_row[row] = uid
         return row
 
+    # -- gangs, budgets and what pods ask for, as ids in the table --------------------------------------------------
+
+    def _mark(self, pod: PodRecord) -> None:
+        """Find a bound pod's ids. They reach the table when its node is written, and the gang's when it is read."""
+        self._bound_in.setdefault(pod.namespace, {})[pod.uid] = None
+        named = gangs.ref(pod)
+        gang = 0
+        if named is not None:
+            gang = self.gang_ids.get(named, 0)
+            if not gang:
+                gang = self._free_gangs.pop() if self._free_gangs else len(self.gang_refs)
+                if gang == len(self.gang_refs):
+                    self.gang_refs.append(None)
+                    self.gang_members.append({})
+                    self.gang_of_id.append(None)
+                self.gang_ids[named] = gang
+                self.gang_refs[gang] = named
+            self.gang_members[gang][pod.uid] = None
+            self._dirty_gangs.add(gang)
+        ask = (self.amounts(pod), pod.node_selector, pod.node_terms, pod.tolerations)
+        kind = self._ask_ids.get(ask)
+        if kind is None:
+            kind = self._ask_ids[ask] = len(self.asks)
+            self.asks.append(ask)
+        self.marks[pod.uid] = (gang, self._budget_set(pod), kind)
+
+    def _unmark(self, pod: PodRecord) -> None:
+        gang = self.marks.pop(pod.uid, (0, 0, 0))[0]
+        inside = self._bound_in.get(pod.namespace)
+        if inside is not None:
+            inside.pop(pod.uid, None)
+            if not inside:
+                del self._bound_in[pod.namespace]
+        if gang:
+            self.gang_members[gang].pop(pod.uid, None)
+            self._dirty_gangs.add(gang)
+
+    def _write_marks(self, row: int, uid: str) -> None:
+        gang, budgets, ask = self.marks[uid]
+        self.tables.pods.mark(row, gang if self.gang_of_id[gang] is not None else 0, budgets, ask)
+
+    def _read_gangs(self) -> None:
+        """Bring the gangs whose members or objects have changed up to date."""
+        for gang in self._dirty_gangs:
+            ref, members = self.gang_refs[gang], self.gang_members[gang]
+            if ref is None:
+                continue
+            if not members:
+                del self.gang_ids[ref]
+                self.gang_refs[gang] = self.gang_of_id[gang] = None
+                self._free_gangs.append(gang)
+                continue
+            running = [pod for uid in members if not (pod := self.pods[uid]).terminating]
+            self.gang_of_id[gang] = gangs.gang(ref, running, self.groups) if running else None
+            for uid in members:
+                row = self.pod_rows.get(uid)
+                if row is not None:
+                    self._write_marks(row, uid)
+        self._dirty_gangs.clear()
+
+    def _budget_set(self, pod: PodRecord) -> int:
+        """The id of the set of budgets that the pod is in. kube-scheduler: an empty selector matches nothing, and who
+        is in disruptedPods has been counted already."""
+        inside = tuple(
+            (budget.namespace, budget.name)
+            for budget in self._budgets_in.get(pod.namespace, {}).values()
+            if not budget.selector.empty
+            and pod.name not in budget.disrupted_pods
+            and budget.selector.matches(pod.labels)
+        )
+        found = self._budget_set_ids.get(inside)
+        if found is None:
+            found = self._budget_set_ids[inside] = len(self.budget_sets)
+            self.budget_sets.append(inside)
+        return found
+
+    def _set_budget(self, budget: PdbRecord, change: str) -> None:
+        space, key = budget.namespace, (budget.namespace, budget.name)
+        before = self.budgets.get(key)
+        _put(self.budgets, key, budget, change)
+        there = self._budgets_in.setdefault(space, {})
+        _put(there, budget.name, budget, change)
+        if before is None:
+            self._budgets_in[space] = dict(sorted(there.items()))
+        if before is not None and change == "set" and before.selector == budget.selector:
+            names = before.disrupted_pods ^ budget.disrupted_pods
+            uids = [uid for name in names if (uid := self.by_name.get((space, name))) in self.marks]
+        else:
+            uids = list(self._bound_in.get(space, ()))
+        for uid in uids:
+            gang, _, ask = self.marks[uid]
+            self.marks[uid] = (gang, self._budget_set(self.pods[uid]), ask)
+            if uid in self.pod_rows:
+                self._write_marks(self.pod_rows[uid], uid)
+
     def _set_node(self, node: NodeRecord, now: float) -> None:
         before = self.nodes.get(node.name)
         if before is None:
+            self._dirty_gangs.update(self.marks[uid][0] for uid in self.bound.get(node.name, ()))
             row = self._free_rows.pop() if self._free_rows else len(self.names)
             if row == len(self.names):
                 self.names.append("")
             self.names[row] = node.name
             self.tables.nodes.add(row)
+            self.tables.places.add(row)
             self.index.add(node.name, row)
             self.heads.set(row, node.name)
             self._order_stale = True
+        elif before.unschedulable and not node.unschedulable:
+            self.health.forget(node.name)  # whoever uncordons a node has looked at it
         self.nodes[node.name] = node
+        if before is None or _admits(before) != _admits(node):
+            self.node_version += 1
         self._write_node(node, now)
         self._dirty.add(node.name)
 
@@ -310,6 +466,9 @@ class Cluster:
         self.index.remove(name)
         self.heads.clear(row)
         self.tables.nodes.clear(row)
+        self.tables.places.clear(row)
+        self.health.forget(name)
+        self.node_version += 1
         for uid in self.bound.get(name, ()):  # they stay by name: the node may come back
             self._free_pod_row(uid)
         self.names[row] = ""
@@ -318,6 +477,7 @@ class Cluster:
         del gone[:-8]
         self._free_rows.append(row)
         self.topologies.pop(name, None)
+        self.divisions.pop(name, None)
         self.ledgers.pop(name, None)
         self._counted.discard(name)
         self._away.pop(name, None)
@@ -341,23 +501,28 @@ class Cluster:
             if name in self._served:
                 flags |= 1 << index
         shape = healthy = 0
+        units = 1
         if resource is not None:
-            count = max(node.gpus.get(resource, 0), node.gpu_capacity.get(resource, 0))
-            topology = resolve(node.annotations, node.labels, count)
+            amount = max(node.gpus.get(resource, 0), node.gpu_capacity.get(resource, 0))
+            divided = self.divisions[node.name] = division(resource, amount, node.labels)
+            count, units = divided.gpus, max(1, divided.units)
+            topology = resolve(node.annotations, node.labels, count) if count else unknown(0, divided.detail)
             self.topologies[node.name] = topology
             if node.gpus.get(resource, 0):
                 self._away.pop(node.name, None)
             elif now - self._away.setdefault(node.name, now) <= AWAY_SECONDS:
                 flags |= AWAY
-            if count <= MOST_GPUS:
+            if count <= MOST_GPUS and divided.units:
                 healthy = (1 << count) - 1
                 if topology.health is not None and len(topology.health) == count:
                     stated = ledger.mask_of(i for i, good in enumerate(topology.health) if good)
-                    if node.gpus.get(resource, 0) <= stated.bit_count():  # else the statement is out of date
+                    if node.gpus.get(resource, 0) <= stated.bit_count() * units:  # else the statement is out of date
                         healthy = stated
-                shape = self._shape(node, topology, resource, count)
+                if divided.whole:
+                    shape = self._shape(node, topology, resource, count)
         else:
             self.topologies.pop(node.name, None)
+            self.divisions.pop(node.name, None)
         if self._counts(node):
             self._counted.discard(node.name)
             self.schedulable_gpu_nodes -= 1
@@ -366,7 +531,8 @@ class Cluster:
             self.schedulable_gpu_nodes += 1
         alloc = (node.cpu_milli, node.memory, node.pods, *(node.gpus.get(name, 0) for name in self.resources[3:]))
         gpu = self.resources.index(resource) if resource is not None else -1
-        self.tables.nodes.set_node(self.index.get(node.name), alloc, gpu, shape, healthy, flags)
+        self.tables.nodes.set_node(self.index.get(node.name), alloc, gpu, shape, healthy, flags, units)
+        self.tables.places.set_split(self.index.get(node.name), resource is not None and not divided.whole)
 
     def _shape(self, node: NodeRecord, topology: Topology, resource: str, count: int) -> int:
         plugin: Plugin = "relay" if self._relayed(node) else self._plugin[resource]
@@ -386,7 +552,7 @@ class Cluster:
         if resource is not None:
             topology = self.topologies[name]
             index_of = {uuid: i for i, uuid in enumerate(topology.uuids) if uuid} if topology.uuids else {}
-            count = self.topologies[name].gpus
+            count = self.divisions[name].gpus
             read = ledger.read(
                 pods,
                 resource=resource,
@@ -395,6 +561,7 @@ class Cluster:
                 index_of=index_of,
                 settling=frozenset(self._settling),
                 relayed=self._relayed(node),
+                units=self.divisions[name].units,
             )
         if not gone:
             before = self.ledgers.get(name)
@@ -409,8 +576,9 @@ class Cluster:
             used = [a + b for a, b in zip(used, amounts, strict=True)]
             holding = holdings.get(pod.uid)
             flags = (TERMINATING if pod.terminating else 0) | (SPARED if pod.daemon or pod.mirror else 0)
+            at = self._pod_row(pod.uid)
             self.tables.pods.put(
-                self._pod_row(pod.uid),
+                at,
                 row,
                 pod.priority,
                 amounts,
@@ -421,8 +589,10 @@ class Cluster:
                 saved=saved_ms(pod),
                 restart=restart_seconds(pod),
                 grace=min(pod.grace_seconds, MOST_GRACE),
+                until=protected_ms(pod, self.settings.preemption.minimum_run_seconds),
             )
-        self.tables.nodes.set_held(row, tuple(used), read.sure, read.likely, read.unknown, read.pending)
+            self._write_marks(at, pod.uid)
+        self.tables.nodes.set_held(row, tuple(used), read.sure, read.likely, read.unknown, read.pending, read.parts)
 
     def _healthy(self, name: str) -> int:
         healthy = self.tables.nodes.node(self.index.get(name))["healthy"]
@@ -430,14 +600,8 @@ class Cluster:
         return healthy
 
 
-def _minimum(pods: list[PodRecord]) -> int:
-    """A gang's minimum: the label gang-min when every member that names one agrees, else all members."""
-    said = {pod.labels.get(GANG_MIN) or pod.annotations.get(GANG_MIN) for pod in pods} - {None}
-    if len(said) == 1:
-        text = said.pop() or ""
-        if text.isascii() and text.isdigit():
-            return min(int(text), len(pods))
-    return len(pods)
+def _admits(node: NodeRecord) -> tuple[Any, ...]:
+    return (node.labels, node.taints, node.unschedulable)
 
 
 def _put(table: dict[Any, Any], key: object, record: object, action: str) -> None:

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from ext_core.links import LinkShapes
+from ext_core.places import Places
 from ext_core.table import NodeTable, PodTable
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Class(Enum):
 
     HOPELESS = "hopeless"  # no eviction helps
     EVICTABLE = "evictable"  # evicting pods of lower priority would help, or those that go already do
-    TRANSIENT = "transient"  # our own view may be behind: try again within seconds, evict nobody
+    TRANSIENT = "transient"  # it passes by itself: our own view may be behind, or see Reason.lasting
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Reason:
     text: str
     remedy: str
     links_only: bool = False
+    lasting: bool = False  # transient, but for minutes: nobody waits for it, and evictions elsewhere go on
     by_count: bool = False  # kube-scheduler, which counts too, would not have named the node
 
 
@@ -53,12 +55,14 @@ class Tables:
     pods: PodTable
     shapes: LinkShapes
     resources: tuple[str, ...]
+    places: Places = field(default_factory=Places)
 
 
 @dataclass(frozen=True, slots=True)
 class PodRequest:
     """A pod as the kernels need it. `amounts`: R exact integers (milli-CPU, bytes, 1 pod slot, GPUs by resource);
-    `gpus`: (resource index, count) with count > 0; `containers`: how many containers ask for GPUs; `links`:
+    `gpus`: (resource index, units) with units > 0, where a GPU is one unit unless the node
+    says otherwise (NodeTable.units); `containers`: how many containers ask for GPUs; `links`:
     required, preferred or ignore; `plugin`: device plugin model by resource index."""
 
     uid: str
@@ -73,6 +77,7 @@ class PodRequest:
     nominated: str
     wants_all: bool  # preferred affinity or a soft spread constraint of its own: no shortlist
     exchangeable: bool  # nothing but CPU, memory, pod slots and GPUs decides where it fits
+    share: int = 1  # units of each GPU that it asks for: as many as a GPU of the node has are whole ones
 
     @property
     def resource(self) -> int:
@@ -81,7 +86,8 @@ class PodRequest:
 
     @property
     def wanted(self) -> int:
-        return max(self.gpus, key=lambda pair: (pair[1], -pair[0]))[1]
+        """GPUs that it takes, or takes `share` units of each."""
+        return max(self.gpus, key=lambda pair: (pair[1], -pair[0]))[1] // self.share
 
 
 class Rule(Protocol):
@@ -121,6 +127,8 @@ class Victims:
     budgets: Groups
     gangs: Groups
     gang_work: array[int]  # GPU-seconds lost by all running members of each gang, when it breaks
+    stranded: array[int]  # 1 = no other node has room for the pod; filled where a cost term asks
+    leftover: list[array[int]]  # per table of the search: a price for each set of GPUs left free
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +149,8 @@ class CostTerm(Protocol):
     unit: str
 
     def term(self, victims: Victims) -> Term:
-        """("sum", column) | ("max", column) | ("group" | "gang", starts, members, allowance, price)."""
+        """("sum", column) | ("max", column) | ("group" | "gang", starts, members, allowance, price) |
+        ("mask", prices per table)."""
 
 
 Labels = Mapping[str, str]

@@ -20,7 +20,7 @@ from extender.decisions import Decision, Decisions
 from extender.holds import Holds, Plan
 from extender.ledger import gpus_of
 from extender.policy import Policy
-from extender.rules import REASONS, UNKNOWN_NODE
+from extender.rules import HANDOVER, REASONS, UNKNOWN_NODE
 from extender.rules.count import PROMISED
 from extender.rules.links import PENDING
 from extender.settings import Settings
@@ -29,6 +29,7 @@ STRANGE_SECONDS = 60.0  # a node that stays unknown for longer is not about to a
 MOST_STRANGERS = 10_000
 LONGEST_TRANSIENT = 60.0
 PLAN_NOT_CARRIED_OUT = 10.0  # a plan whose victims nobody touched in that time was thrown away
+OWN_PLAN_NOT_CARRIED_OUT = 120.0  # of our own evictions: whoever takes over the Lease may take them up
 PLAN_CARRIED_OUT = 60.0  # after its last victim is gone the freed GPUs stay reserved so long
 SLACK_SECONDS = 5.0  # kube-scheduler may call before our watch has brought the pod
 Refused: TypeAlias = "tuple[array[int], array[int]]"  # rows and their codes
@@ -42,7 +43,7 @@ def _marks(wanted: Callable[[Reason], bool]) -> bytes:
 LINKS_ONLY = _marks(lambda reason: reason.links_only)
 HOPELESS = _marks(lambda reason: reason.cls is Class.HOPELESS)
 HOPEFUL = _marks(lambda reason: reason.cls is not Class.HOPELESS)
-TRANSIENT = _marks(lambda reason: reason.cls is Class.TRANSIENT)
+TRANSIENT = _marks(lambda reason: reason.cls is Class.TRANSIENT and not reason.lasting)
 BY_COUNT = _marks(lambda reason: reason.by_count)
 ANY = _marks(lambda reason: True)
 TEXTS = [REASONS[code].text if code in REASONS else "" for code in range(max(REASONS) + 1)]
@@ -95,12 +96,14 @@ class Decider:
     live: bool = False  # kube-scheduler counts GPUs too: a node that it names and we find too full shows that we lag
     yields_until: float = float("-inf")  # just after a start, who waits with a higher priority goes first
     settled_at: float = float("-inf")  # until then pods of before a restart may be in flight
+    released: Callable[[Plan, str], None] = field(default=lambda plan, cause: None)
 
     @classmethod
     def of(cls, settings: Settings, cluster: Cluster) -> Decider:
         holds = Holds(settings.hold.seconds, attempt_seconds=settings.shortlist.retry_window_seconds)
-        cluster.gone = holds.forget
-        return cls(settings, cluster, Policy.of(settings), holds, Decisions(settings.decisions.max_bytes))
+        made = cls(settings, cluster, Policy.of(settings), holds, Decisions(settings.decisions.max_bytes))
+        cluster.gone = made.pod_gone
+        return made
 
     # -- filter ---------------------------------------------------------------------------------------------------
 
@@ -127,7 +130,7 @@ class Decider:
         self.claim(request, now)
         try:
             decision.codes = self.policy.judge(cluster.tables, request, rows)
-            held_back = self._hold_back(decision, now)
+            held_back = self._hand_over(decision, now) or self._hold_back(decision, now)
             decision.reasons = fit.counts(decision.codes)
             decision.fits = fit.passed(rows, decision.codes)
             stages.mark("rules")
@@ -136,7 +139,7 @@ class Decider:
             best = score.top(cluster.tables.nodes, decision.fits, decision.total, self.settings.shortlist.size * first)
             decision.ranked, _ = score.ranked(decision.fits, decision.total, best)
             stages.mark("score")
-            decision.gpus = {row: self._gpus(row, request) for row in decision.ranked[:16]}
+            decision.gpus = {row: self.choose(row, request) for row in decision.ranked[:16]}
         finally:
             cluster.tables.nodes.drop_claims()
         attempt = self.holds.attempted(
@@ -226,7 +229,7 @@ class Decider:
             decision.ranked, ordered = score.ranked(rows, decision.total, best)
             decision.points = score.points(ordered)
             stages.mark("score")
-            decision.gpus = {row: self._gpus(row, request) for row in decision.ranked[:16]}
+            decision.gpus = {row: self.choose(row, request) for row in decision.ranked[:16]}
         finally:
             cluster.tables.nodes.drop_claims()
         if decision.ranked:
@@ -258,7 +261,7 @@ class Decider:
         self.claim(request, now)
         try:
             decision.codes = self.policy.judge(cluster.tables, request, decision.rows)
-            gpus = 0 if decision.codes[0] else self._gpus(row, request)
+            gpus = 0 if decision.codes[0] else self.choose(row, request)
         finally:
             cluster.tables.nodes.drop_claims()
         if decision.codes[0]:
@@ -328,6 +331,20 @@ class Decider:
                 decision.codes[i] = PENDING.code
         return PENDING.code in decision.codes
 
+    def _hand_over(self, decision: Decision, now: float) -> bool:
+        """Where we evict for this pod ourselves, only the node where we do is passed: the victims must not go in vain.
+
+        Whether the pod has to be tried again soon: its victims are gone, and nothing that happens later wakes it.
+        """
+        plan = self.holds.planned(decision.request.uid, now)
+        row = self.cluster.row(plan.node) if plan is not None and plan.own else -1
+        if plan is None or row < 0 or row not in decision.rows:  # kube-scheduler itself refuses that node
+            return False
+        for i, other in enumerate(decision.rows):
+            if other != row:
+                decision.codes[i] = decision.codes[i] or HANDOVER.code
+        return plan.emptied is not None
+
     def _fast_path(self, request: PodRequest, rows: array[int]) -> bool:
         """Whether kube-scheduler asks for nothing but the nominated node."""
         return len(rows) == 1 and self.cluster.names[rows[0]] == request.nominated
@@ -339,11 +356,9 @@ class Decider:
         """
         cluster, nodes = self.cluster, self.cluster.tables.nodes
         counted = {request.uid}
-        for plan in list(self.holds.plans(now)):
+        self.sweep(now)
+        for plan in self.holds.plans(now):
             pod = cluster.pods.get(plan.uid)
-            if self._over(plan, pod, now):
-                self.holds.drop_plan(plan.uid)
-                continue
             if plan.uid in counted or plan.priority < request.priority:
                 continue
             counted.add(plan.uid)
@@ -366,19 +381,56 @@ class Decider:
             if row >= 0:
                 nodes.add_claim(row, hold.amounts, hold.gpus, True)
 
-    def _over(self, plan: Plan, pod: requests.PodRecord | None, now: float) -> bool:
-        """Whether a plan reserves nothing any more: its pod is bound or gone, it was never carried out, or too old."""
+    def sweep(self, now: float) -> None:
+        """Release what is reserved no more."""
+        for plan in self.holds.all_plans():
+            cause = self._over(plan, self.cluster.pods.get(plan.uid), now)
+            if cause:
+                self.holds.drop_plan(plan.uid)
+                self.released(plan, cause)
+
+    def pod_gone(self, uid: str) -> None:
+        """The pod is deleted: nothing is held for it any more."""
+        plan = next((plan for plan in self.holds.all_plans() if plan.uid == uid), None)
+        self.holds.forget(uid)
+        if plan is not None:
+            self.released(plan, "deleted")
+
+    def _over(self, plan: Plan, pod: requests.PodRecord | None, now: float) -> str:
+        """Why a plan reserves nothing any more, one of holds.RELEASES; "" while it does.
+
+        That `nominatedNodeName` was cleared is no reason: a call that we fail to answer clears it.
+        """
         cluster = self.cluster
         if pod is None:
-            return now - plan.at > SLACK_SECONDS
-        if pod.node or pod.terminating:
-            return True
+            return "deleted" if now - plan.at > SLACK_SECONDS else ""
+        if pod.node:
+            return "bound"
+        if pod.terminating:
+            return "deleted"
+        if self.holds.old(plan, now):
+            return "victims-stay"
+        if cluster.row(plan.node) < 0:
+            return "node-lost"
         left = [cluster.pods[uid] for uid in plan.victims if uid in cluster.bound.get(plan.node, ())]
         if not left:
             plan.emptied = plan.emptied if plan.emptied is not None else now
-            return now - plan.emptied > PLAN_CARRIED_OUT
+            if self._outbid(plan):
+                return "outbid"
+            return "not-used" if now - plan.emptied > PLAN_CARRIED_OUT else ""
         untouched = len(left) == len(plan.victims) and not any(victim.terminating for victim in left)
-        return untouched and now - plan.at > PLAN_NOT_CARRIED_OUT
+        patience = OWN_PLAN_NOT_CARRIED_OUT if plan.own else PLAN_NOT_CARRIED_OUT
+        return "not-carried-out" if untouched and now - plan.at > patience else ""
+
+    def _outbid(self, plan: Plan) -> bool:
+        """Whether pods of a higher priority sit where its victims were, and leave too little."""
+        row, cluster = self.cluster.row(plan.node), self.cluster
+        node = cluster.tables.nodes.node(row)
+        alloc, used = node["alloc"], node["used"]
+        assert isinstance(alloc, tuple)
+        assert isinstance(used, tuple)
+        short = any(wanted > has - held for wanted, has, held in zip(plan.amounts, alloc, used, strict=True) if wanted)
+        return short and any(pod.priority > plan.priority for pod in cluster.pods_on(plan.node))
 
     def _reserve(self, node: str, amounts: tuple[int, ...], pod: requests.PodRecord | None) -> None:
         """Claim a place for a nominated pod. Where it requires links that a count can not guard, all GPUs are its."""
@@ -403,7 +455,7 @@ class Decider:
     def _hold(self, request: PodRequest, row: int, gpus: int, now: float) -> None:
         self.holds.hold(request.uid, self.cluster.names[row], request.amounts, gpus, now)
 
-    def _gpus(self, row: int, request: PodRequest) -> int:
+    def choose(self, row: int, request: PodRequest) -> int:
         """The mask that we would take on a node now; 0 where positions are not modelled."""
         return score.best(self.cluster.tables.nodes, self.cluster.tables.shapes, row, request.resource, request.wanted)
 

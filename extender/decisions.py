@@ -118,6 +118,8 @@ def as_json(decision: Decision, cluster: Cluster, weights: Mapping[str, float], 
                 entry["served_by"] = "DRA"  # no device plugin: which GPUs it takes is not ours to say
             if row in rank and decision.points:
                 entry["points"] = decision.points[rank[row]]
+        if failures := cluster.health.failures(name):
+            entry["failures"] = [{"pod": failure.pod, "what": failure.what} for failure in failures]
         nodes.append(entry)
     return {
         "verb": decision.verb,

@@ -1,6 +1,7 @@
 """A frozen cluster: a Kubernetes List from a file.
 
 As `kubectl get nodes,pods,pdb,priorityclasses -A -o json` prints it: JSON or YAML, one List or several YAML documents.
+What says how many pods of a gang must run (Jobs, PodGroups ...: records.GROUPS) is read where it is in the file.
 """
 
 from __future__ import annotations
@@ -20,11 +21,30 @@ from extender.events import Event
 
 def read(path: Path, gpus: frozenset[str]) -> list[Event]:
     """Every object of the file that we know, as events; BadCluster with the place of the first that is wrong."""
+    return parse(load(path), gpus, str(path))
+
+
+def load(path: Path) -> bytes:
+    """The file; BadCluster when it can not be read."""
     try:
-        raw = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise BadCluster(f"cannot be read: {error.strerror or error}", path=str(path)) from error
-    return parse(raw, gpus, str(path))
+
+
+def pods(raw: bytes, gpus: frozenset[str], source: str) -> list[records.PodRecord]:
+    """The pods of a manifest; BadCluster when there is anything else in it."""
+    found = []
+    for number, item in enumerate(_items(raw, source)):
+        path = f"{source}: items[{number}]"
+        if not isinstance(item, dict) or item.get("kind") != "Pod":
+            kind = item.get("kind") if isinstance(item, dict) else None
+            raise BadCluster(f"expected a Pod, not {kind!r}", path=path)
+        try:
+            found.append(records.pod(item, gpus))
+        except records.RecordError as error:
+            raise BadCluster(error.message, path=f"{path}.{error.path}".rstrip(".")) from error
+    return found
 
 
 def parse(raw: bytes, gpus: frozenset[str], source: str = "cluster") -> list[Event]:
@@ -33,10 +53,12 @@ def parse(raw: bytes, gpus: frozenset[str], source: str = "cluster") -> list[Eve
         kind = item.get("kind") if isinstance(item, dict) else None
         if not isinstance(kind, str):
             raise BadCluster("an object without kind", path=f"{source}: items[{number}]")
-        if kind not in records.KINDS:
-            continue
         try:
-            events.append(Event(kind, "set", records.record(kind, item, gpus)))
+            known = next((one for one in records.KINDS if one == kind), None)
+            if known is None and records.is_group(item):
+                known = "Group"
+            if known is not None:
+                events.append(Event(known, "set", records.record(known, item, gpus)))
         except records.RecordError as error:
             raise BadCluster(error.message, path=f"{source}: items[{number}].{error.path}".rstrip(".")) from error
     return events
@@ -56,6 +78,7 @@ def _items(raw: bytes, source: str) -> Iterator[Any]:
             for item in items or ():
                 if inner and isinstance(item, dict):
                     item.setdefault("kind", inner)  # typed lists leave the items' kind out
+                    item.setdefault("apiVersion", document.get("apiVersion"))
                 yield item
         else:
             yield document

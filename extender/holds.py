@@ -2,8 +2,8 @@
 
 Hold: between our answer and the watch (or the bind) that tells where the pod went, the node that it will most likely
 take counts as taken, for a few seconds at most. It expires by itself: kube-scheduler may have thrown the answer away.
-Plan: a preemption that we answered. Until the preemptor is bound, deleted or the plan grows old, what its victims hold
-is the preemptor's, and the same need is never answered with other victims.
+Plan: a preemption that we answered. Until the preemptor is bound, deleted or outbid, or its last victim has been gone
+for a minute, what its victims hold is the preemptor's, and the same need is never answered with other victims.
 Attempt: what this pod's latest filter call said.
 """
 
@@ -11,6 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from hashlib import sha256
+
+RELEASES = {
+    "bound": "the preemptor has a node",
+    "deleted": "the preemptor is gone",
+    "outbid": "pods of a higher priority took the place",
+    "not-used": "the last victim has been gone for a minute",
+    "not-carried-out": "kube-scheduler threw the answer away: nobody was evicted",
+    "victims-stay": "victims are there long after their grace has ended",
+    "node-lost": "the node is gone",
+}
+"""Why a plan ends: metric label and sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +38,8 @@ class Hold:
 
 @dataclass(slots=True)
 class Plan:
-    """A preemption that was answered. `victims`: uids; `amounts`: R amounts of the preemptor."""
+    """A preemption that was answered, or an eviction of our own (`own`). `victims`: uids; `amounts`: R amounts of the
+    preemptor; `pod`: its namespace/name, for people; `grace`: the victims' longest, in seconds."""
 
     uid: str
     node: str
@@ -35,6 +48,15 @@ class Plan:
     priority: int
     at: float
     emptied: float | None = None  # when we first saw that its last victim is gone
+    pod: str = ""
+    grace: float = 0.0
+    own: bool = False
+
+    @property
+    def id(self) -> str:
+        """What people call it by: the same after a restart, another one for other victims."""
+        text = " ".join((self.uid, self.node, *sorted(self.victims)))
+        return sha256(text.encode()).hexdigest()[:8]
 
 
 @dataclass(slots=True)
@@ -56,7 +78,7 @@ class Holds:
     """Time comes in as an argument; everything here ends by itself."""
 
     hold_seconds: float
-    plan_seconds: float = 600.0
+    plan_seconds: float = 600.0  # beyond the victims' grace: a victim that hangs must not bind its preemptor for ever
     attempt_seconds: float = 300.0
     _holds: dict[str, Hold] = field(default_factory=dict)
     _plans: dict[str, Plan] = field(default_factory=dict)
@@ -92,15 +114,20 @@ class Holds:
 
     def planned(self, uid: str, now: float) -> Plan | None:
         plan = self._plans.get(uid)
-        if plan is not None and now - plan.at > self.plan_seconds:
-            del self._plans[uid]
+        if plan is not None and self.old(plan, now):
             return None
         return plan
 
     def plans(self, now: float) -> Iterator[Plan]:
-        for uid in [uid for uid, plan in self._plans.items() if now - plan.at > self.plan_seconds]:
-            del self._plans[uid]
-        yield from list(self._plans.values())
+        """The plans that are not too old, in the order they were made."""
+        yield from [plan for plan in self._plans.values() if not self.old(plan, now)]
+
+    def all_plans(self) -> list[Plan]:
+        """The old ones too, which nobody has dropped yet."""
+        return list(self._plans.values())
+
+    def old(self, plan: Plan, now: float) -> bool:
+        return now - plan.at > self.plan_seconds + plan.grace
 
     def attempt(self, uid: str, now: float) -> Attempt | None:
         """The pod's latest filter call, when it was at most `attempt_seconds` ago."""

@@ -9,6 +9,9 @@ unknown: it holds GPUs, and nobody says which.
 Only `observed`, `enforced`, and whatever holds the last set that is left, are sure; `planned` is likely. A statement
 that can not be true (an index that the node has not, more GPUs than the pod asked for, a plan over GPUs that another
 pod is seen to hold) counts as unknown.
+
+Where GPUs are handed out in parts (extender/shares.py) a pod holds units of GPUs: whoever holds all units of a GPU
+holds it whole, the others stand in `parts`. A plan for parts is as likely as one for whole GPUs, and counted alike.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from extender.records import PodRecord
+from extender.shares import gpu_of
 
 HELD = "gpu-extender.io/held-gpus"
 PLAN = "gpu-extender.io/gpus"
@@ -27,8 +31,9 @@ MOST = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """One pod's GPUs on a node. `gpus`: indices in ascending order, None where unknown; `count`: how many it holds;
-    `mask`: those whose positions are sure; `unsure`: how many are held at positions that are not sure."""
+    """One pod's GPUs on a node. `gpus`: indices in ascending order, None where unknown; `count`: how many it holds,
+    in units of the resource; `mask`: those (of which it holds any part) whose positions are sure; `unsure`: how many
+    units are held at positions that are not sure."""
 
     uid: str
     gpus: tuple[int, ...] | None
@@ -40,18 +45,25 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class NodeLedger:
-    """All holdings of a node, by pod uid, and their sums as the table's columns want them."""
+    """All holdings of a node, by pod uid, and their sums as the table's columns want them. `parts`: units of each GPU
+    held by those who hold less than the whole of it; () where GPUs are handed out whole."""
 
     holdings: tuple[Holding, ...] = ()
     sure: int = 0
     likely: int = 0
     unknown: int = 0
     pending: int = 0
-    doubled: int = 0  # GPUs that two pods are seen to hold
+    doubled: int = 0  # GPUs (or units of one) that two pods are seen to hold
+    parts: tuple[int, ...] = ()
 
 
 def indices(text: str) -> tuple[int, ...] | None:
     """ "0,3" or "c1=0,3;c2=5" as ascending GPU indices; None for anything else."""
+    found = _listed(text)
+    return tuple(sorted(found)) if found is not None and len(set(found)) == len(found) else None
+
+
+def _listed(text: str) -> list[int] | None:
     found: list[int] = []
     for part in text.split(";"):
         for item in part.rpartition("=")[2].split(","):
@@ -59,7 +71,7 @@ def indices(text: str) -> tuple[int, ...] | None:
             if not item.isascii() or not item.isdigit() or len(item) > 2:
                 return None
             found.append(int(item))
-    return tuple(sorted(found)) if len(set(found)) == len(found) else None
+    return found
 
 
 def mask_of(gpus: Iterable[int]) -> int:
@@ -100,13 +112,17 @@ def read(
     index_of: Mapping[str, int],
     settling: frozenset[str] = frozenset(),
     relayed: bool = False,
+    units: int = 1,
 ) -> NodeLedger:
     """The ledger of one node. `relayed`: the node's relay hands out what was planned.
 
     `pods`: the pods that hold resources there; `graph`: mask of the GPUs that the node has, 0 when positions are not
     modelled (over 16 GPUs); `healthy`: those of them that work; `index_of`: device id -> index; `settling`: uids that
-    are being admitted now, so that what is unknown of them will soon be seen.
+    are being admitted now, so that what is unknown of them will soon be seen; `units`: of the resource per GPU, 0 when
+    it counts parts of unknown size.
     """
+    if units != 1:
+        return _read_parts(pods, resource, graph, index_of, settling, units)
     holdings: list[Holding] = []
     silent: list[tuple[PodRecord, int]] = []
     sure = doubled = 0
@@ -183,3 +199,71 @@ def drifts(
             yield "taken"
         else:
             yield "other" if relayed else "stock"
+
+
+def _read_parts(
+    pods: Iterable[PodRecord],
+    resource: str,
+    graph: int,
+    index_of: Mapping[str, int],
+    settling: frozenset[str],
+    units: int,
+) -> NodeLedger:
+    """The ledger of a node that hands out parts of GPUs."""
+    parts = [0] * graph.bit_length()
+    holdings: list[Holding] = []
+    silent: list[tuple[PodRecord, int]] = []
+    sure = likely = unknown = pending = doubled = 0
+    for pod in sorted(pods, key=lambda p: p.uid):
+        count = count_of(pod, resource)
+        if not count:
+            continue
+        seen = _seen_parts(pod, count, resource, index_of) or _stated_parts(pod.annotations.get(HELD, ""), count)
+        if not seen or not _possible(seen, graph, units):
+            silent.append((pod, count))
+            continue
+        missing = count - sum(seen.values())
+        unknown += missing if units else count
+        for gpu, taken in seen.items() if units else ():
+            doubled += max(0, min(taken, parts[gpu] + taken + (units if sure >> gpu & 1 else 0) - units))
+            sure, parts[gpu] = (sure | 1 << gpu, parts[gpu]) if taken == units else (sure, parts[gpu] + taken)
+        mask = mask_of(seen) if units else 0
+        holdings.append(Holding(pod.uid, tuple(sorted(seen)), "observed", count, mask, missing if units else count))
+    for pod, count in silent:
+        if pod.uid in settling:
+            pending += count
+        planned = _stated_parts(pod.annotations.get(PLAN, ""), count)
+        if (
+            not units
+            or not planned
+            or not _possible(planned, graph, units)
+            or any(parts[gpu] + taken > units or (sure | likely) >> gpu & 1 for gpu, taken in planned.items())
+        ):
+            unknown += count
+            holdings.append(Holding(pod.uid, None, "unknown", count, 0, count))
+            continue
+        for gpu, taken in planned.items():
+            likely, parts[gpu] = (likely | 1 << gpu, parts[gpu]) if taken == units else (likely, parts[gpu] + taken)
+        holdings.append(Holding(pod.uid, tuple(sorted(planned)), "planned", count, 0, count))
+    return NodeLedger(tuple(holdings), sure, likely, unknown, pending, doubled, tuple(parts) if units else ())
+
+
+def _seen_parts(pod: PodRecord, count: int, resource: str, index_of: Mapping[str, int]) -> dict[int, int]:
+    """GPU -> units of it that kubelet says the pod holds; {} when it says nothing that we can place."""
+    seen = [index_of.get(gpu_of(identity), -1) for name, identity in pod.held if name == resource]
+    if not index_of or not seen or min(seen) < 0 or len(seen) > count:
+        return {}
+    return {gpu: seen.count(gpu) for gpu in sorted(set(seen))}
+
+
+def _stated_parts(text: str, count: int) -> dict[int, int]:
+    """GPU -> units, from "2,2,5" (one unit each), or "2,5" for equal parts of each; {} for anything else."""
+    listed = _listed(text) or []
+    if not listed or count % len(listed) or (len(listed) != count and len(set(listed)) != len(listed)):
+        return {}
+    return {gpu: listed.count(gpu) * (count // len(listed)) for gpu in sorted(set(listed))}
+
+
+def _possible(taken: Mapping[int, int], graph: int, units: int) -> bool:
+    """Whether the node has these GPUs, and each so many units. Where units are not known, only the first."""
+    return not mask_of(taken) & ~graph and (not units or max(taken.values()) <= units)

@@ -51,9 +51,37 @@ class Metrics:
             "Planned pods seen to hold GPUs: their plan (kept), or another set, by why.",
             "outcome",
         )
+        self.failing_nodes = self._gauge(
+            "failing_nodes", "Nodes that are refused because GPU pods failed there three times within ten minutes."
+        )
+        self.pod_failures = self._counter(
+            "pod_failures",
+            "GPU pods that failed on their node: at kubelet's admission, or died within a minute of being bound.",
+            "what",
+        )
         self.double_claimed_gpus = self._gauge(
             "double_claimed_gpus", "GPUs that more than one pod holds by what we know; anything but 0 is a fault."
         )
+
+        self.reservations = self._gauge("reservations", "Plans that reserve GPUs for a preemptor.")
+        self.reservations_kept = self._gauge(
+            "reservations_kept", "1 while the reservations can be read and written in the API server, else 0."
+        )
+        self.reservation_writes = self._counter(
+            "reservation_writes", "Writes before a preempt reply (ok, late, failed, forbidden, refused).", "result"
+        )
+        self.reservation_write_duration = Histogram(
+            "reservation_write_duration_seconds",
+            "What a write before a preempt reply took, its retries included.",
+            namespace=PREFIX,
+            registry=self.registry,
+            buckets=BUCKETS,
+        )
+        self.reservations_released = self._counter("reservations_released", "Plans that ended, by cause.", "cause")
+        self.reservations_damaged = self._counter("reservations_damaged", "Entries that could not be read.")
+        self.events = self._counter("events", "Events (ok, failed, forbidden, left_out by the rate limit).", "result")
+        self.evictions = self._counter("evictions", "Evictions of our own: what the API server said.", "result")
+        self.evictions_leader = self._gauge("evictions_leader", "1 while this instance holds the Lease to evict.")
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, namespace=PREFIX, registry=self.registry)

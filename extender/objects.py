@@ -36,6 +36,7 @@ _Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)] | None
 
 
 class OwnerReference(Wire):
+    api_version: _Text = None
     kind: _Text = None
     name: _Text = None
     uid: _Text = None
@@ -141,8 +142,25 @@ class Toleration(Wire):
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
 
 
+class WorkloadRef(Wire):
+    """spec.workloadRef of Kubernetes 1.35."""
+
+    name: _Text = None
+    pod_group: _Text = None
+    pod_group_replica_key: _Text = None
+
+
+class SchedulingGroup(Wire):
+    """spec.schedulingGroup of Kubernetes 1.36 and later."""
+
+    pod_group_name: _Text = None
+
+
 class PodSpec(Wire):
     node_name: _Text = None
+    priority_class_name: _Text = None
+    workload_ref: WorkloadRef | None = None
+    scheduling_group: SchedulingGroup | None = None
     scheduler_name: _Text = None
     priority: _Int32 = None
     preemption_policy: _Text = None
@@ -267,10 +285,95 @@ class List(Wire):
 
 class Kinded(Wire):
     kind: _Text = None
+    api_version: _Text = None
 
 
 class Named(Wire):
     metadata: Metadata | None = None
+
+
+class GangPolicy(Wire):
+    min_count: int | None = None
+
+
+class SchedulingPolicy(Wire):
+    gang: GangPolicy | None = None
+    basic: Present | None = None
+
+
+class WorkloadPart(Wire):
+    name: _Text = None
+    policy: SchedulingPolicy | None = None
+    scheduling_policy: SchedulingPolicy | None = None
+    replicas: int | None = None
+
+
+class ReplicaSpec(Wire):
+    replicas: int | None = None
+
+
+class ElasticPolicy(Wire):
+    min_replicas: int | None = None
+
+
+class VolcanoPolicy(Wire):
+    min_available: int | None = None
+
+
+class RunPolicy(Wire):
+    scheduling_policy: VolcanoPolicy | None = None
+
+
+class JobTemplateSpec(Wire):
+    parallelism: int | None = None
+    completions: int | None = None
+
+
+class JobTemplate(Wire):
+    spec: JobTemplateSpec | None = None
+
+
+class ReplicatedJob(Wire):
+    replicas: int | None = None
+    template: JobTemplate | None = None
+
+
+class LeaderWorkerTemplate(Wire):
+    size: int | None = None
+
+
+class GroupSpec(Wire):
+    """What the objects that stand for a group of pods say of how many must run; each kind has some of these."""
+
+    min_member: int | None = None  # Volcano, Coscheduling
+    scheduling_policy: SchedulingPolicy | None = None  # scheduling.k8s.io PodGroup
+    pod_groups: list[WorkloadPart] | None = None  # scheduling.k8s.io/v1alpha1 Workload
+    pod_group_templates: list[WorkloadPart] | None = None  # the same, later
+    parallelism: int | None = None  # batch Job
+    completions: int | None = None
+    replicated_jobs: list[ReplicatedJob] | None = None  # JobSet
+    leader_worker_template: LeaderWorkerTemplate | None = None  # LeaderWorkerSet
+    run_policy: RunPolicy | None = None  # training operators
+    elastic_policy: ElasticPolicy | None = None
+    pytorch_replica_specs: dict[str, ReplicaSpec] | None = None
+    tf_replica_specs: dict[str, ReplicaSpec] | None = None
+    mpi_replica_specs: dict[str, ReplicaSpec] | None = None
+    xgb_replica_specs: dict[str, ReplicaSpec] | None = None
+    paddle_replica_specs: dict[str, ReplicaSpec] | None = None
+    jax_replica_specs: dict[str, ReplicaSpec] | None = None
+    mx_replica_specs: dict[str, ReplicaSpec] | None = None
+
+
+class GroupStatus(Wire):
+    succeeded: int | None = None
+
+
+class Group(Wire):
+    api_version: _Text = None
+    kind: _Text = None
+    metadata: Metadata | None = None
+    spec: GroupSpec | None = None
+    status: GroupStatus | None = None
 
 
 # ---- from bytes to these

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ext_core import score
+from ext_core.links import LinkShapes
 from extender.contracts import CostTerm, PodRequest, Rule, Scorer, Tables
 from extender.costs import COSTS
+from extender.costs.leftover_fragmentation import prices
 from extender.rules import RULES
 from extender.scorers import SCORERS
 from extender.scorers.packing import Packing
@@ -19,6 +21,7 @@ class Policy:
     rules: tuple[Rule, ...]
     scorers: tuple[tuple[Scorer, float], ...]
     costs: tuple[CostTerm, ...]
+    prices: dict[tuple[int, int, int], array[int]] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(cls, settings: Settings) -> Policy:
@@ -32,6 +35,13 @@ class Policy:
             )
             scorers.append((made, entry.weight))
         return cls(tuple(rule() for rule in RULES), tuple(scorers), tuple(COSTS[name]() for name in settings.costs))
+
+    def leftover(self, shapes: LinkShapes, shape: int, gpus: int, wanted: int) -> array[int]:
+        """What each set of free GPUs of a shape leaves broken up; computed once."""
+        key = (shape, gpus, wanted)
+        if key not in self.prices:
+            self.prices[key] = prices(shapes, *key)
+        return self.prices[key]
 
     def judge(self, tables: Tables, request: PodRequest, rows: array[int]) -> array[int]:
         """A reason code per row, 0 = the pod fits there."""

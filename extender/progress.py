@@ -2,14 +2,43 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from datetime import datetime
 
 from extender.records import PodRecord
 
+PROTECT = "gpu-extender.io/protect-for"
 CHECKPOINT = "gpu-extender.io/last-checkpoint"
 RESTART = "gpu-extender.io/restart-seconds"
 LONGEST_RESTART = 7 * 86_400
 NOT_STARTED = 2**52  # milliseconds: later than any start, so nothing is lost and the pod counts as the youngest
+
+
+_DURATION = re.compile(r"(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?")
+
+
+def duration(text: str) -> int | None:
+    """Seconds of "90s", "45m", "1h30m" or "5400"; None for anything else."""
+    text = text.strip()
+    if text.isascii() and text.isdigit() and len(text) < 10:
+        return int(text)
+    match = _DURATION.fullmatch(text)
+    if match is None or not text:
+        return None
+    hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return 3600 * hours + 60 * minutes + seconds
+
+
+def protected_ms(pod: PodRecord, minimum_run: Mapping[str, float]) -> int:
+    """Until when the pod is never a victim, milliseconds since 1970: the annotation protect-for, or the minimum run
+    time of its PriorityClass (`minimum_run`, seconds by name), whichever is longer, after its start. 0: it is not
+    protected (a duration that can not be read protects nobody); NOT_STARTED while it has not started."""
+    said = duration(pod.annotations.get(PROTECT, "0")) or 0
+    seconds = max(said, minimum_run.get(pod.priority_class, 0.0))
+    if seconds <= 0:
+        return 0
+    return NOT_STARTED if pod.start is None else int((pod.start + seconds) * 1000)
 
 
 def start_ms(pod: PodRecord) -> int:

@@ -22,14 +22,41 @@ from extender.resources import asks_others, gpu_containers, pod_requests, quanti
 from extender.selectors import NOTHING, NodeTerm, Operator, PodTerm, Requirement, Selector, Taint, Toleration
 
 __all__ = [
-    "KINDS", "OURS", "DeviceClassRecord", "Identity", "Kind", "NodeRecord", "Owner", "Page", "PdbRecord", "PodRecord",
-    "PriorityClassRecord", "Record", "RecordError", "Source", "device_class", "identity", "items", "node", "page",
-    "pod", "pod_disruption_budget", "priority_class", "record",
+    "GROUPS", "KINDS", "OURS", "DeviceClassRecord", "GroupRecord", "Identity", "Kind", "NodeRecord", "Owner", "Page",
+    "PdbRecord", "PodRecord", "PriorityClassRecord", "Record", "RecordError", "Source", "device_class", "group",
+    "identity", "is_group", "items", "node", "page", "pod", "pod_disruption_budget", "priority_class", "record",
+    "selects",
 ]  # fmt: skip
 
-Kind = Literal["Pod", "Node", "PodDisruptionBudget", "PriorityClass", "DeviceClass"]
+Kind = Literal["Pod", "Node", "PodDisruptionBudget", "PriorityClass", "DeviceClass", "Group"]
+"""Group: one of GROUPS, an object that says how many pods of a group must run."""
 KINDS: Final[tuple[Kind, ...]] = ("Pod", "Node", "PodDisruptionBudget", "PriorityClass", "DeviceClass")
 OURS: Final = "gpu-extender.io/"
+FOREIGN: Final = frozenset(
+    {
+        "scheduling.k8s.io/group-name",  # Volcano
+        "scheduling.volcano.sh/group-name",
+        "kueue.x-k8s.io/pod-group-total-count",
+        "leaderworkerset.sigs.k8s.io/size",
+    }
+)
+"""Other people's annotations that we read (extender.gangs)."""
+GROUPS: Final = frozenset(
+    {
+        ("scheduling.k8s.io", "PodGroup"),
+        ("scheduling.k8s.io", "Workload"),
+        ("scheduling.x-k8s.io", "PodGroup"),
+        ("scheduling.volcano.sh", "PodGroup"),
+        ("batch", "Job"),
+        ("jobset.x-k8s.io", "JobSet"),
+        ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"),
+        *(
+            ("kubeflow.org", kind)
+            for kind in ("PyTorchJob", "TFJob", "MPIJob", "XGBoostJob", "PaddleJob", "JAXJob", "MXJob")
+        ),
+    }
+)
+"""(API group, kind) of the objects that say how many pods of a group must run."""
 MIRROR: Final = "kubernetes.io/config.mirror"
 
 _DEFAULT_GRACE: Final = 30  # seconds; the API's own default of terminationGracePeriodSeconds
@@ -44,6 +71,8 @@ class Owner(NamedTuple):
     kind: str
     name: str
     uid: str
+    api: str = ""
+    """Its API group; "" for the core group, or when it is not said."""
 
 
 class PodRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -55,7 +84,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     resource_version: str
     labels: dict[str, str]
     annotations: dict[str, str]
-    """Only ours (``gpu-extender.io/``)."""
+    """Only ours (``gpu-extender.io/``) and those of FOREIGN."""
     owner: Owner | None
     created: float | None
     terminating: bool
@@ -71,6 +100,10 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     nominated_node: str
     scheduler_name: str
     priority: int
+    priority_class: str
+    """Its name, "" when there is none."""
+    priority_given: bool
+    """Whether the number is in the object: the API server writes it there, a manifest names the class only."""
     never: bool
     """preemptionPolicy Never."""
     gated: bool
@@ -113,6 +146,10 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     hard_spread: bool
     soft_spread: bool
     anti_affinity_terms: tuple[PodTerm, ...]
+    affinity_terms: tuple[PodTerm, ...]
+    """Required pod affinity: each names pods that it must stand near."""
+    group: tuple[str, str, str] | None
+    """(Workload or "", pod group, replica key): spec.workloadRef of 1.35, spec.schedulingGroup of 1.36 and later."""
 
     @property
     def finished(self) -> bool:
@@ -123,12 +160,13 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         """Whether a required anti-affinity of this pod may speak of the other; its topology is not looked at."""
         return any(term.may_match(other.namespace, other.labels) for term in self.anti_affinity_terms)
 
+    def may_need(self, other: PodRecord) -> bool:
+        """Whether a required affinity of this pod may be met by the other; its topology is not looked at."""
+        return any(term.may_match(other.namespace, other.labels) for term in self.affinity_terms)
+
     def accepts(self, node: NodeRecord) -> bool:
         """Whether its nodeSelector and required node affinity let it onto the node."""
-        labels = node.labels
-        if any(labels.get(key) != wanted for key, wanted in self.node_selector):
-            return False
-        return self.node_terms is None or any(term.matches(node.name, labels) for term in self.node_terms)
+        return selects(self.node_selector, self.node_terms, node)
 
 
 class NodeRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -146,6 +184,16 @@ class NodeRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     pods: int
     gpus: dict[str, int]
     gpu_capacity: dict[str, int]
+
+
+def selects(
+    node_selector: tuple[tuple[str, str], ...], node_terms: tuple[NodeTerm, ...] | None, node: NodeRecord
+) -> bool:
+    """Whether a nodeSelector and a required node affinity let a pod onto the node."""
+    labels = node.labels
+    if any(labels.get(key) != wanted for key, wanted in node_selector):
+        return False
+    return node_terms is None or any(term.matches(node.name, labels) for term in node_terms)
 
 
 class PdbRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -180,7 +228,21 @@ class DeviceClassRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     extended_resource_name: str
 
 
-Record = PodRecord | NodeRecord | PdbRecord | PriorityClassRecord | DeviceClassRecord
+class GroupRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """An object of GROUPS. ``minimum``: how many of its pods must run, None when it does not say (0: none must);
+    ``parts``: the same by the name of a part, where it has named parts."""
+
+    uid: str
+    api: str
+    kind: str
+    namespace: str
+    name: str
+    resource_version: str
+    minimum: int | None
+    parts: tuple[tuple[str, int | None], ...]
+
+
+Record = PodRecord | NodeRecord | PdbRecord | PriorityClassRecord | DeviceClassRecord | GroupRecord
 
 
 _POD: Final = msgspec.json.Decoder(objects.Pod)
@@ -188,6 +250,7 @@ _NODE: Final = msgspec.json.Decoder(objects.Node)
 _PDB: Final = msgspec.json.Decoder(objects.Pdb)
 _PRIORITY_CLASS: Final = msgspec.json.Decoder(objects.PriorityClass)
 _DEVICE_CLASS: Final = msgspec.json.Decoder(objects.DeviceClass)
+_GROUP: Final = msgspec.json.Decoder(objects.Group)
 _LIST: Final = msgspec.json.Decoder(objects.List)
 _KINDED: Final = msgspec.json.Decoder(objects.Kinded)
 _NAMED: Final = msgspec.json.Decoder(objects.Named)
@@ -204,7 +267,7 @@ def pod(source: Source, gpus: frozenset[str]) -> PodRecord:
     status = wire.status or objects.PodStatus()
     namespace = intern(meta.namespace or "default")
     cpu_milli, memory, counts = pod_requests(spec, status, gpus)
-    required, preferred, repelling, node_terms = _affinity(spec.affinity, namespace)
+    preferred, repelling, near, node_terms = _affinity(spec.affinity, namespace)
     owner = _controller(meta)
     disruption_target, pod_scheduled = _conditions(status.conditions)
     terminating = meta.deletion_timestamp is not None
@@ -223,11 +286,13 @@ def pod(source: Source, gpus: frozenset[str]) -> PodRecord:
         deletion_at=_epoch(meta.deletion_timestamp),
         grace_seconds=_DEFAULT_GRACE if granted is None else max(granted, 0),
         daemon=owner is not None and owner.kind == "DaemonSet",
-        mirror=MIRROR in (meta.annotations or ()),
+        mirror=MIRROR in (meta.annotations or ()) or (owner is not None and owner.kind == "Node"),
         node=intern(spec.node_name or ""),
         nominated_node=intern(status.nominated_node_name or ""),
         scheduler_name=intern(spec.scheduler_name or "default-scheduler"),
         priority=spec.priority or 0,
+        priority_class=intern(spec.priority_class_name or ""),
+        priority_given=spec.priority is not None,
         never=spec.preemption_policy == "Never",
         gated=bool(spec.scheduling_gates),
         phase=intern(status.phase or ""),
@@ -247,11 +312,13 @@ def pod(source: Source, gpus: frozenset[str]) -> PodRecord:
         volumes=any(one.persistent_volume_claim is not None or one.ephemeral is not None for one in spec.volumes or ()),
         claims=bool(spec.resource_claims),
         other_resources=asks_others(spec, gpus),
-        required_affinity=required,
+        required_affinity=bool(repelling or near),
         preferred_affinity=preferred,
         hard_spread="DoNotSchedule" in spread,
         soft_spread="ScheduleAnyway" in spread,
         anti_affinity_terms=repelling,
+        affinity_terms=near,
+        group=_group_of(spec),
     )
 
 
@@ -324,6 +391,96 @@ def device_class(source: Source) -> DeviceClassRecord:
     )
 
 
+def group(source: Source, api: str = "", kind: str = "") -> GroupRecord:
+    """The record of an object of GROUPS; ``api`` and ``kind`` where the object does not say them (typed lists)."""
+    wire = read(source, _GROUP)
+    meta = _metadata(wire.metadata)
+    api = _api_group(wire.api_version) or api
+    kind = wire.kind or kind
+    spec, status = wire.spec or objects.GroupSpec(), wire.status or objects.GroupStatus()
+    parts: tuple[tuple[str, int | None], ...] = ()
+    minimum: int | None = None
+    if kind == "Workload":
+        named = [*(spec.pod_groups or ()), *(spec.pod_group_templates or ())]
+        parts = tuple((one.name or "", _policy(one.policy or one.scheduling_policy)) for one in named)
+    elif kind == "PodGroup":
+        minimum = spec.min_member if spec.min_member is not None else _policy(spec.scheduling_policy)
+    elif kind == "Job":
+        minimum = _job(spec.parallelism, spec.completions, status.succeeded)
+    elif kind == "JobSet":
+        jobs = [(one.replicas, one.template.spec if one.template else None) for one in spec.replicated_jobs or ()]
+        if jobs:
+            minimum = sum(
+                (1 if count is None else count) * (_job(job.parallelism, job.completions, None) if job else 1)
+                for count, job in jobs
+            )
+    elif kind == "LeaderWorkerSet":
+        minimum = spec.leader_worker_template.size if spec.leader_worker_template else None
+    else:
+        minimum = _training(spec)
+    return GroupRecord(
+        uid=meta.uid or "",
+        api=api,
+        kind=kind,
+        namespace=intern(meta.namespace or "default"),
+        name=meta.name or "",
+        resource_version=meta.resource_version or "",
+        minimum=None if minimum is None else max(0, minimum),
+        parts=parts,
+    )
+
+
+def is_group(source: Source) -> bool:
+    """Whether an object is one of GROUPS, by its apiVersion and kind."""
+    kinded = read(source, _KINDED)
+    return (_api_group(kinded.api_version), kinded.kind or "") in GROUPS
+
+
+def _api_group(api_version: str | None) -> str:
+    return (api_version or "").rpartition("/")[0]
+
+
+def _policy(wire: objects.SchedulingPolicy | None) -> int | None:
+    """gang: its minCount; basic: the pods are independent, so none must run; neither: not known."""
+    if wire is None:
+        return None
+    return wire.gang.min_count if wire.gang is not None else 0 if wire.basic is not None else None
+
+
+def _job(parallelism: int | None, completions: int | None, succeeded: int | None) -> int:
+    """Pods that a Job runs at once: parallelism (default 1), at most what is left to complete."""
+    left = None if completions is None else max(0, completions - (succeeded or 0))
+    wanted = 1 if parallelism is None else parallelism
+    return wanted if left is None else min(wanted, left)
+
+
+def _training(spec: objects.GroupSpec) -> int | None:
+    """minAvailable, else (elastic) minReplicas, else all replicas."""
+    policy = spec.run_policy.scheduling_policy if spec.run_policy else None
+    if policy is not None and policy.min_available is not None:
+        return policy.min_available
+    roles = [
+        role
+        for specs in (
+            spec.pytorch_replica_specs,
+            spec.tf_replica_specs,
+            spec.mpi_replica_specs,
+            spec.xgb_replica_specs,
+            spec.paddle_replica_specs,
+            spec.jax_replica_specs,
+            spec.mx_replica_specs,
+        )
+        for role in (specs or {}).items()
+    ]
+    if not roles:
+        return None
+    elastic = spec.elastic_policy.min_replicas if spec.elastic_policy else None
+    return sum(
+        min(elastic, count) if elastic is not None and name == "Worker" else count
+        for name, count in ((name, 1 if one.replicas is None else one.replicas) for name, one in roles)
+    )
+
+
 def record(kind: Kind, source: Source, gpus: frozenset[str]) -> Record:
     """The record of an object whose kind is known."""
     return _DECODERS[kind](source, gpus)
@@ -335,6 +492,7 @@ _DECODERS: Final[dict[Kind, Callable[[Source, frozenset[str]], Record]]] = {
     "PodDisruptionBudget": lambda source, gpus: pod_disruption_budget(source),
     "PriorityClass": lambda source, gpus: priority_class(source),
     "DeviceClass": lambda source, gpus: device_class(source),
+    "Group": lambda source, gpus: group(source),
 }
 
 
@@ -406,7 +564,9 @@ def _strings(wire: Mapping[str, str | None] | None) -> dict[str, str]:
 
 
 def _ours(wire: Mapping[str, str | None] | None) -> dict[str, str]:
-    return {intern(key): text or "" for key, text in wire.items() if key.startswith(OURS)} if wire else {}
+    if not wire:
+        return {}
+    return {intern(key): text or "" for key, text in wire.items() if key.startswith(OURS) or key in FOREIGN}
 
 
 def _epoch(moment: datetime.datetime | None) -> float | None:
@@ -420,7 +580,7 @@ def _epoch(moment: datetime.datetime | None) -> float | None:
 def _controller(meta: objects.Metadata) -> Owner | None:
     for one in meta.owner_references or ():
         if one.controller:
-            return Owner(intern(one.kind or ""), one.name or "", one.uid or "")
+            return Owner(intern(one.kind or ""), one.name or "", one.uid or "", intern(_api_group(one.api_version)))
     return None
 
 
@@ -482,16 +642,18 @@ def _selector(wire: objects.LabelSelector | None, path: str) -> Selector:
 
 def _affinity(
     wire: objects.Affinity | None, namespace: str
-) -> tuple[bool, bool, tuple[PodTerm, ...], tuple[NodeTerm, ...] | None]:
-    """(any required pod term, any preferred term, required anti-affinity, required node affinity)."""
+) -> tuple[bool, tuple[PodTerm, ...], tuple[PodTerm, ...], tuple[NodeTerm, ...] | None]:
+    """(any preferred term, required anti-affinity, required pod affinity, required node affinity)."""
     if wire is None:
-        return False, False, (), None
+        return False, (), (), None
     nodes, near, apart = wire.node_affinity, wire.pod_affinity, wire.pod_anti_affinity
-    repelling = tuple(
-        _pod_term(one, namespace, f"spec.affinity.podAntiAffinity.requiredDuringScheduling[{index}]")
-        for index, one in enumerate((apart and apart.required) or ())
+    repelling, attracting = (
+        tuple(
+            _pod_term(one, namespace, f"spec.affinity.{field}.requiredDuringScheduling[{index}]")
+            for index, one in enumerate((part and part.required) or ())
+        )
+        for field, part in (("podAntiAffinity", apart), ("podAffinity", near))
     )
-    required = bool(repelling or (near and near.required))
     preferred = any(part is not None and part.preferred for part in (nodes, near, apart))
     terms: tuple[NodeTerm, ...] | None = None
     if nodes is not None and nodes.required is not None:
@@ -503,7 +665,14 @@ def _affinity(
             )
             for one in nodes.required.node_selector_terms or ()
         )
-    return required, preferred, repelling, terms
+    return preferred, repelling, attracting, terms
+
+
+def _group_of(spec: objects.PodSpec) -> tuple[str, str, str] | None:
+    if spec.scheduling_group is not None and spec.scheduling_group.pod_group_name:
+        return "", spec.scheduling_group.pod_group_name, ""
+    ref = spec.workload_ref
+    return (ref.name, ref.pod_group or "", ref.pod_group_replica_key or "") if ref is not None and ref.name else None
 
 
 def _pod_term(wire: objects.PodAffinityTerm, namespace: str, path: str) -> PodTerm:

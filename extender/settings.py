@@ -10,6 +10,7 @@ stand above this module.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -175,6 +176,36 @@ class Preemption(_Part):
 
     search_budget: int = Field(default=200_000, ge=1, le=1_000_000_000)
     """Sets of victims examined for one request; then the best found is answered, and said to be unproved."""
+    budget_milliseconds: float = Field(default=20.0, gt=0, le=60_000)
+    """Nodes are not searched any further after that time: the best found is answered, and said to be unproved."""
+    minimum_run_seconds: dict[str, Annotated[float, Field(ge=0, le=31_536_000)]] = Field(default_factory=dict)
+    """By the name of a PriorityClass: its pods are never victims before they have run so long."""
+
+
+class Reservations(_Part):
+    """Where the plans of preemptions are kept, so that a restart loses none."""
+
+    store: Literal["configmap", "memory"] = "configmap"
+    """configmap: nobody is evicted unless the plan is written; memory: a restart forgets who the GPUs are for."""
+    namespace: str = Field(default="", max_length=63)
+    """Of all that we keep. Empty: our own pod's, and kube-system outside of a pod."""
+    name: str = Field(default="gpu-extender-reservations", min_length=1, max_length=253)
+    deadline_seconds: float = Field(default=0.2, gt=0, le=5)
+    """How long a preempt reply waits for the write."""
+
+
+class Evictions(_Part):
+    """Evictions of our own, for pods whose nodes are refused for links alone: kube-scheduler up to 1.37 never asks."""
+
+    enabled: bool = False
+    lease: str = Field(default="gpu-extender-evictions", min_length=1, max_length=253)
+    """The Lease whose holder evicts, in the namespace of the reservations."""
+
+
+class Events(_Part):
+    """What `kubectl describe` shows of an eviction."""
+
+    enabled: bool = True
 
 
 class Decisions(_Part):
@@ -212,12 +243,15 @@ class Settings(_Part):
     ] = (
         Resource(name="nvidia.com/gpu", device_plugin="nvidia"),
         Resource(name="amd.com/gpu", device_plugin="amd"),
+        Resource(name="nvidia.com/gpu.shared", device_plugin="nvidia"),
     )
     shortlist: Shortlist = Shortlist()
     scorers: Annotated[tuple[WeightedScorer, ...], Field(strict=False), AfterValidator(_no_repeats)] = (
         WeightedScorer(name="packing", weight=1.0),
         WeightedScorer(name="links", weight=1.0),
         WeightedScorer(name="leftover", weight=0.5),
+        WeightedScorer(name="bad_nodes", weight=100.0),
+        WeightedScorer(name="whole", weight=20.0),
     )
     costs: Annotated[
         tuple[Annotated[str, AfterValidator(_in_registry("costs"))], ...],
@@ -230,6 +264,8 @@ class Settings(_Part):
         "work_lost_gpu_seconds",
         "grace_seconds",
         "victims",
+        "leftover_fragmentation",
+        "victims_stranded",
     )
     """The terms of what an eviction costs, the weightiest first: they are compared one after the other."""
     packing_weights: PackingWeights = PackingWeights()
@@ -237,9 +273,18 @@ class Settings(_Part):
     scheduler_version: Annotated[str, AfterValidator(_scheduler_version)] = "1.37"
     """MAJOR.MINOR of the kube-scheduler that asks us."""
     preemption: Preemption = Preemption()
+    reservations: Reservations = Reservations()
+    evictions: Evictions = Evictions()
+    events: Events = Events()
     decisions: Decisions = Decisions()
     limits: Limits = Limits()
     server: Server = Server()
+
+    @property
+    def policy_hash(self) -> str:
+        """Names what decides: equal for settings that answer alike, whatever the server's address and limits."""
+        said = self.model_dump_json(by_alias=True, exclude={"server", "decisions", "limits", "hold", "shortlist"})
+        return hashlib.sha256(said.encode()).hexdigest()[:16]
 
     @property
     def evictable_as_failed_nodes(self) -> bool:

@@ -7,7 +7,7 @@ exactly; answers are complete and in the same spelling.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,8 +42,37 @@ class Offered:
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
+    """ExtenderPreemptionArgs. `offered`: by node name; where kube-scheduler wrote the plain form, only the nodes
+    that we know, and a node's victims are read when they are asked for; `whole`: all of them."""
+
     pod: PodRecord
-    offered: dict[str, Offered]
+    offered: Mapping[str, Offered]
+    whole: Callable[[], Mapping[str, Offered]]
+
+
+class _Lazy(Mapping[str, Offered]):
+    """The offered victims of known nodes, still bytes."""
+
+    def __init__(self, body: bytes, spans: dict[str, tuple[int, int]], path: str) -> None:
+        self._body, self._spans, self._path = body, spans, path
+
+    def __getitem__(self, node: str) -> Offered:
+        start, end = self._spans[node]
+        try:
+            found = _offered(node, orjson.loads(self._body[start:end]), self._path, _meta_uid)
+        except orjson.JSONDecodeError as error:
+            raise BadRequest(f"malformed JSON: {error}", path=self._path) from error
+        assert found is not None
+        return found
+
+    def __contains__(self, node: object) -> bool:
+        return node in self._spans
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._spans)
+
+    def __len__(self) -> int:
+        return len(self._spans)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +170,8 @@ def flat_priorities(args: Args) -> bytes:
     return orjson.dumps([{"Host": name, "Score": 0} for name in names])
 
 
-def read_preemption(body: bytes, gpu_names: frozenset[str]) -> Preemption:
+def read_preemption(body: bytes, gpu_names: frozenset[str], index: scan.NameIndex, names: Sequence[str]) -> Preemption:
+    """`names`: of the nodes in `index`, by row."""
     keys = _split(body)
     pod = _pod(body, keys, gpu_names)
     meta, full = keys.get("NodeNameToMetaVictims"), keys.get("NodeNameToVictims")
@@ -150,27 +180,48 @@ def read_preemption(body: bytes, gpu_names: frozenset[str]) -> Preemption:
     elif full is not None and not _null(body, full):
         path, span, uid_of = "NodeNameToVictims", full, _full_uid
     else:
-        return Preemption(pod, {})
+        return Preemption(pod, {}, dict)
+
+    def whole() -> Mapping[str, Offered]:
+        return _offers(body, span, path, uid_of)
+
+    plain = scan.offers(body, *span, index) if uid_of is _meta_uid else None
+    if plain is None:
+        return Preemption(pod, whole(), whole)
+    rows, spans = plain
+    known = {names[row]: (spans[2 * i], spans[2 * i + 1]) for i, row in enumerate(rows) if row >= 0}
+    return Preemption(pod, _Lazy(body, known, path), whole)
+
+
+def _offers(body: bytes, span: tuple[int, int], path: str, uid_of: Callable[[Any, str], str]) -> dict[str, Offered]:
     try:
         raw = orjson.loads(body[span[0] : span[1]])
     except orjson.JSONDecodeError as error:
         raise BadRequest(f"malformed JSON: {error}", path=path) from error
     if not isinstance(raw, dict):
         raise BadRequest("not an object", path=path)
-    offered: dict[str, Offered] = {}
-    for node, victims in raw.items():
-        if victims is None:
-            continue
-        if not isinstance(victims, dict):
-            raise BadRequest("not an object", path=f"{path}[{node!r}]")
-        pods, violations = victims.get("Pods"), victims.get("NumPDBViolations")
-        pods = [] if pods is None else pods
-        violations = 0 if violations is None else violations
-        # A bool is an int to Python, and orjson reads up to 2**64: neither decodes in Go when it is echoed.
-        if not isinstance(pods, list) or type(violations) is not int or abs(violations) >= 1 << 63:
-            raise BadRequest("Pods is not a list, or NumPDBViolations not an integer", path=f"{path}[{node!r}]")
-        offered[node] = Offered(tuple(uid_of(pod, f"{path}[{node!r}].Pods") for pod in pods), violations)
-    return Preemption(pod, offered)
+    found = {node: _offered(node, victims, path, uid_of) for node, victims in raw.items()}
+    return {node: offer for node, offer in found.items() if offer is not None}
+
+
+def _offered(node: str, victims: Any, path: str, uid_of: Callable[[Any, str], str]) -> Offered | None:
+    if victims is None:
+        return None
+    if not isinstance(victims, dict):
+        raise BadRequest("not an object", path=f"{path}[{node!r}]")
+    pods, violations = victims.get("Pods"), victims.get("NumPDBViolations")
+    pods = [] if pods is None else pods
+    violations = 0 if violations is None else violations
+    # A bool is an int to Python, and orjson reads up to 2**64: neither decodes in Go when it is echoed.
+    if not isinstance(pods, list) or type(violations) is not int or abs(violations) >= 1 << 63:
+        raise BadRequest("Pods is not a list, or NumPDBViolations not an integer", path=f"{path}[{node!r}]")
+    return Offered(tuple(uid_of(pod, f"{path}[{node!r}].Pods") for pod in pods), violations)
+
+
+def preempt_request(body: bytes) -> bytes:
+    """A preempt request without candidates, for the pod of a filter or prioritize request."""
+    start, end = _split(body)["Pod"]
+    return b'{"Pod":' + body[start:end] + b"}"
 
 
 def _meta_uid(pod: Any, path: str) -> str:
@@ -202,7 +253,7 @@ def echo(preemption: Preemption) -> bytes:
         {
             "NodeNameToMetaVictims": {
                 node: {"Pods": [{"UID": uid} for uid in offer.uids], "NumPDBViolations": offer.violations}
-                for node, offer in preemption.offered.items()
+                for node, offer in preemption.whole().items()
                 if offer.uids
             }
         }

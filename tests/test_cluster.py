@@ -191,7 +191,7 @@ def test_rows_are_used_again_and_the_new_node_has_nothing_of_the_old() -> None:
     world.node("new", 2)
     assert world.cluster.row("new") == row
     assert world.cluster.row("old") == -1
-    assert held(world, "new")["used"] == (0, 0, 0, 0, 0)
+    assert held(world, "new")["used"] == (0, 0, 0, 0, 0, 0)
     assert (held(world, "new")["sure"], held(world, "new")["shape"]) == (0, 0)
 
 

@@ -73,7 +73,7 @@ def test_what_a_filter_decision_shows() -> None:
     }
     a, b, strange = shown["nodes"]
     assert (a["node"], a["fits"], a["answered"]) == ("a", True, True)
-    assert set(a["scores"]) == {"packing", "links", "leftover"}
+    assert set(a["scores"]) == {"packing", "links", "leftover", "bad_nodes", "whole"}
     for scorer in a["scores"].values():
         assert scorer["weighted"] == pytest.approx(scorer["raw"] * scorer["weight"])
     assert a["score"] == pytest.approx(sum(scorer["weighted"] for scorer in a["scores"].values()))

@@ -20,6 +20,7 @@ def documents(name: str) -> list[Any]:
 
 
 OBJECTS = documents("deployment.yaml")
+EVICTIONS = documents("evictions.yaml")
 SCHEDULER = documents("kube-scheduler-config.yaml")[0]
 EXTENDER = SCHEDULER["extenders"][0]
 [DEPLOYMENT] = [made for made in OBJECTS if made["kind"] == "Deployment"]
@@ -32,7 +33,7 @@ def of_kind(*kinds: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("release", ["1.36", "1.37"])
-@pytest.mark.parametrize("made", OBJECTS, ids=lambda made: f"{made['kind']}-{made['metadata']['name']}")
+@pytest.mark.parametrize("made", OBJECTS + EVICTIONS, ids=lambda made: f"{made['kind']}-{made['metadata']['name']}")
 def test_every_object_is_valid(made: dict[str, Any], release: str) -> None:
     kubernetes_validate.validate(made, release, strict=True)
 
@@ -47,7 +48,7 @@ def test_every_binding_names_a_role_that_exists_and_our_account() -> None:
     roles = {made["metadata"]["name"] for made in of_kind("Role", "ClusterRole")} | ROLES_OF_KUBERNETES
     [account] = [made["metadata"] for made in of_kind("ServiceAccount")]
     bindings = of_kind("RoleBinding", "ClusterRoleBinding")
-    assert len(bindings) == 5
+    assert len(bindings) == 6
     for binding in bindings:
         assert binding["roleRef"]["name"] in roles
         [subject] = binding["subjects"]
@@ -55,7 +56,7 @@ def test_every_binding_names_a_role_that_exists_and_our_account() -> None:
     assert POD["serviceAccountName"] == account["name"]
 
 
-def test_we_may_write_nothing_but_a_binding() -> None:
+def test_we_may_write_nothing_but_a_binding_and_events() -> None:
     [role] = of_kind("ClusterRole")
     may_write = {
         resource
@@ -63,16 +64,35 @@ def test_we_may_write_nothing_but_a_binding() -> None:
         for resource in rule["resources"]
         if set(rule["verbs"]) - {"get", "list", "watch"}
     }
-    assert may_write == {"pods/binding"}
+    assert may_write == {"pods/binding", "events"}
     assert "*" not in str(role["rules"])
 
 
 def test_the_lease_is_the_one_that_the_role_allows() -> None:
     election = SCHEDULER["leaderElection"]
-    [role] = of_kind("Role")
+    [role] = [made for made in of_kind("Role") if made["metadata"]["name"] == "gpu-scheduler-lease"]
     assert role["metadata"]["namespace"] == election["resourceNamespace"]
     [named] = [rule for rule in role["rules"] if "resourceNames" in rule]
     assert named["resourceNames"] == [election["resourceName"]]
+
+
+def test_what_we_keep_is_what_the_role_allows() -> None:
+    [role] = [made for made in of_kind("Role") if made["metadata"]["name"] == "gpu-extender"]
+    assert role["metadata"]["namespace"] == DEPLOYMENT["metadata"]["namespace"]  # our pod's own
+    [named] = [rule for rule in role["rules"] if rule["resources"] == ["configmaps"] and "resourceNames" in rule]
+    assert named["resourceNames"] == [Settings().reservations.name, "gpu-extender-mix"]
+    assert set(named["verbs"]) == {"get", "update"}
+
+
+def test_what_evictions_need_is_granted_apart() -> None:
+    made = {one["kind"]: one for one in EVICTIONS}
+    assert made["ClusterRole"]["rules"] == [{"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]}]
+    [named] = [rule for rule in made["Role"]["rules"] if "resourceNames" in rule]
+    assert named["resourceNames"] == [Settings().evictions.lease]
+    for kind in ("ClusterRoleBinding", "RoleBinding"):
+        assert made[kind]["subjects"] == of_kind("RoleBinding")[0]["subjects"]
+    [kustomization] = documents("kustomization.yaml")
+    assert "evictions.yaml" not in kustomization["resources"]
 
 
 def test_the_files_reach_the_containers_that_read_them() -> None:

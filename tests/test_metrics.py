@@ -17,7 +17,18 @@ PROMISED = {
     "gpu_extender_cache_age_seconds": ("kind",),
     "gpu_extender_holds": (),
     "gpu_extender_plans": ("outcome",),
+    "gpu_extender_failing_nodes": (),
+    "gpu_extender_pod_failures": ("what",),
     "gpu_extender_double_claimed_gpus": (),
+    "gpu_extender_reservations": (),
+    "gpu_extender_reservations_kept": (),
+    "gpu_extender_reservation_writes": ("result",),
+    "gpu_extender_reservation_write_duration_seconds": (),
+    "gpu_extender_reservations_released": ("cause",),
+    "gpu_extender_reservations_damaged": (),
+    "gpu_extender_events": ("result",),
+    "gpu_extender_evictions": ("result",),
+    "gpu_extender_evictions_leader": (),
 }
 
 

@@ -564,7 +564,7 @@ def test_the_answer_is_the_cheapest_of_all_sets_of_victims(block: int) -> None:
             },
         )["NodeNameToMetaVictims"]
         assert len(answer) == (best is not None)
-        told = tuple(term["value"] for term in case.world.decision().get("cost", ()))
+        told = tuple(term["value"] for term in case.world.decision().get("cost", ()))[:6]
         case.world.decider.holds.drop_plan("uid-p")  # it reserves what the victims leave
         for node, victims in answer.items():
             uids = [victim["UID"] for victim in victims["Pods"]]

@@ -199,6 +199,7 @@ def test_every_field_of_a_pod() -> None:
             "nodeName": "n1",
             "schedulerName": "gpu",
             "priority": -5,
+            "priorityClassName": "batch",
             "preemptionPolicy": "Never",
             "terminationGracePeriodSeconds": 60,
             "schedulingGates": [{"name": "wait"}],
@@ -251,6 +252,8 @@ def test_every_field_of_a_pod() -> None:
         nominated_node="n2",
         scheduler_name="gpu",
         priority=-5,
+        priority_class="batch",
+        priority_given=True,
         never=True,
         gated=True,
         phase="Failed",
@@ -275,6 +278,8 @@ def test_every_field_of_a_pod() -> None:
         hard_spread=True,
         soft_spread=False,
         anti_affinity_terms=(),
+        affinity_terms=(),
+        group=None,
     )
     assert made.finished
 

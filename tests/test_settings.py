@@ -12,7 +12,7 @@ from extender.errors import BadSettings
 from extender.settings import Known, Settings, parse_settings, read_settings
 
 KNOWN = Known(
-    scorers={"packing", "links", "leftover"},
+    scorers={"packing", "links", "leftover", "bad_nodes", "whole"},
     costs={
         "pdb_violations",
         "highest_victim_priority",

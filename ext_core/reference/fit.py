@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 from typing import Protocol
 
-from ext_core.reference.table import AWAY, SPARED, TERMINATING, NodeTable, Pod, PodTable
+from ext_core.reference.table import AWAY, MOST_GPUS, SPARED, TERMINATING, NodeTable, Pod, PodTable
 
 CERTAIN = 2
 
@@ -88,6 +88,57 @@ def count(
             out[i] = busy
         else:
             out[i] = held
+
+
+def shares(
+    nodes: NodeTable,
+    pods: PodTable,
+    rows: list[int],
+    resource: int,
+    devices: int,
+    share: int,
+    priority: int,
+    out: list[int],
+    few: int,
+    promised: int,
+    reserved: int,
+    releasing: int,
+    busy: int,
+    held: int,
+) -> None:
+    _check(nodes, rows, resource, out)
+    for i, row in _open(rows, out):
+        at = {name: column[row] for name, column in nodes.columns.items()}
+        if share <= 1 or at["gpu"] != resource or at["healthy"] == 0 or _served(nodes, row, resource):
+            continue
+        gpus = [gpu for gpu in range(MOST_GPUS) if at["healthy"] >> gpu & 1]
+        left = {gpu: 0 if at["sure"] >> gpu & 1 else at["units"] - nodes.parts[row][gpu] for gpu in gpus}
+        known = {gpu: left[gpu] for gpu in gpus if not at["likely"] >> gpu & 1}
+        on_node = [pods.rows[pod] for pod in pods.on(row)]
+        going = [pod for pod in on_node if pod.flags & TERMINATING]
+        gone = going + [pod for pod in on_node if not pod.flags & TERMINATING and _lower(pod, priority)]
+
+        def enough(room: dict[int, int], gone: list[Pod] = []) -> bool:  # noqa: B006
+            freed = {gpu: units + sum(_each(pod, resource, gpu) for pod in gone) for gpu, units in room.items()}
+            return sum(units >= share for units in freed.values()) >= devices
+
+        if share > at["units"] or len(gpus) < devices:
+            out[i] = few
+        elif enough(nodes.left(row)):
+            out[i] = 0
+        elif enough(known):
+            out[i] = promised if at["tentative"] > 0 else reserved
+        elif enough(known, going):
+            out[i] = releasing
+        elif enough(known, gone):
+            out[i] = busy
+        else:
+            out[i] = held
+
+
+def _each(pod: Pod, resource: int, gpu: int) -> int:
+    """Units that a pod is known to hold on a GPU."""
+    return pod.amounts[resource] // pod.mask.bit_count() if pod.mask >> gpu & 1 else 0
 
 
 def links(

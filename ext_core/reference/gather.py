@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ext_core.reference.table import SPARED, TERMINATING, NodeTable, PodTable
+from ext_core.reference.table import FIRST_GPU, SCHEDULABLE, SPARED, TERMINATING, NodeTable, PodTable
 
 
 @dataclass
@@ -24,12 +24,23 @@ class Gathered:
     grace_s: list[int] = field(default_factory=list)
     gpus: list[int] = field(default_factory=list)
     going: list[int] = field(default_factory=list)
+    gang: list[int] = field(default_factory=list)
+    budgets: list[int] = field(default_factory=list)
+    ask: list[int] = field(default_factory=list)
+    some_go: bool = False
     short: list[list[int]] = field(default_factory=list)
     amounts: list[list[int]] = field(default_factory=list)
 
 
 def victims(
-    nodes: NodeTable, pods: PodTable, rows: list[int], request: list[int], resource: int, priority: int
+    nodes: NodeTable,
+    pods: PodTable,
+    rows: list[int],
+    request: list[int],
+    resource: int,
+    priority: int,
+    now_ms: int = 0,
+    needed: bytes = b"",
 ) -> Gathered:
     if len(request) != nodes.resources or not 0 <= resource < nodes.resources:
         raise ValueError("request has one number per resource")
@@ -47,7 +58,10 @@ def victims(
         eligible = [
             (-pod.priority, pod.start, index)
             for index in pods.on(row)
-            if (pod := pods.rows[index]).priority < priority and not pod.flags & SPARED
+            if (pod := pods.rows[index]).priority < priority
+            and not pod.flags & SPARED
+            and (pod.until <= now_ms or pod.flags & TERMINATING)
+            and not needed[index : index + 1].strip(b"\0")
         ]
         best_first = [index for _, _, index in sorted(eligible)]
         staying = [pods.rows[index].mask for index in pods.on(row) if index not in best_first]
@@ -61,8 +75,11 @@ def victims(
     found.saved_ms = [pod.saved for pod in chosen]
     found.restart_s = [pod.restart for pod in chosen]
     found.grace_s = [pod.grace for pod in chosen]
-    found.gpus = [pod.amounts[resource] for pod in chosen]
+    found.gpus = [sum(pod.amounts[FIRST_GPU:]) for pod in chosen]
     found.going = [1 if pod.flags & TERMINATING else 0 for pod in chosen]
+    found.some_go = any(found.going)
+    marks = [pods.marks.get(index, (0, 0, 0)) for index in found.pods]
+    found.gang, found.budgets, found.ask = ([mark[i] for mark in marks] for i in range(3))
     found.amounts = [[pod.amounts[r] for pod in chosen] for r in range(nodes.resources)]
     found.short = [
         [request[r] - nodes.free_count(r, row) if request[r] > 0 else 0 for row in rows] for r in range(nodes.resources)
@@ -75,3 +92,71 @@ def _union(masks: list[int]) -> int:
     for mask in masks:
         union |= mask
     return union
+
+
+def _work(gpus: int, start: int, saved: int, restart: int, now: int) -> int:
+    return gpus * (max(0, now - max(start, saved)) // 1000 + restart)
+
+
+def lost(
+    gpus: list[int], start_ms: list[int], saved_ms: list[int], restart_s: list[int], going: list[int], now_ms: int
+) -> list[int]:
+    pods = zip(gpus, start_ms, saved_ms, restart_s, going, strict=True)
+    return [0 if gone else _work(count, start, saved, restart, now_ms) for count, start, saved, restart, gone in pods]
+
+
+def unless(column: list[int], marks: list[int], value: int) -> list[int]:
+    return [value if mark else item for item, mark in zip(column, marks, strict=True)]
+
+
+def distinct(ids: list[int], going: list[int]) -> list[int]:
+    return sorted({one for one, gone in zip(ids, going, strict=True) if one > 0 and not gone})
+
+
+def memberships(ids: list[int], going: list[int], groups: dict[int, tuple[int, ...]]) -> tuple[list[int], list[int]]:
+    starts: list[int] = [0]
+    members: list[int] = []
+    for one, gone in zip(ids, going, strict=True):
+        members += groups[one] if one > 0 and not gone else ()
+        starts.append(len(members))
+    return starts, members
+
+
+def gangs(pods: PodTable, size: int, now_ms: int) -> tuple[list[int], list[int]]:
+    count, work = [0] * size, [0] * size
+    for row, pod in pods.rows.items():
+        gang = pods.marks.get(row, (0, 0, 0))[0]
+        if gang <= 0 or pod.flags & TERMINATING:
+            continue
+        if gang >= size:
+            raise ValueError("a gang beyond `size`")
+        count[gang] += 1
+        work[gang] += _work(sum(pod.amounts[FIRST_GPU:]), pod.start, pod.saved, pod.restart, now_ms)
+    return count, work
+
+
+def room(nodes: NodeTable, request: list[int], allowed: bytes) -> tuple[int, int]:
+    rows = [
+        row
+        for row in range(min(nodes.height, len(allowed)))
+        if allowed[row]
+        and nodes.columns["flags"][row] & SCHEDULABLE
+        and all(wanted <= 0 or wanted <= nodes.free_count(r, row) for r, wanted in enumerate(request))
+    ]
+    return len(rows), rows[-1] if rows else -1
+
+
+def stranded(
+    pods: PodTable, chosen: list[int], ask: list[int], going: list[int], rooms: dict[int, tuple[int, int]]
+) -> list[int]:
+    def alone(pod: int, kind: int) -> bool:
+        found, where = rooms[kind]
+        return found == 0 or (found == 1 and where == pods.rows[pod].node)
+
+    return [int(kind > 0 and not gone and alone(pod, kind)) for pod, kind, gone in zip(chosen, ask, going, strict=True)]
+
+
+def graphs(nodes: NodeTable, rows: list[int]) -> list[tuple[int, int, int]]:
+    if any(not 0 <= row < nodes.height for row in rows):
+        raise IndexError("row outside of the table")
+    return [(nodes.columns["shape"][row], nodes.columns["healthy"][row], nodes.columns["gpu"][row]) for row in rows]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import namedtuple
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 from itertools import combinations, pairwise, permutations
@@ -99,15 +100,27 @@ class Graph:
     def ways(self, ids: Gpus) -> int:
         return sum(self.ring(s) for k in range(2, len(ids) + 1) for s in combinations(ids, k))
 
+    @lru_cache(None)  # noqa: B019 - a test's graph lives as long as its test
+    def future(self, ids: Gpus) -> int:
+        """In millionths, cut at each step."""
+        everyone = tuple(range(self.gpus))
+        total = 0
+        for k in range(1, len(ids) + 1):
+            best = max((self.ring(s), self.future(tuple(i for i in ids if i not in s))) for s in combinations(ids, k))
+            whole = self.top(everyone, k)
+            total += best[1] + (1_000_000 * best[0] // whole if whole else 0)
+        return total // self.gpus if self.gpus <= 12 else 0
+
     def same_numa(self, a: int, b: int) -> bool:
         return self.numa is not None and self.numa[a] == self.numa[b] and self.numa[a] >= 0
 
     def near(self, ids: Gpus) -> int:
         return sum(self.pcie[a][b] if self.pcie else self.same_numa(a, b) for a, b in combinations(ids, 2))
 
-    def objective(self, free: Gpus, ids: Gpus) -> tuple[int, int, int, int, int]:
+    def objective(self, free: Gpus, ids: Gpus) -> tuple[int, int, int, int, int, int]:
         rest = tuple(i for i in free if i not in ids)
-        return self.ring(ids), self.left(rest), self.ways(rest), self.near(ids), self.near(rest)
+        future, ways = self.future(rest) + self.future(ids), self.ways(rest) + self.ways(ids)
+        return self.ring(ids), self.left(rest), future, ways, self.near(ids), self.near(rest)
 
     def points(self, ids: Gpus) -> int:
         total = 0
@@ -119,50 +132,89 @@ class Graph:
                 total += 20 + (10 if self.links[a][b] else 40) + (10 if self.same_numa(a, b) else 20)
         return total
 
-    def splits(self, free: Gpus, empty: int, k: int) -> Iterator[list[Gpus]]:
-        if not free:
-            yield []
-            return
-        for missing in range(min(empty, k - 1) + 1):
-            for others in combinations(free[1:], k - 1 - missing):
-                rest = tuple(i for i in free[1:] if i not in others)
-                for more in self.splits(rest, empty - missing, k):
-                    yield [(free[0], *others), *more]
+    @lru_cache(None)  # noqa: B019
+    def best_splits(self, rest: Gpus, k: int) -> tuple[tuple[Gpus, ...], ...]:
+        """The splits into sets of k with the most points; where k does not divide, one set is smaller."""
+        if not rest:
+            return ((),)
+        found: dict[tuple[Gpus, ...], int] = {}
+        for size in {k, len(rest) % k or k}:
+            for others in combinations(rest[1:], size - 1):
+                for more in self.best_splits(tuple(i for i in rest[1:] if i not in others), k):
+                    split = ((rest[0], *others), *more)
+                    found[split] = sum(map(self.points, split))
+        return tuple(split for split, points in found.items() if points == max(found.values()))
 
-    def answers(self, free: Gpus, k: int) -> tuple[dict[Gpus, int], int] | None:
-        """Shares of the sets that the plugin answers (those with an empty place too) and their sum."""
-        shares: dict[Gpus, int] = {}
+    def first_set(self, splits: Sequence[Sequence[Gpus]], rest: Gpus) -> dict[Gpus, Fraction]:
+        """How likely each set is the first of the split that the plugin keeps, when `rest` is in random order.
+
+        The first GPU begins it; then each GPU, as it comes, is taken if some best split has a set with it and all
+        taken before.
+        """
+        sets = {frozenset(s) for split in splits for s in split}
+        walk = {frozenset([i]): Fraction(1, len(rest)) for i in rest}
+        done: dict[Gpus, Fraction] = {}
+        while walk:
+            step: dict[frozenset[int], Fraction] = {}
+            for taken, chance in walk.items():
+                more = {i for s in sets if taken < s for i in s - taken}
+                for i in more:
+                    step[taken | {i}] = step.get(taken | {i}, Fraction(0)) + chance / len(more)
+                if not more:
+                    done[tuple(sorted(taken))] = done.get(tuple(sorted(taken)), Fraction(0)) + chance
+            walk = step
+        return done
+
+    def draw(self, rest: Gpus, k: int, best: Gpus | None, depth: int) -> dict[Gpus, Fraction] | None:
+        """How likely each set is the answer, `best` being the best of the `depth` sets before; None = unknown."""
+        free_sets = -(-self.draw_size // k)
+        splits = self.best_splits(rest, k)
+        peak = max((self.points(s) for split in splits for s in split), default=-1)
+        if best is not None and self.points(best) >= peak:
+            if free_sets > 6 and (depth > 5 or k != 2 or self.points(best) < self.strongest):
+                return None
+            return {best: Fraction(1)}
+        answers: dict[Gpus, Fraction] = {}
+        for first, chance in self.first_set(splits, rest).items():
+            left = tuple(i for i in rest if i not in first)
+            better = first if best is None or self.points(first) > self.points(best) else best
+            more = self.draw(left, k, better, depth + 1)
+            if more is None:
+                return None
+            for answer, share in more.items():
+                answers[answer] = answers.get(answer, Fraction(0)) + chance * share
+        return answers
+
+    def answers(self, free: Gpus, k: int) -> dict[Gpus, Fraction] | None:
+        """How likely the plugin answers each set (smaller ones too); None = unknown."""
         if self.plugin == "relay":
-            return {self.ordered(free, k)[0]: 1}, 1
+            return {self.ordered(free, k)[0]: Fraction(1)}
         if k in (1, len(free)):
             sets = list(combinations(free, k))
-            return dict.fromkeys(sets, 1), len(sets)
+            return dict.fromkeys(sets, Fraction(1, len(sets)))
         if self.plugin == "nvidia":
-            if self.pcie is None or len(free) > 8:
+            if self.pcie is None:
                 return None
-            splits = list(self.splits(free, -len(free) % k, k))
-            highest = max(sum(self.points(s) for s in split) for split in splits)
-            total = 0
-            for split in splits:
-                if sum(self.points(s) for s in split) == highest:
-                    best = [s for s in split if self.points(s) == max(self.points(t) for t in split)]
-                    total += 840
-                    for s in best:
-                        shares[s] = shares.get(s, 0) + 840 // len(best)
-            return shares, total
+            self.draw_size, self.strongest = len(free), max(map(self.points, combinations(free, 2)))
+            return self.draw(free, k, None, 0)
         if self.plugin == "amd" and (self.numa is None or min(self.numa) < 0):
             return None
         least = min(self.points(s) for s in combinations(free, k))
-        shares = {s: 1 for s in combinations(free, k) if self.points(s) == least}
-        return shares, len(shares)
+        lightest = [s for s in combinations(free, k) if self.points(s) == least]
+        return dict.fromkeys(lightest, Fraction(1, len(lightest)))
+
+    def crash(self, free: Gpus, k: int) -> int | None:
+        answers = self.answers(free, k)
+        if answers is None:
+            return 0 if self.plugin != "nvidia" else None
+        return math.ceil(1_000_000 * sum((share for s, share in answers.items() if len(s) != k), Fraction(0)))
 
     def expected(self, free: Gpus, k: int) -> int:
         answers = self.answers(free, k)
         if answers is None:
             rings = {self.ring(s) for s in combinations(free, k)}
             return rings.pop() if len(rings) == 1 else -1
-        shares, total = answers
-        return _half_up(Fraction(sum(n * self.ring(s) for s, n in shares.items() if len(s) == k), total))
+        return _half_up(sum((share * self.ring(s) for s, share in answers.items() if len(s) == k), Fraction(0)))
 
     def ordered(self, free: Gpus, k: int) -> list[Gpus]:
         """All sets of k, the best first."""
@@ -238,6 +290,16 @@ class LinkShapes:
         graph = self._graph(shape)
         return None if graph is None else graph.ways(_ids(gpus))
 
+    def future(self, shape: int, gpus: int) -> int | None:
+        graph = self._graph(shape)
+        return None if graph is None else graph.future(_ids(gpus))
+
+    def crash(self, shape: int, free: int, k: int) -> int | None:
+        graph = self._graph(shape)
+        if graph is None:
+            return None
+        return graph.crash(_ids(free), k) if 1 <= k <= len(_ids(free)) else 0
+
     def islands(self, shape: int) -> list[int] | None:
         graph = self._graph(shape)
         if graph is None:
@@ -262,7 +324,7 @@ class LinkShapes:
                 groups = [g for g in groups if g not in joined] + [set().union(*joined)]
         return [_mask(g) for g in sorted(sorted(g) for g in groups)]
 
-    def objective(self, shape: int, free: int, gpus: int) -> tuple[int, int, int, int, int] | None:
+    def objective(self, shape: int, free: int, gpus: int) -> tuple[int, int, int, int, int, int] | None:
         graph = self._graph(shape)
         return None if graph is None else graph.objective(_ids(free), _ids(gpus))
 
@@ -300,7 +362,7 @@ class LinkShapes:
         if unknown or containers > 1 or answers is None:
             linked = [graph.linked(s) for s in combinations(ids, k)]
         else:
-            linked = [len(s) == k and graph.linked(s) for s in answers[0]]
+            linked = [len(s) == k and graph.linked(s) for s in answers]
         return 2 if all(linked) else 1 if any(linked) else 0
 
     def handed_out(self, shape: int, free: int, k: int) -> list[tuple[int, float]] | None:
@@ -313,5 +375,4 @@ class LinkShapes:
         answers = graph.answers(ids, k)
         if answers is None:
             return None
-        shares, total = answers
-        return [(_mask(s), n / total) for s, n in sorted(shares.items()) if len(s) == k]
+        return [(_mask(s), round(float(share), 9)) for s, share in sorted(answers.items()) if len(s) == k]

@@ -4,6 +4,7 @@ The body is read as Latin-1, one character a byte, so that the decoder's positio
 """
 
 import json
+import re
 from array import array
 from typing import Any, NoReturn
 
@@ -11,9 +12,10 @@ import orjson
 
 from ext_core.scan import ScanError
 
-__all__ = ["NameIndex", "ScanError", "items", "node_name", "rows", "split"]
+__all__ = ["NameIndex", "ScanError", "items", "node_name", "offers", "rows", "split"]
 
 SPACE = " \t\n\r"
+STRING = rb'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*"'
 
 
 class NameIndex:
@@ -84,6 +86,45 @@ def rows(body: bytes, start: int, end: int, index: NameIndex) -> tuple["array[in
     known = [name for name in names if index.get(name) >= 0]
     unknown = [(position, name) for position, name in enumerate(names) if index.get(name) < 0]
     return array("i", found), unknown, len(known) - len(set(known))
+
+
+def offers(body: bytes, start: int, end: int, index: NameIndex) -> "tuple[array[int], array[int]] | None":
+    """A name that is not in the index may stand twice; of one that is, None is answered."""
+    victims = re.compile(
+        rb'\{\s*("Pods"\s*:\s*PODS\s*(,\s*"NumPDBViolations"\s*:\s*NUMBER\s*)?'
+        rb'|"NumPDBViolations"\s*:\s*NUMBER\s*(,\s*"Pods"\s*:\s*PODS\s*)?)?\}'.replace(
+            b"PODS", rb"\[\s*(POD(\s*,\s*POD)*)?\s*\]"
+        )
+        .replace(b"POD", rb'\{\s*"UID"\s*:\s*STRING\s*\}')
+        .replace(b"STRING", STRING)
+        .replace(b"NUMBER", rb"[0-9]{1,9}")
+        .replace(rb"\s", rb"[ \t\n\r]")
+    )
+    found, spans = array("i"), array("q")
+    at = body.index(b"{", start) + 1 if body[start:end].lstrip(SPACE.encode())[:1] == b"{" else -1
+    if at < 0:
+        return None
+    text = body[:end]
+    if text[at:].lstrip(SPACE.encode())[:1] == b"}":
+        return found, spans
+    seen = set()
+    while True:
+        key = re.compile(rb'[ \t\n\r]*"([^"\\\x00-\x1f]*)"[ \t\n\r]*:[ \t\n\r]*').match(text, at)
+        one = victims.match(text, key.end()) if key else None
+        if key is None or one is None:
+            return None
+        row = index.rows.get(key[1], -1)
+        if row >= 0 and key[1] in seen:
+            return None
+        seen.add(key[1])
+        found.append(row)
+        spans.extend((one.start(), one.end()))
+        rest = re.compile(rb"[ \t\n\r]*([,}])").match(text, one.end())
+        if rest is None:
+            return None
+        if rest[1] == b"}":
+            return found, spans
+        at = rest.end()
 
 
 def members(body: bytes, start: int, end: int, max_depth: int) -> dict[str, tuple[int, int]]:

@@ -55,9 +55,8 @@ def packing(nodes: NodeTable, rows: list[int], request: list[int], weights: list
 
 
 def _free(nodes: NodeTable, row: int) -> int:
-    """The GPUs that nobody holds or will probably take."""
-    at = {name: column[row] for name, column in nodes.columns.items()}
-    return at["healthy"] & ~at["sure"] & ~at["likely"] & ~at["wanted"]
+    """The GPUs of which nobody holds or will probably take anything."""
+    return sum(1 << gpu for gpu, left in nodes.left(row).items() if left >= nodes.columns["units"][row])
 
 
 def _choice(nodes: NodeTable, shapes: Shapes, row: int, resource: int, wanted: int) -> Choice | None:

@@ -10,7 +10,8 @@ AWAY, SCHEDULABLE = 2, 4
 TERMINATING, SPARED = 1, 2
 
 _EMPTY = {"tentative": 0, "gpu": -1, "shape": 0, "healthy": 0, "sure": 0, "likely": 0, "wanted": 0}
-_EMPTY |= {"unknown": 0, "pending": 0, "order": 0, "flags": 0}
+_EMPTY |= {"unknown": 0, "pending": 0, "order": 0, "flags": 0, "units": 1, "model": 0}
+MOST_GPUS = 16
 
 
 class NodeTable:
@@ -23,7 +24,12 @@ class NodeTable:
         self.alloc: list[list[int]] = []
         self.used: list[list[int]] = []
         self.claim: list[list[int]] = []
+        self.parts: list[list[int]] = []
+        self.asked: list[list[int]] = []
         self.columns: dict[str, list[int]] = {name: [] for name in _EMPTY}
+        self.versions: list[int] = []
+        self._clock = 0
+        self._touched: list[int] = []
 
     @property
     def height(self) -> int:
@@ -35,8 +41,12 @@ class NodeTable:
         while self.height <= row:
             for amounts in (self.alloc, self.used, self.claim):
                 amounts.append([0] * self.resources)
+            for devices in (self.parts, self.asked):
+                devices.append([0] * MOST_GPUS)
+            self.versions.append(0)
             for name, value in _EMPTY.items():
                 self.columns[name].append(value)
+            self.clear(self.height - 1)
         self.clear(row)
 
     def clear(self, row: int) -> None:
@@ -45,24 +55,61 @@ class NodeTable:
             amounts[row] = [0] * self.resources
         for name, value in _EMPTY.items():
             self.columns[name][row] = value
+        for devices in (self.parts, self.asked):
+            devices[row] = [0] * MOST_GPUS
+        self._touch(row)
+
+    def _touch(self, row: int) -> None:
+        self._clock += 1
+        self.versions[row] = self._clock
+
+    def version_of(self, row: int) -> int:
+        self._check(row)
+        return self.versions[row]
 
     def _check(self, row: int) -> None:
         if not 0 <= row < self.height:
             raise IndexError(f"row {row} of {self.height}")
 
-    def set_node(self, row: int, alloc: Sequence[int], gpu: int, shape: int, healthy: int, flags: int) -> None:
+    def set_node(
+        self,
+        row: int,
+        alloc: Sequence[int],
+        gpu: int,
+        shape: int,
+        healthy: int,
+        flags: int,
+        units: int = 1,
+        model: int = 0,
+    ) -> None:
         self._check(row)
         if len(alloc) != self.resources or not -1 <= gpu < self.resources:
             raise ValueError("set_node: amounts or resource index do not fit the table")
+        if units < 1 or not 0 <= model < 64:
+            raise ValueError("set_node: a GPU is one unit or more, and models are 0 to 63")
         self.alloc[row] = list(alloc)
-        self._write(row, gpu=gpu, shape=shape, healthy=healthy, flags=flags)
+        self._write(row, gpu=gpu, shape=shape, healthy=healthy, flags=flags, units=units, model=model)
+        self._touch(row)
 
-    def set_held(self, row: int, used: Sequence[int], sure: int, likely: int, unknown: int, pending: int) -> None:
+    def set_held(
+        self,
+        row: int,
+        used: Sequence[int],
+        sure: int,
+        likely: int,
+        unknown: int,
+        pending: int,
+        parts: Sequence[int] = (),
+    ) -> None:
         self._check(row)
         if len(used) != self.resources:
             raise ValueError("set_held: amounts do not fit the table")
+        if len(parts) > MOST_GPUS or any(units < 0 for units in parts):
+            raise ValueError("set_held: parts are at most 16 numbers, none of them negative")
         self.used[row] = list(used)
+        self.parts[row] = [*parts, *[0] * (MOST_GPUS - len(parts))]
         self._write(row, sure=sure, likely=likely, unknown=unknown, pending=pending)
+        self._touch(row)
 
     def _write(self, row: int, **values: int) -> None:
         for name, value in values.items():
@@ -81,18 +128,39 @@ class NodeTable:
         gpu = self.columns["gpu"][row]
         if tentative and gpu >= 0:
             self.columns["tentative"][row] += amounts[gpu]
-        self.columns["wanted"][row] |= wanted
+        units = self.columns["units"][row]
+        each = amounts[gpu] // wanted.bit_count() if wanted and gpu >= 0 and units > 1 else 0
+        if 0 < each < units:
+            self.asked[row] = [have + each * (wanted >> i & 1) for i, have in enumerate(self.asked[row])]
+        else:
+            self.columns["wanted"][row] |= wanted
+        self._touched.append(row)
+        self._touch(row)
 
     def drop_claims(self) -> None:
-        for row in range(self.height):
+        for row in self._touched:
             self.claim[row] = [0] * self.resources
+            self.asked[row] = [0] * MOST_GPUS
             self._write(row, tentative=0, wanted=0)
+            self._touch(row)
+        self._touched.clear()
 
     def node(self, row: int) -> dict[str, int | tuple[int, ...]]:
         self._check(row)
         many = {"alloc": self.alloc, "used": self.used, "claim": self.claim}
+        many |= {"parts": self.parts, "asked": self.asked}
         return {name: tuple(amounts[row]) for name, amounts in many.items()} | {
             name: column[row] for name, column in self.columns.items()
+        }
+
+    def left(self, row: int) -> dict[int, int]:
+        """For each GPU that nobody holds or will probably take as a whole: units that are left of it."""
+        at = {name: column[row] for name, column in self.columns.items()}
+        free = at["healthy"] & ~at["sure"] & ~at["likely"] & ~at["wanted"]
+        return {
+            gpu: at["units"] - self.parts[row][gpu] - self.asked[row][gpu]
+            for gpu in range(MOST_GPUS)
+            if free >> gpu & 1
         }
 
     def free_count(self, resource: int, row: int) -> int:
@@ -113,6 +181,7 @@ class Pod:
     saved: int
     restart: int
     grace: int
+    until: int
 
 
 class PodTable:
@@ -124,6 +193,7 @@ class PodTable:
         self.resources = resources
         self.height = 0
         self.rows: dict[int, Pod] = {}
+        self.marks: dict[int, tuple[int, int, int]] = {}
 
     def put(
         self,
@@ -138,14 +208,21 @@ class PodTable:
         saved: int = 0,
         restart: int = 0,
         grace: int = 0,
+        until: int = 0,
     ) -> None:
         if pod < 0 or node < 0 or len(amounts) != self.resources:
             raise ValueError("put: bad row, node or amounts")
         self.height = max(self.height, pod + 1)
-        self.rows[pod] = Pod(node, priority, amounts, mask, unsure, flags, start, saved, restart, grace)
+        self.rows[pod] = Pod(node, priority, amounts, mask, unsure, flags, start, saved, restart, grace, until)
+
+    def mark(self, pod: int, gang: int, budgets: int, ask: int = 0) -> None:
+        if not 0 <= pod < self.height or min(gang, budgets, ask) < 0:
+            raise ValueError("mark: bad row or id")
+        self.marks[pod] = (gang, budgets, ask)
 
     def drop(self, pod: int) -> None:
         self.rows.pop(pod, None)
+        self.marks.pop(pod, None)
 
     def on(self, node: int) -> list[int]:
         return sorted(row for row, pod in self.rows.items() if pod.node == node)

@@ -72,8 +72,11 @@ def cheapest(
     forced: Ints,
     terms: Sequence[Term],
     budget: int,
+    skip: bool = False,
+    nanoseconds: int = 0,
 ) -> Victims:
-    """The columns of `ext_core.victims.cheapest` as lists. Tries every set, whatever `budget` says."""
+    """The columns of `ext_core.victims.cheapest` as lists. Tries every set, whatever `budget` and time say."""
+    leaders: list[list[int]] = []
     n, pods = len(start) - 1, len(masks)
     resources = len(missing) // n if n else 0
     chosen, status, examined = [0] * pods, [0] * n, [0] * n
@@ -105,9 +108,16 @@ def cheapest(
                     status[i] = 1
                     for pod in eligible:
                         chosen[pod] = int(pod in some)
+        if skip and len(leaders) == 2 and (best is None or best[0] >= leaders[1]):
+            status[i] = 4
+            for pod in eligible:
+                chosen[pod] = 0
+            continue
         if best is not None:
             for t, value in enumerate(best[0]):
                 cost[t * n + i] = value
+            if best[1]:
+                leaders = sorted([*leaders, best[0]])[:2]
     return Victims(chosen, cost, status, examined)
 
 

@@ -3,7 +3,8 @@
 Who belongs here: reading arguments, printing answers, exit codes. A command's module has `arguments(parser)` and
 `run(options) -> exit code`, and is imported only when its command is called: `version` need not load a web server.
 
-Exit codes: 0 done, 1 error, 2 wrong usage, 130 interrupted. Errors go to standard error; with `-o json` as JSON.
+Exit codes: 0 done, 1 error, 2 wrong usage, 130 interrupted; `whatif` and `check`
+have more. Errors go to standard error; with `-o json` as JSON.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ COMMANDS = {
     "demo": "a simulated cluster, and a day on it, with nothing outside this machine",
     "explain": "why a pod went where it went, or why it waits: asks a running server",
     "compare": "what a running server's cache has missed: lists the cluster again and compares",
+    "whatif": "whom a pod would evict, or where it fits, in a cluster read from a file",
+    "check": "who can evict whom in a cluster, and what is wrong with that",
     "topo": "a node's GPUs and how they are linked: read, drawn, or made into its annotation",
     "fit": "the best GPUs for a pod among the free ones of a node, and what the device plugin would take",
     "agent": "on a GPU node: says how its GPUs are linked, and which pods hold which",

@@ -70,8 +70,10 @@ def _lines(decision: dict[str, Any]) -> Iterator[str]:
 
 
 def _node(node: dict[str, Any]) -> str:
+    failed = ", ".join(f"{one['pod']} ({one['what']})" for one in node.get("failures", ()))
     if not node["fits"]:
-        return f"{node['node']}: refused ({node['class']}) {node['text']}"
+        text = f"{node['node']}: refused ({node['class']}) {node['text']}"
+        return f"{text}; failed there: {failed}" if failed else text
     scores = ", ".join(
         f"{name} {score['raw']:g} x {score['weight']:g}" for name, score in node.get("scores", {}).items()
     )
@@ -84,6 +86,8 @@ def _node(node: dict[str, Any]) -> str:
         parts.append("GPUs " + ",".join(map(str, node["gpus"])))
     if not node.get("answered", True):
         parts.append("not in the shortlist")
+    if failed:
+        parts.append(f"failed there: {failed}")
     return "; ".join(parts)
 
 

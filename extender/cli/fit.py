@@ -88,7 +88,7 @@ class Fit:
             warnings.append({"code": "pcie-gbps-assumed", "message": text})
         plugin = self._plugin()
         if plugin["sets"] is None and self.plugin != "arbitrary":
-            needs = "PCIe paths (put nvidia-smi topo -mp into the same text), and at most 8 free GPUs"
+            needs = "PCIe paths (put nvidia-smi topo -mp into the same text), or the plugin spoils its own choice"
             needs = "NUMA nodes" if self.plugin == "amd" else needs
             text = f"what the device plugin hands out cannot be predicted; that needs all {needs}"
             warnings.append({"code": "plugin-unpredictable", "message": text})
@@ -133,12 +133,21 @@ class Fit:
     def _objective(self, gpus: int) -> list[dict[str, Any]]:
         judged = self.shapes.objective(self.shape, self.mask, gpus)
         assert judged is not None
-        ring, left, ways, near, near_left = judged
+        ring, left, future, ways, near, near_left = judged
         near_by = "PCIe levels" if self.by_pcie else "pairs on one NUMA node"
         return [
             {"term": "ring_links", "value": ring / 1000, "unit": "links"},
             {"term": "left_ring_links", "value": left / 1000, "unit": "links, best ring of each size, summed"},
-            {"term": "left_ways", "value": ways / 1000, "unit": "links, rings of all sets, summed"},
+            {
+                "term": "future_rings",
+                "value": future / 1_000_000,
+                "unit": "best rings that pods of random sizes get of what stays, and of the set when it comes back",
+            },
+            {
+                "term": "ways",
+                "value": ways / 1000,
+                "unit": "links, rings of all sets in what stays and in the set, summed",
+            },
             {"term": "locality", "value": near, "unit": near_by},
             {"term": "left_locality", "value": near_left, "unit": near_by},
         ]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from extender import wire
 from extender.cluster import Cluster
+from extender.controllers.tenants import Tenant, keep
 from extender.events import Event
 from extender.kube.bindings import Bindings
 from extender.kube.client import ApiError, ApiServer, Unreachable
@@ -50,12 +51,25 @@ class Live:
         self._ready_at: float | None = None
         self._bindings: Bindings | None = None
         self._server: ApiServer | None = None
+        self.tenants: list[Tenant] = []
 
     # -- Source ---------------------------------------------------------------------------------------------------
 
     def missing(self) -> list[str]:
         if not self._reflectors:
             return ["the API server's lists"]
+        tenants = [text for tenant in self.tenants if (text := tenant.missing())]
+        return self._unlisted() + tenants
+
+    def listed(self) -> bool:
+        """Whether every list is in."""
+        return bool(self._reflectors) and not self._unlisted()
+
+    def ready(self) -> bool:
+        """Whether nothing is missing."""
+        return not self.missing()
+
+    def _unlisted(self) -> list[str]:
         return [text for reflector in self._reflectors if (text := reflector.missing())]
 
     def ready_at(self) -> float | None:
@@ -90,15 +104,17 @@ class Live:
             async with asyncio.TaskGroup() as group:
                 for reflector in self._reflectors:
                     group.create_task(reflector.run())
+                for tenant in self.tenants:
+                    group.create_task(keep(tenant, server))
 
     # -- the reflectors' sink -------------------------------------------------------------------------------------
 
     def apply(self, batch: Sequence[Event]) -> None:
-        self._cluster.apply(batch, self._clock())
+        self._cluster.apply(batch, self._clock(), time.time())
 
     def synced(self, kind: str) -> None:
         log.info("listed", kind=kind)
-        if not self.missing():
+        if self.listed():
             self._ready_at = self._ready_at if self._ready_at is not None else self._clock()
             # What was listed stays: a full collection over it would stop every request for tens of milliseconds.
             gc.collect()

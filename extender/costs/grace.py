@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from array import array
 from typing import TYPE_CHECKING
 
+from ext_core import gather
 from extender.contracts import Victims
 
 if TYPE_CHECKING:
@@ -16,5 +16,4 @@ class Grace:
     unit = "s"
 
     def term(self, victims: Victims) -> Term:
-        pairs = zip(victims.grace_s, victims.going, strict=True)
-        return ("max", array("q", [0 if going else grace for grace, going in pairs]))
+        return ("max", gather.unless(victims.grace_s, victims.going, 0))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from array import array
 from typing import TYPE_CHECKING
 
+from ext_core import gather
 from extender.contracts import Victims
 
 if TYPE_CHECKING:
@@ -18,5 +18,4 @@ class HighestPriority:
     unit = "priority"
 
     def term(self, victims: Victims) -> Term:
-        pairs = zip(victims.priority, victims.going, strict=True)
-        return ("max", array("q", [FREE if going else priority for priority, going in pairs]))
+        return ("max", gather.unless(victims.priority, victims.going, FREE))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
+from ext_core import gather
 from extender.contracts import Victims
 
 if TYPE_CHECKING:
@@ -16,4 +17,4 @@ class VictimCount:
     unit = "pods"
 
     def term(self, victims: Victims) -> Term:
-        return ("sum", array("q", [0 if going else 1 for going in victims.going]))
+        return ("sum", gather.unless(array("q", [1]) * len(victims.pods), victims.going, 0))

@@ -157,6 +157,14 @@ class ApiServer:
         """The body of a 2xx answer to a JSON body. The same errors as get()."""
         return await self._whole("POST", path, data=body)
 
+    async def put(self, path: str, body: bytes) -> bytes:
+        """As post(): the object that is there is replaced."""
+        return await self._whole("PUT", path, data=body)
+
+    async def patch(self, path: str, body: bytes) -> bytes:
+        """As post(), with a JSON merge patch."""
+        return await self._whole("PATCH", path, data=body, content_type="application/merge-patch+json")
+
     async def _whole(self, method: str, path: str, **more: Any) -> bytes:
         limits = aiohttp.ClientTimeout(total=self._timeout, sock_connect=_CONNECT)
         async with self._answer(method, path, limits, **more) as answer:
@@ -171,11 +179,16 @@ class ApiServer:
 
     @asynccontextmanager
     async def _answer(
-        self, method: str, path: str, limits: aiohttp.ClientTimeout, **more: Any
+        self,
+        method: str,
+        path: str,
+        limits: aiohttp.ClientTimeout,
+        content_type: str = "application/json",
+        **more: Any,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         async with AsyncExitStack() as stack:
             try:
-                headers = {**await self._headers(), **({"Content-Type": "application/json"} if "data" in more else {})}
+                headers = {**await self._headers(), **({"Content-Type": content_type} if "data" in more else {})}
                 url = self._url.joinpath(path.lstrip("/"), encoded=True)
                 request = self._session.request(method, url, headers=headers, timeout=limits, **more, **self._options)
                 answer = await stack.enter_async_context(request)

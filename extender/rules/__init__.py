@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from extender.contracts import Class, Reason, Rule
 from extender.rules.count import Count
+from extender.rules.failing import Failing
 from extender.rules.links import Links
 from extender.rules.resource import Resource
+from extender.rules.shares import Shares
 
-RULES: tuple[type[Rule], ...] = (Resource, Count, Links)
+RULES: tuple[type[Rule], ...] = (Resource, Shares, Failing, Count, Links)
 
 UNKNOWN_NODE = Reason(
     code=1,
@@ -20,6 +22,14 @@ UNKNOWN_NODE = Reason(
     remedy="Nothing: the watch brings it within a second. If it stays, see /readyz.",
 )
 
+HANDOVER = Reason(
+    code=9,
+    key="freed-elsewhere",
+    cls=Class.HOPELESS,
+    text="gpu-extender: pods are being evicted on another node to make room for this one",
+    remedy="Nothing: the pod lands there when its GPUs are free (see the Events of the pod).",
+)
+
 REASONS: dict[int, Reason] = {
-    reason.code: reason for reason in (UNKNOWN_NODE, *(reason for rule in RULES for reason in rule.reasons))
+    reason.code: reason for reason in (UNKNOWN_NODE, HANDOVER, *(reason for rule in RULES for reason in rule.reasons))
 }

@@ -14,8 +14,9 @@ What `kubectl describe pod` shows of us, as kube-scheduler counts it ("3 gpu-ext
 - **evictable**: evicting pods of lower priority would help, or pods that end already do. Up to kube-scheduler 1.37 it
   is answered in `FailedAndUnresolvableNodes` too, except on the pod's own nominated node: there, and from 1.38 on, in
   `FailedNodes`.
-- **transient**: our view may be behind. When no node is feasible the answer is an Error, which retries the pod within
-  seconds and evicts nobody.
+- **transient**: it passes by itself. Our view may be behind: when no node is feasible the answer is an Error, which
+  retries the pod within seconds and evicts nobody. `node-failing` lasts for minutes: there the pod waits as for any
+  other refusal, and may preempt elsewhere.
 
 | key (metric label) | class | text | what to do |
 |---|---|---|---|

@@ -61,19 +61,9 @@ class Count:
     reasons: ClassVar[tuple[Reason, ...]] = (FEW, PROMISED, RESERVED, RELEASING, BUSY, HELD)
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
-        for resource, wanted in request.gpus:
-            fit.count(
-                tables.nodes,
-                tables.pods,
-                rows,
-                resource,
-                wanted,
-                request.priority,
-                out,
-                FEW.code,
-                PROMISED.code,
-                RESERVED.code,
-                RELEASING.code,
-                BUSY.code,
-                HELD.code,
-            )
+        codes = (FEW.code, PROMISED.code, RESERVED.code, RELEASING.code, BUSY.code, HELD.code)
+        for resource, units in request.gpus:
+            fit.count(tables.nodes, tables.pods, rows, resource, units, request.priority, out, *codes)
+            # Enough in sum is not enough on one GPU: only shares of more than one unit can be left in pieces.
+            devices = units // request.share
+            fit.shares(tables.nodes, tables.pods, rows, resource, devices, request.share, request.priority, out, *codes)

@@ -61,8 +61,8 @@ class Arbitrary:
 class NvidiaBestEffort:
     """NVIDIA's best-effort rule, which plans as if every later pod would ask for the same size.
 
-    It splits *all* available GPUs into sets of the requested size, padded with empty places when they do
-    not divide, takes the split with the highest sum of pair points over all its sets, and answers the best
+    It splits *all* available GPUs into sets of the requested size, one of them filled up with empty places when
+    they do not divide, takes the split with the highest sum of pair points over all its sets, and answers the best
     set of that split. Comparisons are strict, so among equals the first in kubelet's (random) order wins.
     An empty place scores nothing but may stand in the answer; the real plugin then crashes.
     """
@@ -139,10 +139,12 @@ class NvidiaBestEffort:
 
     @staticmethod
     def _sets_with_first(left: Sequence[int], empty: int, size: int, forced: int) -> list[tuple[int, ...]]:
-        """The sets that hold the first GPU of ``left``, real GPUs before empty places."""
+        """The sets that hold the first GPU of ``left``, real GPUs before empty places: with all of those, or none."""
         places = [*left[1:], *[-1] * empty]
         sets = dict.fromkeys(
-            (left[0], *(gpu for gpu in others if gpu >= 0)) for others in combinations(places, size - 1)
+            (left[0], *(gpu for gpu in others if gpu >= 0))
+            for others in combinations(places, size - 1)
+            if others.count(-1) in (0, empty)
         )
         # A split serves a request with forced GPUs only when one set holds them all.
         return [chosen for chosen in sets if _mask(chosen) & forced in (0, forced & _mask(left))]

@@ -54,6 +54,54 @@ def test_count(world: World, data: st.DataObject, resource: int, gpus: int, prio
     assert list(out) == wanted
 
 
+@given(worlds(), st.data(), resources, st.integers(0, 8), st.integers(0, 5), priorities)
+def test_shares(world: World, data: st.DataObject, resource: int, gpus: int, share: int, priority: int) -> None:
+    rows = data.draw(rows_of(world))
+    wanted = column(rows, data)
+    out = bytearray(wanted)
+    how = (resource, gpus, share, priority)
+    fit.shares(world.nodes, world.pods, ints(rows), *how, out, 10, 11, 12, 13, 14, 15)
+    plain.shares(world.twin_nodes, world.twin_pods, rows, *how, wanted, 10, 11, 12, 13, 14, 15)
+    assert list(out) == wanted
+
+
+def shared(parts: tuple[int, ...], *pods: tuple[int, int, int, int], claims: tuple[tuple[int, int], ...] = ()) -> World:
+    """One node of two GPUs of 1000 units; pods: (priority, units, mask, flags); claims: (units, mask)."""
+    used = sum(units for _, units, _, _ in pods)
+    return build(
+        [("add", (0,)), ("set_node", (0, (0, 0, 9, 2000, 0), GPU, 0, 0b11, 4, 1000)),
+         ("set_held", (0, (0, 0, len(pods), used, 0), 0, 0, 0, 0, parts)),
+         *(("add_claim", (0, (0, 0, 1, units, 0), mask, True)) for units, mask in claims)],
+        [("put", (i, 0, priority, (0, 0, 1, units, 0), mask, 0, flags))
+         for i, (priority, units, mask, flags) in enumerate(pods)],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("world", "gpus", "share", "code"),
+    [
+        (shared((500, 500), (9, 500, 1, 0), (9, 500, 2, 0)), 1, 1000, 15),  # 1000 are free, on no GPU as a whole
+        (shared((500, 500), (9, 500, 1, 0), (9, 500, 2, 0)), 2, 500, 0),
+        (shared((500, 500), (9, 500, 1, 0), (9, 500, 2, 0)), 1, 1, 0),
+        (shared((500, 500), (9, 500, 1, 0), (0, 500, 2, 0)), 1, 1000, 14),  # the second is below us
+        (shared((500, 500), (9, 500, 1, 0), (9, 500, 2, 1)), 1, 1000, 13),  # the second terminates
+        (shared((500, 500), (9, 500, 1, 0), (0, 500, 2, 2)), 1, 1000, 15),  # the second is spared
+        (shared((), claims=((400, 1), (400, 2))), 1, 1000, 11),
+        (shared((), claims=((1000, 1),)), 1, 1000, 0),
+        (shared(()), 3, 300, 10),
+        (shared(()), 1, 1001, 10),
+    ],
+)
+def test_shares_by_hand(world: World, gpus: int, share: int, code: int) -> None:
+    for module, nodes, pods, rows in (
+        (fit, world.nodes, world.pods, ints([0])),
+        (plain, world.twin_nodes, world.twin_pods, [0]),
+    ):
+        out = bytearray(1)
+        module.shares(nodes, pods, rows, GPU, gpus, share, 5, out, 10, 11, 12, 13, 14, 15)
+        assert out[0] == code
+
+
 @given(worlds(), st.data(), resources, st.integers(0, 8), st.integers(1, 3), priorities)
 def test_links(world: World, data: st.DataObject, resource: int, gpus: int, containers: int, priority: int) -> None:
     rows = data.draw(rows_of(world))

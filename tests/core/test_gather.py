@@ -12,7 +12,18 @@ from ext_core.reference import gather as plain
 from tests.core.worlds import GPU, KINDS, OTHER, R, World, amounts, build, ints, priorities, rows_of, same_error, worlds
 
 COLUMNS = ("start", "pods", "masks", "unsure", "free", "unknown")
-COLUMNS_OF_PODS = ("priority", "start_ms", "saved_ms", "restart_s", "grace_s", "gpus", "going")
+COLUMNS_OF_PODS = (
+    "priority",
+    "start_ms",
+    "saved_ms",
+    "restart_s",
+    "grace_s",
+    "gpus",
+    "going",
+    "gang",
+    "budgets",
+    "ask",
+)
 
 
 @given(worlds(), st.data())
@@ -20,13 +31,66 @@ def test_victims(world: World, data: st.DataObject) -> None:
     rows = data.draw(rows_of(world))
     request, priority = data.draw(amounts(8)), data.draw(priorities)
     resource = data.draw(st.sampled_from([GPU, OTHER]))
-    found = gather.victims(world.nodes, world.pods, ints(rows), array("q", request), resource, priority)
-    wanted = plain.victims(world.twin_nodes, world.twin_pods, rows, list(request), resource, priority)
+    for pod in range(world.pods.height):
+        marks = data.draw(st.tuples(ids, ids, ids))
+        world.pods.mark(pod, *marks)
+        world.twin_pods.mark(pod, *marks)
+    now = data.draw(st.integers(0, 9))
+    needed = bytes(data.draw(st.lists(st.integers(0, 1), max_size=world.pods.height)))
+    more = (resource, priority, now, needed)
+    found = gather.victims(world.nodes, world.pods, ints(rows), array("q", request), *more)
+    wanted = plain.victims(world.twin_nodes, world.twin_pods, rows, list(request), *more)
+    assert found.some_go == wanted.some_go
     for name in COLUMNS + COLUMNS_OF_PODS:
         assert list(getattr(found, name)) == getattr(wanted, name), name
     # A view of zero columns can not be made: there one unused column stands.
     assert [[found.short[r, i] for i in range(len(rows))] for r in range(R)] == wanted.short
     assert [[found.amounts[r, i] for i in range(len(wanted.pods))] for r in range(R)] == wanted.amounts
+
+
+@given(worlds(), st.data())
+def test_what_is_said_of_pods_that_may_go(world: World, data: st.DataObject) -> None:
+    height = world.pods.height
+    for pod in range(height):
+        marks = data.draw(st.tuples(ids, ids, ids))
+        world.pods.mark(pod, *marks)
+        world.twin_pods.mark(pod, *marks)
+    now, size = data.draw(st.integers(0, 20_000)), data.draw(st.integers(0, 4))
+    same_error(lambda: gather.gangs(world.pods, size, now), lambda: plain.gangs(world.twin_pods, size, now))
+    counts, work = gather.gangs(world.pods, 4, now)
+    assert ([*counts], [*work]) == plain.gangs(world.twin_pods, 4, now)
+    rows = data.draw(rows_of(world))
+    assert gather.graphs(world.nodes, ints(rows)) == plain.graphs(world.twin_nodes, rows)
+    request, allowed = data.draw(amounts(8)), bytes(data.draw(st.lists(st.integers(0, 1), max_size=8)))
+    assert gather.room(world.nodes, array("q", request), allowed) == plain.room(
+        world.twin_nodes, list(request), allowed
+    )
+    chosen = data.draw(st.lists(st.integers(0, height - 1), max_size=6)) if height else []
+    m = len(chosen)
+    kinds, going = (data.draw(st.lists(of, min_size=m, max_size=m)) for of in (ids, st.integers(0, 1)))
+    rooms = {kind: data.draw(st.tuples(st.integers(0, 2), st.integers(-1, 5))) for kind in range(4)}
+    assert [*gather.stranded(world.pods, ints(chosen), ints(kinds), array("q", going), rooms)] == plain.stranded(
+        world.twin_pods, chosen, kinds, going, rooms
+    )
+
+
+ids = st.integers(0, 3)
+numbers = st.lists(st.tuples(*[st.integers(0, 10**6)] * 4, st.integers(0, 1)), max_size=8)
+
+
+@given(numbers, st.integers(0, 10**6))
+def test_columns_of_gathered_pods(pods: list[tuple[int, ...]], now: int) -> None:
+    columns = [list(column) for column in zip(*pods, strict=True)] if pods else [[]] * 5
+    packed = [array("q", column) for column in columns]
+    gpus, start, saved, restart, going = packed
+    found = gather.lost(gpus, start, saved, restart, going, now)
+    assert [*found] == plain.lost(columns[0], columns[1], columns[2], columns[3], columns[4], now)
+    assert [*gather.unless(packed[0], packed[4], -7)] == plain.unless(columns[0], columns[4], -7)
+    kinds = [item % 4 for item in columns[1]]
+    assert gather.distinct(ints(kinds), packed[4]) == plain.distinct(kinds, columns[4])
+    groups = {0: (), 1: (5,), 2: (1, 2), 3: ()}
+    starts, members = gather.memberships(ints(kinds), packed[4], groups)
+    assert ([*starts], [*members]) == plain.memberships(kinds, columns[4], groups)
 
 
 @given(worlds(), st.lists(st.integers(-1, 7), max_size=3), st.integers(R - 1, R + 1), st.integers(-1, R))

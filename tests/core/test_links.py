@@ -339,12 +339,12 @@ def test_twins_agree(data: st.DataObject) -> None:
     assert fast.components(shape) == slow.components(shape)
     assert (fast.gpus(shape), fast.gbps(shape)) == (slow.gpus(shape), slow.gbps(shape))
     for free in range(1, 1 << size):
-        for name in ("ring", "proved", "linked", "left"):
+        for name in ("ring", "proved", "linked", "left", "ways", "future"):
             assert getattr(fast, name)(shape, free) == getattr(slow, name)(shape, free), (name, free)
         for group in (free, free & (free - 1)):
             assert fast.objective(shape, free, group) == slow.objective(shape, free, group)
         for k in range(size + 2):
-            for name in ("top", "choice", "equals", "runner_up", "certain", "handed_out"):
+            for name in ("top", "choice", "equals", "runner_up", "certain", "handed_out", "crash"):
                 assert getattr(fast, name)(shape, free, k) == getattr(slow, name)(shape, free, k), (name, free, k)
             assert fast.certain(shape, free, k, 1, 1) == slow.certain(shape, free, k, 1, 1)
             assert fast.certain(shape, free, k, 0, 2) == slow.certain(shape, free, k, 0, 2)

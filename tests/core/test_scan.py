@@ -298,6 +298,53 @@ def test_large_clusters(count: int) -> None:
     assert (unknown, repeats) == ([(count, "stranger")], 0)
 
 
+# --- offers ---
+
+
+OFFERED = st.one_of(
+    st.fixed_dictionaries(
+        {}, optional={"Pods": st.lists(st.fixed_dictionaries({"UID": TEXT}), max_size=3),
+                      "NumPDBViolations": st.integers(0, 2_000_000_000)}
+    ),
+    VALUES,
+    st.fixed_dictionaries({"Pods": st.lists(VALUES, max_size=2), "NumPDBViolations": VALUES}),
+)  # fmt: skip
+
+
+@given(
+    texts(st.dictionaries(st.sampled_from(["a", "b", "n1", "é", 'q"']), st.one_of(OFFERED, OFFERED), max_size=5)),
+    st.data(),
+)
+def test_offers(body: bytes, data: st.DataObject) -> None:
+    raw = bytearray(body)
+    for _ in range(data.draw(st.sampled_from([0, 0, 0, 1, 2]))):
+        at = data.draw(st.integers(0, len(raw) - 1))
+        raw[at : at + 1] = data.draw(st.binary(max_size=2))
+        raw = raw or bytearray(b"}")
+    text = bytes(raw)
+    fast, slow = both_indexes(["a", "n1"])
+    found = scan.offers(text, 0, len(text), fast)
+    assert found == reference.offers(text, 0, len(text), slow)
+    assert found == scan.offers(text, 0, len(text), fast)
+    if found is not None and text == body:
+        whole = orjson.loads(body)
+        rows, spans = found
+        assert [orjson.loads(body[spans[2 * i] : spans[2 * i + 1]]) for i in range(len(rows))] == list(whole.values())
+
+
+def test_offers_in_the_form_of_kube_scheduler() -> None:
+    offered = {
+        f"n{i}": {"Pods": [{"UID": f"u{i}-{j}"} for j in range(i % 3)], "NumPDBViolations": i} for i in range(200)
+    }
+    body = orjson.dumps(offered)
+    fast, _ = both_indexes([f"n{i}" for i in range(0, 200, 2)])
+    found = scan.offers(body, 0, len(body), fast)
+    assert found is not None
+    assert found[0].tolist() == [i // 2 if i % 2 == 0 else -1 for i in range(200)]
+    assert scan.offers(body, 0, len(body) - 1, fast) is None
+    assert scan.offers(b'{"n0":{},"n0":{}}', 0, 17, fast) is None  # which of the two counts is not ours to say
+
+
 # --- NameIndex ---
 
 

@@ -17,11 +17,18 @@ numbers = st.integers(0, 2**40)
 wide = st.lists(numbers, min_size=R - 1, max_size=R + 1).map(tuple)  # sometimes of a wrong length
 masks = st.integers(0, 2**32 - 1)
 counts = st.integers(0, 20)
+models = st.sampled_from([-1, 0, 63, 64])
+parts = st.lists(st.integers(-1, 1000), max_size=17).map(tuple)
 node_call = st.one_of(
     st.tuples(st.just("add"), st.tuples(rows)),
     st.tuples(st.just("clear"), st.tuples(rows)),
     st.tuples(st.just("set_node"), st.tuples(rows, wide, st.integers(-2, R), counts, masks, st.integers(0, 7))),
+    st.tuples(
+        st.just("set_node"),
+        st.tuples(rows, wide, st.just(3), counts, masks, st.just(4), st.sampled_from([0, 1, 4, 2**20]), models),
+    ),
     st.tuples(st.just("set_held"), st.tuples(rows, wide, masks, masks, counts, counts)),
+    st.tuples(st.just("set_held"), st.tuples(rows, wide, masks, masks, counts, counts, parts)),
     st.tuples(st.just("set_order"), st.tuples(st.lists(rows, max_size=4))),
     st.tuples(st.just("add_claim"), st.tuples(rows, wide, masks, st.booleans())),
     st.tuples(st.just("drop_claims"), st.tuples()),
@@ -32,6 +39,7 @@ pod_call = st.one_of(
         st.tuples(rows, st.integers(-1, 70), counts, wide, masks, counts, st.integers(0, 3), numbers, numbers, counts),
     ),
     st.tuples(st.just("drop"), st.tuples(rows)),
+    st.tuples(st.just("mark"), st.tuples(rows, st.integers(-1, 3), st.integers(0, 3))),
 )
 
 
@@ -43,6 +51,8 @@ def test_node_table(calls: list[tuple[str, tuple[Any, ...]]]) -> None:
     assert compiled.height == plain.height
     for row in range(plain.height):
         assert compiled.node(row) == plain.node(row)
+        assert compiled.version_of(row) == plain.version_of(row)
+    assert len({compiled.version_of(row) for row in range(plain.height)}) == plain.height
 
 
 @given(st.lists(pod_call, max_size=40))
@@ -68,8 +78,8 @@ def test_a_cleared_row_keeps_nothing() -> None:
     for row in (0, 1):
         table.add(row)
     empty = table.node(0)
-    table.set_node(1, (1, 2, 3, 4, 5), 3, 1, 0b1111, 7)
-    table.set_held(1, (1, 1, 1, 1, 1), 1, 2, 1, 1)
+    table.set_node(1, (1, 2, 3, 4, 5), 3, 1, 0b1111, 7, 1000, 9)
+    table.set_held(1, (1, 1, 1, 1, 1), 1, 2, 1, 1, (0, 500))
     table.set_order([0, 1])
     table.add_claim(1, (1, 1, 1, 1, 1), 4, True)
     table.clear(1)
@@ -98,6 +108,43 @@ def test_claims_count_until_they_are_dropped() -> None:
     assert (table.node(0)["tentative"], table.node(0)["wanted"]) == (2, 0b111)
     table.drop_claims()
     assert (table.node(0)["claim"], table.node(0)["tentative"], table.node(0)["wanted"]) == ((0,) * 5, 0, 0)
+
+
+@pytest.mark.parametrize("make", [NodeTable, lists.NodeTable])
+def test_a_claim_takes_equal_parts_of_the_gpus_that_it_wants(make: Any) -> None:
+    table = make(R)
+    table.add(0)
+    table.set_node(0, (1000, 1 << 30, 110, 4000, 0), 3, 0, 0b1111, 4, 1000)
+    table.add_claim(0, (0, 0, 1, 250, 0), 0b0001, True)  # a quarter of GPU 0
+    table.add_claim(0, (0, 0, 1, 1000, 0), 0b0110, True)  # half of 1 and half of 2
+    table.add_claim(0, (0, 0, 1, 1000, 0), 0b1000, True)  # the whole of 3
+    assert table.node(0)["asked"][:4] == (250, 500, 500, 0)
+    assert table.node(0)["wanted"] == 0b1000
+    table.drop_claims()
+    assert table.node(0)["asked"] == (0,) * 16
+    table.add_claim(0, (0, 0, 1, 1000, 0), 0, True)  # nobody knows which
+    assert table.node(0)["asked"] == (0,) * 16
+
+
+@pytest.mark.parametrize("make", [NodeTable, lists.NodeTable])
+def test_every_change_of_a_row_has_a_version_of_its_own(make: Any) -> None:
+    table = make(R)
+    table.add(0)
+    table.add(1)
+    seen = [table.version_of(0), table.version_of(1)]
+    for change in (
+        lambda: table.set_node(0, (1, 1, 1, 1, 0), 3, 0, 1, 4),
+        lambda: table.set_held(0, (0,) * R, 0, 0, 0, 0),
+        lambda: table.add_claim(0, (0,) * R, 0, False),
+        table.drop_claims,
+        lambda: table.clear(0),
+    ):
+        change()
+        seen.append(table.version_of(0))
+    table.drop_claims()  # nothing to drop
+    assert seen[-1] == table.version_of(0)
+    assert len(set(seen)) == len(seen)
+    assert table.version_of(1) == seen[1]
 
 
 @pytest.mark.parametrize("make", [NodeTable, PodTable, lists.NodeTable, lists.PodTable])

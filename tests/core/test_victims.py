@@ -46,7 +46,7 @@ def packed(term: Term) -> Any:
     return form, *(array(code, column) for code, column in zip(codes, columns, strict=False))
 
 
-def solve(case: Case, budget: int = BUDGET) -> victims.Victims:
+def solve(case: Case, budget: int = BUDGET, skip: bool = False, nanoseconds: int = 0) -> victims.Victims:
     return victims.cheapest(
         array("i", case.start),
         array("q", case.missing),
@@ -60,11 +60,13 @@ def solve(case: Case, budget: int = BUDGET) -> victims.Victims:
         array("B", case.forced),
         [packed(term) for term in case.terms],
         budget,
+        skip,
+        nanoseconds,
     )
 
 
-def slow(case: Case) -> twin.Victims:
-    return twin.cheapest(**vars(case), budget=BUDGET)
+def slow(case: Case, skip: bool = False) -> twin.Victims:
+    return twin.cheapest(**vars(case), budget=BUDGET, skip=skip)
 
 
 # --- random cases -----------------------------------------------------------------------------------------------------
@@ -207,6 +209,27 @@ def test_the_twin_finds_the_same(rng: Random, candidates: int) -> None:
     assert list(fast.status) == reference.status
     assert list(fast.chosen) == reference.chosen
     assert list(fast.cost) == reference.cost
+
+
+@given(st.randoms(use_true_random=False), st.integers(0, 6))
+def test_leaving_early_what_can_not_win_is_as_the_twin_says(rng: Random, candidates: int) -> None:
+    case = random_case(rng, candidates, most_pods=5)
+    fast, reference = solve(case, skip=True), slow(case, skip=True)
+    assert list(fast.status) == reference.status
+    assert list(fast.chosen) == reference.chosen
+    assert list(fast.cost) == reference.cost
+    every = solve(case)
+    assert all(kept == 4 or kept == known for kept, known in zip(fast.status, every.status, strict=True))
+
+
+def test_time_that_is_up_gives_a_set_that_is_not_proved() -> None:
+    rng = Random(3)
+    weights = [rng.randint(1000, 2000) for _ in range(24)]
+    case = counted([1] * 24, 12, [("sum", weights), ("sum", [weight * weight % 997 for weight in weights])])
+    case.masks[:] = [0] * 24
+    late = solve(case, budget=10**9, nanoseconds=1)
+    assert late.status[0] in (1, 2)
+    assert sum(late.chosen) >= 12
 
 
 def test_brute_force_finds_the_same() -> None:

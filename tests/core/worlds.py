@@ -122,7 +122,7 @@ def worlds(draw: st.DrawFn) -> World:
                 used, sure, free = [a + b for a, b in zip(used, held, strict=True)], sure | mask, free & ~mask
             flags = draw(st.sampled_from([0, 0, 0, 1, 2, 3]))
             unsure = 0 if true else draw(st.integers(0, 2))
-            ages = draw(st.tuples(small, small, small, small))
+            ages = draw(st.tuples(small, small, small, small, st.sampled_from([0, 0, 5])))
             pod_calls.append(("put", (len(pod_calls), row, draw(priorities), held, mask, unsure, flags, *ages)))
         if true:
             alloc = (128_000, 2**41, 110, gpus if gpu == GPU else 0, 0 if gpu == GPU else gpus)
@@ -131,10 +131,13 @@ def worlds(draw: st.DrawFn) -> World:
             alloc, healthy, likely = draw(amounts(gpus)), draw(masks(gpus)), draw(masks(gpus))
             used, sure = list(draw(amounts(gpus))), draw(masks(gpus))
             unknown, pending = draw(st.integers(0, 2)), draw(st.integers(0, 1))
+        units, parts = 1, tuple[int, ...]()
+        if not true and draw(st.booleans()):  # GPUs that are shared, four units each
+            units, parts = 4, tuple(draw(st.lists(st.integers(0, 5), max_size=gpus)))
         node_calls += [
             ("add", (row,)),
-            ("set_node", (row, alloc, gpu, shape, healthy, draw(st.integers(0, 7)))),
-            ("set_held", (row, tuple(used), sure, likely, unknown, pending)),
+            ("set_node", (row, alloc, gpu, shape, healthy, draw(st.integers(0, 7)), units, draw(st.integers(0, 2)))),
+            ("set_held", (row, tuple(used), sure, likely, unknown, pending, parts)),
         ]
         if draw(st.integers(0, 2)) == 0:
             node_calls.append(("add_claim", (row, draw(amounts(min(gpus, 2))), draw(masks(gpus)), draw(st.booleans()))))

@@ -6,13 +6,16 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
+from ext_core.links import LinkShapes
 from extender.contracts import CostTerm, Groups, Victims
 from extender.costs import COSTS
 from extender.costs.gangs_broken import GangsBroken
 from extender.costs.grace import Grace
 from extender.costs.highest_priority import HighestPriority
+from extender.costs.leftover_fragmentation import LeftoverFragmentation, prices
 from extender.costs.pdb_violations import PdbViolations
 from extender.costs.victim_count import VictimCount
+from extender.costs.victims_stranded import VictimsStranded
 from extender.costs.work_lost import WorkLost
 
 NONE = Groups(array("i", [0]), array("i"), array("q"), ())
@@ -31,6 +34,8 @@ def victims(
     going: Sequence[int] = (),
     budgets: Groups = NONE,
     gangs: Groups = NONE,
+    stranded: Sequence[int] = (),
+    leftover: list[array[int]] | None = None,
 ) -> Victims:
     """As many pods as the longest column; the others are filled up with 0."""
     n = max(len(column) for column in (priority, start_ms, saved_ms, restart_s, grace_s, gpus, going))
@@ -51,6 +56,8 @@ def victims(
         budgets=budgets,
         gangs=gangs,
         gang_work=array("q"),
+        stranded=column(stranded),
+        leftover=leftover or [],
     )
 
 
@@ -115,6 +122,30 @@ def test_gangs_broken() -> None:
     assert term(GangsBroken(), victims(gpus=[1, 1, 1], gangs=gangs)) == ["gang", [0, 1, 2, 2], [0, 0], [1], [1]]
 
 
+def test_victims_stranded() -> None:
+    assert term(VictimsStranded(), victims(stranded=[1, 0, 1])) == ["sum", [1, 0, 1]]
+
+
+def test_leftover_fragmentation() -> None:
+    table = array("q", [3, 2, 1, 0])
+    assert LeftoverFragmentation().term(victims(leftover=[table])) == ("mask", [table])
+
+
+def test_what_a_set_of_free_gpus_leaves_broken_up() -> None:
+    shapes = LinkShapes()
+    pairs = [[4 if a != b and a // 2 == b // 2 else 0 for b in range(4)] for a in range(4)]  # 0-1, 2-3
+    shape = shapes.intern(4, pairs, gpu_total=False, pcie=None, numa=[0] * 4, plugin="nvidia", gbps=25.0)
+    found = prices(shapes, shape, 4, 1)
+    whole, pair = shapes.ways(shape, 0b1111), shapes.ways(shape, 0b0011)
+    assert whole is not None
+    assert pair is not None
+    assert whole == 2 * pair > 0
+    assert found[0b0001] == whole  # the only GPU is taken: nothing stays
+    assert found[0b0111] == whole - pair  # the lone GPU 2 is taken: the pair 0-1 stays
+    assert found[0b0011] == whole  # one of the pair is taken
+    assert found[0b1111] == whole - pair
+
+
 def test_nobody_to_evict() -> None:
     for cost in COSTS.values():
         assert all(not isinstance(part, array) or len(part) <= 1 for part in cost().term(victims()))
@@ -128,5 +159,7 @@ def test_the_default_order_of_the_terms() -> None:
         "work_lost_gpu_seconds",
         "grace_seconds",
         "victims",
+        "leftover_fragmentation",
+        "victims_stranded",
     ]
     assert all(cost().unit for cost in COSTS.values())

@@ -1,0 +1,18 @@
+from ext_core.ints cimport row_t, score_t, int32_t, uint8_t
+
+
+cdef class Places:
+    cdef readonly int levels          # L, number of topology levels, the closest first
+    cdef readonly int height          # rows known so far; a row beyond is a healthy node in no domain
+    cdef int capacity
+    cdef object owned                 # keeps the memory of the views below alive
+    cdef score_t[::1] doubt           # [row] how many pods failed there lately, each counted less as it ages; 0 = none
+    cdef uint8_t[::1] failing         # [row] 1 = refused for it
+    cdef uint8_t[::1] split           # [row] 1 = the node hands out parts of GPUs (replicas, MIG), no whole ones
+    cdef int32_t[:, ::1] domain       # [L, row] the node's domain at each level, from 1; 0 = in none
+    cdef int32_t[::1] members         # [L] how many nodes have a domain there
+    cdef int32_t[::1] most            # [L] the largest domain number so far
+
+    cdef int grow(self, int rows) except -1
+    cdef inline int32_t at(self, int level, row_t row) noexcept nogil:
+        return self.domain[level, row] if row < self.height else 0

@@ -1,0 +1,41 @@
+from array import array
+
+from ext_core.table import NodeTable
+
+class Places:
+    levels: int
+    height: int
+    def __init__(self, levels: int = 0) -> None: ...
+    def add(self, row: int) -> None: ...
+    def clear(self, row: int) -> None: ...
+    def set_health(self, row: int, doubt: float, failing: bool) -> None:
+        """`doubt` >= 0; `failing`: refused."""
+    def set_split(self, row: int, split: bool) -> None: ...
+    def set_domains(self, row: int, domains: tuple[int, ...]) -> None:
+        """`domains`: L numbers from 1, 0 = in none."""
+    def active(self) -> list[int]:
+        """The levels at which some node has a domain, the closest first."""
+    def place(self, row: int) -> dict[str, float | bool | tuple[int, ...]]: ...
+
+def trusted(places: Places, rows: array[int], out: array[float]) -> None:
+    """1 / (1 + doubt)."""
+
+def whole(places: Places, rows: array[int], out: array[float]) -> None:
+    """0 where GPUs are handed out in parts, else 1."""
+
+def failing(places: Places, rows: array[int], out: array[int], code: int) -> None:
+    """Refuse the nodes that are marked as failing."""
+
+def split(places: Places, rows: array[int], out: array[int], code: int) -> None:
+    """Refuse the nodes whose GPUs are handed out in parts."""
+
+def spread(places: Places, rows: array[int], siblings: array[int], out: array[float]) -> None:
+    """How few of its siblings are on the node, then in the node's closest domain."""
+
+def together(places: Places, rows: array[int], kin: array[int], out: array[float]) -> None:
+    """How close the node is to the group's other pods."""
+
+def best_fit(
+    nodes: NodeTable, places: Places, rows: array[int], resource: int, wanted: int, left: int, out: array[float]
+) -> None:
+    """Where a group of `left` pods of `wanted` GPUs each should begin."""

@@ -1,0 +1,307 @@
+"""Where a node stands, and how far it is to be trusted: columns that few rows fill, and the kernels that read them.
+
+Domains: the rack, block or NVLink domain that a node is in, one number a level, the closest level first. A level at
+which no node has a domain does not count. Doubt: how badly GPU pods fared on the node lately.
+"""
+
+from array import array
+
+from cython cimport view
+from libc.stdlib cimport calloc, free as c_free
+
+from ext_core.ints cimport amount_t, code_t, row_t, score_t, int32_t, int64_t, uint8_t
+from ext_core.table cimport SCHEDULABLE, NodeTable
+
+
+cdef int32_t[:, ::1] _matrix(int levels, int rows, int32_t[:, ::1] old, int kept):
+    cdef int32_t[:, ::1] made = view.array((max(levels, 1), rows), sizeof(int32_t), "i")
+    cdef int level, i
+    for level in range(levels):
+        for i in range(rows):
+            made[level, i] = old[level, i] if i < kept else 0
+    return made
+
+
+cdef class Places:
+    """Columns over nodes, with the rows of NodeTable. `levels`: how many topology levels there are."""
+
+    def __cinit__(self, int levels=0):
+        if levels < 0:
+            raise ValueError("negative number of levels")
+        self.levels = levels
+        self.height = 0
+        self.capacity = 0
+        self.owned = {}
+        self.members = array("i", bytes(4 * max(levels, 1)))
+        self.most = array("i", bytes(4 * max(levels, 1)))
+        self.grow(64)
+
+    cdef int grow(self, int rows) except -1:
+        cdef int kept = self.height
+        self.domain = _matrix(self.levels, rows, self.domain, kept)
+        new = {"doubt": array("d", bytes(8 * rows)), "failing": array("B", bytes(rows)),
+               "split": array("B", bytes(rows))}
+        for name, column in self.owned.items():
+            new[name][:kept] = column[:kept]
+        self.doubt = new["doubt"]
+        self.failing = new["failing"]
+        self.split = new["split"]
+        self.owned = new
+        self.capacity = rows
+        return 0
+
+    def _check(self, int row):
+        if row < 0 or row >= self.height:
+            raise IndexError(f"row {row} of {self.height}")
+
+    def add(self, int row):
+        """Make `row` usable and empty."""
+        if row < 0:
+            raise ValueError("negative row")
+        if row >= self.capacity:
+            self.grow(max(row + 1, self.capacity * 2))
+        self.height = max(self.height, row + 1)
+        self.clear(row)
+
+    def clear(self, int row):
+        """A node that nothing is known of."""
+        self._check(row)
+        self.set_domains(row, (0,) * self.levels)
+        self.doubt[row] = 0.0
+        self.failing[row] = self.split[row] = 0
+
+    def set_health(self, int row, double doubt, bint failing):
+        """`doubt` >= 0; `failing`: refused."""
+        self._check(row)
+        if not doubt >= 0.0:
+            raise ValueError("doubt is not negative")
+        self.doubt[row] = doubt
+        self.failing[row] = failing
+
+    def set_split(self, int row, bint split):
+        self._check(row)
+        self.split[row] = split
+
+    def set_domains(self, int row, tuple domains):
+        """`domains`: L numbers from 1, 0 = in none."""
+        self._check(row)
+        if len(domains) != self.levels or (domains and min(domains) < 0):
+            raise ValueError("set_domains: one number a level, none of them negative")
+        cdef int level
+        for level in range(self.levels):
+            self.members[level] += (1 if domains[level] else 0) - (1 if self.domain[level, row] else 0)
+            self.domain[level, row] = domains[level]
+            self.most[level] = max(self.most[level], self.domain[level, row])
+
+    def active(self):
+        """The levels at which some node has a domain, the closest first."""
+        cdef int level
+        return [level for level in range(self.levels) if self.members[level] > 0]
+
+    def place(self, int row):
+        """One row as a dict, for people and tests."""
+        self._check(row)
+        return {"doubt": self.doubt[row], "failing": bool(self.failing[row]), "split": bool(self.split[row]),
+                "domains": tuple([self.domain[level, row] for level in range(self.levels)])}
+
+
+cdef int _check(const row_t[::1] rows, Py_ssize_t out) except -1:
+    cdef Py_ssize_t i
+    if out != rows.shape[0]:
+        raise ValueError("rows and out differ in length")
+    for i in range(rows.shape[0]):
+        if rows[i] < 0:
+            raise IndexError("negative row")
+    return 0
+
+
+def trusted(Places places, const row_t[::1] rows, score_t[::1] out):
+    """1 / (1 + doubt)."""
+    _check(rows, out.shape[0])
+    cdef Py_ssize_t i
+    with nogil:
+        for i in range(rows.shape[0]):
+            out[i] = 1.0 / (1.0 + places.doubt[rows[i]]) if rows[i] < places.height else 1.0
+
+
+def whole(Places places, const row_t[::1] rows, score_t[::1] out):
+    """0 where GPUs are handed out in parts, else 1."""
+    _check(rows, out.shape[0])
+    cdef Py_ssize_t i
+    with nogil:
+        for i in range(rows.shape[0]):
+            out[i] = 0.0 if rows[i] < places.height and places.split[rows[i]] else 1.0
+
+
+def failing(Places places, const row_t[::1] rows, code_t[::1] out, code_t code):
+    """Refuse the nodes that are marked as failing."""
+    _check(rows, out.shape[0])
+    cdef Py_ssize_t i
+    with nogil:
+        for i in range(rows.shape[0]):
+            if out[i] == 0 and rows[i] < places.height and places.failing[rows[i]]:
+                out[i] = code
+
+
+def split(Places places, const row_t[::1] rows, code_t[::1] out, code_t code):
+    """Refuse the nodes whose GPUs are handed out in parts."""
+    _check(rows, out.shape[0])
+    cdef Py_ssize_t i
+    with nogil:
+        for i in range(rows.shape[0]):
+            if out[i] == 0 and rows[i] < places.height and places.split[rows[i]]:
+                out[i] = code
+
+
+cdef int32_t* _scratch(Py_ssize_t size) except NULL:
+    cdef int32_t* made = <int32_t*>calloc(size if size > 0 else 1, sizeof(int32_t))
+    if made == NULL:
+        raise MemoryError()
+    return made
+
+
+def spread(Places places, const row_t[::1] rows, const row_t[::1] siblings, score_t[::1] out):
+    """How few of its siblings are near: on the node, then in the node's closest domain.
+
+    1 - (s + d / (D + 1)) / (S + 1): s siblings on the node, d in its domain; S, D: the most that any candidate has.
+    `siblings`: the row of each sibling, repeated where several are on one node; negative rows are left out.
+    """
+    _check(rows, out.shape[0])
+    cdef list active = places.active()
+    cdef int level = active[0] if active else -1
+    cdef Py_ssize_t i, width = places.height
+    for i in range(rows.shape[0]):
+        width = max(width, rows[i] + 1)
+    cdef int32_t* here = _scratch(width)
+    cdef int32_t* near = NULL
+    cdef int32_t most_here = 0, most_near = 0, of
+    cdef row_t row
+    try:
+        near = _scratch(places.most[level] + 1 if level >= 0 else 1)
+        with nogil:
+            for i in range(siblings.shape[0]):
+                row = siblings[i]
+                if row < 0:
+                    continue
+                if row < width:
+                    here[row] += 1
+                if level >= 0 and places.at(level, row):
+                    near[places.at(level, row)] += 1
+            for i in range(rows.shape[0]):
+                row = rows[i]
+                most_here = max(most_here, here[row])
+                if level >= 0:
+                    most_near = max(most_near, near[places.at(level, row)])
+            for i in range(rows.shape[0]):
+                row = rows[i]
+                of = near[places.at(level, row)] if level >= 0 else 0
+                out[i] = 1.0 - (here[row] + <double>of / (most_near + 1)) / (most_here + 1)
+    finally:
+        c_free(here)
+        c_free(near)
+
+
+def together(Places places, const row_t[::1] rows, const row_t[::1] kin, score_t[::1] out):
+    """How close the node is to the group's other pods: the mean share of them that it shares the node with, then each
+    level's domain.
+
+    `kin`: the row of each of them, repeated where several are on one node. 0 where there is none.
+    """
+    _check(rows, out.shape[0])
+    cdef list active = places.active()
+    cdef Py_ssize_t i, width = places.height, known = 0
+    for i in range(rows.shape[0]):
+        width = max(width, rows[i] + 1)
+        out[i] = 0.0
+    for i in range(kin.shape[0]):
+        known += kin[i] >= 0
+    if known == 0:
+        return
+    cdef int level, a
+    cdef row_t row
+    cdef double whole = <double>known * (len(active) + 1)
+    cdef int32_t* shared = _scratch(width)
+    try:
+        with nogil:
+            for i in range(kin.shape[0]):
+                if 0 <= kin[i] < width:
+                    shared[kin[i]] += 1
+            for i in range(rows.shape[0]):
+                out[i] += shared[rows[i]]
+        for level in active:
+            c_free(shared)
+            shared = NULL
+            shared = _scratch(places.most[level] + 1)
+            with nogil:
+                for i in range(kin.shape[0]):
+                    if kin[i] >= 0:
+                        shared[places.at(level, kin[i])] += 1
+                shared[0] = 0  # in no domain: near to nobody
+                for i in range(rows.shape[0]):
+                    out[i] += shared[places.at(level, rows[i])]
+        with nogil:
+            for i in range(rows.shape[0]):
+                out[i] /= whole
+    finally:
+        c_free(shared)
+
+
+cdef inline int64_t _slots(NodeTable nodes, Places places, row_t row, int resource, amount_t wanted) noexcept nogil:
+    """How many pods of that size the node can take now."""
+    cdef amount_t free = nodes.free_count(resource, row)
+    if free < wanted or not nodes.flags[row] & SCHEDULABLE or (row < places.height and places.failing[row]):
+        return 0
+    return free // wanted
+
+
+def best_fit(NodeTable nodes, Places places, const row_t[::1] rows, int resource, amount_t wanted, int64_t left,
+             score_t[::1] out):
+    """Where a group of `left` pods of `wanted` GPUs each should begin.
+
+    The node, then each level's domain, is asked whether it can hold all of them now. With A levels, the f-th of them
+    (the node is 0) the first that can, room for c pods there and for b at the level before:
+    (A + 1 - f + left / (c + 1) + b / (left + 1) / 1024) / (A + 2): the closest domain that holds the group, the one
+    that it fills best, and in it where most fit near each other. None can: room at the last level / (left + 1) / (A + 2).
+    """
+    _check(rows, out.shape[0])
+    if not 0 <= resource < nodes.resources or wanted < 1 or left < 1:
+        raise ValueError("best_fit: no such resource, or a group of nothing")
+    cdef Py_ssize_t i
+    for i in range(rows.shape[0]):
+        if rows[i] >= nodes.height:
+            raise IndexError("row outside of the table")
+    cdef object array_of = array("i", places.active())
+    cdef int32_t[::1] active = array_of
+    cdef int count = len(array_of), a, level, first
+    cdef Py_ssize_t width = 1
+    for a in range(count):
+        width = max(width, places.most[active[a]] + 1)
+    cdef int64_t* room = <int64_t*>calloc(width * max(count, 1), sizeof(int64_t))
+    if room == NULL:
+        raise MemoryError()
+    cdef row_t row
+    cdef int64_t fits, before
+    try:
+        with nogil:
+            for row in range(nodes.height):
+                fits = _slots(nodes, places, row, resource, wanted)
+                for a in range(count):
+                    room[a * width + places.at(active[a], row)] += fits
+            for a in range(count):
+                room[a * width] = 0  # in no domain
+            for i in range(rows.shape[0]):
+                row = rows[i]
+                before = 0
+                fits = _slots(nodes, places, row, resource, wanted)
+                first = 0
+                while fits < left and first < count:
+                    before = fits
+                    fits = room[first * width + places.at(active[first], row)]
+                    first += 1
+                if fits >= left:
+                    out[i] = (count + 1 - first + <double>left / (fits + 1)
+                              + <double>before / (left + 1) / 1024) / (count + 2)
+                else:
+                    out[i] = <double>fits / (left + 1) / (count + 2)
+    finally:
+        c_free(room)

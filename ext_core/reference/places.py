@@ -1,0 +1,147 @@
+"""Twin of `ext_core.places`."""
+
+from __future__ import annotations
+
+from ext_core.reference.table import NodeTable
+
+SCHEDULABLE = 4
+CLEAN: tuple[float, bool, bool] = (0.0, False, False)
+
+
+class Places:
+    """Rows that nobody named are healthy nodes in no domain."""
+
+    def __init__(self, levels: int = 0) -> None:
+        if levels < 0:
+            raise ValueError("negative number of levels")
+        self.levels = levels
+        self.height = 0
+        self.facts: dict[int, tuple[float, bool, bool]] = {}  # row -> (doubt, failing, split)
+        self.domains: dict[int, tuple[int, ...]] = {}
+
+    def _check(self, row: int) -> None:
+        if not 0 <= row < self.height:
+            raise IndexError(f"row {row} of {self.height}")
+
+    def add(self, row: int) -> None:
+        if row < 0:
+            raise ValueError("negative row")
+        self.height = max(self.height, row + 1)
+        self.clear(row)
+
+    def clear(self, row: int) -> None:
+        self._check(row)
+        self.facts[row] = CLEAN
+        self.domains[row] = (0,) * self.levels
+
+    def set_health(self, row: int, doubt: float, failing: bool) -> None:
+        self._check(row)
+        if not doubt >= 0.0:
+            raise ValueError("doubt is not negative")
+        self.facts[row] = (doubt, failing, self.facts.get(row, CLEAN)[2])
+
+    def set_split(self, row: int, split: bool) -> None:
+        self._check(row)
+        self.facts[row] = (*self.facts.get(row, CLEAN)[:2], split)
+
+    def set_domains(self, row: int, domains: tuple[int, ...]) -> None:
+        self._check(row)
+        if len(domains) != self.levels or any(domain < 0 for domain in domains):
+            raise ValueError("set_domains: one number a level, none of them negative")
+        self.domains[row] = domains
+
+    def active(self) -> list[int]:
+        return [level for level in range(self.levels) if any(there[level] for there in self.domains.values())]
+
+    def place(self, row: int) -> dict[str, float | bool | tuple[int, ...]]:
+        self._check(row)
+        doubt, failing, split = self.facts.get(row, CLEAN)
+        domains = self.domains.get(row, (0,) * self.levels)
+        return {"doubt": doubt, "failing": failing, "split": split, "domains": domains}
+
+    def near(self, row: int) -> list[str]:
+        """Names of what the node is in: itself, then its domain at each active level, "" for none."""
+        domains = self.domains.get(row, (0,) * self.levels)
+        return [f"node {row}", *(f"{level}/{domains[level]}" if domains[level] else "" for level in self.active())]
+
+
+def _check(rows: list[int], out: list[float] | list[int]) -> None:
+    if len(rows) != len(out):
+        raise ValueError("rows and out differ in length")
+    if any(row < 0 for row in rows):
+        raise IndexError("negative row")
+
+
+def trusted(places: Places, rows: list[int], out: list[float]) -> None:
+    _check(rows, out)
+    for i, row in enumerate(rows):
+        out[i] = 1.0 / (1.0 + places.facts.get(row, CLEAN)[0])
+
+
+def whole(places: Places, rows: list[int], out: list[float]) -> None:
+    _check(rows, out)
+    for i, row in enumerate(rows):
+        out[i] = 0.0 if places.facts.get(row, CLEAN)[2] else 1.0
+
+
+def failing(places: Places, rows: list[int], out: list[int], code: int) -> None:
+    _check(rows, out)
+    for i, row in enumerate(rows):
+        if not out[i] and places.facts.get(row, CLEAN)[1]:
+            out[i] = code
+
+
+def split(places: Places, rows: list[int], out: list[int], code: int) -> None:
+    _check(rows, out)
+    for i, row in enumerate(rows):
+        if not out[i] and places.facts.get(row, CLEAN)[2]:
+            out[i] = code
+
+
+def spread(places: Places, rows: list[int], siblings: list[int], out: list[float]) -> None:
+    _check(rows, out)
+    there = [places.near(row) for row in siblings if row >= 0]
+    counts = []
+    for row in rows:
+        near = [*places.near(row), ""][:2]
+        counts.append([sum(name != "" and name in other[:2] for other in there) for name in near])
+    most_here = max((here for here, _ in counts), default=0)
+    most_near = max((near for _, near in counts), default=0)
+    for i, (here, by) in enumerate(counts):
+        out[i] = 1.0 - (here + by / (most_near + 1)) / (most_here + 1)
+
+
+def together(places: Places, rows: list[int], kin: list[int], out: list[float]) -> None:
+    _check(rows, out)
+    there = [places.near(row) for row in kin if row >= 0]
+    for i, row in enumerate(rows):
+        mine = places.near(row)
+        shared = sum(name != "" and name in other for other in there for name in mine)
+        out[i] = shared / (len(there) * len(mine)) if there else 0.0
+
+
+def best_fit(
+    nodes: NodeTable, places: Places, rows: list[int], resource: int, wanted: int, left: int, out: list[float]
+) -> None:
+    _check(rows, out)
+    if not 0 <= resource < nodes.resources or wanted < 1 or left < 1:
+        raise ValueError("best_fit: no such resource, or a group of nothing")
+    if any(row >= nodes.height for row in rows):
+        raise IndexError("row outside of the table")
+    room: dict[str, int] = {}
+    for row in range(nodes.height):
+        free = nodes.alloc[row][resource] - nodes.used[row][resource] - nodes.claim[row][resource]
+        open_ = nodes.columns["flags"][row] & SCHEDULABLE and not places.facts.get(row, CLEAN)[1]
+        for name in places.near(row):
+            room[name] = room.get(name, 0) + (max(0, free) // wanted if open_ else 0)
+    room[""] = 0
+    for i, row in enumerate(rows):
+        rooms = [room[name] for name in places.near(row)]
+        levels = len(rooms) - 1
+        holds = [f for f, fits in enumerate(rooms) if fits >= left]
+        if holds:
+            f = holds[0]
+            before = rooms[f - 1] if f else 0
+            out[i] = (levels + 1 - f + left / (rooms[f] + 1) + before / (left + 1) / 1024) / (levels + 2)
+        else:
+            out[i] = rooms[-1] / (left + 1) / (levels + 2)

@@ -1,0 +1,85 @@
+"""The price of slots: what placing a pod takes away from the pods to come.
+
+A request is (resource, devices, share, cpu, memory): index of its GPU resource, GPUs (0: none), units of each,
+milli-CPU, bytes. `prices`: float64, one a type. ValueError: an impossible request, columns of different length, or
+another number of prices than types. IndexError: a row outside of the table.
+"""
+
+from array import array
+
+from typing_extensions import disjoint_base
+
+from ext_core.links import LinkShapes
+from ext_core.table import NodeTable
+
+@disjoint_base
+class Slots:
+    most: int
+    def __new__(cls, most: int = 256) -> Slots:
+        """`most`: types at most, 1 to 1024."""
+    def set_types(self, types: list[tuple[int, int, int, int, int, int, int]]) -> None:
+        """(resource, devices, share, cpu, memory, models, linked) each, in place of all before.
+
+        `models`: bit m for the model m of `NodeTable.set_node`; `linked`: 0 links do not matter, 1 linked sets where
+        the machine has any of that size, 2 linked sets only. All that is kept is dropped.
+        """
+    def sync(self, nodes: NodeTable, shapes: LinkShapes) -> None:
+        """Count the slots of rows that have changed. The calls below do it first."""
+    def totals(self) -> array[int]:
+        """int64[types]: slots in the whole cluster, as of the last sync. Cordoned nodes have none."""
+    def counts(self, row: int) -> array[int]:
+        """int32[types]: slots of one row, as of the last sync."""
+    def fill(
+        self,
+        nodes: NodeTable,
+        shapes: LinkShapes,
+        rows: array[int],
+        resource: int,
+        devices: int,
+        share: int,
+        cpu: int,
+        memory: int,
+        prices: array[float],
+        fullness: float,
+        out: array[float],
+    ) -> None:
+        """The cost of placing the request on each row, its GPUs chosen as `choose` does; less is better.
+
+        Sum over types of price x slots lost, and `fullness` x (CPU left / most CPU of a node + GPUs left / most GPUs
+        of a node) / 2 with the pod on it.
+        """
+    def choose(
+        self,
+        nodes: NodeTable,
+        shapes: LinkShapes,
+        row: int,
+        resource: int,
+        devices: int,
+        share: int,
+        cpu: int,
+        memory: int,
+        prices: array[float],
+    ) -> int:
+        """The mask of GPUs to take: for whole GPUs the best linked set (lowest ids where links are unknown), for a
+        share the GPU that costs least, then the smallest id. 0: positions are not modelled, or it does not fit."""
+    def losses(
+        self,
+        nodes: NodeTable,
+        shapes: LinkShapes,
+        row: int,
+        resource: int,
+        devices: int,
+        share: int,
+        cpu: int,
+        memory: int,
+        prices: array[float],
+    ) -> list[tuple[int, int]]:
+        """(type, slots lost) of that choice, in the order of the types."""
+
+def prices(
+    weights: array[float], sizes: array[float], totals: array[int], scarcity: float, size: float, out: array[float]
+) -> None:
+    """weight x GPUs^size / slots^scarcity, divided by the sum over all types. `sizes`: GPUs, parts of one too."""
+
+def values(costs: array[float]) -> None:
+    """1 / (1 + cost) in place of each cost: 1.0 for what costs nothing, the same order."""

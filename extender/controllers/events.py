@@ -1,0 +1,216 @@
+"""Events on pods and nodes: few, bounded, and never in a request's way.
+
+`tell` only notes what happened. What repeats within six minutes becomes the `series` of the Event that is there,
+written at most every half minute; new Events are limited in rate, and what is beyond it is counted and left out.
+Without the right to write Events (403) that is said once, and nothing more is tried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from extender.holds import Plan
+from extender.kube.client import ApiError, ApiServer, Unreachable
+from extender.kube.events import EventsApi, Regarding
+from extender.log import get_log
+from extender.metrics import Metrics
+
+PER_SECOND: Final = 5.0
+BURST: Final = 50.0
+SERIES_ENDS: Final = 360.0  # seconds without a repetition, as client-go has it
+SERIES_EVERY: Final = 30.0  # seconds between two writes of one series
+MOST_SERIES: Final = 2_000
+MOST_NAMED: Final = 5  # pods in a note
+log = get_log()
+_Key = tuple[str, str, str, str, bool]
+
+
+@dataclass(slots=True)
+class Told:
+    """One Event and how often it happened. `written`: count that the API server has; 0: not there yet."""
+
+    name: str
+    regarding: Regarding
+    related: Regarding | None
+    reason: str
+    action: str
+    note: str
+    warning: bool
+    at: float  # seconds since 1970
+    last: float
+    count: int = 1
+    written: int = 0
+    written_at: float = 0.0
+
+
+class Events:
+    """A Tenant of the live cluster. Without one (a frozen cluster) nothing is told."""
+
+    name = "events"
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        *,
+        enabled: bool = True,
+        wall: Callable[[], float] = time.time,
+        chance: random.Random | None = None,
+        pause: float = 0.2,
+    ) -> None:
+        """`pause`: seconds between two rounds of writing."""
+        self._metrics, self._wall, self._pause = metrics, wall, pause
+        self._off = not enabled
+        self._chance = chance or random.Random()
+        self._told: dict[_Key, Told] = {}
+        self._tokens, self._filled_at = BURST, wall()
+
+    def missing(self) -> str:
+        return ""
+
+    # -- what others call -----------------------------------------------------------------------------------------
+
+    def tell(
+        self,
+        regarding: Regarding,
+        reason: str,
+        action: str,
+        note: str,
+        *,
+        related: Regarding | None = None,
+        warning: bool = False,
+    ) -> None:
+        """Note that something happened; it is written soon. `reason`, `action`: constants in CamelCase."""
+        if self._off:
+            return
+        now = self._wall()
+        key = (regarding.uid, related.uid if related is not None else "", reason, action, warning)
+        before = self._told.get(key)
+        if before is not None and now - before.last <= SERIES_ENDS:
+            before.count += 1
+            before.last = now
+            return
+        self._tokens = min(BURST, self._tokens + max(0.0, now - self._filled_at) * PER_SECOND)
+        self._filled_at = now
+        if self._tokens < 1.0 or len(self._told) >= MOST_SERIES:
+            self._metrics.events.labels("left_out").inc()
+            return
+        self._tokens -= 1.0
+        name = f"{regarding.name[:200]}.{self._chance.getrandbits(64):016x}"
+        self._told[key] = Told(name, regarding, related, reason, action, note, warning, now, now)
+
+    def node(self, name: str, uid: str, reason: str, note: str, *, warning: bool = True) -> None:
+        """Something about a node as a whole."""
+        self.tell(Regarding("Node", "", name, uid), reason, "Watching", note, warning=warning)
+
+    def planned(self, plan: Plan, detail: Mapping[str, Any]) -> None:
+        """A preemption was answered, or an eviction of ours begins. `detail`: of its decision record."""
+        preemptor = self._preemptor(plan)
+        victims: Sequence[Any] = [one for one in detail.get("victims", ()) if isinstance(one, Mapping)]
+        price = f"cost: {cost_text(detail)}{_else(detail)}"
+        for victim in victims:
+            self.tell(
+                Regarding("Pod", victim["namespace"], victim["name"], victim["uid"]),
+                "ChosenAsVictim",
+                "Evicting" if plan.own else "Preempting",
+                f"plan {plan.id}: has to leave node {plan.node} for {plan.pod} (priority {plan.priority}); {price}",
+                related=preemptor,
+            )
+        names = ", ".join(f"{one['namespace']}/{one['name']}" for one in victims[:MOST_NAMED])
+        more = f" and {len(victims) - MOST_NAMED} more" if len(victims) > MOST_NAMED else ""
+        self.tell(
+            preemptor,
+            "EvictionPlanned" if plan.own else "PreemptionPlanned",
+            "Evicting" if plan.own else "Preempting",
+            f"plan {plan.id}: {_pods(len(victims))} to leave node {plan.node} for this one: {names}{more}; {price}",
+        )
+
+    def about(self, plan: Plan, reason: str, note: str, *, warning: bool = True) -> None:
+        """Something about a plan, told on its preemptor."""
+        action = "Evicting" if plan.own else "Preempting"
+        self.tell(self._preemptor(plan), reason, action, f"plan {plan.id}: {note}", warning=warning)
+
+    @staticmethod
+    def _preemptor(plan: Plan) -> Regarding:
+        namespace, _, name = plan.pod.partition("/")
+        return Regarding("Pod", namespace, name, plan.uid)
+
+    # -- the task -------------------------------------------------------------------------------------------------
+
+    async def run(self, server: ApiServer) -> None:
+        api = EventsApi(server, socket.gethostname())
+        while not self._off:
+            await asyncio.sleep(self._pause)
+            await self.write(api)
+
+    async def write(self, api: EventsApi) -> None:
+        """One round: what is new, what repeats and is due; what has ended is forgotten."""
+        now = self._wall()
+        for key, told in list(self._told.items()):
+            due = told.written < told.count and (not told.written or now - told.written_at >= SERIES_EVERY)
+            ended = now - told.last > SERIES_ENDS
+            if (due or (ended and told.written < told.count)) and not await self._write(api, told, now):
+                del self._told[key]  # it is not tried again: an Event is not worth it
+            elif ended:
+                self._told.pop(key, None)
+            if self._off:
+                self._told.clear()
+                return
+
+    async def _write(self, api: EventsApi, told: Told, now: float) -> bool:
+        count = told.count
+        try:
+            if told.written:
+                await api.repeat(told.name, told.regarding.place, count, told.last)
+            else:
+                await api.create(
+                    told.name,
+                    told.regarding,
+                    told.related,
+                    reason=told.reason,
+                    action=told.action,
+                    note=told.note,
+                    warning=told.warning,
+                    at=told.at,
+                )
+                count = 1
+        except ApiError as error:
+            if error.status in (401, 403) and "being terminated" not in error.message:  # which a namespace may be
+                self._off = True
+                self._metrics.events.labels("forbidden").inc()
+                log.warning("no Events are written: it is not allowed (manifests/deployment.yaml)", err=str(error))
+            else:
+                self._metrics.events.labels("failed").inc()
+            return False
+        except Unreachable:
+            self._metrics.events.labels("failed").inc()
+            return False
+        self._metrics.events.labels("ok").inc()
+        told.written, told.written_at = count, now
+        return True
+
+
+def cost_text(detail: Mapping[str, Any]) -> str:
+    """The terms of a decision's cost, in order."""
+    terms = detail.get("cost") or ()
+    return ", ".join(f"{term['term']} {'-' if term['value'] is None else term['value']}" for term in terms) or "unknown"
+
+
+def _else(detail: Mapping[str, Any]) -> str:
+    """What else was possible."""
+    certificate = detail.get("certificate") or {}
+    other = certificate.get("runner_up")
+    if not other:
+        return "; nothing else was possible"
+    proved = "" if certificate.get("proved") else " of what was searched"
+    where = f"{_pods(len(other['victims']))} on node {other['node']}"
+    return f"; next best{proved}: {where}, lost on {certificate['lost_on']}"
+
+
+def _pods(count: int) -> str:
+    return "1 pod" if count == 1 else f"{count} pods"

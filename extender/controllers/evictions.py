@@ -1,0 +1,320 @@
+"""Evictions of our own, for the dead end of kube-scheduler up to 1.37: a pod whose nodes have enough GPUs in number and
+are refused for links alone makes no node a candidate for preemption there, so our preempt verb is never called.
+
+Theory of operation
+-------------------
+1. A filter call that refuses every node, some for links alone, and is not followed by a preempt call within a second,
+   is such a pod. The very search that answers preempt says who would have to go.
+2. With `evictions.enabled` false that is told: by an Event on the pod, in its decision record, by `explain`.
+3. Else, by the instance that holds the Lease: reserve as for a preemption (written first), ask for each eviction with
+   DryRun, then evict through the Eviction API. A plan that would violate a budget is not tried; where the API server
+   says no all the same (429), the node is left alone for a while and the next plan is tried, later and later.
+4. From then on the reserved node is the only one that our filter passes for the pod, and its preempt verb answers that
+   nobody has to go: kube-scheduler does not know these evictions as its own. It lands when the GPUs are really free.
+5. What a restart interrupts is taken up from the reservations: the same victims, never others.
+
+Only an instance that kube-scheduler asks wants the Lease: nobody else sees the filter calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import random
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import orjson
+
+from extender import preempt, wire
+from extender.controllers.events import Events, cost_text
+from extender.controllers.tenants import own_namespace
+from extender.decide import Answer, Decider
+from extender.decisions import Decision
+from extender.holds import Plan
+from extender.kube import evictions
+from extender.kube.client import ApiError, ApiServer, Unreachable
+from extender.kube.leases import RETRY, Lease
+from extender.log import get_log
+from extender.metrics import Metrics
+from extender.records import PodRecord
+
+WAIT_SECONDS: Final = 1.0  # kube-scheduler calls preempt within milliseconds of its filter call
+TICK_SECONDS: Final = 0.2
+ASKED_SECONDS: Final = 60.0  # without a filter call for so long the Lease is for somebody else
+ADVICE_SECONDS: Final = 60.0  # between two looks at one pod that may only be advised
+FIRST_PAUSE, LONGEST_PAUSE = 5.0, 300.0  # after a plan that the API server did not allow
+MOST_WAITING: Final = 1_000
+MOST_PLANS: Final = 8  # nodes tried for one pod in one turn
+FLAG: Final = "evictions.enabled"
+log = get_log()
+
+
+class Reserving(Protocol):
+    """What keeps a plan; "" when it is kept."""
+
+    async def reserve(self, plan: Plan) -> str: ...
+
+
+@dataclass(slots=True)
+class Stuck:
+    """A pod that kube-scheduler can not preempt for. `body`: a preempt request without candidates."""
+
+    body: bytes
+    due: float  # when it is looked at next
+    quiet_until: float = 0.0
+    failures: int = 0
+    blocked: dict[str, float] = field(default_factory=dict)  # node -> until when it is left alone
+
+
+class Evictions:
+    """A Tenant of the live cluster, told of filter and preempt calls by the server."""
+
+    name = "evictions"
+
+    def __init__(
+        self,
+        decider: Decider,
+        reserving: Reserving,
+        events: Events,
+        metrics: Metrics,
+        *,
+        ready: Callable[[], bool] = lambda: True,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        identity: str = "",
+    ) -> None:
+        self._decider, self._reserving, self._events, self._metrics = decider, reserving, events, metrics
+        self._ready, self._clock, self._wall = ready, clock, wall
+        self._settings = decider.settings
+        self._identity = identity or f"{socket.gethostname()}_{os.getpid()}_{random.SystemRandom().getrandbits(32):08x}"
+        self._stuck: dict[str, Stuck] = {}
+        self._asked_at: float | None = None
+        self._lease: Lease | None = None
+        self._stepped_at: float | None = None
+        self._paused: dict[str, float] = {}  # plan id -> until when its evictions wait
+        self._said = ""
+
+    def missing(self) -> str:
+        return ""
+
+    # -- what the server tells ------------------------------------------------------------------------------------
+
+    def filtered(self, answer: Answer, body: bytes) -> None:
+        """A filter call was answered."""
+        now = self._clock()
+        self._asked_at = now
+        decision = answer.decision
+        if decision is None or self._settings.evictable_as_failed_nodes:
+            return
+        request = decision.request
+        attempt = self._decider.holds.attempt(request.uid, now)
+        stuck = answer.result == "refused" and attempt is not None and attempt.links_only and not attempt.transient
+        if not stuck or request.never or self._decider.holds.planned(request.uid, now) is not None:
+            if answer.result == "fits":
+                self._stuck.pop(request.uid, None)
+            return
+        before = self._stuck.get(request.uid)
+        if before is not None:
+            before.due = min(before.due, max(now + WAIT_SECONDS, before.quiet_until))
+        elif len(self._stuck) < MOST_WAITING:
+            self._stuck[request.uid] = Stuck(wire.preempt_request(body), now + WAIT_SECONDS)
+
+    def preempted(self, answer: Answer) -> None:
+        """A preempt call was answered: kube-scheduler found candidates for that pod."""
+        if answer.decision is not None:
+            self._stuck.pop(answer.decision.request.uid, None)
+
+    # -- the task -------------------------------------------------------------------------------------------------
+
+    async def run(self, server: ApiServer) -> None:
+        settings = self._settings
+        self._lease = Lease(
+            server,
+            own_namespace(settings.reservations.namespace),
+            settings.evictions.lease,
+            self._identity,
+            clock=self._clock,
+            wall=self._wall,
+        )
+        try:
+            while True:
+                await self.turn(server)
+                await asyncio.sleep(TICK_SECONDS)
+        finally:
+            with contextlib.suppress(ApiError, Unreachable, TimeoutError):
+                if self._lease.held:
+                    async with asyncio.timeout(2.0):
+                        await self._lease.resign()
+
+    async def turn(self, server: ApiServer) -> None:
+        """One look at everything that is due."""
+        if not self._ready():
+            return
+        now = self._clock()
+        await self._campaign(now)
+        acts = self._lease is not None and self._lease.held
+        if acts:
+            for plan in self._decider.holds.all_plans():
+                if plan.own and self._paused.get(plan.id, now) <= now:
+                    await self._carry_out(server, plan)
+        for uid, stuck in list(self._stuck.items()):
+            if self._decider.cluster.pods.get(uid) is None or self._decider.cluster.pods[uid].node:
+                del self._stuck[uid]
+            elif stuck.due <= now:
+                stuck.due = math.inf  # until its next filter call
+                if acts:
+                    await self._plan(server, uid, stuck)
+                elif not self._settings.evictions.enabled:
+                    self._advise(uid, stuck)
+
+    async def _campaign(self, now: float) -> None:
+        """Take the Lease, renew it, or give it back."""
+        assert self._lease is not None or not self._settings.evictions.enabled
+        if not self._settings.evictions.enabled or self._lease is None:
+            return
+        if self._stepped_at is not None and now - self._stepped_at < RETRY:
+            return
+        asked = self._asked_at is not None and now - self._asked_at < ASKED_SECONDS
+        try:
+            if asked or any(plan.own for plan in self._decider.holds.all_plans()):
+                self._stepped_at = now
+                before, after = self._lease.held, await self._lease.step()
+                if before != after:
+                    log.info("evictions of our own", leader=after, identity=self._identity)
+            elif self._lease.held:
+                await self._lease.resign()
+            self._said = ""
+        except (ApiError, Unreachable) as error:
+            if self._said != "lease":
+                self._said = "lease"
+                log.warning("nobody is evicted: the Lease can not be had (manifests/evictions.yaml)", err=str(error))
+        self._metrics.evictions_leader.set(self._lease.held)
+
+    # -- plans ----------------------------------------------------------------------------------------------------
+
+    def _search(self, uid: str, stuck: Stuck) -> tuple[Plan, Decision, int] | None:
+        """(the cheapest plan, its record, how many budgets it violates). The plan stands in `holds` from then on."""
+        decider, now = self._decider, self._clock()
+        attempt = decider.holds.attempt(uid, now)
+        if attempt is None or decider.holds.planned(uid, now) is not None:
+            return None
+        for node in [node for node, until in stuck.blocked.items() if until <= now]:
+            del stuck.blocked[node]
+        every, at = attempt.links_only, attempt.at
+        attempt.links_only = tuple(name for name in every if name not in stuck.blocked)
+        attempt.at = now  # what kube-scheduler itself thought of these nodes is as old as its call
+        try:
+            answer = preempt.preempt(decider, stuck.body, now, self._wall())
+        finally:
+            attempt.links_only, attempt.at = every, at
+        plan, decision = decider.holds.planned(uid, now), answer.decision
+        if decision is None or plan is None or answer.result != "evict":
+            return None
+        decision.verb = "evict"
+        plan.own, plan.pod = True, f"{decision.request.namespace}/{decision.request.name}"
+        pods = decider.cluster.pods
+        plan.grace = max((pods[one].grace_seconds for one in plan.victims if one in pods), default=0)
+        decision.detail["plan"] = plan.id
+        [victims] = orjson.loads(answer.body)["NodeNameToMetaVictims"].values()
+        return plan, decision, int(victims["NumPDBViolations"])
+
+    def _advise(self, uid: str, stuck: Stuck) -> None:
+        """Say what an eviction would do; nothing is reserved."""
+        stuck.quiet_until = self._clock() + ADVICE_SECONDS
+        found = self._search(uid, stuck)
+        if found is None:
+            return
+        plan, decision, violations = found
+        self._decider.holds.drop_plan(plan.uid)
+        decision.result = "would-evict"
+        names = [f"{one['namespace']}/{one['name']}" for one in decision.detail["victims"]]
+        blocked = f"; {violations} of them only against a PodDisruptionBudget" if violations else ""
+        text = (
+            f"evicting {', '.join(names[:5])}{' and others' if len(names) > 5 else ''} on node {plan.node} would free "
+            f"linked GPUs for this pod{blocked}; cost: {cost_text(decision.detail)}. kube-scheduler up to 1.37 does "
+            f"not preempt for links alone; {FLAG}: true in gpu-extender's settings does"
+        )
+        decision.detail["eviction_would_help"] = {"flag": FLAG, "text": text}
+        decision.detail["why"] = text
+        self._events.about(plan, "EvictionWouldHelp", text, warning=False)
+        log.info("an eviction would help", pod=plan.pod, node=plan.node, victims=len(names), flag=FLAG)
+
+    async def _plan(self, server: ApiServer, uid: str, stuck: Stuck) -> None:
+        """Make a plan that no budget forbids, reserve it, carry it out."""
+        for _ in range(MOST_PLANS):
+            found = self._search(uid, stuck)
+            if found is None:
+                break
+            plan, decision, violations = found
+            pods = [self._decider.cluster.pods[one] for one in plan.victims]
+            if violations:
+                why = "a PodDisruptionBudget does not allow it"
+            else:
+                why = await self._reserving.reserve(plan)
+                if why:
+                    self._give_up(plan, decision, f"the reservation is not kept: {why}")
+                    break
+                why = await self._would_be_allowed(server, pods)
+            if not why:
+                decision.result = "evicting"
+                self._events.planned(plan, decision.detail)
+                log.info("evicting", pod=plan.pod, node=plan.node, plan=plan.id, victims=[pod.name for pod in pods])
+                stuck.failures = 0
+                await self._carry_out(server, plan)
+                return
+            self._give_up(plan, decision, why)
+            stuck.blocked[plan.node] = self._clock() + _pause(stuck.failures + 1)
+            self._events.about(plan, "EvictionNotAllowed", f"nobody is evicted on node {plan.node}: {why}")
+        if stuck.blocked:
+            stuck.failures += 1
+            stuck.due = stuck.quiet_until = self._clock() + _pause(stuck.failures)
+
+    def _give_up(self, plan: Plan, decision: Decision, why: str) -> None:
+        self._decider.holds.drop_plan(plan.uid)
+        decision.result, decision.error = "not-evicted", why
+
+    async def _would_be_allowed(self, server: ApiServer, pods: list[PodRecord]) -> str:
+        """What the API server says to a dry run; "" when it allows every eviction."""
+        for pod in pods:
+            if pod.terminating:
+                continue
+            said = await evictions.evict(server, pod.namespace, pod.name, pod.uid, dry_run=True)
+            if said.outcome not in ("evicted", "gone"):
+                self._metrics.evictions.labels(f"dry-run-{said.outcome}").inc()
+                return f"{pod.namespace}/{pod.name}: {said.message}"
+        return ""
+
+    async def _carry_out(self, server: ApiServer, plan: Plan) -> None:
+        """Evict what is still to be evicted. Once one victim goes, the others follow as soon as they may."""
+        cluster, holds = self._decider.cluster, self._decider.holds
+        sitting = [cluster.pods[uid] for uid in plan.victims if uid in cluster.bound.get(plan.node, ())]
+        left = [pod for pod in sitting if not pod.terminating]
+        begun = len(left) < len(plan.victims)
+        for pod in left:
+            if holds.planned(plan.uid, self._clock()) is not plan or self._lease is None or not self._lease.held:
+                return
+            said = await evictions.evict(server, pod.namespace, pod.name, pod.uid, dry_run=False)
+            self._metrics.evictions.labels(said.outcome).inc()
+            if said.outcome in ("evicted", "gone"):
+                begun = True
+                continue
+            log.warning("a pod can not be evicted", pod=f"{pod.namespace}/{pod.name}", plan=plan.id, err=said.message)
+            if not begun and said.outcome != "unknown":
+                holds.drop_plan(plan.uid)  # nobody went: another plan may do
+            else:
+                self._events.about(plan, "EvictionWaits", f"{pod.namespace}/{pod.name}: {said.message}")
+            break
+        if left:  # the watch needs a moment to show what was evicted
+            self._paused[plan.id] = self._clock() + FIRST_PAUSE
+        if len(self._paused) > MOST_WAITING:
+            self._paused.clear()
+
+
+def _pause(failures: int) -> float:
+    return min(FIRST_PAUSE * 2.0 ** max(0, failures - 1), LONGEST_PAUSE)

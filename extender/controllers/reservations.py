@@ -1,0 +1,297 @@
+"""The plans of `holds`, kept in one ConfigMap of ours: what is freed for a preemptor stays its over our restarts.
+
+Theory of operation
+-------------------
+1. One key per preemptor's uid, its value a small JSON object; times are seconds since 1970.
+2. A plan is written before its preempt reply is sent, within the deadline of the settings; when that fails the answer
+   is that nobody has to go, and nothing is reserved. All else that changes (a plan is over, its victims are gone) is
+   written within about a second.
+3. One write at a time, and each replaces what was read: whoever finds that another instance has written since reads
+   again, takes over what it does not know, drops what the other has removed, and writes anew.
+4. The map is read before the first verb is answered and every few seconds then, since another instance may have been
+   asked meanwhile. What can not be read is dropped with a warning; the rest stays.
+5. Without the right to read or write it (403) nobody is evicted, which is said once and counted;
+   `reservations.store: memory` does without the map, and without what it is good for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import orjson
+
+from extender.controllers.tenants import own_namespace
+from extender.decide import Decider
+from extender.holds import RELEASES, Plan
+from extender.kube.backoff import Backoff
+from extender.kube.client import ApiError, ApiServer, Unreachable
+from extender.kube.configmaps import ConfigMap, Conflict
+from extender.log import get_log
+from extender.metrics import Metrics
+
+MOST_ENTRIES: Final = 500
+MOST_BYTES: Final = 900_000  # a ConfigMap may have 1 MiB
+FORMAT: Final = 1
+LOOK_SECONDS = 1.0  # between two looks at what is over
+REREAD_SECONDS = 5.0
+SOON_SECONDS = 0.05  # while the lists are not in
+TRIES = 5
+log = get_log()
+
+
+class Damaged(Exception):
+    """An entry that says nothing we can use."""
+
+
+class Reservations:
+    """Keeps `decider.holds`' plans. A Tenant of the live cluster, and what the server asks before it replies."""
+
+    name = "reservations"
+
+    def __init__(
+        self,
+        decider: Decider,
+        metrics: Metrics,
+        *,
+        ready: Callable[[], bool] = lambda: True,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """`ready`: whether the lists are in; before that no plan can be judged."""
+        self._decider, self._metrics, self._ready = decider, metrics, ready
+        self._clock = clock
+        self._epoch = wall() - clock()  # once, so that a plan is written in the same words always
+        self._settings = decider.settings.reservations
+        self._in_memory = self._settings.store == "memory"
+        self._map: ConfigMap | None = None
+        self._lock = asyncio.Lock()
+        self._stored: dict[str, str] = {}  # what the map has, as far as we know
+        self._unsure: set[str] = set()  # written with no answer: they may be in the map
+        self._version: str | None = None  # None: it has to be read first
+        self._read_at: float | None = None
+        self._judged = False  # what was read at the start has been compared with the lists
+        self._problem = "not read yet"
+        self._said = ""
+        self._forbidden = False
+        metrics.reservations_kept.set(0)
+        decider.released = self._released
+
+    # -- what the server asks -------------------------------------------------------------------------------------
+
+    def missing(self) -> str:
+        known = self._in_memory or self._judged or self._forbidden
+        return "" if known else f"reservations: {self._problem}"
+
+    async def reserve(self, plan: Plan) -> str:
+        """Keep a plan that `holds` has; "" when it is written, else why it is not: then nobody may be evicted."""
+        if self._in_memory:
+            return ""
+        began = time.perf_counter()
+        try:
+            async with asyncio.timeout(self._settings.deadline_seconds):
+                why = await self._flush(plan.uid)
+            result = "refused" if why else "ok"
+        except TimeoutError:
+            self._version = None
+            result, why = "late", f"not written within {self._settings.deadline_seconds:g} s"
+        except (ApiError, Unreachable) as error:
+            result = "forbidden" if _forbidden(error) else "failed"
+            why = self._failed(error)
+        self._metrics.reservation_writes.labels(result).inc()
+        self._metrics.reservation_write_duration.observe(time.perf_counter() - began)
+        if why:
+            self._unsure.add(plan.uid)
+        return why
+
+    def _released(self, plan: Plan, cause: str) -> None:
+        self._metrics.reservations_released.labels(cause).inc()
+        log.info("reservation released", pod=plan.pod or plan.uid, node=plan.node, plan=plan.id, why=RELEASES[cause])
+
+    # -- the task -------------------------------------------------------------------------------------------------
+
+    async def run(self, server: ApiServer) -> None:
+        if not self._in_memory:
+            self._map = ConfigMap(server, own_namespace(self._settings.namespace), self._settings.name)
+        backoff, failures, chance = Backoff(first=0.2, most=30.0), 0, random.Random()
+        while True:
+            delay = LOOK_SECONDS
+            if self._map is not None:
+                try:
+                    await self.refresh()
+                    failures = 0
+                except (ApiError, Unreachable) as error:
+                    self._failed(error)
+                    failures += 1
+                    delay = backoff.delay(failures, chance)
+            if self._ready():
+                self._judge()
+                self._decider.sweep(self._clock())
+            elif not failures:
+                delay = SOON_SECONDS
+            await asyncio.sleep(delay)
+
+    def _judge(self) -> None:
+        """Once the lists are in: a preemptor that is in none of them was deleted while we were away."""
+        if self._judged or self._read_at is None:
+            return
+        self._judged = True
+        for plan in self._decider.holds.all_plans():
+            if plan.uid not in self._decider.cluster.pods:
+                self._decider.pod_gone(plan.uid)
+
+    async def refresh(self) -> None:
+        """Read the map when that is due, and write what has changed since."""
+        if self._read_at is None or self._clock() - self._read_at >= REREAD_SECONDS:
+            async with self._lock:
+                await self._read()
+        if self._ready():
+            await self._flush()
+
+    def _failed(self, error: ApiError | Unreachable) -> str:
+        """Say what is wrong, once for each problem; gives it back."""
+        self._version = None
+        self._metrics.reservations_kept.set(0)
+        self._problem = str(error)
+        if _forbidden(error):
+            self._forbidden = True
+            if self._said != "forbidden":
+                self._said = "forbidden"
+                log.error(
+                    "the reservations may not be kept, so nobody is evicted: allow get, create and update of the "
+                    "ConfigMap (manifests/deployment.yaml), or set reservations.store to memory",
+                    err=str(error),
+                )
+        elif self._said != "failed":
+            self._said = "failed"
+            log.warning("the reservations can not be read or written", err=str(error))
+        return str(error)
+
+    # -- the map --------------------------------------------------------------------------------------------------
+
+    async def _flush(self, must: str = "") -> str:
+        """Make the map what `holds` says. "" or why the plan of the pod `must` has no place in it."""
+        assert self._map is not None or must
+        if self._map is None:
+            return "not connected to the API server"
+        async with self._lock:
+            for _ in range(TRIES):
+                if self._version is None:
+                    await self._read()
+                    assert self._version is not None
+                wanted = {plan.uid: self._text(plan) for plan in self._decider.holds.all_plans()}
+                if must and must not in wanted:
+                    return "its pod is gone, or has a node"
+                if wanted == self._stored:
+                    return ""
+                size = sum(len(uid) + len(text) for uid, text in wanted.items())
+                if must and (len(wanted) > MOST_ENTRIES or size > MOST_BYTES):
+                    return f"there are {len(wanted) - 1} reservations already"
+                version, self._version = self._version, None  # until the answer is there
+                self._unsure |= wanted.keys()
+                try:
+                    self._stored, self._version = await self._map.write(wanted, version)
+                except Conflict:
+                    continue
+                self._good()
+                return ""
+        return "other instances keep writing the reservations"
+
+    async def _read(self) -> None:
+        assert self._map is not None
+        theirs, version = await self._map.read()
+        holds, now = self._decider.holds, self._clock()
+        known = {plan.uid for plan in holds.all_plans()}
+        for uid, text in theirs.items():
+            if uid in known or uid in self._stored or uid in self._unsure:
+                continue  # ours, or ours until a moment ago: to be removed
+            try:
+                plan = self._plan(uid, text, now)
+            except Damaged as error:
+                self._metrics.reservations_damaged.inc()
+                log.warning("a reservation can not be read, and is dropped", uid=uid[:80], err=str(error))
+                continue
+            holds.plan(plan)
+            log.info("reservation taken over", pod=plan.pod or uid, node=plan.node, plan=plan.id)
+        for uid in self._stored.keys() & known - theirs.keys():
+            holds.drop_plan(uid)  # another instance has seen its end
+        self._stored, self._version, self._read_at = theirs, version, now
+        self._unsure.clear()
+        self._good()
+
+    def _good(self) -> None:
+        self._metrics.reservations_kept.set(1)
+        self._forbidden, self._said = False, ""
+
+    # -- one entry ------------------------------------------------------------------------------------------------
+
+    def _text(self, plan: Plan) -> str:
+        amounts = zip(self._decider.cluster.resources, plan.amounts, strict=True)
+        entry: dict[str, Any] = {
+            "format": FORMAT,
+            "pod": plan.pod,
+            "node": plan.node,
+            "victims": list(plan.victims),
+            "amounts": {name: amount for name, amount in amounts if amount},
+            "priority": plan.priority,
+            "at": round(plan.at + self._epoch, 3),
+            "grace": float(plan.grace),
+        }
+        if plan.emptied is not None:
+            entry["emptied"] = round(plan.emptied + self._epoch, 3)
+        if plan.own:
+            entry["own"] = True
+        return orjson.dumps(entry).decode()
+
+    def _plan(self, uid: str, text: str, now: float) -> Plan:
+        try:
+            entry = orjson.loads(text)
+        except orjson.JSONDecodeError as error:
+            raise Damaged(f"not JSON: {error}") from error
+        if not isinstance(entry, dict) or entry.get("format") != FORMAT:
+            raise Damaged(f"not an entry of format {FORMAT}")
+        resources = self._decider.cluster.resources
+        amounts, victims = entry.get("amounts"), entry.get("victims")
+        if not isinstance(amounts, dict) or not all(_count(amount) for amount in amounts.values()):
+            raise Damaged("amounts is not a mapping of whole numbers")
+        if strange := sorted(amounts.keys() - set(resources)):
+            raise Damaged(f"amounts of {', '.join(strange)[:100]}, which the settings do not name")
+        if not isinstance(victims, list) or not victims or not all(isinstance(one, str) and one for one in victims):
+            raise Damaged("victims is not a list of uids")
+        node, pod = entry.get("node"), entry.get("pod", "")
+        if not isinstance(node, str) or not node or not isinstance(pod, str):
+            raise Damaged("no node")
+        priority = entry.get("priority")
+        if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > 2**31:
+            raise Damaged("priority is not a number")
+        at, grace = _time(entry.get("at")), _time(entry.get("grace", 0))
+        emptied = _time(entry["emptied"]) - self._epoch if "emptied" in entry else None
+        return Plan(
+            uid,
+            node,
+            tuple(victims),
+            tuple(amounts.get(name, 0) for name in resources),
+            priority,
+            min(now, at - self._epoch),  # another machine's clock may be ahead
+            None if emptied is None else min(now, emptied),
+            pod,
+            grace,
+            entry.get("own") is True,
+        )
+
+
+def _forbidden(error: ApiError | Unreachable) -> bool:
+    return isinstance(error, ApiError) and error.status in (401, 403)
+
+
+def _count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
+
+
+def _time(value: object) -> float:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < 2**40:
+        raise Damaged("a time is not a number of seconds")
+    return float(value)

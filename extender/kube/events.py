@@ -1,0 +1,92 @@
+"""Events of events.k8s.io/v1: made once, then only their series is written on."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+
+from extender.kube.client import ApiServer
+
+CONTROLLER: Final = "gpu-extender.io/extender"
+MOST_NOTE: Final = 1024  # bytes; the API server refuses longer ones
+
+
+class Regarding(NamedTuple):
+    """An object that an Event is about. ``namespace`` is "" for what has none."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+
+    def as_json(self) -> dict[str, str]:
+        """An ObjectReference of core/v1."""
+        made = {"apiVersion": "v1", "kind": self.kind, "name": self.name, "uid": self.uid}
+        return made | ({"namespace": self.namespace} if self.namespace else {})
+
+    @property
+    def place(self) -> str:
+        """The namespace in which its Events are."""
+        return self.namespace or "default"
+
+
+class EventsApi:
+    """Writes Events to one API server. Both raise ApiError and Unreachable."""
+
+    def __init__(self, server: ApiServer, instance: str) -> None:
+        """``instance``: who we are, at most 128 characters."""
+        self._server = server
+        self._instance = instance[:128]
+
+    async def create(
+        self,
+        name: str,
+        regarding: Regarding,
+        related: Regarding | None,
+        *,
+        reason: str,
+        action: str,
+        note: str,
+        warning: bool,
+        at: float,
+    ) -> None:
+        """A new Event. ``at``: seconds since 1970."""
+        event: dict[str, Any] = {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": regarding.place},
+            "eventTime": micro_time(at),
+            "reportingController": CONTROLLER,
+            "reportingInstance": self._instance,
+            "type": "Warning" if warning else "Normal",
+            "reason": reason,
+            "action": action,
+            "regarding": regarding.as_json(),
+            "note": shortened(note),
+        }
+        if related is not None:
+            event["related"] = related.as_json()
+        await self._server.post(_path(regarding.place), msgspec.json.encode(event))
+
+    async def repeat(self, name: str, namespace: str, count: int, at: float) -> None:
+        """It has happened ``count`` times in all, the last time at ``at``."""
+        patch = {"series": {"count": count, "lastObservedTime": micro_time(at)}}
+        await self._server.patch(f"{_path(namespace)}/{quote(name, safe='')}", msgspec.json.encode(patch))
+
+
+def micro_time(at: float) -> str:
+    """As metav1.MicroTime is written."""
+    return datetime.datetime.fromtimestamp(at, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def shortened(note: str) -> str:
+    """At most what the API server takes, which counts bytes."""
+    raw = note.encode()
+    return note if len(raw) <= MOST_NOTE else raw[: MOST_NOTE - 3].decode(errors="ignore") + "..."
+
+
+def _path(namespace: str) -> str:
+    return f"/apis/events.k8s.io/v1/namespaces/{quote(namespace, safe='')}/events"

@@ -1,0 +1,134 @@
+"""A Lease of coordination.k8s.io: of several instances one holds it, as client-go's leader election has it.
+
+Clocks of machines are not compared: a Lease that nobody has renewed, as seen from here, for its whole duration is free.
+The holder stops acting earlier than that, when it could not renew for two thirds of the duration.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+
+from extender.kube.client import ApiError, ApiServer, Unreachable
+from extender.kube.events import micro_time
+
+DURATION: Final = 15.0  # seconds, kube-scheduler's own
+DEADLINE: Final = 10.0
+RETRY: Final = 2.0
+
+
+class _Spec(msgspec.Struct, omit_defaults=True):
+    holderIdentity: str | None = None
+    leaseDurationSeconds: int | None = None
+    acquireTime: str | None = None
+    renewTime: str | None = None
+    leaseTransitions: int | None = None
+
+
+class _Meta(msgspec.Struct, omit_defaults=True):
+    name: str = ""
+    namespace: str = ""
+    resourceVersion: str = ""
+
+
+class _Lease(msgspec.Struct):
+    metadata: _Meta
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+    apiVersion: str = "coordination.k8s.io/v1"
+    kind: str = "Lease"
+
+
+class Lease:
+    """One candidate for one Lease."""
+
+    def __init__(
+        self,
+        server: ApiServer,
+        namespace: str,
+        name: str,
+        identity: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """``identity``: ours, and nobody else's."""
+        self._server = server
+        self._where = f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace, safe='')}/leases"
+        self._path = f"{self._where}/{quote(name, safe='')}"
+        self._meta = _Meta(name, namespace)
+        self._identity, self._clock, self._wall = identity, clock, wall
+        self._seen: tuple[str, str] | None = None  # holder and renewTime, as last read
+        self._seen_at = 0.0
+        self._renewed_at: float | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether we may act."""
+        return self._renewed_at is not None and self._clock() - self._renewed_at < DEADLINE
+
+    async def step(self) -> bool:
+        """Take the Lease if it is free, renew it if it is ours; whether we hold it. Raises ApiError, Unreachable."""
+        began = self._clock()
+        try:
+            found = _read(await self._server.get(self._path))
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            found = None
+        spec = found.spec if found is not None else _Spec()
+        holder, renewed = spec.holderIdentity or "", spec.renewTime or ""
+        if self._seen != (holder, renewed):
+            self._seen, self._seen_at = (holder, renewed), began
+        lasts = float(spec.leaseDurationSeconds or DURATION)
+        if holder not in ("", self._identity) and began - self._seen_at < lasts:
+            self._renewed_at = None
+            return False
+        now = micro_time(self._wall())
+        again = holder == self._identity
+        wanted = _Spec(
+            self._identity,
+            int(DURATION),
+            spec.acquireTime if again and spec.acquireTime else now,
+            now,
+            (spec.leaseTransitions or 0) + (not again and found is not None),
+        )
+        if not await self._write(wanted, found):
+            self._renewed_at = None
+            return False
+        self._seen, self._seen_at = (self._identity, now), began
+        self._renewed_at = began
+        return True
+
+    async def resign(self) -> None:
+        """Let the next one have it at once."""
+        self._renewed_at = None
+        found = _read(await self._server.get(self._path))
+        if found.spec.holderIdentity == self._identity:
+            now = micro_time(self._wall())
+            await self._write(_Spec("", 1, now, now, found.spec.leaseTransitions), found)
+
+    async def _write(self, spec: _Spec, found: _Lease | None) -> bool:
+        version = found.metadata.resourceVersion if found is not None else ""
+        meta = _Meta(self._meta.name, self._meta.namespace, version)
+        body = msgspec.json.encode(_Lease(meta, spec))
+        try:
+            if found is None:
+                await self._server.post(self._where, body)
+            else:
+                await self._server.put(self._path, body)
+        except ApiError as error:
+            if error.status == 409:  # somebody was faster
+                return False
+            raise
+        return True
+
+
+def _read(body: bytes) -> _Lease:
+    try:
+        return msgspec.json.decode(body, type=_Lease)
+    except msgspec.MsgspecError as error:
+        raise Unreachable(f"no Lease came: {error}") from error

@@ -1,0 +1,401 @@
+"""The victim search over candidate nodes: what preempt answers, what-if tells and an eviction controller would do.
+
+Only the two cheapest nodes are searched to the end (of equals the first by name): the others are left as soon as it is
+proved that they can not be among them. The budget in sets decides, so that the same cluster gives the same answer; the
+budget in time is a second stop. Whatever ends early is answered as the best found, and said to be unproved.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ext_core import fit, gather, victims
+from extender.cluster import Cluster
+from extender.contracts import Groups, PodRequest, Victims
+from extender.costs.leftover_fragmentation import LeftoverFragmentation
+from extender.costs.victims_stranded import VictimsStranded
+from extender.decide import Decider
+from extender.progress import lost, restart_seconds, saved_ms, start_ms
+from extender.records import PodRecord
+
+LOWEST = -(2**63)  # what the search answers for the maximum over no victims
+OVERDUE_SECONDS = 30.0  # a pod that should have ended longer ago (a finalizer, a hung unmount) may stay for ever
+LEAST_BUDGET = 2_000  # search nodes per candidate, however many there are
+FOUND = (1, 2)  # a sufficient set: proved cheapest, or the best found within the budget
+UNPROVED = (2, 3)
+NEVER_SHORT = 2**60  # more than any eviction frees
+TRIES = 4  # searches that leave early; then all candidates are searched to the end
+PRICED_GPUS = 8  # larger machines that are not uniform have too many sets to price
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """The cheapest sufficient victims on one node. `cost`: one number per term, in order."""
+
+    node: str
+    row: int
+    pods: tuple[PodRecord, ...]
+    cost: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`evictions`: the cheapest first, the second is the runner-up; `proved`: no other node or set is cheaper;
+    `sets`: search nodes examined."""
+
+    evictions: tuple[Eviction, ...] = ()
+    proved: bool = True
+    nodes: int = 0
+    sets: int = 0
+
+    @property
+    def best(self) -> Eviction | None:
+        return self.evictions[0] if self.evictions else None
+
+    @property
+    def runner_up(self) -> Eviction | None:
+        return self.evictions[1] if len(self.evictions) > 1 else None
+
+
+def find(
+    decider: Decider,
+    request: PodRequest,
+    pod: PodRecord,
+    names: Sequence[str],
+    floors: Mapping[str, Sequence[str]],
+    now: float,
+    wall: float,
+    *,
+    limited: bool = True,
+) -> Found:
+    """The cheapest eviction over these nodes (known, in the order of their names) after which our own filter passes
+    the pod. `floors`: uids that have to be among the victims, by node; `limited`: whether time ends the search too.
+    The caller's claims count as taken."""
+    cluster, settings = decider.cluster, decider.settings.preemption
+    rows = array("i", [cluster.row(name) for name in names])
+    if not rows:
+        return Found()
+    gathered = gather.victims(
+        cluster.tables.nodes,
+        cluster.tables.pods,
+        rows,
+        array("q", request.amounts),
+        request.resource,
+        request.priority,
+        int(wall * 1000),
+        _needed(cluster, pod, names, floors),
+    )
+    if not gathered.pods:
+        return Found(nodes=len(rows))
+    if gathered.some_go:
+        _keep_overdue(cluster, gathered, wall)
+    forced, impossible = _floor(cluster, names, floors, gathered)
+    tables, ok, prices = _tables(decider, request, rows, gathered, impossible)
+    columns = _columns(decider, gathered, prices, int(wall * 1000))
+    terms = [cost.term(columns) for cost in decider.policy.costs]
+    sets = 0
+    last = len(cluster.resources) - 1
+    for tried in range(len(rows) + 1):
+        for i in impossible:
+            gathered.short[last, i] = NEVER_SHORT
+        every = tried >= TRIES
+        result = victims.cheapest(
+            gathered.start,
+            gathered.short,
+            gathered.amounts,
+            gathered.masks,
+            gathered.free,
+            gathered.unknown,
+            gathered.unsure,
+            tables,
+            ok,
+            forced,
+            terms,
+            max(LEAST_BUDGET, settings.search_budget // len(rows)),
+            not every,
+            int(settings.budget_milliseconds * 1e6) if limited else 0,
+        )
+        sets += sum(result.examined)
+        found = _evictions(cluster, names, rows, gathered, result, len(terms), impossible)
+        proved = not any(status in UNPROVED for status in result.status)
+        for place, eviction in enumerate(found):
+            if fits_without(decider, request, eviction.row, {one.uid for one in eviction.pods}, now):
+                return Found((eviction, *found[place + 1 :]), proved, len(rows), sets)
+            impossible.add(names.index(eviction.node))
+            if not every:
+                break  # who comes next was not looked for
+        if not found or every:
+            return Found((), proved, len(rows), sets)
+    return Found((), False, len(rows), sets)
+
+
+def _evictions(
+    cluster: Cluster,
+    names: Sequence[str],
+    rows: array[int],
+    gathered: gather.Gathered,
+    result: victims.Victims,
+    terms: int,
+    impossible: set[int],
+) -> list[Eviction]:
+    found: list[Eviction] = []
+    for i, status in enumerate(result.status):
+        if status not in FOUND or i in impossible:
+            continue
+        chosen = [k for k in range(gathered.start[i], gathered.start[i + 1]) if result.chosen[k]]
+        if chosen:
+            pods = tuple(cluster.pods[cluster.uid_of_row[gathered.pods[k]]] for k in chosen)
+            cost = tuple(result.cost[t * len(rows) + i] for t in range(terms))
+            found.append(Eviction(names[i], rows[i], pods, cost))
+    found.sort(key=lambda eviction: (eviction.cost, eviction.node))
+    return found
+
+
+def fits_without(decider: Decider, request: PodRequest, row: int, uids: set[str], now: float) -> bool:
+    """Whether our own filter would pass the pod on the node, were these pods gone. Claims of the caller are dropped for
+    it and made anew."""
+    cluster = decider.cluster
+    cluster.tables.nodes.drop_claims()
+    with cluster.without(uids, cluster.names[row]):
+        decider.claim(request, now)
+        return not decider.policy.judge(cluster.tables, request, array("i", [row]))[0]
+
+
+def amounts_short(cluster: Cluster, request: PodRequest, row: int) -> tuple[int, ...]:
+    """The resources (by index) of which too little is free on the node, claims taken."""
+    node = cluster.tables.nodes.node(row)
+    alloc, used, claim = node["alloc"], node["used"], node["claim"]
+    assert isinstance(alloc, tuple)
+    assert isinstance(used, tuple)
+    assert isinstance(claim, tuple)
+    columns = zip(request.amounts, alloc, used, claim, strict=True)
+    return tuple(r for r, (wanted, has, held, taken) in enumerate(columns) if wanted and wanted > has - held - taken)
+
+
+def _needed(cluster: Cluster, pod: PodRecord, names: Iterable[str], floors: Mapping[str, Sequence[str]]) -> bytearray:
+    """A mark for each pod row that the preemptor's required affinity may need and kube-scheduler did not offer."""
+    if not pod.affinity_terms:
+        return bytearray()
+    needed = bytearray(len(cluster.uid_of_row))
+    for name in names:
+        offered = floors.get(name, ())
+        for other in cluster.pods_on(name):
+            if other.uid not in offered and pod.may_need(other):
+                needed[cluster.pod_rows[other.uid]] = 1
+    return needed
+
+
+def _keep_overdue(cluster: Cluster, gathered: gather.Gathered, wall: float) -> None:
+    """A pod that should have ended long ago frees nothing: a plan must not rest on it."""
+    for k, row in enumerate(gathered.pods):
+        if gathered.going[k]:
+            end = cluster.pods[cluster.uid_of_row[row]].deletion_at
+            if end is not None and wall - end > OVERDUE_SECONDS:
+                gathered.masks[k] = 0
+                gathered.unsure[k] = 0
+                for r in range(len(cluster.resources)):
+                    gathered.amounts[r, k] = 0
+
+
+def _floor(
+    cluster: Cluster, names: Sequence[str], floors: Mapping[str, Sequence[str]], gathered: gather.Gathered
+) -> tuple[array[int], set[int]]:
+    """(1 for each gathered pod that must be among the victims, candidates where the floor can not be met)."""
+    forced = array("B", bytes(len(gathered.pods)))
+    impossible: set[int] = set()
+    for i, name in enumerate(names if floors else ()):
+        floor = floors.get(name)
+        if floor is None:
+            continue
+        at = {cluster.uid_of_row[gathered.pods[k]]: k for k in range(gathered.start[i], gathered.start[i + 1])}
+        for uid in floor:
+            if uid in at:
+                forced[at[uid]] = 1
+            else:
+                impossible.add(i)  # a pod that we do not see there: its room can not be judged
+    return forced, impossible
+
+
+def _tables(
+    decider: Decider, request: PodRequest, rows: array[int], gathered: gather.Gathered, impossible: set[int]
+) -> tuple[array[int], list[bytes], list[array[int]]]:
+    """(table per candidate, -1 where counting is enough; per table: which masks of free GPUs will do; what each mask
+    leaves broken up, by LeftoverFragmentation)."""
+    tables = array("i", [-1] * len(rows))
+    priced = any(isinstance(cost, LeftoverFragmentation) for cost in decider.policy.costs)
+    required = request.links == "required" and request.wanted >= 2
+    if not required and not priced:
+        return tables, [], []
+    nodes, shapes = decider.cluster.tables.nodes, decider.cluster.tables.shapes
+    ok: list[bytes] = []
+    prices: list[array[int]] = []
+    known: dict[tuple[int, int, bool], int] = {}
+    uniform: dict[tuple[int, int], bool] = {}
+    for i, (shape, healthy, gpu) in enumerate(gather.graphs(nodes, rows)):
+        if not shape or gpu != request.resource:
+            if required:
+                impossible.add(i)
+            continue
+        if (shape, healthy) not in uniform:
+            uniform[shape, healthy] = fit.uniform(shapes, shape, healthy, request.wanted)
+        if uniform[shape, healthy]:
+            continue
+        bits = healthy.bit_length()
+        if not required and (gathered.unknown[i] or bits > PRICED_GPUS):
+            continue  # which GPUs an eviction leaves free can not be told, or not be priced
+        key = (shape, bits, required)
+        if key not in known:
+            known[key] = len(ok)
+            wanted, containers = request.wanted, request.containers
+            ok.append(fit.link_table(shapes, shape, bits, wanted, containers) if required else bytes([1]) * (1 << bits))
+            prices.append(
+                decider.policy.leftover(shapes, shape, bits, wanted)
+                if priced and bits <= PRICED_GPUS
+                else array("q", bytes(8 << bits))
+            )
+        tables[i] = known[key]
+    return tables, ok, prices
+
+
+# ---- what the cost terms see
+
+
+def _columns(decider: Decider, gathered: gather.Gathered, prices: list[array[int]], now_ms: int) -> Victims:
+    cluster = decider.cluster
+    stranded = array("q", bytes(8 * len(gathered.pods)))
+    if any(isinstance(cost, VictimsStranded) for cost in decider.policy.costs):
+        rooms = {ask: _room(cluster, ask) for ask in gather.distinct(gathered.ask, gathered.going)}
+        stranded = gather.stranded(cluster.tables.pods, gathered.pods, gathered.ask, gathered.going, rooms)
+    return Victims(
+        gathered.pods,
+        gathered.priority,
+        gathered.start_ms,
+        gathered.saved_ms,
+        gathered.restart_s,
+        gathered.grace_s,
+        gathered.gpus,
+        gathered.going,
+        now_ms,
+        _budgets(cluster, gathered),
+        *_gangs(cluster, gathered, now_ms),
+        stranded,
+        prices,
+    )
+
+
+def _room(cluster: Cluster, ask: int) -> tuple[int, int]:
+    amounts, selector, terms, tolerations = cluster.asks[ask]
+    return gather.room(cluster.tables.nodes, array("q", amounts), cluster.admitted(selector, terms, tolerations))
+
+
+def _budgets(cluster: Cluster, gathered: gather.Gathered) -> Groups:
+    """PodDisruptionBudgets as groups. A pod that goes already, or that a budget has counted already, costs nothing."""
+    sets = gather.distinct(gathered.budgets, gathered.going)
+    keys = sorted({key for one in sets for key in cluster.budget_sets[one]})
+    index = {key: g for g, key in enumerate(keys)}
+    members = {one: tuple(index[key] for key in cluster.budget_sets[one]) for one in sets}
+    allowance = array("q", [max(0, cluster.budgets[key].disruptions_allowed) for key in keys])
+    names = tuple(f"{namespace}/{name}" for namespace, name in keys)
+    return Groups(*gather.memberships(gathered.budgets, gathered.going, members), allowance, names)
+
+
+def _gangs(cluster: Cluster, gathered: gather.Gathered, now_ms: int) -> tuple[Groups, array[int]]:
+    """(gangs as groups, the work in GPU-seconds that all running members of each lose when it breaks)."""
+    present = gather.distinct(gathered.gang, gathered.going)
+    members: dict[int, tuple[int, ...]] = {gang: (g,) for g, gang in enumerate(present)}
+    work = gather.gangs(cluster.tables.pods, len(cluster.gang_refs), now_ms)[1] if present else array("q")
+    allowance, price, names = array("q"), array("q"), []
+    for one in present:
+        gang = cluster.gang_of_id[one]
+        assert gang is not None
+        allowance.append(gang.allowance)
+        price.append(work[one] + sum(_lost(cluster, pod, now_ms) for pod in cluster.strays(gang)))
+        names.append(gang.name)
+    groups = Groups(*gather.memberships(gathered.gang, gathered.going, members), allowance, tuple(names))
+    return groups, price
+
+
+def _lost(cluster: Cluster, pod: PodRecord, now_ms: int) -> int:
+    return lost(sum(cluster.amounts(pod)[3:]), start_ms(pod), saved_ms(pod), restart_seconds(pod), now_ms)
+
+
+# ---- in words
+
+
+def important(pods: Iterable[PodRecord]) -> list[PodRecord]:
+    """As kube-scheduler orders victims: higher priority first, then the earlier start."""
+    return sorted(pods, key=lambda pod: (-pod.priority, pod.start or 0.0, pod.uid))
+
+
+def violations(cluster: Cluster, pods: Sequence[PodRecord]) -> int:
+    """NumPDBViolations of these victims, counted as kube-scheduler counts it."""
+    inside = [() if pod.terminating else cluster.budgets_of(pod) for pod in pods]
+    keys = sorted({key for one in inside for key in one})
+    index = {key: g for g, key in enumerate(keys)}
+    allowance = [max(0, cluster.budgets[key].disruptions_allowed) for key in keys]
+    return victims.kube_pdb_violations(range(len(pods)), [[index[key] for key in one] for one in inside], allowance)
+
+
+def victim(cluster: Cluster, pod: PodRecord) -> dict[str, Any]:
+    """A victim as the answers tell it."""
+    holding = next((h for h in cluster.ledgers[pod.node].holdings if h.uid == pod.uid), None)
+    gang = None if pod.terminating else cluster.gang_of(pod)
+    return {
+        "namespace": pod.namespace,
+        "name": pod.name,
+        "uid": pod.uid,
+        "priority": pod.priority,
+        "gpu_count": holding.count if holding else 0,
+        "gpus": list(holding.gpus) if holding and holding.gpus is not None else None if holding else [],
+        "gang": gang.name if gang is not None else None,
+        "pdbs": [f"{namespace}/{name}" for namespace, name in cluster.budgets_of(pod)],
+        "terminating": pod.terminating,
+    }
+
+
+def cost_of(decider: Decider, eviction: Eviction) -> list[dict[str, Any]]:
+    return [
+        {"term": cost.name, "value": None if value == LOWEST else value, "unit": cost.unit}
+        for cost, value in zip(decider.policy.costs, eviction.cost, strict=True)
+    ]
+
+
+def certificate(decider: Decider, found: Found) -> dict[str, Any]:
+    """What the answer rests on."""
+    best, other = found.best, found.runner_up
+    names = [cost.name for cost in decider.policy.costs]
+    told = None
+    lost_on = None
+    if best is not None and other is not None:
+        told = {
+            "node": other.node,
+            "victims": [victim(decider.cluster, pod) for pod in important(other.pods)],
+            "cost": cost_of(decider, other),
+        }
+        pairs = zip(names, best.cost, other.cost, strict=True)
+        lost_on = next((name for name, a, b in pairs if a != b), "node name")
+    return {
+        "proved": found.proved,
+        "nodes_examined": found.nodes,
+        "sets_examined": found.sets,
+        "runner_up": told,
+        "lost_on": lost_on,
+    }
+
+
+def warnings(cluster: Cluster, pods: Iterable[PodRecord]) -> list[dict[str, str]]:
+    """What is not certain about these victims."""
+    gangs = {
+        gang.name: gang for pod in pods if not pod.terminating and (gang := cluster.gang_of(pod)) and not gang.known
+    }
+    return [
+        {
+            "code": "gang-minimum-unknown",
+            "message": f"how many pods of {gang.ref.source} gang {name} must run can not be read: all "
+            f"{len(gang.members)} running members are taken to be needed",
+        }
+        for name, gang in sorted(gangs.items())
+    ]

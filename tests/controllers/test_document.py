@@ -1,0 +1,130 @@
+"""A learned document: read at the start, written when it has changed, never in the way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from extender.controllers.document import Document
+from extender.kube.configmaps import ConfigMap
+from tests.controllers.test_reservations import connected, until
+from tests.kube.objects import Objects
+from tests.world import logged
+
+PATH = "/api/v1/namespaces/kube-system/configmaps/gpu-extender-mix"
+
+
+class Learner:
+    def __init__(self) -> None:
+        self.sizes: dict[str, int] = {}
+
+    def dump(self) -> Any:
+        return {"sizes": self.sizes}
+
+    def load(self, found: Any) -> None:
+        self.sizes = {str(key): int(value) for key, value in found["sizes"].items()}
+
+
+def run(objects: Objects, learner: Learner, during: Callable[[], None] = lambda: None, every: float = 300.0) -> None:
+    async def whole() -> None:
+        async with connected(objects) as server:
+            document = Document("gpu-extender-mix", learner.dump, learner.load, every=every)
+            assert document.missing() == "gpu-extender-mix: not read yet"
+            task = asyncio.create_task(document.run(server))
+            await until(lambda: not document.missing())
+            during()
+            await asyncio.sleep(0.05)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(whole())
+
+
+def stored(objects: Objects) -> Any:
+    return json.loads(objects.stored[PATH]["data"]["document"])
+
+
+def test_it_is_written_at_the_end_and_read_at_the_start() -> None:
+    objects, first, second = Objects(), Learner(), Learner()
+    run(objects, first, lambda: first.sizes.update({"8": 3}))
+    assert stored(objects) == {"sizes": {"8": 3}}
+    run(objects, second)
+    assert second.sizes == {"8": 3}
+    assert [method for method, _ in objects.said] == ["GET", "GET", "POST", "GET"]  # what is the same is not written
+
+
+def test_it_is_written_now_and_then() -> None:
+    objects, learner = Objects(), Learner()
+    learner.sizes = {"1": 1}
+    written = []
+
+    async def whole() -> None:
+        async with connected(objects) as server:
+            task = asyncio.create_task(Document("gpu-extender-mix", learner.dump, learner.load, every=0.01).run(server))
+            await until(lambda: PATH in objects.stored)
+            written.append(stored(objects))
+            learner.sizes = {"1": 2}
+            await until(lambda: stored(objects) == {"sizes": {"1": 2}})
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(whole())
+    assert written == [{"sizes": {"1": 1}}]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"sizes": 3}', '{"sizes": {"8": "x"}}', "null"])
+def test_what_is_damaged_is_learned_anew(text: str) -> None:
+    objects, learner = Objects(), Learner()
+    objects.put(PATH, {"metadata": {}, "data": {"document": text}})
+    with logged() as lines:
+        run(objects, learner)
+    assert [line["event"] for line in lines] == ["what was learned is damaged, and is learned anew"]
+    assert stored(objects) == {"sizes": {}}
+
+
+@pytest.mark.parametrize("status", [403, 500])
+def test_no_access_is_said_and_stops_nothing(status: int) -> None:
+    objects, learner = Objects(fail=lambda request: status), Learner()
+    learner.sizes = {"1": 1}
+    with logged() as lines:
+        run(objects, learner, every=0.01)
+    assert [line["event"] for line in lines] == [
+        "what was learned can not be read, and is learned anew",
+        "what was learned can not be kept",
+    ]
+
+
+def test_a_document_that_is_too_large_is_not_sent() -> None:
+    objects, learner = Objects(), Learner()
+    learner.sizes = {str(i): i for i in range(100_000)}
+    run(objects, learner)
+    assert PATH not in objects.stored
+
+
+def test_another_instance_writes_at_the_same_time() -> None:
+    objects, learner = Objects(), Learner()
+    learner.sizes = {"1": 1}
+
+    async def whole() -> None:
+        async with connected(objects) as server:
+            document = Document("gpu-extender-mix", learner.dump, learner.load)
+            kept = ConfigMap(server, "kube-system", "gpu-extender-mix")
+            reads = 0
+
+            def meddle(request: Any) -> int:
+                nonlocal reads
+                reads += request.method == "GET"
+                if request.method == "POST":
+                    objects.put(PATH, {"metadata": {}, "data": {"document": "{}"}})  # it was there first
+                return 0
+
+            objects.fail = meddle
+            await document.save(kept)
+            assert reads == 2
+
+    asyncio.run(whole())
+    assert stored(objects) == {"sizes": {"1": 1}}

@@ -1,0 +1,201 @@
+"""Events: one for each thing that happened, a series for what repeats, and no flood."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from extender.controllers.events import BURST, Events
+from extender.kube.events import MOST_NOTE, EventsApi, Regarding, micro_time, shortened
+from extender.metrics import Metrics
+from tests.controllers.test_reservations import connected
+from tests.kube.api_server import Request
+from tests.kube.objects import Objects
+from tests.world import World, logged
+
+POD = Regarding("Pod", "team", "p", "uid-p")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def run(objects: Objects, test: Callable[[Events, EventsApi, Clock], Awaitable[None]]) -> Metrics:
+    metrics, clock = Metrics(), Clock()
+
+    async def whole() -> None:
+        async with connected(objects) as server:
+            events = Events(metrics, wall=clock, chance=random.Random(1))
+            await test(events, EventsApi(server, "host"), clock)
+
+    asyncio.run(whole())
+    return metrics
+
+
+def count(metrics: Metrics, result: str) -> float:
+    return metrics.registry.get_sample_value("gpu_extender_events_total", {"result": result}) or 0.0
+
+
+def test_an_event_says_who_what_and_why() -> None:
+    objects = Objects()
+
+    async def test(events: Events, api: EventsApi, clock: Clock) -> None:
+        events.tell(POD, "Reason", "Acting", "because", related=Regarding("Node", "", "n1", "uid-n"), warning=True)
+        await events.write(api)
+        await events.write(api)
+
+    run(objects, test)
+    [made] = objects.posted
+    name = made["metadata"].pop("name")
+    assert name.startswith("p.")
+    assert made == {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"namespace": "team"},
+        "eventTime": "2027-01-15T08:00:00.000000Z",
+        "reportingController": "gpu-extender.io/extender",
+        "reportingInstance": "host",
+        "type": "Warning",
+        "reason": "Reason",
+        "action": "Acting",
+        "regarding": {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "uid-p", "namespace": "team"},
+        "related": {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "uid-n"},
+        "note": "because",
+    }
+    assert [path for _, path in objects.said] == ["/apis/events.k8s.io/v1/namespaces/team/events"]
+
+
+def test_what_repeats_becomes_a_series_that_is_written_now_and_then() -> None:
+    objects = Objects()
+
+    async def test(events: Events, api: EventsApi, clock: Clock) -> None:
+        for _ in range(100):
+            events.tell(POD, "Reason", "Acting", "because")
+            await events.write(api)
+            clock.now += 1
+        clock.now += 400
+        await events.write(api)  # the rest, when it has ended
+        events.tell(POD, "Reason", "Acting", "again")
+        await events.write(api)
+
+    run(objects, test)
+    assert [method for method, _ in objects.said] == ["POST", "PATCH", "PATCH", "PATCH", "PATCH", "POST"]
+    first, second = objects.stored.values()
+    assert first["series"] == {"count": 100, "lastObservedTime": micro_time(1_800_000_099.0)}
+    assert "series" not in second
+
+
+def test_a_flood_is_cut_and_counted() -> None:
+    objects = Objects()
+
+    async def test(events: Events, api: EventsApi, clock: Clock) -> None:
+        for i in range(500):
+            events.node(f"n{i}", f"uid-{i}", "GpuLost", "a GPU is gone")
+        clock.now += 2
+        for i in range(500, 1000):
+            events.node(f"n{i}", f"uid-{i}", "GpuLost", "a GPU is gone")
+        await events.write(api)
+
+    metrics = run(objects, test)
+    assert len(objects.posted) == BURST + 10
+    assert count(metrics, "left_out") == 1000 - BURST - 10
+    assert {made["metadata"]["namespace"] for made in objects.posted} == {"default"}
+
+
+def test_forbidden_is_said_once_and_ends_it() -> None:
+    objects = Objects(fail=lambda request: 403)
+
+    async def test(events: Events, api: EventsApi, clock: Clock) -> None:
+        for i in range(3):
+            events.tell(POD._replace(uid=str(i)), "Reason", "Acting", "because")
+        await events.write(api)
+        events.tell(POD, "Reason", "Acting", "because")
+        await events.write(api)
+
+    with logged() as lines:
+        metrics = run(objects, test)
+    assert len(objects.said) == 1
+    assert len([line for line in lines if line["log_level"] == "warning"]) == 1
+    assert count(metrics, "forbidden") == 1
+
+
+def test_a_failure_is_not_tried_again_and_ends_nothing() -> None:
+    def fail(request: Request) -> int:
+        return 500 if b"bad" in request.body else 0
+
+    objects = Objects(fail=fail)
+
+    async def test(events: Events, api: EventsApi, clock: Clock) -> None:
+        events.tell(POD, "Reason", "Acting", "bad")
+        events.tell(POD._replace(uid="other"), "Reason", "Acting", "good")
+        for _ in range(2):
+            await events.write(api)
+
+    metrics = run(objects, test)
+    assert (count(metrics, "failed"), count(metrics, "ok")) == (1, 1)
+    assert len(objects.said) == 2
+
+
+def test_off_is_off() -> None:
+    events = Events(Metrics(), enabled=False)
+    events.tell(POD, "Reason", "Acting", "because")
+    assert events._told == {}
+    asyncio.run(events.run(None))  # type: ignore[arg-type]
+
+
+def test_notes_are_cut_where_the_api_server_would_refuse_them() -> None:
+    assert shortened("x" * MOST_NOTE) == "x" * MOST_NOTE
+    assert len(shortened("ä" * 2000).encode()) <= MOST_NOTE
+    assert shortened("ä" * 2000).endswith("ä...")
+
+
+def test_a_preemption_tells_its_victims_and_its_preemptor() -> None:
+    world = World()
+    world.node("n1", 8)
+    world.node("n2", 8)
+    for node, price in (("n1", 10), ("n2", 20)):
+        for i in range(2):
+            notes = {"gpu-extender.io/restart-seconds": str(price + i)}
+            world.pod(f"{node}-w{i}", 4, node, priority=1, start=world.wall, annotations=notes)
+    urgent = world.pod("urgent", 4, priority=9)
+    told: list[tuple[Any, ...]] = []
+
+    class Ear(Events):
+        def tell(self, regarding: Regarding, reason: str, action: str, note: str, **more: Any) -> None:
+            told.append((regarding.name, reason, action, note))
+
+    world.server.events = Ear(Metrics())
+    assert world.preempt(urgent, {"n1": ["n1-w0"], "n2": ["n2-w0"]}) == {"n1": ["n1-w0"]}
+    assert [one[:3] for one in told] == [
+        ("n1-w0", "ChosenAsVictim", "Preempting"),
+        ("urgent", "PreemptionPlanned", "Preempting"),
+    ]
+    plan = world.decider.holds.all_plans()[0]
+    for note in (told[0][3], told[1][3]):
+        assert note.startswith(f"plan {plan.id}: ")
+        assert "work_lost_gpu_seconds 40" in note
+        assert note.endswith("next best: 1 pod on node n2, lost on work_lost_gpu_seconds")
+    assert "has to leave node n1 for default/urgent (priority 9)" in told[0][3]
+    assert "1 pod to leave node n1 for this one: default/n1-w0;" in told[1][3]
+
+
+def test_a_defect_in_what_is_told_does_not_spoil_the_answer() -> None:
+    world = World()
+    world.node("n1", 8)
+    world.pod("w", 8, "n1", priority=1)
+    urgent = world.pod("urgent", 4, priority=9)
+
+    class Broken(Events):
+        def tell(self, regarding: Regarding, reason: str, action: str, note: str, **more: Any) -> None:
+            raise RuntimeError("broken")
+
+    world.server.events = Broken(Metrics())
+    with logged() as lines:
+        assert world.preempt(urgent, {"n1": ["w"]}) == {"n1": ["w"]}
+    assert [line["event"] for line in lines if line["log_level"] == "error"] == ["defect"]

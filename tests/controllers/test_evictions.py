@@ -1,0 +1,373 @@
+"""Evictions of our own: who is stuck, what is told, what is evicted, and how it is handed over."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from extender.cli.explain import _lines
+from extender.controllers.events import Events
+from extender.controllers.evictions import FIRST_PAUSE, Evictions
+from extender.kube.client import ApiServer
+from extender.kube.events import Regarding
+from extender.kube.leases import Lease
+from extender.metrics import Metrics
+from extender.settings import Settings
+from tests.controllers.test_reservations import PATH as CONFIGMAP
+from tests.controllers.test_reservations import connected, keeper
+from tests.kube.api_server import Request
+from tests.kube.objects import Objects
+from tests.world import JSON, World, pairs, refused, workload
+
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/gpu-extender-evictions"
+
+
+class Ear(Events):
+    """Events that are only heard."""
+
+    def __init__(self) -> None:
+        super().__init__(Metrics())
+        self.heard: list[tuple[str, str, str]] = []
+
+    def tell(self, regarding: Regarding, reason: str, action: str, note: str, **more: Any) -> None:
+        self.heard.append((regarding.name, reason, note))
+
+
+class Play:
+    """One torn node (one GPU of each pair is held), a pod that wants two linked GPUs, and the controller."""
+
+    def __init__(self, enabled: bool = True, nodes: int = 1) -> None:
+        self.world = World(Settings.model_validate({"evictions": {"enabled": enabled}}))
+        for i in range(nodes):
+            self.torn(f"n{i}", price=10 * i)
+        self.pod = self.world.pod("urgent", 2, priority=9, links="required")
+        self.objects = Objects()
+        self.ear = Ear()
+
+    def torn(self, name: str, price: int) -> None:
+        self.world.node(name, 4, links=pairs(4))
+        for held in (0, 2):
+            notes = {"gpu-extender.io/restart-seconds": str(price + held + 1)}
+            self.world.pod(
+                f"{name}-{held}", 1, name, priority=1, held=(held,), start=self.world.wall, annotations=notes,
+                labels={"app": name},
+            )  # fmt: skip
+
+    def asks(self, **more: Any) -> JSON:
+        return workload("urgent", 2, priority=9, links="required", **more)
+
+    def filter(self) -> JSON:
+        """A filter call through the server's own path."""
+        body = json.dumps(self.world.args(self.asks())).encode()
+        return json.loads(asyncio.run(self.world.server._answer("filter", body)).body)  # type: ignore[no-any-return]
+
+    def run(self, test: Callable[[Evictions, ApiServer], Awaitable[None]]) -> Evictions:
+        world = self.world
+        reservations = keeper(world)
+        world.server.events = self.ear
+        made = Evictions(
+            world.decider, reservations, self.ear, world.server.metrics,
+            clock=lambda: world.now, wall=lambda: world.wall, identity="me",
+        )  # fmt: skip
+        world.server.evictions = made
+
+        async def whole() -> None:
+            async with connected(self.objects) as server:
+                task = asyncio.create_task(reservations.run(server))
+                made._lease = Lease(
+                    server, "kube-system", "gpu-extender-evictions", "me",
+                    clock=lambda: world.now, wall=lambda: world.wall,
+                )  # fmt: skip
+                try:
+                    await asyncio.sleep(0.05)
+                    await test(made, server)
+                finally:
+                    task.cancel()
+                    await asyncio.gather(task, return_exceptions=True)
+
+        asyncio.run(whole())
+        return made
+
+    async def call(self, verb: str = "filter") -> JSON:
+        request = self.world.args(self.asks())
+        if verb == "preempt":
+            request = {"Pod": self.asks(), "NodeNameToMetaVictims": {}}
+        answer = await self.world.server._answer(verb, json.dumps(request).encode())
+        found: JSON = json.loads(answer.body)
+        return found
+
+    async def stuck(self, controller: Evictions, server: ApiServer) -> None:
+        """A filter call, and the look at it that follows."""
+        await self.call()
+        await controller.turn(server)
+        self.world.now += 1.1
+        await controller.turn(server)
+
+    def evicted(self, dry_run: bool = False) -> list[str]:
+        return [
+            made["metadata"]["name"]
+            for made in self.objects.posted
+            if made["kind"] == "Eviction" and ("dryRun" in made["deleteOptions"]) == dry_run
+        ]
+
+    def goes(self, name: str, node: str = "n0") -> None:
+        self.world.pod(name, 1, node, priority=1, held=(int(name[-1]),), terminating=self.world.wall + 30)
+
+
+def test_with_the_flag_off_it_is_told_and_nobody_is_touched() -> None:
+    play = Play(enabled=False)
+
+    async def test(controller: Evictions, server: ApiServer) -> None:
+        await play.stuck(controller, server)
+        await play.stuck(controller, server)  # told once a minute at most
+
+    play.run(test)
+    assert play.objects.posted == []
+    assert play.world.decider.holds.all_plans() == []
+    [(name, reason, note)] = play.ear.heard
+    assert (name, reason) == ("urgent", "EvictionWouldHelp")
+    assert "default/n0-0 on node n0" in note
+    assert "work_lost_gpu_seconds 1" in note
+    assert "evictions.enabled: true" in note
+    kept = next(
+        one for one in play.world.call("/debug/decisions", method="GET").json["decisions"] if one["verb"] == "evict"
+    )
+    assert (kept["result"], kept["eviction_would_help"]["flag"]) == ("would-evict", "evictions.enabled")
+    assert [victim["name"] for victim in kept["victims"]] == ["n0-0"]
+    assert any("evictions.enabled" in line for line in _lines(kept))
+
+
+def test_a_pod_for_which_preempt_is_called_is_not_stuck() -> None:
+    play = Play(enabled=False)
+
+    async def test(controller: Evictions, server: ApiServer) -> None:
+        await play.call()
+        await play.call("preempt")
+        play.world.decider.holds.drop_plan("uid-urgent")
+        play.world.now += 1.1
+        await controller.turn(server)
+
+    play.run(test)
+    assert [reason for _, reason, _ in play.ear.heard if reason == "EvictionWouldHelp"] == []
+
+
+def test_it_reserves_asks_evicts_and_hands_over() -> None:
+    play = Play(nodes=2)
+
+    async def test(controller: Evictions, server: ApiServer) -> None:
+        world = play.world
+        await play.stuck(controller, server)
+        assert (play.evicted(dry_run=True), play.evicted()) == (["n0-0"], ["n0-0"])
+        plain = [made for made in play.objects.posted if made["kind"] == "Eviction"]
+        assert plain[0]["deleteOptions"] == {"preconditions": {"uid": "uid-n0-0"}, "dryRun": ["All"]}
+        said = [(method, path.rpartition("/")[2]) for method, path in play.objects.said if method != "GET"]
+        assert said == [("POST", "leases"), ("POST", "configmaps"), ("POST", "eviction"), ("POST", "eviction")]
+        kept = json.loads(play.objects.stored[CONFIGMAP]["data"]["uid-urgent"])
+        assert (kept["own"], kept["node"], kept["victims"]) == (True, "n0", ["uid-n0-0"])
+        assert [one[:2] for one in play.ear.heard] == [("n0-0", "ChosenAsVictim"), ("urgent", "EvictionPlanned")]
+
+        play.goes("n0-0")
+        for _ in range(3):  # nobody goes twice, whatever time passes
+            world.now += 20
+            await play.stuck(controller, server)
+        assert play.evicted() == ["n0-0"]
+        assert (await play.call("preempt"))["NodeNameToMetaVictims"] == {}
+        # The other node would do now; the pod still goes where somebody was evicted for it.
+        world.gone("n1-0")
+        answer = await play.call()
+        assert answer["NodeNames"] == []
+        assert "another node" in refused(answer)["n1"]
+        world.gone("n0-0")
+        answer = await play.call()
+        assert answer["NodeNames"] == ["n0"]
+        rival = world.pod("rival", 2, priority=9, links="required")
+        assert "n0" not in (await ask(world, rival))["NodeNames"]
+
+    play.run(test)
+    assert play.world.metric("evictions_total", result="evicted") == 1
+
+
+async def ask(world: World, pod: JSON) -> JSON:
+    answer = await world.server._answer("filter", json.dumps(world.args(pod)).encode())
+    found: JSON = json.loads(answer.body)
+    return found
+
+
+def test_a_budget_that_says_no_leads_to_another_plan() -> None:
+    """Our own count first (nothing is asked), then the API server's word."""
+    play = Play(nodes=3)
+    play.world.budget("b", 0, {"app": "n0"})
+
+    def fail(request: Request) -> int:
+        return 429 if "/n1-0/eviction" in request.path else 0
+
+    play.objects.fail = fail
+
+    async def test(controller: Evictions, server: ApiServer) -> None:
+        await play.stuck(controller, server)
+
+    play.run(test)
+    asked = [path.split("/")[-2] for _, path in play.objects.said if path.endswith("eviction")]
+    # pdb_violations come first: n0 is the last choice; n1 is refused by the API server, n2 is free to go
+    assert asked == ["n1-0", "n2-0", "n2-0"]
+    assert play.evicted() == ["n2-0"]
+    assert "EvictionNotAllowed" in [reason for _, reason, _ in play.ear.heard]
+    assert [plan.node for plan in play.world.decider.holds.all_plans()] == ["n2"]
+
+
+def test_where_every_plan_is_blocked_it_backs_off() -> None:
+    play = Play()
+    play.objects.fail = lambda request: 429 if request.path.endswith("eviction") else 0
+
+    async def test(controller: Evictions, server: ApiServer) -> None:
+        tries = []
+        await play.stuck(controller, server)
+        for _ in range(60):
+            before = len(play.evicted(dry_run=True))
+            play.world.now += 1.0
+            await controller.turn(server)
+            tries.append(len(play.objects.said))
+            assert len(play.evicted(dry_run=True)) == before  # refused before it is kept as posted
+        evictions = [path for _, path in play.objects.said if path.endswith("eviction")]
+        assert 3 <= len(evictions) <= 5  # at 1, 6, 16, 36 s
+        assert play.world.decider.holds.all_plans() == []
+
+    play.run(test)
+
+
+def test_once_one_went_the_others_follow_when_they_may() -> None:
+    play = Play()
+    play.world.pod("urgent", 4, priority=9, links="required")
+    play.asks = lambda **more: workload("urgent", 4, priority=9, links="required")  # type: ignore[method-assign]
+    play.world.node("n0", 4, links=[[0 if a == b else 1 for b in range(4)] for a in range(4)])
+    blocked = [True]
+
+    def fail(request: Request) -> int:
+        real = b"dryRun" not in request.body and request.path.endswith("/n0-2/eviction")
+        return 429 if real and blocked[0] else 0
+
+    play.objects.fail = fail
+
+    async def test(controller: Evictions, server: ApiServer) -> None:
+        plan = plan_by_hand(play)
+        await controller.turn(server)
+        assert play.evicted() == ["n0-0"]
+        play.goes("n0-0")
+        assert play.world.decider.holds.all_plans() == [plan]
+        blocked[0] = False
+        play.world.now += FIRST_PAUSE + 1
+        await play.call()
+        await controller.turn(server)
+        assert play.evicted() == ["n0-0", "n0-2"]
+
+    play.run(test)
+
+
+def plan_by_hand(play: Play) -> Any:
+    from extender.holds import Plan
+
+    world = play.world
+    amounts = tuple(4 if name.endswith("gpu") and "nvidia" in name else 0 for name in world.cluster.resources)
+    plan = Plan("uid-urgent", "n0", ("uid-n0-0", "uid-n0-2"), amounts, 9, world.now, pod="default/urgent", own=True)
+    world.decider.holds.plan(plan)
+    return plan
+
+
+def test_without_the_lease_nobody_is_evicted() -> None:
+    play = Play()
+    other = {"holderIdentity": "other", "leaseDurationSeconds": 15, "renewTime": "2026-01-01T00:00:00.000000Z"}
+    play.objects.put(LEASE, {"apiVersion": "x", "kind": "Lease", "metadata": {"name": "x"}, "spec": other})
+
+    async def test(controller: Evictions, server: ApiServer) -> None:
+        await play.stuck(controller, server)
+        assert play.evicted() == []
+        play.world.now += 16  # nobody has renewed it meanwhile
+        await play.stuck(controller, server)
+        await play.stuck(controller, server)
+        assert play.evicted() == ["n0-0"]
+
+    play.run(test)
+    spec = play.objects.stored[LEASE]["spec"]
+    assert (spec["holderIdentity"], spec["leaseTransitions"]) == ("me", 1)
+
+
+def test_who_is_not_asked_does_not_want_the_lease() -> None:
+    play = Play()
+
+    async def test(controller: Evictions, server: ApiServer) -> None:
+        await controller.turn(server)
+        assert LEASE not in play.objects.stored
+        await play.stuck(controller, server)
+        assert play.objects.stored[LEASE]["spec"]["holderIdentity"] == "me"
+        play.world.decider.holds.drop_plan("uid-urgent")
+        for _ in range(40):
+            play.world.now += 2.5
+            await controller.turn(server)
+        assert play.objects.stored[LEASE]["spec"].get("holderIdentity", "") == ""
+
+    play.run(test)
+
+
+def test_a_reservation_that_can_not_be_kept_evicts_nobody() -> None:
+    play = Play()
+    play.objects.fail = lambda request: 403 if "configmaps" in request.path and request.method != "GET" else 0
+
+    async def test(controller: Evictions, server: ApiServer) -> None:
+        await play.stuck(controller, server)
+
+    play.run(test)
+    assert play.evicted(dry_run=True) == play.evicted() == []
+    assert play.world.decider.holds.all_plans() == []
+
+
+def test_a_restart_takes_it_up_with_the_same_victims() -> None:
+    first, second = Play(nodes=2), Play(nodes=2)
+    first.objects.fail = lambda request: (
+        500 if request.path.endswith("eviction") and b"dryRun" not in request.body else 0
+    )
+    second.objects = first.objects
+
+    async def begun(controller: Evictions, server: ApiServer) -> None:
+        await first.stuck(controller, server)
+        assert first.evicted() == []
+
+    first.run(begun)
+    first.objects.fail = lambda request: 0
+    first.objects.stored.pop(LEASE)
+
+    async def again(controller: Evictions, server: ApiServer) -> None:
+        assert [plan.own for plan in second.world.decider.holds.all_plans()] == [True]
+        await controller.turn(server)
+        assert second.evicted() == ["n0-0"]
+
+    second.run(again)
+
+
+@pytest.mark.parametrize("version", ["1.38", "1.40"])
+def test_from_1_38_on_kube_scheduler_asks_by_itself(version: str) -> None:
+    play = Play()
+    play.world = World(Settings.model_validate({"scheduler_version": version, "evictions": {"enabled": True}}))
+    play.torn("n0", 0)
+    play.world.pod("urgent", 2, priority=9, links="required")
+
+    async def test(controller: Evictions, server: ApiServer) -> None:
+        await play.stuck(controller, server)
+        assert controller._stuck == {}
+
+    play.run(test)
+
+
+def test_a_node_that_kube_scheduler_refuses_itself_does_not_hold_the_pod_up() -> None:
+    play = Play(nodes=2)
+
+    async def test(controller: Evictions, server: ApiServer) -> None:
+        await play.stuck(controller, server)
+        play.world.gone("n1-0")
+        answer = await play.world.server._answer("filter", json.dumps(play.world.args(play.asks(), ["n1"])).encode())
+        assert json.loads(answer.body)["NodeNames"] == ["n1"]
+
+    play.run(test)

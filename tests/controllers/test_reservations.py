@@ -1,0 +1,473 @@
+"""Reservations that outlive a restart: written before the reply, read back before Ready, released for a cause."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from extender.controllers.reservations import Reservations
+from extender.holds import Plan
+from extender.kube.client import ApiServer
+from extender.kube.configmaps import ConfigMap, Conflict, Kept
+from extender.settings import Reservations as Wanted
+from extender.settings import Settings
+from tests.kube.api_server import Request, Script, serving
+from tests.kube.objects import Objects
+from tests.world import GPU, World, logged
+
+PATH = "/api/v1/namespaces/kube-system/configmaps/gpu-extender-reservations"
+Wait = Callable[[], Awaitable[None]]
+
+
+def world(store: str = "configmap", deadline: float = 5.0) -> World:
+    """A full node, another one, and a preemptor that waits."""
+    kept = Wanted.model_validate({"store": store, "deadline_seconds": deadline})
+    made = World(Settings(reservations=kept))
+    made.node("n1", 8)
+    for i in range(4):
+        made.pod(f"w{i}", 2, "n1", priority=1, held=(2 * i, 2 * i + 1))
+    made.pod("urgent", 4, priority=9)
+    return made
+
+
+def keeper(made: World) -> Reservations:
+    reservations = Reservations(
+        made.decider, made.server.metrics, clock=lambda: made.now, wall=lambda: made.wall + made.now - 1000.0
+    )
+    made.server.keeper = reservations
+    return reservations
+
+
+@asynccontextmanager
+async def connected(objects: Objects) -> AsyncIterator[ApiServer]:
+    async def headers() -> Mapping[str, str]:
+        return {}
+
+    async with serving(Script([objects.answer])) as url, ApiServer(url, headers=headers, timeout=5) as server:
+        yield server
+
+
+async def ask(made: World, offered: Mapping[str, list[str]], name: str = "urgent", gpus: int = 4) -> dict[str, Any]:
+    """The preempt verb, through the server's own path, on a running loop."""
+    pod = next(pod for pod in made.cluster.pods.values() if pod.name == name)
+    wire = {
+        "metadata": {"name": name, "namespace": "default", "uid": pod.uid},
+        "spec": {
+            "priority": pod.priority,
+            "containers": [{"name": "c", "resources": {"requests": {GPU: gpus}, "limits": {GPU: gpus}}}],
+        },
+        "status": {},
+    }
+    body = {
+        "Pod": wire,
+        "NodeNameToMetaVictims": {
+            node: {"Pods": [{"UID": f"uid-{one}"} for one in names], "NumPDBViolations": 0}
+            for node, names in offered.items()
+        },
+    }
+    answer = await made.server._answer("preempt", json.dumps(body).encode())
+    said: dict[str, Any] = json.loads(answer.body)["NodeNameToMetaVictims"] or {}
+    return said
+
+
+def run(objects: Objects, made: World, test: Callable[[Reservations], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        async with connected(objects) as server:
+            reservations = keeper(made)
+            task = asyncio.create_task(reservations.run(server))
+            try:
+                await until(lambda: not reservations.missing())
+                await test(reservations)
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(whole())
+
+
+async def until(what: Callable[[], Any]) -> None:
+    for _ in range(500):
+        if what():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not come")
+
+
+def entries(objects: Objects) -> dict[str, Any]:
+    stored = objects.stored.get(PATH, {"data": {}})
+    return {uid: json.loads(text) for uid, text in (stored["data"] or {}).items()}
+
+
+OFFER = {"n1": ["w0", "w1"]}
+
+
+def test_the_plan_is_written_before_the_reply() -> None:
+    objects, made = Objects(), world()
+
+    async def test(reservations: Reservations) -> None:
+        assert entries(objects) == {}
+        answer = await ask(made, OFFER)
+        assert list(answer) == ["n1"]
+        kept = entries(objects)["uid-urgent"]
+        assert kept["victims"] == [one["UID"] for one in answer["n1"]["Pods"]]
+        assert kept | {"victims": 0} == {
+            "format": 1, "pod": "default/urgent", "node": "n1", "victims": 0, "priority": 9,
+            "amounts": {"pods": 1, GPU: 4}, "at": made.wall, "grace": 30.0,
+        }  # fmt: skip
+
+    run(objects, made, test)
+    assert made.metric("reservation_writes_total", result="ok") == 1
+
+
+@pytest.mark.parametrize(("status", "result"), [(403, "forbidden"), (500, "failed"), (503, "failed"), (413, "failed")])
+def test_a_write_that_fails_evicts_nobody_and_reserves_nothing(status: int, result: str) -> None:
+    objects, made = Objects(), world()
+    objects.fail = lambda request: 0 if request.method == "GET" else status
+
+    async def test(reservations: Reservations) -> None:
+        assert await ask(made, OFFER) == {}
+        assert made.decider.holds.all_plans() == []
+        latest = next(made.decider.decisions.latest())
+        assert (latest.result, "not kept" in latest.error) == ("not-reserved", True)
+
+    with logged() as lines:
+        run(objects, made, test)
+    assert made.metric("reservation_writes_total", result=result) == 1
+    assert len([line for line in lines if "reservations" in line["event"]]) == 1
+
+
+def test_a_late_write_evicts_nobody_and_is_taken_back() -> None:
+    objects, made = Objects(), world(deadline=0.05)
+
+    async def test(reservations: Reservations) -> None:
+        objects.delay = 0.3
+        assert await ask(made, OFFER) == {}
+        assert made.decider.holds.all_plans() == []
+        objects.delay = 0.0
+        await asyncio.sleep(0.4)  # the write lands after all
+        made.now += 10
+        await until(lambda: objects.said[-1][0] in ("PUT", "GET"))
+        await reservations.refresh()
+        assert entries(objects) == {}
+        assert made.decider.holds.all_plans() == []
+
+    run(objects, made, test)
+    assert made.metric("reservation_writes_total", result="late") == 1
+
+
+def test_a_restart_reads_them_back_before_it_is_ready() -> None:
+    objects, before = Objects(), world()
+
+    async def first(reservations: Reservations) -> None:
+        await ask(before, OFFER)
+
+    run(objects, before, first)
+    plan = before.decider.holds.all_plans()[0]
+
+    after = world()
+    after.now = 50.0  # another process, another clock
+    after.wall += 100.0 + 950.0
+    for name in plan.victims:
+        after.pod(name.removeprefix("uid-"), 2, "n1", priority=1, terminating=after.wall)
+    reservations = keeper(after)
+    assert reservations.missing() == "reservations: not read yet"
+
+    async def second(reservations: Reservations) -> None:
+        [again] = after.decider.holds.all_plans()
+        assert (again.uid, again.node, again.victims, again.amounts) == (
+            plan.uid,
+            plan.node,
+            plan.victims,
+            plan.amounts,
+        )
+        assert (again.pod, again.priority, again.id) == (plan.pod, 9, plan.id)
+        # its freed GPUs are filtered off for equal and lower priorities, though nobody is nominated
+        for one in plan.victims:
+            after.gone(one.removeprefix("uid-"))
+        for priority, passes in ((5, []), (9, []), (10, ["n1"])):
+            rival = after.pod(f"rival{priority}", 4, priority=priority)
+            assert after.filter(rival)["NodeNames"] == passes
+            after.drop("Pod", rival)
+            after.decider.holds.forget(f"uid-rival{priority}")
+
+    run(objects, after, second)
+
+
+def test_a_preemptor_that_went_while_we_were_away_is_forgotten_at_once() -> None:
+    """Its plan is seconds old, so it is not the slack for a watch that lags: the lists are newer."""
+    objects, before = Objects(), world()
+
+    async def first(reservations: Reservations) -> None:
+        await ask(before, OFFER)
+
+    run(objects, before, first)
+    after = world()
+    after.gone("urgent")
+
+    async def second(reservations: Reservations) -> None:
+        assert after.decider.holds.all_plans() == []
+
+    run(objects, after, second)
+    assert after.metric("reservations_released_total", cause="deleted") == 1
+
+
+def test_what_is_damaged_is_dropped_and_the_rest_stays() -> None:
+    made = world()
+    good = {"format": 1, "node": "n1", "victims": ["uid-w0"], "amounts": {GPU: 2}, "priority": 9, "at": made.wall}
+    damaged = {
+        "a": "{",
+        "b": "[]",
+        "c": json.dumps(good | {"format": 2}),
+        "d": json.dumps(good | {"victims": []}),
+        "e": json.dumps(good | {"victims": [3]}),
+        "f": json.dumps(good | {"amounts": {"other/gpu": 1}}),
+        "g": json.dumps(good | {"amounts": {GPU: -1}}),
+        "h": json.dumps(good | {"priority": "high"}),
+        "i": json.dumps(good | {"at": "yesterday"}),
+        "j": json.dumps(good | {"node": ""}),
+        "k": json.dumps(good | {"emptied": None}),
+        "l": json.dumps(good | {"pod": 7}),
+    }
+    objects = Objects()
+    objects.put(PATH, {"metadata": {}, "data": damaged | {"uid-urgent": json.dumps(good)}})
+
+    async def test(reservations: Reservations) -> None:
+        assert [plan.uid for plan in made.decider.holds.all_plans()] == ["uid-urgent"]
+        await until(lambda: list(entries_raw(objects)) == ["uid-urgent"])
+
+    with logged() as lines:
+        run(objects, made, test)
+    assert made.metric("reservations_damaged_total") == len(damaged)
+    assert sum(line["event"] == "a reservation can not be read, and is dropped" for line in lines) == len(damaged)
+
+
+def entries_raw(objects: Objects) -> dict[str, str]:
+    return dict(objects.stored[PATH]["data"])
+
+
+def test_another_instance_wrote_meanwhile() -> None:
+    """Its entry is taken over, ours is written with it; what it removed is gone for us too."""
+    objects, made = Objects(), world()
+    made.node("n2", 8)
+    made.pod("theirs", 2, priority=7)
+
+    async def test(reservations: Reservations) -> None:
+        await ask(made, OFFER)
+        other = json.loads(entries_raw(objects)["uid-urgent"]) | {"node": "n2", "victims": ["x"], "priority": 7}
+        objects.put(PATH, {"metadata": {}, "data": {"uid-theirs": json.dumps(other)}})  # ours is removed by them
+        made.pod("second", 2, priority=9)
+        answer = await ask(made, {"n1": ["w2"]}, "second", 2)
+        assert list(answer) == ["n1"]
+        assert set(entries(objects)) == {"uid-theirs", "uid-second"}
+        assert {plan.uid for plan in made.decider.holds.all_plans()} == {"uid-theirs", "uid-second"}
+
+    run(objects, made, test)
+
+
+def test_no_right_to_read_is_said_once_and_does_not_stop_the_scheduling() -> None:
+    objects, made = Objects(fail=lambda request: 403), world()
+
+    async def test(reservations: Reservations) -> None:
+        assert reservations.missing() == ""
+        for _ in range(3):
+            assert await ask(made, OFFER) == {}
+
+    with logged() as lines:
+        run(objects, made, test)
+    said = [line for line in lines if line["log_level"] == "error"]
+    assert len(said) == 1
+    assert "reservations.store" in said[0]["event"]
+    assert made.metric("reservations_kept") == 0
+
+
+def test_memory_asks_nobody() -> None:
+    objects, made = Objects(), world("memory")
+
+    async def test(reservations: Reservations) -> None:
+        assert list(await ask(made, OFFER)) == ["n1"]
+        assert objects.said == []
+
+    run(objects, made, test)
+
+
+def test_entries_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extender.controllers.reservations.MOST_ENTRIES", 2)
+    objects, made = Objects(), world()
+    for i in range(2):
+        made.pod(f"other{i}", 1, priority=9)
+        made.decider.holds.plan(Plan(f"uid-other{i}", "n1", ("uid-w3",), (0, 0, 1, 1, 0), 9, made.now, own=True))
+
+    async def test(reservations: Reservations) -> None:
+        assert await ask(made, OFFER) == {}
+        assert next(made.decider.decisions.latest()).error.endswith("there are 2 reservations already")
+
+    run(objects, made, test)
+
+
+# -- what releases -----------------------------------------------------------------------------------------------------
+
+
+def planned(made: World) -> Plan:
+    amounts = tuple(4 if name == GPU else 0 for name in made.cluster.resources)
+    plan = Plan("uid-urgent", "n1", ("uid-w0", "uid-w1"), amounts, 9, made.now, pod="default/urgent")
+    made.decider.holds.plan(plan)
+    return plan
+
+
+def released(made: World) -> list[str]:
+    """The causes that were counted."""
+    made.decider.sweep(made.now)
+    family = next(f for f in made.server.metrics.registry.collect() if f.name == "gpu_extender_reservations_released")
+    return [sample.labels["cause"] for sample in family.samples if sample.name.endswith("_total") and sample.value]
+
+
+def carried_out(made: World) -> None:
+    for name in ("w0", "w1"):
+        made.pod(name, 2, "n1", priority=1, terminating=made.wall + 30)
+
+
+def test_a_cleared_nomination_releases_nothing() -> None:
+    made = world()
+    keeper(made)
+    planned(made)
+    carried_out(made)
+    made.pod("urgent", 4, priority=9, nominated="n1")
+    assert released(made) == []
+    made.pod("urgent", 4, priority=9)
+    made.now += 60
+    assert released(made) == []
+    assert len(made.decider.holds.all_plans()) == 1
+
+
+def bound(made: World) -> None:
+    carried_out(made)
+    made.gone("w0", "w1")
+    made.pod("urgent", 4, "n1", priority=9)
+
+
+def deleted(made: World) -> None:
+    carried_out(made)
+    made.gone("urgent")
+
+
+def outbid(made: World) -> None:
+    carried_out(made)
+    made.gone("w0", "w1")
+    made.pod("boss", 2, "n1", priority=10)
+
+
+def unused(made: World) -> None:
+    carried_out(made)
+    made.gone("w0", "w1")
+    assert released(made) == []
+    made.now += 59
+    assert released(made) == []
+    made.now += 2
+
+
+def slowly(made: World) -> None:
+    """The latest victim counts: an hour of grace is waited for."""
+    planned(made).grace = 3600.0
+    carried_out(made)
+    made.gone("w0")
+    made.now += 3600
+    assert released(made) == []
+    made.gone("w1")
+    assert released(made) == []
+    made.now += 61
+
+
+def thrown_away(made: World) -> None:
+    made.now += 11
+
+
+def node_lost(made: World) -> None:
+    carried_out(made)
+    made.drop("Node", {"metadata": {"name": "n1", "uid": "uid-n1"}})
+
+
+def hangs(made: World) -> None:
+    carried_out(made)
+    made.now += 631
+
+
+@pytest.mark.parametrize(
+    ("what", "cause"),
+    [
+        (bound, "bound"),
+        (deleted, "deleted"),
+        (outbid, "outbid"),
+        (unused, "not-used"),
+        (slowly, "not-used"),
+        (thrown_away, "not-carried-out"),
+        (node_lost, "node-lost"),
+        (hangs, "victims-stay"),
+    ],
+)
+def test_what_releases(what: Callable[[World], None], cause: str) -> None:
+    made = world()
+    keeper(made)
+    plan = planned(made)
+    plan.grace = 30.0
+    assert released(made) == []
+    what(made)
+    assert released(made) == [cause]
+    assert made.decider.holds.all_plans() == []
+
+
+def test_a_node_whose_victims_still_terminate_is_evictable_for_its_preemptor() -> None:
+    made = world()
+    planned(made)
+    carried_out(made)
+    pod = made.pod("urgent", 4, priority=9, nominated="n1")
+    answer = made.filter(pod)
+    assert list(answer["FailedNodes"]) == ["n1"]  # never unresolvable: it would preempt elsewhere
+    pod = made.pod("urgent", 4, priority=9)  # the nomination is cleared
+    made.filter(pod)
+    assert made.decision()["nodes"][0]["class"] == "evictable"
+
+
+# -- the client --------------------------------------------------------------------------------------------------------
+
+
+def test_a_configmap_is_made_read_and_replaced() -> None:
+    objects = Objects()
+
+    async def test() -> None:
+        async with connected(objects) as server:
+            one = ConfigMap(server, "kube-system", "gpu-extender-reservations")
+            assert await one.read() == Kept({}, "")
+            made = await one.write({"a": "1"}, "")
+            assert made.data == {"a": "1"}
+            with pytest.raises(Conflict):
+                await one.write({}, "")
+            again = await one.write({"b": "2"}, made.version)
+            with pytest.raises(Conflict):
+                await one.write({}, made.version)
+            assert await one.read() == again == Kept({"b": "2"}, again.version)
+            del objects.stored[PATH]
+            with pytest.raises(Conflict):
+                await one.write({}, again.version)
+
+    asyncio.run(test())
+
+
+def test_requests_say_what_they_are() -> None:
+    kinds: list[str] = []
+
+    def note(request: Request) -> int:
+        kinds.append(request.headers.get("content-type", ""))
+        return 0
+
+    async def test() -> None:
+        async with connected(Objects(stored={"/x": {"metadata": {"resourceVersion": "1"}}}, fail=note)) as server:
+            await server.patch("/x", b'{"a":1}')
+            await server.put("/x", b'{"metadata":{"resourceVersion":"2"}}')
+
+    asyncio.run(test())
+    assert kinds == ["application/merge-patch+json", "application/json"]

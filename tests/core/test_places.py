@@ -1,0 +1,108 @@
+"""Where nodes stand and how far they are trusted, against the plain definitions."""
+
+from __future__ import annotations
+
+from array import array
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ext_core import places
+from ext_core.reference import places as plain
+from tests.core.worlds import GPU, OTHER, World, ints, rows_of, same_error, worlds
+
+LEVELS = 3
+Pair = tuple[places.Places, plain.Places]
+numbers = st.integers(-1, 9)
+
+
+@st.composite
+def placed(draw: st.DrawFn) -> Pair:
+    """The same rows twice: some added, some written to, some cleared again."""
+    levels = draw(st.integers(0, LEVELS))
+    pair = places.Places(levels), plain.Places(levels)
+    for row in draw(st.lists(st.integers(0, 9), max_size=10)):
+        calls: list[tuple[str, tuple[Any, ...]]] = [("add", (row,))]
+        domains = st.tuples(*[st.integers(0, 3)] * levels)
+        calls += [("set_domains", (row, draw(domains)))] * draw(st.integers(0, 2))
+        calls += [("set_health", (row, draw(st.floats(0, 8)), draw(st.booleans())))] * draw(st.integers(0, 1))
+        calls += [("set_split", (row, draw(st.booleans())))] * draw(st.integers(0, 1))
+        calls += [("clear", (row,))] * (draw(st.integers(0, 4)) == 0)
+        for method, arguments in calls:
+            for one in pair:
+                getattr(one, method)(*arguments)
+    return pair
+
+
+@given(placed())
+def test_rows(pair: Pair) -> None:
+    made, twin = pair
+    assert made.height == twin.height
+    assert made.active() == twin.active()
+    assert [made.place(row) for row in range(made.height)] == [twin.place(row) for row in range(made.height)]
+
+
+@given(placed(), st.lists(st.integers(0, 12), max_size=8), st.data())
+def test_health(pair: Pair, rows: list[int], data: st.DataObject) -> None:
+    made, twin = pair
+    out, wanted = array("d", bytes(8 * len(rows))), [0.0] * len(rows)
+    places.trusted(made, ints(rows), out)
+    plain.trusted(twin, rows, wanted)
+    assert out.tolist() == wanted
+    assert all(0.0 < value <= 1.0 for value in wanted)
+    places.whole(made, ints(rows), out)
+    plain.whole(twin, rows, wanted)
+    assert out.tolist() == wanted
+    for name in ("failing", "split"):
+        before = data.draw(st.lists(st.integers(0, 1), min_size=len(rows), max_size=len(rows)))
+        codes, twins = array("B", before), list(before)
+        getattr(places, name)(made, ints(rows), codes, 7)
+        getattr(plain, name)(twin, rows, twins, 7)
+        assert codes.tolist() == twins
+
+
+@pytest.mark.parametrize("kernel", ["spread", "together"])
+@given(pair=placed(), rows=st.lists(st.integers(0, 12), max_size=8), others=st.lists(st.integers(-1, 12), max_size=8))
+def test_spread_and_together(kernel: str, pair: Pair, rows: list[int], others: list[int]) -> None:
+    made, twin = pair
+    out, wanted = array("d", bytes(8 * len(rows))), [0.0] * len(rows)
+    getattr(places, kernel)(made, ints(rows), ints(others), out)
+    getattr(plain, kernel)(twin, rows, others, wanted)
+    assert out.tolist() == wanted
+    assert all(0.0 <= value <= 1.0 for value in wanted)
+
+
+@given(worlds(), placed(), st.data(), st.sampled_from([GPU, GPU, OTHER]), st.integers(1, 5), st.integers(1, 6))
+def test_best_fit(world: World, pair: Pair, data: st.DataObject, resource: int, gpus: int, left: int) -> None:
+    made, twin = pair
+    rows = data.draw(rows_of(world))
+    out, wanted = array("d", bytes(8 * len(rows))), [0.0] * len(rows)
+    places.best_fit(world.nodes, made, ints(rows), resource, gpus, left, out)
+    plain.best_fit(world.twin_nodes, twin, rows, resource, gpus, left, wanted)
+    assert out.tolist() == wanted
+    assert all(0.0 <= value <= 1.0 for value in wanted)
+
+
+def test_bad_arguments() -> None:
+    made, twin = places.Places(1), plain.Places(1)
+    both: list[Any] = [made, twin]
+    for one in both:
+        one.add(0)
+    for method, arguments in (
+        ("add", (-1,)), ("clear", (1,)), ("set_health", (0, -1.0, False)), ("set_health", (0, float("nan"), False)),
+        ("set_health", (3, 0.0, False)), ("set_split", (-1, True)), ("set_domains", (0, ())),
+        ("set_domains", (0, (-1,))), ("place", (5,)),
+    ):  # fmt: skip
+        same_error(partial(getattr(made, method), *arguments), partial(getattr(twin, method), *arguments))
+    for name in ("trusted", "spread"):
+        with pytest.raises(ValueError, match="differ"):
+            getattr(places, name)(made, ints([0]), *([ints([])] if name == "spread" else []), array("d", []))
+    with pytest.raises(IndexError):
+        places.trusted(made, ints([-1]), array("d", [0.0]))
+    with pytest.raises(ValueError, match="negative number"):
+        places.Places(-1)
+    with pytest.raises(ValueError, match="negative number"):
+        plain.Places(-1)

@@ -1,0 +1,221 @@
+"""Slots, what requests take of them and what that costs, against the plain definitions; rows change in between."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ext_core import slots
+from ext_core.reference import slots as plain
+from tests.core.worlds import DGX1V, GPU, KINDS, OTHER, SHAPES, R, World, ints, masks, rows_of, same_error, worlds
+
+ALL = 2**64 - 1
+numbers = st.sampled_from([0.0, 1.0, 0.5, 3.0, 0.1])
+shares = st.sampled_from([1, 1, 1, 2, 3, 4, 5])
+cpus = st.sampled_from([0, 1, 4000, 16_000, 64_000, 2**50])
+memories = st.sampled_from([0, 1 << 30, 1 << 38, 2**50])
+types = st.lists(
+    st.tuples(
+        st.sampled_from([GPU, GPU, GPU, OTHER]),
+        st.sampled_from([0, 1, 1, 2, 3, 4, 8]),
+        shares,
+        cpus,
+        memories,
+        st.sampled_from([ALL, ALL, 1, 2, 6, 0]),
+        st.integers(0, 2),
+    ),
+    max_size=8,
+)
+requests = st.tuples(st.sampled_from([GPU, GPU, GPU, OTHER]), st.integers(0, 5), shares, cpus, memories)
+
+
+def column(n: int) -> array[float]:
+    return array("d", bytes(8 * n))
+
+
+def both(world: World, kinds: list[Any]) -> tuple[slots.Slots, plain.Slots]:
+    made, twin = slots.Slots(), plain.Slots()
+    made.set_types(kinds)
+    twin.set_types(kinds)
+    return made, twin
+
+
+@st.composite
+def changes(draw: st.DrawFn, height: int) -> list[tuple[str, tuple[Any, ...]]]:
+    """What may happen to rows between two requests."""
+    calls: list[tuple[str, tuple[Any, ...]]] = []
+    for _ in range(draw(st.integers(0, 3))):
+        row = draw(st.integers(0, height - 1))
+        held = draw(st.tuples(st.integers(0, 9000), st.integers(0, 2**39), st.just(3), st.integers(0, 4), st.just(0)))
+        calls.append(
+            draw(
+                st.sampled_from(
+                    [
+                        ("set_held", (row, held, draw(masks(8)), 0, 0, 0, (1, 2))),
+                        ("add_claim", (row, held, draw(masks(8)), True)),
+                        ("drop_claims", ()),
+                        ("clear", (row,)),
+                        ("set_node", (row, (9000, 2**39, 9, 16, 0), GPU, 0, 0xF, 4, 4, 1)),
+                    ]
+                )
+            )
+        )
+    return calls
+
+
+@given(worlds(), st.data(), types)
+def test_slots_of_every_row(world: World, data: st.DataObject, kinds: list[Any]) -> None:
+    made, twin = both(world, kinds)
+    for _ in range(2):
+        made.sync(world.nodes, SHAPES)
+        twin.sync(world.twin_nodes, SHAPES)
+        assert made.totals().tolist() == twin.totals()
+        for row in range(world.nodes.height):
+            assert made.counts(row).tolist() == twin.counts(row)
+        for method, arguments in data.draw(changes(world.nodes.height)):
+            getattr(world.nodes, method)(*arguments)
+            getattr(world.twin_nodes, method)(*arguments)
+
+
+@given(worlds(), st.data(), types, st.lists(requests, min_size=1, max_size=3), st.sampled_from([0.0, 0.1]))
+def test_costs_and_choices(
+    world: World, data: st.DataObject, kinds: list[Any], asked: list[tuple[int, ...]], fullness: float
+) -> None:
+    made, twin = both(world, kinds)
+    for request in asked * 2:  # the second time from what is kept
+        rows = data.draw(rows_of(world))
+        prices = data.draw(st.lists(numbers, min_size=len(kinds), max_size=len(kinds)))
+        out, wanted = column(len(rows)), [0.0] * len(rows)
+        paid = array("d", prices)
+        made.fill(world.nodes, SHAPES, ints(rows), *request, paid, fullness, out)  # type: ignore[call-arg,arg-type]
+        twin.fill(world.twin_nodes, SHAPES, rows, *request, prices, fullness, wanted)  # type: ignore[call-arg,arg-type]
+        assert out.tolist() == wanted
+        for row in rows:
+            how = (SHAPES, row, *request)
+            assert made.choose(world.nodes, *how, paid) == twin.choose(world.twin_nodes, *how, prices)  # type: ignore[call-arg,arg-type]
+            assert made.losses(world.nodes, *how, paid) == twin.losses(world.twin_nodes, *how, prices)  # type: ignore[call-arg,arg-type]
+        for method, arguments in data.draw(changes(world.nodes.height)):
+            getattr(world.nodes, method)(*arguments)
+            getattr(world.twin_nodes, method)(*arguments)
+
+
+@given(worlds(), types, st.integers(-1, 7), requests, st.integers(-1, 1), st.integers(-1, 1))
+def test_bad_input_is_refused_alike(
+    world: World, kinds: list[Any], row: int, request: tuple[int, ...], more: int, longer: int
+) -> None:
+    made, twin = both(world, kinds)
+    prices = [1.0] * max(0, len(kinds) + more)
+    resource, devices, share, cpu, memory = request
+    for asked in (
+        request,
+        (R, devices, share, cpu, memory),
+        (-1, devices, share, cpu, memory),
+        (resource, -devices, share, cpu, memory),
+        (resource, devices, share - 1, cpu, memory),
+        (resource, devices, share, cpu - 1, memory),
+    ):
+        size = max(0, 1 + longer)
+        same_error(
+            lambda: made.fill(world.nodes, SHAPES, ints([row]), *asked, array("d", prices), 0.0, column(size)),  # type: ignore[call-arg,arg-type]  # noqa: B023
+            lambda: twin.fill(world.twin_nodes, SHAPES, [row], *asked, prices, 0.0, [0.0] * size),  # type: ignore[call-arg,arg-type]  # noqa: B023
+        )
+        same_error(
+            lambda: made.choose(world.nodes, SHAPES, row, *asked, array("d", prices)),  # type: ignore[call-arg,arg-type]  # noqa: B023
+            lambda: twin.choose(world.twin_nodes, SHAPES, row, *asked, prices),  # type: ignore[call-arg,arg-type]  # noqa: B023
+        )
+    same_error(lambda: made.counts(row), lambda: twin.counts(row))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        [(GPU, -1, 1, 0, 0, 1, 0)],
+        [(GPU, 1, 0, 0, 0, 1, 0)],
+        [(GPU, 1, 1, -1, 0, 1, 0)],
+        [(GPU, 1, 1, 0, 0, 2**64, 0)],
+        [(GPU, 1, 1, 0, 0, 1, 3)],
+        [(-1, 1, 1, 0, 0, 1, 0)],
+        [(GPU, 1, 1, 0, 0, 1, 0)] * 3,
+    ],
+)
+def test_bad_types_are_refused_alike(bad: list[Any]) -> None:
+    made, twin = slots.Slots(2), plain.Slots(2)
+    same_error(lambda: made.set_types(bad), lambda: twin.set_types(bad))
+    with pytest.raises(ValueError, match="type"):
+        made.set_types(bad)
+    assert made.totals().tolist() == twin.totals() == []
+
+
+@pytest.mark.parametrize("most", [0, 1025])
+def test_there_is_a_bound_to_types(most: int) -> None:
+    for module in (slots, plain):
+        with pytest.raises(ValueError, match="1 to 1024"):
+            module.Slots(most)
+
+
+@pytest.mark.parametrize(
+    ("kind", "free", "size", "sets"),
+    [
+        ("pairs", 0b1111, 2, 2),
+        ("pairs", 0b0110, 2, 0),  # 1 and 2 have no link
+        ("pairs", 0b0111, 2, 1),
+        ("nvswitch", 0xFF, 3, 2),
+        ("dgx-1v", 0xFF, 4, 2),
+        ("dgx-1v", 0b0010_0001, 2, 0),  # 0 and 5 have no link
+        ("unknown", 0xFF, 2, 0),
+    ],
+)
+def test_linked_sets_side_by_side(kind: str, free: int, size: int, sets: int) -> None:
+    from ext_core.table import NodeTable
+
+    shape, gpus = KINDS[kind]
+    nodes = NodeTable(R)
+    nodes.add(0)
+    nodes.set_node(0, (64_000, 1 << 40, 110, gpus, 0), GPU, shape, (1 << gpus) - 1, 4)
+    held = ((1 << gpus) - 1) & ~free
+    nodes.set_held(0, (0, 0, 0, held.bit_count(), 0), held, 0, 0, 0)
+    made = slots.Slots()
+    made.set_types([(GPU, size, 1, 0, 0, ALL, 2)])
+    made.sync(nodes, SHAPES)
+    assert made.totals().tolist() == [sets]
+    assert len(DGX1V) == 8
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1e6), st.sampled_from([0.0, 0.1, 1.0, 8.0]), st.integers(0, 10**7)), max_size=9),
+    st.sampled_from([0.0, 0.5, 0.7, 1.0]),
+    st.sampled_from([0.0, 0.5, 1.0]),
+    st.integers(0, 1),
+)
+def test_prices(known: list[tuple[float, float, int]], scarcity: float, size: float, longer: int) -> None:
+    weights, sizes, totals = [w for w, _, _ in known], [g for _, g, _ in known], [n for _, _, n in known]
+    out, wanted = column(len(known) + longer), [0.0] * (len(known) + longer)
+
+    def kernel() -> None:
+        slots.prices(array("d", weights), array("d", sizes), array("q", totals), scarcity, size, out)
+
+    same_error(kernel, lambda: plain.prices(weights, sizes, totals, scarcity, size, wanted))
+    assert out.tolist() == wanted
+
+
+def test_prices_by_hand() -> None:
+    out = column(3)
+    # Asked for equally often. 4 slots of one GPU, 1 of four GPUs; the third is not asked for.
+    slots.prices(array("d", [1, 1, 0]), array("d", [1, 4, 1]), array("q", [4, 1, 0]), 0.5, 1.0, out)
+    # 1 / 4^.5 = .5 and 4 / 1: of 4.5 together
+    assert out.tolist() == [0.5 / 4.5, 4.0 / 4.5, 0.0]
+
+
+@given(st.lists(st.floats(-1, 1e300)))
+def test_values_keep_the_order(costs: list[float]) -> None:
+    out, wanted = array("d", costs), list(costs)
+    slots.values(out)
+    plain.values(wanted)
+    assert out.tolist() == wanted
+    assert all(0.0 <= value <= 1.0 for value in wanted)
+    for (a, x), (b, y) in zip(*[zip(costs, wanted, strict=True)] * 2, strict=False):
+        assert (a <= b) <= (x >= y)

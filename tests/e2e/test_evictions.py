@@ -1,0 +1,152 @@
+"""Evictions of our own on a real control plane: pods that are refused for links alone, where kube-scheduler up to 1.37
+never asks who could go."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from tests.e2e import builders
+from tests.e2e.api import Api, Object, wait_for
+from tests.e2e.cluster import ControlPlane
+from tests.e2e.machines import linked, machine
+from tests.e2e.scene import Scene, SceneFactory, quiet
+from tests.e2e.test_preemption import classes
+
+V100 = {"topology": "dgx1-v100"}
+MANIFESTS = Path(__file__).parents[2] / "manifests"
+SYSTEM = "gpu-extender-system"
+TORN = (0, 5)  # two GPUs of a DGX-1 without a direct link
+
+
+def settings(namespace: str, *, enabled: bool = True) -> dict[str, Any]:
+    return {
+        "apiVersion": "gpu-extender.io/v1",
+        "kind": "GpuExtenderConfiguration",
+        "reservations": {"namespace": namespace},
+        "evictions": {"enabled": enabled},
+    }
+
+
+def torn(cluster: Scene, *, labels: dict[str, str] | None = None, grace: int = 30) -> list[str]:
+    """A full node of one-GPU pods, two of which go: the GPUs they leave are not linked. Those that stay."""
+    assert machine("dgx1-v100").links[TORN[0]][TORN[1]] == 0
+    names = [f"w{i}" for i in range(8)]
+    for name in names:
+        cluster.pod(name, 1, priority_class="low", grace=grace, labels=labels or {})
+    cluster.running(*names)
+    for name in names:
+        if next(iter(cluster.gpus(name))) in TORN:
+            cluster.api.delete("Pod", name, cluster.namespace, grace=0)
+    left = cluster.alive(names)
+    assert len(left) == 6
+    return sorted(left)
+
+
+def events(cluster: Scene, reason: str) -> list[Object]:
+    return list(cluster.api.list("Event", cluster.namespace, fields=f"reason={reason}"))
+
+
+def evicted(cluster: Scene) -> int:
+    return int(cluster.metric("gpu_extender_evictions_total", 'result="evicted"'))
+
+
+def grant(api: Api, namespace: str) -> None:
+    """The account and the rights of the manifests, in this namespace."""
+    wanted = {"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
+    for file in ("deployment.yaml", "evictions.yaml"):
+        for made in YAML(typ="safe", pure=True).load_all((MANIFESTS / file).read_text()):
+            if made["kind"] not in wanted or made["metadata"].get("namespace") == "kube-system":
+                continue
+            text = json.dumps(made).replace(f'"{SYSTEM}"', json.dumps(namespace))
+            own: Object = json.loads(text)
+            if made["kind"].startswith("Cluster"):
+                own["metadata"]["name"] += f"-{namespace}"
+                if made["roleRef"]["name"].startswith("gpu-extender") if "roleRef" in made else False:
+                    own["roleRef"]["name"] += f"-{namespace}"
+            api.create(own)
+
+
+def test_one_goes_and_the_pod_lands_on_linked_gpus(
+    scene: SceneFactory, control_plane: ControlPlane, api: Api, namespace: str
+) -> None:
+    """With no more rights than the manifests give."""
+    grant(api, namespace)
+    account = control_plane.kubeconfig_of_account(namespace, "gpu-scheduler")
+    cluster = scene({"n1": V100}, settings=settings(namespace), kubeconfig=account, kubelet={"termination_seconds": 2})
+    classes(cluster)
+    left = torn(cluster)
+    cluster.pod("urgent", 2, links="required", priority_class="high")
+    assert cluster.running("urgent", timeout=60) == ["n1"]
+    assert linked(cluster.gpus("urgent"), "dgx1-v100")
+    gone = set(left) - cluster.alive(left)
+    print(f"evicted {sorted(gone)}, urgent on {sorted(cluster.gpus('urgent'))}")
+    assert len(gone) == 1
+    assert evicted(cluster) == 1
+    assert cluster.evictions() == {}  # kube-scheduler itself evicted nobody
+    [told] = wait_for(lambda: events(cluster, "ChosenAsVictim"), 10, "the victim's event")
+    assert told["involvedObject"]["name"] in gone
+    assert "cost: " in told["message"]
+    assert "next best: " in told["message"] or "nothing else" in told["message"]
+    assert len(events(cluster, "EvictionPlanned")) == 1
+    kept = api.get("ConfigMap", "gpu-extender-reservations", namespace)
+    wait_for(lambda: not api.get("ConfigMap", "gpu-extender-reservations", namespace).get("data"), 15, lambda: kept)
+    assert cluster.kubelets.truth.double_allocations == 0
+
+
+def test_with_the_flag_off_it_is_told(scene: SceneFactory, namespace: str) -> None:
+    cluster = scene({"n1": V100}, settings=settings(namespace, enabled=False))
+    classes(cluster)
+    left = torn(cluster)
+    cluster.pod("urgent", 2, links="required", priority_class="high")
+    cluster.unschedulable("urgent", "gpu-extender: ")
+    [told] = wait_for(lambda: events(cluster, "EvictionWouldHelp"), 15, "the event")
+    assert "evictions.enabled: true" in told["message"]
+    assert told["involvedObject"]["name"] == "urgent"
+    kept = next(one for one in cluster.decisions("urgent") if one["verb"] == "evict")
+    assert kept["eviction_would_help"]["flag"] == "evictions.enabled"
+    quiet(3)
+    assert cluster.alive(left) == set(left)
+    assert not cluster.api.list("ConfigMap", namespace, fields="metadata.name=gpu-extender-reservations")
+
+
+def test_a_budget_holds_it_up_until_it_allows_it(scene: SceneFactory, namespace: str) -> None:
+    cluster = scene({"n1": V100}, settings=settings(namespace))
+    classes(cluster)
+    left = torn(cluster, labels={"app": "w"}, grace=1)
+    cluster.api.create(builders.pdb("all", namespace, {"app": "w"}, min_available=6))
+
+    def counted() -> bool:
+        status = cluster.api.get("PodDisruptionBudget", "all", namespace).get("status", {})
+        return bool(status.get("expectedPods") == 6 and status.get("disruptionsAllowed") == 0)
+
+    wait_for(counted, 20, "the budget counts")
+    quiet(1)
+    cluster.pod("urgent", 2, links="required", priority_class="high")
+    wait_for(lambda: events(cluster, "EvictionNotAllowed"), 20, "it is told")
+    quiet(8)
+    assert cluster.alive(left) == set(left)
+    cluster.api.patch("PodDisruptionBudget", "all", {"spec": {"minAvailable": 5}}, namespace)
+    cluster.running("urgent", timeout=60)
+    assert len(cluster.alive(left)) == 5
+
+
+def test_killed_in_the_middle_nobody_else_goes(scene: SceneFactory, namespace: str) -> None:
+    """The victim takes 6 s to go; the server is killed meanwhile, twice. The next Lease is had 15 s later."""
+    cluster = scene({"n1": V100}, settings=settings(namespace), kubelet={"termination_seconds": 6})
+    classes(cluster)
+    left = torn(cluster)
+    cluster.pod("urgent", 2, links="required", priority_class="high")
+    wait_for(lambda: len(cluster.alive(left)) == 5, 20, "an eviction")
+    cluster.extender.restart()
+    quiet(2)
+    rival = cluster.pod("rival", 1, priority_class="low")  # of the freed GPUs it may have none
+    cluster.extender.restart()
+    cluster.running("urgent", timeout=60)
+    assert linked(cluster.gpus("urgent"), "dgx1-v100")
+    assert len(cluster.alive(left)) == 5
+    assert rival["metadata"]["name"] == "rival"
+    assert cluster.kubelets.truth.double_allocations == 0
