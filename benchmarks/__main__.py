@@ -17,6 +17,7 @@ ALL = (
     "cluster",
     "preemption",
     "reservations",
+    "relay",
 )
 
 
