@@ -18,6 +18,7 @@ ALL = (
     "cluster",
     "preemption",
     "reservations",
+    "relay",
 )
 
 

@@ -1,6 +1,6 @@
 """What the relay costs an allocation, and how fast it starts: kubelet's own device manager, with the relay and without.
 
-    python -m benchmarks.relay [--pods 500] [--starts 5] [-o json]
+    python -m benchmarks.relay [--pods 600] [--starts 5] [-o json]
 
 Two nodes in one run, in turns: kubelet -> plugin, and kubelet -> relay -> plugin; the plugin is a process of its own
 (Python, gRPC) and behaves as the stock one. A pod of 1, 2 or 4 GPUs with a random plan is bound and admitted, and ends
@@ -70,7 +70,7 @@ def resident_mib(pid: int) -> float:
 def main(arguments: list[str]) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="benchmarks.relay")
-    parser.add_argument("--pods", type=int, default=500)
+    parser.add_argument("--pods", type=int, default=600)
     parser.add_argument("--starts", type=int, default=5)
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
     options = parser.parse_args(arguments)

@@ -140,6 +140,7 @@ class Server:
         self._settles = SETTLES_PER_SECOND
         self._settled_at = clock()
         self._watch_restarts: dict[str, int] = {}
+        self._drifts: dict[str, int] = {}
         self._pod_failures: dict[str, int] = {}
 
     async def watch(self) -> None:
@@ -351,6 +352,9 @@ class Server:
         for kind, restarts in self.source.restarts().items():
             metrics.watch_restarts.labels(kind).inc(restarts - self._watch_restarts.get(kind, 0))
             self._watch_restarts[kind] = restarts
+        for outcome, count in cluster.drifts.items():
+            metrics.plans.labels(outcome).inc(count - self._drifts.get(outcome, 0))
+            self._drifts[outcome] = count
         metrics.failing_nodes.set(len(cluster.health.refused()))
         for what, count in cluster.health.counts.items():
             metrics.pod_failures.labels(what).inc(count - self._pod_failures.get(what, 0))

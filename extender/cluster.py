@@ -9,6 +9,7 @@ batches sees one generation and nothing else. Pods keep what they hold until the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -40,6 +41,7 @@ from extender.selectors import untolerated
 from extender.settings import Settings
 from extender.shares import Division, division
 from extender.topologies import Topology, resolve, unknown
+from extender.topologies.topology import Plugin
 
 AWAY, SCHEDULABLE = 2, 4
 TERMINATING, SPARED = 1, 2
@@ -74,6 +76,7 @@ class Cluster:
         self.topologies: dict[str, Topology] = {}
         self.divisions: dict[str, Division] = {}  # how a node hands out its GPUs
         self.ledgers: dict[str, ledger.NodeLedger] = {}
+        self.drifts: Counter[ledger.Drift] = Counter()  # planned pods, when they were first seen to hold GPUs
         self.pods: dict[str, PodRecord] = {}
         self.by_name: dict[tuple[str, str], str] = {}
         self.bound: dict[str, dict[str, None]] = {}  # node name -> uids of the pods that hold something there
@@ -561,7 +564,7 @@ class Cluster:
                     if node.gpus.get(resource, 0) <= stated.bit_count() * units:  # else the statement is out of date
                         healthy = stated
                 if divided.whole:
-                    plugin = "relay" if node.annotations.get(plugins.RELAY) == "1" else self._plugin[resource]
+                    plugin: Plugin = "relay" if self._relayed(node) else self._plugin[resource]
                     shape = topology.intern(self.tables.shapes, plugin) if topology.gpus == count else 0
             if divided.whole:
                 against = plugins.hazards(
@@ -614,6 +617,11 @@ class Cluster:
         devices = min(kind.devices, ledger.MOST)
         return self.resources.index(kind.resource), devices, kind.share, cpu, memory, models, kind.linked
 
+    def _relayed(self, node: NodeRecord) -> bool:
+        """Whether the node hands out what we plan: its relay says so, and knows the GPUs by the ids that we have."""
+        topology = self.topologies.get(node.name)
+        return node.annotations.get(ledger.RELAY) == "1" and topology is not None and topology.uuids is not None
+
     def _write_held(self, name: str, gone: frozenset[str] = frozenset()) -> None:
         node = self.nodes[name]
         row = self.index.get(name)
@@ -631,9 +639,14 @@ class Cluster:
                 healthy=self._healthy(name),
                 index_of=index_of,
                 settling=frozenset(self._settling),
+                relayed=self._relayed(node),
                 units=self.divisions[name].units,
             )
         if not gone:
+            before = self.ledgers.get(name)
+            if before is not None and before.holdings:
+                healthy, relayed = self._healthy(name), self._relayed(node)
+                self.drifts.update(ledger.drifts(before, read, pods, healthy, relayed=relayed))
             self.ledgers[name] = read
         holdings = {holding.uid: holding for holding in read.holdings}
         used = [0] * len(self.resources)

@@ -1,13 +1,14 @@
 """The ledger: which pod holds which GPU of a node, and how we know.
 
 observed: kubelet's allocatedResourcesStatus, or the annotation held-gpus that an agent wrote.
+enforced: that annotation, on a node whose relay hands it out (it declares so).
 planned: the annotation gpus that our bind verb wrote; the stock device plugin need not follow it.
 predicted: no statement, but only one set is left that the node can have handed out.
 unknown: it holds GPUs, and nobody says which.
 
-Only `observed`, and whatever holds the last set that is left, are sure; `planned` is likely. A statement that can not
-be true (an index that the node has not, more GPUs than the pod asked for, a plan over GPUs that another pod is seen to
-hold) counts as unknown.
+Only `observed`, `enforced`, and whatever holds the last set that is left, are sure; `planned` is likely. A statement
+that can not be true (an index that the node has not, more GPUs than the pod asked for, a plan over GPUs that another
+pod is seen to hold) counts as unknown.
 
 Where GPUs are handed out in parts (extender/shares.py) a pod holds units of GPUs: whoever holds all units of a GPU
 holds it whole, the others stand in `parts`. A plan for parts is as likely as one for whole GPUs, and counted alike.
@@ -15,14 +16,16 @@ holds it whole, the others stand in `parts`. A plan for parts is as likely as on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from extender.records import PodRecord
 from extender.shares import gpu_of
 
 HELD = "gpu-extender.io/held-gpus"
 PLAN = "gpu-extender.io/gpus"
+RELAY = "gpu-extender.io/relay"  # on a node: "1" while a relay makes kubelet take what was planned
 MOST = 100_000
 
 
@@ -108,9 +111,10 @@ def read(
     healthy: int,
     index_of: Mapping[str, int],
     settling: frozenset[str] = frozenset(),
+    relayed: bool = False,
     units: int = 1,
 ) -> NodeLedger:
-    """The ledger of one node.
+    """The ledger of one node. `relayed`: the node's relay hands out what was planned.
 
     `pods`: the pods that hold resources there; `graph`: mask of the GPUs that the node has, 0 when positions are not
     modelled (over 16 GPUs); `healthy`: those of them that work; `index_of`: device id -> index; `settling`: uids that
@@ -138,6 +142,17 @@ def read(
     unknown = sum(holding.unsure for holding in holdings)
     pending = 0
     free = healthy & ~sure
+    if relayed:
+        rest = []
+        for pod, count in silent:
+            planned = mask_of(indices(pod.annotations.get(PLAN, "")) or ())
+            told = any(name == resource for name, _ in pod.held)  # of ids that the node does not have (any more)
+            if not told and planned.bit_count() == count and not planned & ~free:
+                sure, free = sure | planned, free & ~planned
+                holdings.append(Holding(pod.uid, gpus_of(planned), "enforced", count, planned, 0))
+            else:
+                rest.append((pod, count))
+        silent = rest
     for pod, count in silent:
         planned = mask_of(indices(pod.annotations.get(PLAN, "")) or ())
         stated = planned.bit_count() == count and not planned & ~(free & ~likely)
@@ -155,6 +170,35 @@ def read(
             unknown += count
             holdings.append(Holding(pod.uid, None, "unknown", count, 0, count))
     return NodeLedger(tuple(holdings), sure, likely, unknown, pending, doubled)
+
+
+Drift = Literal["kept", "exchanged", "unhealthy", "taken", "stock", "other"]
+"""How what a pod was seen to hold compares with its plan, or why it differs: the set of another pod's plan; a planned
+GPU had failed; another pod held one; nobody on the node heeds plans; none of these."""
+
+
+def drifts(
+    before: NodeLedger, after: NodeLedger, pods: Iterable[PodRecord], healthy: int, *, relayed: bool
+) -> Iterator[Drift]:
+    """One entry for each planned pod that is observed now and was not before."""
+    known = {holding.uid: holding.how for holding in before.holdings}
+    plans = {pod.uid: mask_of(indices(pod.annotations.get(PLAN, "")) or ()) for pod in pods}
+    for holding in after.holdings:
+        planned = plans.get(holding.uid, 0)
+        if holding.how != "observed" or not planned or known.get(holding.uid, "observed") == "observed":
+            continue
+        others = [plan for uid, plan in plans.items() if uid != holding.uid]
+        held = [other.mask for other in after.holdings if other.uid != holding.uid and other.how == "observed"]
+        if holding.mask == planned:
+            yield "kept"
+        elif holding.mask in others:
+            yield "exchanged"
+        elif planned & ~healthy:
+            yield "unhealthy"
+        elif any(planned & mask for mask in held):
+            yield "taken"
+        else:
+            yield "other" if relayed else "stock"
 
 
 def _read_parts(

@@ -46,6 +46,11 @@ class Metrics:
             "cache_age_seconds", "Time since the API server last told us anything, by kind.", "kind"
         )
         self.holds = self._gauge("holds", "Tentative holds: answered by us, and not seen on a node yet.")
+        self.plans = self._counter(
+            "plans",
+            "Planned pods seen to hold GPUs: their plan (kept), or another set, by why.",
+            "outcome",
+        )
         self.failing_nodes = self._gauge(
             "failing_nodes", "Nodes that are refused because GPU pods failed there three times within ten minutes."
         )

@@ -35,7 +35,11 @@ def pod(uid: str, gpus: int, *, held: str = "", plan: str = "", seen: tuple[str,
 
 
 def read(
-    *pods: records.PodRecord, healthy: int = ALL, index_of: dict[str, int] | None = None, settling: str = ""
+    *pods: records.PodRecord,
+    healthy: int = ALL,
+    index_of: dict[str, int] | None = None,
+    settling: str = "",
+    relayed: bool = False,
 ) -> ledger.NodeLedger:
     return ledger.read(
         pods,
@@ -44,6 +48,7 @@ def read(
         healthy=healthy,
         index_of=UUIDS if index_of is None else index_of,
         settling=frozenset(settling.split()),
+        relayed=relayed,
     )
 
 
@@ -214,3 +219,59 @@ def test_masks() -> None:
     assert ledger.mask_of([0, 3]) == 0b1001
     assert ledger.gpus_of(0b1001) == (0, 3)
     assert ledger.gpus_of(0) == ()
+
+
+# ---- a node whose relay hands out what was planned
+
+
+def test_a_plan_is_sure_where_a_relay_enforces_it() -> None:
+    """Nothing of it is pending or likely, though kubelet has not said a word yet."""
+    made = read(pod("a", 2, plan="0,3"), pod("b", 1, plan="5"), settling="a b", relayed=True)
+    assert facts(made) == [("a", (0, 3), "enforced", 0b1001, 0), ("b", (5,), "enforced", 0b10_0000, 0)]
+    assert sums(made) == (0b10_1001, 0, 0, 0, 0)
+
+
+def test_what_is_seen_comes_before_what_was_enforced() -> None:
+    """The pod holds 1, 2 and not its plan; the plan over a GPU that another is seen to hold is not believed."""
+    made = read(pod("a", 2, plan="0,3", seen=("GPU-1", "GPU-2")), pod("b", 2, plan="2,5"), relayed=True)
+    assert facts(made) == [("a", (1, 2), "observed", 0b110, 0), ("b", None, "unknown", 0, 2)]
+
+
+def test_enforced_plans_that_contradict_each_other_or_the_health() -> None:
+    made = read(pod("a", 2, plan="0,3"), pod("b", 2, plan="3,4"), pod("c", 1, plan="7"), healthy=0x7F, relayed=True)
+    assert [(one.uid, one.how) for one in made.holdings] == [("a", "enforced"), ("b", "unknown"), ("c", "unknown")]
+    assert made.sure == 0b1001
+
+
+def test_what_kubelet_said_of_unknown_ids_is_no_plan() -> None:
+    """The node came back with other GPUs: what the pod was planned to hold says nothing about these."""
+    made = read(pod("a", 2, plan="0,3", seen=("GPU-old", "GPU-older")), relayed=True)
+    assert facts(made) == [("a", (0, 3), "planned", 0, 2)]
+
+
+def test_the_last_set_is_told_when_the_others_are_enforced() -> None:
+    made = read(pod("a", 6, plan="0,1,2,3,4,5"), pod("b", 2), relayed=True)
+    assert facts(made)[1] == ("b", (6, 7), "predicted", 0b1100_0000, 0)
+
+
+@pytest.mark.parametrize(
+    ("seen", "other", "healthy", "relayed", "outcome"),
+    [
+        (("GPU-0", "GPU-3"), pod("b", 1), ALL, True, "kept"),
+        (("GPU-4", "GPU-7"), pod("b", 2, plan="4,7"), ALL, True, "exchanged"),
+        (("GPU-4", "GPU-5"), pod("b", 1), ALL & ~0b1000, True, "unhealthy"),
+        (("GPU-4", "GPU-5"), pod("b", 1, seen=("GPU-3",)), ALL, True, "taken"),
+        (("GPU-4", "GPU-5"), pod("b", 1), ALL, False, "stock"),
+        (("GPU-4", "GPU-5"), pod("b", 1), ALL, True, "other"),
+    ],
+)
+def test_drift_is_told_by_its_cause_and_once(
+    seen: tuple[str, ...], other: records.PodRecord, healthy: int, relayed: bool, outcome: str
+) -> None:
+    waits, runs = pod("a", 2, plan="0,3"), pod("a", 2, plan="0,3", seen=seen)
+    before = read(waits, other, healthy=healthy, relayed=relayed)
+    after = read(runs, other, healthy=healthy, relayed=relayed)
+    pods = [runs, other]
+    assert [*ledger.drifts(before, after, pods, healthy, relayed=relayed)] == [outcome]
+    assert [*ledger.drifts(after, after, pods, healthy, relayed=relayed)] == []
+    assert [*ledger.drifts(ledger.NodeLedger(), after, pods, healthy, relayed=relayed)] == []

@@ -16,6 +16,7 @@ PROMISED = {
     "gpu_extender_cache_objects": ("kind",),
     "gpu_extender_cache_age_seconds": ("kind",),
     "gpu_extender_holds": (),
+    "gpu_extender_plans": ("outcome",),
     "gpu_extender_failing_nodes": (),
     "gpu_extender_pod_failures": ("what",),
     "gpu_extender_double_claimed_gpus": (),

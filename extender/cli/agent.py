@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     """Until SIGTERM."""
     from extender.node import pod_resources  # here: gRPC is slow to import
 
-    has_socket = options.pod_resources.exists()
+    has_folder = options.pod_resources.parent.is_dir()  # the socket itself may come later
     agent = Agent(
         node_options.server(options),
         node_options.node(options),
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
         say=say,
         resource=options.resource,
         devices=pod_resources,
-        socket=options.pod_resources if has_socket else None,
+        socket=options.pod_resources if has_folder else None,
         held=options.held,
         topology_file=options.topology_file,
         mode_file=options.mode_file,

@@ -66,20 +66,34 @@ class Agent:
 
     def look(self) -> None:
         """One round."""
-        try:
-            topology: Topology | None = self._with_kubelets_health(self._view())
-            self._seen_at = self._clock()
-        except ExtenderError as error:
-            topology = None
-            self._trouble("view", error)
+        node = None
         try:
             node = self._server.get(node_path(self._node))
-            self._say_of_node(node, topology)
-            if self._says_held(node):
-                self._say_of_pods()
+        except ExtenderError as error:
+            self._trouble("API server", error)
+        if self._stated is None and node is not None:
+            self._stated = _stated_on(node)  # what we said before a restart
+        text = self._text()
+        try:
+            if node is not None:
+                self._say_of_node(node, text)
+                if self._says_held(node):
+                    self._say_of_pods()
         except ExtenderError as error:
             self._trouble("API server", error)
         self.last_round = self._clock()
+
+    def _text(self) -> str | None:
+        """The annotation's value by what we see now, left for the relay too; None while we see nothing usable."""
+        try:
+            seen = self._with_kubelets_health(self._view())
+            text = annotation.encode(seen)
+        except (ExtenderError, ValueError) as error:
+            self._trouble("view", error)
+            return None
+        self._stated, self._seen_at = seen, self._clock()
+        self._leave_for_relay(text)
+        return text
 
     # ---- the node
 
@@ -101,18 +115,11 @@ class Agent:
         works = tuple(fine and uuid in whole for fine, uuid in zip(own, seen.uuids, strict=True))
         return replace(seen, health=works)
 
-    def _say_of_node(self, node: Mapping[str, Any], topology: Topology | None) -> None:
+    def _say_of_node(self, node: Mapping[str, Any], text: str | None) -> None:
         there = node.get("metadata", {}).get("annotations") or {}
         wanted: dict[str, str | None] = {}
-        if topology is not None:
-            try:
-                text = annotation.encode(topology)
-            except ValueError as error:  # what the GPUs say of themselves is nothing that we would read
-                self._trouble("view", error)
-            else:
-                wanted |= {annotation.KEY: text, STALE: None}
-                self._leave_for_relay(text)
-                self._stated = topology
+        if text is not None:
+            wanted |= {annotation.KEY: text, STALE: None}
         if STALE not in wanted and self._clock() - self._seen_at > STALE_SECONDS and STALE not in there:
             wanted[STALE] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._seen_at))
         if self._mode_file is not None:
@@ -177,6 +184,13 @@ class Agent:
     def _trouble(self, what: str, error: Exception) -> None:
         self.counts[f"errors {what}"] += 1
         self._say(f"{what}: {error}")
+
+
+def _stated_on(node: Mapping[str, Any]) -> Topology | None:
+    try:
+        return annotation.decode((node.get("metadata", {}).get("annotations") or {}).get(annotation.KEY, ""))
+    except annotation.TopologyError:
+        return None
 
 
 def as_annotations(held: Iterable[Held], resource: str, uuids: tuple[str, ...]) -> dict[tuple[str, str], str]:

@@ -164,15 +164,16 @@ class Watch:
         version = str(listed.get("metadata", {}).get("resourceVersion", ""))
         # An answer of before what the watch has told already would take pods back.
         with self._applying:
-            if self._is_newer(version):
+            if self._is_newer(version, or_equal=True):
                 self._replace(list(listed.get("items") or ()))
         self.seen_at = self._clock()
         self.synced.set()
         return version
 
-    def _is_newer(self, version: str) -> bool:
+    def _is_newer(self, version: str, *, or_equal: bool = False) -> bool:
+        """Than all that was applied; an event with the version of a list is in it."""
         number = int(version) if version.isdigit() else 0
-        if 0 < number < self._version:
+        if 0 < number < self._version or (number == self._version and number and not or_equal):
             return False
         self._version = number
         return True

@@ -12,7 +12,7 @@ allocated. What is remembered here beyond the API server's objects is only what 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -35,6 +35,7 @@ class Pod:
     name: str  # namespace/name
     containers: tuple[Container, ...]  # as kubelet admits them: init containers first
     plan: Plan | None
+    listed: Mapping[str, tuple[int, ...]]  # the plan with GPUs that are named twice: two parts of one
     waiting: bool
     refused: bool  # it ended without a start: kubelet did not admit it
     bound_at: tuple[str, str]  # when it was scheduled, when it was created
@@ -71,12 +72,14 @@ def read(item: Mapping[str, Any]) -> Pod:
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled":
             scheduled = str(condition.get("lastTransitionTime") or "")
+    text = str((meta.get("annotations") or {}).get(PLAN, ""))
     started = bool(status.get("startTime")) or status.get("phase") not in (None, "", "Pending")
     return Pod(
         uid=str(meta["uid"]),
         name=f"{meta.get('namespace')}/{meta.get('name')}",
         containers=tuple(asking),
-        plan=read_plan((meta.get("annotations") or {}).get(PLAN, "")),
+        plan=read_plan(text),
+        listed=_listed(text) or {},
         waiting=not started and not meta.get("deletionTimestamp"),
         refused=status.get("phase") == "Failed",
         bound_at=(scheduled, str(meta.get("creationTimestamp") or "")),
@@ -85,16 +88,20 @@ def read(item: Mapping[str, Any]) -> Pod:
 
 def read_plan(text: str) -> Plan | None:
     """ "0,3" -> {"": {0, 3}}; "c1=0,3;c2=5" by container; None when it is neither, or a GPU stands twice."""
-    found: dict[str, frozenset[int]] = {}
-    seen: list[int] = []
+    listed = _listed(text) or {}
+    seen = [gpu for gpus in listed.values() for gpu in gpus]
+    return {name: frozenset(gpus) for name, gpus in listed.items()} if len(set(seen)) == len(seen) and seen else None
+
+
+def _listed(text: str) -> dict[str, tuple[int, ...]] | None:
+    found: dict[str, tuple[int, ...]] = {}
     for part in text.split(";"):
         name, _, ids = part.rpartition("=")
         words = [word.strip() for word in ids.split(",")]
         if name in found or not all(word.isascii() and word.isdigit() and len(word) <= 2 for word in words):
             return None
-        found[name] = frozenset(map(int, words))
-        seen += map(int, words)
-    return found if len(set(seen)) == len(seen) else None
+        found[name] = tuple(map(int, words))
+    return found
 
 
 def wanted(asker: Asker, must: frozenset[int], available: frozenset[int], size: int) -> frozenset[int] | None:
@@ -113,6 +120,27 @@ def wanted(asker: Asker, must: frozenset[int], available: frozenset[int], size: 
         return None
     chosen = must | frozenset(sorted(own & available - must)[: max(0, size - len(must))])
     return chosen if len(chosen) == size and must <= available and chosen - must <= own else None
+
+
+def wanted_parts(
+    asker: Asker, must: Sequence[str], available: Mapping[int, Sequence[str]], size: int
+) -> list[str] | None:
+    """The planned devices where GPUs are handed out in parts; None where the plan can not be had.
+
+    "2,2,5" is one part for each number, "2,5" equal parts of each. `available`: the devices of each GPU, `must` among
+    them.
+    """
+    listed = asker.pod.listed.get(asker.container.name) or asker.pod.listed.get("") or ()
+    if not listed or size % len(listed):
+        return None
+    forced, chosen = set(must), list[str]()
+    for gpu in sorted(set(listed)):
+        devices = sorted(available.get(gpu, ()), key=lambda device: device not in forced)
+        count = listed.count(gpu) * (size // len(listed))
+        if len(devices) < count:
+            return None
+        chosen += devices[:count]
+    return chosen if forced <= set(chosen) else None
 
 
 class Bound:
@@ -154,7 +182,7 @@ class Bound:
         else:
             pod.arrival, pod.given, pod.failed = known.arrival, known.given, known.failed
             if known.changed:
-                pod.plan, pod.changed = known.plan, True
+                pod.plan, pod.listed, pod.changed = known.plan, known.listed, True
         self._pods[pod.uid] = pod
         if known is not None and known.waiting and not (pod.waiting or pod.refused or pod.given):
             self._change_places(pod)
@@ -167,6 +195,7 @@ class Bound:
             if pod.waiting and pod.given and not pod.failed and pod.containers == started.containers:
                 pod.given, started.given = started.given, pod.given
                 pod.plan, started.plan = started.plan, pod.plan
+                pod.listed, started.listed = started.listed, pod.listed
                 pod.changed = started.changed = True
                 return
 

@@ -31,7 +31,7 @@ import grpc
 from extender.errors import BadInput
 from extender.node import device_plugin as api
 from extender.node.graph import Graph
-from extender.node.plans import Asker, Bound, wanted
+from extender.node.plans import Asker, Bound, wanted, wanted_parts
 from extender.node.protobuf import Malformed
 
 OURS = "gpu-extender-"  # how the names of our endpoints begin
@@ -74,6 +74,7 @@ class Relay:
         self._relayed: dict[str, Relayed] = {}
         self._stopping = threading.Event()
         self._looked_at = time.monotonic()
+        self._complaint = ""
         self._server: grpc.Server | None = None
         self._inode: tuple[int, int] | None = None
         self._thread = threading.Thread(target=self._follow_kubelet, name="kubelet", daemon=True)
@@ -157,11 +158,17 @@ class Relay:
             with self._lock:
                 relayed = list(self._relayed.values())
             for one in relayed:
-                if now is not None and not one.is_registered(now):
-                    try:
-                        one.register()
-                    except grpc.RpcError as error:
-                        self.say(f"{one.resource}: kubelet: {error.code().name} {error.details()}")
+                if now is None or one.is_registered(now):
+                    continue
+                said = ""
+                try:
+                    one.register()
+                except grpc.RpcError as error:
+                    said = f"{one.resource}: kubelet: {error.code().name} {error.details()}"
+                if said != self._complaint:
+                    self._complaint = said
+                    self.say(said or f"{one.resource}: kubelet is back")
+                self._looked_at = time.monotonic()
 
 
 class Relayed:
@@ -194,11 +201,11 @@ class Relayed:
     def register(self) -> None:
         """Serve at a new endpoint, and register it with kubelet. Raises grpc.RpcError."""
         with self._registering:
-            if self._ended is not None:
-                return
-            self._stop_server()
             socket = self._relay.folder / api.KUBELET_SOCKET
             kubelet = _identity(socket)
+            if self._ended is not None or (kubelet is not None and self.is_registered(kubelet)):
+                return  # the plugin has left, or another thread was faster
+            self._stop_server()
             endpoint = self._relay.folder / f"{OURS}{time.time_ns():x}.sock"
             server = grpc.server(ThreadPoolExecutor(8, "kubelet"), options=OPTIONS)
             server.add_generic_rpc_handlers((self._handlers(),))
@@ -356,23 +363,23 @@ class Relayed:
         ids = None if graph is None else graph.gpus(question.available)
         if graph is None or ids is None:
             return self._as_the_plugin(question)
+        if any("::" in device for device in question.available):  # replicas: how to share is the plugin's to say
+            parts = None if asker is None else wanted_parts(asker, question.must, ids, question.size)
+            self._relay.counts["answers planned"] += parts is not None
+            return self._as_the_plugin(question) if parts is None else parts
         available, must = frozenset(ids), frozenset(graph.gpus(question.must) or ())
-        if len(must) < len(question.must):  # two replicas of one GPU
-            return self._as_the_plugin(question)
         planned = None if asker is None else wanted(asker, must, available, question.size)
         if planned is not None:
             self._relay.counts["answers planned"] += 1
-            return _devices(planned, ids, question.must)
+            return _devices(planned, ids)
         if asker is not None and asker.pod.plan is not None:
             self._relay.counts["plans broken"] += 1
             self._say_broken(asker, available)
         promised = plans.bound.promised(but=asker)
-        if any(len(devices) > 1 for devices in ids.values()):  # replicas: how to share is the plugin's to say
-            return self._as_the_plugin(question)
         best = graph.best(available, must, question.size, promised)
         if best is not None:
             self._relay.counts["answers linked"] += 1
-            return _devices(best, ids, question.must)
+            return _devices(best, ids)
         left = [i for gpu, devices in ids.items() if gpu not in promised or gpu in must for i in devices]
         return self._as_the_plugin(question._replace(available=left) if len(left) >= question.size else question)
 
@@ -409,10 +416,9 @@ def _timeout(context: grpc.ServicerContext) -> float | None:
     return None if left is None or left > 86_400 else left
 
 
-def _devices(gpus: frozenset[int], ids: dict[int, list[str]], must: list[str]) -> list[str]:
-    """Device ids for these GPUs: those that must be in, else the first of each."""
-    forced = set(must)
-    return [next((device for device in ids[gpu] if device in forced), ids[gpu][0]) for gpu in sorted(gpus)]
+def _devices(gpus: frozenset[int], ids: dict[int, list[str]]) -> list[str]:
+    """The device of each of these GPUs."""
+    return [ids[gpu][0] for gpu in sorted(gpus)]
 
 
 def _identity(socket: Path) -> tuple[int, int] | None:

@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 import httpx
 
+from extender.node.graph import graph
 from extender.sim.device_plugin import DevicePlugin, device_plugin
 from tests.e2e import builders
 from tests.e2e.api import Api, ApiError, Object, Watch, WatchExpired, wait_for
@@ -30,7 +31,8 @@ from tests.e2e.truth import NodeDevices, Refused, Truth
 
 RUN_SECONDS = "sim.gpu-extender.io/run-seconds"
 TOPOLOGY = "gpu-extender.io/topology"
-Plugin = Literal["nvidia", "amd", "none", "plan"]
+RELAY = "gpu-extender.io/relay"
+Plugin = Literal["nvidia", "amd", "none", "plan", "relay"]
 
 
 def topology_annotation(what: Machine, uuids: Sequence[str], health: Sequence[bool]) -> str:
@@ -170,7 +172,8 @@ class SimulatedKubelets:
         """A node whose GPUs these kubelets manage from now on; the caller creates the object.
 
         ``topology`` is a catalogue id or an entry of that form, ``annotate`` writes it on the node, and
-        ``plugin`` says who picks the GPUs: "plan" obeys the pod's annotation and is NVIDIA's without one.
+        ``plugin`` says who picks the GPUs: NVIDIA's or AMD's rule, nobody ("none"), our relay before NVIDIA's, which
+        the node declares, or ("plan") one that obeys the pod's annotation or fails, and is NVIDIA's without one.
         """
         what = machine(topology, count)
         resource = resource or ("amd.com/gpu" if plugin == "amd" else builders.GPU)
@@ -187,6 +190,9 @@ class SimulatedKubelets:
             obeys_plan=plugin == "plan",
         )
         notes = dict(annotations or {})
+        if plugin == "relay":
+            devices.relay = graph(topology_annotation(what, devices.uuids, devices.healthy))
+            notes[RELAY] = "1"
         if annotate:
             notes[TOPOLOGY] = topology_annotation(what, devices.uuids, devices.healthy)
         with self._lock:
@@ -448,7 +454,7 @@ class SimulatedKubelets:
         self._api.delete("Pod", meta["name"], meta["namespace"], grace=0, uid=meta["uid"])
 
     def _plugin(self, name: Plugin, what: Machine) -> DevicePlugin:
-        model: Literal["nvidia", "amd", "none"] = "nvidia" if name == "plan" else name
+        model: Literal["nvidia", "amd", "none"] = "nvidia" if name == "plan" or name == "relay" else name
         with self._lock:
             key = (model, what)
             if key not in self._plugins:

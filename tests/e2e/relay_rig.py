@@ -32,15 +32,14 @@ def until(what: Callable[[], bool], why: Callable[[], str] = lambda: "", timeout
 
 
 class RelayProcess:
-    """`gpu-extender relay` on this rig's folders."""
+    """`gpu-extender relay` on the folders `plugins` and `kubelet` of a folder."""
 
-    def __init__(self, rig: Rig, *arguments: str) -> None:
+    def __init__(self, folder: Path, url: str, *arguments: str, node: str = NODE) -> None:
         self.port = free_port()
-        self.log = rig.folder / "relay.log"
-        self.command = [
-            sys.executable, "-m", "extender", "relay", "--plugins", str(rig.plugins), "--kubelet", str(rig.kubelet),
-            "--node", NODE, "--api-server", rig.api.url, "--probe", f"127.0.0.1:{self.port}", *arguments,
-        ]  # fmt: skip
+        self.log = folder / "relay.log"
+        self.command = [sys.executable, "-m", "extender", "relay", *arguments]
+        self.command += ["--plugins", str(folder / "plugins"), "--kubelet", str(folder / "kubelet"), "--node", node]
+        self.command += ["--api-server", url, "--probe", f"127.0.0.1:{self.port}"]
         self.child: subprocess.Popen[bytes] | None = None
 
     def start(self) -> float:
@@ -93,7 +92,7 @@ class Rig:
         self.pod_resources = self.folder / "pod-resources.sock"
         self.manager = DeviceManager(self.kubelet, policy=policy, numa=numa, pod_resources=self.pod_resources)
         self.direct = direct
-        self.relay = RelayProcess(self, *(["--pass-through"] if pass_through else []))
+        self.relay = RelayProcess(self.folder, self.api.url, *(["--pass-through"] if pass_through else []))
         self.plugin: VendorPlugin | None = None
         self._plugins: list[VendorPlugin] = []
 

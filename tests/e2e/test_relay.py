@@ -157,6 +157,8 @@ def test_replicas_obey_a_plan_and_are_else_the_plugins(rig: Rig) -> None:
     rig.manager.wait_for(16)
     got = rig.run(pod("a", 2, plan="3,5"))
     assert rig.gpus(got.ids()) == {3, 5}
+    parts = rig.run(pod("parts", 3, plan="2,2,6")).ids()
+    assert sorted(rig.uuids.index(device.partition("::")[0]) for device in parts) == [2, 2, 6]
     assert len(rig.run(pod("b", 3)).ids()) == 3
     assert [name for name, _ in plugin.calls].count("GetPreferredAllocation") == 1
 

@@ -6,8 +6,10 @@ import random
 
 import pytest
 
+from extender.node.graph import graph
 from extender.sim.device_plugin import Arbitrary, NvidiaBestEffort
 from tests.e2e.builders import GPU, Object, container, pod
+from tests.e2e.kubelet import topology_annotation
 from tests.e2e.machines import machine
 from tests.e2e.truth import PLAN, NodeDevices, Refused, Truth, allocate, parse_plan
 
@@ -82,6 +84,23 @@ def test_a_plan_counts_only_where_it_is_obeyed() -> None:
             truth.admit(item)
     assert truth.reasons() == {"plan-conflict": 1, "plan-invalid": 2}
     assert truth.plans() == {"kept": 1}
+
+
+def test_the_relay_gives_the_plan_or_the_best_that_is_left() -> None:
+    """dgx1-v100: 0-3 have two links, 4-7 too; 0 and 4, 3 and 7 are joined as well."""
+    what = machine("dgx1-v100")
+    devices = NodeDevices("n", GPU, Arbitrary(), [f"GPU-{number:08d}" for number in range(8)], [True] * 8)
+    devices.relay = graph(topology_annotation(what, devices.uuids, devices.healthy))
+    truth = Truth()
+    truth.add_node(devices)
+    truth.admit(bound("a", pod("a", gpus=2, annotations={PLAN: "3,5"})))
+    truth.admit(bound("b", pod("b", gpus=2, annotations={PLAN: "0,3"})))
+    truth.admit(bound("c", pod("c", gpus=2, annotations={PLAN: "odd"})))
+    held = {uid: truth.gpus_of(uid) for uid in "abc"}
+    assert held["a"] == {3, 5}
+    assert all(what.links[min(gpus)][max(gpus)] == 2 for gpus in (held["b"], held["c"]))
+    assert truth.plans() == {"kept": 1, "missed": 1, "none": 1}
+    assert truth.double_allocations == 0
 
 
 def test_a_plugin_that_panics_refuses_the_pod() -> None:

@@ -11,8 +11,10 @@ import time
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
+from extender.node import plans
+from extender.node.graph import Graph
 from extender.sim.device_plugin import DevicePlugin, PluginPanicked
 
 Object = dict[str, Any]
@@ -40,6 +42,18 @@ class Refused(Exception):
     """Kubelet does not admit the pod; the message is what its status will say."""
 
 
+class RealDevices(Protocol):
+    """Device management that is not played."""
+
+    def admit(self, pod: Object) -> dict[str, frozenset[int]]:
+        """Container -> GPUs; raises Refused."""
+        ...
+
+    def remove(self, uid: str) -> None:
+        """The pod has ended."""
+        ...
+
+
 @dataclass
 class NodeDevices:
     """The GPUs of one node as kubelet's device manager sees them."""
@@ -49,8 +63,12 @@ class NodeDevices:
     plugin: DevicePlugin
     uuids: list[str]
     healthy: list[bool]
-    # True: the plugin obeys the plan on the pod (our relay); pods without one get the plugin's own choice.
+    # True: a plugin that obeys the plan on the pod or fails; pods without one get its own choice.
     obeys_plan: bool = False
+    # With our relay before the plugin: the plan, else the best by links.
+    relay: Graph | None = None
+    # Kubelet's own device manager decides instead of all that.
+    real: RealDevices | None = None
     holder: dict[int, str] = field(default_factory=dict)
 
     def free(self) -> frozenset[int]:
@@ -117,6 +135,11 @@ class Truth:
         with self._lock:
             self._nodes[node.name] = node
 
+    def be_real(self, name: str, devices: RealDevices) -> None:
+        """From now on these decide on the node."""
+        with self._lock:
+            self._nodes[name].real = devices
+
     def remove_node(self, name: str) -> None:
         """The machine is gone, and so are the pods on it."""
         with self._lock:
@@ -151,7 +174,12 @@ class Truth:
                     raise _No("injected", "Allocate failed due to an injected error")
                 if unreadable and node.obeys_plan:
                     raise _No("plan-invalid", "Allocate failed due to an unreadable plan")
-                taken = allocate(pod, node, self._rng, plan if node.obeys_plan else None)
+                if node.real is not None:
+                    taken = node.real.admit(pod)
+                else:
+                    taken = allocate(pod, node, self._rng, plan if node.obeys_plan else None)
+            except Refused as no:
+                reason, message = "real", str(no)
             except _No as no:
                 reason, message = no.args
             except PluginPanicked as panic:
@@ -175,6 +203,8 @@ class Truth:
             gpus = frozenset(gpu for gpu, owner in holder.items() if owner == uid)
             for gpu in gpus:
                 del holder[gpu]
+            if (real := self._nodes[where].real) is not None:
+                real.remove(uid)
             self._note("released", uid, "", where, gpus, reason=reason)
 
     def _note(
@@ -225,6 +255,8 @@ def allocate(
         chosen = again
         if missing:
             wanted = _planned(plan, container["name"], size, free | again) if plan is not None else None
+            if node.relay is not None:
+                wanted = _relayed(node.relay, pod, container["name"], size, again, frozenset(free | again))
             chosen = wanted or node.plugin.choose(free | again, size, rng, must_include=again)
         taken[container["name"]] = chosen
         free -= chosen
@@ -254,6 +286,14 @@ def _planned(
     if len(chosen) < size:
         raise _No("plan-conflict", "Allocate failed due to a plan whose devices are held or unhealthy")
     return frozenset(chosen)
+
+
+def _relayed(
+    graph: Graph, pod: Object, container: str, size: int, again: frozenset[int], available: frozenset[int]
+) -> frozenset[int] | None:
+    """What the relay prefers for this container, by its own code."""
+    asker = plans.Asker(plans.read(pod), plans.Container(container, {}))
+    return plans.wanted(asker, again, available, size) or graph.best(available, again, size, frozenset())
 
 
 def _asked(container: Object, resource: str) -> int:

@@ -80,7 +80,7 @@ class FakeApi:
         """Delete."""
         with self._changed:
             self._version += 1
-            gone = self._objects[kind].pop(uid)
+            gone = json.loads(json.dumps(self._objects[kind].pop(uid)))
             gone["metadata"]["resourceVersion"] = str(self._version)
             self._events.append((self._version, kind, "DELETED", gone))
             self._changed.notify_all()

@@ -120,6 +120,25 @@ def test_what_the_plugin_calls_unhealthy_is(api: FakeApi) -> None:
     assert len(api.patches) == 1
 
 
+def test_a_restart_of_the_agent_while_the_plugin_restarts_too(api: FakeApi) -> None:
+    """The health that the plugin told last stands on the node: a new agent takes it from there, and writes nothing."""
+    scene = Scene(api)
+    scene.devices.works = [uuid for uuid in UUIDS if uuid != UUIDS[2]]
+    scene.agent.look()
+    again = Scene(api)
+    api.node("node-1", api.patches[0][1]["metadata"]["annotations"])
+    again.devices.works = []
+    again.agent.look()
+    assert len(api.patches) == 1
+
+
+def test_the_relay_has_the_view_though_the_api_server_is_away(api: FakeApi, tmp_path: Path) -> None:
+    scene = Scene(api, topology_file=tmp_path / "topology.json")
+    api.down = True
+    scene.agent.look()
+    assert annotation.decode((tmp_path / "topology.json").read_text()).links == V100.links
+
+
 def test_a_view_that_cannot_be_renewed_is_marked_once(api: FakeApi) -> None:
     scene = Scene(api)
     scene.agent.look()

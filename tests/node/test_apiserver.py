@@ -31,6 +31,7 @@ class Seen:
         self.pods: dict[str, Any] = {}
         self.said: list[str] = []
         self.lists = 0
+        self.puts: list[str] = []
         self.watch = Watch(
             ApiServer(api.url), "/api/v1/pods", {"fieldSelector": "spec.nodeName=n"},
             replace=self._replace, put=self._put, drop=lambda uid: self._drop(uid), say=self.said.append,
@@ -41,6 +42,7 @@ class Seen:
         self.pods = {item["metadata"]["uid"]: item for item in items}
 
     def _put(self, item: Any) -> None:
+        self.puts.append(item["metadata"]["uid"])
         self.pods[item["metadata"]["uid"]] = item
 
     def _drop(self, uid: str) -> None:
@@ -85,6 +87,7 @@ def test_a_look_is_newer_than_what_the_watch_brings_later() -> None:
         api.release()
         api.put("pods", pod("c"))
         until(lambda: set(seen.pods) == {"b", "c"})
+        assert seen.puts == ["c"]
         seen.watch.stop()
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.node.plans import Bound, read, read_plan, wanted
+from extender.node.plans import Bound, read, read_plan, wanted, wanted_parts
 from tests.e2e.device_manager import pod
 
 GPU = "nvidia.com/gpu"
@@ -78,7 +78,7 @@ def test_containers_ask_one_after_another_and_before_other_pods() -> None:
         asker = bound.asker(GPU, 1)
         assert asker is not None
         assert (asker.pod.uid, asker.container.name) == ("a", container)
-        assert wanted(asker, frozenset(), ALL, 1) == gpus
+        assert wanted(asker, frozenset(), ALL, 1) == frozenset(gpus)
         bound.answered(GPU, asker)
         bound.allocated(GPU, ["id"], gpus=frozenset(gpus), failed=False)
     assert asking(bound, 1) == "b"
@@ -106,7 +106,7 @@ def test_two_that_were_taken_for_each_other_change_places() -> None:
     bound.put(a)
     asker = bound.asker(GPU, 2)
     assert asker is not None
-    assert (asker.pod.uid, wanted(asker, frozenset(), ALL - {0, 3}, 2)) == ("a", {5, 6})
+    assert (asker.pod.uid, wanted(asker, frozenset(), ALL - {0, 3}, 2)) == ("a", frozenset({5, 6}))
 
 
 def test_a_pod_that_kubelet_refused_changes_no_places() -> None:
@@ -155,6 +155,29 @@ def test_a_plan_is_served_whole_or_not_at_all(
         assert len(got) == size
         assert must <= got <= available
         assert got - must <= plan
+
+
+@pytest.mark.parametrize(
+    ("plan", "size", "must", "got"),
+    [
+        ("2,2,5", 3, [], ["2a", "2b", "5a"]),  # one part for each number
+        ("2,5", 4, [], ["2a", "2b", "5a", "5b"]),  # equal parts
+        ("2,5", 2, ["2b"], ["2b", "5a"]),  # what an init container leaves
+        ("2,5", 2, ["6a"], None),  # which is not of the plan
+        ("2,5", 3, [], None),  # neither
+        ("2,2,2", 3, [], None),  # more than are left
+        ("main=5,5", 2, [], ["5a", "5b"]),
+        ("7", 1, [], None),
+        ("", 1, [], None),
+    ],
+)
+def test_plans_for_parts_of_gpus(plan: str, size: int, must: list[str], got: list[str] | None) -> None:
+    bound = Bound()
+    bound.put(pod("a", size, plan=plan))
+    asker = bound.asker(GPU, size)
+    assert asker is not None
+    available = {gpu: [f"{gpu}a", f"{gpu}b"] for gpu in (2, 5, 6)}
+    assert wanted_parts(asker, must, available, size) == got
 
 
 def test_odd_objects_are_read() -> None:

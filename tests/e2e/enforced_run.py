@@ -1,0 +1,131 @@
+"""A run of mixed GPU pods through the real kube-scheduler, and what the pods got in the end.
+
+`set share`: pods that hold the set that bind planned. `linked share`: pods of several GPUs whose set has a ring over
+links. `ring share`: the sum of the rings that the pods hold over the sum of the best that were free on their node at
+that moment. Prediction: the sets that the stock plugin's model gave the planned set a probability are compared with how
+often it came (only where the stock plugin chooses).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ext_core.links import LinkShapes
+from extender.topologies import annotation
+from tests.e2e.kubelet import RUN_SECONDS, topology_annotation
+from tests.e2e.machines import gpu_uuid, machine
+from tests.e2e.scene import Scene
+from tests.e2e.truth import Event
+
+# Job sizes as MAPA draws them (1 to 5 GPUs, alike), and whole machines.
+SIZES = (1, 2, 3, 4, 5, 2, 4, 8)
+
+
+@dataclass
+class Got:
+    """What one run gave."""
+
+    pods: int = 0
+    planned: int = 0
+    kept: int = 0
+    several: int = 0
+    linked: int = 0
+    ring: int = 0
+    best: int = 0
+    refused: int = 0
+    buckets: dict[float, list[bool]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def set_share(self) -> float:
+        return self.kept / max(1, self.planned)
+
+    @property
+    def linked_share(self) -> float:
+        return self.linked / max(1, self.several)
+
+    @property
+    def ring_share(self) -> float:
+        return self.ring / max(1, self.best)
+
+    def calibration(self) -> list[tuple[float, float, int]]:
+        """(mean probability that the model gave the planned set, share that came true, pods), by tenths."""
+        by_tenth: dict[int, list[tuple[float, bool]]] = defaultdict(list)
+        for probability, came in self.buckets.items():
+            by_tenth[min(9, int(probability * 10))] += [(probability, one) for one in came]
+        return [
+            (sum(p for p, _ in pairs) / len(pairs), sum(one for _, one in pairs) / len(pairs), len(pairs))
+            for _, pairs in sorted(by_tenth.items())
+        ]
+
+    def text(self, name: str) -> str:
+        """Lines for people."""
+        said = (
+            f"{name:14} pods {self.pods}, refused by kubelet {self.refused}, "
+            f"got the planned set {self.set_share:.3f} of {self.planned}, "
+            f"linked {self.linked_share:.3f} of {self.several}, ring {self.ring_share:.3f} of the best free"
+        )
+        rows = [f"  planned set given {p:.2f}: came {share:.2f} of {count}" for p, share, count in self.calibration()]
+        return "\n".join([said, *rows])
+
+
+def run(cluster: Scene, pods: int, at: dict[int, Callable[[], None]], *, seed: int = 3, pace: float = 0.05) -> None:
+    """Creates the pods, each with a time to run, and waits for all of them. `at`: what happens before which pod."""
+    rng = random.Random(seed)
+    names = []
+    for number in range(pods):
+        if number in at:
+            at[number]()
+        size = rng.choice(SIZES)
+        names.append(f"job-{number:04d}")
+        runs = {RUN_SECONDS: str(rng.choice((1, 2, 3)))}
+        cluster.pod(names[-1], size, links="preferred", annotations=runs, cpu="100m", memory="1Mi")
+        time.sleep(pace)
+    deadline = time.monotonic() + 60 + pods
+    late = set(names)
+    while late and time.monotonic() < deadline:
+        time.sleep(0.5)
+        phases = {p["metadata"]["name"]: p["status"].get("phase") for p in cluster.api.list("Pod", cluster.namespace)}
+        late = {name for name in late if phases[name] not in ("Succeeded", "Failed")}
+    assert not late, f"{len(late)} pods did not end: {sorted(late)[:5]}"
+    cluster.kubelets.settle()
+
+
+def judge(events: list[Event], machines: dict[str, str], *, stock: bool) -> Got:
+    """From the kubelets' log: what each pod got, against what was free on its node then."""
+    got = Got()
+    shapes = LinkShapes()
+    shape_of = {}
+    free: dict[str, int] = {}
+    for node, name in machines.items():
+        what = machine(name)
+        uuids = [gpu_uuid(node, gpu) for gpu in range(what.gpus)]
+        stated = annotation.decode(topology_annotation(what, uuids, [True] * what.gpus))
+        shape_of[node] = stated.intern(shapes, "nvidia")
+        free[node] = (1 << what.gpus) - 1
+    for event in events:
+        if event.what == "refused":
+            got.pods, got.refused = got.pods + 1, got.refused + 1
+            continue
+        held = sum(1 << gpu for gpu in event.gpus)
+        if event.what != "admitted":
+            free[event.node] |= held
+            continue
+        shape, size = shape_of[event.node], len(event.gpus)
+        got.pods += 1
+        if event.planned is not None:
+            got.planned += 1
+            got.kept += event.planned == event.gpus
+            mask = sum(1 << gpu for gpu in event.planned)
+            if stock and (sets := shapes.handed_out(shape, free[event.node], size)):
+                got.buckets[round(dict(sets).get(mask, 0.0), 4)].append(event.planned == event.gpus)
+        if size > 1:
+            got.several += 1
+            got.linked += bool(shapes.linked(shape, held))
+            got.ring += shapes.ring(shape, held) or 0
+            got.best += shapes.top(shape, free[event.node], size) or 0
+        free[event.node] &= ~held
+    return got

@@ -1,0 +1,168 @@
+"""What the node's programs may write, on the real API server, with the tokens that kubelet gives their pods."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from extender.topologies import annotation
+from tests.e2e import builders
+from tests.e2e.api import Api, ApiError, Object, wait_for
+from tests.e2e.cluster import ControlPlane
+
+MANIFESTS = Path(__file__).parents[2] / "manifests" / "node"
+SAMPLES = Path(__file__).parents[1] / "topologies" / "samples"
+NAMESPACE = "gpu-extender-node"
+PATHS = {
+    "Namespace": "/api/v1/namespaces",
+    "ServiceAccount": f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts",
+    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
+    "DaemonSet": f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets",
+}
+
+
+@pytest.fixture
+def installed(api: Api) -> Iterator[Api]:
+    """The manifests as a person applies them; two nodes."""
+    # The namespace of the test before takes the controller seconds to end.
+    wait_for(lambda: api.find("Namespace", NAMESPACE) is None, 60, "the namespace is gone")
+    yaml = YAML(typ="safe", pure=True)
+    made = [one for name in ("agent.yaml", "relay.yaml") for one in yaml.load_all((MANIFESTS / name).read_text())]
+    for one in made:
+        api.request("POST", PATHS[one["kind"]], one)
+    for name in ("mine", "other"):
+        api.create(builders.node(name))
+    yield api
+    for one in made:
+        if one["kind"] not in ("Namespace", "ServiceAccount"):
+            api.request("DELETE", f"{PATHS[one['kind']]}/{one['metadata']['name']}")
+
+
+def token(api: Api, program: str, node: str) -> str:
+    """What kubelet mounts into the program's pod on that node."""
+    account = f"gpu-extender-{program}"
+    name = f"{program}-{node}"
+    pod = builders.pod(name, NAMESPACE, node_name=node)
+    pod["spec"]["serviceAccountName"] = account
+    made = api.create(pod)
+    bound = {"kind": "Pod", "apiVersion": "v1", "name": name, "uid": made["metadata"]["uid"]}
+    asked = {"spec": {"boundObjectRef": bound, "expirationSeconds": 3600}}
+    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
+    return str(api.request("POST", path, asked)["status"]["token"])
+
+
+@contextmanager
+def as_(control_plane: ControlPlane, secret: str) -> Iterator[Api]:
+    with Api(control_plane.url, secret, control_plane.ca) as client:
+        yield client
+
+
+def refused(api: Api, kind: str, name: str, change: Object, namespace: str | None = None) -> str:
+    """Why the change is refused; "" when it is not."""
+    try:
+        api.patch(kind, name, change, namespace)
+    except ApiError as error:
+        if error.status not in (403, 422):
+            raise
+        return str(error)
+    return ""
+
+
+def notes(**said: Any) -> Object:
+    return {"metadata": {"annotations": {f"gpu-extender.io/{key}": value for key, value in said.items()}}}
+
+
+def test_the_agent_writes_its_own_node_and_nothing_else(installed: Api, control_plane: ControlPlane) -> None:
+    installed.patch("Node", "mine", {"metadata": {"annotations": {"someone.else/x": "1"}}})
+    mine = token(installed, "agent", "mine")
+    with as_(control_plane, mine) as agent:
+        # A policy takes the API server a moment to see.
+        wait_for(
+            lambda: "its own node only" in refused(agent, "Node", "other", notes(probe="1")),
+            20,
+            "the policy is there",
+        )
+        assert "its own node only" in refused(agent, "Node", "other", notes(topology="{}"))
+        assert refused(agent, "Node", "mine", notes(topology="{}", relay="1")) == ""
+        assert refused(agent, "Node", "mine", notes(relay=None)) == ""
+        for change in (
+            {"metadata": {"annotations": {"someone.else/x": "2"}}},
+            {"metadata": {"annotations": {"someone.else/x": None}}},
+            {"metadata": {"annotations": {"someone.else/y": "1"}}},
+            {"metadata": {"labels": {"gpu-extender.io/x": "1"}}},
+            {"spec": {"unschedulable": True}},
+            {"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}},
+            {"metadata": {"finalizers": ["a.b/c"]}},
+        ):
+            assert "annotations of gpu-extender.io only" in refused(agent, "Node", "mine", change), change
+        with pytest.raises(ApiError, match="403"):
+            agent.delete("Node", "mine")
+        with pytest.raises(ApiError, match="403"):
+            agent.create(builders.node("new"))
+    assert "gpu-extender.io/topology" not in installed.get("Node", "other")["metadata"].get("annotations", {})
+
+
+def test_a_token_of_no_node_writes_nothing(installed: Api, control_plane: ControlPlane) -> None:
+    asked = {"spec": {"expirationSeconds": 3600}}
+    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/gpu-extender-agent/token"
+    secret = str(installed.request("POST", path, asked)["status"]["token"])
+    with as_(control_plane, secret) as agent:
+        wait_for(lambda: "own node only" in refused(agent, "Node", "mine", notes(probe="1")), 20, "the policy is there")
+
+
+def test_the_agent_annotates_pods_of_its_node(installed: Api, control_plane: ControlPlane, namespace: str) -> None:
+    for name, node in (("here", "mine"), ("there", "other")):
+        installed.create(builders.pod(name, namespace, node_name=node))
+    with as_(control_plane, token(installed, "agent", "mine")) as agent:
+        held = {"metadata": {"annotations": {"gpu-extender.io/held-gpus": "0,3"}}}
+        wait_for(
+            lambda: "pods of its own node only" in refused(agent, "Pod", "there", held, namespace),
+            20,
+            "the policy is there",
+        )
+        assert refused(agent, "Pod", "here", held, namespace) == ""
+        plan = {"metadata": {"annotations": {"gpu-extender.io/gpus": "0,3"}}}
+        assert "held-gpus only" in refused(agent, "Pod", "here", plan, namespace)
+        image = {"spec": {"containers": [{"name": "main", "image": "evil"}]}}
+        with pytest.raises(ApiError, match=r"403|422"):
+            agent.patch("Pod", "here", image, namespace, how="strategic")
+        with pytest.raises(ApiError, match="403"):
+            agent.delete("Pod", "here", namespace)
+
+
+def test_the_relay_reads_and_writes_nothing(installed: Api, control_plane: ControlPlane) -> None:
+    with as_(control_plane, token(installed, "relay", "mine")) as relay:
+        wait_for(lambda: _lists(relay), 20, "the role is there")
+        assert refused(relay, "Node", "mine", notes(topology="{}"))
+
+
+def _lists(api: Api) -> bool:
+    try:
+        return bool(api.list("Node")) and api.list("Pod", fields="spec.nodeName=mine") is not None
+    except ApiError:
+        return False
+
+
+def test_the_agents_command_with_its_own_rights(installed: Api, control_plane: ControlPlane, tmp_path: Path) -> None:
+    """`gpu-extender agent --once` with that token, over TLS: the node has the annotation."""
+    secret = tmp_path / "token"
+    secret.write_text(token(installed, "agent", "mine"))
+    command = [
+        sys.executable, "-m", "extender", "agent", "--once", "--source=file", "--gbps=25",
+        f"--text={SAMPLES / 'dgx1-v100-8gpu-4ib.txt'}", "--node=mine", f"--api-server={control_plane.url}",
+        f"--token-file={secret}", f"--ca-file={control_plane.ca}", "--pod-resources=/nowhere/kubelet.sock",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    stated = installed.get("Node", "mine")["metadata"]["annotations"][annotation.KEY]
+    assert annotation.decode(stated).gpus == 8

@@ -1,0 +1,64 @@
+"""A node that declares the relay: what was planned there is held, and drift is counted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from prometheus_client import generate_latest
+
+from extender.ledger import PLAN, RELAY
+from extender.topologies.annotation import KEY, decode, encode
+from tests.world import DGX1V, World, topology
+
+STATED = {KEY: encode(replace(decode(topology(DGX1V)), uuids=tuple(f"GPU-{gpu:08d}" for gpu in range(8))))}
+RELAYED = {**STATED, RELAY: "1"}
+
+
+def how(world: World, node: str = "n") -> dict[str, tuple[str, tuple[int, ...] | None]]:
+    return {one.uid: (one.how, one.gpus) for one in world.cluster.ledgers[node].holdings}
+
+
+def test_the_node_decides_whether_a_plan_is_enforced() -> None:
+    world = World()
+    for relay, expected in ((RELAYED, "enforced"), ({**STATED, RELAY: "0"}, "planned"), (STATED, "planned")):
+        world.node("n", annotations=relay)
+        world.pod("p", 2, "n", annotations={PLAN: "3,5"})
+        assert how(world) == {"uid-p": (expected, (3, 5))}
+
+
+def test_drift_is_counted_and_printed() -> None:
+    world = World()
+    world.node("n", annotations=RELAYED)
+    for name, held in (("a", (0, 3)), ("b", (5, 7))):
+        world.pod(name, 2, "n", annotations={PLAN: "0,3" if name == "a" else "1,2"})
+        world.pod(name, 2, "n", annotations={PLAN: "0,3" if name == "a" else "1,2"}, held=held)
+        world.pod(name, 2, "n", annotations={PLAN: "0,3" if name == "a" else "1,2"}, held=held)
+    assert how(world)["uid-b"] == ("observed", (5, 7))
+    assert world.cluster.drifts == {"kept": 1, "other": 1}
+    for _ in range(2):
+        world.call("/metrics", method="GET")
+    text = generate_latest(world.server.metrics.registry).decode()
+    assert 'gpu_extender_plans_total{outcome="kept"} 1.0' in text
+    assert 'gpu_extender_plans_total{outcome="other"} 1.0' in text
+
+
+def test_required_links_need_no_luck_with_a_relay() -> None:
+    """0, 1, 2, 4 and 5 are free. NVIDIA's rule splits them into 3 and 2 with the most links in sum, and answers with a
+    three that has no ring; with the relay it is ours that comes, as 0-1-2."""
+    world = World()
+    world.node("stock", annotations=STATED)
+    world.node("relayed", annotations=RELAYED)
+    for node in ("stock", "relayed"):
+        world.pod(f"holder-{node}", 3, node, held=(3, 6, 7))
+    needs = world.pod("needs", 3, links="required")
+    answer = world.filter(needs)
+    assert answer["NodeNames"] == ["relayed"]
+
+
+def test_a_relay_that_does_not_know_the_gpus_by_id_enforces_nothing() -> None:
+    """The catalogue tells the links of such a machine, but no ids."""
+    world = World()
+    labels = {"nvidia.com/gpu.product": "Tesla-V100-SXM2-16GB"}
+    world.node("n", labels=labels, annotations={RELAY: "1"})
+    world.pod("p", 2, "n", annotations={PLAN: "3,5"})
+    assert how(world) == {"uid-p": ("planned", (3, 5))}
