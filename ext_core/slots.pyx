@@ -25,7 +25,7 @@ cdef extern from *:
 
 cdef enum:
     MOST_TYPES = 1024
-    MOST_KEPT = 64         # requests whose losses are kept
+    MOST_KEPT = 1 << 26    # bytes of what is kept of requests; one is kept always
     MOST_LISTS = 1 << 18   # different lists of losses kept
     MOST_ENTRIES = 1 << 23
     UNBOUNDED = 1 << 30    # slots of a type without GPUs, before CPU and memory are looked at
@@ -80,6 +80,9 @@ cdef class _Kept:
         c_free(self.version)
         c_free(self.lists)
         c_free(self.gpus)
+
+    cdef int64_t bytes(self, int rows):
+        return <int64_t>rows * (sizeof(int64_t) + self.width * (sizeof(int32_t) + sizeof(mask_t)))
 
     cdef int reach(self, int rows) except -1:
         cdef void *made
@@ -527,20 +530,27 @@ cdef class Slots:
     cdef _Kept _kept(self, Ask ask):
         """What is kept of the request; the one not used for the longest time makes room."""
         key = (ask.resource, ask.devices, ask.share, ask.cpu, ask.memory)
-        found = self.kept.get(key)
-        if found is None or self.list_count > MOST_LISTS or self.entry_count > MOST_ENTRIES:
-            if self.list_count > MOST_LISTS or self.entry_count > MOST_ENTRIES:
-                self._drop_lists()
-            if len(self.kept) >= MOST_KEPT:
-                del self.kept[min(self.kept, key=self._used)]
-            found = _Kept(MOST_GPUS if ask.devices == 1 and ask.share < self.most_units else 1)
-            self.kept[key] = found
-        cdef _Kept kept = found
-        if kept.width == 1 and ask.devices == 1 and ask.share < self.most_units:
-            kept = _Kept(MOST_GPUS)
+        cdef _Kept kept
+        cdef int width = MOST_GPUS if ask.devices == 1 and ask.share < self.most_units else 1
+        if self.list_count > MOST_LISTS or self.entry_count > MOST_ENTRIES:
+            self._drop_lists()
+        kept = self.kept.get(key)
+        if kept is None or kept.width != width:
+            kept = _Kept(width)
             self.kept[key] = kept
-        kept.reach(self.rows)
+        if kept.rows < self.rows:
+            kept.used = self.call + 1
+            while len(self.kept) > 1 and self._kept_bytes() + kept.bytes(self.rows) > MOST_KEPT:
+                del self.kept[min(self.kept, key=self._used)]
+            kept.reach(self.rows)
         return kept
+
+    cdef int64_t _kept_bytes(self):
+        cdef _Kept kept
+        cdef int64_t bytes = 0
+        for kept in self.kept.values():
+            bytes += kept.bytes(kept.rows)
+        return bytes
 
     def _used(self, key):
         cdef _Kept kept = self.kept[key]

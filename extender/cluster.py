@@ -386,10 +386,10 @@ class Cluster:
         came = [(kind, count) for kind, count in self.mix.weights() if kind.resource in self.gpu_names]
         asked = pulls(came, self.models.whole(), self.mix.most)
         self.tables.demand.set(
-            [self._type(kind) for kind, _ in asked],
-            [weight for _, weight in asked],
-            [float(kind.devices) for kind, _ in asked],
-            [str(kind) for kind, _ in asked],
+            [self._type(pull.kind) for pull in asked],
+            [pull.weight for pull in asked],
+            [pull.size for pull in asked],
+            [str(pull.kind) for pull in asked],
         )
 
     def _type(self, kind: Kind) -> tuple[int, int, int, int, int, int, int]:

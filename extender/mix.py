@@ -26,7 +26,8 @@ WAITING: Final = 3  # beyond the kinds in use, so many times as many are counted
 GROWTH: Final = 2.0  # a kind takes another's place when it weighs more than so many times as much
 MOST_EXPONENT: Final = 512.0
 OFTEN: Final = 0.6  # asked for twice as often weighs so much less than twice: the power of a count
-EXPECTED: Final = 0.1  # a pod that takes a whole machine counts as so many, before any has come
+EXPECTED: Final = 0.01  # a pod that takes a whole machine counts as so many, before any has come
+LEAN_PART: Final = 0.01  # of all GPU pods: fewer are no rule
 OTHERS: Final = 63  # the model of machines beyond the first 63
 ANYWHERE: Final = 2**64 - 1
 
@@ -277,13 +278,39 @@ def _distance(a: Kind, b: Kind) -> float:
     return abs(math.log((a.cpu + 1) / (b.cpu + 1))) + abs(math.log((a.memory + 1) / (b.memory + 1)))
 
 
-def pulls(asked: Iterable[tuple[Kind, float]], expected: Iterable[Kind], most: int) -> list[tuple[Kind, float]]:
-    """How much each kind weighs in the price of slots, of those that came and those that may; in their own order.
+class Pull(NamedTuple):
+    """How much a kind weighs in the price of slots; `size`: GPUs, for the powers of the price."""
 
-    `expected`: kinds that count a little before any has come, as long as there are fewer than `most` kinds.
+    kind: Kind
+    weight: float
+    size: float
+
+
+def pulls(asked: Iterable[tuple[Kind, float]], expected: Iterable[Kind], most: int, units: int = 1) -> list[Pull]:
+    """What the kinds that came, and those that may, weigh; in their own order.
+
+    `expected`: kinds that count a little before any has come, as long as there are fewer than `most` kinds. `units`:
+    the share that is a whole GPU. Of each resource the leanest single GPU that at least one pod in a hundred asks for,
+    on any machine, weighs as much again as all kinds together: a GPU is idle for good once its node has not even the
+    CPU or memory left that such a pod needs.
     """
-    counts = dict(asked)
+    counts = {kind: count for kind, count in asked if count > 0}
+    weights = {kind: count**OFTEN for kind, count in counts.items()}
+    sizes = {kind: kind.devices * kind.share / units for kind in counts}
+    every: dict[str, float] = {}
+    for kind in sorted(counts):
+        every[kind.resource] = every.get(kind.resource, 0.0) + counts[kind]
+    for resource, count in every.items():
+        lean = [
+            kind
+            for kind in counts
+            if (kind.resource, kind.devices, kind.share, kind.where) == (resource, 1, units, ())
+            and counts[kind] >= LEAN_PART * count
+        ]
+        if lean:
+            whole = sum(weights[kind] for kind in sorted(counts) if kind.resource == resource)
+            weights[min(lean, key=lambda kind: (kind.cpu, kind.memory))] += whole
     for kind in expected:
-        if kind in counts or len(counts) < most:
-            counts[kind] = counts.get(kind, 0.0) + EXPECTED
-    return [(kind, counts[kind] ** OFTEN) for kind in sorted(counts)]
+        if kind not in weights and len(weights) < most:
+            weights[kind], sizes[kind] = EXPECTED**OFTEN, 1.0
+    return [Pull(kind, weights[kind], sizes[kind]) for kind in sorted(weights)]

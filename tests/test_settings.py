@@ -204,7 +204,9 @@ def test_the_readme_names_every_field_with_its_default() -> None:
         if isinstance(value, dict) and name != "packingWeights":
             for inner, default in value.items():
                 row = next((line for line in readme.splitlines() if f"`{name}.{inner}`" in line), "")
-                number = f"{default:g}" if isinstance(default, float) else str(default)
+                number = f"{default:.15g}" if isinstance(default, float) else str(default)
+                if isinstance(default, list):
+                    number = ", ".join(f"`{one}`" for one in default)
                 assert number in row, f"{name}.{inner} = {number}"
         else:
             assert name in readme, name
