@@ -37,6 +37,9 @@ class Ours:
         self._models = Models((MODEL,))
         self._tables = Tables(NodeTable(len(RESOURCES)), PodTable(len(RESOURCES)), LinkShapes(), RESOURCES)
         self._written = (-1, -1)
+        self._known: tuple[tuple[Kind, ...], int] = ((), -1)
+        self._types: list[tuple[int, int, int, int, int, int, int]] = []
+        self._names: list[str] = []
         nodes = self._tables.nodes
         self._used = [[0, 0, 0, 0] for _ in state.nodes]
         self._parts = [[0] * node.gpus for node in state.nodes]
@@ -96,14 +99,16 @@ class Ours:
             return
         self._written = (self._mix.revision, self._models.revision)
         machines = [kind._replace(share=WHOLE) for kind in self._models.whole()]
-        asked = pulls(self._mix.weights(), machines, self._mix.most)
-        self._tables.demand.set(
-            [
+        asked = pulls(self._mix.weights(), machines, self._mix.most, WHOLE)
+        kinds = tuple(pull.kind for pull in asked)
+        if (kinds, self._models.revision) != self._known:
+            self._known = (kinds, self._models.revision)
+            self._types = [
                 (GPU, kind.devices, kind.share, kind.cpu, kind.memory,
                  self._models.mask(kind.where) if kind.where else ANYWHERE, kind.linked)
-                for kind, _ in asked
-            ],
-            [weight for _, weight in asked],
-            [kind.devices * kind.share / WHOLE for kind, _ in asked],
-            [str(kind) for kind, _ in asked],
-        )  # fmt: skip
+                for kind in kinds
+            ]  # fmt: skip
+            self._names = [str(kind) for kind in kinds]
+        self._tables.demand.set(
+            self._types, [pull.weight for pull in asked], [pull.size for pull in asked], self._names
+        )
