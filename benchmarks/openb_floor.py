@@ -38,7 +38,9 @@ def floor(nodes: Sequence[Node], trace: Sequence[Pod], seed: int, until: float =
     while True:
         # maximise the milli served: columns are `served` of each size and `used` of each pattern
         width = len(sizes)
-        serve = [[1.0 if i == j else 0.0 for j in range(width)] + [-float(p[i]) for p in patterns] for i in range(width)]
+        serve = [
+            [1.0 if i == j else 0.0 for j in range(width)] + [-float(p[i]) for p in patterns] for i in range(width)
+        ]
         rows = [*serve, [0.0] * width + [1.0] * len(patterns)]
         found = linprog(
             [-float(size) for size in sizes] + [0.0] * len(patterns),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -53,13 +53,15 @@ class State:
 
     def left(self, rows: Ints) -> Ints:
         """Milli-GPU left on nodes."""
-        return np.where(self.free[rows] > 0, self.free[rows], 0).sum(axis=1)
+        found: Ints = np.where(self.free[rows] > 0, self.free[rows], 0).sum(axis=1)
+        return found
 
     def place(self, pod: Pod, row: int, gpus: Sequence[int]) -> None:
         """AssertionError: it does not fit there (a policy is wrong)."""
         assert len(set(gpus)) == pod.gpus, "as many GPUs as it asks for"
         assert all(self.free[row, g] >= pod.milli for g in gpus), "room on each GPU"
-        assert self.cpu[row] >= pod.cpu and self.memory[row] >= pod.memory, "room on the node"
+        assert self.cpu[row] >= pod.cpu, "CPU left"
+        assert self.memory[row] >= pod.memory, "memory left"
         self.cpu[row] -= pod.cpu
         self.memory[row] -= pod.memory
         for g in gpus:
@@ -96,7 +98,7 @@ class Ties:
     drawn: random.Random
     by_name: bool = False
 
-    def best(self, rows: Ints, scores: npt.NDArray[np.float64] | Ints) -> int:
+    def best(self, rows: Ints, scores: npt.NDArray[np.floating[Any]] | Ints) -> int:
         """The index of the best score. Among equals: the smallest row, or any."""
         equal = np.flatnonzero(scores == scores.max())
         if self.by_name:
