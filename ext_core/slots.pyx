@@ -18,7 +18,7 @@ from libc.string cimport memcmp, memcpy, memset
 
 from ext_core.ints cimport amount_t, int8_t, int32_t, int64_t, mask_t, row_t, score_t, uint32_t, uint64_t
 from ext_core.links cimport Choice, LinkShapes
-from ext_core.table cimport CPU, MEMORY, MOST_GPUS, SCHEDULABLE, SLOTS, NodeTable
+from ext_core.table cimport CPU, MEMORY, FIRST_GPU, MOST_GPUS, SCHEDULABLE, SLOTS, NodeTable
 
 cdef extern from *:
     int __builtin_popcount(unsigned int) noexcept nogil
@@ -26,6 +26,7 @@ cdef extern from *:
 cdef enum:
     MOST_TYPES = 1024
     MOST_KEPT = 1 << 26    # bytes of what is kept of requests; one is kept always
+    MOST_SEEN = 1 << 9     # rows of one call that are remembered, for those like them
     MOST_LISTS = 1 << 18   # different lists of losses kept
     MOST_ENTRIES = 1 << 23
     UNBOUNDED = 1 << 30    # slots of a type without GPUs, before CPU and memory are looked at
@@ -53,6 +54,10 @@ cdef struct State:         # a node as it is, or would be
     mask_t open            # GPUs that nobody holds as a whole
     mask_t whole           # GPUs that nobody holds anything of
     amount_t[16] left      # units left on each open GPU
+    int model
+    int flags
+    bint offered           # there are GPUs of the node's resource
+    bint mixed             # it offers another GPU resource too
 
 cdef struct Entry:
     int32_t type
@@ -136,6 +141,9 @@ cdef class Slots:
     cdef int64_t *stamp       # [list] the call that `cost` is of
     cdef int64_t call
     cdef dict kept
+    cdef State *seen          # rows that this call has worked out
+    cdef int64_t *seen_call
+    cdef row_t *seen_row
 
     def __cinit__(self, int most=256):
         if not 1 <= most <= MOST_TYPES:
@@ -148,6 +156,12 @@ cdef class Slots:
         self.room = <int32_t*>malloc(most * sizeof(int32_t))
         self.table_size = 1 << 12
         self.table = <int32_t*>malloc(self.table_size * sizeof(int32_t))
+        self.seen = <State*>malloc(MOST_SEEN * sizeof(State))
+        self.seen_call = <int64_t*>malloc(MOST_SEEN * sizeof(int64_t))
+        self.seen_row = <row_t*>malloc(MOST_SEEN * sizeof(row_t))
+        if self.seen == NULL or self.seen_call == NULL or self.seen_row == NULL:
+            raise MemoryError()
+        memset(self.seen_call, 0, MOST_SEEN * sizeof(int64_t))
         if (self.types == NULL or self.first == NULL or self.total == NULL or self.after == NULL or self.room == NULL
                 or self.table == NULL):
             raise MemoryError()
@@ -172,6 +186,9 @@ cdef class Slots:
         c_free(self.digest)
         c_free(self.cost)
         c_free(self.stamp)
+        c_free(self.seen)
+        c_free(self.seen_call)
+        c_free(self.seen_row)
 
     cdef void _drop_lists(self) noexcept:
         self.kept.clear()
@@ -337,16 +354,29 @@ cdef class Slots:
         cdef int t, f
         cdef amount_t n
         cdef const Type *one
-        cdef bint usable = self.nodes.flags[s.row] & SCHEDULABLE and s.cpu >= 0 and s.memory >= 0 and s.slots > 0
+        cdef int32_t[16] lefts
+        cdef int32_t[16] many
+        cdef int kinds = 0, gpu, i
+        cdef bint usable = s.flags & SCHEDULABLE and s.cpu >= 0 and s.memory >= 0 and s.slots > 0
         if not usable:
             memset(out, 0, self.kinds * sizeof(int32_t))
             return
+        for gpu in range(MOST_GPUS):  # GPUs with as much left count together
+            if s.open >> gpu & 1 and s.left[gpu] > 0:
+                for i in range(kinds):
+                    if lefts[i] == s.left[gpu]:
+                        many[i] += 1
+                        break
+                else:
+                    lefts[kinds] = <int32_t>s.left[gpu]
+                    many[kinds] = 1
+                    kinds += 1
         for f in range(self.families):
-            self.room[f] = self._room(s, &self.types[self.first[f]])
+            self.room[f] = self._room(s, &self.types[self.first[f]], &lefts[0], &many[0], kinds)
         for t in range(self.kinds):
             one = &self.types[t]
             n = self.room[one.family]
-            if n == 0 or not one.models >> self.nodes.model[s.row] & 1:
+            if n == 0 or not one.models >> s.model & 1:
                 out[t] = 0
                 continue
             if n > s.slots:
@@ -357,18 +387,21 @@ cdef class Slots:
                 n = s.memory // one.memory
             out[t] = <int32_t>n
 
-    cdef int32_t _room(self, const State *s, const Type *one) noexcept nogil:
-        """How many pods of a family the node's GPUs could take."""
+    cdef int32_t _room(self, const State *s, const Type *one, const int32_t *lefts, const int32_t *many,
+                       int kinds) noexcept nogil:
+        """How many pods of a family the node's GPUs could take. `many[i]` open GPUs have `lefts[i]` units left."""
         cdef amount_t free, n, units
-        cdef int gpu, packed
+        cdef int i, packed
         if one.devices == 0:
             return UNBOUNDED
-        if self.nodes.alloc[one.resource, s.row] <= 0:
-            return 0
         if one.resource == s.gpu:
+            if not s.offered:
+                return 0
             free = s.spare
             units = s.units
         else:
+            if not s.mixed or self.nodes.alloc[one.resource, s.row] <= 0:
+                return 0
             free = self.nodes.free_count(one.resource, s.row)
             if one.resource == s.taken:
                 free -= s.other
@@ -381,9 +414,8 @@ cdef class Slots:
             return <int32_t>(n if n < UNBOUNDED else UNBOUNDED)
         if one.share < units:
             free = 0
-            for gpu in range(MOST_GPUS):
-                if s.open >> gpu & 1 and s.left[gpu] > 0:
-                    free += s.left[gpu] // one.share
+            for i in range(kinds):
+                free += many[i] * (lefts[i] // <int32_t>one.share)
             n = (free if free < n else n) // one.devices
             return <int32_t>(n if n < UNBOUNDED else UNBOUNDED)
         if __builtin_popcount(s.whole) < n:
@@ -587,7 +619,28 @@ cdef class Slots:
         cdef size_t at = <size_t>row * kept.width
         cdef const Choice *choice
         cdef bint any = False
+        cdef State *seen
+        cdef size_t like
+        cdef uint64_t digest
+        cdef int i
         _read(self.nodes, row, &state)
+        state.row = 0
+        digest = <uint64_t>state.cpu * 1540483477 + <uint64_t>state.memory
+        digest = (digest ^ digest >> 29) * 1597334677 + <uint64_t>state.spare
+        digest = (digest ^ digest >> 31) * 1000003 + state.open
+        i = <int>((digest ^ digest >> 23) & (MOST_SEEN - 1))
+        seen = &self.seen[i]
+        if self.seen_call[i] == self.call and _same(seen, &state):
+            like = <size_t>self.seen_row[i] * kept.width
+            if like != at:
+                memcpy(kept.lists + at, kept.lists + like, kept.width * sizeof(int32_t))
+                memcpy(kept.gpus + at, kept.gpus + like, kept.width * sizeof(mask_t))
+                kept.version[row] = self.nodes.version[row]
+                return 0
+        memcpy(seen, &state, sizeof(State))
+        self.seen_call[i] = self.call
+        self.seen_row[i] = row
+        state.row = row
         for gpu in range(kept.width):
             kept.lists[at + gpu] = -1
             kept.gpus[at + gpu] = 0
@@ -747,10 +800,21 @@ cdef inline bint _alike(const Type *a, const Type *b) noexcept nogil:
     return (a.resource == b.resource and a.devices == b.devices and a.share == b.share and a.linked == b.linked)
 
 
+cdef inline bint _same(const State *a, const State *b) noexcept nogil:
+    """Whether two rows have the same slots and lose the same ones."""
+    return not a.mixed and memcmp(a, b, sizeof(State)) == 0
+
+
 cdef inline void _read(NodeTable nodes, row_t row, State *s) noexcept nogil:
     """A row as it is now, claims counted."""
-    cdef int gpu
+    cdef int gpu, r
+    memset(s, 0, sizeof(State))
     s.row = row
+    s.model = nodes.model[row]
+    s.flags = nodes.flags[row] & SCHEDULABLE
+    for r in range(FIRST_GPU, nodes.resources):
+        if r != nodes.gpu[row] and nodes.alloc[r, row] != 0:
+            s.mixed = True
     s.gpu = nodes.gpu[row]
     s.shape = nodes.shape[row]
     s.units = nodes.units[row]
@@ -758,6 +822,7 @@ cdef inline void _read(NodeTable nodes, row_t row, State *s) noexcept nogil:
     s.memory = nodes.free_count(MEMORY, row)
     s.slots = nodes.free_count(SLOTS, row)
     s.spare = nodes.free_count(s.gpu, row) if s.gpu >= 0 else 0
+    s.offered = s.gpu >= 0 and nodes.alloc[s.gpu, row] > 0
     s.taken = -1
     s.other = 0
     s.modelled = nodes.healthy[row] != 0
@@ -767,8 +832,8 @@ cdef inline void _read(NodeTable nodes, row_t row, State *s) noexcept nogil:
         s.left[gpu] = nodes.left_on(row, gpu)
 
 
-def prices(const score_t[::1] weights, const score_t[::1] sizes, const int64_t[::1] totals, double size, double scarcity,
-           score_t[::1] out):
+def prices(const score_t[::1] weights, const score_t[::1] sizes, const int64_t[::1] totals, double size,
+           double scarcity, score_t[::1] out):
     """A slot's price by type: weight x GPUs^size / slots^scarcity, all of them divided by their sum.
 
     `weights`: how much the type is asked for; `sizes`: its GPUs (a share counts as such); `totals`: its slots in the
