@@ -398,8 +398,8 @@ cdef class _Search:
         cdef bint fewer = False
         cdef int j
         if t.kind == MASK:
-            if self.at < 0:
-                return 0
+            if self.at < 0:  # 0 here, whatever goes; the best may be another candidate's
+                return 1 if best < 0 else -1 if best > 0 else 0
             lower = t.floors[self.at][self.mask[d]]
         else:
             lower = value

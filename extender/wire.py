@@ -88,7 +88,7 @@ class Binding:
 
 
 def _null(body: bytes, span: tuple[int, int] | None) -> bool:
-    return span is None or body[span[0] : span[1]] == b"null"
+    return span is None or (span[1] - span[0] == 4 and body[span[0] : span[1]] == b"null")  # a slice is a copy
 
 
 def _pod(body: bytes, keys: dict[str, tuple[int, int]], gpu_names: frozenset[str]) -> PodRecord:

@@ -222,6 +222,15 @@ def test_leaving_early_what_can_not_win_is_as_the_twin_says(rng: Random, candida
     assert all(kept == 4 or kept == known for kept, known in zip(fast.status, every.status, strict=True))
 
 
+def test_leaving_early_over_the_same_random_cases_in_every_run() -> None:
+    """Seed 186: a candidate without a table, where the price of masks is 0, after two that have prices."""
+    for seed in range(400):
+        case = random_case(Random(seed), 4, most_pods=4)
+        fast, reference = solve(case, skip=True), slow(case, skip=True)
+        assert (list(fast.status), list(fast.cost)) == (reference.status, reference.cost), seed
+        assert list(fast.chosen) == reference.chosen, seed
+
+
 def test_time_that_is_up_gives_a_set_that_is_not_proved() -> None:
     rng = Random(3)
     weights = [rng.randint(1000, 2000) for _ in range(24)]
