@@ -23,6 +23,7 @@ from starlette.routing import Route
 
 from extender import compare, decisions, frozen, preempt, wire
 from extender.cluster import Cluster
+from extender.controllers.document import Document
 from extender.controllers.events import Events
 from extender.controllers.evictions import Evictions
 from extender.controllers.live import Live
@@ -42,6 +43,7 @@ NOT_READY_SECONDS = 60.0  # and for this long: not ready
 YIELD_SECONDS = 12.0  # kube-scheduler retries a pod that met us dead after at most 10 s
 SETTLE_SECONDS = 0.02  # how long a refusal of all nodes waits for a watch that may be a few milliseconds behind
 SETTLES_PER_SECOND = 5.0
+MIX = "gpu-extender-mix"  # the ConfigMap of what is learned of the pods that come
 T = TypeVar("T")
 log = get_log()
 
@@ -130,6 +132,8 @@ class Server:
         self.metrics = metrics or Metrics()
         self.clock, self.wall = clock, wall
         self.decider = Decider.of(settings, cluster)
+        cluster.on_node_refused = lambda name, text: self._about_node(name, "GPUPodsFail", text, warning=True)
+        cluster.on_node_trusted = lambda name, text: self._about_node(name, "GPUPodsAllowed", text, warning=False)
         self.decider.sampled = self._sampled
         self.failure: Exception | None = None
         self.failed: Callable[[Exception], None] = lambda error: None
@@ -286,6 +290,11 @@ class Server:
         self.metrics.request_duration.labels(verb, result).observe(time.perf_counter() - began)
         return response
 
+    def _about_node(self, name: str, reason: str, text: str, *, warning: bool) -> None:
+        node = self.cluster.nodes.get(name)
+        if self.events is not None and node is not None:
+            self.events.node(name, node.uid, reason, text, warning=warning)
+
     def _sampled(self, given: int, known: int) -> None:
         self.metrics.sampled_requests.inc()
         if not self._warned:
@@ -350,8 +359,20 @@ class Server:
             self._pod_failures[what] = count
         metrics.reservations.set(len(self.decider.holds.all_plans()))
         metrics.holds.set(self.decider.holds.count(self.clock()))
+        metrics.topology_disagreements.set(sum(bool(seen.disagreements) for seen in cluster.topologies.values()))
         metrics.double_claimed_gpus.set(sum(ledger.doubled for ledger in cluster.ledgers.values()))
         return Response(generate_latest(metrics.registry), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def debug_topologies(self, request: Request) -> Response:
+        """Every node's GPU graph: from which source, with its warnings and what others say. `?node=`: of one."""
+        only = request.query_params.get("node")
+        found = [
+            {"node": name, **topology.as_json()}
+            for name, topology in sorted(self.cluster.topologies.items())
+            if only in (None, name)
+        ]
+        said = {"apiVersion": "gpu-extender.io/v1", "kind": "TopologyList", "warnings": [], "topologies": found}
+        return Response(orjson.dumps(said), media_type="application/json")
 
     async def debug_decisions(self, request: Request) -> Response:
         pod = request.query_params.get("pod")
@@ -417,6 +438,7 @@ def create(server: Server) -> Starlette:
         ("/readyz", server.readyz),
         ("/metrics", server.metrics_page),
         ("/debug/decisions", server.debug_decisions),
+        ("/debug/topologies", server.debug_topologies),
         ("/debug/state", server.debug_state),
     ):
         routes.append(Route(path, endpoint, methods=["GET"]))
@@ -459,6 +481,10 @@ def run(settings: Settings, *, kubeconfig: str | None = None, cluster_file: Path
         server.keeper = reservations
         server.events = Events(server.metrics, enabled=settings.events.enabled)
         server.evictions = Evictions(server.decider, reservations, server.events, server.metrics, ready=live.ready)
+        if settings.reservations.store == "configmap":
+            live.documents.append(
+                Document(MIX, cluster.dump_mix, cluster.load_mix, namespace=settings.reservations.namespace)
+            )
         live.tenants += [reservations, server.events, server.evictions]
     host = uvicorn.Server(config(create(server), settings))
     server.failed = lambda error: setattr(host, "should_exit", True)

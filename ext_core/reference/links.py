@@ -187,6 +187,8 @@ class Graph:
 
     def answers(self, free: Gpus, k: int) -> dict[Gpus, Fraction] | None:
         """How likely the plugin answers each set (smaller ones too); None = unknown."""
+        if self.plugin == "relay":
+            return {self.ordered(free, k)[0]: Fraction(1)}
         if k in (1, len(free)):
             sets = list(combinations(free, k))
             return dict.fromkeys(sets, Fraction(1, len(sets)))
