@@ -23,6 +23,7 @@ from starlette.routing import Route
 
 from extender import compare, decisions, frozen, preempt, wire
 from extender.cluster import Cluster
+from extender.controllers.document import Document
 from extender.controllers.events import Events
 from extender.controllers.evictions import Evictions
 from extender.controllers.live import Live
@@ -42,6 +43,7 @@ NOT_READY_SECONDS = 60.0  # and for this long: not ready
 YIELD_SECONDS = 12.0  # kube-scheduler retries a pod that met us dead after at most 10 s
 SETTLE_SECONDS = 0.02  # how long a refusal of all nodes waits for a watch that may be a few milliseconds behind
 SETTLES_PER_SECOND = 5.0
+MIX = "gpu-extender-mix"  # the ConfigMap of what is learned of the pods that come
 T = TypeVar("T")
 log = get_log()
 
@@ -483,6 +485,10 @@ def run(settings: Settings, *, kubeconfig: str | None = None, cluster_file: Path
         server.keeper = reservations
         server.events = Events(server.metrics, enabled=settings.events.enabled)
         server.evictions = Evictions(server.decider, reservations, server.events, server.metrics, ready=live.ready)
+        if settings.reservations.store == "configmap":
+            live.documents.append(
+                Document(MIX, cluster.dump_mix, cluster.load_mix, namespace=settings.reservations.namespace)
+            )
         live.tenants += [reservations, server.events, server.evictions]
     host = uvicorn.Server(config(create(server), settings))
     server.failed = lambda error: setattr(host, "should_exit", True)

@@ -174,7 +174,16 @@ class Cluster:
             known = self._admitted[key] = (self.node_version, bytes(rows))
         return known[1]
 
+    def dump_mix(self) -> str:
+        """What was learned of the pods that came, as text."""
+        return self.mix.dump()
+
     # -- what is written ------------------------------------------------------------------------------------------
+
+    def load_mix(self, text: str) -> None:
+        """Start from what was learned before; ahead of the first pod. ValueError when it is no mix."""
+        self.mix = Mix.load(text, self.settings.mix.half_life_seconds, self.settings.mix.kinds)
+        self._written = None
 
     def apply(self, events: Iterable[Event], now: float, wall: float | None = None) -> None:
         """Apply a batch. `now`: seconds on the server's clock; `wall`: seconds since 1970, None where it is not known

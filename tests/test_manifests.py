@@ -9,6 +9,7 @@ import kubernetes_validate
 import pytest
 from ruamel.yaml import YAML
 
+from extender.app import MIX
 from extender.settings import Known, Settings, read_settings
 
 MANIFESTS = Path(__file__).parent.parent / "manifests"
@@ -80,7 +81,7 @@ def test_what_we_keep_is_what_the_role_allows() -> None:
     [role] = [made for made in of_kind("Role") if made["metadata"]["name"] == "gpu-extender"]
     assert role["metadata"]["namespace"] == DEPLOYMENT["metadata"]["namespace"]  # our pod's own
     [named] = [rule for rule in role["rules"] if rule["resources"] == ["configmaps"] and "resourceNames" in rule]
-    assert named["resourceNames"] == [Settings().reservations.name, "gpu-extender-mix"]
+    assert named["resourceNames"] == [Settings().reservations.name, MIX]
     assert set(named["verbs"]) == {"get", "update"}
 
 

@@ -13,7 +13,7 @@ from extender.controllers.document import Document
 from extender.kube.configmaps import ConfigMap
 from tests.controllers.test_reservations import connected, until
 from tests.kube.objects import Objects
-from tests.world import logged
+from tests.world import World, logged
 
 PATH = "/api/v1/namespaces/kube-system/configmaps/gpu-extender-mix"
 
@@ -140,3 +140,20 @@ def test_another_instance_writes_at_the_same_time() -> None:
 
     asyncio.run(whole())
     assert stored(objects) == {"sizes": {"1": 1}}
+
+
+def test_the_mix_of_requests_outlives_a_restart() -> None:
+    objects, first, second = Objects(), World(), World()
+
+    async def kept(world: World, *, saves: bool) -> None:
+        async with connected(objects) as server:
+            document = Document("gpu-extender-mix", world.cluster.dump_mix, world.cluster.load_mix)
+            await document.begin(server)
+            if saves:
+                world.pod("p", 2)
+                await document.save(ConfigMap(server, "kube-system", "gpu-extender-mix"))
+
+    asyncio.run(kept(first, saves=True))
+    asyncio.run(kept(second, saves=False))
+    assert first.cluster.mix.weights() != []
+    assert second.cluster.mix.weights() == first.cluster.mix.weights()
