@@ -40,8 +40,8 @@ class LinkShapes:
 
         ``links``: N x N links of each pair (0..1000), symmetric; with ``gpu_total`` each GPU's total into the
         switches. ``pcie``: N x N levels SYS 0, NODE 1, PHB 2, PXB 3, PIX 4, same board or same GPU 5.
-        ``numa``: each GPU's NUMA node, -1 = unknown. ``plugin``: "nvidia", "amd", "arbitrary", or "relay",
-        which hands out what ``choice`` says.
+        ``numa``: each GPU's NUMA node, -1 = unknown. ``plugin``: "nvidia", "amd", "arbitrary", or
+        "relay" for ours in the place of any of them, which hands out what choice() says.
         ``gbps``: GB/s per link and direction. ValueError for anything else.
         """
     def gpus(self, shape: int) -> int | None: ...

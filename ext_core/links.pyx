@@ -35,7 +35,7 @@ cdef enum:
     MOST_CYCLES = 20000      # of one set; up to 8 GPUs there are at most 7! / 2 = 2520
     MOST_PIVOTS = 5000       # of one program
     MOST_FUTURE = 12         # GPUs up to which `future` is computed: 3^N steps
-    PATIENCE = 50000000      # steps for one prediction of NVIDIA's choice; beyond, it is unknown
+    PATIENCE = 25000000      # steps for one prediction of NVIDIA's choice; beyond, it is unknown
     SAFE_SETS = 6            # sets of a split up to which NVIDIA's plugin keeps it intact
     KEPT_SETS = 5            # the first sets of a larger split, which it keeps intact too
 
@@ -47,7 +47,7 @@ cdef enum:
     NVIDIA = 0
     AMD = 1
     ARBITRARY = 2
-    RELAY = 3                # hands out the set that we choose
+    RELAY = 3                # ours, in the place of any vendor's: it hands out what choice() says
 
 PLUGINS = {"nvidia": NVIDIA, "amd": AMD, "arbitrary": ARBITRARY, "relay": RELAY}
 
@@ -452,6 +452,10 @@ cdef bint foresee(Shape *s, mask_t free, int k, Cell *cell) noexcept nogil:
     cdef bint some = False, all_of_them = True
     if not predictable(s, n, k):
         return False
+    if s.plugin == RELAY:
+        cell.choice.expected_ring = cell.choice.ring
+        cell.handed = CERTAIN if k == 1 or cell.choice.ring > 0 else IMPOSSIBLE
+        return True
     if splits(s, n, k):
         shares = draw_all(s, free, k)
         if shares is NULL:
@@ -533,11 +537,7 @@ cdef void fill(Shape *s, mask_t free, int k, Cell *cell) noexcept nogil:
         sub = (sub - 1) & free
     describe(s, free, k, best, &cell.choice)
     cell.worst = worst
-    if s.plugin == RELAY:
-        cell.crash = 0
-        cell.handed = CERTAIN if k == 1 or cell.choice.ring > 0 else IMPOSSIBLE
-        cell.choice.expected_ring = cell.choice.ring
-    elif not foresee(s, free, k, cell):
+    if not foresee(s, free, k, cell):
         cell.crash = -1 if splits(s, __builtin_popcount(free), k) else 0
         cell.handed = UNKNOWN_LINKS
         # Whatever comes is as good where all sets are, however the plugin chooses.
@@ -795,7 +795,7 @@ cdef class LinkShapes:
         try:
             s.gbps = gbps
             s.plugin = PLUGINS[plugin]
-            s.points_known = (s.plugin == ARBITRARY or (s.plugin == NVIDIA and pcie is not None)
+            s.points_known = (s.plugin == ARBITRARY or s.plugin == RELAY or (s.plugin == NVIDIA and pcie is not None)
                               or (s.plugin == AMD and numa is not None and min(numa) >= 0))
             for i in range(gpus):
                 s.adjacent[i] = 0
@@ -1035,10 +1035,10 @@ cdef class LinkShapes:
         cdef double *found
         if not 1 <= k <= n:
             return []
-        if s.plugin == RELAY:
-            return [(self.cell(shape, whole, k).choice.gpus, 1.0)]
         if not predictable(s, n, k):
             return None
+        if s.plugin == RELAY:
+            return [(self.cell(shape, whole, k).choice.gpus, 1.0)]
         if splits(s, n, k):
             found = draw_all(s, whole, k)
             if found is NULL:

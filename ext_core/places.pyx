@@ -9,7 +9,7 @@ from array import array
 from cython cimport view
 from libc.stdlib cimport calloc, free as c_free
 
-from ext_core.ints cimport amount_t, code_t, row_t, score_t, int32_t, int64_t, uint8_t
+from ext_core.ints cimport amount_t, code_t, row_t, score_t, int32_t, int64_t
 from ext_core.table cimport SCHEDULABLE, NodeTable
 
 
@@ -217,8 +217,7 @@ def together(Places places, const row_t[::1] rows, const row_t[::1] kin, score_t
         known += kin[i] >= 0
     if known == 0:
         return
-    cdef int level, a
-    cdef row_t row
+    cdef int level
     cdef double whole = <double>known * (len(active) + 1)
     cdef int32_t* shared = _scratch(width)
     try:
@@ -261,7 +260,8 @@ def best_fit(NodeTable nodes, Places places, const row_t[::1] rows, int resource
     The node, then each level's domain, is asked whether it can hold all of them now. With A levels, the f-th of them
     (the node is 0) the first that can, room for c pods there and for b at the level before:
     (A + 1 - f + left / (c + 1) + b / (left + 1) / 1024) / (A + 2): the closest domain that holds the group, the one
-    that it fills best, and in it where most fit near each other. None can: room at the last level / (left + 1) / (A + 2).
+    that it fills best, and in it where most fit near each other. None can: room at the last level / (left + 1) /
+    (A + 2).
     """
     _check(rows, out.shape[0])
     if not 0 <= resource < nodes.resources or wanted < 1 or left < 1:
@@ -272,7 +272,7 @@ def best_fit(NodeTable nodes, Places places, const row_t[::1] rows, int resource
             raise IndexError("row outside of the table")
     cdef object array_of = array("i", places.active())
     cdef int32_t[::1] active = array_of
-    cdef int count = len(array_of), a, level, first
+    cdef int count = len(array_of), a, first
     cdef Py_ssize_t width = 1
     for a in range(count):
         width = max(width, places.most[active[a]] + 1)

@@ -27,6 +27,8 @@ class Slots:
         """Count the slots of rows that have changed. The calls below do it first."""
     def totals(self) -> array[int]:
         """int64[types]: slots in the whole cluster, as of the last sync. Cordoned nodes have none."""
+    def filled(self) -> float:
+        """The part of all GPUs that is in use or claimed, as of the last sync."""
     def counts(self, row: int) -> array[int]:
         """int32[types]: slots of one row, as of the last sync."""
     def fill(
@@ -77,9 +79,17 @@ class Slots:
         """(type, slots lost) of that choice, in the order of the types."""
 
 def prices(
-    weights: array[float], sizes: array[float], totals: array[int], scarcity: float, size: float, out: array[float]
+    weights: array[float],
+    sizes: array[float],
+    totals: array[int],
+    size: float,
+    scarcity: float,
+    out: array[float],
 ) -> None:
-    """weight x GPUs^size / slots^scarcity, divided by the sum over all types. `sizes`: GPUs, parts of one too."""
+    """weight x GPUs^size / slots^scarcity, divided by the sum over all types. `sizes`: GPUs, parts of one too.
+
+    0 for a type that is not asked for, and for one without slots.
+    """
 
 def values(costs: array[float]) -> None:
     """1 / (1 + cost) in place of each cost: 1.0 for what costs nothing, the same order."""

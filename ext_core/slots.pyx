@@ -18,14 +18,15 @@ from libc.string cimport memcmp, memcpy, memset
 
 from ext_core.ints cimport amount_t, int8_t, int32_t, int64_t, mask_t, row_t, score_t, uint32_t, uint64_t
 from ext_core.links cimport Choice, LinkShapes
-from ext_core.table cimport CPU, MEMORY, MOST_GPUS, SCHEDULABLE, SLOTS, NodeTable
+from ext_core.table cimport CPU, MEMORY, FIRST_GPU, MOST_GPUS, SCHEDULABLE, SLOTS, NodeTable
 
 cdef extern from *:
     int __builtin_popcount(unsigned int) noexcept nogil
 
 cdef enum:
     MOST_TYPES = 1024
-    MOST_KEPT = 64         # requests whose losses are kept
+    MOST_KEPT = 1 << 26    # bytes of what is kept of requests; one is kept always
+    MOST_SEEN = 1 << 9     # rows of one call that are remembered, for those like them
     MOST_LISTS = 1 << 18   # different lists of losses kept
     MOST_ENTRIES = 1 << 23
     UNBOUNDED = 1 << 30    # slots of a type without GPUs, before CPU and memory are looked at
@@ -53,6 +54,10 @@ cdef struct State:         # a node as it is, or would be
     mask_t open            # GPUs that nobody holds as a whole
     mask_t whole           # GPUs that nobody holds anything of
     amount_t[16] left      # units left on each open GPU
+    int model
+    int flags
+    bint offered           # there are GPUs of the node's resource
+    bint mixed             # it offers another GPU resource too
 
 cdef struct Entry:
     int32_t type
@@ -80,6 +85,9 @@ cdef class _Kept:
         c_free(self.version)
         c_free(self.lists)
         c_free(self.gpus)
+
+    cdef int64_t bytes(self, int rows):
+        return <int64_t>rows * (sizeof(int64_t) + self.width * (sizeof(int32_t) + sizeof(mask_t)))
 
     cdef int reach(self, int rows) except -1:
         cdef void *made
@@ -117,7 +125,7 @@ cdef class Slots:
     cdef int64_t *total       # [type]
     cdef int32_t *after       # [type] scratch
     cdef int32_t *room        # [family] scratch
-    cdef double most_cpu, most_gpus
+    cdef double most_cpu, most_gpus, all_gpus, free_gpus
     cdef amount_t most_units
     cdef int8_t **packs       # [shape * 17 + size] -> [free set] disjoint linked sets; NULL, or -1 within: not known
     cdef int packs_size
@@ -133,6 +141,9 @@ cdef class Slots:
     cdef int64_t *stamp       # [list] the call that `cost` is of
     cdef int64_t call
     cdef dict kept
+    cdef State *seen          # rows that this call has worked out
+    cdef int64_t *seen_call
+    cdef row_t *seen_row
 
     def __cinit__(self, int most=256):
         if not 1 <= most <= MOST_TYPES:
@@ -145,6 +156,12 @@ cdef class Slots:
         self.room = <int32_t*>malloc(most * sizeof(int32_t))
         self.table_size = 1 << 12
         self.table = <int32_t*>malloc(self.table_size * sizeof(int32_t))
+        self.seen = <State*>malloc(MOST_SEEN * sizeof(State))
+        self.seen_call = <int64_t*>malloc(MOST_SEEN * sizeof(int64_t))
+        self.seen_row = <row_t*>malloc(MOST_SEEN * sizeof(row_t))
+        if self.seen == NULL or self.seen_call == NULL or self.seen_row == NULL:
+            raise MemoryError()
+        memset(self.seen_call, 0, MOST_SEEN * sizeof(int64_t))
         if (self.types == NULL or self.first == NULL or self.total == NULL or self.after == NULL or self.room == NULL
                 or self.table == NULL):
             raise MemoryError()
@@ -169,6 +186,9 @@ cdef class Slots:
         c_free(self.digest)
         c_free(self.cost)
         c_free(self.stamp)
+        c_free(self.seen)
+        c_free(self.seen_call)
+        c_free(self.seen_row)
 
     cdef void _drop_lists(self) noexcept:
         self.kept.clear()
@@ -184,7 +204,7 @@ cdef class Slots:
             memset(self.count, 0, <size_t>self.rows * self.most * sizeof(int32_t))
         memset(self.total, 0, self.most * sizeof(int64_t))
         self.height = 0
-        self.most_cpu = self.most_gpus = 0.0
+        self.most_cpu = self.most_gpus = self.all_gpus = self.free_gpus = 0.0
         self.most_units = 1
 
     # ---- types
@@ -285,7 +305,7 @@ cdef class Slots:
                 changed = True
             self.height = nodes.height
             if changed:
-                self.most_cpu = self.most_gpus = 0.0
+                self.most_cpu = self.most_gpus = self.all_gpus = self.free_gpus = 0.0
                 self.most_units = 1
                 for row in range(nodes.height):
                     if nodes.units[row] > self.most_units:
@@ -294,6 +314,8 @@ cdef class Slots:
                         self.most_cpu = <double>nodes.alloc[CPU, row]
                     if nodes.gpu[row] >= 0:
                         gpus = <double>nodes.alloc[nodes.gpu[row], row] / nodes.units[row]
+                        self.all_gpus += gpus
+                        self.free_gpus += <double>nodes.free_count(nodes.gpu[row], row) / nodes.units[row]
                         if gpus > self.most_gpus:
                             self.most_gpus = gpus
 
@@ -307,6 +329,12 @@ cdef class Slots:
             for t in range(self.kinds):
                 view[t] = self.total[t]
         return made
+
+    def filled(self):
+        """The part of all GPUs that is in use or claimed, 0.0 to 1.0, as of the last sync."""
+        if self.all_gpus <= 0.0:
+            return 0.0
+        return min(1.0, max(0.0, 1.0 - self.free_gpus / self.all_gpus))
 
     def counts(self, int row):
         """int32[types]: the slots of one row, as of the last sync."""
@@ -326,16 +354,29 @@ cdef class Slots:
         cdef int t, f
         cdef amount_t n
         cdef const Type *one
-        cdef bint usable = self.nodes.flags[s.row] & SCHEDULABLE and s.cpu >= 0 and s.memory >= 0 and s.slots > 0
+        cdef int32_t[16] lefts
+        cdef int32_t[16] many
+        cdef int kinds = 0, gpu, i
+        cdef bint usable = s.flags & SCHEDULABLE and s.cpu >= 0 and s.memory >= 0 and s.slots > 0
         if not usable:
             memset(out, 0, self.kinds * sizeof(int32_t))
             return
+        for gpu in range(MOST_GPUS):  # GPUs with as much left count together
+            if s.open >> gpu & 1 and s.left[gpu] > 0:
+                for i in range(kinds):
+                    if lefts[i] == s.left[gpu]:
+                        many[i] += 1
+                        break
+                else:
+                    lefts[kinds] = <int32_t>s.left[gpu]
+                    many[kinds] = 1
+                    kinds += 1
         for f in range(self.families):
-            self.room[f] = self._room(s, &self.types[self.first[f]])
+            self.room[f] = self._room(s, &self.types[self.first[f]], &lefts[0], &many[0], kinds)
         for t in range(self.kinds):
             one = &self.types[t]
             n = self.room[one.family]
-            if n == 0 or not one.models >> self.nodes.model[s.row] & 1:
+            if n == 0 or not one.models >> s.model & 1:
                 out[t] = 0
                 continue
             if n > s.slots:
@@ -346,18 +387,21 @@ cdef class Slots:
                 n = s.memory // one.memory
             out[t] = <int32_t>n
 
-    cdef int32_t _room(self, const State *s, const Type *one) noexcept nogil:
-        """How many pods of a family the node's GPUs could take."""
+    cdef int32_t _room(self, const State *s, const Type *one, const int32_t *lefts, const int32_t *many,
+                       int kinds) noexcept nogil:
+        """How many pods of a family the node's GPUs could take. `many[i]` open GPUs have `lefts[i]` units left."""
         cdef amount_t free, n, units
-        cdef int gpu, packed
+        cdef int i, packed
         if one.devices == 0:
             return UNBOUNDED
-        if self.nodes.alloc[one.resource, s.row] <= 0:
-            return 0
         if one.resource == s.gpu:
+            if not s.offered:
+                return 0
             free = s.spare
             units = s.units
         else:
+            if not s.mixed or self.nodes.alloc[one.resource, s.row] <= 0:
+                return 0
             free = self.nodes.free_count(one.resource, s.row)
             if one.resource == s.taken:
                 free -= s.other
@@ -370,9 +414,8 @@ cdef class Slots:
             return <int32_t>(n if n < UNBOUNDED else UNBOUNDED)
         if one.share < units:
             free = 0
-            for gpu in range(MOST_GPUS):
-                if s.open >> gpu & 1 and s.left[gpu] > 0:
-                    free += s.left[gpu] // one.share
+            for i in range(kinds):
+                free += many[i] * (lefts[i] // <int32_t>one.share)
             n = (free if free < n else n) // one.devices
             return <int32_t>(n if n < UNBOUNDED else UNBOUNDED)
         if __builtin_popcount(s.whole) < n:
@@ -519,20 +562,27 @@ cdef class Slots:
     cdef _Kept _kept(self, Ask ask):
         """What is kept of the request; the one not used for the longest time makes room."""
         key = (ask.resource, ask.devices, ask.share, ask.cpu, ask.memory)
-        found = self.kept.get(key)
-        if found is None or self.list_count > MOST_LISTS or self.entry_count > MOST_ENTRIES:
-            if self.list_count > MOST_LISTS or self.entry_count > MOST_ENTRIES:
-                self._drop_lists()
-            if len(self.kept) >= MOST_KEPT:
-                del self.kept[min(self.kept, key=self._used)]
-            found = _Kept(MOST_GPUS if ask.devices == 1 and ask.share < self.most_units else 1)
-            self.kept[key] = found
-        cdef _Kept kept = found
-        if kept.width == 1 and ask.devices == 1 and ask.share < self.most_units:
-            kept = _Kept(MOST_GPUS)
+        cdef _Kept kept
+        cdef int width = MOST_GPUS if ask.devices == 1 and ask.share < self.most_units else 1
+        if self.list_count > MOST_LISTS or self.entry_count > MOST_ENTRIES:
+            self._drop_lists()
+        kept = self.kept.get(key)
+        if kept is None or kept.width != width:
+            kept = _Kept(width)
             self.kept[key] = kept
-        kept.reach(self.rows)
+        if kept.rows < self.rows:
+            kept.used = self.call + 1
+            while len(self.kept) > 1 and self._kept_bytes() + kept.bytes(self.rows) > MOST_KEPT:
+                del self.kept[min(self.kept, key=self._used)]
+            kept.reach(self.rows)
         return kept
+
+    cdef int64_t _kept_bytes(self):
+        cdef _Kept kept
+        cdef int64_t bytes = 0
+        for kept in self.kept.values():
+            bytes += kept.bytes(kept.rows)
+        return bytes
 
     def _used(self, key):
         cdef _Kept kept = self.kept[key]
@@ -569,7 +619,28 @@ cdef class Slots:
         cdef size_t at = <size_t>row * kept.width
         cdef const Choice *choice
         cdef bint any = False
+        cdef State *seen
+        cdef size_t like
+        cdef uint64_t digest
+        cdef int i
         _read(self.nodes, row, &state)
+        state.row = 0
+        digest = <uint64_t>state.cpu * 1540483477 + <uint64_t>state.memory
+        digest = (digest ^ digest >> 29) * 1597334677 + <uint64_t>state.spare
+        digest = (digest ^ digest >> 31) * 1000003 + state.open
+        i = <int>((digest ^ digest >> 23) & (MOST_SEEN - 1))
+        seen = &self.seen[i]
+        if self.seen_call[i] == self.call and _same(seen, &state):
+            like = <size_t>self.seen_row[i] * kept.width
+            if like != at:
+                memcpy(kept.lists + at, kept.lists + like, kept.width * sizeof(int32_t))
+                memcpy(kept.gpus + at, kept.gpus + like, kept.width * sizeof(mask_t))
+                kept.version[row] = self.nodes.version[row]
+                return 0
+        memcpy(seen, &state, sizeof(State))
+        self.seen_call[i] = self.call
+        self.seen_row[i] = row
+        state.row = row
         for gpu in range(kept.width):
             kept.lists[at + gpu] = -1
             kept.gpus[at + gpu] = 0
@@ -729,10 +800,21 @@ cdef inline bint _alike(const Type *a, const Type *b) noexcept nogil:
     return (a.resource == b.resource and a.devices == b.devices and a.share == b.share and a.linked == b.linked)
 
 
+cdef inline bint _same(const State *a, const State *b) noexcept nogil:
+    """Whether two rows have the same slots and lose the same ones."""
+    return not a.mixed and memcmp(a, b, sizeof(State)) == 0
+
+
 cdef inline void _read(NodeTable nodes, row_t row, State *s) noexcept nogil:
     """A row as it is now, claims counted."""
-    cdef int gpu
+    cdef int gpu, r
+    memset(s, 0, sizeof(State))
     s.row = row
+    s.model = nodes.model[row]
+    s.flags = nodes.flags[row] & SCHEDULABLE
+    for r in range(FIRST_GPU, nodes.resources):
+        if r != nodes.gpu[row] and nodes.alloc[r, row] != 0:
+            s.mixed = True
     s.gpu = nodes.gpu[row]
     s.shape = nodes.shape[row]
     s.units = nodes.units[row]
@@ -740,6 +822,7 @@ cdef inline void _read(NodeTable nodes, row_t row, State *s) noexcept nogil:
     s.memory = nodes.free_count(MEMORY, row)
     s.slots = nodes.free_count(SLOTS, row)
     s.spare = nodes.free_count(s.gpu, row) if s.gpu >= 0 else 0
+    s.offered = s.gpu >= 0 and nodes.alloc[s.gpu, row] > 0
     s.taken = -1
     s.other = 0
     s.modelled = nodes.healthy[row] != 0
@@ -749,23 +832,23 @@ cdef inline void _read(NodeTable nodes, row_t row, State *s) noexcept nogil:
         s.left[gpu] = nodes.left_on(row, gpu)
 
 
-def prices(const score_t[::1] weights, const score_t[::1] sizes, const int64_t[::1] totals, double scarcity,
-           double size, score_t[::1] out):
+def prices(const score_t[::1] weights, const score_t[::1] sizes, const int64_t[::1] totals, double size,
+           double scarcity, score_t[::1] out):
     """A slot's price by type: weight x GPUs^size / slots^scarcity, all of them divided by their sum.
 
-    `weights`: how often the type is asked for; `sizes`: its GPUs (a share counts as such); `totals`: its slots in the
-    cluster, 0 counts as 1. A cost is then a mean number of slots, weighted by price. All 0 where nothing is asked for.
+    `weights`: how much the type is asked for; `sizes`: its GPUs (a share counts as such); `totals`: its slots in the
+    cluster: of what has none, none can be lost, and it has no price. A cost is then a mean number of slots, weighted
+    by price. All 0 where nothing is asked for.
     """
     cdef Py_ssize_t t, n = out.shape[0]
-    cdef double total = 0.0, slots
+    cdef double total = 0.0
     if weights.shape[0] != n or sizes.shape[0] != n or totals.shape[0] != n:
         raise ValueError("weights, sizes, totals and out differ in length")
     with nogil:
         for t in range(n):
             out[t] = 0.0
-            if weights[t] > 0.0 and sizes[t] > 0.0:
-                slots = <double>totals[t] if totals[t] > 1 else 1.0
-                out[t] = weights[t] * c_pow(sizes[t], size) / c_pow(slots, scarcity)
+            if weights[t] > 0.0 and sizes[t] > 0.0 and totals[t] > 0:
+                out[t] = weights[t] * c_pow(sizes[t], size) / c_pow(<double>totals[t], scarcity)
             total += out[t]
         if total > 0.0:
             for t in range(n):

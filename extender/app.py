@@ -126,6 +126,8 @@ class Server:
         self.metrics = metrics or Metrics()
         self.clock, self.wall = clock, wall
         self.decider = Decider.of(settings, cluster)
+        cluster.on_node_refused = lambda name, text: self._about_node(name, "GPUPodsFail", text, warning=True)
+        cluster.on_node_trusted = lambda name, text: self._about_node(name, "GPUPodsAllowed", text, warning=False)
         self.decider.sampled = self._sampled
         self.failure: Exception | None = None
         self.failed: Callable[[Exception], None] = lambda error: None
@@ -282,6 +284,11 @@ class Server:
         self.metrics.request_duration.labels(verb, result).observe(time.perf_counter() - began)
         return response
 
+    def _about_node(self, name: str, reason: str, text: str, *, warning: bool) -> None:
+        node = self.cluster.nodes.get(name)
+        if self.events is not None and node is not None:
+            self.events.node(name, node.uid, reason, text, warning=warning)
+
     def _sampled(self, given: int, known: int) -> None:
         self.metrics.sampled_requests.inc()
         if not self._warned:
@@ -349,8 +356,20 @@ class Server:
             self._pod_failures[what] = count
         metrics.reservations.set(len(self.decider.holds.all_plans()))
         metrics.holds.set(self.decider.holds.count(self.clock()))
+        metrics.topology_disagreements.set(sum(bool(seen.disagreements) for seen in cluster.topologies.values()))
         metrics.double_claimed_gpus.set(sum(ledger.doubled for ledger in cluster.ledgers.values()))
         return Response(generate_latest(metrics.registry), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def debug_topologies(self, request: Request) -> Response:
+        """Every node's GPU graph: from which source, with its warnings and what others say. `?node=`: of one."""
+        only = request.query_params.get("node")
+        found = [
+            {"node": name, **topology.as_json()}
+            for name, topology in sorted(self.cluster.topologies.items())
+            if only in (None, name)
+        ]
+        said = {"apiVersion": "gpu-extender.io/v1", "kind": "TopologyList", "warnings": [], "topologies": found}
+        return Response(orjson.dumps(said), media_type="application/json")
 
     async def debug_decisions(self, request: Request) -> Response:
         pod = request.query_params.get("pod")
@@ -416,6 +435,7 @@ def create(server: Server) -> Starlette:
         ("/readyz", server.readyz),
         ("/metrics", server.metrics_page),
         ("/debug/decisions", server.debug_decisions),
+        ("/debug/topologies", server.debug_topologies),
         ("/debug/state", server.debug_state),
     ):
         routes.append(Route(path, endpoint, methods=["GET"]))

@@ -19,11 +19,14 @@ from ext_core.links import LinkShapes
 from ext_core.places import Places
 from ext_core.scan import NameIndex
 from ext_core.table import NodeTable, PodTable
-from extender import gangs, ledger
+from extender import gangs, ledger, plugins
 from extender.contracts import Tables
 from extender.events import Event
 from extender.health import Health
+from extender.levels import Levels
 from extender.log import get_log
+from extender.mix import ANYWHERE, Kind, Mix, Models, kind_of, pulls
+from extender.placement import SiblingKey, siblings
 from extender.progress import protected_ms, restart_seconds, saved_ms, start_ms
 from extender.records import (
     DeviceClassRecord,
@@ -60,8 +63,11 @@ class Cluster:
         self.resources = ("cpu", "memory", "pods", *(resource.name for resource in settings.resources))
         self.gpu_names = frozenset(self.resources[3:])
         self._plugin = {resource.name: resource.device_plugin for resource in settings.resources}
+        self._plugin_version = {resource.name: resource.plugin_version for resource in settings.resources}
         width = len(self.resources)
-        self.tables = Tables(NodeTable(width), PodTable(width), LinkShapes(), self.resources, Places(0))
+        self.tables = Tables(
+            NodeTable(width), PodTable(width), LinkShapes(), self.resources, Places(len(settings.topology_levels))
+        )
         self.index = NameIndex()
         self.heads = Heads()
         self.names: list[str] = []  # row -> the name of the node that has it now, "" = free
@@ -98,6 +104,9 @@ class Cluster:
         self._settling: dict[str, float] = {}  # uid -> when it was first seen bound
         self._served: set[str] = set()  # GPU resources that a DeviceClass serves
         self.gone: Callable[[str], None] = lambda uid: None  # told of every pod that is deleted
+        self.levels = Levels(settings.topology_levels)
+        self.siblings: dict[SiblingKey, dict[str, str]] = {}  # of bound GPU pods that stay: uid -> node
+        self.grouped: dict[gangs.Ref, dict[str, str]] = {}  # of unfinished GPU pods that stay: uid -> node or ""
         self.faults = 0  # objects that could not be held
         self.health = Health()
         self.on_node_refused: Callable[[str, str], None] = lambda name, text: None  # GPU pods fail there
@@ -113,6 +122,9 @@ class Cluster:
         self._bound_in: dict[str, dict[str, None]] = {}  # namespace -> uids of bound pods
         self._ask_ids: dict[tuple[Any, ...], int] = {}
         self._admitted: dict[tuple[Any, ...], tuple[int, bytes]] = {}
+        self.models = Models(settings.mix.model_labels)
+        self.mix = Mix(settings.mix.half_life_seconds, settings.mix.kinds)
+        self._written: tuple[int, int] | None = None  # revisions of both that the tables have
 
     # -- what is read ---------------------------------------------------------------------------------------------
 
@@ -176,12 +188,16 @@ class Cluster:
             except Exception as error:  # one object that we can not hold must not stop the others
                 self._fault(f"{event.kind} {event.record.name}", error)
         self._refresh(now)
+        self._write_demand()
         self.generation += 1
 
     def _apply(self, event: Event, now: float, wall: float | None) -> None:
         record = event.record
-        if isinstance(record, PodRecord):
-            self._set_pod(record, now, wall) if event.change == "set" else self._drop_pod(record.uid)
+        if event.kind == "FailedPod":
+            if event.change == "set" and isinstance(record, PodRecord) and record.gpus:
+                self.health.pod(record, self.pods.get(record.uid), now, wall)
+        elif isinstance(record, PodRecord):
+            self._set_pod(record, now, wall) if event.change == "set" else self._drop_pod(record.uid, now)
         elif isinstance(record, NodeRecord):
             self._set_node(record, now) if event.change == "set" else self._drop_node(record.name)
         elif isinstance(record, PdbRecord):
@@ -273,9 +289,15 @@ class Cluster:
         before = self.pods.get(pod.uid)
         if pod.gpus:
             self.health.pod(pod, before, now, wall)
+        if before is None and not pod.daemon and not pod.mirror:
+            kind = kind_of(pod, self.resources[3:], self.models.labels)
+            if kind is not None:
+                self.mix.see(kind, pod.uid, pod.created)
         if before is not None:
             self._unplace(before, keep_row=before.node == pod.node)
         self.pods[pod.uid] = pod
+        if pod.gpus and not pod.finished and not pod.terminating:
+            self._note(pod)
         self.by_name[(pod.namespace, pod.name)] = pod.uid
         if pod.phase in ("Succeeded", "Failed"):
             self._free_pod_row(pod.uid)
@@ -297,7 +319,7 @@ class Cluster:
         elif before is None or not before.node:
             self._settling[pod.uid] = now
 
-    def _drop_pod(self, uid: str) -> None:
+    def _drop_pod(self, uid: str, now: float) -> None:
         pod = self.pods.pop(uid, None)
         if pod is None:
             return
@@ -305,10 +327,29 @@ class Cluster:
             del self.by_name[(pod.namespace, pod.name)]
         self._unplace(pod, keep_row=False)
         self._settling.pop(uid, None)
-        self.health.gone(uid)
+        if pod.gpus:
+            self.health.gone(pod, now)
         self.gone(uid)
 
+    def _note(self, pod: PodRecord) -> None:
+        """Remember with whom a GPU pod belongs together, as far as that decides where the others go."""
+        named = gangs.ref(pod)
+        if named is not None:
+            self.grouped.setdefault(named, {})[pod.uid] = pod.node
+        key = siblings(pod) if pod.node else None
+        if key is not None:
+            self.siblings.setdefault(key, {})[pod.uid] = pod.node
+
+    def _unnote(self, pod: PodRecord) -> None:
+        named, key = gangs.ref(pod), siblings(pod)
+        if named is not None:
+            _drop(self.grouped, named, pod.uid)
+        if key is not None:
+            _drop(self.siblings, key, pod.uid)
+
     def _unplace(self, pod: PodRecord, keep_row: bool) -> None:
+        if pod.gpus:
+            self._unnote(pod)
         self.nominated.pop(pod.uid, None)
         self.waiting.pop(pod.uid, None)
         self.repelling.pop(pod.uid, None)
@@ -467,6 +508,7 @@ class Cluster:
         self.heads.clear(row)
         self.tables.nodes.clear(row)
         self.tables.places.clear(row)
+        self.levels.drop(name)
         self.health.forget(name)
         self.node_version += 1
         for uid in self.bound.get(name, ()):  # they stay by name: the node may come back
@@ -500,13 +542,14 @@ class Cluster:
         for index, name in enumerate(self.resources[:8]):
             if name in self._served:
                 flags |= 1 << index
-        shape = healthy = 0
+        shape = healthy = against = 0
         units = 1
         if resource is not None:
             amount = max(node.gpus.get(resource, 0), node.gpu_capacity.get(resource, 0))
             divided = self.divisions[node.name] = division(resource, amount, node.labels)
             count, units = divided.gpus, max(1, divided.units)
             topology = resolve(node.annotations, node.labels, count) if count else unknown(0, divided.detail)
+            _tell(node.name, self.topologies.get(node.name), topology)
             self.topologies[node.name] = topology
             if node.gpus.get(resource, 0):
                 self._away.pop(node.name, None)
@@ -519,7 +562,18 @@ class Cluster:
                     if node.gpus.get(resource, 0) <= stated.bit_count() * units:  # else the statement is out of date
                         healthy = stated
                 if divided.whole:
-                    shape = self._shape(node, topology, resource, count)
+                    plugin: Plugin = "relay" if self._relayed(node) else self._plugin[resource]
+                    shape = topology.intern(self.tables.shapes, plugin) if topology.gpus == count else 0
+            if divided.whole:
+                against = plugins.hazards(
+                    node.annotations,
+                    node.labels,
+                    plugin=self._plugin[resource],
+                    settings_version=self._plugin_version[resource],
+                    topology=topology,
+                    allocatable=node.gpus.get(resource, 0),
+                    capacity=count,
+                )
         else:
             self.topologies.pop(node.name, None)
             self.divisions.pop(node.name, None)
@@ -531,17 +585,40 @@ class Cluster:
             self.schedulable_gpu_nodes += 1
         alloc = (node.cpu_milli, node.memory, node.pods, *(node.gpus.get(name, 0) for name in self.resources[3:]))
         gpu = self.resources.index(resource) if resource is not None else -1
-        self.tables.nodes.set_node(self.index.get(node.name), alloc, gpu, shape, healthy, flags, units)
+        model = self.models.of(node.labels) if resource is not None else 0
+        if resource is not None and divided.whole and node.gpus.get(resource, 0):
+            self.models.meet(model, resource, node.gpus[resource], node.cpu_milli, node.memory)
+        self.tables.nodes.set_node(self.index.get(node.name), alloc, gpu, shape, healthy, flags, units, model)
+        self.tables.places.set_domains(self.index.get(node.name), self.levels.set(node.name, node.labels))
         self.tables.places.set_split(self.index.get(node.name), resource is not None and not divided.whole)
-
-    def _shape(self, node: NodeRecord, topology: Topology, resource: str, count: int) -> int:
-        plugin: Plugin = "relay" if self._relayed(node) else self._plugin[resource]
-        return topology.intern(self.tables.shapes, plugin) if topology.gpus == count else 0
+        self.tables.hazards.set(self.index.get(node.name), against)
 
     def _relayed(self, node: NodeRecord) -> bool:
         """Whether the node hands out what we plan: its relay says so, and knows the GPUs by the ids that we have."""
         topology = self.topologies.get(node.name)
         return node.annotations.get(ledger.RELAY) == "1" and topology is not None and topology.uuids is not None
+
+    def _write_demand(self) -> None:
+        """What the mix says of the pods to come, as the tables have it."""
+        revisions = (self.mix.revision, self.models.revision)
+        if revisions == self._written:
+            return
+        self._written = revisions
+        came = [(kind, count) for kind, count in self.mix.weights() if kind.resource in self.gpu_names]
+        asked = pulls(came, self.models.whole(), self.mix.most)
+        self.tables.demand.set(
+            [self._type(pull.kind) for pull in asked],
+            [pull.weight for pull in asked],
+            [pull.size for pull in asked],
+            [str(pull.kind) for pull in asked],
+        )
+
+    def _type(self, kind: Kind) -> tuple[int, int, int, int, int, int, int]:
+        """A kind as `Slots.set_types` wants it."""
+        cpu, memory = min(kind.cpu, MOST_AMOUNT), min(kind.memory, MOST_AMOUNT)
+        models = self.models.mask(kind.where) if kind.where else ANYWHERE
+        devices = min(kind.devices, ledger.MOST)
+        return self.resources.index(kind.resource), devices, kind.share, cpu, memory, models, kind.linked
 
     def _write_held(self, name: str, gone: frozenset[str] = frozenset()) -> None:
         node = self.nodes[name]
@@ -600,8 +677,27 @@ class Cluster:
         return healthy
 
 
+def _tell(node: str, before: Topology | None, now: Topology) -> None:
+    """Log what is wrong with a node's GPU graph, once a change."""
+    said = (now.warnings, now.disagreements)
+    if any(said) and (before is None or said != (before.warnings, before.disagreements)):
+        log.warning(
+            "what is said about a node's GPUs does not fit together",
+            node=node,
+            believed=now.detail,
+            disagreements=list(now.disagreements) or None,
+            warnings=list(now.warnings) or None,
+        )
+
+
 def _admits(node: NodeRecord) -> tuple[Any, ...]:
     return (node.labels, node.taints, node.unschedulable)
+
+
+def _drop(table: dict[Any, dict[str, str]], key: object, uid: str) -> None:
+    inner = table.get(key)
+    if inner is not None and inner.pop(uid, None) is not None and not inner:
+        del table[key]
 
 
 def _put(table: dict[Any, Any], key: object, record: object, action: str) -> None:

@@ -11,13 +11,15 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from ext_core.hazard import Hazards
 from ext_core.links import LinkShapes
 from ext_core.places import Places
+from ext_core.slots import Slots
 from ext_core.table import NodeTable, PodTable
 
 if TYPE_CHECKING:
@@ -47,6 +49,33 @@ class Reason:
     by_count: bool = False  # kube-scheduler, which counts too, would not have named the node
 
 
+@dataclass(slots=True)
+class Demand:
+    """What the pods to come will ask for, by type. `weights`: how often, in any unit; `sizes`: GPUs, parts of one too;
+    `names`: for people. As many of each as `slots` has types; `set` writes all of them."""
+
+    slots: Slots = field(default_factory=Slots)
+    weights: array[float] = field(default_factory=lambda: array("d"))
+    sizes: array[float] = field(default_factory=lambda: array("d"))
+    names: tuple[str, ...] = ()
+    types: list[tuple[int, int, int, int, int, int, int]] = field(default_factory=list)
+
+    def set(
+        self,
+        types: list[tuple[int, int, int, int, int, int, int]],
+        weights: Iterable[float],
+        sizes: Iterable[float],
+        names: Iterable[str],
+    ) -> None:
+        """`types` as in `Slots.set_types`: other types than before make all slots be counted again."""
+        if types != self.types:
+            self.slots.set_types(types)
+            self.types = list(types)
+        self.weights, self.sizes, self.names = array("d", weights), array("d", sizes), tuple(names)
+        if not len(types) == len(self.weights) == len(self.sizes) == len(self.names):
+            raise ValueError("one weight, size and name a type")
+
+
 @dataclass(frozen=True, slots=True)
 class Tables:
     """What policies may read. `resources`: names by index (cpu, memory, pods, then the GPU resources)."""
@@ -56,6 +85,8 @@ class Tables:
     shapes: LinkShapes
     resources: tuple[str, ...]
     places: Places = field(default_factory=Places)
+    hazards: Hazards = field(default_factory=Hazards)
+    demand: Demand = field(default_factory=Demand)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +108,24 @@ class PodRequest:
     nominated: str
     wants_all: bool  # preferred affinity or a soft spread constraint of its own: no shortlist
     exchangeable: bool  # nothing but CPU, memory, pod slots and GPUs decides where it fits
+    placement: str = "pack"  # or "spread"
+    siblings: tuple[int, ...] = ()  # rows of nodes with replicas of the same service, once for each; for spread
+    kin: tuple[int, ...] = ()  # rows of the nodes that its group's other pods are on, once for each
+    to_come: int = 0  # pods of its group that have no node yet, with itself; 0 = it has no group
     share: int = 1  # units of each GPU that it asks for: as many as a GPU of the node has are whole ones
 
     @property
     def resource(self) -> int:
-        """Index of the GPU resource that its links are judged on: the one it asks most of."""
+        """Index of the GPU resource that its links are judged on: the one it asks most of. -1 without GPUs."""
+        if not self.gpus:
+            return -1
         return max(self.gpus, key=lambda pair: (pair[1], -pair[0]))[0]
 
     @property
     def wanted(self) -> int:
         """GPUs that it takes, or takes `share` units of each."""
+        if not self.gpus:
+            return 0
         return max(self.gpus, key=lambda pair: (pair[1], -pair[0]))[1] // self.share
 
 

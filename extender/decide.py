@@ -112,7 +112,7 @@ class Decider:
         stages = Stages()
         cluster = self.cluster
         args = wire.read_args(body, cluster.index, cluster.gpu_names, self.settings.limits.names)
-        request = requests.read(args.pod, cluster)
+        request = requests.read(args.pod, cluster, self._flying(now))
         if not request.gpus:
             return Answer(wire.untouched(args), "untouched")
         cluster.tick(now)
@@ -139,7 +139,10 @@ class Decider:
             best = score.top(cluster.tables.nodes, decision.fits, decision.total, self.settings.shortlist.size * first)
             decision.ranked, _ = score.ranked(decision.fits, decision.total, best)
             stages.mark("score")
-            decision.gpus = {row: self.choose(row, request) for row in decision.ranked[:16]}
+            decision.gpus = self.policy.gpus(cluster.tables, request, decision.ranked[:16])
+            if self.settings.decisions.max_bytes:
+                price = self.policy.price(cluster.tables, request, cluster.names, decision.ranked[:2])
+                decision.detail["price"] = price
         finally:
             cluster.tables.nodes.drop_claims()
         attempt = self.holds.attempted(
@@ -213,7 +216,7 @@ class Decider:
         stages = Stages()
         cluster = self.cluster
         args = wire.read_args(body, cluster.index, cluster.gpu_names, self.settings.limits.names)
-        request = requests.read(args.pod, cluster)
+        request = requests.read(args.pod, cluster, self._flying(now))
         if not request.gpus:
             return Answer(wire.flat_priorities(args), "untouched")
         rows = _known(args)
@@ -229,7 +232,10 @@ class Decider:
             decision.ranked, ordered = score.ranked(rows, decision.total, best)
             decision.points = score.points(ordered)
             stages.mark("score")
-            decision.gpus = {row: self.choose(row, request) for row in decision.ranked[:16]}
+            decision.gpus = self.policy.gpus(cluster.tables, request, decision.ranked[:16])
+            if self.settings.decisions.max_bytes:
+                price = self.policy.price(cluster.tables, request, cluster.names, decision.ranked[:2])
+                decision.detail["price"] = price
         finally:
             cluster.tables.nodes.drop_claims()
         if decision.ranked:
@@ -455,9 +461,13 @@ class Decider:
     def _hold(self, request: PodRequest, row: int, gpus: int, now: float) -> None:
         self.holds.hold(request.uid, self.cluster.names[row], request.amounts, gpus, now)
 
+    def _flying(self, now: float) -> list[tuple[str, str]]:
+        """(uid, node) of the pods that are about to be bound, as far as we can tell."""
+        return [(hold.uid, hold.node) for hold in self.holds.held(now)]
+
     def choose(self, row: int, request: PodRequest) -> int:
         """The mask that we would take on a node now; 0 where positions are not modelled."""
-        return score.best(self.cluster.tables.nodes, self.cluster.tables.shapes, row, request.resource, request.wanted)
+        return self.policy.gpus(self.cluster.tables, request, (row,))[row]
 
 
 def _known(args: wire.Args) -> array[int]:

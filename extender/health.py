@@ -1,9 +1,9 @@
 """Nodes on which GPU pods fail: how much each is doubted, and which are refused for now.
 
-A node whose GPU pods fail at kubelet's admission, or die within a minute of being bound, looks the emptiest of all and
-draws the next pod, and the next. So each failure is doubt that halves every five minutes; three within ten minutes
-refuse the node. A GPU pod that started after the latest failure and still runs a minute later, or ran to its end,
-clears it; so do removing the node and uncordoning it.
+A node whose GPU pods fail at kubelet's admission, or die (or their containers do) within a minute of being bound, looks
+the emptiest of all and draws the next pod, and the next. So each failure is doubt that halves every five minutes; three
+within ten minutes refuse the node. A GPU pod that started after the latest failure and still runs a minute later, or is
+seen to have run to its end, clears it; so do removing the node and uncordoning it.
 
 Not the node's fault: a pod that somebody deleted or evicted, and a workload whose pods die on two nodes.
 
@@ -27,7 +27,7 @@ WINDOW_SECONDS = 600.0
 MOST_FAILURES = 3  # so many within the window refuse the node
 LEAST_DOUBT = 0.1  # less than this is none: after 17 minutes for one failure
 KEPT = 20  # failures of a node that are remembered
-BLAMED_SECONDS = 1800.0
+REMEMBERED_SECONDS = 1800.0
 
 What = Literal["admission", "died"]
 
@@ -70,6 +70,8 @@ class Health:
     _failures: dict[str, list[Failure]] = field(default_factory=dict)
     _refused: set[str] = field(default_factory=set)
     _starts: dict[str, _Start] = field(default_factory=dict)
+    _left: dict[str, tuple[float, _Start | None]] = field(default_factory=dict)  # pods that are gone since a moment
+    _judged: dict[str, float] = field(default_factory=dict)  # uids of pods that have ended -> when we heard of it
     _blamed: dict[str, float] = field(default_factory=dict)  # workload whose pods die anywhere -> since when
 
     # -- what is read ---------------------------------------------------------------------------------------------
@@ -98,8 +100,17 @@ class Health:
         if not pod.node:
             return
         if pod.finished:
-            self._ended(pod, before, now, wall)
+            if pod.uid not in self._judged:
+                self._judged[pod.uid] = now
+                self._ended(pod, before, now, wall)
             self._starts.pop(pod.uid, None)
+            return
+        if pod.restarts:  # it runs, and does not live
+            start = self._starts.pop(pod.uid, None)
+            if start is not None and pod.uid not in self._judged and not pod.terminating:
+                self._judged[pod.uid] = now
+                if now - start.bound <= YOUNG_SECONDS:
+                    self._add(pod, now, "died", now)
             return
         age = None if wall is None or pod.start is None else max(0.0, wall - pod.start)
         start = self._starts.get(pod.uid)
@@ -115,9 +126,12 @@ class Health:
         elif pod.phase == "Running" and start.running is None:
             start.running = now
 
-    def gone(self, uid: str) -> None:
-        """The pod is deleted. That says nothing about the node."""
-        self._starts.pop(uid, None)
+    def gone(self, pod: PodRecord, now: float) -> None:
+        """The pod is deleted, which says nothing about the node; or has ended, and how is told in a moment."""
+        start = self._starts.pop(pod.uid, None)
+        if start is not None and self._sound(start, now):
+            self._clear(start)
+        self._left[pod.uid] = (now, start)
 
     def forget(self, node: str) -> None:
         """The node is new, or somebody says that it is well."""
@@ -128,8 +142,11 @@ class Health:
         """Let time pass: doubt fades, pods that run for a minute clear their node. The changes since the last call."""
         for uid in [uid for uid, start in self._starts.items() if self._sound(start, now)]:
             self._clear(self._starts.pop(uid))
-        for workload in [workload for workload, at in self._blamed.items() if now - at > BLAMED_SECONDS]:
-            del self._blamed[workload]
+        for table in (self._blamed, self._judged):
+            for key in [key for key, at in table.items() if now - at > REMEMBERED_SECONDS]:
+                del table[key]
+        for uid in [uid for uid, (at, _) in self._left.items() if now - at > YOUNG_SECONDS]:
+            del self._left[uid]
         for node in [node for node in self._failures if not self.doubt(node, now)]:
             self.forget(node)
         self.stale.update(self._failures)
@@ -163,9 +180,8 @@ class Health:
             self.forget(start.node)
 
     def _ended(self, pod: PodRecord, before: PodRecord | None, now: float, wall: float | None) -> None:
-        start = self._starts.get(pod.uid)
-        if before is not None and before.finished:
-            return
+        start = self._starts.get(pod.uid) or self._left.get(pod.uid, (now, None))[1]
+        alive = before is not None or pod.uid in self._left  # we have seen it before it ended
         if pod.phase == "Succeeded":
             if start is not None:
                 self._clear(_Start(start.node, start.bound, start.running if start.running is not None else now))
@@ -173,14 +189,16 @@ class Health:
         if pod.phase != "Failed" or pod.terminating or pod.disruption_target:
             return
         if pod.reason == ADMISSION:
-            if before is not None:
-                self._add(pod, now, "admission")
+            if alive:
+                self._add(pod, now, "admission", now)
             elif wall is not None and pod.start is not None:  # listed after it failed: its start is when that was
-                self._add(pod, now - max(0.0, wall - pod.start), "admission")
+                self._add(pod, now - max(0.0, wall - pod.start), "admission", now)
         elif start is not None and now - start.bound <= YOUNG_SECONDS:
-            self._add(pod, now, "died")
+            self._add(pod, now, "died", now)
 
-    def _add(self, pod: PodRecord, at: float, what: What) -> None:
+    def _add(self, pod: PodRecord, at: float, what: What, now: float) -> None:
+        if now - at > REMEMBERED_SECONDS:
+            return
         workload = pod.owner.uid if pod.owner is not None else pod.uid
         if what == "died":
             if workload in self._blamed:

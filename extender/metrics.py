@@ -62,6 +62,9 @@ class Metrics:
         self.double_claimed_gpus = self._gauge(
             "double_claimed_gpus", "GPUs that more than one pod holds by what we know; anything but 0 is a fault."
         )
+        self.topology_disagreements = self._gauge(
+            "topology_disagreements", "Nodes about whose GPU links two sources say different things: /debug/topologies."
+        )
 
         self.reservations = self._gauge("reservations", "Plans that reserve GPUs for a preemptor.")
         self.reservations_kept = self._gauge(

@@ -196,6 +196,7 @@ class DeviceStatus(Wire):
 
 class ContainerStatus(Wire):
     name: _Text = None
+    restart_count: int | None = None
     resources: Requirements | None = None
     allocated_resources: Resources = None
     allocated_resources_status: list[DeviceStatus] | None = None

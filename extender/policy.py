@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ext_core import score
 from ext_core.links import LinkShapes
@@ -12,6 +14,7 @@ from extender.costs import COSTS
 from extender.costs.leftover_fragmentation import prices
 from extender.rules import RULES
 from extender.scorers import SCORERS
+from extender.scorers.fragmentation import Fragmentation
 from extender.scorers.packing import Packing
 from extender.settings import Settings
 
@@ -22,6 +25,7 @@ class Policy:
     scorers: tuple[tuple[Scorer, float], ...]
     costs: tuple[CostTerm, ...]
     prices: dict[tuple[int, int, int], array[int]] = field(default_factory=dict, compare=False)
+    fragmentation: Fragmentation = field(default_factory=Fragmentation)  # it chooses the GPUs, scored by or not
 
     @classmethod
     def of(cls, settings: Settings) -> Policy:
@@ -62,5 +66,21 @@ class Policy:
             scorer.fill(tables, request, rows, column)
             score.add(total, column, weight)
             columns[scorer.name] = column
-        score.bury(tables.nodes, rows, request.resource, total)
+        if request.gpus:
+            score.bury(tables.nodes, rows, request.resource, total)
         return total, columns
+
+    def gpus(self, tables: Tables, request: PodRequest, rows: Sequence[int]) -> dict[int, int]:
+        """The mask of GPUs that we would take now, by row; 0 where positions are not modelled."""
+        return self.fragmentation.gpus(tables, request, rows)
+
+    def price(self, tables: Tables, request: PodRequest, names: Sequence[str], rows: Sequence[int]) -> list[Any]:
+        """What the pod would cost on these rows, for people: the dearest slots that it takes."""
+        return [
+            {
+                "node": names[row],
+                "cost": cost,
+                "slots": [{"type": name, "lost": lost, "cost": part} for name, lost, part in parts],
+            }
+            for row, cost, parts in self.fragmentation.explain(tables, request, rows)
+        ]

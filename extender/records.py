@@ -28,8 +28,9 @@ __all__ = [
     "selects",
 ]  # fmt: skip
 
-Kind = Literal["Pod", "Node", "PodDisruptionBudget", "PriorityClass", "DeviceClass", "Group"]
-"""Group: one of GROUPS, an object that says how many pods of a group must run."""
+Kind = Literal["Pod", "FailedPod", "Node", "PodDisruptionBudget", "PriorityClass", "DeviceClass", "Group"]
+"""FailedPod: a Pod that holds nothing any more, and tells how it ended. Group: one of GROUPS, an object that says how
+many pods of a group must run."""
 KINDS: Final[tuple[Kind, ...]] = ("Pod", "Node", "PodDisruptionBudget", "PriorityClass", "DeviceClass")
 OURS: Final = "gpu-extender.io/"
 FOREIGN: Final = frozenset(
@@ -118,6 +119,8 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     pod_scheduled: str
     """Reason of a PodScheduled condition that is not true (Unschedulable, SchedulingGated), else ""."""
     start: float | None
+    restarts: int
+    """How often its containers (not the init containers) were started again."""
 
     cpu_milli: int
     memory: int
@@ -300,6 +303,7 @@ def pod(source: Source, gpus: frozenset[str]) -> PodRecord:
         disruption_target=disruption_target,
         pod_scheduled=pod_scheduled,
         start=_epoch(status.start_time),
+        restarts=sum([one.restart_count or 0 for one in status.container_statuses or ()]),
         cpu_milli=cpu_milli,
         memory=memory,
         gpus=counts,
@@ -492,6 +496,7 @@ _DECODERS: Final[dict[Kind, Callable[[Source, frozenset[str]], Record]]] = {
     "PodDisruptionBudget": lambda source, gpus: pod_disruption_budget(source),
     "PriorityClass": lambda source, gpus: priority_class(source),
     "DeviceClass": lambda source, gpus: device_class(source),
+    "FailedPod": pod,
     "Group": lambda source, gpus: group(source),
 }
 

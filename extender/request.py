@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from extender import gangs, placement
 from extender.cluster import Cluster
 from extender.contracts import PodRequest
+from extender.mix import links_of
 from extender.records import PodRecord as PodRecord
 
-LINKS = "gpu-extender.io/links"
-MODES = ("required", "preferred", "ignore")
 
+def read(pod: PodRecord, cluster: Cluster, flying: Iterable[tuple[str, str]] = ()) -> PodRequest:
+    """An unknown value of the links annotation counts as `required`: what was meant is not guessed away.
 
-def read(pod: PodRecord, cluster: Cluster) -> PodRequest:
-    """An unknown value of the links annotation counts as `required`: what was meant is not guessed away."""
+    `flying`: (uid, node) of pods that are about to be bound there; they count as siblings and kin.
+    """
+    way = placement.way(pod, cluster.settings.placement)
+    named = gangs.ref(pod)
+    underway: dict[str, str] = {}
+    if way == "spread" or named is not None:
+        underway = {uid: node for uid, node in (*cluster.nominated.items(), *flying) if uid != pod.uid}
+    kin, to_come = ((), 0) if named is None else _group(pod, named, cluster, underway)
     amounts = cluster.amounts(pod)
-    links = pod.annotations.get(LINKS, "preferred").strip().lower()
     return PodRequest(
         uid=pod.uid,
         namespace=pod.namespace,
@@ -23,7 +32,7 @@ def read(pod: PodRecord, cluster: Cluster) -> PodRequest:
         amounts=amounts,
         gpus=tuple((r, amounts[r]) for r in range(3, len(amounts)) if amounts[r] > 0),
         containers=sum(1 for _, name, count in pod.gpu_containers if count > 0 and name in cluster.gpu_names),
-        links=links if links in MODES else "required",
+        links=links_of(pod),
         nominated=pod.nominated_node,
         wants_all=pod.preferred_affinity or pod.soft_spread,
         exchangeable=not (
@@ -34,4 +43,38 @@ def read(pod: PodRecord, cluster: Cluster) -> PodRequest:
             or pod.required_affinity
             or pod.hard_spread
         ),
+        placement=way,
+        siblings=_siblings(pod, cluster, underway) if way == "spread" else (),
+        kin=kin,
+        to_come=to_come,
     )
+
+
+def _siblings(pod: PodRecord, cluster: Cluster, underway: dict[str, str]) -> tuple[int, ...]:
+    key = placement.siblings(pod)
+    if key is None:
+        return ()
+    there = {uid: node for uid, node in underway.items() if _is(cluster.pods.get(uid), key)}
+    there |= cluster.siblings.get(key, {})
+    there.pop(pod.uid, None)
+    return tuple(sorted(cluster.row(node) for node in there.values()))
+
+
+def _is(pod: PodRecord | None, key: placement.SiblingKey) -> bool:
+    return pod is not None and placement.siblings(pod) == key
+
+
+def _group(pod: PodRecord, named: gangs.Ref, cluster: Cluster, underway: dict[str, str]) -> tuple[tuple[int, ...], int]:
+    """(rows of the group's other pods that have a node, how many have none yet); none where it has no group.
+
+    The group is as large as its minimum says, or as the pods of it that we know.
+    """
+    known = cluster.grouped.get(named, {})
+    others = [cluster.pods[uid] for uid in known if uid != pod.uid]
+    group = gangs.gang(named, [pod, *others], cluster.groups)
+    if group is None:
+        return (), 0
+    nodes = [other.node or underway.get(other.uid, "") for other in others]
+    size = max(group.minimum, len(group.members))
+    placed = tuple(sorted(cluster.row(node) for node in nodes if node))
+    return placed, max(1, size - len(placed))

@@ -35,6 +35,33 @@ RETRIES_FAILED_NODES: Final = (1, 38)
 """From this kube-scheduler on a node refused by an extender alone can be a candidate for preemption. Before it, such
 a node in `FailedNodes` makes the scheduler try the pod again without end (kubernetes #139270, PR #135486)."""
 
+TOPOLOGY_LEVELS: Final = (
+    "nvidia.com/gpu.clique",  # GPU feature discovery: NVLink domain and partition (NVL72)
+    "accelerator.topograph.run/sub-domain",
+    "accelerator.topograph.run/domain",  # Topograph from 1.0 on
+    "network.topology.nvidia.com/accelerator",  # and before
+    "topology.k8s.aws/ultraserver-id",
+    "cloud.google.com/gce-topology-subblock",
+    "fabric.topograph.run/tier-0",
+    "network.topology.nvidia.com/leaf",
+    "topology.k8s.aws/network-node-layer-3",
+    "oci.oraclecloud.com/host.rack_id",
+    "cloud.provider.com/topology-rack",
+    "cloud.google.com/gce-topology-block",
+    "fabric.topograph.run/tier-1",
+    "network.topology.nvidia.com/block",
+    "network.topology.nvidia.com/spine",
+    "topology.k8s.aws/network-node-layer-2",
+    "oci.oraclecloud.com/host.network_block_id",
+    "cloud.provider.com/topology-block",
+    "fabric.topograph.run/tier-2",
+    "network.topology.nvidia.com/core",
+    "network.topology.nvidia.com/datacenter",
+    "topology.k8s.aws/network-node-layer-1",
+    "topology.kubernetes.io/zone",
+)
+"""Labels in use that say where a node stands, closest first; those that no node of a cluster has do not count."""
+
 
 @dataclass(frozen=True, slots=True)
 class Known:
@@ -97,6 +124,20 @@ def _extended_resource(name: str) -> str:
     return name
 
 
+_LABEL_KEY = re.compile(rf"({_LABEL}(\.{_LABEL})*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?")
+
+
+def _label_key(key: str) -> str:
+    if not _LABEL_KEY.fullmatch(key):
+        raise _fault(f"{key[:80]!r} is not the key of a label, as in topology.kubernetes.io/zone")
+    return key
+
+
+def _label_rule(rule: str) -> str:
+    _label_key(rule.partition("=")[0])
+    return rule
+
+
 def _scheduler_version(text: str) -> str:
     if not re.fullmatch(r"1\.[0-9]{1,3}", text):
         raise _fault(f"{text[:80]!r} is not MAJOR.MINOR, as in 1.37")
@@ -133,6 +174,8 @@ class Resource(_Part):
     name: Annotated[str, AfterValidator(_extended_resource)]
     device_plugin: Literal["nvidia", "amd", "arbitrary"]
     """Which rules say what GPUs a pod will get: those of NVIDIA's or AMD's stock plugin, or none that we know."""
+    plugin_version: Annotated[str, Field(pattern=r"^v?\d{1,4}\.\d{1,4}\.\d{1,4}$")] | None = None
+    """The plugin's version, where nodes do not say it: known faults of it refuse nodes (rule `hazard`)."""
 
 
 class Shortlist(_Part):
@@ -165,10 +208,36 @@ class PackingWeights(_Part):
         return self
 
 
+class Placement(_Part):
+    """Whether a pod that does not say it (annotation gpu-extender.io/placement) is packed or spread."""
+
+    default: Literal["pack", "spread"] = "pack"
+    by_label: dict[Annotated[str, AfterValidator(_label_rule)], Literal["pack", "spread"]] = Field(
+        default_factory=dict, max_length=1_000
+    )
+    """`key=value`, or `key` for any value, of a pod's label; the first that fits counts."""
+    by_priority_class: dict[str, Literal["pack", "spread"]] = Field(default_factory=dict, max_length=1_000)
+
+
 class Hold(_Part):
     """The tentative hold between our answer and the watch that tells where the pod went."""
 
     seconds: float = Field(default=5.0, ge=0, le=60)
+
+
+class Mix(_Part):
+    """What is learned of the pods that come, for the scorer `fragmentation`."""
+
+    half_life_seconds: float = Field(default=7 * 86_400.0, ge=60, le=3_660 * 86_400)
+    """After this time a pod that came counts half."""
+    kinds: int = Field(default=256, ge=1, le=1_024)
+    """Different requests at most; beyond, those that are asked for least count for the nearest."""
+    model_labels: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(_no_repeats)] = (
+        "nvidia.com/gpu.product",
+        "amd.com/gpu.product-name",
+        "node.kubernetes.io/instance-type",
+    )
+    """The node labels that tell machines apart: pods that select by them may run on some machines only."""
 
 
 class Preemption(_Part):
@@ -247,11 +316,15 @@ class Settings(_Part):
     )
     shortlist: Shortlist = Shortlist()
     scorers: Annotated[tuple[WeightedScorer, ...], Field(strict=False), AfterValidator(_no_repeats)] = (
-        WeightedScorer(name="packing", weight=1.0),
-        WeightedScorer(name="links", weight=1.0),
-        WeightedScorer(name="leftover", weight=0.5),
-        WeightedScorer(name="bad_nodes", weight=100.0),
+        WeightedScorer(name="bad_nodes", weight=1000.0),
+        WeightedScorer(name="hazard", weight=100.0),
         WeightedScorer(name="whole", weight=20.0),
+        WeightedScorer(name="spread", weight=20.0),
+        WeightedScorer(name="topology_level", weight=10.0),
+        WeightedScorer(name="links", weight=10.0),
+        WeightedScorer(name="fragmentation", weight=1.0),
+        WeightedScorer(name="leftover", weight=0.05),
+        WeightedScorer(name="packing", weight=0.0001),
     )
     costs: Annotated[
         tuple[Annotated[str, AfterValidator(_in_registry("costs"))], ...],
@@ -269,7 +342,15 @@ class Settings(_Part):
     )
     """The terms of what an eviction costs, the weightiest first: they are compared one after the other."""
     packing_weights: PackingWeights = PackingWeights()
+    placement: Placement = Placement()
+    topology_levels: Annotated[
+        tuple[Annotated[str, AfterValidator(_label_key)], ...],
+        Field(strict=False, max_length=32),
+        AfterValidator(_no_repeats),
+    ] = TOPOLOGY_LEVELS
+    """Node labels whose values name what is near: the closest first."""
     hold: Hold = Hold()
+    mix: Mix = Mix()
     scheduler_version: Annotated[str, AfterValidator(_scheduler_version)] = "1.37"
     """MAJOR.MINOR of the kube-scheduler that asks us."""
     preemption: Preemption = Preemption()

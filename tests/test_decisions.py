@@ -70,10 +70,13 @@ def test_what_a_filter_decision_shows() -> None:
         "priority": 7,
         "gpus": {"nvidia.com/gpu": 2},
         "links": "ignore",
+        "placement": "pack",
+        "siblings": 0,
+        "group": None,
     }
     a, b, strange = shown["nodes"]
     assert (a["node"], a["fits"], a["answered"]) == ("a", True, True)
-    assert set(a["scores"]) == {"packing", "links", "leftover", "bad_nodes", "whole"}
+    assert set(a["scores"]) == {scorer.name for scorer in Settings().scorers}
     for scorer in a["scores"].values():
         assert scorer["weighted"] == pytest.approx(scorer["raw"] * scorer["weight"])
     assert a["score"] == pytest.approx(sum(scorer["weighted"] for scorer in a["scores"].values()))

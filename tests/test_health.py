@@ -100,6 +100,29 @@ def test_dead_within_a_minute_of_being_bound(age: float, counts: bool) -> None:
     assert bool(health.failures("n")) == counts
 
 
+def test_a_container_that_dies_is_no_sign_of_life() -> None:
+    """With restartPolicy Always the pod stays Running while its containers crash."""
+    health = Health()
+    fail(health, "p", 0.0)
+    _lives(health, "loop", 10.0)
+    again: JSON = RUNNING | {"containerStatuses": [{"name": "main", "restartCount": 1}]}
+    before = record("loop", status=RUNNING)
+    health.pod(record("loop", status=again), before, 30.0)
+    for later in range(40, 200, 40):
+        health.pod(record("loop", status=again), before, float(later))
+        health.tick(float(later))
+    assert [one.what for one in health.failures("n")] == ["admission", "died"]
+
+
+def test_a_container_that_dies_later_did_not_die_of_the_node() -> None:
+    health = Health()
+    bound = record("slow")
+    health.pod(bound, None, 0.0)
+    again: JSON = RUNNING | {"containerStatuses": [{"name": "main", "restartCount": 1}]}
+    health.pod(record("slow", status=again), bound, 90.0)
+    assert not health.failures("n")
+
+
 def test_who_was_sent_away_did_not_die_of_the_node() -> None:
     health = Health()
     evicted: JSON = DEAD | {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "Preemption"}]}
@@ -108,7 +131,7 @@ def test_who_was_sent_away_did_not_die_of_the_node() -> None:
     health.pod(bound, None, 0.0)
     health.pod(record("deleted", terminating=WALL, status=DEAD), bound, 1.0)
     health.pod(record("gone"), None, 0.0)
-    health.gone("uid-gone")
+    health.gone(record("gone"), 1.0)
     assert health.failures("n") == ()
 
 
@@ -133,6 +156,25 @@ def test_three_deaths_on_one_node_refuse_it() -> None:
     for i in range(3):
         fail(health, f"p{i}", float(i), status=DEAD)
     assert health.failing("n", 2.0)
+
+
+def test_the_end_may_be_told_after_the_pod_has_left() -> None:
+    """The watch of living pods and that of failed ones are two."""
+    health = Health()
+    for name, node, status in (("a", "n", DEAD), ("b", "", ADMISSION), ("c", "n", ADMISSION)):
+        known = record(name, node)
+        health.pod(known, None, 0.0)
+        health.gone(known, 1.0)
+        for _ in range(2):  # and again, when its labels change
+            health.pod(record(name, status=status), None, 2.0)
+    assert [(one.pod, one.what) for one in health.failures("n")] == [
+        ("default/a", "died"),
+        ("default/b", "admission"),
+        ("default/c", "admission"),
+    ]
+    health.forget("n")
+    health.pod(record("a", status=DEAD), None, 3.0)
+    assert not health.failures("n")
 
 
 # -- what clears it ----------------------------------------------------------------------------------------------------
@@ -168,6 +210,14 @@ def test_a_pod_that_started_before_the_failure_proves_nothing() -> None:
     assert health.doubt("n", 300.0) > 0
 
 
+def test_a_pod_that_is_deleted_after_a_minute_has_cleared_the_node() -> None:
+    health = Health()
+    fail(health, "p", 0.0)
+    _lives(health, "good", 10.0)
+    health.gone(record("good", status=RUNNING), 70.0)
+    assert health.doubt("n", 70.0) == 0.0
+
+
 def test_a_pod_that_ran_to_its_end_clears_the_node() -> None:
     health = Health()
     fail(health, "p", 0.0)
@@ -185,6 +235,7 @@ def test_what_is_listed_counts_with_its_age() -> None:
     for i, age in enumerate((100, 300, 500, 100_000)):
         health.pod(record(f"p{i}", start=WALL - age, status=ADMISSION), None, 50.0, WALL)
     assert health.failing("n", 50.0)
+    assert health.counts["admission"] == 3  # that of yesterday is left out
     health.tick(50.0)
     assert not health.failing("n", 151.0)
     # it started after the latest failure and still runs
@@ -295,3 +346,19 @@ def test_pods_without_gpus_say_nothing() -> None:
         pod = world.pod(f"p{i}", 0, "n", phase="Pending")
         world.set("Pod", pod | {"status": ADMISSION})
     assert world.cluster.health.failures("n") == ()
+
+
+def test_the_live_watch_brings_failed_pods_apart() -> None:
+    world = World()
+    world.node("n", 8)
+    for i in range(3):
+        pod = world.pod(f"p{i}", 2, "n", phase="Pending")
+        if i:
+            world.gone(f"p{i}")
+        world.set("FailedPod", pod | {"status": ADMISSION})
+        world.set("FailedPod", pod | {"status": ADMISSION, "spec": pod["spec"] | {"priority": i}})
+    world.gone("p0")
+    assert world.cluster.health.refused() == ["n"]
+    assert not world.cluster.pods
+    world.drop("FailedPod", workload("p0", 2, node="n"))
+    assert world.cluster.health.refused() == ["n"]

@@ -20,6 +20,7 @@ PROMISED = {
     "gpu_extender_failing_nodes": (),
     "gpu_extender_pod_failures": ("what",),
     "gpu_extender_double_claimed_gpus": (),
+    "gpu_extender_topology_disagreements": (),
     "gpu_extender_reservations": (),
     "gpu_extender_reservations_kept": (),
     "gpu_extender_reservation_writes": ("result",),

@@ -222,6 +222,7 @@ def test_every_field_of_a_pod() -> None:
             "containerStatuses": [
                 {
                     "name": "a",
+                    "restartCount": 2,
                     "allocatedResourcesStatus": [
                         {"name": GPU, "resources": [{"resourceID": "GPU-2"}, {"resourceID": "GPU-1"}]},
                         {"name": GPU, "resources": [{"resourceID": "GPU-1", "health": "Healthy"}]},
@@ -261,6 +262,7 @@ def test_every_field_of_a_pod() -> None:
         disruption_target="PreemptionByScheduler",
         pod_scheduled="Unschedulable",
         start=1767225601.5,
+        restarts=2,
         cpu_milli=0,
         memory=0,
         gpus=(),

@@ -8,20 +8,12 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from extender.costs import COSTS
 from extender.errors import BadSettings
+from extender.scorers import SCORERS
 from extender.settings import Known, Settings, parse_settings, read_settings
 
-KNOWN = Known(
-    scorers={"packing", "links", "leftover", "bad_nodes", "whole"},
-    costs={
-        "pdb_violations",
-        "highest_victim_priority",
-        "gangs_broken",
-        "work_lost_gpu_seconds",
-        "grace_seconds",
-        "victims",
-    },
-)
+KNOWN = Known(scorers=set(SCORERS), costs=set(COSTS))
 HEAD = "apiVersion: gpu-extender.io/v1\nkind: GpuExtenderConfiguration\n"
 
 
@@ -50,6 +42,8 @@ shortlist: {size: 0, retryWindowSeconds: 60}
 scorers: [{name: links, weight: 2}]
 costs: [victims, pdb_violations]
 packingWeights: {gpu: 5, cpu: 0, memory: 0}
+placement: {default: spread, byLabel: {app=trainer: pack}, byPriorityClass: {batch: pack}}
+topologyLevels: [example.com/rack, example.com/row]
 hold: {seconds: 2.5}
 schedulerVersion: "1.38"
 preemption: {searchBudget: 1000}
@@ -63,6 +57,10 @@ server: {host: 0.0.0.0, port: 0, keepAliveSeconds: 91}
     assert (settings.shortlist.size, settings.shortlist.retry_window_seconds) == (0, 60)
     assert [(scorer.name, scorer.weight) for scorer in settings.scorers] == [("links", 2.0)]
     assert settings.costs == ("victims", "pdb_violations")
+    assert settings.placement.default == "spread"
+    assert settings.placement.by_label == {"app=trainer": "pack"}
+    assert settings.placement.by_priority_class == {"batch": "pack"}
+    assert settings.topology_levels == ("example.com/rack", "example.com/row")
     assert (settings.packing_weights.gpu, settings.hold.seconds) == (5, 2.5)
     assert (settings.preemption.search_budget, settings.decisions.max_bytes) == (1000, 0)
     assert (settings.limits.body_bytes, settings.limits.names) == (2048, 10)
@@ -204,7 +202,9 @@ def test_the_readme_names_every_field_with_its_default() -> None:
         if isinstance(value, dict) and name != "packingWeights":
             for inner, default in value.items():
                 row = next((line for line in readme.splitlines() if f"`{name}.{inner}`" in line), "")
-                number = f"{default:g}" if isinstance(default, float) else str(default)
+                number = f"{default:.15g}" if isinstance(default, float) else str(default)
+                if isinstance(default, list):
+                    number = ", ".join(f"`{one}`" for one in default)
                 assert number in row, f"{name}.{inner} = {number}"
         else:
             assert name in readme, name

@@ -263,3 +263,30 @@ def test_health_counts_units() -> None:
     assert row(made)["healthy"] == 0b1110
     made.node("n", 16, resource=SHARED, labels=labels(), annotations=notes)
     assert row(made)["healthy"] == 0b1111  # all are offered, so the statement is out of date
+
+
+def test_evicting_shares_frees_units() -> None:
+    made = world()
+    for i in range(16):
+        made.set("Pod", seen(f"low{i:02}", [f"{UUIDS[i // 4]}::{i % 4}"], priority=i % 2))
+    pod = workload("p", 2, resource=SHARED, priority=10)
+    answer = made.filter(pod)
+    assert refused(answer) == {"n": TEXT["gpus-busy"]}
+    offered = [f"low{i:02}" for i in range(16)]
+    made.now += 3
+    (victims,) = made.preempt(pod, {"n": offered}).values()
+    assert len(victims) == 2
+    assert all(int(name[-2:]) % 2 == 0 for name in victims)  # of priority 0
+    made.gone(*victims)
+    assert made.filter(pod)["NodeNames"] == ["n"]
+
+
+def test_a_plan_for_a_share_is_read_as_it_was_written() -> None:
+    made = world()
+    answer = made.filter(workload("p", 1, resource=SHARED))
+    assert answer["NodeNames"] == ["n"]
+    (gpus,) = [node["gpus"] for node in made.decision(pod="default/p")["nodes"]]
+    plan = ",".join(map(str, gpus))
+    made.pod("p", 1, "n", resource=SHARED, annotations={"gpu-extender.io/gpus": plan})
+    assert holdings(made) == [("p", tuple(gpus), "planned", 1)]
+    assert sum(row(made)["parts"]) == 1

@@ -50,12 +50,13 @@ class Slots:
         self._types: list[Type] = []
         self._height = 0
         self._counts: list[list[int]] = []
+        self._filled = 0.0
         self._known: dict[tuple[Shapes, int, tuple[int, ...], int], int] = {}
 
     def set_types(self, types: list[Type]) -> None:
         if len(types) > self.most:
             raise ValueError(f"{len(types)} types, {self.most} at most")
-        self._types, self._counts = [], []
+        self._types, self._counts, self._filled = [], [], 0.0
         for i, (resource, devices, share, cpu, memory, models, linked) in enumerate(types):
             if not (
                 0 <= devices <= 100_000
@@ -73,9 +74,19 @@ class Slots:
         if any(devices and resource >= nodes.resources for resource, devices, *_ in self._types):
             raise ValueError("a type's resource is not in the table")
         self._counts = [self._count(nodes, shapes, row, _room(nodes, row)) for row in range(nodes.height)]
+        every = free = 0.0
+        for row in range(nodes.height):
+            gpu = nodes.columns["gpu"][row]
+            if gpu >= 0:
+                every += _gpus(nodes, row, nodes.alloc[row])
+                free += nodes.free_count(gpu, row) / nodes.columns["units"][row]
+        self._filled = min(1.0, max(0.0, 1.0 - free / every)) if every > 0 else 0.0
 
     def totals(self) -> list[int]:
         return [sum(counts[t] for counts in self._counts) for t in range(len(self._types))]
+
+    def filled(self) -> float:
+        return self._filled
 
     def counts(self, row: int) -> list[int]:
         if not 0 <= row < len(self._counts):
@@ -295,14 +306,19 @@ def _ways(nodes: NodeTable, shapes: Shapes, row: int, room: Room, ask: Type) -> 
 
 
 def prices(
-    weights: list[float], sizes: list[float], totals: list[int], scarcity: float, size: float, out: list[float]
+    weights: list[float],
+    sizes: list[float],
+    totals: list[int],
+    size: float,
+    scarcity: float,
+    out: list[float],
 ) -> None:
     if not len(weights) == len(sizes) == len(totals) == len(out):
         raise ValueError("weights, sizes, totals and out differ in length")
     total = 0.0
     for t, (weight, gpus, slots) in enumerate(zip(weights, sizes, totals, strict=True)):
-        asked = weight > 0 and gpus > 0
-        out[t] = weight * gpus**size / max(1.0, float(slots)) ** scarcity if asked else 0.0
+        asked = weight > 0 and gpus > 0 and slots > 0
+        out[t] = weight * gpus**size / float(slots) ** scarcity if asked else 0.0
         total += out[t]
     if total > 0:
         for t in range(len(out)):

@@ -52,6 +52,10 @@ def _lines(decision: dict[str, Any]) -> Iterator[str]:
     gpus = ", ".join(f"{count} x {name}" for name, count in pod["gpus"].items())
     yield f"{decision['verb']}  {pod['namespace']}/{pod['name']}  {at}  generation {decision['generation']}"
     yield f"  asks for {gpus or 'no GPU'}, links {pod['links']}, priority {pod['priority']}"
+    if pod.get("placement") == "spread":
+        yield f"  is spread: {pod['siblings']} siblings have a node"
+    if group := pod.get("group"):
+        yield f"  has a group: {group['placed']} of its pods have a node, {group['to_come']} are to come"
     counts = f"{decision['candidates']} nodes asked, {decision['feasible']} fit, {decision['answered']} answered"
     yield f"  {decision['result']}: {counts}" + (f"; {decision['error']}" if decision["error"] else "")
     if decision.get("why"):

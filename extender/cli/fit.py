@@ -17,6 +17,8 @@ from extender.errors import BadInput, BadTopology
 from extender.topologies.reading import Reading, Warned, ids
 from extender.topologies.topology import Plugin
 
+MOST_FUTURE = 12  # GPUs up to which the core computes `future`
+
 PCIE_GBPS = 10.0
 """GB/s that a pair without links counts with: PCIe 3.0 x16, as the MAPA simulator has it. Ours only for comparison."""
 
@@ -27,7 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpus", type=_count, metavar="N", required=True, help="how many the pod asks for")
     parser.add_argument(
         "--plugin",
-        choices=("nvidia", "amd", "arbitrary"),
+        choices=("nvidia", "amd", "arbitrary", "relay"),
         help="whose rule hands GPUs out (default: amd for xGMI, else nvidia)",
     )
     topology_file.add_output(parser)
@@ -88,9 +90,13 @@ class Fit:
             warnings.append({"code": "pcie-gbps-assumed", "message": text})
         plugin = self._plugin()
         if plugin["sets"] is None and self.plugin != "arbitrary":
-            needs = "PCIe paths (put nvidia-smi topo -mp into the same text), or the plugin spoils its own choice"
-            needs = "NUMA nodes" if self.plugin == "amd" else needs
-            text = f"what the device plugin hands out cannot be predicted; that needs all {needs}"
+            if self.plugin == "amd":
+                why = "that needs all NUMA nodes"
+            elif self.by_pcie:
+                why = "from seven sets on the plugin overwrites part of its own choice"
+            else:
+                why = "that needs all PCIe paths (put nvidia-smi topo -mp into the same text)"
+            text = f"what the device plugin hands out cannot be predicted: {why}"
             warnings.append({"code": "plugin-unpredictable", "message": text})
         return {
             "apiVersion": "gpu-extender.io/v1",
@@ -140,7 +146,7 @@ class Fit:
             {"term": "left_ring_links", "value": left / 1000, "unit": "links, best ring of each size, summed"},
             {
                 "term": "future_rings",
-                "value": future / 1_000_000,
+                "value": future / 1_000_000 if self.said.gpus <= MOST_FUTURE else None,
                 "unit": "best rings that pods of random sizes get of what stays, and of the set when it comes back",
             },
             {

@@ -61,11 +61,13 @@ class Source:
 
 # Finished pods hold nothing: they are left out as in kube-scheduler's own informer, and leave as deleted.
 PODS: Final = Source("Pod", "/api/v1/pods", field_selector="status.phase!=Succeeded,status.phase!=Failed")
+# For what they tell of their node (extender/health.py): the event by which a pod leaves PODS has its former state.
+FAILED_PODS: Final = Source("FailedPod", "/api/v1/pods", field_selector="status.phase=Failed")
 NODES: Final = Source("Node", "/api/v1/nodes", limit=100)  # about three times as large as pods
 BUDGETS: Final = Source("PodDisruptionBudget", "/apis/policy/v1/poddisruptionbudgets")
 PRIORITY_CLASSES: Final = Source("PriorityClass", "/apis/scheduling.k8s.io/v1/priorityclasses")
 DEVICE_CLASSES: Final = Source("DeviceClass", "/apis/resource.k8s.io/v1/deviceclasses", optional=True)
-SOURCES: Final = (PODS, NODES, BUDGETS, PRIORITY_CLASSES, DEVICE_CLASSES)
+SOURCES: Final = (PODS, NODES, BUDGETS, PRIORITY_CLASSES, DEVICE_CLASSES, FAILED_PODS)
 
 
 @dataclass(frozen=True)

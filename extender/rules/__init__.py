@@ -8,11 +8,12 @@ from __future__ import annotations
 from extender.contracts import Class, Reason, Rule
 from extender.rules.count import Count
 from extender.rules.failing import Failing
+from extender.rules.hazard import Hazard
 from extender.rules.links import Links
 from extender.rules.resource import Resource
 from extender.rules.shares import Shares
 
-RULES: tuple[type[Rule], ...] = (Resource, Shares, Failing, Count, Links)
+RULES: tuple[type[Rule], ...] = (Resource, Shares, Failing, Count, Links, Hazard)
 
 UNKNOWN_NODE = Reason(
     code=1,

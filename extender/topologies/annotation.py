@@ -1,4 +1,5 @@
-"""The node annotation `gpu-extender.io/topology`: written by the node's agent, or by an administrator.
+"""Two node annotations of one form: `gpu-extender.io/topology`, written by the node's agent, which saw the GPUs (or by
+hand, where no agent runs), and `gpu-extender.io/topology-stated`, which an administrator writes and no agent touches.
 
 Compact JSON, version 1; every key but `v`, `gpus` and `links` may be absent or null:
 
@@ -12,6 +13,7 @@ Compact JSON, version 1; every key but `v`, `gpus` and `links` may be absent or 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import orjson
@@ -19,6 +21,8 @@ import orjson
 from extender.topologies.topology import LEVELS, Topology, unknown
 
 KEY: Final = "gpu-extender.io/topology"
+STATED: Final = "gpu-extender.io/topology-stated"
+STALE: Final = "gpu-extender.io/topology-stale-since"  # the agent: since when it cannot see the GPUs any more
 VERSION: Final = 1
 MOST_BYTES: Final = 64 * 1024
 MOST_GPUS: Final = 16
@@ -38,18 +42,32 @@ class TopologyError(ValueError):
 
 
 def read(annotations: Mapping[str, str], labels: Mapping[str, str], gpu_count: int) -> Topology | None:
+    """What the agent's annotation says."""
+    found = _read(KEY, annotations, gpu_count)
+    if found is None or found.links is None or STALE not in annotations:
+        return found
+    return replace(found, warnings=(f"annotation {KEY}: seen last at {annotations[STALE][:40]}",))
+
+
+def read_stated(annotations: Mapping[str, str], labels: Mapping[str, str], gpu_count: int) -> Topology | None:
+    """What the administrator's annotation says."""
+    found = _read(STATED, annotations, gpu_count)
+    return None if found is None else replace(found, source="administrator" if found.links else "unknown")
+
+
+def _read(key: str, annotations: Mapping[str, str], gpu_count: int) -> Topology | None:
     """The annotation's graph; unknown, with the error as a warning, when it is broken or of another GPU count."""
-    text = annotations.get(KEY)
+    text = annotations.get(key)
     if text is None:
         return None
     try:
         stated = decode(text)
     except TopologyError as error:
-        return unknown(gpu_count, f"the annotation {KEY} cannot be used", f"annotation {KEY}: {error}")
+        return unknown(gpu_count, f"the annotation {key} cannot be used", f"annotation {key}: {error}")
     if stated.gpus != gpu_count:
         said = f"it describes {stated.gpus} GPUs, the node has {gpu_count}"
-        return unknown(gpu_count, f"the annotation {KEY} is about other GPUs", f"annotation {KEY}: {said}")
-    return stated
+        return unknown(gpu_count, f"the annotation {key} is about other GPUs", f"annotation {key}: {said}")
+    return replace(stated, detail=f"annotation {key}")
 
 
 def decode(text: str | bytes) -> Topology:

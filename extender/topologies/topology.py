@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ext_core.links import LinkShapes
 
@@ -26,9 +26,28 @@ class Topology:
     pcie: tuple[tuple[str, ...], ...] | None = None  # N x N of LEVELS
     uuids: tuple[str, ...] | None = None
     health: tuple[bool, ...] | None = None
-    source: Literal["annotation", "catalogue", "unknown"] = "unknown"
+    source: Literal["annotation", "administrator", "catalogue", "unknown"] = "unknown"
     detail: str = ""  # one sentence: which entry, or why unknown
     warnings: tuple[str, ...] = ()
+    disagreements: tuple[str, ...] = ()  # what less trusted sources say otherwise, one sentence each
+
+    def as_json(self) -> dict[str, Any]:
+        """What /debug/topologies shows of it."""
+        return {
+            "gpus": self.gpus,
+            "source": self.source,
+            "detail": self.detail,
+            "links": self.links,
+            "link_kind": self.kind,
+            "link_scope": None if self.links is None else "gpu-total" if self.gpu_total else "pair",
+            "gbps_per_link_per_direction": self.gbps or None,
+            "numa": self.numa,
+            "pcie": self.pcie,
+            "uuids": self.uuids,
+            "health": self.health,
+            "warnings": [{"code": "topology", "message": text} for text in self.warnings],
+            "disagreements": list(self.disagreements),
+        }
 
     def intern(self, shapes: LinkShapes, plugin: Plugin) -> int:
         """The shape's id in ``shapes``; 0 when the links are unknown."""

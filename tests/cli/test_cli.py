@@ -214,3 +214,15 @@ def test_explain_wants_a_pod_with_its_namespace(pod: str, capsys: pytest.Capture
 def test_explain_without_a_server(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "ml/train", "--server", url]) == 1
     assert "gpu-extender: " in capsys.readouterr().err
+
+
+def test_explain_tells_of_siblings_groups_and_failures(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pod = DECISION["pod"] | {"placement": "spread", "siblings": 3, "group": {"placed": 2, "to_come": 6}}  # type: ignore[operator]
+    failures = [{"pod": "ml/x", "what": "admission"}, {"pod": "ml/y", "what": "died"}]
+    nodes = [node | {"failures": failures} for node in DECISION["nodes"]]  # type: ignore[attr-defined]
+    answer({"decisions": [DECISION | {"pod": pod, "nodes": nodes}]})
+    assert main(["explain", "ml/train", "--server", server]) == 0
+    said = capsys.readouterr().out
+    assert "is spread: 3 siblings have a node" in said
+    assert "2 of its pods have a node, 6 are to come" in said
+    assert said.count("failed there: ml/x (admission), ml/y (died)") == 2

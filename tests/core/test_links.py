@@ -329,7 +329,7 @@ def test_twins_agree(data: st.DataObject) -> None:
         "gpu_total": data.draw(st.booleans()),
         "pcie": pcie,
         "numa": numa,
-        "plugin": data.draw(st.sampled_from(["nvidia", "amd", "arbitrary", "relay"])),
+        "plugin": data.draw(st.sampled_from(["nvidia", "nvidia", "amd", "arbitrary", "relay"])),
         "gbps": 25.0,
     }
     fast, slow = LinkShapes(), reference.LinkShapes()

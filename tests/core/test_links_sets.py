@@ -142,12 +142,22 @@ def test_flat_sixteen_are_all_alike() -> None:
 
 
 def test_what_the_plugin_spoils_is_unknown() -> None:
-    # Pairs 0-1 and 2-3 alone are near: 14 GPUs make seven sets, five of them worse, and the plugin overwrites two.
-    near = [[4 * (i // 2 == j // 2 and i < 4) for j in SIXTEEN] for i in SIXTEEN]
+    # Pairs on one switch (50 points), and 1-2 on one board (60): split apart, as 0-3 would be far. Over 14 GPUs, which
+    # are seven sets, the plugin overwrites the last two of the split that it keeps: 1-2 may get into it and win.
+    near = [[4 * (i // 2 == j // 2) + 5 * ({i, j} == {1, 2}) for j in SIXTEEN] for i in SIXTEEN]
     shapes, shape = sixteen(near)
     assert shapes.handed_out(shape, 0x3FFF, 2) is None
     assert shapes.crash(shape, 0x3FFF, 2) is None
-    assert shapes.handed_out(shape, 0x0FFF, 2) == [(0b11, 0.5), (0b1100, 0.5)]  # six sets stay as they are
+    pairs = [mask(i, i + 1) for i in range(0, 12, 2)]
+    assert shapes.handed_out(shape, 0x0FFF, 2) == [(pair, round(1 / 6, 9)) for pair in pairs]  # six stay as they are
+
+
+def test_what_takes_too_long_is_unknown() -> None:
+    # Two near pairs among ten far GPUs: millions of equal splits, walked in too many ways.
+    near = [[4 * (i // 2 == j // 2 and i < 4) for j in SIXTEEN] for i in SIXTEEN]
+    shapes, shape = sixteen(near)
+    assert shapes.handed_out(shape, 0x3FFF, 2) is None
+    assert shapes.handed_out(shape, 0x00FF, 2) == [(0b11, 0.5), (0b1100, 0.5)]
 
 
 @pytest.mark.parametrize("seed", range(4))

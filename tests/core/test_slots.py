@@ -74,6 +74,7 @@ def test_slots_of_every_row(world: World, data: st.DataObject, kinds: list[Any])
         made.sync(world.nodes, SHAPES)
         twin.sync(world.twin_nodes, SHAPES)
         assert made.totals().tolist() == twin.totals()
+        assert made.filled() == twin.filled()
         for row in range(world.nodes.height):
             assert made.counts(row).tolist() == twin.counts(row)
         for method, arguments in data.draw(changes(world.nodes.height)):
@@ -188,24 +189,24 @@ def test_linked_sets_side_by_side(kind: str, free: int, size: int, sets: int) ->
 @given(
     st.lists(st.tuples(st.floats(0, 1e6), st.sampled_from([0.0, 0.1, 1.0, 8.0]), st.integers(0, 10**7)), max_size=9),
     st.sampled_from([0.0, 0.5, 0.7, 1.0]),
-    st.sampled_from([0.0, 0.5, 1.0]),
+    st.sampled_from([0.0, 0.5, 1.1]),
     st.integers(0, 1),
 )
-def test_prices(known: list[tuple[float, float, int]], scarcity: float, size: float, longer: int) -> None:
+def test_prices(known: list[tuple[float, float, int]], size: float, scarcity: float, longer: int) -> None:
     weights, sizes, totals = [w for w, _, _ in known], [g for _, g, _ in known], [n for _, _, n in known]
     out, wanted = column(len(known) + longer), [0.0] * (len(known) + longer)
 
     def kernel() -> None:
-        slots.prices(array("d", weights), array("d", sizes), array("q", totals), scarcity, size, out)
+        slots.prices(array("d", weights), array("d", sizes), array("q", totals), size, scarcity, out)
 
-    same_error(kernel, lambda: plain.prices(weights, sizes, totals, scarcity, size, wanted))
+    same_error(kernel, lambda: plain.prices(weights, sizes, totals, size, scarcity, wanted))
     assert out.tolist() == wanted
 
 
 def test_prices_by_hand() -> None:
     out = column(3)
     # Asked for equally often. 4 slots of one GPU, 1 of four GPUs; the third is not asked for.
-    slots.prices(array("d", [1, 1, 0]), array("d", [1, 4, 1]), array("q", [4, 1, 0]), 0.5, 1.0, out)
+    slots.prices(array("d", [1, 1, 0]), array("d", [1, 4, 1]), array("q", [4, 1, 0]), 1.0, 0.5, out)
     # 1 / 4^.5 = .5 and 4 / 1: of 4.5 together
     assert out.tolist() == [0.5 / 4.5, 4.0 / 4.5, 0.0]
 

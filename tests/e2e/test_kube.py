@@ -103,6 +103,12 @@ def test_every_kind_is_listed_and_watched(control_plane: ControlPlane, api: Api,
             finished = {"status": {"phase": "Succeeded"}}
             await asyncio.to_thread(api.patch, "Pod", "before", finished, namespace, subresource="status")
             await until(lambda: mirror.names("Pod") == ["after"])  # finished pods leave
+            failed = {"status": {"phase": "Failed", "reason": "UnexpectedAdmissionError"}}
+            await asyncio.to_thread(api.patch, "Pod", "after", failed, namespace, subresource="status")
+            await until(lambda: mirror.names("FailedPod") == ["after"] and not mirror.names("Pod"))
+            told = mirror.objects["FailedPod", "after"]
+            assert isinstance(told, PodRecord)
+            assert told.reason == "UnexpectedAdmissionError"
             assert [one.state.counters.lists for one in reflectors] == [1] * len(SOURCES)
             assert [one.state.counters.errors for one in reflectors] == [0] * len(SOURCES)
 

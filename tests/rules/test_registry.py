@@ -27,7 +27,7 @@ def test_texts_are_one_constant_line() -> None:
 
 
 def test_rule_names_are_unique() -> None:
-    assert [rule.name for rule in RULES] == ["resource", "shares", "failing", "count", "links"]
+    assert [rule.name for rule in RULES] == ["resource", "shares", "failing", "count", "links", "hazard"]
 
 
 def test_the_reasons_page_is_what_the_rules_say() -> None:

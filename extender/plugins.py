@@ -1,0 +1,72 @@
+"""What is known against the device plugin of a node: faults that fail a pod which fits.
+
+Two of NVIDIA's plugin, both open in the newest version that was read (0.20.0):
+
+- Its answer may hold an empty place, which crashes it, and the pod fails admission: NVIDIA/go-gpuallocator#80. Over
+  which free GPUs, and how likely, ext_core.links tells.
+- A GPU that fell off the bus (Xid 79) makes it fail every GPU pod of the node, those for the healthy GPUs too:
+  NVIDIA/k8s-device-plugin#2038 (seen in 0.18.1; the same report for older ones is #231 there).
+
+Both sit in the way in which it chooses among whole GPUs. It does not go there with shared GPUs, nor where a relay
+answers in its place. Whose version is not known to have a fault may have it, or not: then we say "may".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from ext_core.hazard import Hazards
+from extender.topologies import Topology
+
+VERSION: Final = "gpu-extender.io/device-plugin-version"
+"""Annotation or label of a node: the version that runs there, as 0.20.0 or v0.20.0; else the settings say it."""
+RELAY: Final = "gpu-extender.io/relay"
+"""Annotation of a node whose relay answers kubelet in the plugin's place."""
+SHARING: Final = "nvidia.com/gpu.sharing-strategy"
+
+AFFECTED: Final = ((0, 12, 0), (0, 20, 0))
+"""First and last version that is known to have both faults. Later ones may have been mended, or not."""
+PANICS, PANICS_KNOWN, LOST, LOST_KNOWN = 1, 2, 4, 8
+
+__all__ = ["AFFECTED", "RELAY", "VERSION", "Hazards", "affected", "hazards", "version"]
+
+
+def version(text: str) -> tuple[int, int, int] | None:
+    """0.20.0, v0.20.0 or v0.20.0-ubi9 (an image's tag) as numbers; None for anything else."""
+    found = re.fullmatch(r"v?(\d{1,4})\.(\d{1,4})\.(\d{1,4})(?:[-+][\w.+-]{1,64})?", text.strip(), re.ASCII)
+    return None if found is None else (int(found[1]), int(found[2]), int(found[3]))
+
+
+def affected(text: str | None) -> bool:
+    """Whether this version is known to have the faults."""
+    found = None if text is None else version(text)
+    return found is not None and AFFECTED[0] <= found <= AFFECTED[1]
+
+
+def hazards(
+    annotations: Mapping[str, str],
+    labels: Mapping[str, str],
+    *,
+    plugin: str,
+    settings_version: str | None,
+    topology: Topology,
+    allocatable: int,
+    capacity: int,
+) -> int:
+    """The flags of ext_core.hazard for a node. `plugin`: whose rules hand out its GPUs.
+
+    A GPU is lost where the node's annotation says that it is not healthy. Fewer allocatable than there are GPUs may
+    mean that too, or an illness that the plugin survives: then a pod may fail there.
+    """
+    if plugin != "nvidia" or annotations.get(RELAY) == "1" or labels.get(SHARING, "none") != "none":
+        return 0
+    known = affected(annotations.get(VERSION) or labels.get(VERSION) or settings_version)
+    flags = PANICS_KNOWN if known else PANICS
+    stated = topology.health is not None and not all(topology.health)
+    if stated and known:
+        flags |= LOST_KNOWN
+    elif stated or 0 < allocatable < capacity:
+        flags |= LOST
+    return flags

@@ -1,0 +1,46 @@
+"""A node whose device plugin fails looks the emptiest of all, and draws no second pod."""
+
+from __future__ import annotations
+
+from tests.e2e import builders
+from tests.e2e.api import wait_for
+from tests.e2e.scene import Scene, SceneFactory
+
+H100 = {"topology": "dgx-h100"}
+
+
+def fails(cluster: Scene, name: str) -> None:
+    """Wait until the pod was bound to the bad node and has failed there."""
+
+    def seen() -> bool:
+        return bool(cluster.get(name)["status"].get("reason") == "UnexpectedAdmissionError")
+
+    wait_for(seen, 30, lambda: f"{name}: {cluster.get(name)}")
+    assert cluster.get(name)["spec"]["nodeName"] == "bad"
+
+
+def test_the_second_pod_avoids_the_node_and_after_three_it_is_refused(scene: SceneFactory) -> None:
+    cluster = scene({"bad": H100, "good": H100})
+    cluster.kubelets.refuse(node="bad")
+    for i in range(2):  # the order of the names decides between nodes that are alike
+        cluster.pod(f"first{i}", 1, node_selector={"kubernetes.io/hostname": "bad"})
+        fails(cluster, f"first{i}")
+    cluster.pod("second", 4, grace=1)
+    assert cluster.running("second") == ["good"]
+    assert cluster.metric("gpu_extender_pod_failures_total", 'what="admission"') == 2
+    # Where nothing else has room the node is tried again: a third time, and then no more
+    cluster.pod("third", 8)
+    fails(cluster, "third")
+    assert cluster.metric("gpu_extender_failing_nodes") == 1
+    cluster.pod("fourth", 8)
+    message = cluster.unschedulable("fourth", "GPU pods failed on the node three times within ten minutes")
+    assert message.startswith("0/2 nodes are available: 1 ")
+    cluster.pod("small", 4, grace=1)
+    assert cluster.running("small") == ["good"]
+    # Nobody is kept from preempting elsewhere
+    cluster.api.create(builders.priority_class("high", 1000))
+    cluster.pod("urgent", 8, priority_class="high")
+    assert cluster.running("urgent") == ["good"]
+    assert cluster.evictions().keys() == {cluster.uids["urgent"]}
+    told = [event for event in cluster.api.list("Event", "default") if event.get("reason") == "GPUPodsFail"]
+    assert [event["involvedObject"]["name"] for event in told] == ["bad"]

@@ -1,0 +1,72 @@
+"""docs/machines.md and its pictures: up to date, complete, and what they show is what the topology says."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from extender.topologies.__main__ import page, write
+from extender.topologies.catalogue import entries
+from extender.topologies.picture import around, caption, numa_groups, picture, switch_groups
+
+DOCS = Path(__file__).parents[2] / "docs"
+KNOWN = {entry.id: entry.topology for entry in entries()}
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_the_page_and_the_pictures_are_up_to_date(tmp_path: Path) -> None:
+    write(tmp_path)  # `python -m extender.topologies` writes them anew
+    assert (tmp_path / "machines.md").read_text() == (DOCS / "machines.md").read_text()
+    made, there = (sorted(path.name for path in (top / "machines").iterdir()) for top in (tmp_path, DOCS))
+    assert made == there == sorted(f"{name}.svg" for name in KNOWN)
+    for name in made:
+        assert (tmp_path / "machines" / name).read_text() == (DOCS / "machines" / name).read_text(), name
+
+
+def test_every_machine_has_its_section_and_a_row_for_each_size() -> None:
+    sections = page().split("\n## ")[1:]
+    assert [section.split("\n")[0] for section in sections] == list(KNOWN)
+    for section in sections:
+        topology = KNOWN[section.split("\n")[0]]
+        rows = [line for line in section.split("\n") if line.startswith("| ") and line[2].isdigit()]
+        assert [int(row.split("|")[1]) for row in rows] == list(range(1, min(8, topology.gpus) + 1))
+
+
+def test_the_page_says_what_fit_says() -> None:
+    section = page().split("\n## dgx1-v100\n")[1].split("\n## ")[0]
+    assert "| 4 | 0-3 | 100 | 2: 50, 3: 50, 4: 100 | 0-3 50%; 4-7 50% → 100 |" in section
+    assert "| 8 | 0-7 | 150 | nothing linked | 0-7 → 150 |" in section
+    assert "| 1 | 0 |  | 2: 50, 3: 50, 4: 100, 5: 50, 6: 100, 7: 100 | any, all 8 alike |" in section
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_picture_has_every_gpu_and_every_link(name: str) -> None:
+    topology = KNOWN[name]
+    assert topology.links is not None
+    root = ET.fromstring(picture(topology))
+    assert len(root.findall(f"{SVG}circle")) == topology.gpus
+    ids = [str(gpu) for gpu in range(topology.gpus)]
+    assert [text.text for text in root.findall(f"{SVG}text") if text.text in ids][: topology.gpus] == ids
+    lines = [path for path in root.findall(f"{SVG}path") if path.get("stroke-opacity")]
+    pairs = sum(n > 0 for row in topology.links for n in row) // 2
+    assert len(lines) == (topology.gpus if topology.gpu_total else pairs)
+
+
+def test_a_gpu_off_the_fabric_has_no_line_to_the_hub() -> None:
+    whole = KNOWN["hgx-h200-8"]
+    assert whole.links is not None
+    links = tuple(tuple(0 if 3 in (a, b) else n for b, n in enumerate(row)) for a, row in enumerate(whole.links))
+    root = ET.fromstring(picture(replace(whole, links=links)))
+    assert sum(bool(path.get("stroke-opacity")) for path in root.findall(f"{SVG}path")) == 7
+
+
+def test_groups() -> None:
+    assert switch_groups(KNOWN["pcie-8-pxb"], "PXB") == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert switch_groups(KNOWN["pcie-8-pxb"], "PIX") == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert numa_groups(KNOWN["mi250x-8gcd"]) == [(3, [0, 1]), (1, [2, 3]), (0, [4, 5]), (2, [6, 7])]
+    # On a DGX-1 the second half is turned, so that 0-4 and 3-7 stand side by side.
+    assert around(KNOWN["dgx1-v100"]) == [0, 1, 2, 3, 7, 6, 5, 4]
+    assert caption(KNOWN["l4-8"]) == ["no GPU links: PCIe only"]
