@@ -537,11 +537,7 @@ cdef void fill(Shape *s, mask_t free, int k, Cell *cell) noexcept nogil:
         sub = (sub - 1) & free
     describe(s, free, k, best, &cell.choice)
     cell.worst = worst
-    if s.plugin == RELAY:
-        cell.crash = 0
-        cell.handed = CERTAIN if k == 1 or cell.choice.ring > 0 else IMPOSSIBLE
-        cell.choice.expected_ring = cell.choice.ring
-    elif not foresee(s, free, k, cell):
+    if not foresee(s, free, k, cell):
         cell.crash = -1 if splits(s, __builtin_popcount(free), k) else 0
         cell.handed = UNKNOWN_LINKS
         # Whatever comes is as good where all sets are, however the plugin chooses.
@@ -1039,8 +1035,6 @@ cdef class LinkShapes:
         cdef double *found
         if not 1 <= k <= n:
             return []
-        if s.plugin == RELAY:
-            return [(self.cell(shape, whole, k).choice.gpus, 1.0)]
         if not predictable(s, n, k):
             return None
         if splits(s, n, k):
