@@ -1035,6 +1035,8 @@ cdef class LinkShapes:
         cdef double *found
         if not 1 <= k <= n:
             return []
+        if s.plugin == RELAY:
+            return [(self.cell(shape, whole, k).choice.gpus, 1.0)]
         if not predictable(s, n, k):
             return None
         if splits(s, n, k):

@@ -145,7 +145,7 @@ def test_a_node_that_may_fail_the_pod_comes_last() -> None:
 
 def test_a_relay_makes_the_plan_hold() -> None:
     # One linked pair among four: NVIDIA's plugin, its PCIe paths unknown, may hand out any two; the relay does not.
-    text = '{"v":1,"gpus":4,"links":[[0,3,4]],"kind":"nvlink","gbps":25}'
+    text = '{"v":1,"gpus":4,"links":[[0,3,4]],"kind":"nvlink","gbps":25,"uuids":["GPU-a","GPU-b","GPU-c","GPU-d"]}'
     world = World()
     for name, more in (("stock", {}), ("relay", {plugins.RELAY: "1"})):
         world.set("Node", machine(name, 4, annotations={"gpu-extender.io/topology": text} | more))
