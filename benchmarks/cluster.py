@@ -1,6 +1,6 @@
 """Mixed machines under arrivals and departures: how often a job gets linked GPUs, now and for the jobs to come.
 
-    python -m benchmarks.cluster [--nodes 1000] [--load 0.9 1.05] [--arrivals 6000] [--warm 9000] [--seeds 3]
+    python -m benchmarks.cluster [--nodes 1000] [--load 0.95] [--arrivals 4000] [--warm 8000] [--seeds 2]
                                  [--sampling default|all] [--shortlist 16 0] [--policies ...] [--pods FILE] [-o json]
 
 1,000 nodes of six machines (NVSwitch, cube mesh, bridged pairs, no links), whole-GPU jobs of 1, 2, 4 and 8 GPUs in
@@ -68,7 +68,9 @@ def one(task: Task) -> Tally:
     name, devices = LINES[task.line]
 
     def make(hosts: Sequence[Host], rng: random.Random) -> Policy:
-        return Ours(hosts, task.shortlist, rng) if name == "ours" else Ranked(hosts, SCORES[name], rng)
+        if name == "ours":
+            return Ours(hosts, task.shortlist, rng, relay=devices == "enforced")
+        return Ranked(hosts, SCORES[name], rng)
 
     return world.run(
         make,
@@ -176,10 +178,10 @@ def table(found: Sequence[dict[str, Any]]) -> str:
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--nodes", type=int, default=1000)
-    made.add_argument("--load", type=float, nargs="+", default=[0.9, 1.05])
-    made.add_argument("--arrivals", type=int, default=6000, help="jobs that are counted")
-    made.add_argument("--warm", type=int, default=9000, help="jobs before them, which fill the empty fleet")
-    made.add_argument("--seeds", type=int, default=3)
+    made.add_argument("--load", type=float, nargs="+", default=[0.95])
+    made.add_argument("--arrivals", type=int, default=4000, help="jobs that are counted")
+    made.add_argument("--warm", type=int, default=8000, help="jobs before them, which fill the empty fleet")
+    made.add_argument("--seeds", type=int, default=2)
     made.add_argument("--sampling", choices=("default", "all"), default="default")
     made.add_argument("--shortlist", type=int, nargs="+", default=[16, 0], help="nodes our filter answers; 0 = all")
     made.add_argument("--policies", nargs="+", choices=list(LINES), default=list(LINES), metavar="POLICY")

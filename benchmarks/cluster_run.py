@@ -23,7 +23,7 @@ from extender import records
 from extender.cluster import Cluster
 from extender.decide import Decider
 from extender.events import Event
-from extender.ledger import gpus_of
+from extender.ledger import RELAY, gpus_of
 from extender.settings import Settings
 from extender.sim.device_plugin import DevicePlugin, PluginPanicked
 from extender.sim.machines import GPU, Machine, machine
@@ -118,13 +118,16 @@ def best_fit(host: Host, size: int) -> int:
 class Ours:
     """The server's decisions, bytes to bytes."""
 
-    def __init__(self, hosts: Sequence[Host], shortlist: int, rng: random.Random) -> None:
+    def __init__(self, hosts: Sequence[Host], shortlist: int, rng: random.Random, *, relay: bool = False) -> None:
+        """`relay`: the nodes say that what is planned is what they hand out."""
         self.hosts, self.rng = hosts, rng
         self.index = {host.name: i for i, host in enumerate(hosts)}
         settings = Settings.model_validate({"shortlist": {"size": shortlist}, "decisions": {"maxBytes": 0}})
         self.cluster = Cluster(settings)
         self.decider = Decider.of(settings, self.cluster)
         objects = [node_object(host.name, host.machine, cpu="256", memory="2048Gi") for host in hosts]
+        for item in objects if relay else ():
+            item["metadata"]["annotations"][RELAY] = "1"
         self.cluster.apply([self._event("Node", item) for item in objects], 0.0)
 
     def _event(self, kind: records.Kind, item: dict[str, Any]) -> Event:

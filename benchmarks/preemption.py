@@ -1,6 +1,6 @@
 """What an eviction costs: ours against kube-scheduler's own rule, others' rules and the proven optimum.
 
-    python -m benchmarks.preemption [--nodes 200] [--clusters 15] [--offsets 4] [--needs 1 2 4 8]
+    python -m benchmarks.preemption [--nodes 200] [--clusters 10] [--offsets 4] [--needs 1 2 4 8]
                                     [--sizes default|multigpu50] [-o json]
 
 Full clusters (see benchmarks/preemption_rules.py); a pod of high priority needs 1, 2, 4 or 8 GPUs. Two lines:
@@ -205,7 +205,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--nodes", type=int, default=200)
-    made.add_argument("--clusters", type=int, default=15)
+    made.add_argument("--clusters", type=int, default=10)
     made.add_argument("--offsets", type=int, default=4)
     made.add_argument("--needs", type=int, nargs="+", choices=(1, 2, 4, 8), default=[1, 2, 4, 8])
     made.add_argument("--sizes", choices=list(rules.SIZES), default="default", help="of which variant of the trace")

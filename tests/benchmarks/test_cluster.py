@@ -14,7 +14,11 @@ from benchmarks.cluster_run import Devices, Host, Ours, Policy, Ranked, Tally
 
 def run(policy: str, devices: Devices, seed: int = 7) -> Tally:
     def make(hosts: Sequence[Host], rng: random.Random) -> Policy:
-        return Ours(hosts, 16, rng) if policy == "ours" else Ranked(hosts, cluster_run.best_fit, rng)
+        return (
+            Ours(hosts, 16, rng, relay=devices == "enforced")
+            if policy == "ours"
+            else Ranked(hosts, cluster_run.best_fit, rng)
+        )
 
     return cluster_run.run(
         make, devices, nodes=16, load=1.2, arrivals=120, warm=80, seed=seed, sample=True, sizes={1: 2, 2: 2, 4: 2, 8: 1}
