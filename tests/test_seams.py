@@ -1,0 +1,65 @@
+"""Where two features meet: what one answers must stay true for the other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from extender.ledger import PLAN, RELAY
+from extender.rules import REASONS
+from extender.topologies.annotation import KEY, decode, encode
+from tests.test_bind import Api
+from tests.world import DGX1V, World, topology
+
+TEXT = {reason.key: reason.text for reason in REASONS.values()}
+STATED = {KEY: encode(replace(decode(topology(DGX1V)), uuids=tuple(f"GPU-{gpu:08d}" for gpu in range(8))))}
+RELAYED = {**STATED, RELAY: "1"}
+
+
+@pytest.fixture
+def api() -> Api:
+    return Api()
+
+
+def plans(api: Api) -> dict[str, set[int]]:
+    return {binding.name: set(map(int, notes[PLAN].split(","))) for binding, notes in api.wrote}
+
+
+# -- holds, bind and what reserves a place elsewhere --------------------------------------------------------------------
+
+
+def test_a_nominated_pod_that_is_bound_elsewhere_keeps_its_gpus(api: Api) -> None:
+    """Its nomination is of another node; between bind and the watch its GPUs are still given to nobody else."""
+    world = World(binder=api)
+    world.node("there", 8, annotations=RELAYED)
+    world.node("n", 8, annotations=RELAYED)
+    first = world.pod("first", 2, nominated="there", priority=5)
+    assert world.bind(first, "n") == ""
+    assert world.bind(world.pod("second", 2), "n") == ""
+    made = plans(api)
+    assert not made["first"] & made["second"]
+
+
+def test_a_preemptor_that_is_bound_elsewhere_keeps_its_gpus(api: Api) -> None:
+    world = World(binder=api)
+    world.node("there", 8, annotations=RELAYED)
+    world.pod("v", 8, "there")
+    first = world.pod("first", 2, priority=5)
+    assert world.preempt(first, {"there": ["v"]}) == {"there": ["v"]}
+    world.node("n", 8, annotations=RELAYED)
+    assert world.bind(first, "n") == ""
+    assert world.bind(world.pod("second", 2), "n") == ""
+    made = plans(api)
+    assert not made["first"] & made["second"]
+
+
+def test_what_is_bound_stays_promised_while_the_watch_is_late(api: Api) -> None:
+    world = World(binder=api)
+    world.node("n", 8, annotations=RELAYED)
+    assert world.bind(world.pod("first", 4), "n") == ""
+    world.now += 20
+    assert world.bind(world.pod("second", 4), "n") == ""
+    made = plans(api)
+    assert not made["first"] & made["second"]
+    assert world.bind(world.pod("third", 2), "n") == TEXT["gpus-promised"]
