@@ -37,6 +37,7 @@ def preempt(decider: Decider, body: bytes, now: float, wall: float) -> Answer:
     decision = Decision("preempt", wall, cluster.generation, request)
     stages.mark("read")
     reason = _why_not(decider, request, asked.pod, now)
+    decider.sweep(now)  # what is over reserves nothing, and is not to be answered again
     standing = decider.holds.planned(request.uid, now)
     if reason:
         return _none(decider, decision, stages, reason)

@@ -10,7 +10,7 @@ from extender.ledger import PLAN, RELAY
 from extender.rules import REASONS
 from extender.topologies.annotation import KEY, decode, encode
 from tests.test_bind import Api
-from tests.world import DGX1V, World, topology
+from tests.world import DGX1V, World, refused, topology, workload
 
 TEXT = {reason.key: reason.text for reason in REASONS.values()}
 STATED = {KEY: encode(replace(decode(topology(DGX1V)), uuids=tuple(f"GPU-{gpu:08d}" for gpu in range(8))))}
@@ -63,3 +63,18 @@ def test_what_is_bound_stays_promised_while_the_watch_is_late(api: Api) -> None:
     made = plans(api)
     assert not made["first"] & made["second"]
     assert world.bind(world.pod("third", 2), "n") == TEXT["gpus-promised"]
+
+
+# -- plans that are over ------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_that_was_not_carried_out_is_not_answered_as_if_it_stood() -> None:
+    world = World()
+    world.node("n", 8)
+    world.pod("v", 8, "n")
+    p = world.pod("p", 8, priority=100)
+    assert world.preempt(p, {"n": ["v"]}) == {"n": ["v"]}
+    world.now += 11
+    assert world.preempt(p, {"n": ["v"]}) == {"n": ["v"]}
+    world.gone("v")
+    assert refused(world.filter(workload("q", 8))) == {"n": TEXT["gpus-reserved"]}
