@@ -28,6 +28,7 @@ LEAST_BUDGET = 2_000  # search nodes per candidate, however many there are
 PROVED, BEST_SO_FAR, UNDECIDED = 1, 2, 3  # statuses of ext_core.victims
 NEVER_SHORT = 2**60  # more than any eviction frees
 TRIES = 4  # searches that leave early; then all candidates are searched to the end
+CERTAIN = 2  # of LinkShapes.certain
 PRICED_GPUS = 8  # larger machines that are not uniform have too many sets to price
 
 
@@ -228,6 +229,7 @@ def _tables(
     tables = array("i", [-1] * len(rows))
     priced = any(isinstance(cost, LeftoverFragmentation) for cost in decider.policy.costs)
     required = request.links == "required" and request.wanted >= 2
+    several = required and request.containers > 1  # then every set of that size has to be linked
     if not required and not priced:
         return tables, [], []
     nodes, shapes = decider.cluster.tables.nodes, decider.cluster.tables.shapes
@@ -241,6 +243,8 @@ def _tables(
         bits = healthy.bit_length()
         if not shape or gpu != resource:
             table_of.append(-2 if required else -1)
+        elif several and shapes.certain(shape, healthy, wanted, 0, request.containers) != CERTAIN:
+            table_of.append(-2)  # the filter calls it hopeless: any pod that ends meanwhile would spoil the set
         elif fit.uniform(shapes, shape, healthy, wanted) or (not required and bits > PRICED_GPUS):
             table_of.append(-1)
         else:
