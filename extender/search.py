@@ -190,16 +190,19 @@ def _needed(cluster: Cluster, pod: PodRecord, names: Iterable[str], floors: Mapp
     return needed
 
 
+def ends(pod: PodRecord, wall: float) -> bool:
+    """Whether the pod is going, and not overdue."""
+    return pod.terminating and (pod.deletion_at is None or wall - pod.deletion_at <= OVERDUE_SECONDS)
+
+
 def _keep_overdue(cluster: Cluster, gathered: gather.Gathered, wall: float) -> None:
     """A pod that should have ended long ago frees nothing: a plan must not rest on it."""
     for k, row in enumerate(gathered.pods):
-        if gathered.going[k]:
-            end = cluster.pods[cluster.uid_of_row[row]].deletion_at
-            if end is not None and wall - end > OVERDUE_SECONDS:
-                gathered.masks[k] = 0
-                gathered.unsure[k] = 0
-                for r in range(len(cluster.resources)):
-                    gathered.amounts[r, k] = 0
+        if gathered.going[k] and not ends(cluster.pods[cluster.uid_of_row[row]], wall):
+            gathered.masks[k] = 0
+            gathered.unsure[k] = 0
+            for r in range(len(cluster.resources)):
+                gathered.amounts[r, k] = 0
 
 
 def _floor(

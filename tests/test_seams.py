@@ -82,6 +82,23 @@ def test_a_plan_that_was_not_carried_out_is_not_answered_as_if_it_stood() -> Non
     assert refused(world.filter(workload("q", 8))) == {"n": TEXT["gpus-reserved"]}
 
 
+@pytest.mark.parametrize("seen", [True, False])
+def test_two_plans_on_one_node_do_not_spoil_each_other(seen: bool) -> None:
+    """The second preemptor counts as being there, so its victims have to count as gone."""
+    world = World()
+    for node in ("n", "m"):
+        world.node(node, 8)
+        for i, priority_of in enumerate((1, 2) if node == "n" else (3, 4)):
+            world.pod(f"{node}{i}", 4, node, priority=priority_of)
+    p, q = world.pod("p", 4, priority=100), world.pod("q", 4, priority=100)
+    assert world.preempt(p, {"n": ["n0"], "m": ["m0"]}) == {"n": ["n0"]}
+    if seen:
+        world.pod("n0", 4, "n", priority=1, terminating=world.wall + 30)
+    assert world.preempt(q, {"n": ["n1"]})
+    world.pod("q", 4, priority=100, nominated="n")
+    assert world.preempt(p, {"n": ["n0"], "m": ["m0"]}) == {"n": ["n0"]}
+
+
 # -- links, containers and evictions -----------------------------------------------------------------------------------
 
 
