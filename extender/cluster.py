@@ -18,9 +18,10 @@ from ext_core.encode import Heads
 from ext_core.links import LinkShapes
 from ext_core.places import Places
 from ext_core.scan import NameIndex
+from ext_core.slots import Slots
 from ext_core.table import NodeTable, PodTable
 from extender import gangs, ledger, plugins
-from extender.contracts import Tables
+from extender.contracts import Demand, Tables
 from extender.events import Event
 from extender.health import Health
 from extender.levels import Levels
@@ -66,7 +67,12 @@ class Cluster:
         self._plugin_version = {resource.name: resource.plugin_version for resource in settings.resources}
         width = len(self.resources)
         self.tables = Tables(
-            NodeTable(width), PodTable(width), LinkShapes(), self.resources, Places(len(settings.topology_levels))
+            NodeTable(width),
+            PodTable(width),
+            LinkShapes(),
+            self.resources,
+            Places(len(settings.topology_levels)),
+            demand=Demand(Slots(settings.mix.kinds)),
         )
         self.index = NameIndex()
         self.heads = Heads()

@@ -17,7 +17,7 @@ from extender import wire
 from extender.cluster import Cluster
 from extender.contracts import Class, PodRequest, Reason
 from extender.decisions import Decision, Decisions
-from extender.holds import Holds, Plan
+from extender.holds import Hold, Holds, Plan
 from extender.ledger import gpus_of
 from extender.policy import Policy
 from extender.rules import HANDOVER, REASONS, UNKNOWN_NODE
@@ -272,7 +272,7 @@ class Decider:
             cluster.tables.nodes.drop_claims()
         if decision.codes[0]:
             return self._bind_answer(decision, REASONS[decision.codes[0]].text)
-        self._hold(request, row, gpus, now)
+        self.holds.hold(request.uid, binding.node, request.amounts, gpus, now, bound=True)
         decision.gpus = {row: gpus}
         annotations = (
             {"gpu-extender.io/gpus": _plan_text(pod, cluster.resources[request.resource], gpus)} if gpus else {}
@@ -281,9 +281,12 @@ class Decider:
 
     def bound(self, intent: BindIntent, error: str, now: float) -> Answer:
         """The outcome of the write."""
+        uid = intent.binding.uid
         if error and not error.startswith("unknown:"):  # of an unknown outcome the pod may be bound
-            self.holds.drop_hold(intent.binding.uid)
+            self.holds.drop_hold(uid)
         else:
+            if error:
+                self.holds.doubt(uid, now)
             intent.decision.detail["gpus"] = list(gpus_of(intent.gpus))
         return self._bind_answer(intent.decision, error)
 
@@ -358,11 +361,16 @@ class Decider:
     def claim(self, request: PodRequest, now: float) -> None:
         """Count what other pods in flight, and nominated pods of equal or higher priority, will take.
 
-        One pod is counted once, on one node: the plan or nomination that reserves a place outranks a tentative hold.
+        One pod is counted once, on one node: what bind has asked for outranks the plan or nomination that reserves a
+        place, and these a tentative hold.
         """
-        cluster, nodes = self.cluster, self.cluster.tables.nodes
+        cluster = self.cluster
         counted = {request.uid}
         self.sweep(now)
+        held = list(self.holds.held(now))
+        for hold in held:
+            if hold.bound:
+                self._count_hold(hold, counted)
         for plan in self.holds.plans(now):
             pod = cluster.pods.get(plan.uid)
             if plan.uid in counted or plan.priority < request.priority:
@@ -375,17 +383,18 @@ class Decider:
                 continue
             counted.add(uid)
             self._reserve(node, cluster.amounts(pod), pod)
-        for hold in list(self.holds.held(now)):
-            pod = cluster.pods.get(hold.uid)
-            if pod is not None and pod.node:
-                self.holds.drop_hold(hold.uid)
-                continue
-            if hold.uid in counted:
-                continue
-            counted.add(hold.uid)
-            row = cluster.row(hold.node)
-            if row >= 0:
-                nodes.add_claim(row, hold.amounts, hold.gpus, True)
+        for hold in held:
+            self._count_hold(hold, counted)
+
+    def _count_hold(self, hold: Hold, counted: set[str]) -> None:
+        pod = self.cluster.pods.get(hold.uid)
+        if pod is not None and pod.node:
+            self.holds.drop_hold(hold.uid)
+            return
+        row = self.cluster.row(hold.node)
+        if hold.uid not in counted and row >= 0:
+            self.cluster.tables.nodes.add_claim(row, hold.amounts, hold.gpus, True)
+        counted.add(hold.uid)
 
     def sweep(self, now: float) -> None:
         """Release what is reserved no more."""

@@ -2,6 +2,7 @@
 
 Hold: between our answer and the watch (or the bind) that tells where the pod went, the node that it will most likely
 take counts as taken, for a few seconds at most. It expires by itself: kube-scheduler may have thrown the answer away.
+Where bind has asked for it, it is no guess any more, and lasts until the watch brings the pod, a minute at most.
 Plan: a preemption that we answered. Until the preemptor is bound, deleted or outbid, or its last victim has been gone
 for a minute, what its victims hold is the preemptor's, and the same need is never answered with other victims.
 Attempt: what this pod's latest filter call said.
@@ -10,7 +11,7 @@ Attempt: what this pod's latest filter call said.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
 RELEASES = {
@@ -26,15 +27,20 @@ RELEASES = {
 """Why a plan ends: metric label and sentence."""
 
 
+BOUND_SECONDS = 60.0  # a watch that is behind for longer makes us not ready (extender.app)
+
+
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """`amounts`: R amounts; `gpus`: mask it will probably take; `until`: seconds on the caller's clock."""
+    """`amounts`: R amounts; `gpus`: mask it will probably take; `until`: seconds on the caller's clock; `bound`: bind
+    asked for it, so that the pod is nowhere else."""
 
     uid: str
     node: str
     amounts: tuple[int, ...]
     gpus: int
     until: float
+    bound: bool = False
 
 
 @dataclass(slots=True)
@@ -85,9 +91,18 @@ class Holds:
     _plans: dict[str, Plan] = field(default_factory=dict)
     _attempts: dict[str, Attempt] = field(default_factory=dict)
 
-    def hold(self, uid: str, node: str, amounts: tuple[int, ...], gpus: int, now: float) -> None:
+    def hold(
+        self, uid: str, node: str, amounts: tuple[int, ...], gpus: int, now: float, *, bound: bool = False
+    ) -> None:
         self._holds.pop(uid, None)  # the youngest stands last
-        self._holds[uid] = Hold(uid, node, amounts, gpus, now + self.hold_seconds)
+        seconds = BOUND_SECONDS if bound else self.hold_seconds
+        self._holds[uid] = Hold(uid, node, amounts, gpus, now + seconds, bound)
+
+    def doubt(self, uid: str, now: float) -> None:
+        """Nobody knows whether bind's write was carried out: if it was, the watch tells soon."""
+        hold = self._holds.get(uid)
+        if hold is not None:
+            self._holds[uid] = replace(hold, until=min(hold.until, now + self.hold_seconds))
 
     def forget(self, uid: str) -> None:
         """The pod is bound, or gone: nothing is tentative about it any more."""

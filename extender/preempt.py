@@ -37,6 +37,7 @@ def preempt(decider: Decider, body: bytes, now: float, wall: float) -> Answer:
     decision = Decision("preempt", wall, cluster.generation, request)
     stages.mark("read")
     reason = _why_not(decider, request, asked.pod, now)
+    decider.sweep(now)  # what is over reserves nothing, and is not to be answered again
     standing = decider.holds.planned(request.uid, now)
     if reason:
         return _none(decider, decision, stages, reason)
@@ -47,7 +48,9 @@ def preempt(decider: Decider, body: bytes, now: float, wall: float) -> Answer:
         row = cluster.row(standing.node)
         if left and row >= 0 and not cluster.nodes[standing.node].unschedulable:
             uids = [pod.uid for pod in left]
-            fits = search.fits_without(decider, request, row, set(uids), now)
+            fits = search.fits_without(
+                decider, request, row, {*uids, *_leaving(decider, request, standing, now, wall)}, now
+            )
             cluster.tables.nodes.drop_claims()
             if fits:
                 decision.detail = {"node": standing.node, "victims": uids, "why": "the plan that was answered before"}
@@ -95,6 +98,15 @@ def _would_fit(cluster: Cluster, request: PodRequest, node: NodeRecord) -> bool:
         wanted <= node.gpu_capacity.get(cluster.resources[r], 0) - sum(amounts[r] for amounts in held)
         for r, wanted in request.gpus
     )
+
+
+def _leaving(decider: Decider, request: PodRequest, standing: Plan, now: float, wall: float) -> set[str]:
+    """The pods that go from the plan's node besides its own victims: those that are ending, and the victims of plans
+    whose preemptors count as being there already."""
+    cluster = decider.cluster
+    ending = {pod.uid for pod in cluster.pods_on(standing.node) if search.ends(pod, wall)}
+    others = [plan for plan in decider.holds.plans(now) if plan.node == standing.node and plan is not standing]
+    return ending.union(*(plan.victims for plan in others if plan.priority >= request.priority))
 
 
 def _sits(cluster: Cluster, uid: str, node: str) -> bool:

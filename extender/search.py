@@ -28,6 +28,7 @@ LEAST_BUDGET = 2_000  # search nodes per candidate, however many there are
 PROVED, BEST_SO_FAR, UNDECIDED = 1, 2, 3  # statuses of ext_core.victims
 NEVER_SHORT = 2**60  # more than any eviction frees
 TRIES = 4  # searches that leave early; then all candidates are searched to the end
+CERTAIN = 2  # of LinkShapes.certain
 PRICED_GPUS = 8  # larger machines that are not uniform have too many sets to price
 
 
@@ -189,16 +190,19 @@ def _needed(cluster: Cluster, pod: PodRecord, names: Iterable[str], floors: Mapp
     return needed
 
 
+def ends(pod: PodRecord, wall: float) -> bool:
+    """Whether the pod is going, and not overdue."""
+    return pod.terminating and (pod.deletion_at is None or wall - pod.deletion_at <= OVERDUE_SECONDS)
+
+
 def _keep_overdue(cluster: Cluster, gathered: gather.Gathered, wall: float) -> None:
     """A pod that should have ended long ago frees nothing: a plan must not rest on it."""
     for k, row in enumerate(gathered.pods):
-        if gathered.going[k]:
-            end = cluster.pods[cluster.uid_of_row[row]].deletion_at
-            if end is not None and wall - end > OVERDUE_SECONDS:
-                gathered.masks[k] = 0
-                gathered.unsure[k] = 0
-                for r in range(len(cluster.resources)):
-                    gathered.amounts[r, k] = 0
+        if gathered.going[k] and not ends(cluster.pods[cluster.uid_of_row[row]], wall):
+            gathered.masks[k] = 0
+            gathered.unsure[k] = 0
+            for r in range(len(cluster.resources)):
+                gathered.amounts[r, k] = 0
 
 
 def _floor(
@@ -228,6 +232,7 @@ def _tables(
     tables = array("i", [-1] * len(rows))
     priced = any(isinstance(cost, LeftoverFragmentation) for cost in decider.policy.costs)
     required = request.links == "required" and request.wanted >= 2
+    several = required and request.containers > 1  # then every set of that size has to be linked
     if not required and not priced:
         return tables, [], []
     nodes, shapes = decider.cluster.tables.nodes, decider.cluster.tables.shapes
@@ -241,6 +246,8 @@ def _tables(
         bits = healthy.bit_length()
         if not shape or gpu != resource:
             table_of.append(-2 if required else -1)
+        elif several and shapes.certain(shape, healthy, wanted, 0, request.containers) != CERTAIN:
+            table_of.append(-2)  # the filter calls it hopeless: any pod that ends meanwhile would spoil the set
         elif fit.uniform(shapes, shape, healthy, wanted) or (not required and bits > PRICED_GPUS):
             table_of.append(-1)
         else:
