@@ -34,7 +34,11 @@ def run(options: argparse.Namespace) -> int:
         raise BadInput(f"{options.most} is less than 1", path="--most")
     answer = ask(options.server, f"/debug/decisions?pod={quote(options.pod)}&most={options.most}")
     if not answer.get("decisions"):
-        raise NotFound("the server has kept no decision about this pod", path=options.pod)
+        raise NotFound(
+            "the server has kept no decision about this pod: nobody has asked it since it started. Does the pod ask "
+            "for GPUs and name this scheduler? Of several replicas only the one that schedules is asked",
+            path=options.pod,
+        )
     if options.output == "json":
         sys.stdout.write(orjson.dumps(answer, option=orjson.OPT_APPEND_NEWLINE).decode())
     else:
@@ -56,8 +60,12 @@ def _lines(decision: dict[str, Any]) -> Iterator[str]:
         yield f"  is spread: {pod['siblings']} siblings have a node"
     if group := pod.get("group"):
         yield f"  has a group: {group['placed']} of its pods have a node, {group['to_come']} are to come"
-    counts = f"{decision['candidates']} nodes asked, {decision['feasible']} fit, {decision['answered']} answered"
-    yield f"  {decision['result']}: {counts}" + (f"; {decision['error']}" if decision["error"] else "")
+    said = [decision["error"]] if decision["error"] else []
+    if decision["candidates"] or decision["verb"] in ("filter", "prioritize"):  # else it was not about many nodes
+        said.insert(
+            0, f"{decision['candidates']} nodes asked, {decision['feasible']} fit, {decision['answered']} answered"
+        )
+    yield f"  {decision['result']}" + (f": {'; '.join(said)}" if said else "")
     if decision.get("why"):
         yield f"  because: {decision['why']}"
     if decision.get("node"):
