@@ -61,7 +61,7 @@ def _lines(decision: dict[str, Any]) -> Iterator[str]:
     if group := pod.get("group"):
         yield f"  has a group: {group['placed']} of its pods have a node, {group['to_come']} are to come"
     said = [decision["error"]] if decision["error"] else []
-    if decision["candidates"] or decision["verb"] in ("filter", "prioritize"):  # else it was not about many nodes
+    if decision["verb"] in ("filter", "prioritize") or (decision["verb"] == "preempt" and decision["candidates"]):
         said.insert(
             0, f"{decision['candidates']} nodes asked, {decision['feasible']} fit, {decision['answered']} answered"
         )
@@ -69,7 +69,8 @@ def _lines(decision: dict[str, Any]) -> Iterator[str]:
     if decision.get("why"):
         yield f"  because: {decision['why']}"
     if decision.get("node"):
-        yield f"  node {decision['node']}" + (f", GPUs {decision['gpus']}" if decision.get("gpus") else "")
+        gpus = ",".join(map(str, decision.get("gpus") or ()))
+        yield f"  node {decision['node']}" + (f", GPUs {gpus}" if gpus else "")
     yield from _victims(decision)
     for node in decision["nodes"][:SHOWN_NODES]:
         yield "  " + _node(node)
@@ -78,7 +79,8 @@ def _lines(decision: dict[str, Any]) -> Iterator[str]:
         yield f"  and {left} more nodes (-o json has up to 100)"
     if decision["reasons"]:
         yield "  refused: " + ", ".join(f"{count} x {code}" for code, count in decision["reasons"].items())
-    yield "  took " + ", ".join(f"{stage} {spent:.0f} us" for stage, spent in decision["duration_us"].items())
+    if decision["duration_us"]:
+        yield "  took " + ", ".join(f"{stage} {spent:.0f} us" for stage, spent in decision["duration_us"].items())
 
 
 def _node(node: dict[str, Any]) -> str:

@@ -70,6 +70,7 @@ def test_version_is_an_option_too(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["serve", "--port", "x"], "'x' is not a port: 0 to 65535"),
         (["serve", "--port", "65536"], "'65536' is not a port: 0 to 65535"),
+        (["demo", "--pace", "x"], "'x' is not a number of seconds, 0 to 3600"),
         (["fit", "--topo", "-", "--gpus", "0"], "'0' is not a whole number from 1 on"),
         (["fit", "--topo", "-", "--gpus", "1", "--free", "1,x"], "'x' is no GPU's number, nor a range as in 0,2,4-7"),
         (["topo", "-", "--gbps", "much"], "'much' is not a number of GB/s, above 0 and up to 10000"),
@@ -89,6 +90,14 @@ def test_a_preemption_without_nodes_is_not_told_with_zeros(server: str, capsys: 
     answer({"decisions": [DECISION | {"result": "none", "candidates": 0, "why": "it was early"}]})
     assert main(["explain", "ml/train", "--server", server]) == 0
     assert "  none\n  because: it was early\n" in capsys.readouterr().out
+
+
+def test_a_bind_is_told_by_its_node_and_gpus(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    only = {"nodes": [], "nodes_left_out": 0, "reasons": {}, "victims": [], "cost": None, "certificate": None}
+    bind = DECISION | only | {"verb": "bind", "result": "bound", "gpus": [0, 3], "duration_us": {}}
+    answer({"decisions": [bind]})
+    assert main(["explain", "ml/train", "--server", server]) == 0
+    assert capsys.readouterr().out.splitlines()[2:] == ["  bound", "  node b, GPUs 0,3", ""]
 
 
 def test_refused_settings_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
