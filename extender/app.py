@@ -411,6 +411,15 @@ def _error(status: int, code: str, message: str, path: str = "") -> Response:
     return JSONResponse({"error": {"code": code, "path": path, "message": message}}, status_code=status)
 
 
+async def _no_page(request: Request, error: Exception) -> Response:
+    """A scheduler whose urlPrefix is wrong asks here, and shows its users the status alone: our log has to tell."""
+    path = request.url.path[:200]
+    if request.method == "POST":
+        log.warning("nothing is served here: is urlPrefix in the scheduler's configuration right?", path=path)
+    there = ", ".join(route.path for route in request.app.routes)
+    return _error(404, "not-found", f"nothing is served here; there are {there}", path)
+
+
 def _refusal(verb: str, error: ExtenderError) -> Response:
     """An error in the form that the verb understands: `Error` where it has one, else a status that is not 200."""
     text = f"gpu-extender: {error}"
@@ -446,7 +455,7 @@ def create(server: Server) -> Starlette:
         ("/debug/state", server.debug_state),
     ):
         routes.append(Route(path, endpoint, methods=["GET"]))
-    app = Starlette(routes=routes, lifespan=lifespan)
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={404: _no_page})
     app.router.redirect_slashes = False  # a redirect would cost the scheduler a trip
     return app
 

@@ -1,6 +1,6 @@
 """One kube-scheduler in a closed loop against a server that this file starts itself: a frozen fleet of 1,000 nodes.
 
-    locust --headless --only-summary --users 1 --run-time 20s -f loadtest/locustfile.py     (= make loadtest)
+    locust --headless --only-summary --users 1 --run-time 20s -f loadtest/locustfile.py     (= make loadtest SECONDS=20)
 
 Each turn is a pod of its own: filter, then prioritize of what filter answered. Every tenth pod wants a whole node of a
 fleet that has none: filter refuses it everywhere, and preempt answers which pods would have to go.

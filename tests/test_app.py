@@ -424,7 +424,11 @@ def test_other_methods_and_other_paths() -> None:
     world = small()
     assert world.call("/v1/filter", method="GET").status == 405
     assert world.call("/v1/filter/", b"{}").status == 404  # no redirect
-    assert world.call("/v2/filter", b"{}").status == 404
+    with logged() as lines:
+        reply = world.call("/v2/filter", b"{}")
+    assert reply.status == 404
+    assert "/v1/filter, /v1/prioritize" in reply.json["error"]["message"]
+    assert [(line["log_level"], line["path"]) for line in lines] == [("warning", "/v2/filter")]
     assert world.call("/healthz", b"{}").status == 405
 
 

@@ -217,6 +217,8 @@ def test_the_readme_names_every_field_with_its_default() -> None:
             for inner, default in value.items():
                 row = next((line for line in readme.splitlines() if f"`{name}.{inner}`" in line), "")
                 number = f"{default:.15g}" if isinstance(default, float) else str(default)
+                if isinstance(default, bool):
+                    number = number.lower()  # as in YAML
                 if isinstance(default, list):
                     number = ", ".join(f"`{one}`" for one in default)
                 assert number in row, f"{name}.{inner} = {number}"

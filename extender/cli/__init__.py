@@ -41,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words:
         _overview().print_help(sys.stderr)
         return USAGE
+    if words[0] == "--version":
+        words[0] = "version"
     if words[0] not in COMMANDS:
         _overview().parse_args(words)  # ends the program: help, or what is wrong
     command = import_module(f"extender.cli.{words[0]}")
@@ -68,6 +70,7 @@ def _overview() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gpu-extender", description="Places GPU pods, together with kube-scheduler.", allow_abbrev=False
     )
+    parser.add_argument("--version", action="store_true", help="as the command version")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, what in COMMANDS.items():
         commands.add_parser(name, help=what, add_help=False)

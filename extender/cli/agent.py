@@ -22,23 +22,31 @@ SOURCES = ("auto", "nvml", "nvidia-smi", "rocm-smi", "file")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--source", choices=SOURCES, default="auto", help="auto: NVML, else the command that is there")
+    parser.add_argument(
+        "--source", choices=SOURCES, default="auto", help="auto (the default): NVML, else the command that is there"
+    )
     parser.add_argument(
         "--text", metavar="FILE", type=Path, help="with --source file: what nvidia-smi or rocm-smi printed"
     )
     parser.add_argument("--product", help="the GPU's name, for what its text does not tell")
     parser.add_argument("--gbps", type=float, help="GB/s of one link in one direction, for what nothing tells")
-    parser.add_argument("--resource", default="nvidia.com/gpu", help="what the device plugin calls the GPUs")
-    parser.add_argument("--pod-resources", metavar="SOCKET", type=Path, default=POD_RESOURCES, help="kubelet's")
+    parser.add_argument(
+        "--resource", default="nvidia.com/gpu", help="what the device plugin calls the GPUs (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--pod-resources", metavar="SOCKET", type=Path, default=POD_RESOURCES, help="kubelet's (default: %(default)s)"
+    )
     parser.add_argument(
         "--held",
         choices=("auto", "always", "never"),
         default="auto",
-        help="say on pods what they hold (auto: kubelet < 1.36)",
+        help="say on pods what they hold (default: auto, where kubelet is older than 1.36)",
     )
     parser.add_argument("--topology-file", metavar="FILE", type=Path, help="leave the view here for the relay")
     parser.add_argument("--mode-file", metavar="FILE", type=Path, help="where the relay says whether it holds plans")
-    parser.add_argument("--interval", type=float, default=10.0, metavar="SECONDS", help="between looks")
+    parser.add_argument(
+        "--interval", type=float, default=10.0, metavar="SECONDS", help="between looks (default: %(default)s)"
+    )
     parser.add_argument("--once", action="store_true", help="look once, and end")
     node_options.add(parser)
 

@@ -29,7 +29,11 @@ def ask(server: str, path: str) -> dict[str, Any]:
             raise _refusal(server, error.code, error.read()) from None
     except (URLError, OSError, HTTPException) as error:
         reason = getattr(error, "reason", None) or error
-        raise Unreachable(f"{reason}", path=server) from None
+        raise Unreachable(
+            f"{reason}. Does gpu-extender serve there? --server names another address; of one in a pod "
+            "`kubectl port-forward` makes it reachable",
+            path=server,
+        ) from None
     except ValueError as error:
         raise Unreachable(f"the answer is not JSON: {error}", path=server) from None
     if not isinstance(answer, dict):

@@ -159,7 +159,10 @@ def _listen(port: int) -> socket.socket:
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
     if not 0 <= seconds <= 3_600:
-        raise ValueError
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, 0 to 3600")
     return seconds

@@ -34,7 +34,11 @@ def run(options: argparse.Namespace) -> int:
         raise BadInput(f"{options.most} is less than 1", path="--most")
     answer = ask(options.server, f"/debug/decisions?pod={quote(options.pod)}&most={options.most}")
     if not answer.get("decisions"):
-        raise NotFound("the server has kept no decision about this pod", path=options.pod)
+        raise NotFound(
+            "the server has kept no decision about this pod: nobody has asked it since it started. Does the pod ask "
+            "for GPUs and name this scheduler? Of several replicas only the one that schedules is asked",
+            path=options.pod,
+        )
     if options.output == "json":
         sys.stdout.write(orjson.dumps(answer, option=orjson.OPT_APPEND_NEWLINE).decode())
     else:
@@ -56,12 +60,17 @@ def _lines(decision: dict[str, Any]) -> Iterator[str]:
         yield f"  is spread: {pod['siblings']} siblings have a node"
     if group := pod.get("group"):
         yield f"  has a group: {group['placed']} of its pods have a node, {group['to_come']} are to come"
-    counts = f"{decision['candidates']} nodes asked, {decision['feasible']} fit, {decision['answered']} answered"
-    yield f"  {decision['result']}: {counts}" + (f"; {decision['error']}" if decision["error"] else "")
+    said = [decision["error"]] if decision["error"] else []
+    if decision["verb"] in ("filter", "prioritize") or (decision["verb"] == "preempt" and decision["candidates"]):
+        said.insert(
+            0, f"{decision['candidates']} nodes asked, {decision['feasible']} fit, {decision['answered']} answered"
+        )
+    yield f"  {decision['result']}" + (f": {'; '.join(said)}" if said else "")
     if decision.get("why"):
         yield f"  because: {decision['why']}"
     if decision.get("node"):
-        yield f"  node {decision['node']}" + (f", GPUs {decision['gpus']}" if decision.get("gpus") else "")
+        gpus = ",".join(map(str, decision.get("gpus") or ()))
+        yield f"  node {decision['node']}" + (f", GPUs {gpus}" if gpus else "")
     yield from _victims(decision)
     for node in decision["nodes"][:SHOWN_NODES]:
         yield "  " + _node(node)
@@ -70,7 +79,8 @@ def _lines(decision: dict[str, Any]) -> Iterator[str]:
         yield f"  and {left} more nodes (-o json has up to 100)"
     if decision["reasons"]:
         yield "  refused: " + ", ".join(f"{count} x {code}" for code, count in decision["reasons"].items())
-    yield "  took " + ", ".join(f"{stage} {spent:.0f} us" for stage, spent in decision["duration_us"].items())
+    if decision["duration_us"]:
+        yield "  took " + ", ".join(f"{stage} {spent:.0f} us" for stage, spent in decision["duration_us"].items())
 
 
 def _node(node: dict[str, Any]) -> str:

@@ -266,7 +266,7 @@ def _gpus(text: str) -> list[int]:
     for part in text.split(",") if text else []:
         ends = re.fullmatch(r"(\d{1,2})(?:-(\d{1,2}))?", part.strip())
         if ends is None:
-            raise ValueError
+            raise argparse.ArgumentTypeError(f"{part.strip()!r} is no GPU's number, nor a range as in 0,2,4-7")
         found += range(int(ends[1]), int(ends[2] or ends[1]) + 1)
     if len(set(found)) < len(found):
         raise argparse.ArgumentTypeError("a GPU is named twice")
@@ -274,7 +274,6 @@ def _gpus(text: str) -> list[int]:
 
 
 def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+    return int(text)

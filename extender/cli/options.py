@@ -12,10 +12,9 @@ from extender.settings import Known, Settings, read_settings
 
 def port(text: str) -> int:
     """An argparse type: 0..65535."""
-    number = int(text)
-    if not 0 <= number <= 65_535:
-        raise ValueError
-    return number
+    if not (text.isascii() and text.isdigit() and int(text) <= 65_535):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: 0 to 65535")
+    return int(text)
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:

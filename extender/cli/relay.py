@@ -24,7 +24,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="where the vendor's plugins find kubelet.sock",
     )
     parser.add_argument(
-        "--kubelet", metavar="FOLDER", type=Path, default=Path("/var/lib/kubelet/device-plugins"), help="kubelet's own"
+        "--kubelet",
+        metavar="FOLDER",
+        type=Path,
+        default=Path("/var/lib/kubelet/device-plugins"),
+        help="kubelet's own (default: %(default)s)",
     )
     parser.add_argument("--topology-file", metavar="FILE", type=Path, help="the topology as the agent writes it here")
     parser.add_argument("--mode-file", metavar="FILE", type=Path, help="say here what we do: the agent tells the node")

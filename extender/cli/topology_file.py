@@ -64,7 +64,10 @@ def _bytes(path: Path) -> bytes:
 
 
 def _gbps(text: str) -> float:
-    number = float(text)
-    if not (math.isfinite(number) and 0 < number <= 10_000):
-        raise ValueError
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number <= 10_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of GB/s, above 0 and up to 10000")
     return number

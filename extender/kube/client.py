@@ -118,7 +118,8 @@ class ApiServer:
                 hooked.refresh_api_key_hook = _Reload(loader, clock)
             tls = RESTClientObject(configuration).ssl_context
         except Exception as error:  # parsers, files, TLS, other people's plugins: anything may come out
-            raise CredentialsError(f"{kubeconfig or 'service account'}: {error}") from error
+            other = "; --kubeconfig FILE names another, --cluster FILE a cluster from a file" if kubeconfig else ""
+            raise CredentialsError(f"{kubeconfig or 'service account'}: {error}{other}") from error
 
         async def headers() -> Mapping[str, str]:
             try:

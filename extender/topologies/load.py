@@ -33,7 +33,7 @@ def read(data: bytes) -> Reading:
         raise BadTopology(f"{len(data)} bytes; at most {MOST_BYTES} are read")
     text = _decoded(data)
     if not text.strip():
-        raise BadTopology("it is empty")
+        raise BadTopology("it is empty; nvidia-smi topo -m or rocm-smi --showtopo prints what is read here")
     if text.lstrip().startswith("{"):
         return _json(text)
     if rocm_smi.recognises(text):

@@ -74,7 +74,10 @@ def parse(text: str) -> Reading:
     lines = _clean(text)
     blocks = [block for block in _blocks(lines) if not _is_peer_table(block)]
     if not blocks:
-        raise BadTopology("no line of it is the header of a GPU matrix (GPU0 GPU1 ...)")
+        raise BadTopology(
+            "no line of it is the header of a GPU matrix (GPU0 GPU1 ...), as nvidia-smi topo -m or rocm-smi --showtopo "
+            "prints it"
+        )
     legend = {found[1] for line in lines if (found := _LEGEND.match(line))}
     asked_for_pcie = any("topo -mp" in line for line in lines)
     names = {found[1]: found[2] for line in lines if (found := _NIC_NAME.match(line))}

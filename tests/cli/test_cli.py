@@ -60,6 +60,46 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"gpu-extender {said['version']}\n"
 
 
+def test_version_is_an_option_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("gpu-extender ")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["serve", "--port", "x"], "'x' is not a port: 0 to 65535"),
+        (["serve", "--port", "65536"], "'65536' is not a port: 0 to 65535"),
+        (["demo", "--pace", "x"], "'x' is not a number of seconds, 0 to 3600"),
+        (["fit", "--topo", "-", "--gpus", "0"], "'0' is not a whole number from 1 on"),
+        (["fit", "--topo", "-", "--gpus", "1", "--free", "1,x"], "'x' is no GPU's number, nor a range as in 0,2,4-7"),
+        (["topo", "-", "--gbps", "much"], "'much' is not a number of GB/s, above 0 and up to 10000"),
+        (["topo", "-", "--gbps", "nan"], "'nan' is not a number of GB/s, above 0 and up to 10000"),
+    ],
+)
+def test_a_wrong_value_is_told_with_what_is_right(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_preemption_without_nodes_is_not_told_with_zeros(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    answer({"decisions": [DECISION | {"result": "none", "candidates": 0, "why": "it was early"}]})
+    assert main(["explain", "ml/train", "--server", server]) == 0
+    assert "  none\n  because: it was early\n" in capsys.readouterr().out
+
+
+def test_a_bind_is_told_by_its_node_and_gpus(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    only = {"nodes": [], "nodes_left_out": 0, "reasons": {}, "victims": [], "cost": None, "certificate": None}
+    bind = DECISION | only | {"verb": "bind", "result": "bound", "gpus": [0, 3], "duration_us": {}}
+    answer({"decisions": [bind]})
+    assert main(["explain", "ml/train", "--server", server]) == 0
+    assert capsys.readouterr().out.splitlines()[2:] == ["  bound", "  node b, GPUs 0,3", ""]
+
+
 def test_refused_settings_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("apiVersion: gpu-extender.io/v1\nkind: GpuExtenderConfiguration\ncosts: [victim]\n")
