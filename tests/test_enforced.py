@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from prometheus_client import generate_latest
 
-from extender.ledger import PLAN, RELAY
-from extender.topologies.annotation import KEY, decode, encode
+from extender.ledger import PLAN
+from extender.topologies.annotation import KEY, RELAY, decode, encode
 from tests.world import DGX1V, World, topology
 
 STATED = {KEY: encode(replace(decode(topology(DGX1V)), uuids=tuple(f"GPU-{gpu:08d}" for gpu in range(8))))}
