@@ -42,6 +42,7 @@ from extender.selectors import untolerated
 from extender.settings import Settings
 from extender.shares import Division, division
 from extender.topologies import Topology, resolve, unknown
+from extender.topologies.annotation import relayed
 from extender.topologies.topology import Plugin
 
 AWAY, SCHEDULABLE = 2, 4
@@ -633,9 +634,8 @@ class Cluster:
         return self.resources.index(kind.resource), devices, kind.share, cpu, memory, models, kind.linked
 
     def _relayed(self, node: NodeRecord) -> bool:
-        """Whether the node hands out what we plan: its relay says so, and knows the GPUs by the ids that we have."""
         topology = self.topologies.get(node.name)
-        return node.annotations.get(ledger.RELAY) == "1" and topology is not None and topology.uuids is not None
+        return topology is not None and relayed(node.annotations, topology)
 
     def _write_held(self, name: str, gone: frozenset[str] = frozenset()) -> None:
         node = self.nodes[name]
@@ -660,8 +660,8 @@ class Cluster:
         if not gone:
             before = self.ledgers.get(name)
             if before is not None and before.holdings:
-                healthy, relayed = self._healthy(name), self._relayed(node)
-                self.drifts.update(ledger.drifts(before, read, pods, healthy, relayed=relayed))
+                healthy, holds = self._healthy(name), self._relayed(node)
+                self.drifts.update(ledger.drifts(before, read, pods, healthy, relayed=holds))
             self.ledgers[name] = read
         holdings = {holding.uid: holding for holding in read.holdings}
         used = [0] * len(self.resources)

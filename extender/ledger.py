@@ -1,8 +1,8 @@
 """The ledger: which pod holds which GPU of a node, and how we know.
 
 observed: kubelet's allocatedResourcesStatus, or the annotation held-gpus that an agent wrote.
-enforced: that annotation, on a node whose relay hands it out (it declares so).
-planned: the annotation gpus that our bind verb wrote; the stock device plugin need not follow it.
+enforced: the annotation gpus, on a node whose relay hands it out (it declares so).
+planned: that annotation, which our bind verb wrote, on any other node; the stock device plugin need not follow it.
 predicted: no statement, but only one set is left that the node can have handed out.
 unknown: it holds GPUs, and nobody says which.
 
@@ -11,7 +11,7 @@ that can not be true (an index that the node has not, more GPUs than the pod ask
 pod is seen to hold) counts as unknown.
 
 Where GPUs are handed out in parts (extender/shares.py) a pod holds units of GPUs: whoever holds all units of a GPU
-holds it whole, the others stand in `parts`. A plan for parts is as likely as one for whole GPUs, and counted alike.
+holds it whole, the others stand in `parts`. A plan for parts is as likely, or as sure, as one for whole GPUs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from extender.shares import gpu_of
 
 HELD = "gpu-extender.io/held-gpus"
 PLAN = "gpu-extender.io/gpus"
-RELAY = "gpu-extender.io/relay"  # on a node: "1" while a relay makes kubelet take what was planned
 MOST = 100_000
 
 
@@ -122,7 +121,7 @@ def read(
     it counts parts of unknown size.
     """
     if units != 1:
-        return _read_parts(pods, resource, graph, index_of, settling, units)
+        return _read_parts(pods, resource, graph, healthy if relayed else 0, index_of, settling, units)
     holdings: list[Holding] = []
     silent: list[tuple[PodRecord, int]] = []
     sure = doubled = 0
@@ -205,11 +204,12 @@ def _read_parts(
     pods: Iterable[PodRecord],
     resource: str,
     graph: int,
+    enforced: int,
     index_of: Mapping[str, int],
     settling: frozenset[str],
     units: int,
 ) -> NodeLedger:
-    """The ledger of a node that hands out parts of GPUs."""
+    """The ledger of a node that hands out parts of GPUs. `enforced`: the GPUs on which a plan is sure to come."""
     parts = [0] * graph.bit_length()
     holdings: list[Holding] = []
     silent: list[tuple[PodRecord, int]] = []
@@ -229,23 +229,42 @@ def _read_parts(
             sure, parts[gpu] = (sure | 1 << gpu, parts[gpu]) if taken == units else (sure, parts[gpu] + taken)
         mask = mask_of(seen) if units else 0
         holdings.append(Holding(pod.uid, tuple(sorted(seen)), "observed", count, mask, missing if units else count))
-    for pod, count in silent:
-        if pod.uid in settling:
-            pending += count
+    # Sure ones first: what is only likely gives way to them.
+    sorted_out = [(pod, count, _enforced_parts(pod, count, resource, enforced)) for pod, count in silent]
+    for pod, count, comes in sorted(sorted_out, key=lambda one: not one[2]):
         planned = _stated_parts(pod.annotations.get(PLAN, ""), count)
-        if (
-            not units
-            or not planned
-            or not _possible(planned, graph, units)
-            or any(parts[gpu] + taken > units or (sure | likely) >> gpu & 1 for gpu, taken in planned.items())
-        ):
+        stated = bool(
+            units
+            and planned
+            and _possible(planned, graph, units)
+            and not any(parts[gpu] + taken > units or (sure | likely) >> gpu & 1 for gpu, taken in planned.items())
+        )
+        if pod.uid in settling and not (stated and comes):
+            pending += count
+        if not stated:
             unknown += count
             holdings.append(Holding(pod.uid, None, "unknown", count, 0, count))
             continue
         for gpu, taken in planned.items():
-            likely, parts[gpu] = (likely | 1 << gpu, parts[gpu]) if taken == units else (likely, parts[gpu] + taken)
-        holdings.append(Holding(pod.uid, tuple(sorted(planned)), "planned", count, 0, count))
+            if taken < units:
+                parts[gpu] += taken
+            elif comes:
+                sure |= 1 << gpu
+            else:
+                likely |= 1 << gpu
+        gpus = tuple(sorted(planned))
+        if comes:
+            holdings.append(Holding(pod.uid, gpus, "enforced", count, mask_of(gpus), 0))
+        else:
+            holdings.append(Holding(pod.uid, gpus, "planned", count, 0, count))
     return NodeLedger(tuple(holdings), sure, likely, unknown, pending, doubled, tuple(parts) if units else ())
+
+
+def _enforced_parts(pod: PodRecord, count: int, resource: str, enforced: int) -> bool:
+    """Whether the relay gives the pod what was planned: on GPUs that work, and kubelet has not said otherwise."""
+    planned = _stated_parts(pod.annotations.get(PLAN, ""), count)
+    told = any(name == resource for name, _ in pod.held)
+    return bool(planned) and not told and not mask_of(planned) & ~enforced
 
 
 def _seen_parts(pod: PodRecord, count: int, resource: str, index_of: Mapping[str, int]) -> dict[int, int]:

@@ -7,8 +7,9 @@ Two of NVIDIA's plugin, both open in the newest version that was read (0.20.0):
 - A GPU that fell off the bus (Xid 79) makes it fail every GPU pod of the node, those for the healthy GPUs too:
   NVIDIA/k8s-device-plugin#2038 (seen in 0.18.1; the same report for older ones is #231 there).
 
-Both sit in the way in which it chooses among whole GPUs. It does not go there with shared GPUs, nor where a relay
-answers in its place. Whose version is not known to have a fault may have it, or not: then we say "may".
+Both sit in the way in which it chooses among whole GPUs. It does not go there with shared GPUs, nor where a relay that
+knows the GPUs by their ids answers in its place. Whose version is not known to have a fault may have it, or not: then
+we say "may".
 """
 
 from __future__ import annotations
@@ -19,18 +20,17 @@ from typing import Final
 
 from ext_core.hazard import Hazards
 from extender.topologies import Topology
+from extender.topologies.annotation import relayed
 
 VERSION: Final = "gpu-extender.io/device-plugin-version"
 """Annotation or label of a node: the version that runs there, as 0.20.0 or v0.20.0; else the settings say it."""
-RELAY: Final = "gpu-extender.io/relay"
-"""Annotation of a node whose relay answers kubelet in the plugin's place."""
 SHARING: Final = "nvidia.com/gpu.sharing-strategy"
 
 AFFECTED: Final = ((0, 12, 0), (0, 20, 0))
 """First and last version that is known to have both faults. Later ones may have been mended, or not."""
 PANICS, PANICS_KNOWN, LOST, LOST_KNOWN = 1, 2, 4, 8
 
-__all__ = ["AFFECTED", "RELAY", "VERSION", "Hazards", "affected", "hazards", "version"]
+__all__ = ["AFFECTED", "VERSION", "Hazards", "affected", "hazards", "version"]
 
 
 def version(text: str) -> tuple[int, int, int] | None:
@@ -60,7 +60,7 @@ def hazards(
     A GPU is lost where the node's annotation says that it is not healthy. Fewer allocatable than there are GPUs may
     mean that too, or an illness that the plugin survives: then a pod may fail there.
     """
-    if plugin != "nvidia" or annotations.get(RELAY) == "1" or labels.get(SHARING, "none") != "none":
+    if plugin != "nvidia" or relayed(annotations, topology) or labels.get(SHARING, "none") != "none":
         return 0
     known = affected(annotations.get(VERSION) or labels.get(VERSION) or settings_version)
     flags = PANICS_KNOWN if known else PANICS

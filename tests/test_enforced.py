@@ -7,8 +7,8 @@ from dataclasses import replace
 from prometheus_client import generate_latest
 
 from ext_core.links import LinkShapes
-from extender.ledger import PLAN, RELAY
-from extender.topologies.annotation import KEY, decode, encode
+from extender.ledger import PLAN
+from extender.topologies.annotation import KEY, RELAY, decode, encode
 from extender.topologies.load import from_catalogue
 from tests.world import DGX1V, World, topology
 

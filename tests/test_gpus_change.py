@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from extender.ledger import PLAN, RELAY
-from extender.topologies.annotation import KEY, decode, encode
+from extender.ledger import PLAN
+from extender.topologies.annotation import KEY, RELAY, decode, encode
 from tests.world import DGX1V, GPU, World, topology, workload
 
 OLD = tuple(f"GPU-{gpu:08d}" for gpu in range(8))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from extender.records import node
 from extender.rules import REASONS
 from extender.settings import Resource, Settings
 from extender.topologies import Topology
-from extender.topologies.annotation import encode
+from extender.topologies.annotation import RELAY, encode
 from tests.world import World, machine, workload
 
 PANICS, PANICS_KNOWN, LOST, LOST_KNOWN = 1, 2, 4, 8
@@ -61,7 +62,8 @@ def test_where_the_version_is_said() -> None:
 def test_who_does_not_go_that_way() -> None:
     known: dict[str, Any] = {"settings_version": "0.20.0", "allocatable": 3}
     assert flags(plugin="amd", **known) == 0
-    assert flags({plugins.RELAY: "1"}, **known) == 0
+    assert flags({RELAY: "1"}, topology=Topology(4, FOUR, uuids=("a", "b", "c", "d")), **known) == 0
+    assert flags({RELAY: "1"}, **known) != 0  # no ids: the relay has nothing to choose by, and asks the plugin
     assert flags(labels={"nvidia.com/gpu.sharing-strategy": "mps"}, **known) == 0
     assert flags(labels={"nvidia.com/gpu.sharing-strategy": "none"}, **known) != 0
 
@@ -91,6 +93,9 @@ def test_the_cluster_writes_it_down() -> None:
     cluster.apply([event(4)], 0.0)
     assert cluster.tables.hazards.get(cluster.row("n")) == PANICS_KNOWN
     cluster.apply([event(3, relay="1")], 0.0)
+    assert cluster.tables.hazards.get(cluster.row("n")) != 0  # no ids
+    ids = '{"v":1,"gpus":4,"links":[],"uuids":["a","b","c","d"]}'
+    cluster.apply([event(3, relay="1", topology=ids)], 0.0)
     assert cluster.tables.hazards.get(cluster.row("n")) == 0
     health = '{"v":1,"gpus":4,"links":[],"health":[true,true,true,false]}'
     cluster.apply([event(3, topology=health)], 0.0)
@@ -98,12 +103,16 @@ def test_the_cluster_writes_it_down() -> None:
     assert cluster.tables.nodes.node(cluster.row("n"))["healthy"] == 0b0111  # it counts only its healthy ones
 
 
-def node_of(near: tuple[int, int], health: tuple[bool, ...] = (True,) * 5, **annotations: str) -> dict[str, Any]:
+def node_of(
+    near: tuple[int, int], health: tuple[bool, ...] = (True,) * 5, *, uuids: bool = True, **annotations: str
+) -> dict[str, Any]:
     """Five GPUs behind a switch; `near`: the two that share a PCIe switch."""
     ids = range(5)
     pcie = tuple(tuple("X" if a == b else "PIX" if {a, b} == {*near} else "SYS" for b in ids) for a in ids)
     links = tuple(tuple(18 * (a != b) for b in ids) for a in ids)
-    text = encode(Topology(5, links, gpu_total=True, kind="nvlink", gbps=25.0, pcie=pcie, health=health))
+    whole = Topology(5, links, gpu_total=True, kind="nvlink", gbps=25.0, pcie=pcie, health=health)
+    known = tuple(f"GPU-{gpu}" for gpu in ids) if uuids else None
+    text = encode(replace(whole, uuids=known))
     made = machine("n", sum(health), capacity=5)
     made["metadata"]["annotations"] = {"gpu-extender.io/topology": text} | {
         f"gpu-extender.io/{key.replace('_', '-')}": value for key, value in annotations.items()
@@ -119,6 +128,7 @@ def node_of(near: tuple[int, int], health: tuple[bool, ...] = (True,) * 5, **ann
         (node_of((0, 1), device_plugin_version="0.20.0"), 2, None),
         (node_of((0, 1)), 3, None),
         (node_of((0, 1), device_plugin_version="0.20.0", relay="1"), 3, None),
+        (node_of((0, 1), device_plugin_version="0.20.0", relay="1", uuids=False), 3, "plugin-panics"),
     ],
 )
 def test_filter(node: dict[str, Any], gpus: int, key: str | None) -> None:
@@ -147,7 +157,7 @@ def test_a_relay_makes_the_plan_hold() -> None:
     # One linked pair among four: NVIDIA's plugin, its PCIe paths unknown, may hand out any two; the relay does not.
     text = '{"v":1,"gpus":4,"links":[[0,3,4]],"kind":"nvlink","gbps":25,"uuids":["GPU-a","GPU-b","GPU-c","GPU-d"]}'
     world = World()
-    for name, more in (("stock", {}), ("relay", {plugins.RELAY: "1"})):
+    for name, more in (("stock", {}), ("relay", {RELAY: "1"})):
         world.set("Node", machine(name, 4, annotations={"gpu-extender.io/topology": text} | more))
     answer = world.filter(workload("p", 2, links="required"), ["stock", "relay"])
     assert answer["NodeNames"] == ["relay"]

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from extender.ledger import PLAN
 from extender.rules import REASONS
 from extender.settings import Resource, Settings
 from extender.shares import Division, division, gpu_of, partial
+from extender.topologies.annotation import KEY, RELAY, decode, encode
 from tests.world import GPU, JSON, World, pairs, refused, topology, workload
 
 SHARED, MIG = "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"
@@ -153,6 +156,30 @@ def test_agents_and_plans_say_it_too() -> None:
     facts = row(made)
     assert facts["parts"][:4] == (0, 3, 2, 2)
     assert (facts["sure"], facts["likely"], facts["unknown"]) == (0, 1, 5)
+
+
+def test_a_relay_makes_plans_for_parts_sure() -> None:
+    """Until kubelet says otherwise, on GPUs that work, and before what is only likely."""
+    made = World(Settings(resources=(Resource(name=SHARED, device_plugin="nvidia"),)))
+    lost, sure = ("a", None, "unknown", 4), ("c", (0,), "enforced", 0)
+    for relay, ill, expected in (
+        ("1", 3, [("b", (1, 2), "enforced", 0), sure, lost]),
+        ("0", 3, [lost, ("b", (1, 2), "planned", 3), ("c", (0,), "planned", 4)]),
+        ("1", 2, [sure, lost, ("b", (1, 2), "planned", 3)]),
+    ):
+        health = tuple(gpu != ill for gpu in range(4))
+        notes = {KEY: encode(replace(decode(graph()), health=health)), RELAY: relay}
+        made.node("n", 12, capacity=16, resource=SHARED, labels=labels(), annotations=notes)
+        for name, count, text in (("b", 3, "1,2,2"), ("c", 4, "0")):
+            made.pod(name, count, "n", resource=SHARED, annotations={PLAN: text})
+        # kubelet tells ids that are not there (any more).
+        made.set("Pod", seen("a", ["GPU-gone::0"], count=4))
+        assert holdings(made) == expected
+    made.node("n", 16, resource=SHARED, labels=labels(), annotations={KEY: graph(), RELAY: "1"})
+    facts = row(made)
+    assert (facts["sure"], facts["likely"], facts["unknown"], facts["parts"][:4]) == (0b0001, 0, 4, (0, 1, 2, 0))
+    made.set("Pod", seen("b", [f"{UUIDS[3]}::{i}" for i in range(3)]))
+    assert ("b", (3,), "observed", 0) in holdings(made)
 
 
 @pytest.mark.parametrize(

@@ -13,17 +13,20 @@ from types import FrameType
 from extender.cli import node_options
 from extender.cli.node_options import say
 from extender.errors import BadTopology
-from extender.node import commands, nvml, probe
+from extender.node import amdsmi, commands, nvml, probe
 from extender.node.agent import Agent
 from extender.topologies.topology import Topology
 
 POD_RESOURCES = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
-SOURCES = ("auto", "nvml", "nvidia-smi", "rocm-smi", "file")
+SOURCES = ("auto", "nvml", "amdsmi", "nvidia-smi", "rocm-smi", "file")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--source", choices=SOURCES, default="auto", help="auto (the default): NVML, else the command that is there"
+        "--source",
+        choices=SOURCES,
+        default="auto",
+        help="auto (the default): NVML, AMD SMI, else the command that is there",
     )
     parser.add_argument(
         "--text", metavar="FILE", type=Path, help="with --source file: what nvidia-smi or rocm-smi printed"
@@ -100,14 +103,20 @@ def _view(options: argparse.Namespace) -> Callable[[], Topology]:
             raise BadTopology(str(error), path="text") from error
         return commands.from_text(text, options.product, options.gbps)
 
-    def best() -> Topology:
-        try:
-            return nvml.read()
-        except nvml.NoDriver as no_driver:
-            try:
-                return from_command()
-            except BadTopology as error:
-                raise BadTopology(f"{no_driver}; {error}", code=error.code) from error
+    def from_amdsmi() -> Topology:
+        return commands.complete(amdsmi.read(), options.product, options.gbps)
 
-    views = {"auto": best, "nvml": nvml.read, "file": from_file}
+    def best() -> Topology:
+        said = []
+        for view in (nvml.read, from_amdsmi):
+            try:
+                return view()
+            except (nvml.NoDriver, BadTopology) as error:
+                said.append(str(error))
+        try:
+            return from_command()
+        except BadTopology as error:
+            raise BadTopology("; ".join([*said, str(error)]), code=error.code) from error
+
+    views = {"auto": best, "nvml": nvml.read, "amdsmi": from_amdsmi, "file": from_file}
     return views.get(options.source, from_command)

@@ -17,10 +17,9 @@ from extender.errors import ExtenderError, Unreachable
 from extender.node.apiserver import ApiServer, node_path, pod_path
 from extender.node.pod_resources import Held
 from extender.topologies import annotation
+from extender.topologies.annotation import RELAY, STALE
 from extender.topologies.topology import Topology
 
-RELAY = "gpu-extender.io/relay"
-STALE = "gpu-extender.io/topology-stale-since"
 HELD = "gpu-extender.io/held-gpus"
 SAYS_DEVICES = (1, 36)  # from this release on kubelet's pod status names the devices
 STALE_SECONDS = 120.0

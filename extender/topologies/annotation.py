@@ -23,6 +23,7 @@ from extender.topologies.topology import LEVELS, Topology, unknown
 KEY: Final = "gpu-extender.io/topology"
 STATED: Final = "gpu-extender.io/topology-stated"
 STALE: Final = "gpu-extender.io/topology-stale-since"  # the agent: since when it cannot see the GPUs any more
+RELAY: Final = "gpu-extender.io/relay"  # the agent: "1" while a relay makes kubelet take what was planned
 VERSION: Final = 1
 MOST_BYTES: Final = 64 * 1024
 MOST_GPUS: Final = 16
@@ -39,6 +40,11 @@ class TopologyError(ValueError):
         super().__init__(f"{path}: {message}" if path else message)
         self.path = path
         self.message = message
+
+
+def relayed(annotations: Mapping[str, str], topology: Topology) -> bool:
+    """Whether a node hands out what we plan: its relay says so, and knows the GPUs by the ids that we have."""
+    return annotations.get(RELAY) == "1" and topology.uuids is not None
 
 
 def read(annotations: Mapping[str, str], labels: Mapping[str, str], gpu_count: int) -> Topology | None:

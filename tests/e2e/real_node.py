@@ -6,8 +6,10 @@ from __future__ import annotations
 import shutil
 import tempfile
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from tests.e2e.device_manager import DeviceManager, Object
 from tests.e2e.machines import gpu_uuid, machine
@@ -19,7 +21,7 @@ from tests.e2e.vendor_plugin import of_machine
 class RealNode:
     """Use as a context manager. Restarts wait until the devices are there again, and admissions wait for them."""
 
-    def __init__(self, node: str, topology: str, url: str, token: str, ca: Path) -> None:
+    def __init__(self, node: str, topology: str | Mapping[str, Any], url: str, token: str, ca: Path) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="node-", dir="/tmp"))
         for name in ("plugins", "kubelet"):
             (self._folder / name).mkdir()

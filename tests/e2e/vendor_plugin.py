@@ -200,8 +200,8 @@ class VendorPlugin:
         return b""
 
 
-def of_machine(folder: Path, name: str, node: str = "node-1", **options: Any) -> VendorPlugin:
-    """The stock NVIDIA plugin on a machine of the catalogue."""
+def of_machine(folder: Path, name: str | Mapping[str, Any], node: str = "node-1", **options: Any) -> VendorPlugin:
+    """The stock NVIDIA plugin on a machine of the catalogue, or on one in the form of its entries."""
     what = machine(name)
     model = device_plugin("nvidia", what.links, what.pcie, link_scope=what.scope, numa=what.numa)
     ids = [gpu_uuid(node, gpu) for gpu in range(what.gpus)]

@@ -10,10 +10,11 @@ import pytest
 
 from extender.errors import BadTopology, Unreachable
 from extender.node import commands, nvml
-from extender.node.agent import RELAY, STALE, Agent, Switch, as_annotations
+from extender.node.agent import Agent, Switch, as_annotations
 from extender.node.apiserver import ApiServer
 from extender.node.pod_resources import Held
 from extender.topologies import annotation
+from extender.topologies.annotation import RELAY, STALE
 from extender.topologies.topology import Topology
 from tests.e2e.device_manager import pod
 from tests.e2e.kubelet import topology_annotation
