@@ -21,7 +21,8 @@ class Slots:
         """(resource, devices, share, cpu, memory, models, linked) each, in place of all before.
 
         `models`: bit m for the model m of `NodeTable.set_node`; `linked`: 0 links do not matter, 1 linked sets where
-        the machine has any of that size, 2 linked sets only. All that is kept is dropped.
+        the machine has any of that size, 2 linked sets only. What is kept is dropped, unless the types before are
+        among the new ones, in the same order.
         """
     def sync(self, nodes: NodeTable, shapes: LinkShapes) -> None:
         """Count the slots of rows that have changed. The calls below do it first."""

@@ -7,7 +7,8 @@ next to nothing, those of something scarce and asked for cost much. So whole nod
 machines for those that need them, and CPU beside GPUs.
 
 The vector of slots of a row is kept until the row's version changes, and so is what a request would take of it. Rows
-that lose the same slots share one list, whose price is summed once a call.
+that lose the same slots share one list, whose price is summed once a call. A type that is new among the others leaves
+what is kept of them as it is: only its own slots are counted.
 """
 
 from array import array
@@ -30,12 +31,14 @@ cdef enum:
     MOST_LISTS = 1 << 18   # different lists of losses kept
     MOST_ENTRIES = 1 << 23
     UNBOUNDED = 1 << 30    # slots of a type without GPUs, before CPU and memory are looked at
+    ALL_TYPES = 0          # older than any edition
 
 cdef struct Type:
     int resource           # index of its GPU resource; unused when devices is 0
     int devices
     int linked             # 0 links do not matter, 1 linked where the node can, 2 linked or nothing
     int family             # types of one family differ in CPU, memory and models only
+    int64_t edition        # of the types, when it came
     amount_t share         # units of each GPU
     amount_t cpu
     amount_t memory
@@ -60,7 +63,7 @@ cdef struct State:         # a node as it is, or would be
     bint mixed             # it offers another GPU resource too
 
 cdef struct Entry:
-    int32_t type
+    int32_t column
     int32_t lost
 
 cdef struct Ask:           # a request
@@ -75,6 +78,7 @@ cdef class _Kept:
     cdef int rows
     cdef int64_t used       # the call that used it last
     cdef int64_t *version   # [row] of which the lists are; 0 none
+    cdef int64_t *edition   # [row] of the types that the lists speak of
     cdef int32_t *lists     # [row, width] -1 = no such way
     cdef mask_t *gpus       # [row, width] what it would take
 
@@ -83,11 +87,12 @@ cdef class _Kept:
 
     def __dealloc__(self):
         c_free(self.version)
+        c_free(self.edition)
         c_free(self.lists)
         c_free(self.gpus)
 
     cdef int64_t bytes(self, int rows):
-        return <int64_t>rows * (sizeof(int64_t) + self.width * (sizeof(int32_t) + sizeof(mask_t)))
+        return <int64_t>rows * (2 * sizeof(int64_t) + self.width * (sizeof(int32_t) + sizeof(mask_t)))
 
     cdef int reach(self, int rows) except -1:
         cdef void *made
@@ -97,6 +102,10 @@ cdef class _Kept:
         if made == NULL:
             raise MemoryError()
         self.version = <int64_t*>made
+        made = realloc(self.edition, rows * sizeof(int64_t))
+        if made == NULL:
+            raise MemoryError()
+        self.edition = <int64_t*>made
         made = realloc(self.lists, <size_t>rows * self.width * sizeof(int32_t))
         if made == NULL:
             raise MemoryError()
@@ -111,19 +120,30 @@ cdef class _Kept:
 
 
 cdef class Slots:
-    """Slots by row and type, what requests take of them, and what that costs. `most`: types at most."""
+    """Slots by row and type, what requests take of them, and what that costs. `most`: types at most.
+
+    A type has the same column as long as it stays; its place is where the caller names it.
+    """
     cdef readonly int most
-    cdef Type *types
+    cdef Type *types          # [column]
     cdef int kinds            # types in use
+    cdef dict columns         # type, as the caller names it -> column
+    cdef int *column          # [place]
+    cdef int *place           # [column]
+    cdef double *price        # [column] in this call
+    cdef int64_t edition      # rises when types come
     cdef int families
     cdef int *first           # [family] one of its types
+    cdef int64_t *newest      # [family] edition of the youngest of its types
     cdef NodeTable nodes      # of which the slots are
     cdef LinkShapes shapes
     cdef int rows, height
+    cdef int64_t clock, known # of the table and the types at the last sync
     cdef int64_t *version     # [row] of which the counts are
-    cdef int32_t *count       # [row, type]
-    cdef int64_t *total       # [type]
-    cdef int32_t *after       # [type] scratch
+    cdef int64_t *counted     # [row] edition of the types that are counted
+    cdef int32_t *count       # [row, column]
+    cdef int64_t *total       # [column]
+    cdef int32_t *after       # [column] scratch
     cdef int32_t *room        # [family] scratch
     cdef double most_cpu, most_gpus, all_gpus, free_gpus
     cdef amount_t most_units
@@ -150,7 +170,11 @@ cdef class Slots:
             raise ValueError("1 to 1024 types")
         self.most = most
         self.types = <Type*>malloc(most * sizeof(Type))
+        self.column = <int*>malloc(most * sizeof(int))
+        self.place = <int*>malloc(most * sizeof(int))
+        self.price = <double*>malloc(most * sizeof(double))
         self.first = <int*>malloc(most * sizeof(int))
+        self.newest = <int64_t*>malloc(most * sizeof(int64_t))
         self.total = <int64_t*>malloc(most * sizeof(int64_t))
         self.after = <int32_t*>malloc(most * sizeof(int32_t))
         self.room = <int32_t*>malloc(most * sizeof(int32_t))
@@ -163,9 +187,12 @@ cdef class Slots:
             raise MemoryError()
         memset(self.seen_call, 0, MOST_SEEN * sizeof(int64_t))
         if (self.types == NULL or self.first == NULL or self.total == NULL or self.after == NULL or self.room == NULL
-                or self.table == NULL):
+                or self.table == NULL or self.column == NULL or self.place == NULL or self.price == NULL
+                or self.newest == NULL):
             raise MemoryError()
         self.kept = {}
+        self.columns = {}
+        self.edition = 1
         self._forget()
 
     def __dealloc__(self):
@@ -174,11 +201,16 @@ cdef class Slots:
             c_free(self.packs[i])
         c_free(self.packs)
         c_free(self.types)
+        c_free(self.column)
+        c_free(self.place)
+        c_free(self.price)
         c_free(self.first)
+        c_free(self.newest)
         c_free(self.total)
         c_free(self.after)
         c_free(self.room)
         c_free(self.version)
+        c_free(self.counted)
         c_free(self.count)
         c_free(self.entries)
         c_free(self.start)
@@ -203,6 +235,7 @@ cdef class Slots:
             memset(self.version, 0, self.rows * sizeof(int64_t))
             memset(self.count, 0, <size_t>self.rows * self.most * sizeof(int32_t))
         memset(self.total, 0, self.most * sizeof(int64_t))
+        self.clock = -1
         self.height = 0
         self.most_cpu = self.most_gpus = self.all_gpus = self.free_gpus = 0.0
         self.most_units = 1
@@ -214,40 +247,59 @@ cdef class Slots:
 
         `devices`: 0 for a pod without GPUs; `share`: units of each GPU; `cpu`: milli; `memory`: bytes; `models`: bit
         m for model m of `NodeTable.set_node`; `linked`: 0 links do not matter, 1 linked where the machine has linked
-        sets of that size, 2 linked always. What was computed for other types is dropped.
+        sets of that size, 2 linked always. While all those before stay, in their order, what was computed is kept.
         """
         if len(types) > self.most:
             raise ValueError(f"{len(types)} types, {self.most} at most")
-        cdef int i = 0, j
-        cdef Type made
-        for resource, devices, share, cpu, memory, models, linked in types:
+        cdef int t, column
+        cdef dict met = {}
+        cdef list keys = []
+        for t, (resource, devices, share, cpu, memory, models, linked) in enumerate(types):
             if not (0 <= devices <= 100_000 and 1 <= share < 2**31 and 0 <= cpu <= 2**50 and 0 <= memory <= 2**50
                     and 0 <= models < 2**64 and 0 <= linked <= 2 and 0 <= resource < 2**15):
-                self.kinds = self.families = 0
-                self._forget()
-                raise ValueError(f"type {i} is out of range")
-            made.resource = resource
-            made.devices = devices
-            made.share = share
-            made.cpu = cpu
-            made.memory = memory
-            made.models = models
-            made.linked = linked if devices > 1 else 0
-            made.family = 0
-            self.types[i] = made
-            i += 1
-        self.kinds = i
-        self.families = 0
-        for i in range(self.kinds):
-            for j in range(self.families):
-                if _alike(&self.types[i], &self.types[self.first[j]]):
-                    break
-            else:
-                j = self.families
-                self.first[j] = i
-                self.families += 1
-            self.types[i].family = j
+                self._no_types()
+                raise ValueError(f"type {t} is out of range")
+            met[types[t]] = met.get(types[t], 0) + 1
+            keys.append((types[t], met[types[t]]))
+        if [self.columns[key] for key in keys if key in self.columns] != [self.column[t] for t in range(self.kinds)]:
+            self._no_types()
+        self.edition += 1
+        for t, key in enumerate(keys):
+            if key not in self.columns:
+                self.columns[key] = self._new_type(*key[0])
+            column = self.columns[key]
+            self.column[t] = column
+            self.place[column] = t
+
+    cdef void _no_types(self):
+        self.kinds = self.families = 0
+        self.columns.clear()
         self._forget()
+
+    def _new_type(self, int resource, int devices, amount_t share, amount_t cpu, amount_t memory, uint64_t models,
+                  int linked):
+        """The column of a type that has come."""
+        cdef int f
+        cdef Type *made = &self.types[self.kinds]
+        made.resource = resource
+        made.devices = devices
+        made.share = share
+        made.cpu = cpu
+        made.memory = memory
+        made.models = models
+        made.linked = linked if devices > 1 else 0
+        made.edition = self.edition
+        for f in range(self.families):
+            if _alike(made, &self.types[self.first[f]]):
+                break
+        else:
+            f = self.families
+            self.first[f] = self.kinds
+            self.families += 1
+        made.family = f
+        self.newest[f] = self.edition
+        self.kinds += 1
+        return self.kinds - 1
 
     # ---- slots
 
@@ -259,6 +311,10 @@ cdef class Slots:
         cdef int32_t *count
         cdef double gpus
         cdef bint changed = False
+        cdef int64_t since
+        if (nodes is self.nodes and shapes is self.shapes and nodes.clock == self.clock
+                and self.known == self.edition):
+            return
         if nodes is not self.nodes or shapes is not self.shapes:
             for t in range(self.packs_size):
                 c_free(self.packs[t])
@@ -275,6 +331,10 @@ cdef class Slots:
             if made == NULL:
                 raise MemoryError()
             self.version = <int64_t*>made
+            made = realloc(self.counted, row * sizeof(int64_t))
+            if made == NULL:
+                raise MemoryError()
+            self.counted = <int64_t*>made
             made = realloc(self.count, <size_t>row * width * sizeof(int32_t))
             if made == NULL:
                 raise MemoryError()
@@ -292,18 +352,24 @@ cdef class Slots:
             self.packs_size = t
         with nogil:
             for row in range(nodes.height):
-                if self.version[row] == nodes.version[row]:
+                since = self.counted[row] if self.version[row] == nodes.version[row] else ALL_TYPES
+                if since == self.edition:
                     continue
                 count = self.count + <size_t>row * width
                 for t in range(self.kinds):
-                    self.total[t] -= count[t]
+                    if self.types[t].edition > since:
+                        self.total[t] -= count[t]
                 _read(nodes, row, &state)
-                self._count(&state, count)
+                self._count(&state, count, since)
                 for t in range(self.kinds):
-                    self.total[t] += count[t]
+                    if self.types[t].edition > since:
+                        self.total[t] += count[t]
+                changed = changed or since == ALL_TYPES
                 self.version[row] = nodes.version[row]
-                changed = True
+                self.counted[row] = self.edition
             self.height = nodes.height
+            self.clock = nodes.clock
+            self.known = self.edition
             if changed:
                 self.most_cpu = self.most_gpus = self.all_gpus = self.free_gpus = 0.0
                 self.most_units = 1
@@ -327,7 +393,7 @@ cdef class Slots:
         if self.kinds:
             view = made
             for t in range(self.kinds):
-                view[t] = self.total[t]
+                view[t] = self.total[self.column[t]]
         return made
 
     def filled(self):
@@ -346,11 +412,11 @@ cdef class Slots:
         if self.kinds:
             view = made
             for t in range(self.kinds):
-                view[t] = self.count[<size_t>row * self.most + t]
+                view[t] = self.count[<size_t>row * self.most + self.column[t]]
         return made
 
-    cdef void _count(self, const State *s, int32_t *out) noexcept nogil:
-        """How many pods of each type alone the node could take."""
+    cdef void _count(self, const State *s, int32_t *out, int64_t since) noexcept nogil:
+        """How many pods of each type alone the node could take; of the types that came after edition `since`."""
         cdef int t, f
         cdef amount_t n
         cdef const Type *one
@@ -359,7 +425,9 @@ cdef class Slots:
         cdef int kinds = 0, gpu, i
         cdef bint usable = s.flags & SCHEDULABLE and s.cpu >= 0 and s.memory >= 0 and s.slots > 0
         if not usable:
-            memset(out, 0, self.kinds * sizeof(int32_t))
+            for t in range(self.kinds):
+                if self.types[t].edition > since:
+                    out[t] = 0
             return
         for gpu in range(MOST_GPUS):  # GPUs with as much left count together
             if s.open >> gpu & 1 and s.left[gpu] > 0:
@@ -372,9 +440,12 @@ cdef class Slots:
                     many[kinds] = 1
                     kinds += 1
         for f in range(self.families):
-            self.room[f] = self._room(s, &self.types[self.first[f]], &lefts[0], &many[0], kinds)
+            if self.newest[f] > since:
+                self.room[f] = self._room(s, &self.types[self.first[f]], &lefts[0], &many[0], kinds)
         for t in range(self.kinds):
             one = &self.types[t]
+            if one.edition <= since:
+                continue
             n = self.room[one.family]
             if n == 0 or not one.models >> s.model & 1:
                 out[t] = 0
@@ -499,12 +570,12 @@ cdef class Slots:
         kept = self._kept(ask)
         self.call += 1
         kept.used = self.call
+        self._pay(prices)
         with nogil:
             for i in range(n):
                 row = rows[i]
-                if kept.version[row] != nodes.version[row]:
-                    self._lose(kept, row, ask)
-                out[i] = self._cheapest(kept, row, prices, NULL)
+                self._lose(kept, row, ask)
+                out[i] = self._cheapest(kept, row, NULL)
                 if fullness > 0.0:
                     left = 0.0
                     if self.most_cpu > 0.0:
@@ -525,7 +596,7 @@ cdef class Slots:
         """[(type, slots lost)] of the cheapest placement on one row, in the order of the types."""
         cdef int which = self._one(nodes, shapes, row, resource, devices, share, cpu, memory, prices)[1]
         cdef int64_t e
-        return [(self.entries[e].type, self.entries[e].lost)
+        return [(self.place[self.entries[e].column], self.entries[e].lost)
                 for e in range(self.start[which], self.start[which + 1])]
 
     cdef tuple _one(self, NodeTable nodes, LinkShapes shapes, int row, int resource, int devices, amount_t share,
@@ -539,9 +610,9 @@ cdef class Slots:
         kept = self._kept(ask)
         self.call += 1
         kept.used = self.call
-        if kept.version[row] != nodes.version[row]:
-            self._lose(kept, row, ask)
-        self._cheapest(kept, row, prices, &way)
+        self._pay(prices)
+        self._lose(kept, row, ask)
+        self._cheapest(kept, row, &way)
         return kept.gpus[row * kept.width + way], kept.lists[row * kept.width + way]
 
     cdef Ask _ask(self, NodeTable nodes, int resource, int devices, amount_t share, amount_t cpu, amount_t memory,
@@ -588,7 +659,12 @@ cdef class Slots:
         cdef _Kept kept = self.kept[key]
         return kept.used
 
-    cdef double _cheapest(self, _Kept kept, row_t row, const score_t[::1] prices, int *way) noexcept nogil:
+    cdef void _pay(self, const score_t[::1] prices) noexcept:
+        cdef int t
+        for t in range(self.kinds):
+            self.price[self.column[t]] = prices[t]
+
+    cdef double _cheapest(self, _Kept kept, row_t row, int *way) noexcept nogil:
         """The lowest cost of all ways; among equals the first: the smallest ids."""
         cdef int w, which
         cdef int64_t e
@@ -601,7 +677,7 @@ cdef class Slots:
             if self.stamp[which] != self.call:
                 sum = 0.0
                 for e in range(self.start[which], self.start[which + 1]):
-                    sum += prices[self.entries[e].type] * self.entries[e].lost
+                    sum += self.price[self.entries[e].column] * self.entries[e].lost
                 self.cost[which] = sum
                 self.stamp[which] = self.call
             if not any or self.cost[which] < best:
@@ -612,35 +688,52 @@ cdef class Slots:
         return best
 
     cdef int _lose(self, _Kept kept, row_t row, Ask ask) except -1 nogil:
-        """Work out what the request would take of a row, in each way that may be the cheapest."""
+        """Bring what the request would take of a row up to date, in each way that may be the cheapest."""
         cdef State state
-        cdef mask_t rest
-        cdef int gpu, other
+        cdef row_t like
+        cdef int way
         cdef size_t at = <size_t>row * kept.width
-        cdef const Choice *choice
-        cdef bint any = False
-        cdef State *seen
-        cdef size_t like
+        cdef bint same = kept.version[row] == self.nodes.version[row]
+        if same and kept.edition[row] == self.edition:
+            return 0
+        _read(self.nodes, row, &state)
+        like = self._like(&state, row)
+        if like != row:
+            memcpy(kept.lists + at, kept.lists + <size_t>like * kept.width, kept.width * sizeof(int32_t))
+            memcpy(kept.gpus + at, kept.gpus + <size_t>like * kept.width, kept.width * sizeof(mask_t))
+        elif same:  # types have come: the ways are the same
+            for way in range(kept.width):
+                if kept.lists[at + way] >= 0:
+                    self._way(kept, at + way, &state, ask, kept.gpus[at + way], kept.edition[row])
+        else:
+            self._ways(kept, at, &state, ask)
+        kept.version[row] = self.nodes.version[row]
+        kept.edition[row] = self.edition
+        return 0
+
+    cdef row_t _like(self, State *s, row_t row) noexcept nogil:
+        """A row with the same slots that this call has brought up to date; else the row itself."""
         cdef uint64_t digest
         cdef int i
-        _read(self.nodes, row, &state)
-        state.row = 0
-        digest = <uint64_t>state.cpu * 1540483477 + <uint64_t>state.memory
-        digest = (digest ^ digest >> 29) * 1597334677 + <uint64_t>state.spare
-        digest = (digest ^ digest >> 31) * 1000003 + state.open
+        s.row = 0
+        digest = <uint64_t>s.cpu * 1540483477 + <uint64_t>s.memory
+        digest = (digest ^ digest >> 29) * 1597334677 + <uint64_t>s.spare
+        digest = (digest ^ digest >> 31) * 1000003 + s.open
         i = <int>((digest ^ digest >> 23) & (MOST_SEEN - 1))
-        seen = &self.seen[i]
-        if self.seen_call[i] == self.call and _same(seen, &state):
-            like = <size_t>self.seen_row[i] * kept.width
-            if like != at:
-                memcpy(kept.lists + at, kept.lists + like, kept.width * sizeof(int32_t))
-                memcpy(kept.gpus + at, kept.gpus + like, kept.width * sizeof(mask_t))
-                kept.version[row] = self.nodes.version[row]
-                return 0
-        memcpy(seen, &state, sizeof(State))
+        if self.seen_call[i] == self.call and _same(&self.seen[i], s):
+            s.row = row
+            return self.seen_row[i]
+        memcpy(&self.seen[i], s, sizeof(State))
         self.seen_call[i] = self.call
         self.seen_row[i] = row
-        state.row = row
+        s.row = row
+        return row
+
+    cdef int _ways(self, _Kept kept, size_t at, const State *state, Ask ask) except -1 nogil:
+        cdef mask_t rest
+        cdef int gpu, other
+        cdef const Choice *choice
+        cdef bint any = False
         for gpu in range(kept.width):
             kept.lists[at + gpu] = -1
             kept.gpus[at + gpu] = 0
@@ -657,11 +750,10 @@ cdef class Slots:
                     if rest >> other & 1 and state.left[other] == state.left[gpu]:
                         break
                 else:
-                    self._way(kept, at + gpu, &state, ask, <mask_t>1 << gpu)
+                    self._way(kept, at + gpu, state, ask, <mask_t>1 << gpu, ALL_TYPES)
                     any = True
         if not any:
-            self._way(kept, at, &state, ask, self._take(&state, ask))
-        kept.version[row] = self.nodes.version[row]
+            self._way(kept, at, state, ask, self._take(state, ask), ALL_TYPES)
         return 0
 
     cdef mask_t _take(self, const State *s, const Ask ask) noexcept nogil:
@@ -686,7 +778,9 @@ cdef class Slots:
             rest &= ~(<mask_t>1 << best)
         return taken
 
-    cdef int _way(self, _Kept kept, size_t at, const State *before, Ask ask, mask_t gpus) except -1 nogil:
+    cdef int _way(self, _Kept kept, size_t at, const State *before, Ask ask, mask_t gpus,
+                  int64_t since) except -1 nogil:
+        """What one choice of GPUs takes; of types up to edition `since` what is kept already."""
         cdef State s
         cdef int gpu
         memcpy(&s, before, sizeof(State))
@@ -703,15 +797,18 @@ cdef class Slots:
             if gpus >> gpu & 1:
                 s.left[gpu] -= ask.share
         s.whole &= ~gpus
-        self._count(&s, self.after)
+        self._count(&s, self.after, since)
         kept.gpus[at] = gpus
-        kept.lists[at] = self._intern(self.count + <size_t>s.row * self.most, self.after)
+        kept.lists[at] = self._intern(self.count + <size_t>s.row * self.most, self.after, since, kept.lists[at])
         return 0
 
-    cdef int _intern(self, const int32_t *before, const int32_t *after) except -1 nogil:
-        """The list of what is lost between two vectors of slots."""
-        cdef int t, which, place
+    cdef int _intern(self, const int32_t *before, const int32_t *after, int64_t since, int known) except -1 nogil:
+        """The list of what is lost between two vectors of slots; of types up to edition `since` as list `known` has it.
+        """
+        cdef int t, c, which, place
         cdef int64_t e, length
+        cdef int64_t old = self.start[known] if since != ALL_TYPES else 0
+        cdef int64_t end = self.start[known + 1] if since != ALL_TYPES else 0
         cdef uint32_t digest = 2166136261
         cdef Entry *made
         if self.entry_count + self.kinds > self.entry_room:
@@ -720,12 +817,20 @@ cdef class Slots:
             self._more_lists()
         e = self.entry_count
         for t in range(self.kinds):
-            if before[t] != after[t]:
-                self.entries[e].type = t
-                self.entries[e].lost = before[t] - after[t]
-                digest = (digest ^ <uint32_t>t) * 16777619
-                digest = (digest ^ <uint32_t>self.entries[e].lost) * 16777619
-                e += 1
+            c = self.column[t]
+            if self.types[c].edition > since:
+                if before[c] == after[c]:
+                    continue
+                self.entries[e].lost = before[c] - after[c]
+            elif old < end and self.entries[old].column == c:
+                self.entries[e].lost = self.entries[old].lost
+                old += 1
+            else:
+                continue
+            self.entries[e].column = c
+            digest = (digest ^ <uint32_t>c) * 16777619
+            digest = (digest ^ <uint32_t>self.entries[e].lost) * 16777619
+            e += 1
         digest ^= digest >> 15
         length = e - self.entry_count
         made = self.entries + self.entry_count

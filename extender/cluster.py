@@ -54,6 +54,7 @@ AWAY_SECONDS = 60.0  # a node whose device plugin offers nothing for longer has 
 NEVER = float("-inf")
 SETTLE_SECONDS = 30.0  # a bound pod that has not started by then is not "about to be seen" any more
 log = get_log()
+Type = tuple[int, int, int, int, int, int, int]  # as Slots.set_types wants it
 INDEPENDENT = 2**40  # the allowance of pods that do not depend on each other
 
 
@@ -133,6 +134,8 @@ class Cluster:
         self.models = Models(settings.mix.model_labels)
         self.mix = Mix(settings.mix.half_life_seconds, settings.mix.kinds)
         self._written: tuple[int, int] | None = None  # revisions of both that the tables have
+        self._told: dict[Kind, tuple[Type, str]] = {}  # the kinds in the tables, as they are there
+        self.tables.demand.renew = self._write_demand
 
     # -- what is read ---------------------------------------------------------------------------------------------
 
@@ -201,7 +204,6 @@ class Cluster:
             except Exception as error:  # one object that we can not hold must not stop the others
                 self._fault(f"{event.kind} {event.record.name}", error)
         self._refresh(now)
-        self._write_demand()
         self.generation += 1
 
     def _apply(self, event: Event, now: float, wall: float | None) -> None:
@@ -616,17 +618,22 @@ class Cluster:
         revisions = (self.mix.revision, self.models.revision)
         if revisions == self._written:
             return
+        if self._written is None or self._written[1] != revisions[1]:
+            self._told.clear()  # which models a kind may run on
         self._written = revisions
         came = [(kind, count) for kind, count in self.mix.weights() if kind.resource in self.gpu_names]
         asked = pulls(came, self.models.whole(), self.mix.most)
+        before = self._told
+        self._told = {pull.kind: before.get(pull.kind) or (self._type(pull.kind), str(pull.kind)) for pull in asked}
+        told = self._told.values()
         self.tables.demand.set(
-            [self._type(pull.kind) for pull in asked],
+            [one for one, _ in told],
             [pull.weight for pull in asked],
             [pull.size for pull in asked],
-            [str(pull.kind) for pull in asked],
+            [name for _, name in told],
         )
 
-    def _type(self, kind: Kind) -> tuple[int, int, int, int, int, int, int]:
+    def _type(self, kind: Kind) -> Type:
         """A kind as `Slots.set_types` wants it."""
         cpu, memory = min(kind.cpu, MOST_AMOUNT), min(kind.memory, MOST_AMOUNT)
         models = self.models.mask(kind.where) if kind.where else ANYWHERE

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, Protocol
@@ -52,13 +52,15 @@ class Reason:
 @dataclass(slots=True)
 class Demand:
     """What the pods to come will ask for, by type. `weights`: how often, in any unit; `sizes`: GPUs, parts of one too;
-    `names`: for people. As many of each as `slots` has types; `set` writes all of them."""
+    `names`: for people. As many of each as `slots` has types; `set` writes all of them. Who reads calls `renew` first:
+    pods come more often than anybody asks what is to be expected of them."""
 
     slots: Slots = field(default_factory=Slots)
     weights: array[float] = field(default_factory=lambda: array("d"))
     sizes: array[float] = field(default_factory=lambda: array("d"))
     names: tuple[str, ...] = ()
     types: list[tuple[int, int, int, int, int, int, int]] = field(default_factory=list)
+    renew: Callable[[], None] = lambda: None
 
     def set(
         self,

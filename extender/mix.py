@@ -161,6 +161,7 @@ class Mix:
         self.revision = 0
         self._mass: dict[Kind, float] = {}  # in units of one pod at `_base`
         self._used: set[Kind] = set()
+        self._order: tuple[list[Kind], list[tuple[Kind, Kind]]] | None = None  # see _ordered; None: to be made anew
         self._base = 0.0
         self._latest: float | None = None
         self._latest_uids: set[str] = set()  # of pods that were made in the latest second
@@ -181,6 +182,8 @@ class Mix:
             self._latest_uids.add(uid)
         if (when - self._base) / self.half_life > MOST_EXPONENT:
             self._rebase(when)
+        if kind not in self._mass:
+            self._order = None
         self._mass[kind] = self._mass.get(kind, 0.0) + 2.0 ** max(-MOST_EXPONENT, (when - self._base) / self.half_life)
         if kind not in self._used:
             self._admit(kind)
@@ -190,18 +193,22 @@ class Mix:
         factor = 2.0 ** -min(1000.0, (base - self._base) / self.half_life)
         self._mass = {kind: mass * factor for kind, mass in self._mass.items() if mass * factor > 1e-12}
         self._used &= self._mass.keys()
+        self._order = None
         self._base = base
 
     def _admit(self, kind: Kind) -> None:
         if len(self._used) < self.most:
             self._used.add(kind)
+            self._order = None
             return
         least = min(self._used, key=self._rank)
         if self._mass[kind] > GROWTH * self._mass[least]:
             self._used.remove(least)
             self._used.add(kind)
+            self._order = None
         if len(self._mass) > (1 + WAITING) * self.most:
             del self._mass[min(self._mass.keys() - self._used - {kind}, key=self._rank)]
+            self._order = None
 
     def _rank(self, kind: Kind) -> tuple[float, Kind]:
         return self._mass[kind], kind
@@ -209,16 +216,24 @@ class Mix:
     def weights(self) -> list[tuple[Kind, float]]:
         """The kinds in use, in their own order, with the pods of each as they count now."""
         now = 2.0 ** -((self._latest - self._base) / self.half_life) if self._latest is not None else 1.0
-        found = {kind: self._mass[kind] for kind in sorted(self._used)}
-        if len(self._mass) > len(found):
-            alike: dict[tuple[object, ...], list[Kind]] = {}
-            for kind in found:
-                alike.setdefault(_gpus(kind), []).append(kind)
-            for kind in sorted(self._mass.keys() - self._used):
-                near = alike.get(_gpus(kind))
-                if near:
-                    found[min(near, key=lambda other: (_distance(kind, other), other))] += self._mass[kind]
+        used, waiting = self._order = self._order or self._ordered()
+        found = {kind: self._mass[kind] for kind in used}
+        for kind, near in waiting:
+            found[near] += self._mass[kind]
         return [(kind, mass * now) for kind, mass in found.items()]
+
+    def _ordered(self) -> tuple[list[Kind], list[tuple[Kind, Kind]]]:
+        """(the kinds in use, those that wait with the kind that each counts for), in their own order."""
+        used = sorted(self._used)
+        alike: dict[tuple[object, ...], list[Kind]] = {}
+        for kind in used:
+            alike.setdefault(_gpus(kind), []).append(kind)
+        waiting = []
+        for kind in sorted(self._mass.keys() - self._used):
+            near = alike.get(_gpus(kind))
+            if near:
+                waiting.append((kind, min(near, key=lambda other: (_distance(kind, other), other))))
+        return used, waiting
 
     def dump(self) -> str:
         """The mix as JSON, all kinds with what they weigh now."""

@@ -237,5 +237,6 @@ def test_the_cluster_learns_each_pod_once() -> None:
     two = [count for one, count in world.cluster.mix.weights() if one.devices == 2]
     assert two == [2.0]
     demand = world.cluster.tables.demand
+    demand.renew()
     assert len(demand.names) == len(demand.types) == 2  # what came, and the pod that takes the whole machine
     assert [one[1] for one in demand.types] == [2, 8]

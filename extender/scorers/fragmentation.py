@@ -34,6 +34,7 @@ class Fragmentation:
     def prices(self, tables: Tables) -> array[float]:
         """float64, one a type of `tables.demand`."""
         demand = tables.demand
+        demand.renew()
         demand.slots.sync(tables.nodes, tables.shapes)
         made = array("d", bytes(8 * len(demand.weights)))
         size = SIZE * (1.0 - demand.slots.filled())

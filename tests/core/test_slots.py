@@ -87,7 +87,15 @@ def test_costs_and_choices(
     world: World, data: st.DataObject, kinds: list[Any], asked: list[tuple[int, ...]], fullness: float
 ) -> None:
     made, twin = both(world, kinds)
-    for request in asked * 2:  # the second time from what is kept
+    for request in asked * 3:  # again from what is kept, also of types that were fewer
+        come = data.draw(st.sampled_from([0, 0, 1, 2]))
+        for _ in range(come):
+            kinds = list(kinds)
+            kinds.insert(data.draw(st.integers(0, len(kinds))), data.draw(types.filter(len))[0])
+        if data.draw(st.integers(0, 5)) == 5:
+            kinds = data.draw(st.permutations(kinds))[1:]
+        made.set_types(kinds)
+        twin.set_types(kinds)
         rows = data.draw(rows_of(world))
         prices = data.draw(st.lists(numbers, min_size=len(kinds), max_size=len(kinds)))
         out, wanted = column(len(rows)), [0.0] * len(rows)
