@@ -23,11 +23,12 @@ from extender import records
 from extender.cluster import Cluster
 from extender.decide import Decider
 from extender.events import Event
-from extender.ledger import RELAY, gpus_of
+from extender.ledger import gpus_of
 from extender.settings import Settings
 from extender.sim.device_plugin import DevicePlugin, PluginPanicked
 from extender.sim.machines import GPU, Machine, machine
 from extender.sim.machines import node as node_object
+from extender.topologies.annotation import RELAY
 
 MEAN_SECONDS = 3600.0
 CPU_PER_GPU, MEMORY_PER_GPU = 4, 16  # cores, GiB: GPUs are what runs out

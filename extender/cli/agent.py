@@ -12,9 +12,8 @@ from types import FrameType
 
 from extender.cli import node_options
 from extender.cli.node_options import say
-from extender.errors import BadTopology
+from extender.errors import BadInput, BadTopology
 from extender.node import amdsmi, commands, nvml, probe
-from extender.node.agent import Agent
 from extender.topologies.topology import Topology
 
 POD_RESOURCES = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
@@ -56,7 +55,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Until SIGTERM."""
-    from extender.node import pod_resources  # here: gRPC is slow to import
+    try:
+        from extender.node import pod_resources  # here: gRPC is slow to import, and only this command needs it
+        from extender.node.agent import Agent
+    except ImportError as error:
+        raise BadInput(f"{error}: install gpu-extender[node]") from error
 
     has_folder = options.pod_resources.parent.is_dir()  # the socket itself may come later
     agent = Agent(

@@ -100,6 +100,19 @@ def test_a_bind_is_told_by_its_node_and_gpus(server: str, capsys: pytest.Capture
     assert capsys.readouterr().out.splitlines()[2:] == ["  bound", "  node b, GPUs 0,3", ""]
 
 
+@pytest.mark.parametrize("words", [["agent", "--once"], ["relay", "--plugins", "p"]])
+def test_without_what_only_nodes_need_it_is_named(words: list[str]) -> None:
+    """As after `pip install gpu-extender`: --help works, and the command says what to install."""
+    for ends, code, says in ((["--help"], 0, "usage:"), ([], 1, "install gpu-extender[node]")):
+        script = (
+            f"import sys; sys.modules['grpc'] = None; from extender.cli import main; sys.exit(main({words + ends}))"
+        )
+        command = [sys.executable, "-c", script]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+        assert says in done.stdout + done.stderr
+
+
 def test_refused_settings_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("apiVersion: gpu-extender.io/v1\nkind: GpuExtenderConfiguration\ncosts: [victim]\n")
