@@ -107,7 +107,7 @@ def _view(options: argparse.Namespace) -> Callable[[], Topology]:
         return commands.from_text(text, options.product, options.gbps)
 
     def from_amdsmi() -> Topology:
-        return commands.complete(amdsmi.read(), options.product, options.gbps)
+        return commands.complete(amdsmi.read(product=options.product), options.product, options.gbps)
 
     def best() -> Topology:
         said = []

@@ -4,6 +4,7 @@ A pair has a link of its own when the library calls its path XGMI, one hop, with
 package, 15 outside; 15 more for each further hop). How many links it has is the most bandwidth over the least, since
 the driver reports the least for one link; some GPUs call two hops one and report a bandwidth of 0 then, which is no
 link. Where the driver reports no bandwidth at all, a pair is one link until the product tells, as with rocm-smi's text.
+The product's speed comes before the driver's: older drivers take 50 GB/s a link for every GPU.
 
 A GPU's id is its PCI address, as AMD's device plugin calls it; partitions of one GPU share it, and then no id is said.
 A GPU that does not answer about its memory is not healthy.
@@ -13,21 +14,23 @@ https://rocm.docs.amd.com/projects/amdsmi/en/latest/reference/amdsmi-py-api.html
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
 from extender.errors import BadTopology
 from extender.node.nvml import NoDriver
 from extender.topologies.annotation import MOST_GPUS
-from extender.topologies.reading import Reading, Warned
+from extender.topologies.reading import Reading, Warned, with_product
 
 FORMAT = "amdsmi"
 MOST_WEIGHT = 15  # of one hop
 MOST_NODES = 1024  # an unknown NUMA node is -1, or that as an unsigned number
 
 
-def read(library: Any = None) -> Reading:
-    """The view of this moment; `library`: the module amdsmi, or one like it. Raises NoDriver, BadTopology."""
+def read(library: Any = None, product: str | None = None) -> Reading:
+    """The view of this moment; `library`: the module amdsmi, or one like it; `product`: where the library's name of the
+    GPU is not the one of the label. Raises NoDriver, BadTopology."""
     if library is None:
         try:
             library = import_module("amdsmi")
@@ -38,11 +41,13 @@ def read(library: Any = None) -> Reading:
     except library.AmdSmiException as error:
         raise NoDriver(f"AMD SMI: {error}") from error
     try:
-        return _read(library)
+        seen = _read(library)
     except library.AmdSmiException as error:
         raise NoDriver(f"AMD SMI: {error}") from error
     finally:
         library.amdsmi_shut_down()
+    known = with_product(replace(seen, gbps=None), product)
+    return known if known.gbps else seen
 
 
 def _read(library: Any) -> Reading:

@@ -207,9 +207,9 @@ def _fitted(reading: Reading, entries: Iterable[catalogue.Entry]) -> Reading:
         return reading
     if reading.kind == "xgmi":
         same = {m.links for m in machines if m.links and _edges(m.links) == _edges(links)}
-        if len(same) != 1:
-            return reading
         kept = tuple(warned for warned in reading.warnings if warned.code != "link-count-unknown")
+        if len(same) != 1 or kept == reading.warnings:  # counted ones stand: a link may be down
+            return reading
         return replace(reading, links=same.pop(), warnings=kept)
     most = max(max(map(max if m.gpu_total else sum, m.links)) for m in machines if m.links)
     if reading.scope == "pair" and most and max(map(sum, links)) > most and whole_fabric(links):

@@ -28,13 +28,14 @@ class AmdSmiIoLinkType(IntEnum):
 
 class FakeAmdsmi:
     """A handle is the GPU's index. `lost`: GPUs that answer nothing but their address; `all_one_hop`: as MI250X's
-    driver does; `bandwidth` off: a driver that reports 0."""
+    driver does; `bandwidth` off: a driver that reports 0; `speed`: what it takes for one link, in GB/s."""
 
     AmdSmiException = AmdSmiException
     AmdSmiLinkType = AmdSmiLinkType
 
     def __init__(self, what: Machine, *, bandwidth: bool = True, all_one_hop: bool = False) -> None:
         self.what, self.bandwidth, self.all_one_hop = what, bandwidth, all_one_hop
+        self.speed = what.gbps or 0
         self.lost: set[int] = set()
         self.down: set[tuple[int, int]] = set()  # (from, to)
         self.open = 0
@@ -78,7 +79,7 @@ class FakeAmdsmi:
 
     def amdsmi_get_minmax_bandwidth_between_processors(self, a: int, b: int) -> dict[str, int]:
         self._answer(a)
-        links, one = self.what.links[a][b], round((self.what.gbps or 0) * 1000)
+        links, one = self.what.links[a][b], round(self.speed * 1000)
         if not self.bandwidth or not self._linked(a, b):
             return {"min_bandwidth": 0, "max_bandwidth": 0}
         return {"min_bandwidth": one, "max_bandwidth": one * links}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -20,7 +21,7 @@ MI250X = machine("mi250x-8gcd")
 
 
 def view(library: FakeAmdsmi, product: str | None = None, gbps: float | None = None) -> Topology:
-    seen = commands.complete(amdsmi.read(library), product, gbps)
+    seen = commands.complete(amdsmi.read(library, product), product, gbps)
     assert library.open == 0
     return seen
 
@@ -41,12 +42,23 @@ def test_it_tells_what_the_catalogue_has(name: str, all_one_hop: bool) -> None:
 def test_without_bandwidths_the_product_counts_the_links() -> None:
     """By its name in the library, if the catalogue knows that; else a view needs a word."""
     known = FakeAmdsmi(MI250X, bandwidth=False)
-    assert [warned.code for warned in amdsmi.read(known).warnings] == ["link-count-unknown"]
     assert (view(known).links, view(known).gbps) == (MI250X.links, 50.0)
     nameless = FakeAmdsmi(machine({"gpus": 8, "links": MI250X.links, "link_kind": "xgmi"}), bandwidth=False)
+    assert [warned.code for warned in amdsmi.read(nameless).warnings] == ["link-count-unknown"]
     with pytest.raises(BadTopology, match="--gbps"):
         view(nameless)
     assert view(nameless, gbps=40).links == tuple(tuple(map(bool, row)) for row in MI250X.links)
+
+
+def test_the_products_speed_comes_before_the_drivers() -> None:
+    library = FakeAmdsmi(machine("mi300x-8"))
+    library.speed = 50.0
+    assert view(library).gbps == 64.0
+    nameless = FakeAmdsmi(machine({"gpus": 8, "links": MI250X.links, "link_kind": "xgmi"}))
+    nameless.speed = 50.0
+    assert (view(nameless).links, view(nameless).gbps) == (MI250X.links, 50.0)
+    assert view(nameless, "AMD_Instinct_MI300X_OAM").gbps == 64.0
+    assert view(nameless, gbps=40).gbps == 40
 
 
 def test_the_older_names_of_link_types() -> None:
@@ -67,6 +79,9 @@ def test_what_fails() -> None:
     assert seen.links is not None
     assert (seen.links[0][1], seen.links[1][0], seen.links[2][3]) == (0, 0, MI250X.links[2][3])
     assert not any(seen.links[4])
+    fewer = [list(row) for row in MI250X.links]
+    fewer[0][1] = fewer[1][0] = MI250X.links[0][1] - 1
+    assert view(FakeAmdsmi(replace(MI250X, links=tuple(map(tuple, fewer))))).links == tuple(map(tuple, fewer))
     assert seen.numa is not None
     assert (seen.numa[4], seen.numa[5]) == (None, 0)
 
