@@ -204,6 +204,8 @@ class Evictions:
         attempt = decider.holds.attempt(uid, now)
         if attempt is None or decider.holds.planned(uid, now) is not None:
             return None
+        if self._stuck.get(uid) is not stuck or decider.holds.get(uid, now) is not None:
+            return None  # it was passed, or asked about, while we waited for the API server
         for node in [node for node, until in stuck.blocked.items() if until <= now]:
             del stuck.blocked[node]
         every, at = attempt.links_only, attempt.at

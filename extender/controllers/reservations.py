@@ -209,9 +209,12 @@ class Reservations:
         assert self._map is not None
         theirs, version = await self._map.read()
         holds, now = self._decider.holds, self._clock()
-        known = {plan.uid for plan in holds.all_plans()}
+        plans = {plan.uid: plan for plan in holds.all_plans()}
+        known = plans.keys()
         for uid, text in theirs.items():
-            if uid in known or uid in self._stored or uid in self._unsure:
+            before = self._stored.get(uid)
+            theirs_is_newer = uid in known and before not in (None, text) and before == self._text(plans[uid])
+            if not theirs_is_newer and (uid in known or before is not None or uid in self._unsure):
                 continue  # ours, or ours until a moment ago: to be removed
             try:
                 plan = self._plan(uid, text, now)

@@ -386,3 +386,21 @@ def test_a_node_that_kube_scheduler_refuses_itself_does_not_hold_the_pod_up() ->
         assert json.loads(answer.body)["NodeNames"] == ["n1"]
 
     play.run(test)
+
+
+def test_nobody_is_evicted_for_a_pod_that_fits_meanwhile() -> None:
+    """While one pod's evictions are written, another that was stuck is asked for again and fits elsewhere."""
+    play = Play()
+
+    async def test(controller: Evictions, server: ApiServer) -> None:
+        await play.call()
+        await controller.turn(server)
+        play.world.now += 1.1
+        due = controller._stuck["uid-urgent"]  # as the turn that waits for the API server has it
+        play.world.node("free", 4, links=pairs(4))
+        assert (await play.call())["NodeNames"] == ["free"]
+        await controller._plan(server, "uid-urgent", due)
+
+    play.run(test)
+    assert play.evicted() == []
+    assert play.world.decider.holds.all_plans() == []

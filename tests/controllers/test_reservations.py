@@ -272,6 +272,25 @@ def test_another_instance_wrote_meanwhile() -> None:
     run(objects, made, test)
 
 
+def test_a_plan_that_another_instance_replaced_is_taken_over() -> None:
+    """Else both would write their own again and again, and a restart might read the one that is over."""
+    objects, made = Objects(), world()
+    made.node("n2", 8)
+
+    async def test(reservations: Reservations) -> None:
+        assert await ask(made, OFFER)
+        stored = objects.stored[PATH]
+        entry = json.loads(stored["data"]["uid-urgent"]) | {"node": "n2", "victims": ["uid-other"]}
+        stored["data"]["uid-urgent"] = json.dumps(entry)
+        stored["metadata"]["resourceVersion"] = str(int(stored["metadata"]["resourceVersion"]) + 1)
+        made.now += 5.0
+        await reservations.refresh()
+        assert [plan.node for plan in made.decider.holds.all_plans()] == ["n2"]
+        assert entries(objects)["uid-urgent"]["node"] == "n2"
+
+    run(objects, made, test)
+
+
 def test_no_right_to_read_is_said_once_and_does_not_stop_the_scheduling() -> None:
     objects, made = Objects(fail=lambda request: 403), world()
 
