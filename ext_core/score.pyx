@@ -126,7 +126,7 @@ cdef inline bint _before(const score_t* total, const int32_t* order, Py_ssize_t 
 def top(NodeTable nodes, const row_t[::1] rows, const score_t[::1] total, Py_ssize_t most):
     """Indices into `rows` of the best `most` (0 = all), best first; ties by the nodes' names.
 
-    A heap of the best so far: O(n log most).
+    A heap of the best so far: O(n log most); all of them are merged instead, in a third of its time.
     """
     _check(nodes, rows, total)
     cdef Py_ssize_t n = rows.shape[0], size = 0, i, at, held
@@ -136,6 +136,9 @@ def top(NodeTable nodes, const row_t[::1] rows, const score_t[::1] total, Py_ssi
     if n == 0:
         return made
     cdef int32_t[::1] out = made
+    if most == n:
+        _sorted(nodes, rows, total, out)
+        return made
     cdef Py_ssize_t* heap = <Py_ssize_t*>malloc(most * sizeof(Py_ssize_t))
     cdef int32_t* order = <int32_t*>malloc(n * sizeof(int32_t))
     if heap == NULL or order == NULL:
@@ -164,6 +167,51 @@ def top(NodeTable nodes, const row_t[::1] rows, const score_t[::1] total, Py_ssi
     c_free(heap)
     c_free(order)
     return made
+
+
+cdef struct Place:
+    score_t score
+    int32_t order
+    int32_t index
+
+
+cdef inline bint _first(const Place* a, const Place* b) noexcept nogil:
+    """As `_before`, of places that are in the order of the candidates."""
+    return a.score > b.score or (a.score == b.score and a.order <= b.order)
+
+
+cdef int _sorted(NodeTable nodes, const row_t[::1] rows, const score_t[::1] total, int32_t[::1] out) except -1:
+    """All indices into `rows`, best first: runs are merged two by two, which keeps the order of equals."""
+    cdef Py_ssize_t n = rows.shape[0], i, a, b, middle, end, begin, width = 1
+    cdef Place* room = <Place*>malloc(2 * n * sizeof(Place))
+    if room == NULL:
+        raise MemoryError()
+    cdef Place* here = room
+    cdef Place* there = room + n
+    with nogil:
+        for i in range(n):
+            here[i] = Place(total[i], nodes.order[rows[i]], <int32_t>i)
+        while width < n:
+            begin = 0
+            while begin < n:
+                middle = min(begin + width, n)
+                end = min(begin + 2 * width, n)
+                a = begin
+                b = middle
+                for i in range(begin, end):
+                    if a < middle and (b == end or _first(&here[a], &here[b])):
+                        there[i] = here[a]
+                        a += 1
+                    else:
+                        there[i] = here[b]
+                        b += 1
+                begin = end
+            here, there = there, here
+            width *= 2
+        for i in range(n):
+            out[i] = here[i].index
+    c_free(room)
+    return 0
 
 
 cdef inline void _sift(Py_ssize_t* heap, Py_ssize_t size, Py_ssize_t item, const score_t* score,

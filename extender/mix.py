@@ -162,6 +162,7 @@ class Mix:
         self._mass: dict[Kind, float] = {}  # in units of one pod at `_base`
         self._used: set[Kind] = set()
         self._order: tuple[list[Kind], list[tuple[Kind, Kind]]] | None = None  # see _ordered; None: to be made anew
+        self._near: dict[Kind, Kind | None] = {}  # of a kind that waits: the one that it counts for
         self._base = 0.0
         self._latest: float | None = None
         self._latest_uids: set[str] = set()  # of pods that were made in the latest second
@@ -194,21 +195,36 @@ class Mix:
         self._mass = {kind: mass * factor for kind, mass in self._mass.items() if mass * factor > 1e-12}
         self._used &= self._mass.keys()
         self._order = None
+        self._near.clear()
         self._base = base
 
     def _admit(self, kind: Kind) -> None:
         if len(self._used) < self.most:
             self._used.add(kind)
-            self._order = None
+            self._enter(kind)
             return
         least = min(self._used, key=self._rank)
         if self._mass[kind] > GROWTH * self._mass[least]:
             self._used.remove(least)
             self._used.add(kind)
-            self._order = None
+            self._enter(kind, least)
         if len(self._mass) > (1 + WAITING) * self.most:
-            del self._mass[min(self._mass.keys() - self._used - {kind}, key=self._rank)]
+            gone = min(self._mass.keys() - self._used - {kind}, key=self._rank)
+            del self._mass[gone]
+            self._near.pop(gone, None)
             self._order = None
+
+    def _enter(self, come: Kind, gone: Kind | None = None) -> None:
+        """A kind is in use now, in the place of `gone`: it may be the nearest of those that wait."""
+        self._order = None
+        self._near.pop(come, None)
+        for kind, near in list(self._near.items()):
+            if near == gone:
+                del self._near[kind]
+            elif _gpus(kind) == _gpus(come) and (
+                near is None or (_distance(kind, come), come) < (_distance(kind, near), near)
+            ):
+                self._near[kind] = come
 
     def _rank(self, kind: Kind) -> tuple[float, Kind]:
         return self._mass[kind], kind
@@ -224,16 +240,16 @@ class Mix:
 
     def _ordered(self) -> tuple[list[Kind], list[tuple[Kind, Kind]]]:
         """(the kinds in use, those that wait with the kind that each counts for), in their own order."""
-        used = sorted(self._used)
+        used, waiting = sorted(self._used), sorted(self._mass.keys() - self._used)
         alike: dict[tuple[object, ...], list[Kind]] = {}
-        for kind in used:
-            alike.setdefault(_gpus(kind), []).append(kind)
-        waiting = []
-        for kind in sorted(self._mass.keys() - self._used):
-            near = alike.get(_gpus(kind))
-            if near:
-                waiting.append((kind, min(near, key=lambda other: (_distance(kind, other), other))))
-        return used, waiting
+        if not self._near.keys() >= set(waiting):
+            for kind in used:
+                alike.setdefault(_gpus(kind), []).append(kind)
+        for kind in waiting:
+            if kind not in self._near:
+                others = alike.get(_gpus(kind), ())
+                self._near[kind] = min(others, key=lambda other: (_distance(kind, other), other), default=None)
+        return used, [(kind, near) for kind in waiting if (near := self._near[kind]) is not None]
 
     def dump(self) -> str:
         """The mix as JSON, all kinds with what they weigh now."""

@@ -323,15 +323,14 @@ def _gangs(cluster: Cluster, gathered: gather.Gathered, now_ms: int) -> tuple[Gr
     present = gather.distinct(gathered.gang, gathered.going)
     members: dict[int, tuple[int, ...]] = {gang: (g,) for g, gang in enumerate(present)}
     work = gather.gangs(cluster.tables.pods, len(cluster.gang_refs), now_ms)[1] if present else array("q")
-    allowance, price, names = array("q"), array("q"), []
-    for one in present:
-        gang = cluster.gang_of_id[one]
-        assert gang is not None
-        allowance.append(gang.allowance)
-        price.append(work[one] + sum(_lost(cluster, pod, now_ms) for pod in cluster.strays.get(one, ())))
-        names.append(gang.ref.name)
-    groups = Groups(*gather.memberships(gathered.gang, gathered.going, members), allowance, tuple(names))
-    return groups, price
+    found = [gang for one in present if (gang := cluster.gang_of_id[one]) is not None]
+    assert len(found) == len(present)
+    price = array("q", [work[one] for one in present])
+    for one in cluster.strays.keys() & members.keys():
+        price[members[one][0]] += sum(_lost(cluster, pod, now_ms) for pod in cluster.strays[one])
+    allowance = array("q", [gang.allowance for gang in found])
+    names = tuple([gang.ref.name for gang in found])
+    return Groups(*gather.memberships(gathered.gang, gathered.going, members), allowance, names), price
 
 
 def _lost(cluster: Cluster, pod: PodRecord, now_ms: int) -> int:

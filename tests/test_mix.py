@@ -223,6 +223,19 @@ def test_the_leanest_is_one_that_comes_often_and_may_run_anywhere() -> None:
     assert made[often] == pytest.approx(2 * 1000.0**0.6 + 1.0 + 500.0**0.6)
 
 
+@given(
+    st.lists(st.tuples(st.integers(1, 2), st.sampled_from([0, 500, 700, 1000, 2000, 2500, 4000, 9000])), max_size=80)
+)
+def test_what_was_counted_in_between_changes_nothing(pods: list[tuple[int, int]]) -> None:
+    """What is kept of the order and of who is near whom is what a mix finds that is asked only once."""
+    asked, once = Mix(3600.0, 3), Mix(3600.0, 3)
+    for at, (devices, cpu) in enumerate(pods):
+        for mix in (asked, once):
+            mix.see(kind(devices, cpu), str(at), 60.0 * at)
+        asked.weights()
+    assert asked.weights() == once.weights()
+
+
 # ---- from the watch to the tables
 
 
