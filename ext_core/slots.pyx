@@ -138,7 +138,7 @@ cdef class Slots:
     cdef NodeTable nodes      # of which the slots are
     cdef LinkShapes shapes
     cdef int rows, height
-    cdef int64_t clock, known # of the table and the types at the last sync
+    cdef int64_t clock, known  # of the table and the types at the last sync
     cdef int64_t *version     # [row] of which the counts are
     cdef int64_t *counted     # [row] edition of the types that are counted
     cdef int32_t *count       # [row, column]
@@ -934,7 +934,7 @@ cdef inline void _read(NodeTable nodes, row_t row, State *s) noexcept nogil:
     s.open = nodes.open_gpus(row)
     s.whole = nodes.whole_gpus(row)
     for gpu in range(MOST_GPUS):
-        s.left[gpu] = nodes.left_on(row, gpu)
+        s.left[gpu] = nodes.left_on(row, gpu) if nodes.begun[row] >> gpu & 1 else s.units
 
 
 def prices(const score_t[::1] weights, const score_t[::1] sizes, const int64_t[::1] totals, double size,
