@@ -112,6 +112,29 @@ def test_costs_and_choices(
             getattr(world.twin_nodes, method)(*arguments)
 
 
+@pytest.mark.parametrize("units", [1, 4])
+def test_a_type_that_comes_later_is_lost_as_if_it_had_always_been_there(units: int) -> None:
+    from ext_core.table import NodeTable
+
+    nodes = NodeTable(R)
+    for row, held in enumerate((0, 0b1111, 0)):
+        nodes.add(row)
+        nodes.set_node(row, (64_000 - row, 1 << 40, 110, 8 * units, 0), GPU, 0, 0xFF, 4, units)
+        parts = (1,) * (row > 1) if units > 1 else ()
+        nodes.set_held(row, (0, 0, 0, held.bit_count() * units + sum(parts), 0), held, 0, 0, 0, parts)
+    one, four, eight = ((GPU, devices, units, 8000, 0, ALL, 0) for devices in (1, 4, 8))
+    ask, late = (GPU, 1, 1, 0, 0), slots.Slots()
+    for kinds in ([four], [one, four], [one, four, eight], [four, eight]):
+        late.set_types(kinds)
+        fresh = slots.Slots()
+        fresh.set_types(kinds)
+        prices = array("d", [1.0] * len(kinds))
+        lost = [made.losses(nodes, SHAPES, row, *ask, prices) for made in (late, fresh) for row in range(3)]
+        assert lost[:3] == lost[3:]
+        assert any(lost)
+        assert late.totals() == fresh.totals()
+
+
 @given(worlds(), types, st.integers(-1, 7), requests, st.integers(-1, 1), st.integers(-1, 1))
 def test_bad_input_is_refused_alike(
     world: World, kinds: list[Any], row: int, request: tuple[int, ...], more: int, longer: int
