@@ -25,13 +25,14 @@ def test_the_second_pod_avoids_the_node_and_after_three_it_is_refused(scene: Sce
     for i in range(2):  # the order of the names decides between nodes that are alike
         cluster.pod(f"first{i}", 1, node_selector={"kubernetes.io/hostname": "bad"})
         fails(cluster, f"first{i}")
+    # the server's watch may be a moment behind ours
+    wait_for(lambda: cluster.metric("gpu_extender_pod_failures_total", 'what="admission"') == 2, 10, "two failures")
     cluster.pod("second", 4, grace=1)
     assert cluster.running("second") == ["good"]
-    assert cluster.metric("gpu_extender_pod_failures_total", 'what="admission"') == 2
     # Where nothing else has room the node is tried again: a third time, and then no more
     cluster.pod("third", 8)
     fails(cluster, "third")
-    assert cluster.metric("gpu_extender_failing_nodes") == 1
+    wait_for(lambda: cluster.metric("gpu_extender_failing_nodes") == 1, 10, "a failing node")
     cluster.pod("fourth", 8)
     message = cluster.unschedulable("fourth", "GPU pods failed on the node three times within ten minutes")
     assert message.startswith("0/2 nodes are available: 1 ")
@@ -42,5 +43,9 @@ def test_the_second_pod_avoids_the_node_and_after_three_it_is_refused(scene: Sce
     cluster.pod("urgent", 8, priority_class="high")
     assert cluster.running("urgent") == ["good"]
     assert cluster.evictions().keys() == {cluster.uids["urgent"]}
-    told = [event for event in cluster.api.list("Event", "default") if event.get("reason") == "GPUPodsFail"]
-    assert [event["involvedObject"]["name"] for event in told] == ["bad"]
+
+    def told() -> list[str]:
+        events = cluster.api.list("Event", "default")
+        return [event["involvedObject"]["name"] for event in events if event.get("reason") == "GPUPodsFail"]
+
+    assert wait_for(told, 10, "an Event on the node") == ["bad"]
