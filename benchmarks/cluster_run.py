@@ -203,7 +203,7 @@ def fleet(nodes: int, shapes: LinkShapes) -> list[Host]:
     for i in range(nodes):
         kind = kinds[i * 5 % len(kinds)]
         what = machine(kind)
-        hosts.append(Host(f"node-{i:04d}", kind, what, plugins[kind], _intern(shapes, what)))
+        hosts.append(Host(f"node-{i:04d}", kind, what, plugins[kind], intern(shapes, what)))
     return hosts
 
 

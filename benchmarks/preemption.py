@@ -30,6 +30,7 @@ from typing import Any
 import orjson
 
 from benchmarks import preemption_rules as rules
+from benchmarks.cluster_run import intern
 from benchmarks.preemption_rules import NOW, RULES, Choice, State
 from ext_core.links import LinkShapes
 from extender import preempt, records
@@ -111,7 +112,7 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
     for seed in range(args.clusters):
         state = State.make(args.nodes, seed, args.sizes)
         server, shapes = Server(state), LinkShapes()
-        ids = [_intern(shapes, what) for what in state.machines]
+        ids = [intern(shapes, what) for what in state.machines]
         rng = random.Random(seed + 1_000_003)
         for _ in range(args.offsets):
             offset = rng.randrange(args.nodes)
@@ -170,20 +171,6 @@ def _event(
         found.setdefault((line, need, rule), []).append(judge(server.state, shapes, ids, need, choice, spent))
         if rule == "exact lexicographic":
             best.setdefault((line, need), []).append(server.state.cost(choice[1]))
-
-
-def _intern(shapes: LinkShapes, what: Any) -> int:
-    levels = ("SYS", "NODE", "PHB", "PXB", "PIX", "X")
-    pcie = None if what.pcie is None else [[levels.index(level) for level in row] for row in what.pcie]
-    return shapes.intern(
-        what.gpus,
-        what.links,
-        gpu_total=what.scope == "gpu-total",
-        pcie=pcie,
-        numa=what.numa,
-        plugin="nvidia",
-        gbps=what.gbps or 0.0,
-    )
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
