@@ -207,7 +207,8 @@ def fleet(nodes: int, shapes: LinkShapes) -> list[Host]:
     return hosts
 
 
-def _intern(shapes: LinkShapes, what: Machine) -> int:
+def intern(shapes: LinkShapes, what: Machine) -> int:
+    """The machine's shape, its GPUs handed out by the stock plugin."""
     levels = ("SYS", "NODE", "PHB", "PXB", "PIX", "X")
     pcie = None if what.pcie is None else [[levels.index(level) for level in row] for row in what.pcie]
     return shapes.intern(
