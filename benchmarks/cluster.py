@@ -1,7 +1,8 @@
 """Mixed machines under arrivals and departures: how often a job gets linked GPUs, now and for the jobs to come.
 
     python -m benchmarks.cluster [--nodes 1000] [--load 0.95] [--arrivals 4000] [--warm 8000] [--seeds 2]
-                                 [--sampling default|all] [--shortlist 16 0] [--policies ...] [--pods FILE] [-o json]
+                                 [--sampling default|all] [--shortlist 16 0] [--policies ...] [--pods FILE]
+                                 [-o table|json|plot]
 
 1,000 nodes of six machines (NVSwitch, cube mesh, bridged pairs, no links), whole-GPU jobs of 1, 2, 4 and 8 GPUs in
 the shares of the openb trace's multigpu50 variant (its own times cannot load a cluster: arrivals and run times are
@@ -167,12 +168,28 @@ def table(found: Sequence[dict[str, Any]]) -> str:
     head = ["load", "policy", *(title for title, _, _ in COLUMNS)]
     lines = ["| " + " | ".join(head) + " |", "|--:|---|" + "--:|" * len(COLUMNS)]
     for row in found:
-        name = row["policy"]
-        if name.startswith("ours"):
-            name += f", K = {row['shortlist'] or 'all'}"
         cells = ["-" if row[key] is None else show(row[key]) for _, key, show in COLUMNS]
-        lines.append("| " + " | ".join([f"{row['load']:g}", name, *cells]) + " |")
+        lines.append("| " + " | ".join([f"{row['load']:g}", _name(row), *cells]) + " |")
     return "\n".join(lines)
+
+
+def plot(found: Sequence[dict[str, Any]]) -> str:
+    """Bars for a terminal: the shares, 50 characters wide."""
+    width = max(len(_name(row)) for row in found)
+    lines = []
+    for title, key, show in COLUMNS[:4]:
+        for load in dict.fromkeys(row["load"] for row in found):
+            lines.append(f"\n{title}, load {load:g}")
+            for row in found:
+                if row["load"] == load:
+                    bar = "unknown" if row[key] is None else "█" * round(50 * row[key]) + f" {show(row[key])}"
+                    lines.append(f"{_name(row):{width}} {bar}")
+    return "\n".join(lines)
+
+
+def _name(row: dict[str, Any]) -> str:
+    name = str(row["policy"])
+    return f"{name}, K = {row['shortlist'] or 'all'}" if name.startswith("ours") else name
 
 
 def parser() -> argparse.ArgumentParser:
@@ -187,7 +204,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--policies", nargs="+", choices=list(LINES), default=list(LINES), metavar="POLICY")
     made.add_argument("--pods", type=Path, help="an openb pod list to take the sizes from")
     made.add_argument("--processes", type=int, default=2)
-    made.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    made.add_argument("-o", "--output", choices=("table", "json", "plot"), default="table")
     return made
 
 
@@ -208,7 +225,7 @@ def main(argv: list[str] | None = None) -> int:
         head = {"apiVersion": "gpu-extender.io/v1", "kind": "ClusterBenchmark", "warnings": []}
         print(json.dumps({**head, "nodes": args.nodes, "sampling": args.sampling, "rows": found}, indent=1))
     else:
-        print(table(found))
+        print(plot(found) if args.output == "plot" else table(found))
     return 0
 
 
