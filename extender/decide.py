@@ -95,6 +95,7 @@ class Decider:
     strangers: dict[str, tuple[float, float]] = field(default_factory=dict)  # unknown node -> first, last named
     live: bool = False  # kube-scheduler counts GPUs too: a node that it names and we find too full shows that we lag
     yields_until: float = float("-inf")  # just after a start, who waits with a higher priority goes first
+    binds: bool = False  # kube-scheduler asks us to bind
     settled_at: float = float("-inf")  # until then pods of before a restart may be in flight
     released: Callable[[Plan, str], None] = field(default=lambda plan, cause: None)
 
@@ -251,6 +252,7 @@ class Decider:
 
     def bind(self, binding: wire.Binding, pod: requests.PodRecord, now: float, wall: float) -> Answer | BindIntent:
         """Check again, choose the GPUs, ask for the Binding. `pod`: the record that has the uid of the request."""
+        self.binds = True
         cluster = self.cluster
         request = requests.read(pod, cluster)
         decision = Decision("bind", wall, cluster.generation, request)
@@ -452,23 +454,32 @@ class Decider:
         row = self.cluster.row(node)
         if row < 0:
             return
-        tables = self.cluster.tables
         if pod is not None:
-            asked = requests.read(pod, self.cluster)
-            if asked.gpus and asked.links == "required" and asked.wanted >= 2:
-                at = tables.nodes.node(row)
-                shape, healthy, alloc = at["shape"], at["healthy"], at["alloc"]
-                assert isinstance(shape, int)
-                assert isinstance(healthy, int)
-                assert isinstance(alloc, tuple)
-                if not fit.uniform(tables.shapes, shape, healthy, asked.wanted):
-                    whole = list(amounts)
-                    whole[asked.resource] = max(amounts[asked.resource], alloc[asked.resource])
-                    amounts = tuple(whole)
-        tables.nodes.add_claim(row, amounts, 0, False)
+            amounts = self._guarded(requests.read(pod, self.cluster), row, amounts)
+        self.cluster.tables.nodes.add_claim(row, amounts, 0, False)
+
+    def _guarded(self, request: PodRequest, row: int, amounts: tuple[int, ...]) -> tuple[int, ...]:
+        """`amounts`, with all GPUs of the node where the pod requires links that a count can not guard there: another
+        pod that is admitted before it could leave it a set that is not linked."""
+        if not request.gpus or request.links != "required" or request.wanted < 2:
+            return amounts
+        tables = self.cluster.tables
+        at = tables.nodes.node(row)
+        shape, healthy, alloc = at["shape"], at["healthy"], at["alloc"]
+        assert isinstance(shape, int)
+        assert isinstance(healthy, int)
+        assert isinstance(alloc, tuple)
+        if fit.uniform(tables.shapes, shape, healthy, request.wanted):
+            return amounts
+        whole = list(amounts)
+        whole[request.resource] = max(amounts[request.resource], alloc[request.resource])
+        return tuple(whole)
 
     def _hold(self, request: PodRequest, row: int, gpus: int, now: float) -> None:
-        self.holds.hold(request.uid, self.cluster.names[row], request.amounts, gpus, now)
+        # kube-scheduler binds side by side: whom it binds first is not whom it asked about first. With the bind verb
+        # each pod is judged again as it is bound, without it we would never know.
+        amounts = request.amounts if self.binds else self._guarded(request, row, request.amounts)
+        self.holds.hold(request.uid, self.cluster.names[row], amounts, gpus, now)
 
     def _flying(self, now: float) -> list[tuple[str, str]]:
         """(uid, node) of the pods that are about to be bound, as far as we can tell."""

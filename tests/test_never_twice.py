@@ -224,3 +224,28 @@ def test_terminating_members_do_not_run_in_their_gang() -> None:
     world.decider.holds.drop_plan("uid-p")
     world.pod("g3", 1, "n2", labels=gang, start=WALL, terminating=WALL + 20)
     assert world.preempt(urgent(4), {"n1": ["g1"]}) == {"n1": ["alone"]}
+
+
+def test_while_a_pod_that_requires_links_is_on_its_way_nobody_is_sent_beside_it() -> None:
+    """kube-scheduler binds side by side: two singles that are admitted first would leave it two GPUs without a link."""
+    world = World()
+    world.node("n", 4, links=pairs(4))
+    assert world.filter(workload("linked", 2, links="required"), ["n"])["NodeNames"] == ["n"]
+    assert world.filter(workload("single", 1), ["n"])["Error"]  # try again: it is a matter of moments
+    world.pod("linked", 2, "n", links="required", held=[0, 1])
+    assert world.filter(workload("single", 1), ["n"])["NodeNames"] == ["n"]
+
+
+def test_where_we_bind_each_pod_is_judged_again_so_nobody_has_to_wait() -> None:
+    world = World()
+    world.node("n", 4, links=pairs(4))
+    world.decider.binds = True
+    assert world.filter(workload("linked", 2, links="required"), ["n"])["NodeNames"] == ["n"]
+    assert world.filter(workload("single", 1), ["n"])["NodeNames"] == ["n"]
+
+
+def test_on_uniform_links_the_count_is_guard_enough() -> None:
+    world = World()
+    world.node("n", 4, links=[[0 if a == b else 2 for b in range(4)] for a in range(4)])
+    assert world.filter(workload("linked", 2, links="required"), ["n"])["NodeNames"] == ["n"]
+    assert world.filter(workload("single", 1), ["n"])["NodeNames"] == ["n"]

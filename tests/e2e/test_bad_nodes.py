@@ -21,6 +21,7 @@ def fails(cluster: Scene, name: str) -> None:
 
 def test_the_second_pod_avoids_the_node_and_after_three_it_is_refused(scene: SceneFactory) -> None:
     cluster = scene({"bad": H100, "good": H100})
+    cluster.api.create(builders.priority_class("high", 1000))
     cluster.kubelets.refuse(node="bad")
     for i in range(2):  # the order of the names decides between nodes that are alike
         cluster.pod(f"first{i}", 1, node_selector={"kubernetes.io/hostname": "bad"})
@@ -39,7 +40,6 @@ def test_the_second_pod_avoids_the_node_and_after_three_it_is_refused(scene: Sce
     cluster.pod("small", 4, grace=1)
     assert cluster.running("small") == ["good"]
     # Nobody is kept from preempting elsewhere
-    cluster.api.create(builders.priority_class("high", 1000))
     cluster.pod("urgent", 8, priority_class="high")
     assert cluster.running("urgent") == ["good"]
     assert cluster.evictions().keys() == {cluster.uids["urgent"]}
