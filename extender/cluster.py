@@ -55,7 +55,6 @@ NEVER = float("-inf")
 SETTLE_SECONDS = 30.0  # a bound pod that has not started by then is not "about to be seen" any more
 log = get_log()
 Type = tuple[int, int, int, int, int, int, int]  # as Slots.set_types wants it
-INDEPENDENT = 2**40  # the allowance of pods that do not depend on each other
 
 
 class Cluster:

@@ -140,10 +140,7 @@ class Decider:
             best = score.top(cluster.tables.nodes, decision.fits, decision.total, self.settings.shortlist.size * first)
             decision.ranked, _ = score.ranked(decision.fits, decision.total, best)
             stages.mark("score")
-            decision.gpus = self.policy.gpus(cluster.tables, request, decision.ranked[:16])
-            if self.settings.decisions.max_bytes:
-                price = self.policy.price(cluster.tables, request, cluster.names, decision.ranked[:2])
-                decision.detail["price"] = price
+            self._tell_best(decision)
         finally:
             cluster.tables.nodes.drop_claims()
         attempt = self.holds.attempted(
@@ -233,10 +230,7 @@ class Decider:
             decision.ranked, ordered = score.ranked(rows, decision.total, best)
             decision.points = score.points(ordered)
             stages.mark("score")
-            decision.gpus = self.policy.gpus(cluster.tables, request, decision.ranked[:16])
-            if self.settings.decisions.max_bytes:
-                price = self.policy.price(cluster.tables, request, cluster.names, decision.ranked[:2])
-                decision.detail["price"] = price
+            self._tell_best(decision)
         finally:
             cluster.tables.nodes.drop_claims()
         if decision.ranked:
@@ -300,6 +294,13 @@ class Decider:
 
     # -- what they share ------------------------------------------------------------------------------------------
 
+    def _tell_best(self, decision: Decision) -> None:
+        """The GPUs to take on the best nodes, and what the first two cost the pods to come."""
+        tables, request = self.cluster.tables, decision.request
+        decision.gpus = self.policy.gpus(tables, request, decision.ranked[:16])
+        if self.settings.decisions.max_bytes:
+            decision.detail["price"] = self.policy.price(tables, request, self.cluster.names, decision.ranked[:2])
+
     def _strange(self, unknown: tuple[str, ...], now: float) -> bool:
         """Whether any of these nodes may be on its way to us: named for the first time a moment ago.
 
@@ -332,13 +333,8 @@ class Decider:
             return True
         if now >= self.settled_at or request.links != "required" or request.wanted < 2:
             return False
-        tables = self.cluster.tables
         for i, row in enumerate(decision.rows):
-            node = tables.nodes.node(row)
-            shape, healthy = node["shape"], node["healthy"]
-            assert isinstance(shape, int)
-            assert isinstance(healthy, int)
-            if not decision.codes[i] and not fit.uniform(tables.shapes, shape, healthy, request.wanted):
+            if not decision.codes[i] and not self._uniform(row, request.wanted):
                 decision.codes[i] = PENDING.code
         return PENDING.code in decision.codes
 
@@ -463,17 +459,22 @@ class Decider:
         pod that is admitted before it could leave it a set that is not linked."""
         if not request.gpus or request.links != "required" or request.wanted < 2:
             return amounts
-        tables = self.cluster.tables
-        at = tables.nodes.node(row)
-        shape, healthy, alloc = at["shape"], at["healthy"], at["alloc"]
-        assert isinstance(shape, int)
-        assert isinstance(healthy, int)
-        assert isinstance(alloc, tuple)
-        if fit.uniform(tables.shapes, shape, healthy, request.wanted):
+        if self._uniform(row, request.wanted):
             return amounts
+        alloc = self.cluster.tables.nodes.node(row)["alloc"]
+        assert isinstance(alloc, tuple)
         whole = list(amounts)
         whole[request.resource] = max(amounts[request.resource], alloc[request.resource])
         return tuple(whole)
+
+    def _uniform(self, row: int, wanted: int) -> bool:
+        """Whether any `wanted` GPUs of the node are linked, so that a count is guard enough."""
+        tables = self.cluster.tables
+        node = tables.nodes.node(row)
+        shape, healthy = node["shape"], node["healthy"]
+        assert isinstance(shape, int)
+        assert isinstance(healthy, int)
+        return fit.uniform(tables.shapes, shape, healthy, wanted)
 
     def _hold(self, request: PodRequest, row: int, gpus: int, now: float) -> None:
         # kube-scheduler binds side by side: whom it binds first is not whom it asked about first. With the bind verb
