@@ -72,6 +72,11 @@ def victims(
     ValueError: a wrong number of amounts, no such resource, tables of different width. IndexError: no such row.
     """
 
+def by_name(nodes: NodeTable, rows: array[int], more: array[int]) -> array[int]:
+    """int32: the rows of `rows`, and those of `more` that are not cordoned, each once, in the order of their nodes'
+    names (`NodeTable.set_order`); -1 stands for no node. IndexError: no such row. ValueError: the order has no place
+    for a row."""
+
 def lost(
     gpus: array[int],
     start_ms: array[int],

@@ -10,7 +10,7 @@ from cpython cimport array as carray
 from cython cimport view
 
 from ext_core.ints cimport amount_t, mask_t, row_t, int32_t, int64_t, uint8_t
-from ext_core.table cimport FIRST_GPU, SCHEDULABLE, SPARED, TERMINATING, NodeTable, PodTable
+from ext_core.table cimport SCHEDULABLE, TERMINATING, NodeTable, PodTable, work_lost
 
 
 cdef extern from *:
@@ -49,11 +49,7 @@ cdef inline bint _before(PodTable pods, row_t a, row_t b) noexcept nogil:
 cdef inline bint _eligible(
     PodTable pods, row_t pod, int priority, int64_t now, const uint8_t[::1] needed
 ) noexcept nogil:
-    if pods.priority[pod] >= priority or pods.flags[pod] & SPARED:
-        return False
-    if pods.until[pod] > now and not pods.flags[pod] & TERMINATING:
-        return False
-    return pod >= needed.shape[0] or not needed[pod]
+    return pods.evictable(pod, priority, now) and (pod >= needed.shape[0] or not needed[pod])
 
 
 def victims(NodeTable nodes, PodTable pods, const row_t[::1] rows, const amount_t[::1] request, int resource,
@@ -148,9 +144,7 @@ def victims(NodeTable nodes, PodTable pods, const row_t[::1] rows, const amount_
                 saved[at] = pods.saved[pod]
                 restart[at] = pods.restart[pod]
                 grace[at] = pods.grace[pod]
-                gpus[at] = 0
-                for r in range(FIRST_GPU, nodes.resources):
-                    gpus[at] += pods.amounts[r, pod]
+                gpus[at] = pods.gpus_of(pod)
                 going[at] = 1 if pods.flags[pod] & TERMINATING else 0
                 some_go |= going[at]
                 gang[at] = pods.gang[pod]
@@ -160,9 +154,30 @@ def victims(NodeTable nodes, PodTable pods, const row_t[::1] rows, const amount_
     return found
 
 
-cdef inline int64_t _lost(int64_t gpus, int64_t start, int64_t saved, int64_t restart, int64_t now) noexcept nogil:
-    cdef int64_t since = max(start, saved)
-    return gpus * ((now - since) // 1000 + restart) if now > since else gpus * restart
+def by_name(NodeTable nodes, const row_t[::1] rows, const row_t[::1] more):
+    """The rows of `rows`, and those of `more` that are not cordoned, each once, in the order of their nodes' names; -1
+    stands for no node. ValueError: two of them have one place in that order."""
+    cdef Py_ssize_t i, n = 0, height = nodes.height, first = rows.shape[0]
+    cdef row_t row, rank
+    ranked = array("i", [-1]) * height
+    cdef row_t[::1] at = ranked
+    for i in range(first + more.shape[0]):
+        row = rows[i] if i < first else more[i - first]
+        if row == -1:
+            continue
+        if not 0 <= row < height:
+            raise IndexError("row outside of the table")
+        if i >= first and not nodes.flags[row] & SCHEDULABLE:
+            continue
+        rank = nodes.order[row]
+        if rank >= height or (at[rank] >= 0 and at[rank] != row):
+            raise ValueError(f"row {row} has no place of its own in the order of names")
+        at[rank] = row
+    for i in range(height):
+        if at[i] >= 0:
+            at[n] = at[i]
+            n += 1
+    return ranked[:n]
 
 
 def lost(const int64_t[::1] gpus, const int64_t[::1] start_ms, const int64_t[::1] saved_ms,
@@ -176,7 +191,7 @@ def lost(const int64_t[::1] gpus, const int64_t[::1] start_ms, const int64_t[::1
     cdef int64_t[::1] out = made
     with nogil:
         for i in range(m):
-            out[i] = 0 if going[i] else _lost(gpus[i], start_ms[i], saved_ms[i], restart_s[i], now_ms)
+            out[i] = 0 if going[i] else work_lost(gpus[i], start_ms[i], saved_ms[i], restart_s[i], now_ms)
     return made
 
 
@@ -255,8 +270,7 @@ def gangs(PodTable pods, int size, int64_t now_ms):
     the GPU-seconds that all of them would lose. ValueError: a pod has a gang that is not below `size`."""
     counts, works = array("q", bytes(8 * (size + 1))), array("q", bytes(8 * (size + 1)))
     cdef int64_t[::1] count = counts, work = works
-    cdef int pod, r, gang
-    cdef int64_t gpus
+    cdef int pod, gang
     cdef bint wrong = False
     with nogil:
         for pod in range(pods.height):
@@ -266,11 +280,8 @@ def gangs(PodTable pods, int size, int64_t now_ms):
             if gang >= size:
                 wrong = True
                 break
-            gpus = 0
-            for r in range(FIRST_GPU, pods.resources):
-                gpus += pods.amounts[r, pod]
             count[gang] += 1
-            work[gang] += _lost(gpus, pods.start[pod], pods.saved[pod], pods.restart[pod], now_ms)
+            work[gang] += pods.work_lost(pod, now_ms)
     if wrong:
         raise ValueError("a gang beyond `size`")
     return counts[:size], works[:size]

@@ -71,6 +71,11 @@ cdef class NodeTable:
         return self.alloc[resource, row] - self.used[resource, row] - self.claim[resource, row]
 
 
+cdef inline int64_t work_lost(int64_t gpus, int64_t start, int64_t saved, int64_t restart, int64_t now) noexcept nogil:
+    cdef int64_t since = max(start, saved)
+    return gpus * ((now - since) // 1000 + restart) if now > since else gpus * restart
+
+
 cdef class PodTable:
     cdef readonly int resources
     cdef readonly int height
@@ -96,3 +101,18 @@ cdef class PodTable:
 
     cdef int grow(self, int pods) except -1
     cdef int grow_heads(self, int nodes) except -1
+    cdef inline bint evictable(self, row_t pod, int priority, int64_t now_ms) noexcept nogil:
+        """For a preemptor of that priority. What protects a pod for a time does not hold back one that goes already."""
+        if self.priority[pod] >= priority or self.flags[pod] & SPARED:
+            return False
+        return self.until[pod] <= now_ms or self.flags[pod] & TERMINATING
+    cdef inline int64_t gpus_of(self, row_t pod) noexcept nogil:
+        """Of all GPU resources."""
+        cdef int r
+        cdef int64_t gpus = 0
+        for r in range(FIRST_GPU, self.resources):
+            gpus += self.amounts[r, pod]
+        return gpus
+    cdef inline int64_t work_lost(self, row_t pod, int64_t now_ms) noexcept nogil:
+        """GPU-seconds since its last checkpoint, or start, and of its restart."""
+        return work_lost(self.gpus_of(pod), self.start[pod], self.saved[pod], self.restart[pod], now_ms)

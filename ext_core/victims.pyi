@@ -14,7 +14,7 @@ class Victims(NamedTuple):
     status:   int8[n]: 0 no set suffices; 1 found, and proved cheapest; 2 found, the budget ended before the proof;
               3 the budget ended before a set was found (where `ok` is not monotone, or with `skip`: nothing is proved);
               4 (with `skip` only) no set, or none cheaper than those of two candidates before
-    examined: int64[n] search nodes, at most `budget`
+    examined: int64[n] search nodes; together at most `budget`, and one for each candidate left at a glance
     """
 
     chosen: array[int]
@@ -54,7 +54,7 @@ def cheapest(
     skip: bool = False,
     nanoseconds: int = 0,
 ) -> Victims:
-    """The cheapest sufficient set of victims on each of n candidate nodes, proved within `budget` search nodes each.
+    """The cheapest sufficient set of victims on each of n candidate nodes, proved within `budget` search nodes in all.
 
     start:      int32[n + 1]; candidate i's eligible pods are start[i]..start[i + 1], most important first
     missing:    int64[R, n] how much of each resource must come free for the preemptor to fit (<= 0: nothing)

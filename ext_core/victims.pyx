@@ -23,19 +23,7 @@ from libc.stdint cimport INT64_MAX, INT64_MIN
 from posix.time cimport CLOCK_THREAD_CPUTIME_ID, clock_gettime, timespec
 
 from ext_core.ints cimport amount_t, int8_t, int32_t, int64_t, mask_t, uint8_t
-
-cdef extern from *:
-    """
-    /* c1/a1 < c2/a2, and ceil(c * part / a): the products need more than 64 bits. */
-    static inline int ratio_less(int64_t c1, int64_t a1, int64_t c2, int64_t a2) {
-        return (__int128)c1 * a2 < (__int128)c2 * a1;
-    }
-    static inline int64_t cost_of_part(int64_t c, int64_t part, int64_t a) {
-        return (int64_t)(((__int128)c * part + a - 1) / a);
-    }
-    """
-    bint ratio_less(int64_t c1, int64_t a1, int64_t c2, int64_t a2) noexcept nogil
-    int64_t cost_of_part(int64_t c, int64_t part, int64_t a) noexcept nogil
+from ext_core.ratio cimport part_up, ratio_less
 
 cdef int64_t clock() noexcept nogil:
     """Nanoseconds of CPU that this thread has used: a neighbour on the machine does not make an answer worse."""
@@ -57,6 +45,9 @@ cdef enum:
     FOUND = 2      # found; the budget ended before the proof
     UNDECIDED = 3  # the budget ended before a set was found
     DEARER = 4     # no set is cheaper than those of two candidates before
+
+cdef enum:
+    LEAST = 2_000  # search nodes that a candidate may have even if that leaves less than a fair share to those behind it
 
 ctypedef const int64_t* prices_t
 
@@ -120,7 +111,8 @@ cdef class _Search:
     cdef list kept                    # keeps what the pointers point to alive
     cdef Py_ssize_t n, pods
     cdef int resources, terms, tables  # `terms` counts the last, implicit one: the number of pods
-    cdef int64_t budget
+    cdef int64_t left                 # search nodes for this and all further candidates
+    cdef int64_t budget               # of the candidate at hand
     cdef int64_t deadline             # on `clock`; the search stops there
     cdef bint late                    # it has been reached
     cdef bint skip                    # only the two cheapest candidates matter
@@ -352,7 +344,7 @@ cdef class _Search:
                 if t.kind == GANG and t.start[p] < t.start[p + 1] and self.broken(t, t.member[t.start[p]]):
                     continue
                 if self.frees[j * self.rows + a] >= left:
-                    total += cost_of_part(self.column_of(t, p), left, self.frees[j * self.rows + a])
+                    total += part_up(self.column_of(t, p), left, self.frees[j * self.rows + a])
                     left = 0
                 else:
                     total += self.column_of(t, p)
@@ -705,6 +697,7 @@ cdef class _Search:
         cdef int j, t
         cdef Py_ssize_t width
         self.prepare(i)
+        self.budget = max(self.left // (self.n - i), min(self.left, LEAST))
         if self.cut and not self.suffices(0) and self.hopeless(0):
             examined = 1
             finished = True
@@ -713,6 +706,7 @@ cdef class _Search:
             self.greed()
             finished = self.walk(&examined)
         self.examined[i] = examined
+        self.left = max(self.left - examined, 0)
         if self.found:
             self.status[i] = PROVED if finished else FOUND
             self.rank_candidate()
@@ -989,7 +983,7 @@ cdef class _Search:
             raise ValueError("cheapest: the budget is at least one search node")
         if nanoseconds < 0:
             raise ValueError("cheapest: negative time")
-        self.budget = budget
+        self.left = budget
         self.skip = skip
         self.deadline = clock() + nanoseconds if nanoseconds else 0
         self.late = False

@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from ext_core.hazard import Hazards
 from ext_core.links import LinkShapes
@@ -183,11 +183,16 @@ class Groups:
     names: tuple[str, ...]
 
 
+Bound = Literal["priority", "work", ""]
+
+
 class CostTerm(Protocol):
-    """One level of the cost of a set of victims, in one of the forms that the search can bound."""
+    """One level of the cost of a set of victims, in one of the forms that the search can bound. `floor`: which bound
+    of `ext_core.scout` its value is never below on a node, "" = it is never below 0."""
 
     name: str
     unit: str
+    floor: Bound
 
     def term(self, victims: Victims) -> Term:
         """("sum", column) | ("max", column) | ("group" | "gang", starts, members, allowance, price) |

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from itertools import compress
 
+from ext_core import gather
 from extender import request as requests
 from extender import search, wire
 from extender.cluster import Cluster
@@ -119,47 +121,43 @@ def _search(
     """(evictions, cheapest first; why nobody has to go, or "")."""
     cluster = decider.cluster
     attempt = decider.holds.attempt(request.uid, now)
-    offered = asked.offered.keys()
-    names = sorted(offered)
+    get, nodes = cluster.index.get, cluster.tables.nodes
+    more = array("i")
     if request.exchangeable and attempt is not None and now - attempt.at <= FRESH_SECONDS:
-        more = [name for name in attempt.links_only if name not in offered and not _cordoned(cluster, name)]
-        names = sorted([*names, *more]) if more else names
-    repelled = repelled_from(cluster, asked.pod, names)
-    if repelled:
-        names = [name for name in names if name in offered or name not in repelled]
-    get = cluster.index.get
-    rows = array("i", [get(name) for name in names])
-    if -1 in rows:  # nodes that we do not know
-        names = [name for name, row in zip(names, rows, strict=True) if row >= 0]
-        rows = array("i", [row for row in rows if row >= 0])
+        more = array("i", [get(name) for name in attempt.links_only])
+    rows = gather.by_name(nodes, asked.rows, more)
+    repelled: set[str] = set()
+    if cluster.repelling:
+        repelled = repelled_from(cluster, asked.pod, [cluster.names[row] for row in rows])
+        offered = asked.offered.keys()
+        kept = [name not in repelled or name in offered for name in map(cluster.names.__getitem__, rows)]
+        rows = array("i", compress(rows, kept))
     if not rows:
         return search.Found(), ""
     codes = decider.policy.judge(cluster.tables, request, rows)
-    for name, row, code in zip(names, rows, codes, strict=True) if 0 in codes else ():
+    for row, code in zip(rows, codes, strict=True) if 0 in codes else ():
+        name = cluster.names[row]
         if (
             not code
-            and (request.exchangeable or name not in offered or not asked.offered[name].uids)
+            and (request.exchangeable or name not in asked.offered or not asked.offered[name].uids)
             and name not in repelled
             and not search.amounts_short(cluster, request, row)
         ):
             return search.Found(nodes=len(rows)), f"the pod fits on {name} now, without an eviction"
-    # Where more decides than we model, what kube-scheduler offers is the floor that is only added to.
-    floors = {
-        name: asked.offered[name].uids for name in (repelled if request.exchangeable else names) if name in offered
-    }
-    found = search.find(decider, request, asked.pod, names, rows, floors, now, wall)
+    fixed = repelled if request.exchangeable else asked.offered
+
+    def floor(name: str) -> Sequence[str] | None:
+        """Where more decides than we model, what kube-scheduler offers is the floor that is only added to."""
+        return asked.offered[name].uids if name in fixed and name in asked.offered else None
+
+    found = search.find(decider, request, asked.pod, rows, floor if fixed else None, now, wall)
     free = found.best is not None and all(pod.terminating for pod in found.best.pods)
     if RELEASING.code in codes and not free:
-        pairs = zip(names, codes, strict=True)
-        soon = next((name for name, code in pairs if code == RELEASING.code and _releases(cluster, name, wall)), None)
+        ending = (cluster.names[row] for row, code in zip(rows, codes, strict=True) if code == RELEASING.code)
+        soon = next((name for name in ending if _releases(cluster, name, wall)), None)
         if soon is not None:
             return search.Found(nodes=len(rows)), f"the pod will fit on {soon} when the pods that are ending are gone"
     return found, ""
-
-
-def _cordoned(cluster: Cluster, name: str) -> bool:
-    """Whether the node is cordoned, or gone."""
-    return name not in cluster.nodes or cluster.nodes[name].unschedulable
 
 
 def repelled_from(cluster: Cluster, pod: PodRecord, names: Sequence[str]) -> set[str]:

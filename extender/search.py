@@ -7,12 +7,13 @@ budget in time is a second stop. Whatever ends early is answered as the best fou
 
 from __future__ import annotations
 
+import time
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ext_core import fit, gather, victims
+from ext_core import fit, gather, scout, victims
 from extender.cluster import Cluster
 from extender.contracts import Groups, PodRequest, Victims
 from extender.costs.highest_priority import FREE
@@ -24,12 +25,15 @@ from extender.records import PodRecord
 
 LOWEST = -(2**63)  # what the search answers for the maximum over no victims
 OVERDUE_SECONDS = 30.0  # a pod that should have ended longer ago (a finalizer, a hung unmount) may stay for ever
-LEAST_BUDGET = 2_000  # search nodes per candidate, however many there are
 PROVED, BEST_SO_FAR, UNDECIDED = 1, 2, 3  # statuses of ext_core.victims
 NEVER_SHORT = 2**60  # more than any eviction frees
+IMPOSSIBLE = 2**63 - 1  # ext_core.scout's bound where no set of victims frees enough
+FEW = 48  # candidates that are all searched; of more, those which the bounds leave
 TRIES = 4  # searches that leave early; then all candidates are searched to the end
 CERTAIN = 2  # of LinkShapes.certain
 PRICED_GPUS = 8  # larger machines that are not uniform have too many sets to price
+
+Floor = Callable[[str], Sequence[str] | None] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,45 +69,123 @@ def find(
     decider: Decider,
     request: PodRequest,
     pod: PodRecord,
-    names: Sequence[str],
     rows: array[int],
-    floors: Mapping[str, Sequence[str]],
+    floor: Floor,
     now: float,
     wall: float,
     *,
     limited: bool = True,
 ) -> Found:
-    """The cheapest eviction over these nodes (by name, with their rows) after which our own filter passes the pod.
+    """The cheapest eviction over these nodes (in the order of their names) after which our own filter passes the pod.
 
-    `floors`: uids that have to be among the victims, by node; `limited`: whether time ends the search too. The caller's
-    claims count as taken."""
-    cluster, settings = decider.cluster, decider.settings.preemption
-    if not rows:
-        return Found()
-    gathered = gather.victims(
-        cluster.tables.nodes,
-        cluster.tables.pods,
-        rows,
-        array("q", request.amounts),
-        request.resource,
-        request.priority,
-        int(wall * 1000),
-        _needed(cluster, pod, names, floors),
-    )
-    if not gathered.pods:
-        return Found(nodes=len(rows))
-    if gathered.some_go:
-        _keep_overdue(cluster, gathered, wall)
-    forced, impossible = _floor(cluster, names, floors, gathered)
-    tables, ok, prices = _tables(decider, request, rows, gathered, impossible)
-    columns = _columns(decider, gathered, prices, int(wall * 1000))
-    terms = [cost.term(columns) for cost in decider.policy.costs]
-    sets = 0
-    last = len(cluster.resources) - 1
-    for tried in range(len(rows) + 1):
-        for i in impossible:
-            gathered.short[last, i] = NEVER_SHORT
-        every = tried >= TRIES
+    `floor`: uids that have to be among the victims on a node, None = any set will do; `limited`: whether time ends the
+    search too. The caller's claims count as taken."""
+    search = _Search(decider, request, pod, floor, now, wall, limited)
+    found, given_up = search.among(search.hopeful(rows) if len(rows) > FEW else rows)
+    if given_up and len(rows) > FEW:  # what was left out was dearer than a set that our filter refuses
+        found, _ = search.among(rows)
+    return replace(found, nodes=len(rows), sets=search.sets)
+
+
+class _Search:
+    """One call of `find`. `sets`: search nodes examined so far."""
+
+    def __init__(
+        self,
+        decider: Decider,
+        request: PodRequest,
+        pod: PodRecord,
+        floor: Floor,
+        now: float,
+        wall: float,
+        limited: bool,
+    ) -> None:
+        self.decider, self.request, self.pod, self.floor = decider, request, pod, floor
+        self.now, self.wall, self.wall_ms = now, wall, int(wall * 1000)
+        self.amounts = array("q", request.amounts)
+        settings = decider.settings.preemption
+        self.budget = settings.search_budget
+        self.ends = time.thread_time_ns() + int(settings.budget_milliseconds * 1e6) if limited else 0
+        self.sets = 0
+
+    def hopeful(self, rows: array[int]) -> array[int]:
+        """The rows that may hold one of the two cheapest sets: two are found where the bounds are lowest, and nodes
+        whose bounds are above the second are out."""
+        request, tables = self.request, self.decider.cluster.tables
+        kinds = [cost.floor for cost in self.decider.policy.costs]
+        priority, work = scout.bounds(
+            tables.nodes,
+            tables.pods,
+            rows,
+            self.amounts,
+            request.resource,
+            request.priority,
+            self.wall_ms,
+            FREE,
+            "priority" in kinds[: kinds.index("work")] if "work" in kinds else False,
+        )
+        floors = {"": array("q", bytes(8 * len(rows))), "priority": priority, "work": work}
+        columns = [floors[kind] for kind in kinds]
+        first = _Problem(self, array("i", [rows[i] for i in scout.least(columns, len(rows), FEW)]))
+        two = first.solve(every=False)[:2]
+        second = two[1].cost if len(two) == 2 else (IMPOSSIBLE - 1,) * len(columns)
+        return array("i", [rows[i] for i in scout.within(columns, len(rows), second)])
+
+    def among(self, rows: array[int]) -> tuple[Found, bool]:
+        """(the cheapest, whether a node was given up because our filter refuses its cheapest set)."""
+        problem = _Problem(self, rows)
+        given_up = False
+        for tried in range(len(rows) + 1):
+            every = tried >= TRIES
+            found = problem.solve(every)
+            for place, eviction in enumerate(found):
+                uids = {one.uid for one in eviction.pods}
+                if fits_without(self.decider, self.request, eviction.row, uids, self.now):
+                    return Found((eviction, *found[place + 1 :]), problem.proved and not given_up), given_up
+                problem.give_up(eviction.row)
+                given_up = True
+                if not every:
+                    break  # who comes next was not looked for
+            if not found or every:
+                break
+        return Found((), problem.proved and not given_up), given_up
+
+
+class _Problem:
+    """The candidates of one search, as the kernel reads them."""
+
+    def __init__(self, search: _Search, rows: array[int]) -> None:
+        decider, cluster = search.decider, search.decider.cluster
+        self.search, self.rows, self.cluster = search, rows, cluster
+        self.proved = True
+        gathered = gather.victims(
+            cluster.tables.nodes,
+            cluster.tables.pods,
+            rows,
+            search.amounts,
+            search.request.resource,
+            search.request.priority,
+            search.wall_ms,
+            _needed(cluster, search.pod, rows, search.floor),
+        )
+        self.gathered = gathered
+        if gathered.some_go:
+            _keep_overdue(cluster, gathered, search.wall)
+        self.forced, self.impossible = _floor(cluster, rows, search.floor, gathered)
+        self.table_of, self.ok, prices = _tables(decider, search.request, rows, gathered, self.impossible)
+        columns = _columns(decider, gathered, prices, search.wall_ms)
+        self.terms = [cost.term(columns) for cost in decider.policy.costs]
+
+    def give_up(self, row: int) -> None:
+        self.impossible.add(self.rows.index(row))
+
+    def solve(self, every: bool) -> list[Eviction]:
+        """The cheapest first. `every`: the cheapest set of each node; else of the two cheapest nodes."""
+        gathered, search = self.gathered, self.search
+        if not gathered.pods:
+            return []
+        for i in self.impossible:
+            gathered.short[len(self.cluster.resources) - 1, i] = NEVER_SHORT
         result = victims.cheapest(
             gathered.start,
             gathered.short,
@@ -112,48 +194,31 @@ def find(
             gathered.free,
             gathered.unknown,
             gathered.unsure,
-            tables,
-            ok,
-            forced,
-            terms,
-            max(LEAST_BUDGET, settings.search_budget // len(rows)),
+            self.table_of,
+            self.ok,
+            self.forced,
+            self.terms,
+            max(1, search.budget - search.sets),
             not every,
-            int(settings.budget_milliseconds * 1e6) if limited else 0,
+            max(1, search.ends - time.thread_time_ns()) if search.ends else 0,
         )
-        sets += sum(result.examined)
-        found = _evictions(cluster, names, rows, gathered, result, len(terms), impossible)
-        proved = not (BEST_SO_FAR in result.status or UNDECIDED in result.status)
-        for place, eviction in enumerate(found):
-            if fits_without(decider, request, eviction.row, {one.uid for one in eviction.pods}, now):
-                return Found((eviction, *found[place + 1 :]), proved, len(rows), sets)
-            impossible.add(names.index(eviction.node))
-            if not every:
-                break  # who comes next was not looked for
-        if not found or every:
-            return Found((), proved, len(rows), sets)
-    return Found((), False, len(rows), sets)
+        search.sets += sum(result.examined)
+        self.proved = BEST_SO_FAR not in result.status and UNDECIDED not in result.status
+        return self._evictions(result)
 
-
-def _evictions(
-    cluster: Cluster,
-    names: Sequence[str],
-    rows: array[int],
-    gathered: gather.Gathered,
-    result: victims.Victims,
-    terms: int,
-    impossible: set[int],
-) -> list[Eviction]:
-    found: list[Eviction] = []
-    for i in [i for i, status in enumerate(result.status) if PROVED <= status <= BEST_SO_FAR]:
-        if i in impossible:
-            continue
-        chosen = [k for k in range(gathered.start[i], gathered.start[i + 1]) if result.chosen[k]]
-        if chosen:
-            pods = tuple(cluster.pods[cluster.uid_of_row[gathered.pods[k]]] for k in chosen)
-            cost = tuple(result.cost[t * len(rows) + i] for t in range(terms))
-            found.append(Eviction(names[i], rows[i], pods, cost))
-    found.sort(key=lambda eviction: (eviction.cost, eviction.node))
-    return found
+    def _evictions(self, result: victims.Victims) -> list[Eviction]:
+        gathered, rows, cluster = self.gathered, self.rows, self.cluster
+        found: list[Eviction] = []
+        for i in [i for i, status in enumerate(result.status) if PROVED <= status <= BEST_SO_FAR]:
+            if i in self.impossible:
+                continue
+            chosen = [k for k in range(gathered.start[i], gathered.start[i + 1]) if result.chosen[k]]
+            if chosen:
+                pods = tuple(cluster.pods[cluster.uid_of_row[gathered.pods[k]]] for k in chosen)
+                cost = tuple(result.cost[t * len(rows) + i] for t in range(len(self.terms)))
+                found.append(Eviction(cluster.names[rows[i]], rows[i], pods, cost))
+        found.sort(key=lambda eviction: (eviction.cost, eviction.node))
+        return found
 
 
 def fits_without(decider: Decider, request: PodRequest, row: int, uids: set[str], now: float) -> bool:
@@ -177,14 +242,14 @@ def amounts_short(cluster: Cluster, request: PodRequest, row: int) -> tuple[int,
     return tuple(r for r, (wanted, has, held, taken) in enumerate(columns) if wanted and wanted > has - held - taken)
 
 
-def _needed(cluster: Cluster, pod: PodRecord, names: Iterable[str], floors: Mapping[str, Sequence[str]]) -> bytearray:
+def _needed(cluster: Cluster, pod: PodRecord, rows: array[int], floor: Floor) -> bytearray:
     """A mark for each pod row that the preemptor's required affinity may need and kube-scheduler did not offer."""
     if not pod.affinity_terms:
         return bytearray()
     needed = bytearray(len(cluster.uid_of_row))
-    for name in names:
-        offered = floors.get(name, ())
-        for other in cluster.pods_on(name):
+    for row in rows:
+        offered = (floor(cluster.names[row]) if floor else None) or ()
+        for other in cluster.pods_on(cluster.names[row]):
             if other.uid not in offered and pod.may_need(other):
                 needed[cluster.pod_rows[other.uid]] = 1
     return needed
@@ -205,18 +270,18 @@ def _keep_overdue(cluster: Cluster, gathered: gather.Gathered, wall: float) -> N
                 gathered.amounts[r, k] = 0
 
 
-def _floor(
-    cluster: Cluster, names: Sequence[str], floors: Mapping[str, Sequence[str]], gathered: gather.Gathered
-) -> tuple[array[int], set[int]]:
+def _floor(cluster: Cluster, rows: array[int], floor: Floor, gathered: gather.Gathered) -> tuple[array[int], set[int]]:
     """(1 for each gathered pod that must be among the victims, candidates where the floor can not be met)."""
     forced = array("B", bytes(len(gathered.pods)))
     impossible: set[int] = set()
-    for i, name in enumerate(names if floors else ()):
-        floor = floors.get(name)
-        if floor is None:
+    if floor is None:
+        return forced, impossible
+    for i, row in enumerate(rows):
+        uids = floor(cluster.names[row])
+        if uids is None:
             continue
         at = {cluster.uid_of_row[gathered.pods[k]]: k for k in range(gathered.start[i], gathered.start[i + 1])}
-        for uid in floor:
+        for uid in uids:
             if uid in at:
                 forced[at[uid]] = 1
             else:

@@ -172,9 +172,8 @@ def _judged(
     if request.never:
         warnings.append(_warning("never-preempts", f"pod {request.namespace}/{request.name} may evict nobody"))
         return result, warnings
-    candidates = [name for name in names if name not in repelled]
-    rows = array("i", [cluster.row(name) for name in candidates])
-    found = search.find(decider, request, pod, candidates, rows, {}, now, wall, limited=False)
+    rows = array("i", [cluster.row(name) for name in names if name not in repelled])
+    found = search.find(decider, request, pod, rows, None, now, wall, limited=False)
     result["certificate"] = search.certificate(decider, found)
     if found.best is None:
         return result, warnings

@@ -42,10 +42,12 @@ class Offered:
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """ExtenderPreemptionArgs. `offered`: by node name; where kube-scheduler wrote the plain form, only the nodes
-    that we know, and a node's victims are read when they are asked for; `whole`: all of them."""
+    """ExtenderPreemptionArgs. `rows`: of the nodes offered, -1 where a name is not known; `offered`: by node name;
+    where kube-scheduler wrote the plain form, only the nodes that we know, and a node's victims are read when they are
+    asked for; `whole`: all of them."""
 
     pod: PodRecord
+    rows: array[int]
     offered: Mapping[str, Offered]
     whole: Callable[[], Mapping[str, Offered]]
 
@@ -53,8 +55,17 @@ class Preemption:
 class _Lazy(Mapping[str, Offered]):
     """The offered victims of known nodes, still bytes."""
 
-    def __init__(self, body: bytes, places: dict[str, int], spans: array[int], path: str) -> None:
-        self._body, self._places, self._spans, self._path = body, places, spans, path
+    def __init__(self, body: bytes, names: Sequence[str], plain: tuple[array[int], array[int]], path: str) -> None:
+        self._body, self._names, self._path = body, names, path
+        self._rows, self._spans = plain
+        self._found: dict[str, int] | None = None
+
+    @property
+    def _places(self) -> dict[str, int]:
+        """Few requests look at any."""
+        if self._found is None:
+            self._found = {self._names[row]: i for i, row in enumerate(self._rows) if row >= 0}
+        return self._found
 
     def __getitem__(self, node: str) -> Offered:
         at = 2 * self._places[node]
@@ -176,7 +187,10 @@ def flat_priorities(args: Args) -> bytes:
 
 def read_preemption(body: bytes, gpu_names: frozenset[str], index: scan.NameIndex, names: Sequence[str]) -> Preemption:
     """`names`: of the nodes in `index`, by row."""
-    keys = _split(body)
+    try:
+        keys, plain = scan.split_offers(body, "NodeNameToMetaVictims", index)
+    except scan.ScanError as error:
+        raise BadRequest(f"malformed JSON: {error}", path="") from error
     pod = _pod(body, keys, gpu_names)
     meta, full = keys.get("NodeNameToMetaVictims"), keys.get("NodeNameToVictims")
     if meta is not None and not _null(body, meta):
@@ -184,20 +198,15 @@ def read_preemption(body: bytes, gpu_names: frozenset[str], index: scan.NameInde
     elif full is not None and not _null(body, full):
         path, span, uid_of = "NodeNameToVictims", full, _full_uid
     else:
-        return Preemption(pod, {}, dict)
+        return Preemption(pod, array("i"), {}, dict)
 
     def whole() -> Mapping[str, Offered]:
         return _offers(body, span, path, uid_of)
 
-    plain = scan.offers(body, *span, index) if uid_of is _meta_uid else None
-    if plain is None:
-        return Preemption(pod, whole(), whole)
-    rows, spans = plain
-    if -1 in rows:
-        places = {names[row]: i for i, row in enumerate(rows) if row >= 0}
-    else:
-        places = dict(zip(map(names.__getitem__, rows), range(len(rows)), strict=True))
-    return Preemption(pod, _Lazy(body, places, spans, path), whole)
+    if plain is None or uid_of is not _meta_uid:
+        offered = whole()
+        return Preemption(pod, array("i", [index.get(name) for name in offered]), offered, whole)
+    return Preemption(pod, plain[0], _Lazy(body, names, plain, path), whole)
 
 
 def _offers(body: bytes, span: tuple[int, int], path: str, uid_of: Callable[[Any, str], str]) -> dict[str, Offered]:

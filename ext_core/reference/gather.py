@@ -94,15 +94,25 @@ def _union(masks: list[int]) -> int:
     return union
 
 
-def _work(gpus: int, start: int, saved: int, restart: int, now: int) -> int:
+def work_of(gpus: int, start: int, saved: int, restart: int, now: int) -> int:
     return gpus * (max(0, now - max(start, saved)) // 1000 + restart)
+
+
+def by_name(nodes: NodeTable, rows: list[int], more: list[int]) -> list[int]:
+    order, flags = nodes.columns["order"], nodes.columns["flags"]
+    if any(not -1 <= row < nodes.height for row in (*rows, *more)):
+        raise IndexError("row outside of the table")
+    kept = {row for row in rows if row >= 0} | {row for row in more if row >= 0 and flags[row] & SCHEDULABLE}
+    if len({order[row] for row in kept}) < len(kept):
+        raise ValueError("two rows have one place in the order of names")
+    return sorted(kept, key=lambda row: order[row])
 
 
 def lost(
     gpus: list[int], start_ms: list[int], saved_ms: list[int], restart_s: list[int], going: list[int], now_ms: int
 ) -> list[int]:
     pods = zip(gpus, start_ms, saved_ms, restart_s, going, strict=True)
-    return [0 if gone else _work(count, start, saved, restart, now_ms) for count, start, saved, restart, gone in pods]
+    return [0 if gone else work_of(count, start, saved, restart, now_ms) for count, start, saved, restart, gone in pods]
 
 
 def unless(column: list[int], marks: list[int], value: int) -> list[int]:
@@ -131,7 +141,7 @@ def gangs(pods: PodTable, size: int, now_ms: int) -> tuple[list[int], list[int]]
         if gang >= size:
             raise ValueError("a gang beyond `size`")
         count[gang] += 1
-        work[gang] += _work(sum(pod.amounts[FIRST_GPU:]), pod.start, pod.saved, pod.restart, now_ms)
+        work[gang] += work_of(sum(pod.amounts[FIRST_GPU:]), pod.start, pod.saved, pod.restart, now_ms)
     return count, work
 
 

@@ -12,7 +12,7 @@ import orjson
 
 from ext_core.scan import ScanError
 
-__all__ = ["NameIndex", "ScanError", "items", "node_name", "offers", "rows", "split"]
+__all__ = ["NameIndex", "ScanError", "items", "node_name", "rows", "split", "split_offers"]
 
 SPACE = " \t\n\r"
 STRING = rb'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*"'
@@ -86,6 +86,13 @@ def rows(body: bytes, start: int, end: int, index: NameIndex) -> tuple["array[in
     known = [name for name in names if index.get(name) >= 0]
     unknown = [(position, name) for position, name in enumerate(names) if index.get(name) < 0]
     return array("i", found), unknown, len(known) - len(set(known))
+
+
+def split_offers(
+    body: bytes, key: str, index: NameIndex, max_depth: int = 200
+) -> "tuple[dict[str, tuple[int, int]], tuple[array[int], array[int]] | None]":
+    keys = split(body, max_depth)
+    return keys, offers(body, *keys[key], index) if key in keys and max_depth >= 5 else None
 
 
 def offers(body: bytes, start: int, end: int, index: NameIndex) -> "tuple[array[int], array[int]] | None":

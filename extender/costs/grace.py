@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ext_core import gather
-from extender.contracts import Victims
+from extender.contracts import Bound, Victims
 
 if TYPE_CHECKING:
     from ext_core.victims import Term
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 class Grace:
     name = "grace_seconds"
     unit = "s"
+    floor: Bound = ""
 
     def term(self, victims: Victims) -> Term:
         return ("max", gather.unless(victims.grace_s, victims.going, 0))

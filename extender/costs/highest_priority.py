@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ext_core import gather
-from extender.contracts import Victims
+from extender.contracts import Bound, Victims
 
 if TYPE_CHECKING:
     from ext_core.victims import Term
@@ -16,6 +16,7 @@ FREE = -(2**31) - 1  # below every priority that Kubernetes allows
 class HighestPriority:
     name = "highest_victim_priority"
     unit = "priority"
+    floor: Bound = "priority"
 
     def term(self, victims: Victims) -> Term:
         return ("max", gather.unless(victims.priority, victims.going, FREE))

@@ -9,7 +9,7 @@ from array import array
 from typing import TYPE_CHECKING
 
 from ext_core.links import LinkShapes
-from extender.contracts import Victims
+from extender.contracts import Bound, Victims
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 class LeftoverFragmentation:
     name = "leftover_fragmentation"
     unit = "ring links x 1000"
+    floor: Bound = ""
 
     def term(self, victims: Victims) -> Term:
         tables: list[Buffer] = [*victims.leftover]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
-from extender.contracts import Victims
+from extender.contracts import Bound, Victims
 
 if TYPE_CHECKING:
     from ext_core.victims import Term
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 class PdbViolations:
     name = "pdb_violations"
     unit = "victims"
+    floor: Bound = ""
 
     def term(self, victims: Victims) -> Term:
         budgets = victims.budgets

@@ -6,7 +6,7 @@ from array import array
 from typing import TYPE_CHECKING
 
 from ext_core import gather
-from extender.contracts import Victims
+from extender.contracts import Bound, Victims
 
 if TYPE_CHECKING:
     from ext_core.victims import Term
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 class VictimCount:
     name = "victims"
     unit = "pods"
+    floor: Bound = ""
 
     def term(self, victims: Victims) -> Term:
         return ("sum", gather.unless(array("q", [1]) * len(victims.pods), victims.going, 0))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ext_core import gather
-from extender.contracts import Victims
+from extender.contracts import Bound, Victims
 
 if TYPE_CHECKING:
     from ext_core.victims import Term
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 class WorkLost:
     name = "work_lost_gpu_seconds"
     unit = "GPU-seconds"
+    floor: Bound = "work"
 
     def term(self, victims: Victims) -> Term:
         column = gather.lost(

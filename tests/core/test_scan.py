@@ -301,9 +301,10 @@ def test_large_clusters(count: int) -> None:
 # --- offers ---
 
 
+UUIDS = st.builds(lambda at, odd: ("0" * at + odd + "0" * 36)[:36], st.integers(0, 36), st.sampled_from(["", "é", '"']))
 OFFERED = st.one_of(
     st.fixed_dictionaries(
-        {}, optional={"Pods": st.lists(st.fixed_dictionaries({"UID": TEXT}), max_size=3),
+        {}, optional={"Pods": st.lists(st.fixed_dictionaries({"UID": st.one_of(TEXT, UUIDS)}), max_size=3),
                       "NumPDBViolations": st.integers(0, 2_000_000_000)}
     ),
     VALUES,
@@ -323,26 +324,35 @@ def test_offers(body: bytes, data: st.DataObject) -> None:
         raw = raw or bytearray(b"}")
     text = bytes(raw)
     fast, slow = both_indexes(["a", "n1"])
-    found = scan.offers(text, 0, len(text), fast)
-    assert found == reference.offers(text, 0, len(text), slow)
-    assert found == scan.offers(text, 0, len(text), fast)
+    whole = b'{"Pod":{}, "Offers":' + text + b',"x":[]}'
+    depth = data.draw(st.sampled_from([200, 6, 5, 4]))
+    try:
+        keys, found = scan.split_offers(whole, "Offers", fast, depth)
+    except scan.ScanError:
+        with pytest.raises(reference.ScanError):
+            reference.split_offers(whole, "Offers", slow, depth)
+        return
+    assert (keys, found) == reference.split_offers(whole, "Offers", slow, depth)
+    assert (keys, found) == scan.split_offers(whole, "Offers", fast, depth)
+    assert keys == scan.split(whole, depth)
     if found is not None and text == body:
-        whole = orjson.loads(body)
         rows, spans = found
-        assert [orjson.loads(body[spans[2 * i] : spans[2 * i + 1]]) for i in range(len(rows))] == list(whole.values())
+        victims = [orjson.loads(whole[spans[2 * i] : spans[2 * i + 1]]) for i in range(len(rows))]
+        assert victims == list(orjson.loads(body).values())
 
 
 def test_offers_in_the_form_of_kube_scheduler() -> None:
     offered = {
         f"n{i}": {"Pods": [{"UID": f"u{i}-{j}"} for j in range(i % 3)], "NumPDBViolations": i} for i in range(200)
     }
-    body = orjson.dumps(offered)
+    body = orjson.dumps({"Offers": offered})
     fast, _ = both_indexes([f"n{i}" for i in range(0, 200, 2)])
-    found = scan.offers(body, 0, len(body), fast)
+    found = scan.split_offers(body, "Offers", fast)[1]
     assert found is not None
     assert found[0].tolist() == [i // 2 if i % 2 == 0 else -1 for i in range(200)]
-    assert scan.offers(body, 0, len(body) - 1, fast) is None
-    assert scan.offers(b'{"n0":{},"n0":{}}', 0, 17, fast) is None  # which of the two counts is not ours to say
+    assert scan.split_offers(body, "Others", fast) == ({"Offers": (10, len(body) - 1)}, None)
+    twice = b'{"Offers":{"n0":{},"n0":{}}}'
+    assert scan.split_offers(twice, "Offers", fast)[1] is None  # which of the two counts is not ours to say
 
 
 # --- NameIndex ---
