@@ -34,6 +34,7 @@ cdef extern from *:
     """
     uint64_t EXT_CORE_LE64(uint64_t word) noexcept nogil
     int __builtin_ctzll(unsigned long long word) noexcept nogil
+    void __builtin_prefetch(const void* at, int write) noexcept nogil
 
 cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
@@ -845,6 +846,7 @@ cdef object plain_offers(cursor* c, NameIndex index):
     """(rows, spans) of the object at c.at, which ends before it; None: not in the plain form, and c.at is anywhere."""
     cdef Py_ssize_t at, size, n = 0, room = 64
     cdef uint32_t call = index.next_call()
+    cdef uint64_t key
     cdef slot* s
     cdef array.array found = array.array("i", bytes(4 * room)), spans = array.array("q", bytes(16 * room))
     if c.at >= c.end or c.text[c.at] != c'{':
@@ -859,13 +861,8 @@ cdef object plain_offers(cursor* c, NameIndex index):
         if at >= c.end or c.text[at] != c'"' or skip_string(c) < 0 or c.escaped:
             return None
         size = c.at - at - 2
-        s = index.find(c.text + at + 1, size, name_hash(c.text + at + 1, size))
-        if s.name == NULL:
-            pass
-        elif s.seen == call:
-            return None
-        else:
-            s.seen = call
+        key = name_hash(c.text + at + 1, size)
+        __builtin_prefetch(index.slots + <Py_ssize_t>(key & <uint64_t>(index.room - 1)), 1)  # needed behind the victims
         skip_space(c)
         if c.at >= c.end or c.text[c.at] != c':':
             return None
@@ -875,10 +872,15 @@ cdef object plain_offers(cursor* c, NameIndex index):
             found.extend(array.array("i", bytes(4 * room)))
             spans.extend(array.array("q", bytes(16 * room)))
             room *= 2
-        found.data.as_ints[n] = s.row if s.name != NULL else -1
         spans.data.as_longlongs[2 * n] = c.at
         if plain_victims(c) < 0:
             return None
+        s = index.find(c.text + at + 1, size, key)
+        if s.name != NULL and s.seen == call:
+            return None
+        if s.name != NULL:
+            s.seen = call
+        found.data.as_ints[n] = s.row if s.name != NULL else -1
         spans.data.as_longlongs[2 * n + 1] = c.at
         n += 1
         skip_space(c)

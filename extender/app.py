@@ -17,6 +17,7 @@ import orjson
 import uvicorn
 from prometheus_client import generate_latest
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -190,8 +191,10 @@ class Server:
                 self.metrics.refused_nodes.labels(REASONS[code].key).inc(count)
             if verb == "filter" and answer.decision.unknown:  # they have no row, and so no code
                 self.metrics.refused_nodes.labels(UNKNOWN_NODE.key).inc(len(answer.decision.unknown))
-            self._log(verb, answer)
-        return self._done(verb, began, "ok", Response(answer.body, media_type="application/json"))
+        response = Response(
+            answer.body, media_type="application/json", background=BackgroundTask(self._log, verb, answer)
+        )
+        return self._done(verb, began, "ok", response)
 
     async def _answer(self, verb: str, body: bytes) -> Answer:
         if verb == "filter":
@@ -308,9 +311,11 @@ class Server:
                 known=known,
             )
 
-    def _log(self, verb: str, answer: Answer) -> None:
+    async def _log(self, verb: str, answer: Answer) -> None:
+        """Once the answer is sent: nobody has to wait for it. A coroutine, or Starlette would use a thread."""
         decision = answer.decision
-        assert decision is not None
+        if decision is None:
+            return
         request = decision.request
         log.info(
             "decided",

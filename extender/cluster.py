@@ -10,7 +10,7 @@ batches sees one generation and nothing else. Pods keep what they hold until the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -240,11 +240,15 @@ class Cluster:
     @contextmanager
     def without(self, uids: set[str], node: str) -> Iterator[None]:
         """The tables as they were, had these pods of the node gone; restored on leaving. For what-if only."""
-        self._write_held(node, frozenset(uids))
+        row, nodes = self.index.get(node), self.tables.nodes
+        before, used = self.ledgers[node], nodes.node(row)["used"]
+        assert isinstance(used, tuple)
+        left = [self.pods[uid] for uid in self.bound.get(node, ()) if uid not in uids]
+        self._set_held(row, self._read_ledger(node, left), self._used(left))
         try:
             yield
         finally:
-            self._write_held(node)
+            self._set_held(row, before, used)
 
     def away(self, now: float) -> Iterator[NodeRecord]:
         """Schedulable nodes whose device plugin offers nothing for a moment only."""
@@ -643,37 +647,17 @@ class Cluster:
         topology = self.topologies.get(node.name)
         return topology is not None and relayed(node.annotations, topology)
 
-    def _write_held(self, name: str, gone: frozenset[str] = frozenset()) -> None:
+    def _write_held(self, name: str) -> None:
         node = self.nodes[name]
         row = self.index.get(name)
-        resource = self.gpu_resource(node)
-        pods = [self.pods[uid] for uid in self.bound.get(name, ()) if uid not in gone]
-        read = ledger.NodeLedger()
-        if resource is not None:
-            topology = self.topologies[name]
-            index_of = {uuid: i for i, uuid in enumerate(topology.uuids) if uuid} if topology.uuids else {}
-            count = self.divisions[name].gpus
-            read = ledger.read(
-                pods,
-                resource=resource,
-                graph=(1 << count) - 1 if count <= MOST_GPUS else 0,
-                healthy=self._healthy(name),
-                index_of=index_of,
-                settling=frozenset(self._settling),
-                relayed=self._relayed(node),
-                units=self.divisions[name].units,
-            )
-        if not gone:
-            before = self.ledgers.get(name)
-            if before is not None and before.holdings:
-                healthy, holds = self._healthy(name), self._relayed(node)
-                self.drifts.update(ledger.drifts(before, read, pods, healthy, relayed=holds))
-            self.ledgers[name] = read
+        pods = [self.pods[uid] for uid in self.bound.get(name, ())]
+        read = self._read_ledger(name, pods)
+        before = self.ledgers.get(name)
+        if before is not None and before.holdings:
+            self.drifts.update(ledger.drifts(before, read, pods, self._healthy(name), relayed=self._relayed(node)))
+        self.ledgers[name] = read
         holdings = {holding.uid: holding for holding in read.holdings}
-        used = [0] * len(self.resources)
         for pod in pods:
-            amounts = self.amounts(pod)
-            used = [a + b for a, b in zip(used, amounts, strict=True)]
             holding = holdings.get(pod.uid)
             flags = (TERMINATING if pod.terminating else 0) | (SPARED if pod.daemon or pod.mirror else 0)
             at = self._pod_row(pod.uid)
@@ -681,7 +665,7 @@ class Cluster:
                 at,
                 row,
                 pod.priority,
-                amounts,
+                self.amounts(pod),
                 holding.mask if holding else 0,
                 holding.unsure if holding else 0,
                 flags,
@@ -692,7 +676,32 @@ class Cluster:
                 until=protected_ms(pod, self.settings.preemption.minimum_run_seconds),
             )
             self._write_marks(at, pod.uid)
-        self.tables.nodes.set_held(row, tuple(used), read.sure, read.likely, read.unknown, read.pending, read.parts)
+        self._set_held(row, read, self._used(pods))
+
+    def _read_ledger(self, name: str, pods: Sequence[PodRecord]) -> ledger.NodeLedger:
+        """Who of `pods`, all on the node, holds which of its GPUs."""
+        node = self.nodes[name]
+        resource = self.gpu_resource(node)
+        if resource is None:
+            return ledger.NodeLedger()
+        topology = self.topologies[name]
+        count = self.divisions[name].gpus
+        return ledger.read(
+            pods,
+            resource=resource,
+            graph=(1 << count) - 1 if count <= MOST_GPUS else 0,
+            healthy=self._healthy(name),
+            index_of={uuid: i for i, uuid in enumerate(topology.uuids) if uuid} if topology.uuids else {},
+            settling=frozenset(self._settling),
+            relayed=self._relayed(node),
+            units=self.divisions[name].units,
+        )
+
+    def _used(self, pods: Iterable[PodRecord]) -> tuple[int, ...]:
+        return tuple(map(sum, zip((0,) * len(self.resources), *map(self.amounts, pods), strict=True)))
+
+    def _set_held(self, row: int, read: ledger.NodeLedger, used: tuple[int, ...]) -> None:
+        self.tables.nodes.set_held(row, used, read.sure, read.likely, read.unknown, read.pending, read.parts)
 
     def _healthy(self, name: str) -> int:
         healthy = self.tables.nodes.node(self.index.get(name))["healthy"]

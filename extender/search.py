@@ -28,7 +28,8 @@ OVERDUE_SECONDS = 30.0  # a pod that should have ended longer ago (a finalizer, 
 PROVED, BEST_SO_FAR, UNDECIDED = 1, 2, 3  # statuses of ext_core.victims
 NEVER_SHORT = 2**60  # more than any eviction frees
 IMPOSSIBLE = 2**63 - 1  # ext_core.scout's bound where no set of victims frees enough
-FEW = 48  # candidates that are all searched; of more, those which the bounds leave
+FEW = 128  # candidates that are all searched; of more, those which the bounds leave
+FIRST = 32  # with the lowest bounds: they are searched first
 TRIES = 4  # searches that leave early; then all candidates are searched to the end
 CERTAIN = 2  # of LinkShapes.certain
 PRICED_GPUS = 8  # larger machines that are not uniform have too many sets to price
@@ -126,7 +127,7 @@ class _Search:
         )
         floors = {"": array("q", bytes(8 * len(rows))), "priority": priority, "work": work}
         columns = [floors[kind] for kind in kinds]
-        first = _Problem(self, array("i", [rows[i] for i in scout.least(columns, len(rows), FEW)]))
+        first = _Problem(self, array("i", [rows[i] for i in scout.least(columns, len(rows), FIRST)]))
         two = first.solve(every=False)[:2]
         second = two[1].cost if len(two) == 2 else (IMPOSSIBLE - 1,) * len(columns)
         return array("i", [rows[i] for i in scout.within(columns, len(rows), second)])
