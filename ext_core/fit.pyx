@@ -79,7 +79,7 @@ def count(NodeTable nodes, PodTable pods, const row_t[::1] rows, int resource, a
             if nodes.alloc[resource, row] < wanted:
                 out[i] = few
                 continue
-            if nodes.gpu[row] == resource and free + nodes.tentative[row] >= wanted:
+            if free + nodes.tentative[resource, row] >= wanted:
                 out[i] = promised
                 continue
             if free + nodes.claim[resource, row] >= wanted:
@@ -124,7 +124,7 @@ def shares(NodeTable nodes, PodTable pods, const row_t[::1] rows, int resource, 
                 continue
             gone = nodes.healthy[row] & ~(nodes.sure[row] | nodes.likely[row]) & 0xFFFF
             if _roomy(nodes, row, share, gone, NULL, False) >= devices:
-                out[i] = promised if nodes.tentative[row] > 0 else reserved
+                out[i] = promised if nodes.tentative[resource, row] > 0 else reserved
                 continue
             _freed_parts(nodes, pods, row, resource, priority, &going[0], &lower[0])
             gone = nodes.healthy[row] & ~nodes.likely[row] & 0xFFFF
@@ -214,7 +214,7 @@ def links(NodeTable nodes, PodTable pods, LinkShapes shapes, const row_t[::1] ro
             if shapes.certainty(nodes.shape[row], nodes.healthy[row], wanted, hidden, containers) != 2:
                 out[i] = never
                 continue
-            if nodes.pending[row] > 0 or nodes.tentative[row] > 0:
+            if nodes.pending[row] > 0 or nodes.tentative[resource, row] > 0:
                 out[i] = pending
                 continue
             freed = free

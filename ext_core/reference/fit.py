@@ -69,7 +69,7 @@ def count(
         if _served(nodes, row, resource):
             continue
         on_node = [pods.rows[pod] for pod in pods.on(row)]
-        tentative = nodes.columns["tentative"][row] if nodes.columns["gpu"][row] == resource else 0
+        tentative = nodes.tentative[row][resource]
         claimed = nodes.claim[row][resource]
         going = sum(pod.amounts[resource] for pod in on_node if pod.flags & TERMINATING)
         lower = sum(pod.amounts[resource] for pod in on_node if not pod.flags & TERMINATING and _lower(pod, priority))
@@ -127,7 +127,7 @@ def shares(
         elif enough(nodes.left(row)):
             out[i] = 0
         elif enough(known):
-            out[i] = promised if at["tentative"] > 0 else reserved
+            out[i] = promised if nodes.tentative[row][resource] > 0 else reserved
         elif enough(known, going):
             out[i] = releasing
         elif enough(known, gone):
@@ -176,7 +176,7 @@ def links(
             out[i] = 0
         elif shapes.certain(shape, healthy, wanted, hidden, containers) != CERTAIN:
             out[i] = never
-        elif at["pending"] > 0 or at["tentative"] > 0:
+        elif at["pending"] > 0 or nodes.tentative[row][resource] > 0:
             out[i] = pending
         elif shapes.certain(shape, healthy & freed, wanted, left, containers) == CERTAIN:
             out[i] = busy

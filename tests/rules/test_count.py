@@ -93,6 +93,15 @@ def test_another_resource_than_the_one_that_counts_positions() -> None:
     assert small.reason(Count(), request(0, amd=5), row) is FEW
 
 
+def test_pods_in_flight_are_told_apart_by_resource() -> None:
+    small = Small()
+    row = small.node(4, amd=4)
+    small.claim(row, 0, amd=4, tentative=True)
+    assert small.reason(Count(), request(0, amd=1), row) is PROMISED  # 4 - 4 = 0 < 1, but for the 4 in flight
+    small.claim(row, 2)
+    assert small.reason(Count(), asks, row) is RESERVED  # none of the 2 that it lacks is in flight
+
+
 def test_a_device_class_may_serve_a_node_without_gpus() -> None:
     small = Small()
     assert small.reason(Count(), asks, small.node(4, there=0, flags=DRA)) is None
