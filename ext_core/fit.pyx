@@ -250,8 +250,7 @@ def link_table(LinkShapes shapes, int shape, int gpus, int wanted, int container
 
 def uniform(LinkShapes shapes, int shape, unsigned int healthy, int wanted):
     """Whether any `wanted` of the healthy GPUs are linked, so that counting them is enough."""
-    # With two containers nothing is known of the choice, so certainty() asks it of every set of that size.
-    return wanted < 2 or shapes.certainty(shape, healthy, wanted, 0, 2) == 2
+    return wanted < 2 or shapes.all_linked(shape, healthy, wanted)
 
 
 def passed(const row_t[::1] rows, const code_t[::1] codes):

@@ -248,6 +248,7 @@ class Decider:
         """Check again, choose the GPUs, ask for the Binding. `pod`: the record that has the uid of the request."""
         self.binds = True
         cluster = self.cluster
+        cluster.plans_come()
         request = requests.read(pod, cluster)
         decision = Decision("bind", wall, cluster.generation, request)
         decision.detail = {"node": binding.node}
