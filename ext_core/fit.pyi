@@ -82,6 +82,12 @@ def link_table(shapes: LinkShapes, shape: int, gpus: int, wanted: int, container
     ValueError: more than 16 GPUs.
     """
 
+def monotone(table: bytes) -> bool:
+    """Whether every set of GPUs that will do still does with more GPUs in it. `table`: of link_table.
+
+    ValueError: not 1 << GPUs marks.
+    """
+
 def uniform(shapes: LinkShapes, shape: int, healthy: int, wanted: int) -> bool:
     """Whether there are `wanted` healthy GPUs and any of them are linked, so that counting them is enough."""
 

@@ -248,6 +248,20 @@ def link_table(LinkShapes shapes, int shape, int gpus, int wanted, int container
     return bytes(made)
 
 
+def monotone(const uint8_t[::1] table):
+    """Whether every set of GPUs that will do still does with more GPUs in it; `table` as of link_table."""
+    cdef Py_ssize_t mask, size = table.shape[0], bit = 1
+    cdef bint made = True
+    if size == 0 or size & (size - 1):
+        raise ValueError("a table has one mark for each set of GPUs")
+    with nogil:
+        while bit < size:
+            for mask in range(size):
+                made &= mask & bit != 0 or table[mask] <= table[mask | bit]
+            bit <<= 1
+    return made
+
+
 def uniform(LinkShapes shapes, int shape, unsigned int healthy, int wanted):
     """Whether any `wanted` of the healthy GPUs are linked, so that counting them is enough."""
     return wanted < 2 or shapes.all_linked(shape, healthy, wanted)

@@ -96,6 +96,8 @@ def find(
         _keep_overdue(cluster, gathered, wall)
     forced, impossible = _floor(cluster, names, floors, gathered)
     tables, ok, prices = _tables(decider, request, rows, gathered, impossible)
+    if gathered.some_go and request.links == "required":
+        _count_ending(cluster, gathered, tables, ok, wall, forced)
     columns = _columns(decider, gathered, prices, int(wall * 1000))
     terms = [cost.term(columns) for cost in decider.policy.costs]
     sets = 0
@@ -124,7 +126,10 @@ def find(
         found = _evictions(cluster, names, rows, gathered, result, len(terms), impossible)
         proved = not (BEST_SO_FAR in result.status or UNDECIDED in result.status)
         for place, eviction in enumerate(found):
-            if fits_without(decider, request, eviction.row, {one.uid for one in eviction.pods}, now):
+            gone = {one.uid for one in eviction.pods}
+            later = gone.union(pod.uid for pod in cluster.pods_on(eviction.node) if ends(pod, wall))
+            ways = (gone,) if request.links != "required" or later == gone else (gone, later)
+            if all(fits_without(decider, request, eviction.row, way, now) for way in ways):
                 return Found((eviction, *found[place + 1 :]), proved, len(rows), sets)
             impossible.add(names.index(eviction.node))
             if not every:
@@ -203,6 +208,17 @@ def _keep_overdue(cluster: Cluster, gathered: gather.Gathered, wall: float) -> N
             gathered.unsure[k] = 0
             for r in range(len(cluster.resources)):
                 gathered.amounts[r, k] = 0
+
+
+def _count_ending(
+    cluster: Cluster, gathered: gather.Gathered, tables: array[int], ok: list[bytes], wall: float, forced: array[int]
+) -> None:
+    """Where more free GPUs may be worse ones, those of whoever ends count as free, needed or not: they will be."""
+    worse = [not fit.monotone(table) for table in ok]
+    for i, table in enumerate(tables):
+        for k in range(gathered.start[i], gathered.start[i + 1]) if table >= 0 and worse[table] else ():
+            if gathered.going[k] and ends(cluster.pods[cluster.uid_of_row[gathered.pods[k]]], wall):
+                forced[k] = 1
 
 
 def _floor(

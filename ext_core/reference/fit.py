@@ -203,6 +203,13 @@ def link_table(shapes: Shapes, shape: int, gpus: int, wanted: int, containers: i
     return bytes(sure(free) for free in range(1 << gpus))
 
 
+def monotone(table: bytes) -> bool:
+    if len(table).bit_count() != 1:
+        raise ValueError("a table has one mark for each set of GPUs")
+    sets = range(len(table))
+    return not any(table[one] and not table[more] for one in sets for more in sets if one & more == one)
+
+
 def uniform(shapes: Shapes, shape: int, healthy: int, wanted: int) -> bool:
     if wanted < 2:
         return True

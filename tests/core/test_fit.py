@@ -122,6 +122,23 @@ def test_link_table(kind: str, containers: int) -> None:
         assert made == plain.link_table(SHAPES, shape, gpus, wanted, containers)
 
 
+@given(st.integers(0, 4).flatmap(lambda gpus: st.binary(min_size=1 << gpus, max_size=1 << gpus)))
+def test_monotone(drawn: bytes) -> None:
+    table = bytes(byte & 1 for byte in drawn)
+    assert fit.monotone(table) is plain.monotone(table)
+
+
+@pytest.mark.parametrize("table", [b"", bytes(3)])
+def test_monotone_wants_a_mark_for_each_set(table: bytes) -> None:
+    same_error(lambda: fit.monotone(table), lambda: plain.monotone(table))
+
+
+def test_monotone_by_hand() -> None:
+    shape, gpus = KINDS["dgx-1v"]
+    assert fit.monotone(fit.link_table(SHAPES, shape, gpus, 2, 1))
+    assert not fit.monotone(fit.link_table(SHAPES, shape, gpus, 4, 1))  # the best split of eight may have no such four
+
+
 @pytest.mark.parametrize("gpus", [-1, 17])
 def test_link_table_refuses_more_than_16_gpus(gpus: int) -> None:
     for module in (fit, plain):
