@@ -87,6 +87,7 @@ cdef class PodTable:
     cdef int32_t[::1] restart       # [pod] seconds that a restart costs
     cdef int32_t[::1] grace         # [pod] seconds of terminationGracePeriodSeconds
     cdef int64_t[::1] until         # [pod] never a victim before then, milliseconds since 1970; 0 = not protected
+    cdef public int64_t now         # the time at which `until` is judged, milliseconds since 1970
     cdef int32_t[::1] gang          # [pod] id of its gang; 0 = none
     cdef int32_t[::1] budgets       # [pod] id of the set of disruption budgets that it is in; 0 = none
     cdef int32_t[::1] ask           # [pod] id of what it asks for and where it may run; 0 = not told
@@ -94,5 +95,8 @@ cdef class PodTable:
     cdef row_t[::1] head            # [node row] first pod of the chain; -1 = none
     cdef int head_capacity
 
+    cdef inline bint may_go(self, row_t pod, int priority) noexcept nogil:
+        """Whether a pod that does not go anyway may be a victim of one of `priority`."""
+        return self.priority[pod] < priority and not self.flags[pod] & SPARED and self.until[pod] <= self.now
     cdef int grow(self, int pods) except -1
     cdef int grow_heads(self, int nodes) except -1

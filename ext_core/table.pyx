@@ -252,6 +252,7 @@ cdef class PodTable:
         self.resources = resources
         self.height = 0
         self.owned = {}
+        self.now = 0
         self.head_capacity = 0
         self.grow(64)
         self.grow_heads(64)

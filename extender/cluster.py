@@ -193,6 +193,10 @@ class Cluster:
         """Pods are bound by us (or were, before a restart): each comes with a plan of all its GPUs."""
         self.tables.shapes.planned = True
 
+    def at(self, wall: float) -> None:
+        """Judge from now on as of `wall`, seconds since 1970: who is protected from eviction is so for a time."""
+        self.tables.pods.now = int(wall * 1000)
+
     def load_mix(self, text: str) -> None:
         """Start from what was learned before; ahead of the first pod. ValueError when it is no mix."""
         self.mix = Mix.load(text, self.settings.mix.half_life_seconds, self.settings.mix.kinds)

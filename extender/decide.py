@@ -117,6 +117,7 @@ class Decider:
         if not request.gpus:
             return Answer(wire.untouched(args), "untouched")
         cluster.tick(now)
+        cluster.at(wall)
         attempt = self.holds.attempt(request.uid, now)
         rows = _known(args)
         unknown = tuple(name for _, name in args.unknown)

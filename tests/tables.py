@@ -84,9 +84,11 @@ class Small:
         nodes.set_order(list(range(self._nodes)))
         return row
 
-    def pod(self, node: int, gpus: int, priority: int = 0, *, mask: int = 0, unsure: int = 0, flags: int = 0) -> int:
+    def pod(
+        self, node: int, gpus: int, priority: int = 0, *, mask: int = 0, unsure: int = 0, flags: int = 0, until: int = 0
+    ) -> int:
         row, self._pods = self._pods, self._pods + 1
-        self.tables.pods.put(row, node, priority, (0, 0, 1, gpus, 0), mask, unsure, flags)
+        self.tables.pods.put(row, node, priority, (0, 0, 1, gpus, 0), mask, unsure, flags, until=until)
         return row
 
     def claim(self, node: int, gpus: int, *, amd: int = 0, wanted: int = 0, tentative: bool = False) -> None:

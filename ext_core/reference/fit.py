@@ -31,8 +31,8 @@ def _open(rows: list[int], out: list[int]) -> list[tuple[int, int]]:
     return [(i, row) for i, row in enumerate(rows) if not out[i]]
 
 
-def _lower(pod: Pod, priority: int) -> bool:
-    return pod.priority < priority and not pod.flags & SPARED
+def _may_go(pods: PodTable, pod: Pod, priority: int) -> bool:
+    return pod.priority < priority and not pod.flags & SPARED and pod.until <= pods.now
 
 
 def _served(nodes: NodeTable, row: int, resource: int) -> bool:
@@ -72,7 +72,9 @@ def count(
         tentative = nodes.tentative[row][resource]
         claimed = nodes.claim[row][resource]
         going = sum(pod.amounts[resource] for pod in on_node if pod.flags & TERMINATING)
-        lower = sum(pod.amounts[resource] for pod in on_node if not pod.flags & TERMINATING and _lower(pod, priority))
+        lower = sum(
+            pod.amounts[resource] for pod in on_node if not pod.flags & TERMINATING and _may_go(pods, pod, priority)
+        )
         free = nodes.free_count(resource, row)
         if free >= wanted:
             out[i] = 0
@@ -116,7 +118,7 @@ def shares(
         known = {gpu: left[gpu] for gpu in gpus if not at["likely"] >> gpu & 1}
         on_node = [pods.rows[pod] for pod in pods.on(row)]
         going = [pod for pod in on_node if pod.flags & TERMINATING]
-        gone = going + [pod for pod in on_node if not pod.flags & TERMINATING and _lower(pod, priority)]
+        gone = going + [pod for pod in on_node if not pod.flags & TERMINATING and _may_go(pods, pod, priority)]
 
         def enough(room: dict[int, int], gone: list[Pod] = []) -> bool:  # noqa: B006
             freed = {gpu: units + sum(_each(pod, resource, gpu) for pod in gone) for gpu, units in room.items()}
@@ -166,7 +168,7 @@ def links(
         hidden = max(0, healthy.bit_count() - nodes.alloc[row][resource])
         unknown = at["unknown"] + (at["likely"] & ~at["sure"]).bit_count() + nodes.claim[row][resource] + hidden
         on_node = [pods.rows[pod] for pod in pods.on(row)]
-        gone = [pod for pod in on_node if pod.flags & TERMINATING or _lower(pod, priority)]
+        gone = [pod for pod in on_node if pod.flags & TERMINATING or _may_go(pods, pod, priority)]
         stay = [pod for pod in on_node if pod not in gone]
         freed = (_union(gone) | ~at["sure"]) & ~_union(stay)
         left = max(0, unknown - sum(pod.unsure for pod in gone))

@@ -194,6 +194,7 @@ class PodTable:
             raise ValueError("a PodTable has at least CPU, memory and pod slots")
         self.resources = resources
         self.height = 0
+        self.now = 0
         self.rows: dict[int, Pod] = {}
         self.marks: dict[int, tuple[int, int, int]] = {}
 

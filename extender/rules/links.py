@@ -47,8 +47,8 @@ HELD = Reason(
     code=24,
     key="links-held",
     cls=Class.HOPELESS,
-    text="gpu-extender: the free GPUs are not linked, pods of equal or higher priority hold the others",
-    remedy="Wait for running pods to end, or use links: preferred.",
+    text="gpu-extender: the free GPUs are not linked, pods that this one may not evict hold the others",
+    remedy="Wait for running pods to end (or for their protection to), or use links: preferred.",
 )
 
 

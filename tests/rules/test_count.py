@@ -78,6 +78,24 @@ def test_held_by_a_spared_pod() -> None:
     assert small.reason(Count(), asks, row) is HELD
 
 
+def test_held_by_a_protected_pod() -> None:
+    small = Small()
+    row = small.node(4, used=4)
+    small.pod(row, 2, priority=0, until=1000)
+    small.pod(row, 1, priority=0)
+    small.tables.pods.now = 999
+    assert small.reason(Count(), asks, row) is HELD  # 0 + 1 < 3: the other's 2 may not be had
+    small.tables.pods.now = 1000
+    assert small.reason(Count(), asks, row) is BUSY
+
+
+def test_protection_holds_up_nobody_who_ends() -> None:
+    small = Small()
+    row = small.node(4, used=4)
+    small.pod(row, 3, priority=0, until=1000, flags=TERMINATING)
+    assert small.reason(Count(), asks, row) is RELEASING
+
+
 def test_a_claim_stands_in_the_way_of_an_eviction_too() -> None:
     small = Small()
     row = small.node(4, used=2)
