@@ -1066,10 +1066,6 @@ cdef class LinkShapes:
         return gpus
 
 
-def _by_ids(share):
-    return _ids(share[0])
-
-
 def _of_size(gpus, k):
     """The sets of k among `gpus`, in the order of their ids."""
     return (sum(1 << i for i in ids) for ids in combinations(_ids(gpus), k))
