@@ -101,7 +101,8 @@ def test_who_is_evicted_makes_room(machine: str) -> None:
 
 @pytest.mark.parametrize("machine", sorted(MACHINES))
 def test_what_filter_says_of_an_eviction(machine: str) -> None:
-    """evictable: somebody may go, or goes already, and then it fits; hopeless: nobody who may."""
+    """evictable: somebody may go, or goes already, and then it fits; held: nobody who may. links-never is said of the
+    machine: that a few of its sets would do for as long as nobody else ends (5 of 6 GPUs of a DGX-1) is no hope."""
     for case in cases(machine):
         pod = case.world.set("Pod", case.pod)
         answer = case.world.filter(pod)
@@ -112,4 +113,5 @@ def test_what_filter_says_of_an_eviction(machine: str) -> None:
             continue  # a count comes first
         sets = (frozenset(some) for n in range(len(case.low) + 1) for some in combinations(case.low, n))
         helps = any(case.passes(gone) for gone in sets)
-        assert bool(answer["FailedNodes"]) == helps, (case, said)
+        assert bool(answer["FailedNodes"]) == helps or said == links.NEVER.text, (case, said)
+        assert helps or not answer["FailedNodes"], (case, said)
