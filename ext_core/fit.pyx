@@ -156,7 +156,7 @@ cdef inline int _roomy(NodeTable nodes, row_t row, amount_t share, mask_t gpus, 
 
 cdef inline void _freed_parts(NodeTable nodes, PodTable pods, row_t row, int resource, int priority, amount_t* going,
                               amount_t* lower) noexcept nogil:
-    """Units that terminating pods, and those that may be victims of one of `priority`, are known to hold on each GPU."""
+    """Units of each GPU that terminating pods, and those that may be victims of one of `priority`, surely hold."""
     cdef row_t pod = pods.head[row] if row < pods.head_capacity else -1
     cdef amount_t each
     cdef int gpu
