@@ -32,7 +32,8 @@ def count(
     """Refuse nodes with fewer than `wanted` free GPUs, and say why; the first that holds of:
 
     few: the node has not that many. promised: it would fit but for pods in flight. reserved: but for all claims.
-    releasing: it will fit when terminating pods are gone. busy: when pods below `priority` were evicted too.
+    releasing: it will fit when terminating pods are gone. busy: when pods that may go did too: below `priority`, not
+    spared, not protected at PodTable.now.
     held: not even then.
     """
 
@@ -73,13 +74,19 @@ def links(
     """Refuse nodes that are not certain to hand out `wanted` linked GPUs (to `containers` containers in all).
 
     graph: the links are unknown. never: not even the empty node is certain. pending: an admission under way hides
-    positions. busy: evicting pods below `priority` would make it certain. held: not even that.
+    positions. busy: evicting all that may go (as in `count`) would make it certain. held: not even that.
     """
 
 def link_table(shapes: LinkShapes, shape: int, gpus: int, wanted: int, containers: int) -> bytes:
     """One byte for each set of free GPUs (1 << `gpus`): 1 when `wanted` of it are sure to be linked, else 0.
 
     ValueError: more than 16 GPUs.
+    """
+
+def monotone(table: bytes) -> bool:
+    """Whether every set of GPUs that will do still does with more GPUs in it. `table`: of link_table.
+
+    ValueError: not 1 << GPUs marks.
     """
 
 def uniform(shapes: LinkShapes, shape: int, healthy: int, wanted: int) -> bool:

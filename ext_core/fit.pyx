@@ -7,7 +7,7 @@ from array import array
 
 from ext_core.ints cimport amount_t, code_t, mask_t, row_t, int32_t, uint8_t
 from ext_core.links cimport LinkShapes
-from ext_core.table cimport AWAY, SPARED, TERMINATING, NodeTable, PodTable
+from ext_core.table cimport AWAY, TERMINATING, NodeTable, PodTable
 
 
 cdef extern from *:
@@ -16,14 +16,14 @@ cdef extern from *:
 
 cdef inline void _free_gpus(PodTable pods, row_t row, int resource, int priority,
                             amount_t* releasing, amount_t* lower) noexcept nogil:
-    """What terminating pods, and pods below `priority` that may be victims, hold of `resource` on a node."""
+    """What terminating pods, and those that may be victims of one of `priority`, hold of `resource` on a node."""
     cdef row_t pod = pods.head[row] if row < pods.head_capacity else -1
     releasing[0] = 0
     lower[0] = 0
     while pod >= 0:
         if pods.flags[pod] & TERMINATING:
             releasing[0] += pods.amounts[resource, pod]
-        elif pods.priority[pod] < priority and not pods.flags[pod] & SPARED:
+        elif pods.may_go(pod, priority, pods.now):
             lower[0] += pods.amounts[resource, pod]
         pod = pods.next[pod]
 
@@ -61,7 +61,7 @@ def count(NodeTable nodes, PodTable pods, const row_t[::1] rows, int resource, a
     """Refuse nodes with fewer than `wanted` free GPUs.
 
     few: the node has not that many. promised: it would fit but for pods in flight. reserved: but for nominated pods.
-    releasing: it will fit when terminating pods are gone. busy: when pods below `priority` were evicted too.
+    releasing: it will fit when terminating pods are gone. busy: when pods that may go (PodTable.may_go) did too.
     held: not even then.
     """
     _check(nodes, rows, out, resource)
@@ -79,7 +79,7 @@ def count(NodeTable nodes, PodTable pods, const row_t[::1] rows, int resource, a
             if nodes.alloc[resource, row] < wanted:
                 out[i] = few
                 continue
-            if nodes.gpu[row] == resource and free + nodes.tentative[row] >= wanted:
+            if free + nodes.tentative[resource, row] >= wanted:
                 out[i] = promised
                 continue
             if free + nodes.claim[resource, row] >= wanted:
@@ -124,7 +124,7 @@ def shares(NodeTable nodes, PodTable pods, const row_t[::1] rows, int resource, 
                 continue
             gone = nodes.healthy[row] & ~(nodes.sure[row] | nodes.likely[row]) & 0xFFFF
             if _roomy(nodes, row, share, gone, NULL, False) >= devices:
-                out[i] = promised if nodes.tentative[row] > 0 else reserved
+                out[i] = promised if nodes.tentative[resource, row] > 0 else reserved
                 continue
             _freed_parts(nodes, pods, row, resource, priority, &going[0], &lower[0])
             gone = nodes.healthy[row] & ~nodes.likely[row] & 0xFFFF
@@ -156,15 +156,14 @@ cdef inline int _roomy(NodeTable nodes, row_t row, amount_t share, mask_t gpus, 
 
 cdef inline void _freed_parts(NodeTable nodes, PodTable pods, row_t row, int resource, int priority, amount_t* going,
                               amount_t* lower) noexcept nogil:
-    """Units that terminating pods, and pods below `priority` that may be victims, are known to hold on each GPU."""
+    """Units of each GPU that terminating pods, and those that may be victims of one of `priority`, surely hold."""
     cdef row_t pod = pods.head[row] if row < pods.head_capacity else -1
     cdef amount_t each
     cdef int gpu
     for gpu in range(16):
         going[gpu] = lower[gpu] = 0
     while pod >= 0:
-        if pods.mask[pod] and (pods.flags[pod] & TERMINATING or
-                               (pods.priority[pod] < priority and not pods.flags[pod] & SPARED)):
+        if pods.mask[pod] and (pods.flags[pod] & TERMINATING or pods.may_go(pod, priority, pods.now)):
             each = pods.amounts[resource, pod] // __builtin_popcount(pods.mask[pod])
             for gpu in range(16):
                 if pods.mask[pod] >> gpu & 1:
@@ -187,8 +186,8 @@ def links(NodeTable nodes, PodTable pods, LinkShapes shapes, const row_t[::1] ro
     """Refuse nodes that may hand out `wanted` GPUs which are not linked (the pod says links: required).
 
     graph: the node's link graph is unknown. never: not even the empty node is certain to give linked ones.
-    pending: an admission under way hides positions for now. busy: evicting pods below `priority` would make it
-    certain. held: not even that.
+    pending: an admission under way hides positions for now. busy: evicting all that may go (PodTable.may_go) would
+    make it certain. held: not even that.
     """
     _check(nodes, rows, out, resource)
     cdef Py_ssize_t i
@@ -214,7 +213,7 @@ def links(NodeTable nodes, PodTable pods, LinkShapes shapes, const row_t[::1] ro
             if shapes.certainty(nodes.shape[row], nodes.healthy[row], wanted, hidden, containers) != 2:
                 out[i] = never
                 continue
-            if nodes.pending[row] > 0 or nodes.tentative[row] > 0:
+            if nodes.pending[row] > 0 or nodes.tentative[resource, row] > 0:
                 out[i] = pending
                 continue
             freed = free
@@ -222,7 +221,7 @@ def links(NodeTable nodes, PodTable pods, LinkShapes shapes, const row_t[::1] ro
             left = unknown
             pod = pods.head[row] if row < pods.head_capacity else -1
             while pod >= 0:
-                if pods.flags[pod] & TERMINATING or (pods.priority[pod] < priority and not pods.flags[pod] & SPARED):
+                if pods.flags[pod] & TERMINATING or pods.may_go(pod, priority, pods.now):
                     freed |= pods.mask[pod]
                     left -= pods.unsure[pod]
                 else:
@@ -248,10 +247,23 @@ def link_table(LinkShapes shapes, int shape, int gpus, int wanted, int container
     return bytes(made)
 
 
+def monotone(const uint8_t[::1] table):
+    """Whether every set of GPUs that will do still does with more GPUs in it; `table` as of link_table."""
+    cdef Py_ssize_t mask, size = table.shape[0], bit = 1
+    cdef bint made = True
+    if size == 0 or size & (size - 1):
+        raise ValueError("a table has one mark for each set of GPUs")
+    with nogil:
+        while bit < size:
+            for mask in range(size):
+                made &= mask & bit != 0 or table[mask] <= table[mask | bit]
+            bit <<= 1
+    return made
+
+
 def uniform(LinkShapes shapes, int shape, unsigned int healthy, int wanted):
     """Whether any `wanted` of the healthy GPUs are linked, so that counting them is enough."""
-    # With two containers nothing is known of the choice, so certainty() asks it of every set of that size.
-    return wanted < 2 or shapes.certainty(shape, healthy, wanted, 0, 2) == 2
+    return wanted < 2 or shapes.all_linked(shape, healthy, wanted)
 
 
 def passed(const row_t[::1] rows, const code_t[::1] codes):

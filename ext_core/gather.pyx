@@ -49,7 +49,7 @@ cdef inline bint _before(PodTable pods, row_t a, row_t b) noexcept nogil:
 cdef inline bint _eligible(
     PodTable pods, row_t pod, int priority, int64_t now, const uint8_t[::1] needed
 ) noexcept nogil:
-    return pods.evictable(pod, priority, now) and (pod >= needed.shape[0] or not needed[pod])
+    return pods.may_go(pod, priority, now) and (pod >= needed.shape[0] or not needed[pod])
 
 
 def victims(NodeTable nodes, PodTable pods, const row_t[::1] rows, const amount_t[::1] request, int resource,

@@ -48,12 +48,15 @@ cdef class LinkShapes:
     cdef Shape **shapes     # [id]; id 0 is NULL
     cdef int count
     cdef dict ids           # what intern() was given -> id
+    cdef public bint planned    # whether pods come with a plan of all their GPUs, which a relay hands out
 
     # NULL: the shape is unknown, or `free` holds fewer than k. The first call for a (free, k) fills its cell:
     # one caller at a time. The pointer stays good while the LinkShapes lives.
     cdef const Choice* best(self, int shape, mask_t free, int k) noexcept nogil
     # Is whatever k GPUs the node hands out from `free`, less `unknown` GPUs at positions nobody knows, linked?
     cdef int certainty(self, int shape, mask_t free, int k, int unknown, int containers) noexcept nogil
+    # Are all sets of k of `free` linked? False for the unknown shape, and where there are not so many.
+    cdef bint all_linked(self, int shape, mask_t free, int k) noexcept nogil
     # Lookups; 0 for the unknown shape.
     cdef milli_t ring_of(self, int shape, mask_t gpus) noexcept nogil
     cdef milli_t left_of(self, int shape, mask_t free) noexcept nogil

@@ -22,6 +22,9 @@ class Chosen(NamedTuple):
 
 @disjoint_base
 class LinkShapes:
+    planned: bool
+    """Whether pods come with a plan of all their GPUs, which a relay hands out; False at first."""
+
     def __new__(cls) -> LinkShapes: ...
     def __len__(self) -> int:
         """Shapes, the unknown one included."""
@@ -92,8 +95,10 @@ class LinkShapes:
     def certain(self, shape: int, free: int, k: int, unknown: int = 0, containers: int = 1) -> int:
         """Is whatever k GPUs the node hands out linked? 2 certain, 1 possible, 0 impossible, -1 unknown links.
 
-        ``unknown``: GPUs of ``free`` that are held, nobody knows which. With those, or with several containers,
-        only "every set of k is linked" is certain; otherwise the device plugin's rule decides where it is known.
+        ``unknown``: GPUs of ``free`` that are held, nobody knows which. ``containers`` that share the k GPUs: the
+        plugin is asked for one after the other. With either of these only "every set of k is linked" is certain;
+        otherwise the device plugin's rule decides where it is known. A relay hands several containers one set
+        where that is ``planned``; without a plan it is asked one by one too.
         A single GPU is always linked. Where the plugin may crash (an empty place in its answer) it is not certain.
         """
     def handed_out(self, shape: int, free: int, k: int) -> list[tuple[int, float]] | None:

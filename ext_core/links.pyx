@@ -740,6 +740,7 @@ cdef class LinkShapes:
     def __cinit__(self):
         self.ids = {}
         self.count = 1
+        self.planned = False
         self.shapes = <Shape **>PyMem_Calloc(1, sizeof(Shape *))
         if self.shapes is NULL:
             raise MemoryError
@@ -858,11 +859,17 @@ cdef class LinkShapes:
         if shape <= 0 or shape >= self.count:
             return UNKNOWN_LINKS
         cell = self.cell(shape, free, k)
-        if unknown == 0 and containers == 1 and cell.handed != UNKNOWN_LINKS:
-            return cell.handed
+        if unknown == 0 and cell.handed != UNKNOWN_LINKS:
+            # A plugin is asked for one container after the other; a plan names the GPUs of all of them.
+            if containers == 1 or (self.planned and self.shapes[shape].plugin == RELAY):
+                return cell.handed
         if cell.worst > 0:
             return CERTAIN
         return POSSIBLE if cell.choice.ring > 0 else IMPOSSIBLE
+
+    cdef bint all_linked(self, int shape, mask_t free, int k) noexcept nogil:
+        cdef Cell *cell = self.cell(shape, free, k)
+        return k == 1 or (cell is not NULL and cell.worst > 0)
 
     cdef milli_t ring_of(self, int shape, mask_t gpus) noexcept nogil:
         if shape <= 0 or shape >= self.count:
@@ -1057,10 +1064,6 @@ cdef class LinkShapes:
         if not 0 <= gpus < 1 << s.gpus:
             raise ValueError(f"{gpus!r} is not a set of {s.gpus} GPUs")
         return gpus
-
-
-def _by_ids(share):
-    return _ids(share[0])
 
 
 def _of_size(gpus, k):

@@ -82,6 +82,22 @@ cdef inline void skip_space(cursor* c) noexcept nogil:
         c.at += 1
 
 
+cdef inline bint take(cursor* c, char mark) noexcept nogil:
+    """Step over `mark` and the space behind it; False where something else stands."""
+    if not closes(c, mark):
+        return False
+    skip_space(c)
+    return True
+
+
+cdef inline bint closes(cursor* c, char mark) noexcept nogil:
+    """Step over `mark`, as the last byte of a value; False where something else stands."""
+    if c.at >= c.end or c.text[c.at] != mark:
+        return False
+    c.at += 1
+    return True
+
+
 cdef inline uint64_t special(uint64_t word) noexcept nogil:
     """The high bit of each byte that ends a plain run of a string: '"', '\\', or below 0x20.
 
@@ -198,11 +214,7 @@ cdef inline int skip_key(cursor* c) noexcept nogil:
     if skip_string(c) < 0:
         return -1
     skip_space(c)
-    if c.at >= c.end or c.text[c.at] != c':':
-        return fail(c, c.at, "':' must follow")
-    c.at += 1
-    skip_space(c)
-    return 0
+    return 0 if take(c, c':') else fail(c, c.at, "':' must follow")
 
 
 cdef int skip_value(cursor* c, Py_ssize_t deepest) noexcept nogil:
@@ -395,12 +407,9 @@ cdef dict members(bytes body, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_d
     if not 1 <= max_depth <= DEEPEST:
         raise ValueError(f"max_depth must be 1 to {DEEPEST}, not {max_depth}")
     begin(&c, body, start, end)
-    if c.at >= c.end or c.text[c.at] != c'{':
+    if not take(&c, c'{'):
         raise ScanError(c.at, "not a JSON object")
-    c.at += 1
-    skip_space(&c)
-    if c.at < c.end and c.text[c.at] == c'}':
-        c.at += 1
+    if take(&c, c'}'):
         finish(&c)
         return found
     while True:
@@ -671,12 +680,9 @@ cdef Py_ssize_t look_up(
     cdef text_t name
     cdef slot* s
     repeats[0] = 0
-    if c.at >= c.end or c.text[c.at] != c'[':
+    if not take(c, c'['):
         return fail(c, c.at, "not an array of strings")
-    c.at += 1
-    skip_space(c)
-    if c.at < c.end and c.text[c.at] == c']':
-        c.at += 1
+    if take(c, c']'):
         return 0
     while True:
         if c.at >= c.end or c.text[c.at] != c'"':
@@ -700,13 +706,9 @@ cdef Py_ssize_t look_up(
             s.seen = call
         n += 1
         skip_space(c)
-        if c.at < c.end and c.text[c.at] == c',':
-            c.at += 1
-            skip_space(c)
-        elif c.at < c.end and c.text[c.at] == c']':
-            c.at += 1
+        if take(c, c']'):
             return n
-        else:
+        if not take(c, c','):
             return fail(c, c.at, "',' or ']' must follow")
 
 
@@ -725,8 +727,8 @@ cdef list strangers(cursor* c, array.array found):
 
 
 cdef inline bint is_key(cursor* c, Py_ssize_t start, const char* key, Py_ssize_t size) noexcept nogil:
-    """Whether the string that was skipped last, from its quote at `start`, is this plain key."""
-    return not c.escaped and c.at - start == size + 2 and memcmp(c.text + start + 1, key, size) == 0
+    """Whether the key with its quote at `start`, which skip_key has passed, is this one to the letter."""
+    return c.at - start > size + 2 and c.text[start + size + 1] == c'"' and memcmp(c.text + start + 1, key, size) == 0
 
 
 cdef inline bint uuid_victim(cursor* c) noexcept nogil:
@@ -749,96 +751,65 @@ cdef inline bint uuid_victim(cursor* c) noexcept nogil:
     return True
 
 
+cdef Py_ssize_t plain_pods(cursor* c) noexcept nogil:
+    """How many pods the array at c.at names in the very form [{"UID": "..."}, ...]; -1: any other form."""
+    cdef Py_ssize_t start, count = 0
+    if not take(c, c'['):
+        return -1
+    if take(c, c']'):
+        return 0
+    while True:
+        if not uuid_victim(c):
+            if not take(c, c'{'):
+                return -1
+            start = c.at
+            if skip_key(c) < 0 or not is_key(c, start, "UID", 3):
+                return -1
+            if c.at >= c.end or c.text[c.at] != c'"' or skip_string(c) < 0:
+                return -1
+            skip_space(c)
+            if not take(c, c'}'):
+                return -1
+        count += 1
+        if take(c, c']'):
+            return count
+        if not take(c, c','):
+            return -1
+
+
 cdef Py_ssize_t plain_victims(cursor* c) noexcept nogil:
     """How many victims the object at c.at names, in the very form that kube-scheduler writes: {"Pods": [{"UID": "..."},
     ...], "NumPDBViolations": 0}, each key once or not at all. -1: any other form."""
     cdef Py_ssize_t start, count = 0
     cdef int digits
     cdef bint pods = False, violations = False
-    if c.at >= c.end or c.text[c.at] != c'{':
+    if not take(c, c'{'):
         return -1
-    c.at += 1
-    skip_space(c)
-    if c.at < c.end and c.text[c.at] == c'}':
-        c.at += 1
+    if closes(c, c'}'):
         return 0
     while True:
         start = c.at
-        if start >= c.end or c.text[start] != c'"' or skip_string(c) < 0:
+        if skip_key(c) < 0:
             return -1
         if is_key(c, start, "Pods", 4) and not pods:
             pods = True
+            count = plain_pods(c)
+            if count < 0:
+                return -1
         elif is_key(c, start, "NumPDBViolations", 16) and not violations:
             violations = True
-            start = -1
-        else:
-            return -1
-        skip_space(c)
-        if c.at >= c.end or c.text[c.at] != c':':
-            return -1
-        c.at += 1
-        skip_space(c)
-        if start < 0:
             digits = 0
             while digit_at(c):
                 c.at += 1
                 digits += 1
             if not 0 < digits < 10:
                 return -1
+            skip_space(c)
         else:
-            if c.at >= c.end or c.text[c.at] != c'[':
-                return -1
-            c.at += 1
-            skip_space(c)
-            if c.at < c.end and c.text[c.at] == c']':
-                c.at += 1
-            else:
-                while True:
-                    if uuid_victim(c):
-                        count += 1
-                        if c.text[c.at] == c',':
-                            c.at += 1
-                            continue
-                        if c.text[c.at] == c']':
-                            c.at += 1
-                            break
-                        return -1
-                    if c.at >= c.end or c.text[c.at] != c'{':
-                        return -1
-                    c.at += 1
-                    skip_space(c)
-                    start = c.at
-                    if start >= c.end or c.text[start] != c'"' or skip_string(c) < 0 or not is_key(c, start, "UID", 3):
-                        return -1
-                    skip_space(c)
-                    if c.at >= c.end or c.text[c.at] != c':':
-                        return -1
-                    c.at += 1
-                    skip_space(c)
-                    if c.at >= c.end or c.text[c.at] != c'"' or skip_string(c) < 0:
-                        return -1
-                    skip_space(c)
-                    if c.at >= c.end or c.text[c.at] != c'}':
-                        return -1
-                    c.at += 1
-                    count += 1
-                    skip_space(c)
-                    if c.at < c.end and c.text[c.at] == c',':
-                        c.at += 1
-                        skip_space(c)
-                    elif c.at < c.end and c.text[c.at] == c']':
-                        c.at += 1
-                        break
-                    else:
-                        return -1
-        skip_space(c)
-        if c.at < c.end and c.text[c.at] == c',':
-            c.at += 1
-            skip_space(c)
-        elif c.at < c.end and c.text[c.at] == c'}':
-            c.at += 1
+            return -1
+        if closes(c, c'}'):
             return count
-        else:
+        if not take(c, c','):
             return -1
 
 
@@ -849,12 +820,9 @@ cdef object plain_offers(cursor* c, NameIndex index):
     cdef uint64_t key
     cdef slot* s
     cdef array.array found = array.array("i", bytes(4 * room)), spans = array.array("q", bytes(16 * room))
-    if c.at >= c.end or c.text[c.at] != c'{':
+    if not take(c, c'{'):
         return None
-    c.at += 1
-    skip_space(c)
-    if c.at < c.end and c.text[c.at] == c'}':
-        c.at += 1
+    if closes(c, c'}'):
         return found[:0], spans[:0]
     while True:
         at = c.at
@@ -864,10 +832,8 @@ cdef object plain_offers(cursor* c, NameIndex index):
         key = name_hash(c.text + at + 1, size)
         __builtin_prefetch(index.slots + <Py_ssize_t>(key & <uint64_t>(index.room - 1)), 1)  # needed behind the victims
         skip_space(c)
-        if c.at >= c.end or c.text[c.at] != c':':
+        if not take(c, c':'):
             return None
-        c.at += 1
-        skip_space(c)
         if n == room:
             found.extend(array.array("i", bytes(4 * room)))
             spans.extend(array.array("q", bytes(16 * room)))
@@ -884,13 +850,9 @@ cdef object plain_offers(cursor* c, NameIndex index):
         spans.data.as_longlongs[2 * n + 1] = c.at
         n += 1
         skip_space(c)
-        if c.at < c.end and c.text[c.at] == c',':
-            c.at += 1
-            skip_space(c)
-        elif c.at < c.end and c.text[c.at] == c'}':
-            c.at += 1
+        if closes(c, c'}'):
             return found[:n], spans[:2 * n]
-        else:
+        if not take(c, c','):
             return None
 
 

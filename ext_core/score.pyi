@@ -37,11 +37,5 @@ def points(ranked: array[float]) -> array[int]:
 def bury(nodes: NodeTable, rows: array[int], resource: int, total: array[float]) -> None:
     """Set -1 where the node itself offers no such GPUs. ValueError: no such resource."""
 
-def best(nodes: NodeTable, shapes: LinkShapes, row: int, resource: int, wanted: int) -> int:
-    """The mask of `wanted` GPUs to take on a node now: the best free set; unknown links: the lowest free ids.
-
-    0: positions are not modelled, too few are free, or they are not of that resource.
-    """
-
 def ranked(rows: array[int], total: array[float], best: array[int]) -> tuple[array[int], array[float]]:
     """(rows, scores) in the order of `best`, indices as `top` answers them. IndexError outside of rows."""

@@ -284,39 +284,3 @@ def bury(NodeTable nodes, const row_t[::1] rows, int resource, score_t[::1] tota
         for i in range(rows.shape[0]):
             if nodes.alloc[resource, rows[i]] == 0:
                 total[i] = -1.0
-
-
-cdef inline mask_t _lowest(mask_t free, int wanted) noexcept nogil:
-    cdef mask_t taken = 0
-    while wanted > 0 and free:
-        taken |= free & -free
-        free &= free - 1
-        wanted -= 1
-    return taken
-
-
-def best(NodeTable nodes, LinkShapes shapes, int row, int resource, int wanted):
-    """The mask of GPUs to take on one node now: the best free set, or the lowest ids where the graph is unknown.
-
-    0 where positions are not modelled, or too few positions are free.
-    """
-    if not 0 <= row < nodes.height:
-        raise IndexError("row outside of the table")
-    cdef mask_t free
-    cdef const Choice* choice
-    if nodes.gpu[row] != resource or wanted < 1:
-        return 0
-    free = _free(nodes, row)
-    if nodes.shape[row]:
-        choice = shapes.best(nodes.shape[row], free, wanted)
-        return choice.gpus if choice != NULL else 0
-    free = _lowest(free, wanted)
-    return free if _count(free) == wanted else 0
-
-
-cdef inline int _count(mask_t gpus) noexcept nogil:
-    cdef int found = 0
-    while gpus:
-        gpus &= gpus - 1
-        found += 1
-    return found

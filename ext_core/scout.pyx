@@ -51,7 +51,7 @@ cdef void judge(NodeTable nodes, PodTable pods, row_t row, amount_t need, int re
     cdef int64_t lowest = INT64_MAX
     cdef bint many = False
     while at >= 0:
-        if pods.evictable(at, priority, now):
+        if pods.may_go(at, priority, now):
             pod.frees = pods.amounts[resource, at] if need > 0 else 1
             if pod.frees > 0:
                 pod.priority = nobody

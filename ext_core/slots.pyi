@@ -12,6 +12,8 @@ from typing_extensions import disjoint_base
 from ext_core.links import LinkShapes
 from ext_core.table import NodeTable
 
+Request = tuple[int, int, int, int, int]
+
 @disjoint_base
 class Slots:
     most: int
@@ -37,11 +39,7 @@ class Slots:
         nodes: NodeTable,
         shapes: LinkShapes,
         rows: array[int],
-        resource: int,
-        devices: int,
-        share: int,
-        cpu: int,
-        memory: int,
+        request: Request,
         prices: array[float],
         fullness: float,
         out: array[float],
@@ -56,11 +54,7 @@ class Slots:
         nodes: NodeTable,
         shapes: LinkShapes,
         row: int,
-        resource: int,
-        devices: int,
-        share: int,
-        cpu: int,
-        memory: int,
+        request: Request,
         prices: array[float],
     ) -> int:
         """The mask of GPUs to take: for whole GPUs the best linked set (lowest ids where links are unknown), for a
@@ -70,11 +64,7 @@ class Slots:
         nodes: NodeTable,
         shapes: LinkShapes,
         row: int,
-        resource: int,
-        devices: int,
-        share: int,
-        cpu: int,
-        memory: int,
+        request: Request,
         prices: array[float],
     ) -> list[tuple[int, int]]:
         """(type, slots lost) of that choice, in the order of the types."""

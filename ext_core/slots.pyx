@@ -548,16 +548,15 @@ cdef class Slots:
 
     # ---- requests
 
-    def fill(self, NodeTable nodes, LinkShapes shapes, const row_t[::1] rows, int resource, int devices,
-             amount_t share, amount_t cpu, amount_t memory, const score_t[::1] prices, double fullness,
-             score_t[::1] out):
+    def fill(self, NodeTable nodes, LinkShapes shapes, const row_t[::1] rows, tuple request, const score_t[::1] prices,
+             double fullness, score_t[::1] out):
         """What placing the request on each of `rows` costs, with the cheapest choice of its GPUs.
 
         The sum over types of price x slots lost, and `fullness` x the mean of the node's CPU and GPUs that are left
-        then, each as a part of the largest node's. `devices` 0: no GPUs; `prices`: one number a type.
+        then, each as a part of the largest node's. `prices`: one number a type.
         """
         cdef Py_ssize_t i, n = rows.shape[0]
-        cdef Ask ask = self._ask(nodes, resource, devices, share, cpu, memory, prices)
+        cdef Ask ask = self._ask(nodes, request, prices)
         cdef row_t row
         cdef _Kept kept
         cdef double left
@@ -579,29 +578,26 @@ cdef class Slots:
                 if fullness > 0.0:
                     left = 0.0
                     if self.most_cpu > 0.0:
-                        left += <double>(nodes.free_count(CPU, row) - cpu) / self.most_cpu
+                        left += <double>(nodes.free_count(CPU, row) - ask.cpu) / self.most_cpu
                     if self.most_gpus > 0.0 and nodes.gpu[row] >= 0:
                         left += (<double>(nodes.free_count(nodes.gpu[row], row)
-                                          - (devices * share if resource == nodes.gpu[row] else 0))
+                                          - (ask.devices * ask.share if ask.resource == nodes.gpu[row] else 0))
                                  / nodes.units[row] / self.most_gpus)
                     out[i] += fullness * (0.5 * left)
 
-    def choose(self, NodeTable nodes, LinkShapes shapes, int row, int resource, int devices, amount_t share,
-               amount_t cpu, amount_t memory, const score_t[::1] prices):
+    def choose(self, NodeTable nodes, LinkShapes shapes, int row, tuple request, const score_t[::1] prices):
         """The mask of GPUs that the cheapest placement takes on one row; 0: positions not modelled, or none fit."""
-        return self._one(nodes, shapes, row, resource, devices, share, cpu, memory, prices)[0]
+        return self._one(nodes, shapes, row, request, prices)[0]
 
-    def losses(self, NodeTable nodes, LinkShapes shapes, int row, int resource, int devices, amount_t share,
-               amount_t cpu, amount_t memory, const score_t[::1] prices):
+    def losses(self, NodeTable nodes, LinkShapes shapes, int row, tuple request, const score_t[::1] prices):
         """[(type, slots lost)] of the cheapest placement on one row, in the order of the types."""
-        cdef int which = self._one(nodes, shapes, row, resource, devices, share, cpu, memory, prices)[1]
+        cdef int which = self._one(nodes, shapes, row, request, prices)[1]
         cdef int64_t e
         return [(self.place[self.entries[e].column], self.entries[e].lost)
                 for e in range(self.start[which], self.start[which + 1])]
 
-    cdef tuple _one(self, NodeTable nodes, LinkShapes shapes, int row, int resource, int devices, amount_t share,
-                    amount_t cpu, amount_t memory, const score_t[::1] prices):
-        cdef Ask ask = self._ask(nodes, resource, devices, share, cpu, memory, prices)
+    cdef tuple _one(self, NodeTable nodes, LinkShapes shapes, int row, tuple request, const score_t[::1] prices):
+        cdef Ask ask = self._ask(nodes, request, prices)
         cdef _Kept kept
         cdef int way = 0
         if not 0 <= row < nodes.height:
@@ -615,9 +611,12 @@ cdef class Slots:
         self._cheapest(kept, row, &way)
         return kept.gpus[row * kept.width + way], kept.lists[row * kept.width + way]
 
-    cdef Ask _ask(self, NodeTable nodes, int resource, int devices, amount_t share, amount_t cpu, amount_t memory,
-                  const score_t[::1] prices) except *:
+    cdef Ask _ask(self, NodeTable nodes, tuple request, const score_t[::1] prices) except *:
+        """`request`: (resource, devices, share, cpu, memory); devices 0: no GPUs."""
         cdef Ask made
+        cdef int resource, devices
+        cdef amount_t share, cpu, memory
+        resource, devices, share, cpu, memory = request
         if prices.shape[0] != self.kinds:
             raise ValueError("one price a type")
         if devices < 0 or share < 1 or share >= 2**31 or cpu < 0 or memory < 0 or (

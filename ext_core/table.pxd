@@ -30,7 +30,7 @@ cdef class NodeTable:
     cdef amount_t[:, ::1] alloc     # [R, row] allocatable
     cdef amount_t[:, ::1] used      # [R, row] requested by the pods that are bound to the node
     cdef amount_t[:, ::1] claim     # [R, row] wanted by pods in flight and nominated pods; set for one decision
-    cdef amount_t[::1] tentative    # [row] that part of claim of the node's GPUs that belongs to pods in flight
+    cdef amount_t[:, ::1] tentative  # [R, row] that part of claim that belongs to pods in flight
     cdef int32_t[::1] gpu           # [row] resource index of the node's GPUs; -1 = none
     cdef int32_t[::1] shape         # [row] link shape of the GPUs; 0 = unknown
     cdef mask_t[::1] healthy        # [row] GPUs that exist and are healthy
@@ -92,6 +92,7 @@ cdef class PodTable:
     cdef int32_t[::1] restart       # [pod] seconds that a restart costs
     cdef int32_t[::1] grace         # [pod] seconds of terminationGracePeriodSeconds
     cdef int64_t[::1] until         # [pod] never a victim before then, milliseconds since 1970; 0 = not protected
+    cdef public int64_t now         # the time at which `until` is judged, milliseconds since 1970
     cdef int32_t[::1] gang          # [pod] id of its gang; 0 = none
     cdef int32_t[::1] budgets       # [pod] id of the set of disruption budgets that it is in; 0 = none
     cdef int32_t[::1] ask           # [pod] id of what it asks for and where it may run; 0 = not told
@@ -101,7 +102,7 @@ cdef class PodTable:
 
     cdef int grow(self, int pods) except -1
     cdef int grow_heads(self, int nodes) except -1
-    cdef inline bint evictable(self, row_t pod, int priority, int64_t now_ms) noexcept nogil:
+    cdef inline bint may_go(self, row_t pod, int priority, int64_t now_ms) noexcept nogil:
         """For a preemptor of that priority. What protects a pod for a time does not hold back one that goes already."""
         if self.priority[pod] >= priority or self.flags[pod] & SPARED:
             return False

@@ -39,6 +39,9 @@ class NodeTable:
 class PodTable:
     resources: int
     height: int
+    now: int
+    """The time at which `until` is judged, milliseconds since 1970; 0 at first."""
+
     def __init__(self, resources: int) -> None: ...
     def put(
         self,

@@ -58,14 +58,14 @@ cdef class NodeTable:
         self.alloc = _matrix(self.resources, rows, self.alloc, kept)
         self.used = _matrix(self.resources, rows, self.used, kept)
         self.claim = _matrix(self.resources, rows, self.claim, kept)
+        self.tentative = _matrix(self.resources, rows, self.tentative, kept)
         self.part = _devices(rows, self.part, kept)
         self.asked = _devices(rows, self.asked, kept)
         old = self.owned
         new = {name: _column(kind, rows, old.get(name), kept) for name, kind in (
-            ("tentative", "q"), ("gpu", "i"), ("shape", "i"), ("healthy", "I"), ("sure", "I"), ("likely", "I"),
+            ("gpu", "i"), ("shape", "i"), ("healthy", "I"), ("sure", "I"), ("likely", "I"),
             ("wanted", "I"), ("unknown", "i"), ("pending", "i"), ("order", "i"), ("flags", "B"),
             ("units", "i"), ("model", "i"), ("version", "q"), ("begun", "I"))}
-        self.tentative = new["tentative"]
         self.gpu = new["gpu"]
         self.shape = new["shape"]
         self.healthy = new["healthy"]
@@ -103,7 +103,7 @@ cdef class NodeTable:
             self.alloc[r, row] = 0
             self.used[r, row] = 0
             self.claim[r, row] = 0
-        self.tentative[row] = 0
+            self.tentative[r, row] = 0
         self.gpu[row] = -1
         self.shape[row] = 0
         self.healthy[row] = self.sure[row] = self.likely[row] = self.wanted[row] = 0
@@ -187,8 +187,8 @@ cdef class NodeTable:
         self.touched.append(row)
         for r in range(self.resources):
             self.claim[r, row] += amounts[r]
-        if tentative and self.gpu[row] >= 0:
-            self.tentative[row] += amounts[self.gpu[row]]
+            if tentative:
+                self.tentative[r, row] += amounts[r]
         if wanted and self.units[row] > 1 and self.gpu[row] >= 0:
             each = <amount_t>amounts[self.gpu[row]] // __builtin_popcount(wanted)
         if 0 < each < self.units[row]:
@@ -212,10 +212,10 @@ cdef class NodeTable:
         for row in self.touched:
             for r in range(self.resources):
                 self.claim[r, row] = 0
+                self.tentative[r, row] = 0
             for r in range(MOST_GPUS):
                 self.asked[r, row] = 0
             self._begin(row)
-            self.tentative[row] = 0
             self.wanted[row] = 0
             self.touch(row)
         self.touched.clear()
@@ -233,7 +233,8 @@ cdef class NodeTable:
             "alloc": tuple([self.alloc[r, row] for r in range(self.resources)]),
             "used": tuple([self.used[r, row] for r in range(self.resources)]),
             "claim": tuple([self.claim[r, row] for r in range(self.resources)]),
-            "tentative": self.tentative[row], "gpu": self.gpu[row], "shape": self.shape[row],
+            "tentative": tuple([self.tentative[r, row] for r in range(self.resources)]),
+            "gpu": self.gpu[row], "shape": self.shape[row],
             "healthy": self.healthy[row], "sure": self.sure[row], "likely": self.likely[row],
             "wanted": self.wanted[row], "unknown": self.unknown[row], "pending": self.pending[row],
             "order": self.order[row], "flags": self.flags[row], "units": self.units[row], "model": self.model[row],
@@ -251,6 +252,7 @@ cdef class PodTable:
         self.resources = resources
         self.height = 0
         self.owned = {}
+        self.now = 0
         self.head_capacity = 0
         self.grow(64)
         self.grow_heads(64)

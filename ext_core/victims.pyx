@@ -47,7 +47,7 @@ cdef enum:
     DEARER = 4     # no set is cheaper than those of two candidates before
 
 cdef enum:
-    LEAST = 2_000  # search nodes that a candidate may have even if that leaves less than a fair share to those behind it
+    LEAST = 2_000  # search nodes that a candidate may have even if that leaves those behind it less than a fair share
 
 ctypedef const int64_t* prices_t
 

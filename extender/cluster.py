@@ -189,6 +189,14 @@ class Cluster:
 
     # -- what is written ------------------------------------------------------------------------------------------
 
+    def plans_come(self) -> None:
+        """Pods are bound by us (or were, before a restart): each comes with a plan of all its GPUs."""
+        self.tables.shapes.planned = True
+
+    def at(self, wall: float) -> None:
+        """Judge from now on as of `wall`, seconds since 1970: who is protected from eviction is so for a time."""
+        self.tables.pods.now = int(wall * 1000)
+
     def load_mix(self, text: str) -> None:
         """Start from what was learned before; ahead of the first pod. ValueError when it is no mix."""
         self.mix = Mix.load(text, self.settings.mix.half_life_seconds, self.settings.mix.kinds)
@@ -328,6 +336,8 @@ class Cluster:
                 self.nominated[pod.uid] = pod.nominated_node
             return
         self.bound.setdefault(pod.node, {})[pod.uid] = None
+        if ledger.PLAN in pod.annotations:
+            self.plans_come()
         self._mark(pod)
         if pod.anti_affinity_terms:
             self.repelling[pod.uid] = pod

@@ -117,6 +117,7 @@ class Decider:
         if not request.gpus:
             return Answer(wire.untouched(args), "untouched")
         cluster.tick(now)
+        cluster.at(wall)
         attempt = self.holds.attempt(request.uid, now)
         rows = _known(args)
         unknown = tuple(name for _, name in args.unknown)
@@ -248,6 +249,7 @@ class Decider:
         """Check again, choose the GPUs, ask for the Binding. `pod`: the record that has the uid of the request."""
         self.binds = True
         cluster = self.cluster
+        cluster.plans_come()
         request = requests.read(pod, cluster)
         decision = Decision("bind", wall, cluster.generation, request)
         decision.detail = {"node": binding.node}

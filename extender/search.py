@@ -140,8 +140,7 @@ class _Search:
             every = tried >= TRIES
             found = problem.solve(every)
             for place, eviction in enumerate(found):
-                uids = {one.uid for one in eviction.pods}
-                if fits_without(self.decider, self.request, eviction.row, uids, self.now):
+                if self._suffices(eviction):
                     return Found((eviction, *found[place + 1 :]), problem.proved and not given_up), given_up
                 problem.give_up(eviction.row)
                 given_up = True
@@ -150,6 +149,16 @@ class _Search:
             if not found or every:
                 break
         return Found((), problem.proved and not given_up), given_up
+
+    def _suffices(self, eviction: Eviction) -> bool:
+        """Whether our own filter would pass the pod, before the pods that are ending have gone, and after."""
+        gone = {one.uid for one in eviction.pods}
+        ways = [gone]
+        if self.request.links == "required":
+            there = self.decider.cluster.pods_on(eviction.node)
+            later = gone.union(pod.uid for pod in there if ends(pod, self.wall))
+            ways += [later] if later != gone else []
+        return all(fits_without(self.decider, self.request, eviction.row, way, self.now) for way in ways)
 
 
 class _Problem:
@@ -174,6 +183,8 @@ class _Problem:
             _keep_overdue(cluster, gathered, search.wall)
         self.forced, self.impossible = _floor(cluster, rows, search.floor, gathered)
         self.table_of, self.ok, prices = _tables(decider, search.request, rows, gathered, self.impossible)
+        if gathered.some_go and search.request.links == "required":
+            _count_ending(cluster, gathered, self.table_of, self.ok, search.wall, self.forced)
         columns = _columns(decider, gathered, prices, search.wall_ms)
         self.terms = [cost.term(columns) for cost in decider.policy.costs]
 
@@ -269,6 +280,17 @@ def _keep_overdue(cluster: Cluster, gathered: gather.Gathered, wall: float) -> N
             gathered.unsure[k] = 0
             for r in range(len(cluster.resources)):
                 gathered.amounts[r, k] = 0
+
+
+def _count_ending(
+    cluster: Cluster, gathered: gather.Gathered, tables: array[int], ok: list[bytes], wall: float, forced: array[int]
+) -> None:
+    """Where more free GPUs may be worse ones, those of whoever ends count as free, needed or not: they will be."""
+    worse = [not fit.monotone(table) for table in ok]
+    for i, table in enumerate(tables):
+        for k in range(gathered.start[i], gathered.start[i + 1]) if table >= 0 and worse[table] else ():
+            if gathered.going[k] and ends(cluster.pods[cluster.uid_of_row[gathered.pods[k]]], wall):
+                forced[k] = 1
 
 
 def _floor(cluster: Cluster, rows: array[int], floor: Floor, gathered: gather.Gathered) -> tuple[array[int], set[int]]:

@@ -118,6 +118,7 @@ def judge(decider: Decider, pod: PodRecord, wall: float) -> tuple[dict[str, Any]
     if not request.gpus:
         wanted = ", ".join(cluster.resources[3:])
         raise BadInput(f"it asks for no GPU ({wanted})", path=f"pod {pod.namespace}/{pod.name}")
+    cluster.at(wall)
     decider.claim(request, now)
     try:
         return _judged(decider, request, pod, now, wall)

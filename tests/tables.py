@@ -63,15 +63,17 @@ class Small:
         unknown: int = 0,
         pending: int = 0,
         flags: int = 6,
+        amd: int = 0,
     ) -> int:
-        """`gpus` of the graph, `there` of them allocatable, `used` held; cpu and memory: (used, allocatable)."""
+        """`gpus` of the graph, `there` of them allocatable, `used` held; cpu and memory: (used, allocatable); `amd`:
+        GPUs of that resource on a node whose positions are those of the other."""
         row, self._nodes = self._nodes, self._nodes + 1
         nodes = self.tables.nodes
         nodes.add(row)
         count = gpus if there is None else there
         nodes.set_node(
             row,
-            (cpu[1], memory[1], 110, count if gpu == NVIDIA else 0, count if gpu == AMD else 0),
+            (cpu[1], memory[1], 110, count if gpu == NVIDIA else 0, count if gpu == AMD else amd),
             gpu,
             shape,
             (1 << gpus) - 1,
@@ -82,13 +84,15 @@ class Small:
         nodes.set_order(list(range(self._nodes)))
         return row
 
-    def pod(self, node: int, gpus: int, priority: int = 0, *, mask: int = 0, unsure: int = 0, flags: int = 0) -> int:
+    def pod(
+        self, node: int, gpus: int, priority: int = 0, *, mask: int = 0, unsure: int = 0, flags: int = 0, until: int = 0
+    ) -> int:
         row, self._pods = self._pods, self._pods + 1
-        self.tables.pods.put(row, node, priority, (0, 0, 1, gpus, 0), mask, unsure, flags)
+        self.tables.pods.put(row, node, priority, (0, 0, 1, gpus, 0), mask, unsure, flags, until=until)
         return row
 
-    def claim(self, node: int, gpus: int, *, wanted: int = 0, tentative: bool = False) -> None:
-        self.tables.nodes.add_claim(node, (0, 0, 1, gpus, 0), wanted, tentative)
+    def claim(self, node: int, gpus: int, *, amd: int = 0, wanted: int = 0, tentative: bool = False) -> None:
+        self.tables.nodes.add_claim(node, (0, 0, 1, gpus, amd), wanted, tentative)
 
     def reason(self, rule: Judge, request: PodRequest, row: int, before: int = 0) -> Reason | None:
         """What the rule says of one node; `before`: the code that an earlier rule wrote."""

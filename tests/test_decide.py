@@ -214,6 +214,19 @@ WHY: dict[str, tuple[Callable[[World], None], str]] = {
 }
 
 
+def test_who_is_protected_can_not_be_evicted_until_then() -> None:
+    world = World(NEW)
+    world.node("n", 2, links=switch(2))
+    world.pod("low", 2, "n", held=(0, 1), start=world.wall - 60, annotations={"gpu-extender.io/protect-for": "10m"})
+    pod = workload("p", 2, priority=5)
+    answer = world.filter(pod, ["n"])
+    assert answer["FailedAndUnresolvableNodes"] == {"n": TEXT["gpus-held"]}
+    assert world.preempt(pod, {"n": ["low"]}) == {}
+    world.now, world.wall = world.now + 600, world.wall + 600
+    assert world.filter(pod, ["n"])["FailedNodes"] == {"n": TEXT["gpus-busy"]}
+    assert world.preempt(pod, {"n": ["low"]}) == {"n": ["low"]}
+
+
 ALONE = sorted(WHY.keys() - {"freed-elsewhere"})  # those of a node that is the only one named
 
 

@@ -37,7 +37,7 @@ def test_the_day_comes_out_as_told(once: subprocess.CompletedProcess[str]) -> No
 
 def test_each_scene_says_what_the_server_answered(once: subprocess.CompletedProcess[str]) -> None:
     out = re.sub(r"\s+", " ", once.stdout)
-    assert "the free GPUs are not linked, pods of equal or higher priority hold the others" in out
+    assert "the free GPUs are not linked, pods that this one may not evict hold the others" in out
     assert "evict train/asr, priority 0, GPUs" in out
     assert "work_lost_gpu_seconds 1,680" in out  # 4 GPUs x (300 s since the checkpoint + 120 s to restart)
     assert once.stdout.count("/debug/decisions?pod=") == once.stdout.count(":00  ")

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from prometheus_client import generate_latest
 
 from ext_core.links import LinkShapes
 from extender.ledger import PLAN
+from extender.rules import REASONS
 from extender.topologies.annotation import KEY, RELAY, decode, encode
 from extender.topologies.load import from_catalogue
-from tests.world import DGX1V, World, topology
+from tests.test_bind import Api
+from tests.world import DGX1V, GPU, JSON, World, topology
 
 STATED = {KEY: encode(replace(decode(topology(DGX1V)), uuids=tuple(f"GPU-{gpu:08d}" for gpu in range(8))))}
 RELAYED = {**STATED, RELAY: "1"}
+TEXT = {reason.key: reason.text for reason in REASONS.values()}
 
 
 def how(world: World, node: str = "n") -> dict[str, tuple[str, tuple[int, ...] | None]]:
@@ -69,6 +73,50 @@ def test_required_links_need_no_luck_with_a_relay() -> None:
     needs = world.pod("needs", 3, links="required")
     answer = world.filter(needs)
     assert answer["NodeNames"] == ["relayed"]
+
+
+def two_containers(world: World, name: str, first: int, second: int, **facts: Any) -> JSON:
+    ask = ({"name": at, "resources": {"limits": {GPU: str(n)}}} for at, n in (("a", first), ("b", second)))
+    return world.pod(name, first + second, links="required", spec={"containers": [*ask]}, **facts)
+
+
+def test_a_plan_keeps_the_gpus_of_several_containers_together() -> None:
+    """0, 1, 2 and 5 are free: 0-1-2 is a ring, 1-2-5 is none. One by one, a plugin may give any of them."""
+    api = Api()
+    world = World(binder=api)
+    world.node("stock", annotations=STATED)
+    world.node("relayed", annotations=RELAYED)
+    for node in ("stock", "relayed"):
+        world.pod(f"holder-{node}", 4, node, held=(3, 4, 6, 7))
+    needs = two_containers(world, "needs", 2, 1)
+    assert world.filter(needs)["NodeNames"] == []  # nobody has asked us to bind: the relay would have no plan
+    assert world.bind(world.pod("other", 1), "stock") == ""
+    world.now += 10
+    assert world.filter(needs)["NodeNames"] == ["relayed"]
+    assert world.bind(needs, "stock") == TEXT["links-never"]
+    assert world.bind(needs, "relayed") == ""
+    assert api.wrote[-1][1][PLAN] == "a=0,1;b=2"
+
+
+def test_plans_of_before_a_restart_show_that_bind_writes_them() -> None:
+    world = World()
+    world.node("n", annotations=RELAYED)
+    world.pod("holder", 4, "n", held=(3, 4, 6, 7), annotations={PLAN: "3,4,6,7"})
+    assert world.filter(two_containers(world, "needs", 2, 1))["NodeNames"] == ["n"]
+
+
+def test_who_has_several_containers_evicts_for_a_linked_set_where_plans_are_enforced() -> None:
+    """0 and 5 are free. Whoever holds 1 and 2 has to go, though the four that are free then are no ring."""
+    world = World()
+    world.node("n", annotations=RELAYED)
+    world.pod("low", 2, "n", held=(1, 2), annotations={PLAN: "1,2"})
+    world.pod("cheap", 1, "n", held=(4,))
+    world.pod("high", 3, "n", priority=20, held=(3, 6, 7))
+    needs = two_containers(world, "needs", 2, 1, priority=10)
+    assert not world.filter(needs)["NodeNames"]
+    assert world.preempt(needs, {"n": ["cheap"]}) == {"n": ["low"]}
+    world.gone("low")
+    assert world.filter(needs)["NodeNames"] == ["n"]
 
 
 def test_a_relay_that_does_not_know_the_gpus_by_id_enforces_nothing() -> None:

@@ -247,6 +247,20 @@ def test_each_mig_size_is_counted_for_itself() -> None:
     assert made.filter(workload("r", 2))["NodeNames"] == ["n"]
 
 
+def test_a_pod_in_flight_is_waited_for_whatever_size_it_asks() -> None:
+    """The node's positions are those of its first resource; who was answered for another one is on his way too."""
+    made = world(MIG, 7, labels(4, 1, "none", mig_strategy="mixed"))
+    other = "nvidia.com/mig-3g.40gb"
+    there = {"cpu": "64", "memory": "512Gi", "pods": "110", MIG: "7", other: "2"}
+    made.set("Node", {"metadata": {"name": "n", "labels": labels(4, 1, "none", mig_strategy="mixed")},
+                      "status": {"allocatable": there, "capacity": there}})  # fmt: skip
+    made.pod("low", 1, "n", resource=other)
+    assert made.filter(made.pod("a", 1, resource=other))["NodeNames"] == ["n"]
+    waits = made.pod("b", 1, resource=other, priority=10)
+    assert made.filter(waits)["Error"] == TEXT["gpus-promised"]
+    assert made.preempt(waits, {"n": ["uid-low"]}) == {}
+
+
 # -- never mistaken for whole ones -------------------------------------------------------------------------------------
 
 

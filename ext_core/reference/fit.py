@@ -31,8 +31,8 @@ def _open(rows: list[int], out: list[int]) -> list[tuple[int, int]]:
     return [(i, row) for i, row in enumerate(rows) if not out[i]]
 
 
-def _lower(pod: Pod, priority: int) -> bool:
-    return pod.priority < priority and not pod.flags & SPARED
+def _may_go(pods: PodTable, pod: Pod, priority: int) -> bool:
+    return pod.priority < priority and not pod.flags & SPARED and pod.until <= pods.now
 
 
 def _served(nodes: NodeTable, row: int, resource: int) -> bool:
@@ -69,10 +69,12 @@ def count(
         if _served(nodes, row, resource):
             continue
         on_node = [pods.rows[pod] for pod in pods.on(row)]
-        tentative = nodes.columns["tentative"][row] if nodes.columns["gpu"][row] == resource else 0
+        tentative = nodes.tentative[row][resource]
         claimed = nodes.claim[row][resource]
         going = sum(pod.amounts[resource] for pod in on_node if pod.flags & TERMINATING)
-        lower = sum(pod.amounts[resource] for pod in on_node if not pod.flags & TERMINATING and _lower(pod, priority))
+        lower = sum(
+            pod.amounts[resource] for pod in on_node if not pod.flags & TERMINATING and _may_go(pods, pod, priority)
+        )
         free = nodes.free_count(resource, row)
         if free >= wanted:
             out[i] = 0
@@ -116,7 +118,7 @@ def shares(
         known = {gpu: left[gpu] for gpu in gpus if not at["likely"] >> gpu & 1}
         on_node = [pods.rows[pod] for pod in pods.on(row)]
         going = [pod for pod in on_node if pod.flags & TERMINATING]
-        gone = going + [pod for pod in on_node if not pod.flags & TERMINATING and _lower(pod, priority)]
+        gone = going + [pod for pod in on_node if not pod.flags & TERMINATING and _may_go(pods, pod, priority)]
 
         def enough(room: dict[int, int], gone: list[Pod] = []) -> bool:  # noqa: B006
             freed = {gpu: units + sum(_each(pod, resource, gpu) for pod in gone) for gpu, units in room.items()}
@@ -127,7 +129,7 @@ def shares(
         elif enough(nodes.left(row)):
             out[i] = 0
         elif enough(known):
-            out[i] = promised if at["tentative"] > 0 else reserved
+            out[i] = promised if nodes.tentative[row][resource] > 0 else reserved
         elif enough(known, going):
             out[i] = releasing
         elif enough(known, gone):
@@ -166,7 +168,7 @@ def links(
         hidden = max(0, healthy.bit_count() - nodes.alloc[row][resource])
         unknown = at["unknown"] + (at["likely"] & ~at["sure"]).bit_count() + nodes.claim[row][resource] + hidden
         on_node = [pods.rows[pod] for pod in pods.on(row)]
-        gone = [pod for pod in on_node if pod.flags & TERMINATING or _lower(pod, priority)]
+        gone = [pod for pod in on_node if pod.flags & TERMINATING or _may_go(pods, pod, priority)]
         stay = [pod for pod in on_node if pod not in gone]
         freed = (_union(gone) | ~at["sure"]) & ~_union(stay)
         left = max(0, unknown - sum(pod.unsure for pod in gone))
@@ -176,7 +178,7 @@ def links(
             out[i] = 0
         elif shapes.certain(shape, healthy, wanted, hidden, containers) != CERTAIN:
             out[i] = never
-        elif at["pending"] > 0 or at["tentative"] > 0:
+        elif at["pending"] > 0 or nodes.tentative[row][resource] > 0:
             out[i] = pending
         elif shapes.certain(shape, healthy & freed, wanted, left, containers) == CERTAIN:
             out[i] = busy
@@ -201,6 +203,13 @@ def link_table(shapes: Shapes, shape: int, gpus: int, wanted: int, containers: i
         return wanted < 2 or shapes.certain(shape, free, wanted, 0, containers) == CERTAIN
 
     return bytes(sure(free) for free in range(1 << gpus))
+
+
+def monotone(table: bytes) -> bool:
+    if len(table).bit_count() != 1:
+        raise ValueError("a table has one mark for each set of GPUs")
+    sets = range(len(table))
+    return not any(table[one] and not table[more] for one in sets for more in sets if one & more == one)
 
 
 def uniform(shapes: Shapes, shape: int, healthy: int, wanted: int) -> bool:

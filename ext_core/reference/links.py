@@ -229,6 +229,8 @@ class Graph:
 class LinkShapes:
     """As ext_core.links.LinkShapes, for graphs of a few GPUs."""
 
+    planned = False
+
     def __init__(self) -> None:
         self._graphs: list[tuple[Any, Graph | None, float | None]] = [(None, None, None)]
 
@@ -359,7 +361,8 @@ class LinkShapes:
         if graph is None:
             return -1
         answers = graph.answers(ids, k)
-        if unknown or containers > 1 or answers is None:
+        apart = containers > 1 and not (self.planned and graph.plugin == "relay")
+        if unknown or apart or answers is None:
             linked = [graph.linked(s) for s in combinations(ids, k)]
         else:
             linked = [len(s) == k and graph.linked(s) for s in answers]

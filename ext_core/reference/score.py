@@ -128,16 +128,3 @@ def bury(nodes: NodeTable, rows: list[int], resource: int, total: list[float]) -
     for i, row in enumerate(rows):
         if nodes.alloc[row][resource] == 0:
             total[i] = -1.0
-
-
-def best(nodes: NodeTable, shapes: Shapes, row: int, resource: int, wanted: int) -> int:
-    if not 0 <= row < nodes.height:
-        raise IndexError("row outside of the table")
-    if nodes.columns["gpu"][row] != resource or wanted < 1:
-        return 0
-    if nodes.columns["shape"][row]:
-        choice = _choice(nodes, shapes, row, resource, wanted)
-        return choice.gpus if choice is not None else 0
-    free = _free(nodes, row)
-    lowest = [gpu for gpu in range(free.bit_length()) if free >> gpu & 1][:wanted]
-    return sum(1 << gpu for gpu in lowest) if len(lowest) == wanted else 0

@@ -8,7 +8,8 @@ from typing import Protocol
 
 from ext_core.reference.table import CPU, MEMORY, SCHEDULABLE, SLOTS, NodeTable
 
-Type = tuple[int, int, int, int, int, int, int]  # resource, devices, share, cpu, memory, models, linked
+Request = tuple[int, int, int, int, int]  # resource, devices, share, cpu, memory
+Type = tuple[int, int, int, int, int, int, int]  # the same, models, linked
 
 
 class Choice(Protocol):
@@ -98,16 +99,13 @@ class Slots:
         nodes: NodeTable,
         shapes: Shapes,
         rows: list[int],
-        resource: int,
-        devices: int,
-        share: int,
-        cpu: int,
-        memory: int,
+        request: Request,
         prices: list[float],
         fullness: float,
         out: list[float],
     ) -> None:
-        ask = self._ask(nodes, resource, devices, share, cpu, memory, prices)
+        ask = self._ask(nodes, request, prices)
+        resource, devices, share, cpu, _ = request
         if len(rows) != len(out):
             raise ValueError("rows and out differ in length")
         if any(not 0 <= row < nodes.height for row in rows):
@@ -134,50 +132,37 @@ class Slots:
         nodes: NodeTable,
         shapes: Shapes,
         row: int,
-        resource: int,
-        devices: int,
-        share: int,
-        cpu: int,
-        memory: int,
+        request: Request,
         prices: list[float],
     ) -> int:
-        return self._one(nodes, shapes, row, resource, devices, share, cpu, memory, prices)[1]
+        return self._one(nodes, shapes, row, request, prices)[1]
 
     def losses(
         self,
         nodes: NodeTable,
         shapes: Shapes,
         row: int,
-        resource: int,
-        devices: int,
-        share: int,
-        cpu: int,
-        memory: int,
+        request: Request,
         prices: list[float],
     ) -> list[tuple[int, int]]:
-        return self._one(nodes, shapes, row, resource, devices, share, cpu, memory, prices)[2]
+        return self._one(nodes, shapes, row, request, prices)[2]
 
     def _one(
         self,
         nodes: NodeTable,
         shapes: Shapes,
         row: int,
-        resource: int,
-        devices: int,
-        share: int,
-        cpu: int,
-        memory: int,
+        request: Request,
         prices: list[float],
     ) -> tuple[float, int, list[tuple[int, int]]]:
-        ask = self._ask(nodes, resource, devices, share, cpu, memory, prices)
+        ask = self._ask(nodes, request, prices)
         if not 0 <= row < nodes.height:
             raise IndexError("row outside of the table")
         self.sync(nodes, shapes)
         return self._cheapest(nodes, shapes, row, ask, prices)
 
-    def _ask(
-        self, nodes: NodeTable, resource: int, devices: int, share: int, cpu: int, memory: int, prices: list[float]
-    ) -> Type:
+    def _ask(self, nodes: NodeTable, request: Request, prices: list[float]) -> Type:
+        resource, devices, share, cpu, memory = request
         if len(prices) != len(self._types):
             raise ValueError("one price a type")
         wrong = devices and not 0 <= resource < nodes.resources

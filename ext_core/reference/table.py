@@ -9,7 +9,7 @@ CPU, MEMORY, SLOTS, FIRST_GPU = 0, 1, 2, 3
 AWAY, SCHEDULABLE = 2, 4
 TERMINATING, SPARED = 1, 2
 
-_EMPTY = {"tentative": 0, "gpu": -1, "shape": 0, "healthy": 0, "sure": 0, "likely": 0, "wanted": 0}
+_EMPTY = {"gpu": -1, "shape": 0, "healthy": 0, "sure": 0, "likely": 0, "wanted": 0}
 _EMPTY |= {"unknown": 0, "pending": 0, "order": 0, "flags": 0, "units": 1, "model": 0}
 MOST_GPUS = 16
 
@@ -24,6 +24,7 @@ class NodeTable:
         self.alloc: list[list[int]] = []
         self.used: list[list[int]] = []
         self.claim: list[list[int]] = []
+        self.tentative: list[list[int]] = []
         self.parts: list[list[int]] = []
         self.asked: list[list[int]] = []
         self.columns: dict[str, list[int]] = {name: [] for name in _EMPTY}
@@ -39,7 +40,7 @@ class NodeTable:
         if row < 0:
             raise ValueError("negative row")
         while self.height <= row:
-            for amounts in (self.alloc, self.used, self.claim):
+            for amounts in (self.alloc, self.used, self.claim, self.tentative):
                 amounts.append([0] * self.resources)
             for devices in (self.parts, self.asked):
                 devices.append([0] * MOST_GPUS)
@@ -51,7 +52,7 @@ class NodeTable:
 
     def clear(self, row: int) -> None:
         self._check(row)
-        for amounts in (self.alloc, self.used, self.claim):
+        for amounts in (self.alloc, self.used, self.claim, self.tentative):
             amounts[row] = [0] * self.resources
         for name, value in _EMPTY.items():
             self.columns[name][row] = value
@@ -125,9 +126,9 @@ class NodeTable:
         if len(amounts) != self.resources:
             raise ValueError("add_claim: amounts do not fit the table")
         self.claim[row] = [a + b for a, b in zip(self.claim[row], amounts, strict=True)]
+        if tentative:
+            self.tentative[row] = [a + b for a, b in zip(self.tentative[row], amounts, strict=True)]
         gpu = self.columns["gpu"][row]
-        if tentative and gpu >= 0:
-            self.columns["tentative"][row] += amounts[gpu]
         units = self.columns["units"][row]
         each = amounts[gpu] // wanted.bit_count() if wanted and gpu >= 0 and units > 1 else 0
         if 0 < each < units:
@@ -140,14 +141,15 @@ class NodeTable:
     def drop_claims(self) -> None:
         for row in self._touched:
             self.claim[row] = [0] * self.resources
+            self.tentative[row] = [0] * self.resources
             self.asked[row] = [0] * MOST_GPUS
-            self._write(row, tentative=0, wanted=0)
+            self._write(row, wanted=0)
             self._touch(row)
         self._touched.clear()
 
     def node(self, row: int) -> dict[str, int | tuple[int, ...]]:
         self._check(row)
-        many = {"alloc": self.alloc, "used": self.used, "claim": self.claim}
+        many = {"alloc": self.alloc, "used": self.used, "claim": self.claim, "tentative": self.tentative}
         many |= {"parts": self.parts, "asked": self.asked}
         return {name: tuple(amounts[row]) for name, amounts in many.items()} | {
             name: column[row] for name, column in self.columns.items()
@@ -192,6 +194,7 @@ class PodTable:
             raise ValueError("a PodTable has at least CPU, memory and pod slots")
         self.resources = resources
         self.height = 0
+        self.now = 0
         self.rows: dict[int, Pod] = {}
         self.marks: dict[int, tuple[int, int, int]] = {}
 

@@ -50,8 +50,8 @@ HELD = Reason(
     code=15,
     key="gpus-held",
     cls=Class.HOPELESS,
-    text="gpu-extender: too few GPUs are free, pods of equal or higher priority hold them",
-    remedy="Wait for running pods to end, raise the priority, or add nodes.",
+    text="gpu-extender: too few GPUs are free, pods that this one may not evict hold them",
+    remedy="Wait for running pods to end (or for their protection to), raise the priority, or add nodes.",
     by_count=True,
 )
 

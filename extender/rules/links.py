@@ -1,4 +1,9 @@
-"""`links: required`: whatever GPUs the node hands out for the pod are linked (one ring over NVLink or xGMI)."""
+"""`links: required`: whatever GPUs the node hands out for the pod are linked (one ring over NVLink or xGMI).
+
+All GPUs of the pod, in whichever of its containers: they are one job. A device plugin is asked for one container after
+the other, so with several of them only a node where any set will do is certain; or one whose relay hands out what bind
+has planned for the pod (LinkShapes.planned).
+"""
 
 from __future__ import annotations
 
@@ -42,8 +47,8 @@ HELD = Reason(
     code=24,
     key="links-held",
     cls=Class.HOPELESS,
-    text="gpu-extender: the free GPUs are not linked, pods of equal or higher priority hold the others",
-    remedy="Wait for running pods to end, or use links: preferred.",
+    text="gpu-extender: the free GPUs are not linked, pods that this one may not evict hold the others",
+    remedy="Wait for running pods to end (or for their protection to), or use links: preferred.",
 )
 
 

@@ -28,7 +28,7 @@ class Fragmentation:
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
         prices = self.prices(tables)
         ask = _ask(request)
-        tables.demand.slots.fill(tables.nodes, tables.shapes, rows, *ask, prices, FULLNESS, out)
+        tables.demand.slots.fill(tables.nodes, tables.shapes, rows, ask, prices, FULLNESS, out)
         slots.values(out)
 
     def prices(self, tables: Tables) -> array[float]:
@@ -44,7 +44,7 @@ class Fragmentation:
     def gpus(self, tables: Tables, request: PodRequest, rows: Sequence[int]) -> dict[int, int]:
         """The mask of GPUs that the cheapest placement takes, by row; 0 where positions are not modelled."""
         prices, ask, choose = self.prices(tables), _ask(request), tables.demand.slots.choose
-        return {row: choose(tables.nodes, tables.shapes, row, *ask, prices) for row in rows}
+        return {row: choose(tables.nodes, tables.shapes, row, ask, prices) for row in rows}
 
     def explain(
         self, tables: Tables, request: PodRequest, rows: Sequence[int], most: int = 5
@@ -53,7 +53,7 @@ class Fragmentation:
         prices, ask, names = self.prices(tables), _ask(request), tables.demand.names
         made = []
         for row in rows:
-            lost = tables.demand.slots.losses(tables.nodes, tables.shapes, row, *ask, prices)
+            lost = tables.demand.slots.losses(tables.nodes, tables.shapes, row, ask, prices)
             costs = sorted((-prices[t] * count, t, count) for t, count in lost if prices[t] > 0)
             parts = [(names[t], count, -cost) for cost, t, count in costs[:most]]
             made.append((row, -sum(cost for cost, _, _ in costs), parts))

@@ -65,15 +65,15 @@ def test_shares(world: World, data: st.DataObject, resource: int, gpus: int, sha
     assert list(out) == wanted
 
 
-def shared(parts: tuple[int, ...], *pods: tuple[int, int, int, int], claims: tuple[tuple[int, int], ...] = ()) -> World:
-    """One node of two GPUs of 1000 units; pods: (priority, units, mask, flags); claims: (units, mask)."""
-    used = sum(units for _, units, _, _ in pods)
+def shared(parts: tuple[int, ...], *pods: tuple[int, ...], claims: tuple[tuple[int, int], ...] = ()) -> World:
+    """One node of two GPUs of 1000 units; pods: (priority, units, mask, flags, ...); claims: (units, mask)."""
+    used = sum(units for _, units, *_ in pods)
     return build(
         [("add", (0,)), ("set_node", (0, (0, 0, 9, 2000, 0), GPU, 0, 0b11, 4, 1000)),
          ("set_held", (0, (0, 0, len(pods), used, 0), 0, 0, 0, 0, parts)),
          *(("add_claim", (0, (0, 0, 1, units, 0), mask, True)) for units, mask in claims)],
-        [("put", (i, 0, priority, (0, 0, 1, units, 0), mask, 0, flags))
-         for i, (priority, units, mask, flags) in enumerate(pods)],
+        [("put", (i, 0, priority, (0, 0, 1, units, 0), mask, 0, *more))
+         for i, (priority, units, mask, *more) in enumerate(pods)],
     )  # fmt: skip
 
 
@@ -86,6 +86,7 @@ def shared(parts: tuple[int, ...], *pods: tuple[int, int, int, int], claims: tup
         (shared((500, 500), (9, 500, 1, 0), (0, 500, 2, 0)), 1, 1000, 14),  # the second is below us
         (shared((500, 500), (9, 500, 1, 0), (9, 500, 2, 1)), 1, 1000, 13),  # the second terminates
         (shared((500, 500), (9, 500, 1, 0), (0, 500, 2, 2)), 1, 1000, 15),  # the second is spared
+        (shared((500, 500), (9, 500, 1, 0), (0, 500, 2, 0, 0, 0, 0, 0, 9)), 1, 1000, 15),  # and here protected
         (shared((), claims=((400, 1), (400, 2))), 1, 1000, 11),
         (shared((), claims=((1000, 1),)), 1, 1000, 0),
         (shared(()), 3, 300, 10),
@@ -120,6 +121,23 @@ def test_link_table(kind: str, containers: int) -> None:
     for wanted in range(gpus + 2):
         made = fit.link_table(SHAPES, shape, gpus, wanted, containers)
         assert made == plain.link_table(SHAPES, shape, gpus, wanted, containers)
+
+
+@given(st.integers(0, 4).flatmap(lambda gpus: st.binary(min_size=1 << gpus, max_size=1 << gpus)))
+def test_monotone(drawn: bytes) -> None:
+    table = bytes(byte & 1 for byte in drawn)
+    assert fit.monotone(table) is plain.monotone(table)
+
+
+@pytest.mark.parametrize("table", [b"", bytes(3)])
+def test_monotone_wants_a_mark_for_each_set(table: bytes) -> None:
+    same_error(lambda: fit.monotone(table), lambda: plain.monotone(table))
+
+
+def test_monotone_by_hand() -> None:
+    shape, gpus = KINDS["dgx-1v"]
+    assert fit.monotone(fit.link_table(SHAPES, shape, gpus, 2, 1))
+    assert not fit.monotone(fit.link_table(SHAPES, shape, gpus, 4, 1))  # the best split of eight may have no such four
 
 
 @pytest.mark.parametrize("gpus", [-1, 17])

@@ -59,20 +59,6 @@ def test_bury(world: World, data: st.DataObject, resource: int) -> None:
     assert out.tolist() == wanted
 
 
-@given(worlds(), st.integers(-1, 6), resources, st.integers(-1, 9))
-def test_best(world: World, row: int, resource: int, gpus: int) -> None:
-    def kernel() -> int:
-        return score.best(world.nodes, SHAPES, row, resource, gpus)
-
-    def twin() -> int:
-        return plain.best(world.twin_nodes, SHAPES, row, resource, gpus)
-
-    same_error(kernel, twin)
-    if 0 <= row < world.nodes.height:
-        assert kernel() == twin()
-        assert kernel() == 0 or kernel().bit_count() == gpus
-
-
 @given(st.lists(st.tuples(numbers, numbers)), st.floats(-100.0, 100.0))
 def test_add(pairs: list[tuple[float, float]], weight: float) -> None:
     total, more = [a for a, _ in pairs], [b for _, b in pairs]

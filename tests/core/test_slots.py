@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ext_core import slots
 from ext_core.reference import slots as plain
+from ext_core.reference.slots import Request
 from tests.core.worlds import DGX1V, GPU, KINDS, OTHER, SHAPES, R, World, ints, masks, rows_of, same_error, worlds
 
 ALL = 2**64 - 1
@@ -84,7 +85,7 @@ def test_slots_of_every_row(world: World, data: st.DataObject, kinds: list[Any])
 
 @given(worlds(), st.data(), types, st.lists(requests, min_size=1, max_size=3), st.sampled_from([0.0, 0.1]))
 def test_costs_and_choices(
-    world: World, data: st.DataObject, kinds: list[Any], asked: list[tuple[int, ...]], fullness: float
+    world: World, data: st.DataObject, kinds: list[Any], asked: list[Request], fullness: float
 ) -> None:
     made, twin = both(world, kinds)
     for request in asked * 3:  # again from what is kept, also of types that were fewer
@@ -100,13 +101,13 @@ def test_costs_and_choices(
         prices = data.draw(st.lists(numbers, min_size=len(kinds), max_size=len(kinds)))
         out, wanted = column(len(rows)), [0.0] * len(rows)
         paid = array("d", prices)
-        made.fill(world.nodes, SHAPES, ints(rows), *request, paid, fullness, out)  # type: ignore[call-arg,arg-type]
-        twin.fill(world.twin_nodes, SHAPES, rows, *request, prices, fullness, wanted)  # type: ignore[call-arg,arg-type]
+        made.fill(world.nodes, SHAPES, ints(rows), request, paid, fullness, out)
+        twin.fill(world.twin_nodes, SHAPES, rows, request, prices, fullness, wanted)
         assert out.tolist() == wanted
         for row in rows:
-            how = (SHAPES, row, *request)
-            assert made.choose(world.nodes, *how, paid) == twin.choose(world.twin_nodes, *how, prices)  # type: ignore[call-arg,arg-type]
-            assert made.losses(world.nodes, *how, paid) == twin.losses(world.twin_nodes, *how, prices)  # type: ignore[call-arg,arg-type]
+            how = (SHAPES, row, request)
+            assert made.choose(world.nodes, *how, paid) == twin.choose(world.twin_nodes, *how, prices)
+            assert made.losses(world.nodes, *how, paid) == twin.losses(world.twin_nodes, *how, prices)
         for method, arguments in data.draw(changes(world.nodes.height)):
             getattr(world.nodes, method)(*arguments)
             getattr(world.twin_nodes, method)(*arguments)
@@ -129,7 +130,7 @@ def test_a_type_that_comes_later_is_lost_as_if_it_had_always_been_there(units: i
         fresh = slots.Slots()
         fresh.set_types(kinds)
         prices = array("d", [1.0] * len(kinds))
-        lost = [made.losses(nodes, SHAPES, row, *ask, prices) for made in (late, fresh) for row in range(3)]
+        lost = [made.losses(nodes, SHAPES, row, ask, prices) for made in (late, fresh) for row in range(3)]
         assert lost[:3] == lost[3:]
         assert any(lost)
         assert late.totals() == fresh.totals()
@@ -137,7 +138,7 @@ def test_a_type_that_comes_later_is_lost_as_if_it_had_always_been_there(units: i
 
 @given(worlds(), types, st.integers(-1, 7), requests, st.integers(-1, 1), st.integers(-1, 1))
 def test_bad_input_is_refused_alike(
-    world: World, kinds: list[Any], row: int, request: tuple[int, ...], more: int, longer: int
+    world: World, kinds: list[Any], row: int, request: Request, more: int, longer: int
 ) -> None:
     made, twin = both(world, kinds)
     prices = [1.0] * max(0, len(kinds) + more)
@@ -152,12 +153,12 @@ def test_bad_input_is_refused_alike(
     ):
         size = max(0, 1 + longer)
         same_error(
-            lambda: made.fill(world.nodes, SHAPES, ints([row]), *asked, array("d", prices), 0.0, column(size)),  # type: ignore[call-arg,arg-type]  # noqa: B023
-            lambda: twin.fill(world.twin_nodes, SHAPES, [row], *asked, prices, 0.0, [0.0] * size),  # type: ignore[call-arg,arg-type]  # noqa: B023
+            lambda: made.fill(world.nodes, SHAPES, ints([row]), asked, array("d", prices), 0.0, column(size)),  # noqa: B023
+            lambda: twin.fill(world.twin_nodes, SHAPES, [row], asked, prices, 0.0, [0.0] * size),  # noqa: B023
         )
         same_error(
-            lambda: made.choose(world.nodes, SHAPES, row, *asked, array("d", prices)),  # type: ignore[call-arg,arg-type]  # noqa: B023
-            lambda: twin.choose(world.twin_nodes, SHAPES, row, *asked, prices),  # type: ignore[call-arg,arg-type]  # noqa: B023
+            lambda: made.choose(world.nodes, SHAPES, row, asked, array("d", prices)),  # noqa: B023
+            lambda: twin.choose(world.twin_nodes, SHAPES, row, asked, prices),  # noqa: B023
         )
     same_error(lambda: made.counts(row), lambda: twin.counts(row))
 

@@ -102,12 +102,12 @@ def test_claims_count_until_they_are_dropped() -> None:
     table = NodeTable(R)
     table.add(0)
     table.set_node(0, (1000, 1 << 30, 110, 8, 0), 3, 1, 0xFF, 0)
-    table.add_claim(0, (100, 1, 1, 2, 0), 0b11, True)  # in flight: tentative
+    table.add_claim(0, (100, 1, 1, 2, 3), 0b11, True)  # in flight: tentative
     table.add_claim(0, (100, 1, 1, 4, 0), 0b110, False)  # nominated: not
-    assert table.node(0)["claim"] == (200, 2, 2, 6, 0)
-    assert (table.node(0)["tentative"], table.node(0)["wanted"]) == (2, 0b111)
+    assert table.node(0)["claim"] == (200, 2, 2, 6, 3)
+    assert (table.node(0)["tentative"], table.node(0)["wanted"]) == ((100, 1, 1, 2, 3), 0b111)
     table.drop_claims()
-    assert (table.node(0)["claim"], table.node(0)["tentative"], table.node(0)["wanted"]) == ((0,) * 5, 0, 0)
+    assert (table.node(0)["claim"], table.node(0)["tentative"], table.node(0)["wanted"]) == ((0,) * 5, (0,) * 5, 0)
 
 
 @pytest.mark.parametrize("make", [NodeTable, lists.NodeTable])

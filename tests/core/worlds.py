@@ -142,7 +142,9 @@ def worlds(draw: st.DrawFn) -> World:
         if draw(st.integers(0, 2)) == 0:
             node_calls.append(("add_claim", (row, draw(amounts(min(gpus, 2))), draw(masks(gpus)), draw(st.booleans()))))
     node_calls.append(("set_order", (draw(st.permutations(range(len(kinds)))),)))
-    return build(node_calls, draw(st.permutations(pod_calls)))
+    world = build(node_calls, draw(st.permutations(pod_calls)))
+    world.pods.now = world.twin_pods.now = draw(st.sampled_from([0, 5]))
+    return world
 
 
 def rows_of(world: World) -> st.SearchStrategy[list[int]]:

@@ -78,6 +78,24 @@ def test_held_by_a_spared_pod() -> None:
     assert small.reason(Count(), asks, row) is HELD
 
 
+def test_held_by_a_protected_pod() -> None:
+    small = Small()
+    row = small.node(4, used=4)
+    small.pod(row, 2, priority=0, until=1000)
+    small.pod(row, 1, priority=0)
+    small.tables.pods.now = 999
+    assert small.reason(Count(), asks, row) is HELD  # 0 + 1 < 3: the other's 2 may not be had
+    small.tables.pods.now = 1000
+    assert small.reason(Count(), asks, row) is BUSY
+
+
+def test_protection_holds_up_nobody_who_ends() -> None:
+    small = Small()
+    row = small.node(4, used=4)
+    small.pod(row, 3, priority=0, until=1000, flags=TERMINATING)
+    assert small.reason(Count(), asks, row) is RELEASING
+
+
 def test_a_claim_stands_in_the_way_of_an_eviction_too() -> None:
     small = Small()
     row = small.node(4, used=2)
@@ -91,6 +109,15 @@ def test_another_resource_than_the_one_that_counts_positions() -> None:
     row = small.node(4, gpu=AMD, used=4)
     assert small.reason(Count(), request(0, amd=1), row) is HELD
     assert small.reason(Count(), request(0, amd=5), row) is FEW
+
+
+def test_pods_in_flight_are_told_apart_by_resource() -> None:
+    small = Small()
+    row = small.node(4, amd=4)
+    small.claim(row, 0, amd=4, tentative=True)
+    assert small.reason(Count(), request(0, amd=1), row) is PROMISED  # 4 - 4 = 0 < 1, but for the 4 in flight
+    small.claim(row, 2)
+    assert small.reason(Count(), asks, row) is RESERVED  # none of the 2 that it lacks is in flight
 
 
 def test_a_device_class_may_serve_a_node_without_gpus() -> None:

@@ -103,6 +103,15 @@ def test_held() -> None:
     assert HELD.cls is Class.HOPELESS
 
 
+def test_held_by_a_protected_pod() -> None:
+    small = Small()
+    row = small.node(4, used=3, sure=0b0111, shape=small.shape(switch(4)))
+    small.pod(row, 3, priority=0, mask=0b0111, until=1000)
+    assert small.reason(Links(), asks, row) is HELD
+    small.tables.pods.now = 1000
+    assert small.reason(Links(), asks, row) is BUSY
+
+
 def test_never_stands_although_the_free_ones_could_be_linked_later() -> None:
     small = Small()
     # GPU 3 has no link. While a pod holds it, any two of the others are linked; now 2 is held instead.
