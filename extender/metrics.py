@@ -6,6 +6,7 @@ its extenders, so `gpu_extender_request_duration_seconds` is the only one there 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -13,6 +14,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 PREFIX: Final = "gpu_extender"
 BUCKETS: Final = tuple(0.0001 * 2**n for n in range(17))
 """Seconds, 0.1 ms to 6.6 s: as kube-scheduler's extension points, but past its default timeout of 5 s."""
+
+VICTIMS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+GPU_SECONDS: Final = (0.0, 60.0, 600.0, 3600.0, 6 * 3600.0, 24 * 3600.0, 7 * 24 * 3600.0, 30 * 24 * 3600.0)
+"""One GPU for a minute, ten minutes, an hour, six hours, a day, a week, a month."""
 
 
 class Metrics:
@@ -22,13 +27,12 @@ class Metrics:
         """Registers everything; `registry` is what /metrics prints."""
         self.registry = registry or CollectorRegistry()
 
-        self.request_duration = Histogram(
+        self.request_duration = self._histogram(
             "request_duration_seconds",
-            "From the whole body read to the reply made, by verb and result (ok, error, bad_request, not_ready).",
-            ["verb", "result"],
-            namespace=PREFIX,
-            registry=self.registry,
-            buckets=BUCKETS,
+            "From the whole body read to the reply made, by verb and result (ok, error, bad_request, not_ready, gone).",
+            BUCKETS,
+            "verb",
+            "result",
         )
         self.decisions = self._counter(
             "decisions", "Decisions by verb and by what they ended in: a constant of that verb.", "verb", "reason"
@@ -73,18 +77,56 @@ class Metrics:
         self.reservation_writes = self._counter(
             "reservation_writes", "Writes before a preempt reply (ok, late, failed, forbidden, refused).", "result"
         )
-        self.reservation_write_duration = Histogram(
+        self.reservation_write_duration = self._histogram(
             "reservation_write_duration_seconds",
             "What a write before a preempt reply took, its retries included.",
-            namespace=PREFIX,
-            registry=self.registry,
-            buckets=BUCKETS,
+            BUCKETS,
         )
         self.reservations_released = self._counter("reservations_released", "Plans that ended, by cause.", "cause")
         self.reservations_damaged = self._counter("reservations_damaged", "Entries that could not be read.")
+        self.preemption_victims = self._histogram(
+            "preemption_victims",
+            "Victims of each plan, by who evicts: kube-scheduler as we answered, or gpu-extender by itself.",
+            VICTIMS,
+            "by",
+        )
+        self.work_lost = self._histogram(
+            "preemption_work_lost_gpu_seconds",
+            "Work that the victims of each plan lose, with the broken gangs' other pods and the restarts: GPUs x "
+            "seconds. Nothing is observed where the settings' costs leave the term out.",
+            GPU_SECONDS,
+            "by",
+        )
+        self.victim_searches = self._counter(
+            "victim_searches",
+            "Searches for victims by result (evict, none) and by whether they came to their end (proved: true) or "
+            "their budget ended them (false).",
+            "result",
+            "proved",
+        )
+        self.victim_search_duration = self._histogram(
+            "victim_search_duration_seconds", "What a search for victims took.", BUCKETS
+        )
         self.events = self._counter("events", "Events (ok, failed, forbidden, left_out by the rate limit).", "result")
         self.evictions = self._counter("evictions", "Evictions of our own: what the API server said.", "result")
         self.evictions_leader = self._gauge("evictions_leader", "1 while this instance holds the Lease to evict.")
+
+    def searched(self, proved: bool | None, result: str, stages_us: Mapping[str, float]) -> None:
+        """A preempt call, or a look of our own, ended. `proved`: None where it did not come to a search."""
+        if proved is None:
+            return
+        found = "evict" if result == "evict" else "none"
+        self.victim_searches.labels(found, str(proved).lower()).inc()
+        self.victim_search_duration.observe(stages_us.get("search", 0.0) / 1e6)
+
+    def planned(self, by: str, victims: int, work_lost_gpu_seconds: int | None) -> None:
+        """A plan is kept, and its victims have to go."""
+        self.preemption_victims.labels(by).observe(victims)
+        if work_lost_gpu_seconds is not None:
+            self.work_lost.labels(by).observe(work_lost_gpu_seconds)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        return Histogram(name, text, labels, namespace=PREFIX, registry=self.registry, buckets=buckets)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, namespace=PREFIX, registry=self.registry)
