@@ -1,7 +1,8 @@
 """Every metric, in one place. Base units (seconds, bytes), names with our own prefix, and labels from closed lists.
 
 Nothing is labelled by pod or node: a label must not grow with the cluster. kube-scheduler has no latency series for
-its extenders, so `gpu_extender_request_duration_seconds` is the only one there is.
+its extenders, so `gpu_extender_request_duration_seconds` is the only one there is. `python -m extender.metrics` prints
+docs/metrics.md.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ class Metrics:
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         """Registers everything; `registry` is what /metrics prints."""
         self.registry = registry or CollectorRegistry()
+        self.labels: dict[str, tuple[str, ...]] = {}  # by name, without the prefix
 
         self.request_duration = self._histogram(
             "request_duration_seconds",
-            "From the whole body read to the reply made, by verb and result (ok, error, bad_request, not_ready, gone).",
+            "From the whole body read to the reply made, by verb and by how it went.",
             BUCKETS,
             "verb",
             "result",
@@ -75,7 +77,7 @@ class Metrics:
             "reservations_kept", "1 while the reservations can be read and written in the API server, else 0."
         )
         self.reservation_writes = self._counter(
-            "reservation_writes", "Writes before a preempt reply (ok, late, failed, forbidden, refused).", "result"
+            "reservation_writes", "Writes before a preempt reply, by how they went.", "result"
         )
         self.reservation_write_duration = self._histogram(
             "reservation_write_duration_seconds",
@@ -86,7 +88,7 @@ class Metrics:
         self.reservations_damaged = self._counter("reservations_damaged", "Entries that could not be read.")
         self.preemption_victims = self._histogram(
             "preemption_victims",
-            "Victims of each plan, by who evicts: kube-scheduler as we answered, or gpu-extender by itself.",
+            "Victims of each plan, by who evicts: kube-scheduler as it was answered, or gpu-extender by itself.",
             VICTIMS,
             "by",
         )
@@ -99,16 +101,15 @@ class Metrics:
         )
         self.victim_searches = self._counter(
             "victim_searches",
-            "Searches for victims by result (evict, none) and by whether they came to their end (proved: true) or "
-            "their budget ended them (false).",
+            "Searches for victims by what they found, and by whether they came to their end or the budget ended them.",
             "result",
             "proved",
         )
         self.victim_search_duration = self._histogram(
             "victim_search_duration_seconds", "What a search for victims took.", BUCKETS
         )
-        self.events = self._counter("events", "Events (ok, failed, forbidden, left_out by the rate limit).", "result")
-        self.evictions = self._counter("evictions", "Evictions of our own: what the API server said.", "result")
+        self.events = self._counter("events", "Events that were written, or not.", "result")
+        self.evictions = self._counter("evictions", "Evictions of our own, by what the API server said.", "result")
         self.evictions_leader = self._gauge("evictions_leader", "1 while this instance holds the Lease to evict.")
 
     def searched(self, proved: bool | None, result: str, stages_us: Mapping[str, float]) -> None:
@@ -126,10 +127,75 @@ class Metrics:
             self.work_lost.labels(by).observe(work_lost_gpu_seconds)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        self.labels[name] = labels
         return Histogram(name, text, labels, namespace=PREFIX, registry=self.registry, buckets=buckets)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        self.labels[name] = labels
         return Counter(name, text, labels, namespace=PREFIX, registry=self.registry)
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        self.labels[name] = labels
         return Gauge(name, text, labels, namespace=PREFIX, registry=self.registry)
+
+
+# ---- docs/metrics.md
+
+VALUES: Final = {
+    "verb": "`filter`, `prioritize`, `preempt`, `bind`",
+    "by": "`kube-scheduler`, `gpu-extender`",
+    "kind": "the kinds of objects that are watched",
+    "request_duration_seconds result": "`ok`, `error`, `bad_request`, `not_ready`, `gone`",
+    "decisions reason": "filter: `fits`, `refused`, `try-again`; prioritize: `scored`; preempt: `evict`, "
+    "`standing-plan`, `none`, `not-reserved`, `dark` (pods or nodes are not watched); bind: `bound`, `refused`; "
+    "`untouched` without GPUs",
+    "refused_nodes code": "the keys of [reasons.md](reasons.md)",
+    "bad_requests code": "`bad-request`, `body-too-large`",
+    "plans outcome": "`kept`; `exchanged` for another pod's plan, `unhealthy` or `taken` GPUs in it, `stock` where "
+    "nobody heeds plans, `other`",
+    "pod_failures what": "`admission`, `died`",
+    "reservation_writes result": "`ok`, `late`, `failed`, `forbidden`, `refused`",
+    "reservations_released cause": "`bound`, `deleted`, `outbid`, `replaced`, `not-used`, `not-carried-out`, "
+    "`victims-stay`, `node-lost`",
+    "victim_searches result": "`evict`, `none`",
+    "victim_searches proved": "`true`, `false` where the budget ended first",
+    "events result": "`ok`, `failed`, `forbidden`, `left_out` by the rate limit",
+    "evictions result": "`evicted`, `gone`, `blocked` by a budget, `refused`, `unknown`; what a dry run did not allow: "
+    "`dry-run-blocked`, `dry-run-refused`, `dry-run-unknown`",
+}
+"""What a label may say: of one metric ("name label"), or of all that have it."""
+
+HEAD = """# Metrics
+
+What `/metrics` prints, in Prometheus' text format. This page is printed by `python -m extender.metrics`, and a test
+holds it to what a server prints. No label grows with the cluster. A histogram is `_bucket`, `_sum` and `_count`; it and
+a counter have a `_created` time besides.
+
+Worth an alert or a graph:
+
+- `gpu_extender_reservations_kept == 0`: nobody can be evicted;
+- `gpu_extender_reservation_writes_total` with another result than `ok`: a preemption was not answered;
+- `gpu_extender_victim_searches_total{proved="false"}`: the search budget is too small (`preemption.searchBudget`,
+  `preemption.budgetMilliseconds`);
+- `increase(gpu_extender_preemption_work_lost_gpu_seconds_sum[1d]) / 3600`: GPU-hours of work that preemption cost today;
+- `gpu_extender_double_claimed_gpus > 0`: a fault.
+
+| metric | kind | what it counts | labels |
+|---|---|---|---|
+"""
+
+
+def page() -> str:
+    """docs/metrics.md."""
+    metrics = Metrics()
+    lines = []
+    for family in metrics.registry.collect():
+        short = family.name.removeprefix(f"{PREFIX}_")
+        labels = [f"`{label}`: {VALUES.get(f'{short} {label}') or VALUES[label]}" for label in metrics.labels[short]]
+        name = family.name + "_total" * (family.type == "counter")
+        lines.append(f"| `{name}` | {family.type} | {family.documentation} | {'; '.join(labels)} |\n")
+    return HEAD + "".join(lines)
+
+
+if __name__ == "__main__":
+    print(page(), end="")
