@@ -177,7 +177,7 @@ Worth an alert or a graph:
 - `gpu_extender_reservation_writes_total` with another result than `ok`: a preemption was not answered;
 - `gpu_extender_victim_searches_total{proved="false"}`: the search budget is too small (`preemption.searchBudget`,
   `preemption.budgetMilliseconds`);
-- `increase(gpu_extender_preemption_work_lost_gpu_seconds_sum[1d]) / 3600`: GPU-hours of work that preemption cost today;
+- `increase(gpu_extender_preemption_work_lost_gpu_seconds_sum[1d]) / 3600`: GPU-hours that preemption cost in a day;
 - `gpu_extender_double_claimed_gpus > 0`: a fault.
 
 | metric | kind | what it counts | labels |
