@@ -71,7 +71,8 @@ def _lines(decision: dict[str, Any]) -> Iterator[str]:
         yield f"  because: {decision['why']}"
     if decision.get("node"):
         gpus = ",".join(map(str, decision.get("gpus") or ()))
-        yield f"  node {decision['node']}" + (f", GPUs {gpus}" if gpus else "")
+        plan = f", plan {decision['plan']}" if decision.get("plan") else ""
+        yield f"  node {decision['node']}" + (f", GPUs {gpus}" if gpus else "") + plan
     yield from _victims(decision)
     for node in decision["nodes"][:SHOWN_NODES]:
         yield "  " + _node(node)
