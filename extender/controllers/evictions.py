@@ -158,7 +158,10 @@ class Evictions:
     async def advise(self) -> None:
         """Tell what evictions would do, in a cluster that nobody can write to."""
         while True:
-            await self.turn(None)
+            try:
+                await self.turn(None)
+            except Exception:  # what is told must not end what is served
+                log.exception("defect", controller=self.name)
             await asyncio.sleep(TICK_SECONDS)
 
     async def turn(self, server: ApiServer | None) -> None:

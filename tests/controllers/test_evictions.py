@@ -21,7 +21,7 @@ from tests.controllers.test_reservations import PATH as CONFIGMAP
 from tests.controllers.test_reservations import connected, keeper
 from tests.kube.api_server import Request
 from tests.kube.objects import Objects
-from tests.world import JSON, World, pairs, refused, workload
+from tests.world import JSON, World, logged, pairs, refused, workload
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/gpu-extender-evictions"
 
@@ -183,6 +183,23 @@ def test_of_a_frozen_cluster_it_is_told_too(enabled: bool, says: str, known: boo
     play.world.now += 61
     asyncio.run(controller.turn(None))
     assert controller._stuck == {}  # of pods that a file does not have nobody hears when they go
+
+
+def test_a_defect_in_what_is_told_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    controller, turns = frozen(Play()), []
+    monkeypatch.setattr("extender.controllers.evictions.TICK_SECONDS", 0.0)
+
+    async def turn(server: ApiServer | None) -> None:
+        turns.append(server)
+        if len(turns) > 2:
+            raise asyncio.CancelledError
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(controller, "turn", turn)
+    with logged() as lines, pytest.raises(asyncio.CancelledError):
+        asyncio.run(controller.advise())
+    assert turns == [None] * 3
+    assert [line["event"] for line in lines] == ["defect"] * 2
 
 
 def test_where_no_eviction_helps_that_is_told_and_nobody_is_said_to_have_asked() -> None:
