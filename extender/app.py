@@ -90,6 +90,10 @@ class Source(Protocol):
 class Frozen:
     """A cluster that does not change."""
 
+    def __init__(self, beside: Callable[[], Awaitable[None]] | None = None) -> None:
+        """`beside`: what runs as long as it is served."""
+        self._beside = beside
+
     def missing(self) -> list[str]:
         return []
 
@@ -106,7 +110,8 @@ class Frozen:
         return {}
 
     async def run(self) -> None:
-        return
+        if self._beside is not None:
+            await self._beside()
 
 
 class Server:
@@ -214,6 +219,8 @@ class Server:
                 log.warning("nobody is evicted: pods or nodes are not watched", seconds=round(dark))
                 return Answer(wire.preemption(None), "dark")
             answer = preempt.preempt(self.decider, body, self.clock(), self.wall())
+            if answer.decision is not None:
+                self.metrics.searched(answer.decision.proved, answer.result, answer.decision.stages_us)
             self._aside(self.evictions, lambda evictions: evictions.preempted(answer))
             return await self._reserved(answer) if answer.result == "evict" else answer
         return await self._bind(body)
@@ -231,6 +238,7 @@ class Server:
         why = await self.keeper.reserve(plan) if self.keeper is not None else ""
         stands = holds.planned(request.uid, self.clock()) is plan
         if stands and not why:
+            self.metrics.planned("kube-scheduler", len(plan.victims), decision.value_of(decisions.WORK_LOST))
             self._aside(self.events, lambda events: events.planned(plan, decision.detail))
             return answer
         if stands:
@@ -322,11 +330,14 @@ class Server:
             verb=verb,
             pod=f"{request.namespace}/{request.name}",
             result=answer.result,
-            candidates=len(decision.rows) + len(decision.unknown),
+            candidates=decision.candidates,
             feasible=len(decision.fits),
             node=self.cluster.names[decision.ranked[0]] if decision.ranked else decision.detail.get("node"),
+            plan=decision.detail.get("plan"),
+            why=decision.detail.get("why"),
             err=decision.error or None,
             us=round(sum(decision.stages_us.values())),
+            **decision.logged(),
         )
 
     # -- what people and Prometheus read --------------------------------------------------------------------------
@@ -491,6 +502,10 @@ def run(settings: Settings, *, kubeconfig: str | None = None, cluster_file: Path
         gc.collect()
         gc.freeze()  # as Live does
         server = Server(settings, cluster)
+        server.evictions = Evictions(
+            server.decider, None, Events(server.metrics, enabled=False), server.metrics, clock=server.clock
+        )
+        server.source = Frozen(server.evictions.advise)
         log.info("frozen cluster", nodes=len(cluster.nodes), pods=len(cluster.pods), file=str(cluster_file))
     else:
         live = Live(cluster, kubeconfig)

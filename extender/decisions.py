@@ -10,12 +10,15 @@ from array import array
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from extender.cluster import Cluster
 from extender.contracts import PodRequest
 from extender.ledger import gpus_of
 from extender.rules import REASONS
+
+WORK_LOST: Final = "work_lost_gpu_seconds"
+MOST_LOGGED: Final = 20  # victims named in a log line
 
 
 @dataclass(slots=True)
@@ -37,10 +40,34 @@ class Decision:
     points: array[int] = field(default_factory=lambda: array("i"))
     gpus: dict[int, int] = field(default_factory=dict)  # row -> mask that we would take there
     unknown: tuple[str, ...] = ()
+    offered: int = 0  # preempt: the nodes it may choose from, which have no rows here
+    proved: bool | None = None  # preempt: whether its search came to its end; None: it did not search
     result: str = ""
     error: str = ""
     detail: dict[str, Any] = field(default_factory=dict)  # preempt and bind
     stages_us: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def candidates(self) -> int:
+        return len(self.rows) + len(self.unknown) or self.offered
+
+    def value_of(self, term: str) -> int | None:
+        """What a term of the cost says; None where it is not known, or not among the settings' terms."""
+        return next((one["value"] for one in self.detail.get("cost", ()) if one["term"] == term), None)
+
+    def logged(self) -> dict[str, Any]:
+        """What the log line of a preemption or an eviction says besides: bounded, and nothing for other verbs."""
+        detail = self.detail
+        said: dict[str, Any] = {}
+        victims = detail.get("victims")
+        if victims:  # an earlier plan that still stands has their uids alone
+            names = [one if isinstance(one, str) else f"{one['namespace']}/{one['name']}" for one in victims]
+            said |= {"victims": len(names), "evict": names[:MOST_LOGGED]}
+        if "cost" in detail:
+            said["cost"] = {one["term"]: one["value"] for one in detail["cost"]}
+        if self.proved is not None:
+            said["proved"] = self.proved
+        return said
 
     def size(self) -> int:
         """Bytes, roughly."""
@@ -138,7 +165,7 @@ def as_json(decision: Decision, cluster: Cluster, weights: Mapping[str, float], 
         },
         "result": decision.result,
         "error": decision.error or None,
-        "candidates": len(decision.rows) + len(decision.unknown),
+        "candidates": decision.candidates,
         "feasible": len(decision.fits),
         "answered": len(decision.ranked),
         "reasons": dict(sorted(reasons.items())),

@@ -1,11 +1,13 @@
 """Every metric, in one place. Base units (seconds, bytes), names with our own prefix, and labels from closed lists.
 
 Nothing is labelled by pod or node: a label must not grow with the cluster. kube-scheduler has no latency series for
-its extenders, so `gpu_extender_request_duration_seconds` is the only one there is.
+its extenders, so `gpu_extender_request_duration_seconds` is the only one there is. `python -m extender.metrics` prints
+docs/metrics.md.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -14,6 +16,10 @@ PREFIX: Final = "gpu_extender"
 BUCKETS: Final = tuple(0.0001 * 2**n for n in range(17))
 """Seconds, 0.1 ms to 6.6 s: as kube-scheduler's extension points, but past its default timeout of 5 s."""
 
+VICTIMS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+GPU_SECONDS: Final = (0.0, 60.0, 600.0, 3600.0, 6 * 3600.0, 24 * 3600.0, 7 * 24 * 3600.0, 30 * 24 * 3600.0)
+"""One GPU for a minute, ten minutes, an hour, six hours, a day, a week, a month."""
+
 
 class Metrics:
     """One set of metrics over a registry of its own, so that tests can make as many as they like."""
@@ -21,14 +27,14 @@ class Metrics:
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         """Registers everything; `registry` is what /metrics prints."""
         self.registry = registry or CollectorRegistry()
+        self.labels: dict[str, tuple[str, ...]] = {}  # by name, without the prefix
 
-        self.request_duration = Histogram(
+        self.request_duration = self._histogram(
             "request_duration_seconds",
-            "From the whole body read to the reply made, by verb and result (ok, error, bad_request, not_ready).",
-            ["verb", "result"],
-            namespace=PREFIX,
-            registry=self.registry,
-            buckets=BUCKETS,
+            "From the whole body read to the reply made, by verb and by how it went.",
+            BUCKETS,
+            "verb",
+            "result",
         )
         self.decisions = self._counter(
             "decisions", "Decisions by verb and by what they ended in: a constant of that verb.", "verb", "reason"
@@ -71,23 +77,125 @@ class Metrics:
             "reservations_kept", "1 while the reservations can be read and written in the API server, else 0."
         )
         self.reservation_writes = self._counter(
-            "reservation_writes", "Writes before a preempt reply (ok, late, failed, forbidden, refused).", "result"
+            "reservation_writes", "Writes before a preempt reply, by how they went.", "result"
         )
-        self.reservation_write_duration = Histogram(
+        self.reservation_write_duration = self._histogram(
             "reservation_write_duration_seconds",
             "What a write before a preempt reply took, its retries included.",
-            namespace=PREFIX,
-            registry=self.registry,
-            buckets=BUCKETS,
+            BUCKETS,
         )
         self.reservations_released = self._counter("reservations_released", "Plans that ended, by cause.", "cause")
         self.reservations_damaged = self._counter("reservations_damaged", "Entries that could not be read.")
-        self.events = self._counter("events", "Events (ok, failed, forbidden, left_out by the rate limit).", "result")
-        self.evictions = self._counter("evictions", "Evictions of our own: what the API server said.", "result")
+        self.preemption_victims = self._histogram(
+            "preemption_victims",
+            "Victims of each plan, by who evicts: kube-scheduler as it was answered, or gpu-extender by itself.",
+            VICTIMS,
+            "by",
+        )
+        self.work_lost = self._histogram(
+            "preemption_work_lost_gpu_seconds",
+            "Work that the victims of each plan lose, with the broken gangs' other pods and the restarts: GPUs x "
+            "seconds. Nothing is observed where the settings' costs leave the term out.",
+            GPU_SECONDS,
+            "by",
+        )
+        self.victim_searches = self._counter(
+            "victim_searches",
+            "Searches for victims by what they found, and by whether they came to their end or the budget ended them.",
+            "result",
+            "proved",
+        )
+        self.victim_search_duration = self._histogram(
+            "victim_search_duration_seconds", "What a search for victims took.", BUCKETS
+        )
+        self.events = self._counter("events", "Events that were written, or not.", "result")
+        self.evictions = self._counter("evictions", "Evictions of our own, by what the API server said.", "result")
         self.evictions_leader = self._gauge("evictions_leader", "1 while this instance holds the Lease to evict.")
 
+    def searched(self, proved: bool | None, result: str, stages_us: Mapping[str, float]) -> None:
+        """A preempt call, or a look of our own, ended. `proved`: None where it did not come to a search."""
+        if proved is None:
+            return
+        found = "evict" if result == "evict" else "none"
+        self.victim_searches.labels(found, str(proved).lower()).inc()
+        self.victim_search_duration.observe(stages_us.get("search", 0.0) / 1e6)
+
+    def planned(self, by: str, victims: int, work_lost_gpu_seconds: int | None) -> None:
+        """A plan is kept, and its victims have to go."""
+        self.preemption_victims.labels(by).observe(victims)
+        if work_lost_gpu_seconds is not None:
+            self.work_lost.labels(by).observe(work_lost_gpu_seconds)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        self.labels[name] = labels
+        return Histogram(name, text, labels, namespace=PREFIX, registry=self.registry, buckets=buckets)
+
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        self.labels[name] = labels
         return Counter(name, text, labels, namespace=PREFIX, registry=self.registry)
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        self.labels[name] = labels
         return Gauge(name, text, labels, namespace=PREFIX, registry=self.registry)
+
+
+# ---- docs/metrics.md
+
+VALUES: Final = {
+    "verb": "`filter`, `prioritize`, `preempt`, `bind`",
+    "by": "`kube-scheduler`, `gpu-extender`",
+    "kind": "the kinds of objects that are watched",
+    "request_duration_seconds result": "`ok`, `error`, `bad_request`, `not_ready`, `gone`",
+    "decisions reason": "filter: `fits`, `refused`, `try-again`; prioritize: `scored`; preempt: `evict`, "
+    "`standing-plan`, `none`, `not-reserved`, `dark` (pods or nodes are not watched); bind: `bound`, `refused`; "
+    "`untouched` without GPUs",
+    "refused_nodes code": "the keys of [reasons.md](reasons.md)",
+    "bad_requests code": "`bad-request`, `body-too-large`",
+    "plans outcome": "`kept`; `exchanged` for another pod's plan, `unhealthy` or `taken` GPUs in it, `stock` where "
+    "nobody heeds plans, `other`",
+    "pod_failures what": "`admission`, `died`",
+    "reservation_writes result": "`ok`, `late`, `failed`, `forbidden`, `refused`",
+    "reservations_released cause": "`bound`, `deleted`, `outbid`, `replaced`, `not-used`, `not-carried-out`, "
+    "`victims-stay`, `node-lost`",
+    "victim_searches result": "`evict`, `none`",
+    "victim_searches proved": "`true`, `false` where the budget ended first",
+    "events result": "`ok`, `failed`, `forbidden`, `left_out` by the rate limit",
+    "evictions result": "`evicted`, `gone`, `blocked` by a budget, `refused`, `unknown`; what a dry run did not allow: "
+    "`dry-run-blocked`, `dry-run-refused`, `dry-run-unknown`",
+}
+"""What a label may say: of one metric ("name label"), or of all that have it."""
+
+HEAD = """# Metrics
+
+What `/metrics` prints, in Prometheus' text format. This page is printed by `python -m extender.metrics`, and a test
+holds it to what a server prints. No label grows with the cluster. A histogram is `_bucket`, `_sum` and `_count`; it and
+a counter have a `_created` time besides.
+
+Worth an alert or a graph:
+
+- `gpu_extender_reservations_kept == 0`: nobody can be evicted;
+- `gpu_extender_reservation_writes_total` with another result than `ok`: a preemption was not answered;
+- `gpu_extender_victim_searches_total{proved="false"}`: the search budget is too small (`preemption.searchBudget`,
+  `preemption.budgetMilliseconds`);
+- `increase(gpu_extender_preemption_work_lost_gpu_seconds_sum[1d]) / 3600`: GPU-hours that preemption cost in a day;
+- `gpu_extender_double_claimed_gpus > 0`: a fault.
+
+| metric | kind | what it counts | labels |
+|---|---|---|---|
+"""
+
+
+def page() -> str:
+    """docs/metrics.md."""
+    metrics = Metrics()
+    lines = []
+    for family in metrics.registry.collect():
+        short = family.name.removeprefix(f"{PREFIX}_")
+        labels = [f"`{label}`: {VALUES.get(f'{short} {label}') or VALUES[label]}" for label in metrics.labels[short]]
+        name = family.name + "_total" * (family.type == "counter")
+        lines.append(f"| `{name}` | {family.type} | {family.documentation} | {'; '.join(labels)} |\n")
+    return HEAD + "".join(lines)
+
+
+if __name__ == "__main__":
+    print(page(), end="")

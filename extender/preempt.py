@@ -36,7 +36,7 @@ def preempt(decider: Decider, body: bytes, now: float, wall: float) -> Answer:
     request = requests.read(asked.pod, cluster)
     if not request.gpus:
         return Answer(wire.echo(asked), "untouched")
-    decision = Decision("preempt", wall, cluster.generation, request)
+    decision = Decision("preempt", wall, cluster.generation, request, offered=len(asked.offered))
     stages.mark("read")
     reason = _why_not(decider, request, asked.pod, now)
     decider.sweep(now)  # what is over reserves nothing, and is not to be answered again
@@ -69,10 +69,14 @@ def preempt(decider: Decider, body: bytes, now: float, wall: float) -> Answer:
     finally:
         cluster.tables.nodes.drop_claims()
     stages.mark("search")
+    decision.offered = max(decision.offered, found.nodes)  # with those that were refused for links alone
     if waits:
         return _none(decider, decision, stages, waits)
+    decision.proved = found.proved
     if found.best is None:
-        return _none(decider, decision, stages, "no eviction makes the pod fit on a node that was offered")
+        searched = "" if found.proved else "before the search budget ended no eviction was found that "
+        why = f"{searched or 'no eviction '}makes the pod fit on a node that was offered"
+        return _none(decider, decision, stages, why)
     if standing is not None:
         decider.released(standing, "replaced")
     return _evict(decider, decision, stages, found, now)

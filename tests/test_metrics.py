@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import get_args
+
 from prometheus_client import generate_latest
 
-from extender.metrics import BUCKETS, Metrics
+from extender.health import What
+from extender.holds import RELEASES
+from extender.kube.evictions import Outcome
+from extender.ledger import Drift
+from extender.metrics import BUCKETS, VALUES, Metrics, page
+from tests.world import World
+
+PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
 
 PROMISED = {
     "gpu_extender_request_duration_seconds": ("verb", "result"),
@@ -27,6 +38,10 @@ PROMISED = {
     "gpu_extender_reservation_write_duration_seconds": (),
     "gpu_extender_reservations_released": ("cause",),
     "gpu_extender_reservations_damaged": (),
+    "gpu_extender_preemption_victims": ("by",),
+    "gpu_extender_preemption_work_lost_gpu_seconds": ("by",),
+    "gpu_extender_victim_searches": ("result", "proved"),
+    "gpu_extender_victim_search_duration_seconds": (),
     "gpu_extender_events": ("result",),
     "gpu_extender_evictions": ("result",),
     "gpu_extender_evictions_leader": (),
@@ -35,7 +50,11 @@ PROMISED = {
 
 def test_the_names_and_labels_are_those_promised() -> None:
     metrics = Metrics()
-    ours = {value._name: tuple(value._labelnames) for name, value in vars(metrics).items() if name != "registry"}
+    ours = {
+        value._name: tuple(value._labelnames)
+        for name, value in vars(metrics).items()
+        if name not in ("registry", "labels")
+    }
     assert ours == PROMISED
     assert {family.name for family in metrics.registry.collect()} == set(PROMISED)
 
@@ -52,3 +71,35 @@ def test_two_sets_do_not_meet_and_values_are_printed() -> None:
     line = b'gpu_extender_bad_requests_total{code="bad-request",verb="filter"} 1.0'
     assert line in generate_latest(one.registry)
     assert line not in generate_latest(other.registry)
+
+
+def test_the_page_lists_exactly_what_a_server_prints() -> None:
+    """By name and kind; what prometheus_client adds to each (its time of creation) is told on the page's top."""
+    printed = World().call("/metrics", method="GET").body.decode()
+    kinds = {
+        name: kind for name, kind in re.findall(r"(?m)^# TYPE (\S+) (\w+)$", printed) if not name.endswith("_created")
+    }
+    told = re.findall(r"(?m)^\| `(gpu_extender_\w+)` \| (\w+) \| ([^|]+) \| ([^|]*) \|$", PAGE.read_text())
+    assert {name: kind for name, kind, _, _ in told} == kinds
+    assert len(told) == len(kinds)
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    assert len(rows) == len(told)
+    for name, _, text, labels in told:
+        assert f"# HELP {name} {text}\n" in printed
+        promised = PROMISED[name.removesuffix("_total")]
+        assert tuple(re.findall(r"`(\w+)`: ", labels)) == promised
+    assert PAGE.read_text() == page(), "run: python -m extender.metrics > docs/metrics.md"
+
+
+def test_the_values_on_the_page_are_those_of_the_code() -> None:
+    def told(label: str) -> set[str]:
+        return set(re.findall(r"`([\w-]+)`", VALUES[label]))
+
+    assert told("reservations_released cause") == set(RELEASES)
+    assert told("plans outcome") == set(get_args(Drift))
+    assert told("pod_failures what") == set(get_args(What))
+    outcomes = set(get_args(Outcome))
+    assert told("evictions result") == outcomes | {f"dry-run-{one}" for one in outcomes - {"evicted", "gone"}}
+    assert {key.partition(" ")[0] for key in VALUES if " " in key} <= {
+        name.removeprefix("gpu_extender_") for name in PROMISED
+    }

@@ -61,22 +61,24 @@ def _lines(decision: dict[str, Any]) -> Iterator[str]:
     if group := pod.get("group"):
         yield f"  has a group: {group['placed']} of its pods have a node, {group['to_come']} are to come"
     said = [decision["error"]] if decision["error"] else []
-    if decision["verb"] in ("filter", "prioritize") or (decision["verb"] == "preempt" and decision["candidates"]):
-        said.insert(
-            0, f"{decision['candidates']} nodes asked, {decision['feasible']} fit, {decision['answered']} answered"
-        )
+    asked = decision["candidates"]
+    if decision["verb"] in ("filter", "prioritize"):
+        said.insert(0, f"{_count(asked, 'node')} asked, {decision['feasible']} fit, {decision['answered']} answered")
+    elif decision["verb"] in ("preempt", "evict") and asked:
+        said.insert(0, f"{_count(asked, 'node')} to choose from")
     yield f"  {decision['result']}" + (f": {'; '.join(said)}" if said else "")
     if decision.get("why"):
         yield f"  because: {decision['why']}"
     if decision.get("node"):
         gpus = ",".join(map(str, decision.get("gpus") or ()))
-        yield f"  node {decision['node']}" + (f", GPUs {gpus}" if gpus else "")
+        plan = f", plan {decision['plan']}" if decision.get("plan") else ""
+        yield f"  node {decision['node']}" + (f", GPUs {gpus}" if gpus else "") + plan
     yield from _victims(decision)
     for node in decision["nodes"][:SHOWN_NODES]:
         yield "  " + _node(node)
     left = max(0, len(decision["nodes"]) - SHOWN_NODES) + decision["nodes_left_out"]
     if left > 0:
-        yield f"  and {left} more nodes (-o json has up to 100)"
+        yield f"  and {_count(left, 'more node')} (-o json has up to 100)"
     if decision["reasons"]:
         yield "  refused: " + ", ".join(f"{count} x {code}" for code, count in decision["reasons"].items())
     if decision["duration_us"]:
@@ -113,7 +115,7 @@ def _victims(decision: dict[str, Any]) -> Iterator[str]:
         gpus = "which is unknown" if victim["gpus"] is None else ",".join(map(str, victim["gpus"]))
         yield (
             f"  evict {victim['namespace']}/{victim['name']}, priority {victim['priority']}, "
-            f"{victim['gpu_count']} GPUs ({gpus})"
+            f"{_count(victim['gpu_count'], 'GPU')} ({gpus})"
         )
     if cost := decision.get("cost"):
         yield f"  cost: {_cost(cost)}"
@@ -121,9 +123,14 @@ def _victims(decision: dict[str, Any]) -> Iterator[str]:
         how = (
             "proved the cheapest" if certificate["proved"] else "the cheapest found before the search budget was spent"
         )
-        yield f"  {how}: {certificate['nodes_examined']} nodes, {certificate['sets_examined']} sets examined"
+        nodes, sets = _count(certificate["nodes_examined"], "node"), _count(certificate["sets_examined"], "set")
+        yield f"  {how}: {nodes}, {sets} examined"
         if other := certificate["runner_up"]:
             yield f"  next best: node {other['node']}, lost on {certificate['lost_on']}; cost: {_cost(other['cost'])}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"1 {what}" if number == 1 else f"{number} {what}s"
 
 
 def _cost(terms: list[dict[str, Any]]) -> str:

@@ -1,5 +1,6 @@
 """Answer a kube-scheduler. Without --cluster the cluster is the one that the service account (in a pod) or the
-kubeconfig names; it is watched, and nothing is answered before all of it is known."""
+kubeconfig names; it is watched, and nothing is answered before all of it is known. Of a frozen one nothing is written:
+nobody is bound or evicted, and `explain` tells whom an eviction would take."""
 
 from __future__ import annotations
 

@@ -26,7 +26,8 @@ BURST: Final = 50.0
 SERIES_ENDS: Final = 360.0  # seconds without a repetition, as client-go has it
 SERIES_EVERY: Final = 30.0  # seconds between two writes of one series
 MOST_SERIES: Final = 2_000
-MOST_NAMED: Final = 5  # pods in a note
+MOST_NAMED: Final = 5  # pods in a note, and the characters of their names: what they cost stands behind them
+MOST_OF_NAMES: Final = 400
 log = get_log()
 _Key = tuple[str, str, str, str, bool]
 
@@ -112,7 +113,8 @@ class Events:
         """A preemption was answered, or an eviction of ours begins. `detail`: of its decision record."""
         preemptor = self._preemptor(plan)
         victims: Sequence[Any] = [one for one in detail.get("victims", ()) if isinstance(one, Mapping)]
-        price = f"cost: {cost_text(detail)}{_else(detail)}"
+        price = price_text(detail)
+        going = f"{how_many(len(victims))} to leave node {plan.node} for this one: {named(victims)}"
         for victim in victims:
             self.tell(
                 Regarding("Pod", victim["namespace"], victim["name"], victim["uid"]),
@@ -121,13 +123,11 @@ class Events:
                 f"plan {plan.id}: has to leave node {plan.node} for {plan.pod} (priority {plan.priority}); {price}",
                 related=preemptor,
             )
-        names = ", ".join(f"{one['namespace']}/{one['name']}" for one in victims[:MOST_NAMED])
-        more = f" and {len(victims) - MOST_NAMED} more" if len(victims) > MOST_NAMED else ""
         self.tell(
             preemptor,
             "EvictionPlanned" if plan.own else "PreemptionPlanned",
             "Evicting" if plan.own else "Preempting",
-            f"plan {plan.id}: {_pods(len(victims))} to leave node {plan.node} for this one: {names}{more}; {price}",
+            f"plan {plan.id}: {going}; {price}",
         )
 
     def about(self, plan: Plan, reason: str, note: str, *, warning: bool = True) -> None:
@@ -195,22 +195,38 @@ class Events:
         return True
 
 
-def cost_text(detail: Mapping[str, Any]) -> str:
-    """The terms of a decision's cost, in order."""
+def price_text(detail: Mapping[str, Any]) -> str:
+    """What a decision costs, by its terms in order, and what else was possible."""
     terms = detail.get("cost") or ()
-    return ", ".join(f"{term['term']} {'-' if term['value'] is None else term['value']}" for term in terms) or "unknown"
+    cost = ", ".join(f"{term['term']} {'-' if term['value'] is None else term['value']}" for term in terms)
+    return f"cost: {cost or 'unknown'}; {_else(detail.get('certificate') or {})}"
 
 
-def _else(detail: Mapping[str, Any]) -> str:
-    """What else was possible."""
-    certificate = detail.get("certificate") or {}
-    other = certificate.get("runner_up")
-    if not other:
-        return "; nothing else was possible"
-    proved = "" if certificate.get("proved") else " of what was searched"
-    where = f"{_pods(len(other['victims']))} on node {other['node']}"
-    return f"; next best{proved}: {where}, lost on {certificate['lost_on']}"
+def named(victims: Sequence[Mapping[str, Any]]) -> str:
+    """The victims by name, as many as there is room for."""
+    names = [f"{one['namespace']}/{one['name']}" for one in victims[:MOST_NAMED]]
+    while len(names) > 1 and sum(map(len, names)) > MOST_OF_NAMES:
+        names.pop()
+    more = f" and {len(victims) - len(names)} more" if len(victims) > len(names) else ""
+    return ", ".join(names) + more
 
 
-def _pods(count: int) -> str:
+def _else(certificate: Mapping[str, Any]) -> str:
+    """What else was possible: the cheapest victims on another node."""
+    other, proved = certificate.get("runner_up"), bool(certificate.get("proved"))
+    if other:
+        where = f"{how_many(len(other['victims']))} on node {other['node']}"
+        return f"next best{'' if proved else ' of what was searched'}: {where}, lost on {certificate['lost_on']}"
+    if not proved:
+        return "no other node was found before the search budget ended"
+    others = certificate.get("nodes_examined", 1) - 1
+    return (
+        f"on none of the {others} other nodes examined is an eviction enough"
+        if others > 1
+        else ("on the other node examined no eviction is enough" if others else "no other node came into question")
+    )
+
+
+def how_many(count: int) -> str:
+    """In words."""
     return "1 pod" if count == 1 else f"{count} pods"

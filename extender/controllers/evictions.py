@@ -5,7 +5,8 @@ Theory of operation
 -------------------
 1. A filter call that refuses every node, some for links alone, and is not followed by a preempt call within a second,
    is such a pod. The very search that answers preempt says who would have to go.
-2. With `evictions.enabled` false that is told: by an Event on the pod, in its decision record, by `explain`.
+2. Where this instance may not evict (`evictions.enabled` is false, it does not hold the Lease, the cluster is a file)
+   that is told: by an Event on the pod, in its decision record, by `explain`; of one pod once a minute at most.
 3. Else, by the instance that holds the Lease: reserve as for a preemption (written first), ask for each eviction with
    DryRun, then evict through the Eviction API. A plan that would violate a budget is not tried; where the API server
    says no all the same (429), the node is left alone for a while and the next plan is tried, later and later.
@@ -32,10 +33,10 @@ from typing import Final, Protocol
 import orjson
 
 from extender import preempt, wire
-from extender.controllers.events import Events, cost_text
+from extender.controllers.events import Events, how_many, named, price_text
 from extender.controllers.tenants import own_namespace
 from extender.decide import Answer, Decider
-from extender.decisions import Decision
+from extender.decisions import WORK_LOST, Decision
 from extender.holds import Plan
 from extender.kube import evictions
 from extender.kube.client import ApiError, ApiServer, Unreachable
@@ -68,19 +69,20 @@ class Stuck:
     body: bytes
     due: float  # when it is looked at next
     quiet_until: float = 0.0
+    advised_at: float = -math.inf
     failures: int = 0
     blocked: dict[str, float] = field(default_factory=dict)  # node -> until when it is left alone
 
 
 class Evictions:
-    """A Tenant of the live cluster, told of filter and preempt calls by the server."""
+    """A Tenant of the live cluster, told of filter and preempt calls by the server. Of a frozen one `advise` runs."""
 
     name = "evictions"
 
     def __init__(
         self,
         decider: Decider,
-        reserving: Reserving,
+        reserving: Reserving | None,
         events: Events,
         metrics: Metrics,
         *,
@@ -89,6 +91,7 @@ class Evictions:
         wall: Callable[[], float] = time.time,
         identity: str = "",
     ) -> None:
+        """`reserving`: None where nobody can be evicted, as in a frozen cluster."""
         self._decider, self._reserving, self._events, self._metrics = decider, reserving, events, metrics
         self._ready, self._clock, self._wall = ready, clock, wall
         self._settings = decider.settings
@@ -152,30 +155,42 @@ class Evictions:
                     async with asyncio.timeout(2.0):
                         await self._lease.resign()
 
-    async def turn(self, server: ApiServer) -> None:
-        """One look at everything that is due."""
+    async def advise(self) -> None:
+        """Tell what evictions would do, in a cluster that nobody can write to."""
+        while True:
+            try:
+                await self.turn(None)
+            except Exception:  # what is told must not end what is served
+                log.exception("defect", controller=self.name)
+            await asyncio.sleep(TICK_SECONDS)
+
+    async def turn(self, server: ApiServer | None) -> None:
+        """One look at everything that is due. Without `server` nobody is evicted."""
         if not self._ready():
             return
         now = self._clock()
         await self._campaign(now)
-        acts = self._lease is not None and self._lease.held
-        if acts:
+        acting = server if self._lease is not None and self._lease.held else None
+        if acting is not None:
             for plan in self._decider.holds.all_plans():
                 if plan.own and self._paused.get(plan.id, now) <= now:
-                    await self._carry_out(server, plan)
+                    await self._carry_out(acting, plan)
         for uid, stuck in list(self._stuck.items()):
-            if self._decider.cluster.pods.get(uid) is None or self._decider.cluster.pods[uid].node:
+            pod = self._decider.cluster.pods.get(uid)
+            if pod.node if pod is not None else self._reserving is not None:
                 del self._stuck[uid]
             elif stuck.due <= now:
                 stuck.due = math.inf  # until its next filter call
-                if acts:
-                    await self._plan(server, uid, stuck)
-                elif not self._settings.evictions.enabled:
+                if acting is not None:
+                    await self._plan(acting, uid, stuck)
+                elif now - stuck.advised_at >= ADVICE_SECONDS:
                     self._advise(uid, stuck)
+                    stuck.advised_at = now
+            elif self._reserving is None and now - stuck.advised_at >= ADVICE_SECONDS and stuck.due == math.inf:
+                del self._stuck[uid]  # nobody hears of it when a pod goes that the file does not have
 
     async def _campaign(self, now: float) -> None:
         """Take the Lease, renew it, or give it back."""
-        assert self._lease is not None or not self._settings.evictions.enabled
         if not self._settings.evictions.enabled or self._lease is None:
             return
         if self._stepped_at is not None and now - self._stepped_at < RETRY:
@@ -216,9 +231,12 @@ class Evictions:
         finally:
             attempt.links_only, attempt.at = every, at
         plan, decision = decider.holds.planned(uid, now), answer.decision
-        if decision is None or plan is None or answer.result != "evict":
+        if decision is None:
             return None
-        decision.verb = "evict"
+        decision.verb = "evict"  # kube-scheduler did not ask
+        self._metrics.searched(decision.proved, answer.result, decision.stages_us)
+        if plan is None or answer.result != "evict":
+            return None
         plan.own, plan.pod = True, f"{decision.request.namespace}/{decision.request.name}"
         pods = decider.cluster.pods
         plan.grace = max((pods[one].grace_seconds for one in plan.victims if one in pods), default=0)
@@ -228,27 +246,38 @@ class Evictions:
 
     def _advise(self, uid: str, stuck: Stuck) -> None:
         """Say what an eviction would do; nothing is reserved."""
-        stuck.quiet_until = self._clock() + ADVICE_SECONDS
         found = self._search(uid, stuck)
         if found is None:
             return
         plan, decision, violations = found
         self._decider.holds.drop_plan(plan.uid)
         decision.result = "would-evict"
-        names = [f"{one['namespace']}/{one['name']}" for one in decision.detail["victims"]]
+        place = f"on node {plan.node} would free linked GPUs for this pod"
+        why = f"kube-scheduler up to 1.37 does not preempt for links alone; {self._what_does()}"
+        victims = decision.detail["victims"]
         blocked = f"; {violations} of them only against a PodDisruptionBudget" if violations else ""
-        text = (
-            f"evicting {', '.join(names[:5])}{' and others' if len(names) > 5 else ''} on node {plan.node} would free "
-            f"linked GPUs for this pod{blocked}; cost: {cost_text(decision.detail)}. kube-scheduler up to 1.37 does "
-            f"not preempt for links alone; {FLAG}: true in gpu-extender's settings does"
-        )
-        decision.detail["eviction_would_help"] = {"flag": FLAG, "text": text}
-        decision.detail["why"] = text
+        text = f"evicting {named(victims)} {place}{blocked}; {price_text(decision.detail)}. {why}"
+        decision.detail["eviction_would_help"] = {
+            "flag": FLAG,
+            "enabled": self._settings.evictions.enabled,
+            "text": text,
+        }
+        decision.detail["why"] = f"evicting {how_many(len(victims))} {place}{blocked}. {why}"  # the record has the rest
         self._events.about(plan, "EvictionWouldHelp", text, warning=False)
-        log.info("an eviction would help", pod=plan.pod, node=plan.node, victims=len(names), flag=FLAG)
+        log.info("an eviction would help", pod=plan.pod, node=plan.node, flag=FLAG, **decision.logged())
+
+    def _what_does(self) -> str:
+        """What would have to be so that these pods are evicted."""
+        if not self._settings.evictions.enabled:
+            return f"{FLAG}: true in gpu-extender's settings does"
+        if self._reserving is None:
+            return f"gpu-extender does ({FLAG} is true), but the cluster of this server is a file"
+        lease = self._settings.evictions.lease
+        return f"gpu-extender does ({FLAG} is true), but this instance does not hold the Lease {lease}"
 
     async def _plan(self, server: ApiServer, uid: str, stuck: Stuck) -> None:
         """Make a plan that no budget forbids, reserve it, carry it out."""
+        assert self._reserving is not None
         for _ in range(MOST_PLANS):
             found = self._search(uid, stuck)
             if found is None:
@@ -266,7 +295,8 @@ class Evictions:
             if not why:
                 decision.result = "evicting"
                 self._events.planned(plan, decision.detail)
-                log.info("evicting", pod=plan.pod, node=plan.node, plan=plan.id, victims=[pod.name for pod in pods])
+                self._metrics.planned("gpu-extender", len(plan.victims), decision.value_of(WORK_LOST))
+                log.info("evicting", pod=plan.pod, node=plan.node, plan=plan.id, **decision.logged())
                 stuck.failures = 0
                 await self._carry_out(server, plan)
                 return

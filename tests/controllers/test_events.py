@@ -7,7 +7,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from extender.controllers.events import BURST, Events
+from extender.controllers.events import BURST, Events, named, price_text
 from extender.kube.events import MOST_NOTE, EventsApi, Regarding, micro_time, shortened
 from extender.metrics import Metrics
 from tests.controllers.test_reservations import connected
@@ -183,6 +183,29 @@ def test_a_preemption_tells_its_victims_and_its_preemptor() -> None:
         assert note.endswith("next best: 1 pod on node n2, lost on work_lost_gpu_seconds")
     assert "has to leave node n1 for default/urgent (priority 9)" in told[0][3]
     assert "1 pod to leave node n1 for this one: default/n1-w0;" in told[1][3]
+
+
+def test_what_else_was_possible_is_told_as_far_as_it_is_known() -> None:
+    other = {"node": "n2", "victims": [1, 2]}
+
+    def text(runner_up: Any, proved: bool, nodes: int) -> str:
+        certificate = {"runner_up": runner_up, "proved": proved, "nodes_examined": nodes, "lost_on": "victims"}
+        return price_text({"cost": [], "certificate": certificate})
+
+    assert text(other, True, 9) == "cost: unknown; next best: 2 pods on node n2, lost on victims"
+    assert text(other, False, 9).endswith("next best of what was searched: 2 pods on node n2, lost on victims")
+    assert text(None, False, 9).endswith("; no other node was found before the search budget ended")
+    assert text(None, True, 1).endswith("; no other node came into question")
+    assert text(None, True, 2).endswith("; on the other node examined no eviction is enough")
+    assert text(None, True, 9).endswith("; on none of the 8 other nodes examined is an eviction enough")
+
+
+def test_long_names_leave_room_for_the_cost() -> None:
+    victims = [{"namespace": "n" * 63, "name": f"{i}" * 253} for i in range(9)]
+    assert named(victims[:1]) == f"{'n' * 63}/{'0' * 253}"
+    assert named(victims).endswith("0 and 8 more")
+    short = [{"namespace": "n", "name": str(i)} for i in range(9)]
+    assert named(short) == "n/0, n/1, n/2, n/3, n/4 and 4 more"
 
 
 def test_a_defect_in_what_is_told_does_not_spoil_the_answer() -> None:

@@ -21,7 +21,7 @@ from tests.controllers.test_reservations import PATH as CONFIGMAP
 from tests.controllers.test_reservations import connected, keeper
 from tests.kube.api_server import Request
 from tests.kube.objects import Objects
-from tests.world import JSON, World, pairs, refused, workload
+from tests.world import JSON, World, logged, pairs, refused, workload
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/gpu-extender-evictions"
 
@@ -138,7 +138,81 @@ def test_with_the_flag_off_it_is_told_and_nobody_is_touched() -> None:
     )
     assert (kept["result"], kept["eviction_would_help"]["flag"]) == ("would-evict", "evictions.enabled")
     assert [victim["name"] for victim in kept["victims"]] == ["n0-0"]
-    assert any("evictions.enabled" in line for line in _lines(kept))
+    lines = list(_lines(kept))
+    assert "evictions.enabled: true" in next(line for line in lines if line.startswith("  because: "))
+    assert "  evict default/n0-0, priority 1, 1 GPU (0)" in lines
+    assert any("work_lost_gpu_seconds 1," in line for line in lines)
+    assert "no other node came into question" in note
+    assert kept["candidates"] == 1  # the node that was refused for links alone
+
+
+def frozen(play: Play) -> Evictions:
+    """The controller of a server over a file."""
+    world = play.world
+    made = Evictions(
+        world.decider, None, play.ear, world.server.metrics, clock=lambda: world.now, wall=lambda: world.wall
+    )
+    world.server.evictions = made
+    return made
+
+
+@pytest.mark.parametrize(("enabled", "says"), [(False, "evictions.enabled: true in"), (True, "is a file")])
+@pytest.mark.parametrize("known", [True, False])
+def test_of_a_frozen_cluster_it_is_told_too(enabled: bool, says: str, known: bool) -> None:
+    """The pod need not be in the file."""
+    play = Play(enabled)
+    if not known:
+        play.world.gone("urgent")
+    controller = frozen(play)
+
+    def look(seconds: float) -> list[str]:
+        play.filter()
+        play.world.now += seconds
+        asyncio.run(controller.turn(None))
+        return [note for _, reason, note in play.ear.heard if reason == "EvictionWouldHelp"]
+
+    assert look(0.5) == []
+    [note] = look(1.1)
+    assert says in note
+    assert len(look(30)) == 1  # once a minute
+    assert len(look(31)) == 2
+    latest = play.world.decision(pod="default/urgent")
+    assert (latest["verb"], latest["result"]) == ("evict", "would-evict")
+    assert latest["eviction_would_help"]["enabled"] == enabled
+    assert play.world.decider.holds.all_plans() == []
+    play.world.now += 61
+    asyncio.run(controller.turn(None))
+    assert controller._stuck == {}  # of pods that a file does not have nobody hears when they go
+
+
+def test_a_defect_in_what_is_told_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    controller, turns = frozen(Play()), []
+    monkeypatch.setattr("extender.controllers.evictions.TICK_SECONDS", 0.0)
+
+    async def turn(server: ApiServer | None) -> None:
+        turns.append(server)
+        if len(turns) > 2:
+            raise asyncio.CancelledError
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(controller, "turn", turn)
+    with logged() as lines, pytest.raises(asyncio.CancelledError):
+        asyncio.run(controller.advise())
+    assert turns == [None] * 3
+    assert [line["event"] for line in lines] == ["defect"] * 2
+
+
+def test_where_no_eviction_helps_that_is_told_and_nobody_is_said_to_have_asked() -> None:
+    play = Play(enabled=False)
+    controller = frozen(play)
+    play.filter()
+    play.world.node("n0", 4, links=pairs(4), unschedulable=True)
+    play.world.now += 1.1
+    asyncio.run(controller.turn(None))
+    latest = play.world.decision(pod="default/urgent")
+    assert (latest["verb"], latest["result"]) == ("evict", "none")
+    assert latest["why"] == "no eviction makes the pod fit on a node that was offered"
+    assert play.ear.heard == []
 
 
 def test_a_pod_for_which_preempt_is_called_is_not_stuck() -> None:
@@ -300,6 +374,9 @@ def test_without_the_lease_nobody_is_evicted() -> None:
     async def test(controller: Evictions, server: ApiServer) -> None:
         await play.stuck(controller, server)
         assert play.evicted() == []
+        [(name, reason, note)] = play.ear.heard  # it is told what the other would do, were it asked
+        assert (name, reason) == ("urgent", "EvictionWouldHelp")
+        assert "this instance does not hold the Lease gpu-extender-evictions" in note
         play.world.now += 16  # nobody has renewed it meanwhile
         await play.stuck(controller, server)
         await play.stuck(controller, server)

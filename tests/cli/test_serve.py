@@ -1,0 +1,62 @@
+"""`serve` over a file, as its users run it: a process of its own that is asked over HTTP."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from extender.cli import main
+from tests.test_docs_example import CLUSTER, ROOT, asked
+
+WAIT = 30.0  # seconds, of a busy machine
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with (tmp_path / "log").open("wb") as log:
+        command = [sys.executable, "-m", "extender", "serve", "--cluster", str(ROOT / CLUSTER), "--port", str(port)]
+        process = subprocess.Popen(command, stderr=log)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        ends = time.monotonic() + WAIT
+        while True:
+            try:
+                urllib.request.urlopen(f"{url}/readyz", timeout=5).close()
+                break
+            except OSError:
+                assert process.poll() is None, (tmp_path / "log").read_text()
+                assert time.monotonic() < ends
+                time.sleep(0.05)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(WAIT)
+
+
+def test_a_server_over_a_file_tells_what_an_eviction_would_do(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    request = {"Pod": asked(), "Nodes": None, "NodeNames": ["n1", "n2"]}
+    with urllib.request.urlopen(f"{server}/v1/filter", json.dumps(request).encode(), timeout=5) as reply:
+        assert json.load(reply)["NodeNames"] == []
+    ends = time.monotonic() + WAIT
+    while True:
+        assert main(["explain", "serving/urgent", "--server", server]) == 0
+        text = capsys.readouterr().out
+        if "would-evict" in text:
+            break
+        assert time.monotonic() < ends, text
+        time.sleep(0.1)
+    assert "  because: evicting 1 pod on node n1 would free linked GPUs for this pod. " in text
+    assert "; evictions.enabled: true in gpu-extender's settings does\n" in text
+    assert "  evict lab/notebook, priority 1000, 1 GPU (0)\n" in text
+    assert "  cost: pdb_violations 0, highest_victim_priority 1000, gangs_broken 0, work_lost_gpu_seconds " in text

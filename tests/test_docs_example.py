@@ -1,0 +1,153 @@
+"""The worked example of docs/preemption.md is what the program prints: each block behind `<!-- printed: NAME -->`.
+
+After a change of words: GPU_EXTENDER_WRITE_DOCS=1 pytest tests/test_docs_example.py writes the blocks anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import Callable
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from extender import frozen
+from extender.cli import main
+from extender.cli.explain import _lines
+from extender.controllers.events import Events
+from extender.controllers.evictions import Evictions
+from extender.holds import RELEASES
+from extender.kube.events import Regarding
+from extender.kube.leases import Lease
+from extender.metrics import Metrics
+from extender.settings import Settings
+from tests.controllers.test_reservations import PATH as CONFIGMAP
+from tests.controllers.test_reservations import connected, keeper
+from tests.kube.objects import Objects
+from tests.world import JSON, World, logged
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "preemption.md"
+CLUSTER, POD = "docs/examples/torn.yaml", "docs/examples/urgent.yaml"
+NOW = "2026-03-02T12:00:00Z"
+WHATIF = ["whatif", "--cluster", CLUSTER, "-f", POD, "--now", NOW]
+
+
+class Ear(Events):
+    """Events that are only heard."""
+
+    def __init__(self) -> None:
+        super().__init__(Metrics())
+        self.heard: list[str] = []
+
+    def tell(self, regarding: Regarding, reason: str, action: str, note: str, **more: Any) -> None:
+        self.heard.append(f"{reason}  {regarding.namespace}/{regarding.name}\n  {note}")
+
+
+def asked() -> JSON:
+    """The pod as the API server has it: with the value of its PriorityClass, and a uid."""
+    pod: JSON = YAML(typ="safe", pure=True).load((ROOT / POD).read_text())
+    pod["metadata"]["uid"] = "pod-urgent"
+    pod["spec"]["priority"] = 100_000
+    pod["status"] = {"phase": "Pending"}
+    return pod
+
+
+@cache
+def played(enabled: bool) -> dict[str, str]:
+    """One pod on its way: the filter call that refuses it, and what follows a second later. By block."""
+    world = World(Settings.model_validate({"evictions": {"enabled": enabled}}))
+    world.wall = datetime.fromisoformat(NOW).timestamp()
+    world.cluster.apply(frozen.read(ROOT / CLUSTER, world.cluster.gpu_names), world.now)
+    pod, ear, objects = world.set("Pod", asked()), Ear(), Objects()
+    reservations = keeper(world)
+    controller = Evictions(
+        world.decider, reservations, ear, world.server.metrics,
+        clock=lambda: world.now, wall=lambda: world.wall, identity="me",
+    )  # fmt: skip
+    world.server.evictions = controller
+
+    async def whole() -> JSON:
+        async with connected(objects) as server:
+            task = asyncio.create_task(reservations.run(server))
+            controller._lease = Lease(server, "kube-system", "gpu-extender-evictions", "me", clock=lambda: world.now)
+            await asyncio.sleep(0.05)
+            request = json.dumps(world.args(pod)).encode()
+            refused = await world.server._answer("filter", request)
+            await controller.turn(server)
+            world.now += 1.1
+            await controller.turn(server)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            return json.loads(refused.body)  # type: ignore[no-any-return]
+
+    with logged() as lines:
+        answer = asyncio.run(whole())
+    assert answer["NodeNames"] == []
+    record = world.decision(pod="serving/urgent")
+    said = [line for line in _lines(record) if not line.startswith("  took ")]
+    logs = [line for line in lines if line["event"] in ("evicting", "an eviction would help")]
+    for line in logs:
+        line["msg"] = line.pop("event")
+        del line["log_level"]
+    kept = objects.stored.get(CONFIGMAP, {}).get("data", {})
+    return {
+        "explain": "\n".join(said),
+        "reservation": "\n".join(f"{uid}: {text}" for uid, text in kept.items()),
+        "events": "\n".join(ear.heard),
+        "log": "\n".join(json.dumps(line) for line in logs),
+    }
+
+
+def whatif(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(ROOT)
+    assert main(WHATIF) == 10
+    return f"$ gpu-extender {' '.join(WHATIF)}\n{capsys.readouterr().out}".rstrip("\n")
+
+
+def of(name: str, enabled: bool) -> Callable[..., str]:
+    return lambda *_: played(enabled)[name]
+
+
+BLOCKS: dict[str, Callable[..., str]] = {
+    "whatif": whatif,
+    "explain": of("explain", False),
+    "reservation": of("reservation", True),
+    "events": of("events", True),
+    "log": of("log", True),
+}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_block_of_the_page_is_what_the_program_prints(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed = BLOCKS[name](capsys, monkeypatch)
+    assert printed
+    page = PAGE.read_text()
+    pattern = rf"(<!-- printed: {name} -->\n```\w*\n)(.*?)(\n```\n)"
+    [(head, told, end)] = re.findall(pattern, page, re.S)
+    if os.environ.get("GPU_EXTENDER_WRITE_DOCS"):
+        PAGE.write_text(page.replace(head + told + end, head + printed + end))
+        told = printed
+    assert told == printed, "GPU_EXTENDER_WRITE_DOCS=1 writes it anew"
+
+
+def test_every_block_of_the_page_is_printed_here() -> None:
+    assert sorted(re.findall(r"<!-- printed: (\w+) -->", PAGE.read_text())) == sorted(BLOCKS)
+
+
+def test_every_event_and_every_end_of_a_reservation_is_on_the_page() -> None:
+    told = set(re.findall(r"`([\w-]+)`", PAGE.read_text()))
+    code = "".join(path.read_text() for path in (ROOT / "extender").rglob("*.py"))
+    reasons = set(re.findall(r'"((?:Chosen|Preemption|Eviction|GPUPods)[A-Z]?\w+)"', code)) - {"Eviction"}
+    assert len(reasons) >= 8
+    assert reasons <= told
+    assert set(RELEASES) <= told
