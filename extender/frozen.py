@@ -1,11 +1,13 @@
 """A frozen cluster: a Kubernetes List from a file.
 
-As `kubectl get nodes,pods,pdb,priorityclasses -A -o json` prints it: JSON or YAML, one List or several YAML documents.
+As `kubectl get nodes,pods,pdb,priorityclasses -A -o json` prints it: JSON or YAML, one List or several documents.
 What says how many pods of a gang must run (Jobs, PodGroups ...: records.GROUPS) is read where it is in the file.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -94,8 +96,41 @@ def _documents(raw: bytes, source: str) -> list[Any]:
         try:
             return [orjson.loads(raw)]
         except orjson.JSONDecodeError as error:
-            raise BadCluster(f"malformed JSON: {error}", path=source) from error
+            several = _several(raw)
+            if several is None:
+                raise BadCluster(f"malformed JSON: {error}", path=source) from error
+            return several
     try:
         return list(YAML(typ="safe", pure=True).load_all(raw))
     except (YAMLError, ValueError) as error:
         raise BadCluster(f"malformed YAML: {' '.join(str(error).split())}", path=source) from error
+
+
+def _several(raw: bytes) -> list[Any] | None:
+    """JSON documents one after the other, as several calls of kubectl print them into one file; between them may stand
+    YAML's `---`. None when it is anything else."""
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        return None
+    found: list[Any] = []
+    place = 0
+    while place < len(text):
+        gap = _BETWEEN.match(text, place)
+        place = gap.end() if gap else place
+        if place == len(text):
+            break
+        try:
+            document, place = _JSON.raw_decode(text, place)
+        except ValueError:
+            return None
+        found.append(document)
+    return found if len(found) > 1 else None
+
+
+def _no_number(word: str) -> Any:
+    raise ValueError(f"{word} is no JSON")  # as orjson has it
+
+
+_JSON = json.JSONDecoder(parse_constant=_no_number)
+_BETWEEN = re.compile(r"(?:\s|^---\s*$)+", re.MULTILINE)
