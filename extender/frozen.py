@@ -10,8 +10,9 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import msgspec
 import orjson
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
@@ -19,6 +20,8 @@ from ruamel.yaml.error import YAMLError
 from extender import records
 from extender.errors import BadCluster
 from extender.events import Event
+
+SYSTEM_CLASSES: Final = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 
 def read(path: Path, gpus: frozenset[str]) -> list[Event]:
@@ -68,7 +71,25 @@ def parse(raw: bytes, gpus: frozenset[str], source: str = "cluster") -> list[Eve
                 events.append(Event(known, "set", records.record(known, item, gpus)))
         except records.RecordError as error:
             raise BadCluster(error.message, path=f"{source}: items[{number}].{error.path}".rstrip(".")) from error
-    return events
+    return _with_priorities(events)
+
+
+def _with_priorities(events: list[Event]) -> list[Event]:
+    """Pods that name a PriorityClass and no priority get the class's value. In a cluster the API server has done that
+    when the pod came; files written by hand leave it to the reader. A class that is not there gives 0, as without."""
+    values = SYSTEM_CLASSES | {
+        event.record.name: event.record.value
+        for event in events
+        if isinstance(event.record, records.PriorityClassRecord)
+    }
+    return [
+        Event(event.kind, event.change, msgspec.structs.replace(pod, priority=values[pod.priority_class]))
+        if isinstance(pod := event.record, records.PodRecord)
+        and not pod.priority_given
+        and pod.priority_class in values
+        else event
+        for event in events
+    ]
 
 
 def _items(raw: bytes, source: str) -> Iterator[Any]:

@@ -49,9 +49,10 @@ def start_ms(pod: PodRecord) -> int:
 def lost(gpus: int, start: int, saved: int, restart: int, now: int) -> int:
     """Work in GPU-seconds that an eviction loses: GPUs x (now - last checkpoint, or start, + restart seconds).
 
-    `start`, `saved` (0 = no checkpoint is known), `now`: milliseconds since 1970; `restart`: seconds.
+    `start`, `saved` (0 = no checkpoint is known), `now`: milliseconds since 1970; `restart`: seconds. A checkpoint counts
+    as it is told, also one from before the start: what the pod inherited and has not saved since is lost again.
     """
-    return gpus * (max(0, now - max(start, saved)) // 1000 + restart)
+    return gpus * (max(0, now - (saved or start)) // 1000 + restart)
 
 
 def saved_ms(pod: PodRecord) -> int:

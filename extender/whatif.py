@@ -23,6 +23,7 @@ from extender.contracts import PodRequest
 from extender.decide import LINKS_ONLY, Decider
 from extender.errors import BadInput
 from extender.events import Event
+from extender.frozen import SYSTEM_CLASSES
 from extender.ledger import gpus_of
 from extender.preempt import repelled_from
 from extender.progress import PROTECT, duration
@@ -42,7 +43,6 @@ NOT_CHECKED = (
 )  # fmt: skip
 SHORT = ("too-little-cpu", "too-little-memory", "too-few-pod-slots")
 CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
-SYSTEM_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 EXIT_CODES = {"fits": 0, "evict": 10, "cannot": 11}
 
 
