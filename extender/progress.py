@@ -49,8 +49,8 @@ def start_ms(pod: PodRecord) -> int:
 def lost(gpus: int, start: int, saved: int, restart: int, now: int) -> int:
     """Work in GPU-seconds that an eviction loses: GPUs x (now - last checkpoint, or start, + restart seconds).
 
-    `start`, `saved` (0 = no checkpoint is known), `now`: milliseconds since 1970; `restart`: seconds. A checkpoint counts
-    as it is told, also one from before the start: what the pod inherited and has not saved since is lost again.
+    `start`, `saved` (0 = no checkpoint is known), `now`: milliseconds since 1970; `restart`: seconds. A checkpoint
+    counts as it is told, also one from before the start.
     """
     return gpus * (max(0, now - (saved or start)) // 1000 + restart)
 
