@@ -162,7 +162,7 @@ def victims(NodeTable nodes, PodTable pods, const row_t[::1] rows, const amount_
 
 cdef inline int64_t _lost(int64_t gpus, int64_t start, int64_t saved, int64_t restart, int64_t now) noexcept nogil:
     cdef int64_t since = saved if saved > 0 else start
-    return gpus * ((now - since) // 1000 + restart) if now > since else gpus * restart
+    return gpus * (now - since) // 1000 + gpus * restart if now > since else gpus * restart
 
 
 def lost(const int64_t[::1] gpus, const int64_t[::1] start_ms, const int64_t[::1] saved_ms,

@@ -71,7 +71,15 @@ def parse(raw: bytes, gpus: frozenset[str], source: str = "cluster") -> list[Eve
                 events.append(Event(known, "set", records.record(known, item, gpus)))
         except records.RecordError as error:
             raise BadCluster(error.message, path=f"{source}: items[{number}].{error.path}".rstrip(".")) from error
-    return _with_priorities(events)
+    return _with_priorities([_named(event) for event in events])
+
+
+def _named(event: Event) -> Event:
+    """Files written by hand leave the uids of pods out: then a pod's name stands for it."""
+    pod = event.record
+    if not isinstance(pod, records.PodRecord) or pod.uid:
+        return event
+    return event._replace(record=msgspec.structs.replace(pod, uid=f"{pod.namespace}/{pod.name}"))
 
 
 def _with_priorities(events: list[Event]) -> list[Event]:
@@ -83,7 +91,7 @@ def _with_priorities(events: list[Event]) -> list[Event]:
         if isinstance(event.record, records.PriorityClassRecord)
     }
     return [
-        Event(event.kind, event.change, msgspec.structs.replace(pod, priority=values[pod.priority_class]))
+        event._replace(record=msgspec.structs.replace(pod, priority=values[pod.priority_class]))
         if isinstance(pod := event.record, records.PodRecord)
         and not pod.priority_given
         and pod.priority_class in values

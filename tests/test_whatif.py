@@ -269,6 +269,30 @@ def test_a_checkpoint_from_before_the_start_counts_as_it_is_told() -> None:
     assert told_work(asked(items, workload("p", 4, priority=5))["results"][0]) == 0
 
 
+def test_a_checkpoint_counts_to_the_millisecond() -> None:
+    said = rfc3339(WALL - 11).replace("Z", ".500z")
+    items = one_node(annotations={"gpu-extender.io/last-checkpoint": said})
+    assert told_work(asked(items, workload("p", 4, priority=5))["results"][0]) == 21
+
+
+def test_what_can_not_be_read_is_said() -> None:
+    notes = {"protect-for": "soon", "last-checkpoint": "yesterday", "restart-seconds": "5m"}
+    items = one_node(annotations={f"gpu-extender.io/{key}": text for key, text in notes.items()})
+    answer = asked(items, workload("p", 4, priority=5))
+    assert [one["code"] for one in answer["warnings"]] == [
+        "bad-protect-for", "bad-last-checkpoint", "bad-restart-seconds",
+    ]  # fmt: skip
+    assert told_work(answer["results"][0]) == 2 * 100
+
+
+def test_pods_without_uid_are_told_apart_by_name() -> None:
+    items = [*one_node(), {"kind": "Pod"} | workload("high", 2, node="n", phase="Running", start=WALL, priority=9)]
+    for pod in items[1:]:
+        del pod["metadata"]["uid"]
+    (result,) = asked(items, workload("p", 2, priority=5))["results"]
+    assert [victim["uid"] for victim in result["victims"]] == ["default/low"]
+
+
 def test_no_budget_matches_a_pod_without_labels() -> None:
     """So does kube-scheduler, whatever the selector says."""
     budget: JSON = {"kind": "PodDisruptionBudget", "metadata": {"name": "b", "namespace": "default"}}
@@ -317,7 +341,17 @@ def test_who_is_where_does_not_matter_where_all_are_linked() -> None:
     assert victims_of(items, workload("p", 3, priority=5, links="required")) == ["seen"]
 
 
-@pytest.mark.parametrize(("annotation", "verdict"), [("99s", "evict"), ("101", "cannot"), ("1h", "cannot")])
+@pytest.mark.parametrize(
+    ("annotation", "verdict"),
+    [
+        ("99s", "evict"),
+        ("101", "cannot"),
+        ("1h", "cannot"),
+        ("1.7m", "cannot"),
+        ("0.5m", "evict"),
+        ("1m40s1ms", "cannot"),
+    ],
+)
 def test_who_is_protected_is_no_victim(annotation: str, verdict: str) -> None:
     items = one_node(annotations={"gpu-extender.io/protect-for": annotation})
     assert asked(items, workload("p", 4, priority=5))["results"][0]["verdict"] == verdict

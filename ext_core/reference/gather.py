@@ -95,7 +95,7 @@ def _union(masks: list[int]) -> int:
 
 
 def _work(gpus: int, start: int, saved: int, restart: int, now: int) -> int:
-    return gpus * (max(0, now - (saved or start)) // 1000 + restart)
+    return gpus * max(0, now - (saved or start)) // 1000 + gpus * restart
 
 
 def lost(
