@@ -80,6 +80,7 @@ def links(
 def link_table(shapes: LinkShapes, shape: int, gpus: int, wanted: int, containers: int) -> bytes:
     """One byte for each set of free GPUs (1 << `gpus`): 1 when `wanted` of it are sure to be linked, else 0.
 
+    `containers`: of the pod; 0: whoever chooses the GPUs, any `wanted` of them have to be linked.
     ValueError: more than 16 GPUs.
     """
 

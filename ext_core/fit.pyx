@@ -235,7 +235,8 @@ def links(NodeTable nodes, PodTable pods, LinkShapes shapes, const row_t[::1] ro
 
 
 def link_table(LinkShapes shapes, int shape, int gpus, int wanted, int containers):
-    """For the victim search: for each mask of free GPUs (1 << gpus), 1 when `wanted` of them are sure to be linked."""
+    """For the victim search: for each mask of free GPUs (1 << gpus), 1 when `wanted` of them are sure to be linked.
+    `containers` 0: whoever chooses them, any `wanted` are."""
     if not 0 <= gpus <= 16:
         raise ValueError("a node has at most 16 GPUs")
     cdef bytearray made = bytearray(1 << gpus)
@@ -243,7 +244,10 @@ def link_table(LinkShapes shapes, int shape, int gpus, int wanted, int container
     cdef mask_t mask
     for mask in range(<mask_t>(1 << gpus)):
         if __builtin_popcount(mask) >= wanted:
-            view[mask] = wanted < 2 or shapes.certainty(shape, mask, wanted, 0, containers) == 2
+            if containers == 0:
+                view[mask] = wanted < 2 or shapes.all_linked(shape, mask, wanted)
+            else:
+                view[mask] = wanted < 2 or shapes.certainty(shape, mask, wanted, 0, containers) == 2
     return bytes(made)
 
 

@@ -72,8 +72,8 @@ cdef class NodeTable:
 
 
 cdef inline int64_t work_lost(int64_t gpus, int64_t start, int64_t saved, int64_t restart, int64_t now) noexcept nogil:
-    cdef int64_t since = max(start, saved)
-    return gpus * ((now - since) // 1000 + restart) if now > since else gpus * restart
+    cdef int64_t since = saved if saved > 0 else start
+    return gpus * (now - since) // 1000 + gpus * restart if now > since else gpus * restart
 
 
 cdef class PodTable:

@@ -475,12 +475,14 @@ class Cluster:
         self._dirty_gangs.clear()
 
     def _budget_set(self, pod: PodRecord) -> int:
-        """The id of the set of budgets that the pod is in. kube-scheduler: an empty selector matches nothing, and who
-        is in disruptedPods has been counted already."""
+        """The id of the set of budgets that the pod is in. kube-scheduler: an empty selector matches nothing, nothing
+        matches a pod without labels (not even NotIn or DoesNotExist), and who is in disruptedPods has been counted
+        already."""
         inside = tuple(
             (budget.namespace, budget.name)
             for budget in self._budgets_in.get(pod.namespace, {}).values()
-            if not budget.selector.empty
+            if pod.labels
+            and not budget.selector.empty
             and pod.name not in budget.disrupted_pods
             and budget.selector.matches(pod.labels)
         )

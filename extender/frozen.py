@@ -1,15 +1,18 @@
 """A frozen cluster: a Kubernetes List from a file.
 
-As `kubectl get nodes,pods,pdb,priorityclasses -A -o json` prints it: JSON or YAML, one List or several YAML documents.
+As `kubectl get nodes,pods,pdb,priorityclasses -A -o json` prints it: JSON or YAML, one List or several documents.
 What says how many pods of a gang must run (Jobs, PodGroups ...: records.GROUPS) is read where it is in the file.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import msgspec
 import orjson
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
@@ -17,6 +20,8 @@ from ruamel.yaml.error import YAMLError
 from extender import records
 from extender.errors import BadCluster
 from extender.events import Event
+
+SYSTEM_CLASSES: Final = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 
 def read(path: Path, gpus: frozenset[str]) -> list[Event]:
@@ -66,7 +71,33 @@ def parse(raw: bytes, gpus: frozenset[str], source: str = "cluster") -> list[Eve
                 events.append(Event(known, "set", records.record(known, item, gpus)))
         except records.RecordError as error:
             raise BadCluster(error.message, path=f"{source}: items[{number}].{error.path}".rstrip(".")) from error
-    return events
+    return _with_priorities([_named(event) for event in events])
+
+
+def _named(event: Event) -> Event:
+    """Files written by hand leave the uids of pods out: then a pod's name stands for it."""
+    pod = event.record
+    if not isinstance(pod, records.PodRecord) or pod.uid:
+        return event
+    return event._replace(record=msgspec.structs.replace(pod, uid=f"{pod.namespace}/{pod.name}"))
+
+
+def _with_priorities(events: list[Event]) -> list[Event]:
+    """Pods that name a PriorityClass and no priority get the class's value. In a cluster the API server has done that
+    when the pod came; files written by hand leave it to the reader. A class that is not there gives 0, as without."""
+    values = SYSTEM_CLASSES | {
+        event.record.name: event.record.value
+        for event in events
+        if isinstance(event.record, records.PriorityClassRecord)
+    }
+    return [
+        event._replace(record=msgspec.structs.replace(pod, priority=values[pod.priority_class]))
+        if isinstance(pod := event.record, records.PodRecord)
+        and not pod.priority_given
+        and pod.priority_class in values
+        else event
+        for event in events
+    ]
 
 
 def _items(raw: bytes, source: str) -> Iterator[Any]:
@@ -94,8 +125,41 @@ def _documents(raw: bytes, source: str) -> list[Any]:
         try:
             return [orjson.loads(raw)]
         except orjson.JSONDecodeError as error:
-            raise BadCluster(f"malformed JSON: {error}", path=source) from error
+            several = _several(raw)
+            if several is None:
+                raise BadCluster(f"malformed JSON: {error}", path=source) from error
+            return several
     try:
         return list(YAML(typ="safe", pure=True).load_all(raw))
     except (YAMLError, ValueError) as error:
         raise BadCluster(f"malformed YAML: {' '.join(str(error).split())}", path=source) from error
+
+
+def _several(raw: bytes) -> list[Any] | None:
+    """JSON documents one after the other, as several calls of kubectl print them into one file; between them may stand
+    YAML's `---`. None when it is anything else."""
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        return None
+    found: list[Any] = []
+    place = 0
+    while place < len(text):
+        gap = _BETWEEN.match(text, place)
+        place = gap.end() if gap else place
+        if place == len(text):
+            break
+        try:
+            document, place = _JSON.raw_decode(text, place)
+        except ValueError:
+            return None
+        found.append(document)
+    return found if len(found) > 1 else None
+
+
+def _no_number(word: str) -> Any:
+    raise ValueError(f"{word} is no JSON")  # as orjson has it
+
+
+_JSON = json.JSONDecoder(parse_constant=_no_number)
+_BETWEEN = re.compile(r"(?:\s|^---\s*$)+", re.MULTILINE)

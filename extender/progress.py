@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
+from fractions import Fraction
+from math import ceil
 
 from extender.records import PodRecord
 
@@ -15,19 +17,20 @@ LONGEST_RESTART = 7 * 86_400
 NOT_STARTED = 2**52  # milliseconds: later than any start, so nothing is lost and the pod counts as the youngest
 
 
-_DURATION = re.compile(r"(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?")
+_PART = re.compile(r"(\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})(h|ms|m|s)", re.ASCII)
+_MILLISECONDS = {"h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 
 
 def duration(text: str) -> int | None:
-    """Seconds of "90s", "45m", "1h30m" or "5400"; None for anything else."""
+    """Seconds, rounded up, of a duration as Go and Kubernetes write it ("90s", "45m", "1h30m", "1.5h"), or of plain
+    seconds ("5400"); None for anything else."""
     text = text.strip()
     if text.isascii() and text.isdigit() and len(text) < 10:
         return int(text)
-    match = _DURATION.fullmatch(text)
-    if match is None or not text:
+    if not text or _PART.sub("", text):
         return None
-    hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return 3600 * hours + 60 * minutes + seconds
+    milliseconds = sum(Fraction(number) * _MILLISECONDS[unit] for number, unit in _PART.findall(text))
+    return ceil(milliseconds / 1000)
 
 
 def protected_ms(pod: PodRecord, minimum_run: Mapping[str, float]) -> int:
@@ -49,9 +52,10 @@ def start_ms(pod: PodRecord) -> int:
 def lost(gpus: int, start: int, saved: int, restart: int, now: int) -> int:
     """Work in GPU-seconds that an eviction loses: GPUs x (now - last checkpoint, or start, + restart seconds).
 
-    `start`, `saved` (0 = no checkpoint is known), `now`: milliseconds since 1970; `restart`: seconds.
+    `start`, `saved` (0 = no checkpoint is known), `now`: milliseconds since 1970; `restart`: seconds. A checkpoint
+    counts as it is told, also one from before the start.
     """
-    return gpus * (max(0, now - max(start, saved)) // 1000 + restart)
+    return gpus * max(0, now - (saved or start)) // 1000 + gpus * restart
 
 
 def saved_ms(pod: PodRecord) -> int:
@@ -60,7 +64,7 @@ def saved_ms(pod: PodRecord) -> int:
     if said is None:
         return 0
     try:
-        moment = datetime.fromisoformat(said)
+        moment = datetime.fromisoformat(said.strip().upper())  # RFC 3339 has t and z too
     except ValueError:
         return 0
     if moment.tzinfo is None:
@@ -68,7 +72,21 @@ def saved_ms(pod: PodRecord) -> int:
     return max(0, int(moment.timestamp() * 1000))
 
 
+def unread(pod: PodRecord) -> Iterator[tuple[str, str]]:
+    """(code, what is wrong) of each annotation of these that the pod carries in vain."""
+    notes = pod.annotations
+    if PROTECT in notes and duration(notes[PROTECT]) is None:
+        yield "bad-protect-for", f"{notes[PROTECT]!r} is not a duration"
+    if CHECKPOINT in notes and not saved_ms(pod):
+        yield "bad-last-checkpoint", f"{notes[CHECKPOINT]!r} is not a time with its zone (RFC 3339)"
+    if RESTART in notes and _restart(notes[RESTART]) is None:
+        yield "bad-restart-seconds", f"{notes[RESTART]!r} is not a number of seconds"
+
+
+def _restart(said: str) -> int | None:
+    return min(int(said), LONGEST_RESTART) if said.isascii() and said.isdigit() and len(said) < 10 else None
+
+
 def restart_seconds(pod: PodRecord) -> int:
     """Seconds of the annotation restart-seconds, at most a week; 0 when it is absent or not a number."""
-    said = pod.annotations.get(RESTART, "")
-    return min(int(said), LONGEST_RESTART) if said.isascii() and said.isdigit() and len(said) < 10 else 0
+    return _restart(pod.annotations.get(RESTART, "")) or 0

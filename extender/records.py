@@ -59,6 +59,7 @@ GROUPS: Final = frozenset(
 )
 """(API group, kind) of the objects that say how many pods of a group must run."""
 MIRROR: Final = "kubernetes.io/config.mirror"
+SOURCE: Final = "kubernetes.io/config.source"
 
 _DEFAULT_GRACE: Final = 30  # seconds; the API's own default of terminationGracePeriodSeconds
 
@@ -289,7 +290,7 @@ def pod(source: Source, gpus: frozenset[str]) -> PodRecord:
         deletion_at=_epoch(meta.deletion_timestamp),
         grace_seconds=_DEFAULT_GRACE if granted is None else max(granted, 0),
         daemon=owner is not None and owner.kind == "DaemonSet",
-        mirror=MIRROR in (meta.annotations or ()) or (owner is not None and owner.kind == "Node"),
+        mirror=_is_static(meta.annotations or {}) or (owner is not None and owner.kind == "Node"),
         node=intern(spec.node_name or ""),
         nominated_node=intern(status.nominated_node_name or ""),
         scheduler_name=intern(spec.scheduler_name or "default-scheduler"),
@@ -584,9 +585,15 @@ def _epoch(moment: datetime.datetime | None) -> float | None:
 
 def _controller(meta: objects.Metadata) -> Owner | None:
     for one in meta.owner_references or ():
-        if one.controller:
+        # Files written by hand leave `controller` out; these two kinds own pods in no other way.
+        if one.controller or (one.controller is None and one.kind in ("DaemonSet", "Node")):
             return Owner(intern(one.kind or ""), one.name or "", one.uid or "", intern(_api_group(one.api_version)))
     return None
+
+
+def _is_static(notes: Mapping[str, str | None]) -> bool:
+    """Whether kubelet took the pod from a file or URL of its node: nobody can evict it."""
+    return MIRROR in notes or notes.get(SOURCE) in ("file", "http")
 
 
 def _conditions(wire: Iterable[objects.Condition] | None) -> tuple[str, str]:

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ext_core import fit, gather, scout, victims
+from ext_core.links import LinkShapes
 from extender.cluster import Cluster
 from extender.contracts import Groups, PodRequest, Victims
 from extender.costs.highest_priority import FREE
 from extender.costs.leftover_fragmentation import LeftoverFragmentation
 from extender.costs.victims_stranded import VictimsStranded
 from extender.decide import Decider
+from extender.ledger import Holding
 from extender.progress import lost, restart_seconds, saved_ms, start_ms
 from extender.records import PodRecord
 
@@ -128,7 +130,7 @@ class _Search:
         floors = {"": array("q", bytes(8 * len(rows))), "priority": priority, "work": work}
         columns = [floors[kind] for kind in kinds]
         first = _Problem(self, array("i", [rows[i] for i in scout.least(columns, len(rows), FIRST)]))
-        two = first.solve(every=False)[:2]
+        two = _one_each(first.solve(every=False))[:2]
         second = two[1].cost if len(two) == 2 else (IMPOSSIBLE - 1,) * len(columns)
         return array("i", [rows[i] for i in scout.within(columns, len(rows), second)])
 
@@ -137,11 +139,12 @@ class _Search:
         problem = _Problem(self, rows)
         given_up = False
         for tried in range(len(rows) + 1):
-            every = tried >= TRIES
+            every = tried >= TRIES or problem.split
             found = problem.solve(every)
             for place, eviction in enumerate(found):
                 if self._suffices(eviction):
-                    return Found((eviction, *found[place + 1 :]), problem.proved and not given_up), given_up
+                    best = tuple(_one_each(found[place:]))
+                    return Found(best, problem.proved and not given_up), given_up
                 problem.give_up(eviction.row)
                 given_up = True
                 if not every:
@@ -161,32 +164,62 @@ class _Search:
         return all(fits_without(self.decider, self.request, eviction.row, way, self.now) for way in ways)
 
 
+def _one_each(evictions: Sequence[Eviction]) -> list[Eviction]:
+    """The first of each node: where positions are unknown a node is searched in several cases."""
+    first: dict[int, Eviction] = {}
+    for one in evictions:
+        first.setdefault(one.row, one)
+    return list(first.values())
+
+
 class _Problem:
-    """The candidates of one search, as the kernel reads them."""
+    """The candidates of one search, as the kernel reads them. `split`: some nodes are in it thrice."""
 
     def __init__(self, search: _Search, rows: array[int]) -> None:
         decider, cluster = search.decider, search.decider.cluster
         self.search, self.rows, self.cluster = search, rows, cluster
         self.proved = True
-        gathered = gather.victims(
-            cluster.tables.nodes,
-            cluster.tables.pods,
-            rows,
-            search.amounts,
-            search.request.resource,
-            search.request.priority,
-            search.wall_ms,
-            _needed(cluster, search.pod, rows, search.floor),
-        )
-        self.gathered = gathered
-        if gathered.some_go:
-            _keep_overdue(cluster, gathered, search.wall)
-        self.forced, self.impossible = _floor(cluster, rows, search.floor, gathered)
-        self.table_of, self.ok, prices = _tables(decider, search.request, rows, gathered, self.impossible)
+        gathered, prices = self._gather()
+        blind = self._blind() if search.request.links == "required" else []
+        self.split = bool(blind)
+        if blind:
+            self.rows = rows + array("i", [rows[i] for i in blind for _ in range(2)])
+            gathered, prices = self._gather()
+            _without_deduction(decider, search.request, self.rows, gathered, len(rows), self.table_of, self.ok, prices)
         if gathered.some_go and search.request.links == "required":
             _count_ending(cluster, gathered, self.table_of, self.ok, search.wall, self.forced)
         columns = _columns(decider, gathered, prices, search.wall_ms)
         self.terms = [cost.term(columns) for cost in decider.policy.costs]
+
+    def _gather(self) -> tuple[gather.Gathered, list[array[int]]]:
+        search, cluster = self.search, self.cluster
+        self.gathered = gather.victims(
+            cluster.tables.nodes,
+            cluster.tables.pods,
+            self.rows,
+            search.amounts,
+            search.request.resource,
+            search.request.priority,
+            search.wall_ms,
+            _needed(cluster, search.pod, self.rows, search.floor),
+        )
+        if self.gathered.some_go:
+            _keep_overdue(cluster, self.gathered, search.wall)
+        self.forced, self.impossible = _floor(cluster, self.rows, search.floor, self.gathered)
+        self.table_of, self.ok, prices = _tables(
+            search.decider, search.request, self.rows, self.gathered, self.impossible
+        )
+        return self.gathered, prices
+
+    def _blind(self) -> list[int]:
+        """With a table the search wants to know every position, and keeps what it knows. Where that is not so a node
+        is a candidate twice more, see _without_deduction."""
+        cluster, unknown = self.cluster, self.gathered.unknown
+        return [
+            i
+            for i, table in enumerate(self.table_of)
+            if table >= 0 and (unknown[i] or any(_deduced(cluster, cluster.names[self.rows[i]])))
+        ]
 
     def give_up(self, row: int) -> None:
         self.impossible.add(self.rows.index(row))
@@ -229,7 +262,7 @@ class _Problem:
                 pods = tuple(cluster.pods[cluster.uid_of_row[gathered.pods[k]]] for k in chosen)
                 cost = tuple(result.cost[t * len(rows) + i] for t in range(len(self.terms)))
                 found.append(Eviction(cluster.names[rows[i]], rows[i], pods, cost))
-        found.sort(key=lambda eviction: (eviction.cost, eviction.node))
+        found.sort(key=lambda eviction: (eviction.cost, eviction.node))  # and the case, as the sort is stable
         return found
 
 
@@ -336,7 +369,11 @@ def _tables(
             table_of.append(-2 if required else -1)
         elif several and shapes.certain(shape, healthy, wanted, 0, request.containers) != CERTAIN:
             table_of.append(-2)  # the filter calls it hopeless: any pod that ends meanwhile would spoil the set
-        elif fit.uniform(shapes, shape, healthy, wanted) or (not required and bits > PRICED_GPUS):
+        elif (not required and bits > PRICED_GPUS) or (
+            fit.uniform(shapes, shape, healthy, wanted)
+            # A plugin that may crash over some free sets hands out nothing there, linked or not: the filter refuses.
+            and not (required and not several and bits <= PRICED_GPUS and _crashes(shapes, shape, bits, wanted))
+        ):
             table_of.append(-1)
         else:
             if (shape, bits) not in known:
@@ -362,6 +399,59 @@ def _tables(
         pairs = zip(kind_of, gathered.unknown, strict=True)
         tables = array("i", [-1 if unknown else table_of[kind] for kind, unknown in pairs])
     return tables, ok, prices
+
+
+def _crashes(shapes: LinkShapes, shape: int, bits: int, wanted: int) -> bool:
+    return any(shapes.crash(shape, mask, wanted) for mask in range(1 << bits))
+
+
+def _deduced(cluster: Cluster, name: str) -> Iterator[Holding]:
+    """Holdings that are sure only because no other set is left."""
+    return (one for one in cluster.ledgers[name].holdings if one.mask and one.how in ("planned", "predicted"))
+
+
+def _without_deduction(
+    decider: Decider,
+    request: PodRequest,
+    rows: array[int],
+    gathered: gather.Gathered,
+    nodes: int,
+    tables: array[int],
+    ok: list[bytes],
+    prices: list[array[int]],
+) -> None:
+    """Makes three cases of each node that is there thrice (once below `nodes`, then twice in a row).
+
+    Who holds the last set that is left is deduced, and no more once a pod with GPUs is gone: our filter will not know
+    which of the GPUs are whose. So either only pods without GPUs go; or all go whose positions nobody states; or, where
+    some of them stay, any set of the GPUs that may be free has to be linked."""
+    cluster, shapes = decider.cluster, decider.cluster.tables.shapes
+    kind_of, kinds = gather.graphs(cluster.tables.nodes, rows)
+    known: dict[tuple[int, int], int] = {}
+    for i in range(nodes, len(rows)):
+        deduced = {one.uid: one for one in _deduced(cluster, cluster.names[rows[i]])}
+        for one in deduced.values():
+            gathered.free[i] |= one.mask
+            gathered.unknown[i] += one.count
+        for k in range(gathered.start[i], gathered.start[i + 1]):
+            if held := deduced.get(cluster.uid_of_row[gathered.pods[k]]):
+                gathered.masks[k], gathered.unsure[k] = 0, held.count
+        if (i - nodes) % 2:
+            shape, healthy, _ = kinds[kind_of[i]]
+            bits = healthy.bit_length()
+            if (shape, bits) not in known:
+                known[shape, bits] = len(ok)
+                ok.append(fit.link_table(shapes, shape, bits, request.wanted, 0))
+                prices.append(array("q", bytes(8 << bits)))  # what stays free is not known
+            tables[i] = known[shape, bits]
+            gathered.unknown[i] = 0
+        elif deduced:
+            first = rows.index(rows[i])
+            for k in range(gathered.start[first], gathered.start[first + 1]):
+                if gathered.gpus[k]:
+                    gathered.masks[k] = 0
+                    for r in range(len(cluster.resources)):
+                        gathered.amounts[r, k] = 0
 
 
 # ---- what the cost terms see

@@ -23,9 +23,10 @@ from extender.contracts import PodRequest
 from extender.decide import LINKS_ONLY, Decider
 from extender.errors import BadInput
 from extender.events import Event
+from extender.frozen import SYSTEM_CLASSES
 from extender.ledger import gpus_of
 from extender.preempt import repelled_from
-from extender.progress import PROTECT, duration
+from extender.progress import unread
 from extender.records import NodeRecord, PodRecord
 from extender.rules import REASONS
 from extender.rules.count import RELEASING
@@ -42,7 +43,6 @@ NOT_CHECKED = (
 )  # fmt: skip
 SHORT = ("too-little-cpu", "too-little-memory", "too-few-pod-slots")
 CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
-SYSTEM_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 EXIT_CODES = {"fits": 0, "evict": 10, "cannot": 11}
 
 
@@ -231,11 +231,7 @@ def _about_cluster(cluster: Cluster) -> list[dict[str, str]]:
     if cluster.faults:
         found.append(_warning("left-out", f"{cluster.faults} objects could not be held and are left out"))
     for pod in sorted(cluster.pods.values(), key=lambda pod: (pod.namespace, pod.name)):
-        said = pod.annotations.get(PROTECT)
-        if said is not None and duration(said) is None:
-            found.append(
-                _warning("bad-protect-for", f"pod {pod.namespace}/{pod.name}: {said!r} is not a duration: ignored")
-            )
+        found += [_warning(code, f"pod {pod.namespace}/{pod.name}: {said}: ignored") for code, said in unread(pod)]
     return found
 
 

@@ -200,6 +200,8 @@ def link_table(shapes: Shapes, shape: int, gpus: int, wanted: int, containers: i
     def sure(free: int) -> bool:
         if free.bit_count() < wanted:
             return False
+        if containers == 0:
+            return uniform(shapes, shape, free, wanted)
         return wanted < 2 or shapes.certain(shape, free, wanted, 0, containers) == CERTAIN
 
     return bytes(sure(free) for free in range(1 << gpus))

@@ -95,7 +95,7 @@ def _union(masks: list[int]) -> int:
 
 
 def work_of(gpus: int, start: int, saved: int, restart: int, now: int) -> int:
-    return gpus * (max(0, now - max(start, saved)) // 1000 + restart)
+    return gpus * max(0, now - (saved or start)) // 1000 + gpus * restart
 
 
 def by_name(nodes: NodeTable, rows: list[int], more: list[int]) -> list[int]:

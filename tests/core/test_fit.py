@@ -115,7 +115,7 @@ def test_links(world: World, data: st.DataObject, resource: int, gpus: int, cont
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
-@pytest.mark.parametrize("containers", [1, 2])
+@pytest.mark.parametrize("containers", [0, 1, 2])
 def test_link_table(kind: str, containers: int) -> None:
     shape, gpus = KINDS[kind]
     for wanted in range(gpus + 2):

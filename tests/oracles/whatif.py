@@ -1,7 +1,8 @@
 """Brute force for what-if: every set of pods on every node, from the Kubernetes JSON alone.
 
-Nothing of the server is used. GPU positions are what the annotation held-gpus says; the device plugin may hand out any
-of the free GPUs ("arbitrary"), so a pod that requires links fits where every set of its size is linked.
+Nothing of the server is used. GPU positions are what the annotation held-gpus says, a plan alone says nothing; the
+device plugin may hand out any of the GPUs that may be free ("arbitrary"), so a pod that requires links fits where every
+set of its size among them is linked.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Brute:
     def work(self, pod: Object) -> int:
         notes, started = pod["metadata"]["annotations"], seconds(pod["status"]["startTime"])
         saved = notes.get(PREFIX + "last-checkpoint")
-        since = max(started, seconds(saved)) if saved else started
+        since = seconds(saved) if saved else started
         return self.amounts(pod)[2] * (self.now - since + int(notes.get(PREFIX + "restart-seconds", 0)))
 
     def may_go(self, pod: Object, priority: int) -> bool:
@@ -180,13 +181,14 @@ class Brute:
         for pod in sorted(gone, key=lambda pod: (-pod["spec"]["priority"], seconds(pod["status"]["startTime"]))):
             violates = False
             for i, budget in enumerate(self.budgets):
-                wanted = budget["spec"]["selector"]["matchLabels"]
-                labels = pod["metadata"]["labels"]
+                selector, labels = budget["spec"]["selector"], pod["metadata"]["labels"]
+                wanted, unlike = selector.get("matchLabels", {}), selector.get("matchExpressions", [])
                 inside = budget["metadata"]["namespace"] == pod["metadata"]["namespace"]
                 inside = inside and all(labels.get(key) == value for key, value in wanted.items())
+                inside = inside and all(labels.get(test["key"]) not in test["values"] for test in unlike)  # NotIn
                 if self.going(pod) or pod["metadata"]["name"] in budget["status"].get("disruptedPods", {}):
                     continue
-                if inside and wanted:
+                if inside and labels and (wanted or unlike):
                     left[i] -= 1
                     violates = violates or left[i] < 0
             count += violates
