@@ -162,6 +162,8 @@ def victims(NodeTable nodes, PodTable pods, const row_t[::1] rows, const amount_
 
 cdef inline int64_t _lost(int64_t gpus, int64_t start, int64_t saved, int64_t restart, int64_t now) noexcept nogil:
     cdef int64_t since = saved if saved > 0 else start
+    if saved < 0 and now > start:
+        since = now - (now - start) % -saved
     return gpus * ((now - since) // 1000 + restart) if now > since else gpus * restart
 
 

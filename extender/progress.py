@@ -10,6 +10,7 @@ from extender.records import PodRecord
 
 PROTECT = "gpu-extender.io/protect-for"
 CHECKPOINT = "gpu-extender.io/last-checkpoint"
+INTERVAL = "gpu-extender.io/checkpoint-interval"
 RESTART = "gpu-extender.io/restart-seconds"
 LONGEST_RESTART = 7 * 86_400
 NOT_STARTED = 2**52  # milliseconds: later than any start, so nothing is lost and the pod counts as the youngest
@@ -49,19 +50,31 @@ def start_ms(pod: PodRecord) -> int:
 def lost(gpus: int, start: int, saved: int, restart: int, now: int) -> int:
     """Work in GPU-seconds that an eviction loses: GPUs x (now - last checkpoint, or start, + restart seconds).
 
-    `start`, `saved` (0 = no checkpoint is known), `now`: milliseconds since 1970; `restart`: seconds. A checkpoint counts
-    as it is told, also one from before the start: what the pod inherited and has not saved since is lost again.
+    `start`, `now`: milliseconds since 1970; `restart`: seconds; `saved`: as saved_ms tells it. A checkpoint counts as it
+    is told, also one from before the start: what the pod inherited and has not saved since is lost again.
     """
-    return gpus * (max(0, now - (saved or start)) // 1000 + restart)
+    return gpus * (max(0, now - since(start, saved, now)) // 1000 + restart)
+
+
+def since(start: int, saved: int, now: int) -> int:
+    """Since when the pod's work is not saved, milliseconds since 1970: the last checkpoint (`saved` > 0), the latest
+    multiple of its interval after the start (`saved` = -interval), or the start (0)."""
+    if saved < 0:
+        return now - (now - start) % -saved if now > start else start
+    return saved or start
 
 
 def saved_ms(pod: PodRecord) -> int:
-    """Milliseconds since 1970 of the annotation last-checkpoint (RFC 3339 with an offset); 0 when it is not known."""
-    said = pod.annotations.get(CHECKPOINT)
-    if said is None:
-        return 0
+    """Milliseconds since 1970 of the annotation last-checkpoint (RFC 3339 with an offset). Without one that can be read,
+    the annotation checkpoint-interval, negative: what is saved every so many milliseconds since the start. 0 when
+    neither is known."""
+    return checkpoint(pod.annotations.get(CHECKPOINT, "")) or -1000 * (whole(pod.annotations.get(INTERVAL, "")) or 0)
+
+
+def checkpoint(text: str) -> int:
+    """Milliseconds since 1970 of an RFC 3339 time with an offset; 0 when it is none."""
     try:
-        moment = datetime.fromisoformat(said)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         return 0
     if moment.tzinfo is None:
@@ -69,7 +82,11 @@ def saved_ms(pod: PodRecord) -> int:
     return max(0, int(moment.timestamp() * 1000))
 
 
+def whole(text: str) -> int | None:
+    """A number of seconds below 10^9; None for anything else."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
 def restart_seconds(pod: PodRecord) -> int:
     """Seconds of the annotation restart-seconds, at most a week; 0 when it is absent or not a number."""
-    said = pod.annotations.get(RESTART, "")
-    return min(int(said), LONGEST_RESTART) if said.isascii() and said.isdigit() and len(said) < 10 else 0
+    return min(whole(pod.annotations.get(RESTART, "")) or 0, LONGEST_RESTART)
