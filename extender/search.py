@@ -8,7 +8,7 @@ budget in time is a second stop. Whatever ends early is answered as the best fou
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from extender.costs.highest_priority import FREE
 from extender.costs.leftover_fragmentation import LeftoverFragmentation
 from extender.costs.victims_stranded import VictimsStranded
 from extender.decide import Decider
+from extender.ledger import Holding
 from extender.progress import lost, restart_seconds, saved_ms, start_ms
 from extender.records import PodRecord
 
@@ -80,22 +81,40 @@ def find(
     cluster, settings = decider.cluster, decider.settings.preemption
     if not rows:
         return Found()
-    gathered = gather.victims(
-        cluster.tables.nodes,
-        cluster.tables.pods,
-        rows,
-        array("q", request.amounts),
-        request.resource,
-        request.priority,
-        int(wall * 1000),
-        _needed(cluster, pod, names, floors),
-    )
-    if not gathered.pods:
-        return Found(nodes=len(rows))
-    if gathered.some_go:
-        _keep_overdue(cluster, gathered, wall)
-    forced, impossible = _floor(cluster, names, floors, gathered)
-    tables, ok, prices = _tables(decider, request, rows, gathered, impossible)
+    nodes = len(rows)
+    while True:
+        gathered = gather.victims(
+            cluster.tables.nodes,
+            cluster.tables.pods,
+            rows,
+            array("q", request.amounts),
+            request.resource,
+            request.priority,
+            int(wall * 1000),
+            _needed(cluster, pod, names, floors),
+        )
+        if not gathered.pods:
+            return Found(nodes=nodes)
+        if gathered.some_go:
+            _keep_overdue(cluster, gathered, wall)
+        forced, impossible = _floor(cluster, names, floors, gathered)
+        tables, ok, prices = _tables(decider, request, rows, gathered, impossible)
+        if len(rows) > nodes:
+            _without_deduction(decider, request, names, rows, gathered, nodes, tables, ok, prices)
+            break
+        if request.links != "required":
+            break
+        # With a table the search wants to know every position, and keeps what it knows. A node where that is not so is
+        # a candidate twice more, see _without_deduction.
+        blind = [
+            i
+            for i, table in enumerate(tables)
+            if table >= 0 and (gathered.unknown[i] or any(_deduced(cluster, names[i])))
+        ]
+        if not blind:
+            break
+        names = [*names, *(names[i] for i in blind for _ in range(2))]
+        rows = rows + array("i", [rows[i] for i in blind for _ in range(2)])
     columns = _columns(decider, gathered, prices, int(wall * 1000))
     terms = [cost.term(columns) for cost in decider.policy.costs]
     sets = 0
@@ -103,7 +122,7 @@ def find(
     for tried in range(len(rows) + 1):
         for i in impossible:
             gathered.short[last, i] = NEVER_SHORT
-        every = tried >= TRIES
+        every = tried >= TRIES or len(rows) > nodes
         result = victims.cheapest(
             gathered.start,
             gathered.short,
@@ -122,16 +141,17 @@ def find(
         )
         sets += sum(result.examined)
         found = _evictions(cluster, names, rows, gathered, result, len(terms), impossible)
+        found = list({one.node: one for one in reversed(found)}.values())[::-1] if len(rows) > nodes else found
         proved = not (BEST_SO_FAR in result.status or UNDECIDED in result.status)
         for place, eviction in enumerate(found):
             if fits_without(decider, request, eviction.row, {one.uid for one in eviction.pods}, now):
-                return Found((eviction, *found[place + 1 :]), proved, len(rows), sets)
+                return Found((eviction, *found[place + 1 :]), proved, nodes, sets)
             impossible.add(names.index(eviction.node))
             if not every:
                 break  # who comes next was not looked for
         if not found or every:
-            return Found((), proved, len(rows), sets)
-    return Found((), False, len(rows), sets)
+            return Found((), proved, nodes, sets)
+    return Found((), False, nodes, sets)
 
 
 def _evictions(
@@ -274,6 +294,56 @@ def _tables(
         pairs = zip(kind_of, gathered.unknown, strict=True)
         tables = array("i", [-1 if unknown else table_of[kind] for kind, unknown in pairs])
     return tables, ok, prices
+
+
+def _deduced(cluster: Cluster, name: str) -> Iterator[Holding]:
+    """Holdings that are sure only because no other set is left."""
+    return (one for one in cluster.ledgers[name].holdings if one.mask and one.how in ("planned", "predicted"))
+
+
+def _without_deduction(
+    decider: Decider,
+    request: PodRequest,
+    names: Sequence[str],
+    rows: array[int],
+    gathered: gather.Gathered,
+    nodes: int,
+    tables: array[int],
+    ok: list[bytes],
+    prices: list[array[int]],
+) -> None:
+    """Makes three cases of each node that is there thrice (once below `nodes`, then twice in a row).
+
+    Who holds the last set that is left is deduced, and no more once a pod with GPUs is gone: our filter will not know
+    which of the GPUs are whose. So either only pods without GPUs go; or all go whose positions nobody states; or, where
+    some of them stay, any set of the GPUs that may be free has to be linked."""
+    cluster, shapes = decider.cluster, decider.cluster.tables.shapes
+    kind_of, kinds = gather.graphs(cluster.tables.nodes, rows)
+    known: dict[tuple[int, int], int] = {}
+    for i in range(nodes, len(rows)):
+        deduced = {one.uid: one for one in _deduced(cluster, names[i])}
+        for one in deduced.values():
+            gathered.free[i] |= one.mask
+            gathered.unknown[i] += one.count
+        for k in range(gathered.start[i], gathered.start[i + 1]):
+            if held := deduced.get(cluster.uid_of_row[gathered.pods[k]]):
+                gathered.masks[k], gathered.unsure[k] = 0, held.count
+        if (i - nodes) % 2:
+            shape, healthy, _ = kinds[kind_of[i]]
+            bits = healthy.bit_length()
+            if (shape, bits) not in known:
+                known[shape, bits] = len(ok)
+                ok.append(fit.link_table(shapes, shape, bits, request.wanted, 2))  # for two containers: any set
+                prices.append(array("q", bytes(8 << bits)))  # what stays free is not known
+            tables[i] = known[shape, bits]
+            gathered.unknown[i] = 0
+        elif deduced:
+            first = names.index(names[i])
+            for k in range(gathered.start[first], gathered.start[first + 1]):
+                if gathered.gpus[k]:
+                    gathered.masks[k] = 0
+                    for r in range(len(cluster.resources)):
+                        gathered.amounts[r, k] = 0
 
 
 # ---- what the cost terms see
