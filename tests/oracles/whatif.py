@@ -51,7 +51,7 @@ class Brute:
     def work(self, pod: Object) -> int:
         notes, started = pod["metadata"]["annotations"], seconds(pod["status"]["startTime"])
         saved = notes.get(PREFIX + "last-checkpoint")
-        since = max(started, seconds(saved)) if saved else started
+        since = seconds(saved) if saved else started
         return self.amounts(pod)[2] * (self.now - since + int(notes.get(PREFIX + "restart-seconds", 0)))
 
     def may_go(self, pod: Object, priority: int) -> bool:
