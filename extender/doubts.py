@@ -22,7 +22,7 @@ def found(cluster: Cluster, items: Iterable[Any], wall: float) -> list[Doubt]:
     pods = sorted(cluster.pods.values(), key=lambda pod: (pod.namespace, pod.name, pod.uid))
     told = [
         *_twice(items),
-        *(doubt for pod in pods for doubt in _of_pod(cluster, pod, wall)),
+        *(doubt for pod in pods for doubt in of_pod(cluster, pod, wall)),
         *_of_nodes(cluster),
         *_of_groups(cluster),
     ]
@@ -69,7 +69,8 @@ def _twice(items: Iterable[Any]) -> Iterator[Doubt]:
             yield _doubt("object-twice", f"{kind} {name} is in the file {times} times: the last one counts")
 
 
-def _of_pod(cluster: Cluster, pod: PodRecord, wall: float) -> Iterator[Doubt]:
+def of_pod(cluster: Cluster, pod: PodRecord, wall: float) -> Iterator[Doubt]:
+    """What one pod says."""
     notes, name = pod.annotations, f"pod {pod.namespace}/{pod.name}"
     said = notes.get(progress.PROTECT)
     if said is not None and progress.duration(said) is None:

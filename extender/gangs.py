@@ -41,6 +41,18 @@ TRAINING_API: Final = "kubeflow.org"
 TRAINING_KINDS: Final = ("PyTorchJob", "TFJob", "MPIJob", "XGBoostJob", "PaddleJob", "JAXJob", "MXJob")
 RAY: Final = "ray.io/cluster"
 OWNERS: Final = {("batch", "Job"): "job", ("jobset.x-k8s.io", "JobSet"): "jobset", ("ray.io", "RayCluster"): "ray"}
+SAYS: Final = {
+    "gpu-extender": "label gpu-extender.io/gang-min",
+    "kubernetes": "podgroups.scheduling.k8s.io, workloads.scheduling.k8s.io",
+    "coscheduling": "podgroups.scheduling.x-k8s.io",
+    "volcano": "podgroups.scheduling.volcano.sh",
+    "kueue": f"annotation {KUEUE_COUNT}",
+    "leaderworkerset": "leaderworkersets.leaderworkerset.x-k8s.io",
+    "jobset": "jobsets.jobset.x-k8s.io",
+    "training": "pytorchjobs.kubeflow.org, mpijobs.kubeflow.org ...",
+    "ray": "rayclusters.ray.io",
+    "job": "jobs.batch",
+}  # by source: who says how many pods must run
 HIGHEST: Final = 4  # owners of owners; nobody has more, and a circle ends here
 MOST: Final = 1_000_000  # pods of a gang; a number beyond is not one
 
