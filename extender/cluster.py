@@ -500,9 +500,8 @@ class Cluster:
         moved: list[PodRecord] = []
         if (before.owner if before is not None else None) != owner:  # another gang from here on
             named = gangs.owned(record.namespace, Owner(record.kind, record.name, "", record.api), self.groups)
-            uids = dict.fromkeys(self.grouped.get(named, ())) if named is not None else {}
-            if named in self.gang_ids:
-                uids |= self.gang_members[self.gang_ids[named]]
+            assert named is not None
+            uids = dict.fromkeys(self.grouped.get(named, ())) | self.gang_members[self.gang_ids.get(named, 0)]
             there = [self.pods[uid] for uid in uids]
             moved = [pod for pod in there if key in gangs.owners(pod.namespace, pod.owner, self.groups)]
         noted = [pod for pod in moved if pod.uid in self.grouped.get(gangs.ref(pod, self.groups), ())]

@@ -50,8 +50,8 @@ def start_ms(pod: PodRecord) -> int:
 def lost(gpus: int, start: int, saved: int, restart: int, now: int) -> int:
     """Work in GPU-seconds that an eviction loses: GPUs x (now - last checkpoint, or start, + restart seconds).
 
-    `start`, `now`: milliseconds since 1970; `restart`: seconds; `saved`: as saved_ms tells it. A checkpoint counts as it
-    is told, also one from before the start: what the pod inherited and has not saved since is lost again.
+    `start`, `now`: milliseconds since 1970; `restart`: seconds; `saved`: as saved_ms tells it. A checkpoint counts as
+    it is told, also one from before the start: what the pod inherited and has not saved since is lost again.
     """
     return gpus * (max(0, now - since(start, saved, now)) // 1000 + restart)
 
@@ -65,9 +65,9 @@ def since(start: int, saved: int, now: int) -> int:
 
 
 def saved_ms(pod: PodRecord) -> int:
-    """Milliseconds since 1970 of the annotation last-checkpoint (RFC 3339 with an offset). Without one that can be read,
-    the annotation checkpoint-interval, negative: what is saved every so many milliseconds since the start. 0 when
-    neither is known."""
+    """Milliseconds since 1970 of the annotation last-checkpoint (RFC 3339 with an offset). Without one that can be
+    read, the annotation checkpoint-interval, negative: work is saved every so many milliseconds since the start. 0
+    when neither is known."""
     return checkpoint(pod.annotations.get(CHECKPOINT, "")) or -1000 * (whole(pod.annotations.get(INTERVAL, "")) or 0)
 
 

@@ -1,4 +1,4 @@
-"""What-if's answer as text: the verdict, the GPUs drawn, the victims, what they cost beside the next best, the proof."""
+"""What-if's answer as text: the verdict, the GPUs drawn, the victims, their cost beside the next best, the proof."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from extender.cli.words import count, gpus, short
 from extender.sim.machines import Machine
 from extender.sim.picture import gpu_map, legend
 from extender.topologies import Topology
+from extender.words import count, gpus, short
 
 WORDS = {
     "pdb_violations": "disruption budgets violated",

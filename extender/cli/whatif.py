@@ -48,7 +48,8 @@ def run(options: argparse.Namespace) -> int:
     if options.output == "json":
         sys.stdout.write(orjson.dumps(answered, option=orjson.OPT_APPEND_NEWLINE).decode())
     else:
-        from extender.cli import gpu_picture, plan, words
+        from extender import words
+        from extender.cli import gpu_picture, plan
 
         console = gpu_picture.console()
         for number, result in enumerate(answered["results"]):
