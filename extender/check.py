@@ -362,7 +362,7 @@ def _budgets(cluster: Cluster, items: list[Item]) -> Iterator[Finding]:
             "error" if for_ever else "warning", "budget-blocks-all", about,
             f"it allows no disruption {'ever' if for_ever else 'now'}: {count(len(inside), 'pod')} with "
             f"{count(gpus, 'GPU')} {_verb(len(inside), 'is', 'are')} preempted last, and the Eviction API (drains) "
-            "refuses",
+            f"refuses {_verb(len(inside), 'it', 'them')}",
             "Allow one disruption (maxUnavailable: 1), or use a PriorityClass to protect them.",
             (("pods", len(inside)), ("gpus", gpus)),
         )  # fmt: skip

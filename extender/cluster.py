@@ -497,15 +497,19 @@ class Cluster:
         key = (record.api, record.kind, record.namespace, record.name)
         before = self.groups.get(key)
         owner = record.owner if change == "set" else None
-        moved: list[PodRecord] = []
+        noted: list[PodRecord] = []
+        marked: list[PodRecord] = []
         if (before.owner if before is not None else None) != owner:  # another gang from here on
             named = gangs.owned(record.namespace, Owner(record.kind, record.name, "", record.api), self.groups)
-            assert named is not None
-            uids = dict.fromkeys(self.grouped.get(named, ())) | self.gang_members[self.gang_ids.get(named, 0)]
-            there = [self.pods[uid] for uid in uids]
-            moved = [pod for pod in there if key in gangs.owners(pod.namespace, pod.owner, self.groups)]
-        noted = [pod for pod in moved if pod.uid in self.grouped.get(gangs.ref(pod, self.groups), ())]
-        marked = [pod for pod in moved if pod.uid in self.marks]
+            if named is not None:  # else it owns no pods: a PodGroup
+                noted, marked = (
+                    [
+                        pod
+                        for uid in uids
+                        if key in gangs.owners((pod := self.pods[uid]).namespace, pod.owner, self.groups)
+                    ]
+                    for uids in (self.grouped.get(named, ()), self.gang_members[self.gang_ids.get(named, 0)])
+                )
         for pod in noted:
             self._unnote(pod)
         for pod in marked:

@@ -86,7 +86,7 @@ def parse(raw: bytes, gpus: frozenset[str], source: str = "cluster") -> list[Eve
 
 
 def _named(kind: records.Kind, item: dict[str, Any], gpus: frozenset[str]) -> records.Record:
-    """The record. A pod without a uid, as files written by hand have it, gets one of its name: no other pod has that."""
+    """The record. A pod without a uid, as files written by hand have it, gets one of its name: nobody has that."""
     if kind == "Group":
         return _group(item)
     record = records.record(kind, item, gpus)

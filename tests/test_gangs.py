@@ -214,6 +214,20 @@ def test_the_owners_of_owners_are_followed(above: JSON, source: str, order: int)
     assert not cluster.grouped
 
 
+def test_a_pod_group_that_a_job_owns_is_as_any() -> None:
+    """Training operators make PodGroups of their jobs'; no pod is owned by one."""
+    world = World()
+    world.node("n", 8)
+    made = obj("scheduling.volcano.sh/v1beta1", "PodGroup", "g", {"minMember": 2})
+    made["metadata"]["ownerReferences"] = owned("PyTorchJob", "kubeflow.org/v1", "g")
+    for i in range(3):
+        world.set("Pod", pod(f"p{i}", {"annotations": {"scheduling.k8s.io/group-name": "g"}}))
+    world.set("Group", made)
+    gang = world.cluster.gang_of(world.cluster.pods["uid-p0"])
+    assert gang is not None
+    assert (gang.ref.source, gang.minimum) == ("volcano", 2)
+
+
 def test_a_job_of_one_pod_is_no_gang_until_a_second_runs() -> None:
     world = World()
     world.node("n", 8)
