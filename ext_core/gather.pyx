@@ -164,7 +164,7 @@ cdef inline int64_t _lost(int64_t gpus, int64_t start, int64_t saved, int64_t re
     cdef int64_t since = saved if saved > 0 else start
     if saved < 0 and now > start:
         since = now - (now - start) % -saved
-    return gpus * ((now - since) // 1000 + restart) if now > since else gpus * restart
+    return gpus * (now - since) // 1000 + gpus * restart if now > since else gpus * restart
 
 
 def lost(const int64_t[::1] gpus, const int64_t[::1] start_ms, const int64_t[::1] saved_ms,

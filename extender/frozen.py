@@ -123,7 +123,7 @@ def _with_priorities(events: list[Event]) -> list[Event]:
         if isinstance(event.record, records.PriorityClassRecord)
     }
     return [
-        Event(event.kind, event.change, msgspec.structs.replace(pod, priority=values[pod.priority_class]))
+        event._replace(record=msgspec.structs.replace(pod, priority=values[pod.priority_class]))
         if isinstance(pod := event.record, records.PodRecord)
         and not pod.priority_given
         and pod.priority_class in values

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import datetime
+from fractions import Fraction
+from math import ceil
 
 from extender.records import PodRecord
 
@@ -16,19 +18,20 @@ LONGEST_RESTART = 7 * 86_400
 NOT_STARTED = 2**52  # milliseconds: later than any start, so nothing is lost and the pod counts as the youngest
 
 
-_DURATION = re.compile(r"(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?")
+_PART = re.compile(r"(\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})(h|ms|m|s)", re.ASCII)
+_MILLISECONDS = {"h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 
 
 def duration(text: str) -> int | None:
-    """Seconds of "90s", "45m", "1h30m" or "5400"; None for anything else."""
+    """Seconds, rounded up, of a duration as Go and Kubernetes write it ("90s", "45m", "1h30m", "1.5h"), or of plain
+    seconds ("5400"); None for anything else."""
     text = text.strip()
     if text.isascii() and text.isdigit() and len(text) < 10:
         return int(text)
-    match = _DURATION.fullmatch(text)
-    if match is None or not text:
+    if not text or _PART.sub("", text):
         return None
-    hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return 3600 * hours + 60 * minutes + seconds
+    milliseconds = sum(Fraction(number) * _MILLISECONDS[unit] for number, unit in _PART.findall(text))
+    return ceil(milliseconds / 1000)
 
 
 def protected_ms(pod: PodRecord, minimum_run: Mapping[str, float]) -> int:
@@ -53,7 +56,7 @@ def lost(gpus: int, start: int, saved: int, restart: int, now: int) -> int:
     `start`, `now`: milliseconds since 1970; `restart`: seconds; `saved`: as saved_ms tells it. A checkpoint counts as
     it is told, also one from before the start: what the pod inherited and has not saved since is lost again.
     """
-    return gpus * (max(0, now - since(start, saved, now)) // 1000 + restart)
+    return gpus * max(0, now - since(start, saved, now)) // 1000 + gpus * restart
 
 
 def since(start: int, saved: int, now: int) -> int:
@@ -74,7 +77,7 @@ def saved_ms(pod: PodRecord) -> int:
 def checkpoint(text: str) -> int:
     """Milliseconds since 1970 of an RFC 3339 time with an offset; 0 when it is none."""
     try:
-        moment = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text.strip().upper())  # RFC 3339 has t and z too
     except ValueError:
         return 0
     if moment.tzinfo is None:

@@ -260,7 +260,7 @@ def _leftover_computed(cluster: Cluster, request: PodRequest, eviction: search.E
     """Whether leftover_fragmentation was priced on the node, or has to be 0 there, since its GPUs are wired all alike.
 
     As the search does it: machines of up to 8 GPUs whose links are known, more GPUs than one wanted, where not every
-    set of that size is as good, and no position is unknown (or the pod requires links)."""
+    set of that size is as good, and no position is unknown (nor merely deduced, where the pod requires links)."""
     node = cluster.tables.nodes.node(eviction.row)
     shape, healthy, gpu = node["shape"], node["healthy"], node["gpu"]
     assert isinstance(shape, int)
@@ -272,7 +272,10 @@ def _leftover_computed(cluster: Cluster, request: PodRequest, eviction: search.E
         return True
     if fit.uniform(cluster.tables.shapes, shape, healthy, request.wanted) or healthy.bit_length() > search.PRICED_GPUS:
         return False
-    return not node["unknown"] or (request.links == "required" and request.wanted >= 2)
+    holdings = cluster.ledgers[eviction.node].holdings
+    if request.links == "required":
+        return all(holding.how in ("observed", "enforced") and not holding.unsure for holding in holdings)
+    return not any(holding.unsure for holding in holdings)
 
 
 def _remedies(reasons: Iterable[str], *, possible: bool) -> dict[str, str]:

@@ -10,6 +10,7 @@ from ruamel.yaml import YAML
 
 from extender import frozen
 from extender.errors import BadCluster
+from extender.records import PodRecord
 from tests.world import AMD, GPU, JSON, World, machine, workload
 
 GPUS = frozenset({GPU, AMD})
@@ -112,3 +113,44 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     for path in (tmp_path / "absent", tmp_path):
         with pytest.raises(BadCluster, match="cannot be read"):
             frozen.read(path, GPUS)
+
+
+def test_several_documents_of_json() -> None:
+    """As several calls of kubectl print them into one file, and with YAML's line between them."""
+    nodes, rest = {"kind": "NodeList", "items": whole()["items"][:1]}, {"kind": "List", "items": whole()["items"][1:]}
+    one = frozen.parse(json.dumps(whole()).encode(), GPUS)
+    for between in ("", "\n", "\n---\n", "\n\n---  \n"):
+        raw = f"{json.dumps(nodes, indent=1)}{between}{json.dumps(rest)}\n".encode()
+        assert frozen.parse(raw, GPUS) == one
+    for wrong in (b'{"kind": "List"}{', b'{"kind": "List"} x {"kind": "List"}', b'{"kind": "List"}\n{"kind": NaN}'):
+        with pytest.raises(BadCluster, match="malformed JSON"):
+            frozen.parse(wrong, GPUS)
+
+
+def test_a_pod_without_priority_has_that_of_its_class() -> None:
+    classes: list[JSON] = [{"kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}]
+    expected = {"high": 1000, "system-node-critical": 2_000_001_000, "": 0, "gone": 0}
+    for name, value in expected.items():
+        pod = workload("r", 1, node="n", spec={"priorityClassName": name})
+        del pod["spec"]["priority"]
+        events = frozen.parse(json.dumps({"kind": "List", "items": [{"kind": "Pod"} | pod, *classes]}).encode(), GPUS)
+        assert isinstance(events[0].record, PodRecord)
+        assert events[0].record.priority == value
+
+
+@pytest.mark.parametrize(
+    ("annotations", "owners", "daemon", "mirror"),
+    [
+        ({"kubernetes.io/config.source": "file"}, [], False, True),
+        ({"kubernetes.io/config.source": "api"}, [], False, False),
+        ({"kubernetes.io/config.mirror": "x"}, [], False, True),
+        ({}, [{"kind": "DaemonSet", "name": "d"}], True, False),
+        ({}, [{"kind": "Node", "name": "n"}], False, True),
+        ({}, [{"kind": "DaemonSet", "name": "d", "controller": False}], False, False),
+    ],
+)
+def test_who_belongs_to_the_node(annotations: JSON, owners: list[JSON], daemon: bool, mirror: bool) -> None:
+    pod = {"kind": "Pod"} | workload("r", 1, node="n", annotations=annotations)
+    pod["metadata"]["ownerReferences"] = owners
+    (record,) = frozen.pods(json.dumps(pod).encode(), GPUS, "file")
+    assert (record.daemon, record.mirror) == (daemon, mirror)

@@ -96,8 +96,8 @@ def _union(masks: list[int]) -> int:
 
 def _work(gpus: int, start: int, saved: int, restart: int, now: int) -> int:
     if saved < 0:  # saved every so many milliseconds since the start
-        return gpus * (max(0, now - start) % -saved // 1000 + restart)
-    return gpus * (max(0, now - (saved or start)) // 1000 + restart)
+        return gpus * (max(0, now - start) % -saved) // 1000 + gpus * restart
+    return gpus * max(0, now - (saved or start)) // 1000 + gpus * restart
 
 
 def lost(

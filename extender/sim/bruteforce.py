@@ -78,7 +78,7 @@ def _cost(cluster: SimCluster, kubelets: Kubelets, gone: Sequence[Object]) -> tu
     for victim in gone:
         notes = victim["metadata"]["annotations"]
         said = notes.get("gpu-extender.io/last-checkpoint") or victim["status"]["startTime"]
-        since = max(_seconds(said), _seconds(victim["status"]["startTime"]))
+        since = _seconds(said)
         restart = int(notes.get("gpu-extender.io/restart-seconds", "0"))
         lost += len(kubelets.gpus_of(str(victim["metadata"]["uid"]))) * (int(now - since) + restart)
     return (
