@@ -150,7 +150,7 @@ def test_a_pod_without_priority_has_that_of_its_class() -> None:
     ],
 )
 def test_who_belongs_to_the_node(annotations: JSON, owners: list[JSON], daemon: bool, mirror: bool) -> None:
-    pod = {"kind": "Pod"} | workload("r", 1, node="n", annotations=annotations)
+    pod: JSON = {"kind": "Pod"} | workload("r", 1, node="n", annotations=annotations)
     pod["metadata"]["ownerReferences"] = owners
     (record,) = frozen.pods(json.dumps(pod).encode(), GPUS, "file")
     assert (record.daemon, record.mirror) == (daemon, mirror)

@@ -42,7 +42,7 @@ def without(gpus: Gpus, some: Gpus) -> Gpus:
 
 @cache
 def future(links: Links, gpus: Gpus) -> int:
-    """Millionths, cut at each step: each size is as likely, each pod takes the set whose rings, then future, are best."""
+    """Millionths, cut at each step: each size is as likely, each pod takes the set of the best rings, then future."""
     total = 0
     for k in range(1, len(gpus) + 1):
         own, later = max(
