@@ -1,6 +1,6 @@
 """A frozen cluster: a Kubernetes List from a file.
 
-As `kubectl get nodes,pods,pdb,priorityclasses -A -o json` prints it: JSON or YAML, one List or several documents.
+As `kubectl get -A -o json` prints it (`gpu-extender whatif --help`): JSON or YAML, one List or several documents.
 What says how many pods of a gang must run (Jobs, PodGroups ...: records.GROUPS) is read where it is in the file.
 """
 

@@ -641,7 +641,7 @@ def test_the_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_help_tells_how_to_get_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     from extender.kube.reflector import GROUPS
 
-    for command in ("whatif", "check"):
+    for command in ("whatif", "check", "serve"):
         with pytest.raises(SystemExit):
             main([command, "--help"])
         said = capsys.readouterr().out

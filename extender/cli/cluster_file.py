@@ -29,7 +29,7 @@ Everything that is read, of the kinds that a cluster has, as a FILE for --cluste
 def add_cluster(parser: argparse.ArgumentParser, group: argparse._ActionsContainer | None = None) -> None:
     """--cluster, in `group` where it is one of several choices; the help ends with how to get such a file."""
     (group or parser).add_argument(
-        "--cluster", metavar="FILE", type=Path, required=group is None, help="a cluster's objects (see below)"
+        "--cluster", metavar="FILE", type=Path, required=group is None, help="a frozen cluster: its objects (see below)"
     )
     parser.epilog = EXAMPLE
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
