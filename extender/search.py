@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ext_core import fit, gather, victims
+from ext_core.links import LinkShapes
 from extender import gangs
 from extender.cluster import Cluster
 from extender.contracts import Groups, PodRequest, Victims
@@ -269,7 +270,11 @@ def _tables(
             table_of.append(-2 if required else -1)
         elif several and shapes.certain(shape, healthy, wanted, 0, request.containers) != CERTAIN:
             table_of.append(-2)  # the filter calls it hopeless: any pod that ends meanwhile would spoil the set
-        elif fit.uniform(shapes, shape, healthy, wanted) or (not required and bits > PRICED_GPUS):
+        elif (not required and bits > PRICED_GPUS) or (
+            fit.uniform(shapes, shape, healthy, wanted)
+            # A plugin that may crash over some free sets hands out nothing there, linked or not: the filter refuses.
+            and not (required and not several and bits <= PRICED_GPUS and _crashes(shapes, shape, bits, wanted))
+        ):
             table_of.append(-1)
         else:
             if (shape, bits) not in known:
@@ -295,6 +300,10 @@ def _tables(
         pairs = zip(kind_of, gathered.unknown, strict=True)
         tables = array("i", [-1 if unknown else table_of[kind] for kind, unknown in pairs])
     return tables, ok, prices
+
+
+def _crashes(shapes: LinkShapes, shape: int, bits: int, wanted: int) -> bool:
+    return any(shapes.crash(shape, mask, wanted) for mask in range(1 << bits))
 
 
 def _deduced(cluster: Cluster, name: str) -> Iterator[Holding]:
