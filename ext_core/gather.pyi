@@ -85,7 +85,10 @@ def lost(
     going: array[int],
     now_ms: int,
 ) -> array[int]:
-    """int64[m]: GPU-seconds that each pod's eviction loses; 0 for one that goes anyway. ValueError: lengths differ."""
+    """int64[m]: GPU-seconds that each pod's eviction loses; 0 for one that goes anyway. ValueError: lengths differ.
+
+    `saved_ms`: the last checkpoint; 0 none is known; -i: it saves every i milliseconds after its start.
+    """
 
 def unless(column: array[int], marks: array[int], value: int) -> array[int]:
     """int64[m]: the column, with `value` where `marks` is not 0. ValueError: lengths differ."""

@@ -13,15 +13,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from extender import gangs
+from extender import doubts, gangs, quotas
 from extender.cluster import Cluster
 from extender.decide import Decider
-from extender.progress import CHECKPOINT, lost, restart_seconds, saved_ms, start_ms
-from extender.quantity import QuantityError, value
+from extender.frozen import SYSTEM_CLASSES
+from extender.progress import CHECKPOINT, INTERVAL, lost, protected_ms, restart_seconds, saved_ms, start_ms, whole
 from extender.records import PodRecord
+from extender.words import count
 
 RANK = "gpu-extender.io/rank"
-SYSTEM = ("system-cluster-critical", "system-node-critical")
 LOOKS_LIKE_GPU = ("gpu", "nvidia.com/", "amd.com/", "mig-", "xpu", "habana.ai/", "neuron")
 MOST_JOBS = 50
 Severity = Literal["error", "warning", "info"]
@@ -71,11 +71,11 @@ def answer(decider: Decider, items: Iterable[Item], wall: float) -> dict[str, An
         findings(decider, listed, levels, wall),
         key=lambda one: (ORDER.index(one.severity), one.code, one.about, one.message),
     )
-    count = Counter(one.severity for one in found)
+    severities = Counter(one.severity for one in found)
     return {
         "apiVersion": "gpu-extender.io/v1",
         "kind": "Check",
-        "warnings": [],
+        "warnings": doubts.found(decider.cluster, listed, wall),
         "policy_hash": decider.settings.policy_hash,
         "classes": [
             {
@@ -90,7 +90,7 @@ def answer(decider: Decider, items: Iterable[Item], wall: float) -> dict[str, An
             for level in levels
         ],
         "findings": [one.as_json() for one in found],
-        "summary": {severity: count[severity] for severity in ORDER},
+        "summary": {severity: severities[severity] for severity in ORDER},
     }
 
 
@@ -106,12 +106,15 @@ def levels_of(cluster: Cluster) -> list[Level]:
     gpus: Counter[tuple[str, int]] = Counter()
     never: dict[tuple[str, int], bool] = {}
     for pod in _running(cluster):
-        name = pod.priority_class if pod.priority_class in cluster.priority_classes else ""
-        key = (name, cluster.priority_classes[name].value if name else pod.priority)
+        values = SYSTEM_CLASSES | {one.name: one.value for one in cluster.priority_classes.values()}
+        name = pod.priority_class if pod.priority_class in values else ""
+        key = (name, values.get(name, pod.priority))
         pods[key] += 1
         gpus[key] += _gpus(cluster, pod)
         never[key] = never.get(key, True) and pod.never
-    known = {(one.name, one.value): one.never for one in cluster.priority_classes.values() if one.name not in SYSTEM}
+    known = {(one.name, one.value): one.never for one in cluster.priority_classes.values()}
+    # Every cluster has these two, and whoever may create their pods evicts everybody.
+    known = dict.fromkeys(SYSTEM_CLASSES.items(), False) | known
     levels = [Level(*key, (never | known)[key], pods[key], gpus[key]) for key in pods.keys() | known.keys()]
     return sorted(levels, key=lambda level: (-level.value, level.name))
 
@@ -121,10 +124,15 @@ def findings(decider: Decider, items: list[Item], levels: list[Level], wall: flo
     yield from _ranks(decider, items, levels)
     yield from _chains(levels)
     yield from _defaults(cluster, levels)
+    yield from _protection(decider)
     yield from _unsaved(cluster, levels, wall)
     yield from _budgets(cluster, items)
     yield from _quotas(cluster, items)
     yield from _names(cluster, items)
+
+
+def _verb(number: int, one: str, several: str) -> str:
+    return one if number == 1 else several
 
 
 def _running(cluster: Cluster) -> Iterator[PodRecord]:
@@ -148,7 +156,7 @@ def _ranks(decider: Decider, items: list[Item], levels: list[Level]) -> Iterator
     if order:
         for place, name in enumerate(order):
             wanted[name] = len(order) - place
-            if name not in named and name not in SYSTEM:
+            if name not in named and name not in SYSTEM_CLASSES:
                 yield Finding(
                     "error", "class-missing", f"PriorityClass/{name}", "preemption.intendedOrder names it, but the "
                     "cluster has no such PriorityClass", "Create it, or take it out of preemption.intendedOrder.",
@@ -198,6 +206,8 @@ def _chains(levels: list[Level]) -> Iterator[Finding]:
     """The longest way down in which each evicts the next: of equal values one stands for all."""
     chain: list[Level] = []
     for level in levels:
+        if level.name in SYSTEM_CLASSES:
+            continue  # they stand above everything everywhere
         if not chain or chain[-1].evicts(level):
             if not chain and level.never:
                 continue
@@ -236,10 +246,11 @@ def _defaults(cluster: Cluster, levels: list[Level]) -> Iterator[Finding]:
     bare = [level for level in levels if not level.name and level.pods]
     for level in bare:
         over = [other for other in levels if other.name and other.value < level.value]
-        why = "they outrank " + ", ".join(map(str, over)) if over else "every class above may evict them"
+        why = "above " + ", ".join(map(str, over)) if over else "every class above may evict them"
         yield Finding(
             "warning" if over else "info", "pods-without-class", f"priority/{level.value}",
-            f"{level.pods} GPU pods name no PriorityClass and have priority {level.value}: {why}",
+            f"{count(level.pods, 'GPU pod')} {_verb(level.pods, 'names', 'name')} no PriorityClass and "
+            f"{_verb(level.pods, 'has', 'have')} priority {level.value}: {why}",
             "Name a class in their templates; a globalDefault counts for new pods only.",
             (("pods", level.pods), ("gpus", level.gpus)),
         )  # fmt: skip
@@ -251,7 +262,8 @@ def _defaults(cluster: Cluster, levels: list[Level]) -> Iterator[Finding]:
     for (name, value_now, had), pods in sorted(stale.items()):
         yield Finding(
             "warning", "stale-priority", f"PriorityClass/{name}",
-            f"{pods} GPU pods of it have priority {had}, from before it had {value_now}: pods keep what they got",
+            f"{count(pods, 'GPU pod')} of it {_verb(pods, 'has', 'have')} priority {had}, from before it had "
+            f"{value_now}: pods keep what they got",
             "Restart them to give them the new one.", (("pods", pods), ("priority", value_now), ("had", had)),
         )  # fmt: skip
 
@@ -259,36 +271,75 @@ def _defaults(cluster: Cluster, levels: list[Level]) -> Iterator[Finding]:
 # ---- what an eviction would cost
 
 
+def _protection(decider: Decider) -> Iterator[Finding]:
+    known = decider.cluster.priority_classes.keys() | SYSTEM_CLASSES.keys()
+    for name in sorted(decider.settings.preemption.minimum_run_seconds.keys() - known):
+        yield Finding(
+            "error", "minimum-run-of-no-class", f"PriorityClass/{name}", "preemption.minimumRunSeconds protects its "
+            "pods, but the cluster has no such PriorityClass: nobody is protected by it",
+            "Correct the name, or create the class.",
+        )  # fmt: skip
+
+
 def _unsaved(cluster: Cluster, levels: list[Level], wall: float) -> Iterator[Finding]:
     now_ms = int(wall * 1000)
-    jobs: dict[str, list[PodRecord]] = {}
+    silent: dict[str, list[PodRecord]] = {}
+    regular: dict[str, list[PodRecord]] = {}
     for pod in _running(cluster):
-        evictable = any(level.value > pod.priority and not level.never for level in levels)
-        if not evictable or pod.terminating or pod.daemon or pod.mirror or CHECKPOINT in pod.annotations:
+        evictable = any(
+            level.value > pod.priority and not level.never and level.name not in SYSTEM_CLASSES for level in levels
+        )
+        if not evictable or pod.terminating or pod.daemon or pod.mirror:
             continue
-        ref = gangs.ref(pod)
-        owner = f"{pod.owner.kind}/{pod.namespace}/{pod.owner.name}" if pod.owner else ""
-        jobs.setdefault(f"{ref.source}/{ref}" if ref else owner or f"Pod/{pod.namespace}/{pod.name}", []).append(pod)
-    costs = {
-        name: sum(lost(_gpus(cluster, pod), start_ms(pod), saved_ms(pod), restart_seconds(pod), now_ms) for pod in pods)
-        for name, pods in jobs.items()
-    }
-    worst = sorted(jobs, key=lambda name: (-costs[name], name))
+        if protected_ms(pod, cluster.settings.preemption.minimum_run_seconds) > now_ms:
+            continue
+        if not saved_ms(pod):
+            (regular if whole(pod.annotations.get(INTERVAL, "")) else silent).setdefault(
+                _work(cluster, pod), []
+            ).append(pod)
+
+    def loss(pods: list[PodRecord]) -> int:
+        return sum(
+            lost(_gpus(cluster, pod), start_ms(pod), saved_ms(pod), restart_seconds(pod), now_ms) for pod in pods
+        )
+
+    costs = {name: loss(pods) for name, pods in silent.items()}
+    worst = sorted(silent, key=lambda name: (-costs[name], name))
     for name in worst[:MOST_JOBS]:
-        pods = jobs[name]
+        pods = silent[name]
         gpus = sum(_gpus(cluster, pod) for pod in pods)
         yield Finding(
             "warning", "no-checkpoint", name,
-            f"{len(pods)} pods with {gpus} GPUs can be evicted and never said that they saved their work: today that "
-            f"would lose {costs[name] / 3600:.1f} GPU-hours",
+            f"{count(len(pods), 'pod')} with {count(gpus, 'GPU')} can be evicted and never said that work was saved: "
+            f"today that would lose {costs[name] / 3600:,.1f} GPU-hours",
             f"Write the annotation {CHECKPOINT} when a checkpoint is saved, or protect them (protect-for).",
             (("pods", len(pods)), ("gpus", gpus), ("work_lost_gpu_seconds", costs[name])),
         )  # fmt: skip
     if left := worst[MOST_JOBS:]:
         yield Finding(
-            "warning", "no-checkpoint-more", "cluster", f"{len(left)} more such jobs are not listed", "As above.",
-            (("jobs", len(left)), ("work_lost_gpu_seconds", sum(costs[name] for name in left))),
+            "warning", "no-checkpoint-more", "cluster", f"{count(len(left), 'more workload')} of that kind "
+            f"{_verb(len(left), 'is', 'are')} not listed", "As above.",
+            (("workloads", len(left)), ("work_lost_gpu_seconds", sum(costs[name] for name in left))),
         )  # fmt: skip
+    if regular:
+        pods = [pod for name in sorted(regular) for pod in regular[name]]
+        gpus = sum(_gpus(cluster, pod) for pod in pods)
+        yield Finding(
+            "info", "checkpoint-not-reported", "cluster",
+            f"{count(len(pods), 'pod')} with {count(gpus, 'GPU')} of {count(len(regular), 'workload')} "
+            f"{_verb(len(pods), 'says', 'say')} how often work is saved, and not when it last was: all since the start "
+            f"counts as lost, today {loss(pods) / 3600:,.1f} GPU-hours",
+            f"Write the annotation {CHECKPOINT} beside {INTERVAL}.",
+            (("pods", len(pods)), ("gpus", gpus), ("work_lost_gpu_seconds", loss(pods))),
+        )  # fmt: skip
+
+
+def _work(cluster: Cluster, pod: PodRecord) -> str:
+    """What is lost together: the gang, else what owns the pod, else the pod."""
+    ref = gangs.ref(pod, cluster.groups)
+    if ref:
+        return f"{ref.source}/{ref}"
+    return f"{pod.owner.kind}/{pod.namespace}/{pod.owner.name}" if pod.owner else f"Pod/{pod.namespace}/{pod.name}"
 
 
 def _budgets(cluster: Cluster, items: list[Item]) -> Iterator[Finding]:
@@ -310,8 +361,9 @@ def _budgets(cluster: Cluster, items: list[Item]) -> Iterator[Finding]:
         gpus = sum(_gpus(cluster, pod) for pod in inside)
         yield Finding(
             "error" if for_ever else "warning", "budget-blocks-all", about,
-            f"it allows no disruption {'ever' if for_ever else 'now'}: {len(inside)} pods with {gpus} GPUs are "
-            "preempted last, and the Eviction API (drains) refuses them",
+            f"it allows no disruption {'ever' if for_ever else 'now'}: {count(len(inside), 'pod')} with "
+            f"{count(gpus, 'GPU')} {_verb(len(inside), 'is', 'are')} preempted last, and the Eviction API (drains) "
+            f"refuses {_verb(len(inside), 'it', 'them')}",
             "Allow one disruption (maxUnavailable: 1), or use a PriorityClass to protect them.",
             (("pods", len(inside)), ("gpus", gpus)),
         )  # fmt: skip
@@ -321,26 +373,21 @@ def _budgets(cluster: Cluster, items: list[Item]) -> Iterator[Finding]:
 
 
 def _quotas(cluster: Cluster, items: list[Item]) -> Iterator[Finding]:
-    classes = set(cluster.priority_classes) | set(SYSTEM)
+    classes = cluster.priority_classes.keys() | SYSTEM_CLASSES.keys()
     for item in _of(items, "ResourceQuota"):
         about = f"ResourceQuota/{_space(item)}/{_name(item)}"
-        chosen: set[str] | None = None
-        for test in _at(item, "spec", "scopeSelector", "matchExpressions") or ():
-            if not isinstance(test, Mapping) or test.get("scopeName") != "PriorityClass":
-                continue
-            if test.get("operator") == "In":
-                values = {text for text in test.get("values") or () if isinstance(text, str)}
-                chosen = values if chosen is None else chosen & values
-                for name in sorted(values - classes):
-                    yield Finding(
-                        "error", "quota-of-no-class", about, f"it is for pods of PriorityClass {name}, which does not "
-                        "exist: it limits nobody", "Correct the name, or create the class.",
-                    )  # fmt: skip
-        if chosen is not None and not chosen:
+        scope = quotas.scope(item)
+        for name in sorted(scope.named - classes):
+            yield Finding(
+                "error", "quota-of-no-class", about, f"it is for pods of PriorityClass {name}, which does not "
+                "exist: it limits nobody", "Correct the name, or create the class.",
+            )  # fmt: skip
+        if scope.nobody:
             yield Finding(
                 "error", "quota-of-nobody", about, "its scopes exclude each other: no pod can be of all the classes "
                 "that it asks for", "Put the names into one list of values.",
             )  # fmt: skip
+        inside = [pod for pod in _of(items, "Pod") if _space(pod) == _space(item) and scope.has(pod)]
         hard = _at(item, "spec", "hard") or {}
         for name, text in sorted(hard.items()) if isinstance(hard, Mapping) else ():
             resource = name.removeprefix("requests.").removeprefix("limits.")
@@ -349,31 +396,24 @@ def _quotas(cluster: Cluster, items: list[Item]) -> Iterator[Finding]:
                     "error", "quota-not-enforced", about, f"{name} is never counted: of extended resources Kubernetes "
                     "counts requests only", f"Write requests.{resource}.",
                 )  # fmt: skip
-            try:
-                limit = value(text)
-            except (QuantityError, TypeError):
+                continue
+            limit = quotas.amount(name, text)
+            if limit is None:
                 yield Finding("error", "quota-unreadable", about, f"{name} is {text!r}", "Write a quantity.")
                 continue
-            counted = name.startswith("requests.") and resource in cluster.gpu_names
-            if counted or name in ("pods", "count/pods"):
-                asked = [dict(pod.gpus).get(resource, 0) if counted else 1 for pod in _in(cluster, item, chosen)]
-                least = min((count for count in asked if count), default=1)
-                if limit < least:
-                    yield Finding(
-                        "warning" if limit == 0 else "error", "quota-too-small", about,
-                        f"{name}: {limit} is less than any pod of its kind needs ({least}): none can be created",
-                        "Raise it, or use no pods of that kind there; 0 may be meant as a ban.",
-                        (("limit", limit), ("least", least)),
-                    )  # fmt: skip
-
-
-def _in(cluster: Cluster, quota: Item, classes: set[str] | None) -> list[PodRecord]:
-    """The pods that a quota speaks of."""
-    return [
-        pod
-        for pod in cluster.pods.values()
-        if pod.namespace == _space(quota) and (classes is None or pod.priority_class in classes) and not pod.finished
-    ]
+            if not quotas.of_pods(name):
+                continue
+            needs = [asked for pod in inside if (asked := quotas.asked(pod, name))]
+            least = min(needs, default=1)
+            if limit < least:
+                milli = name.endswith("cpu")
+                yield Finding(
+                    "warning" if limit == 0 else "error", "quota-too-small", about,
+                    f"{name}: {text} is less than any pod of its kind needs ({least}{'m' if milli else ''}): none can "
+                    "be created",
+                    "Raise it, or use no pods of that kind there; 0 may be meant as a ban.",
+                    (("limit_milli" if milli else "limit", limit), ("least_milli" if milli else "least", least)),
+                )  # fmt: skip
 
 
 def _names(cluster: Cluster, items: list[Item]) -> Iterator[Finding]:
@@ -389,15 +429,16 @@ def _names(cluster: Cluster, items: list[Item]) -> Iterator[Finding]:
     for name in sorted(users.keys() | offered.keys()):
         yield Finding(
             "warning", "resource-not-managed", f"resource/{name}",
-            f"{users[name]} pods ask for it and {offered[name]} nodes offer it, but it is none of our resources: such "
-            "pods are placed without us, and count nothing here",
+            f"{count(users[name], 'pod')} {_verb(users[name], 'asks', 'ask')} for it and "
+            f"{count(offered[name], 'node')} {_verb(offered[name], 'offers', 'offer')} it, but it is none of our "
+            "resources: such pods are placed without us, and count nothing here",
             "Add it to `resources` of the settings and to `managedResources` of the scheduler's configuration.",
             (("pods", users[name]), ("nodes", offered[name])),
         )  # fmt: skip
     if claims:
         yield Finding(
-            "info", "claims-not-shown", "cluster", f"{claims} pods use resource claims (DRA) and ask for none of our "
-            "resources: the scheduler never shows them to us",
+            "info", "claims-not-shown", "cluster", f"{count(claims, 'pod')} {_verb(claims, 'uses', 'use')} resource "
+            "claims (DRA) and none of our resources: the scheduler never shows such pods to us",
             "Ask for the resource name that the DeviceClass serves (extendedResourceName).", (("pods", claims),),
         )  # fmt: skip
 

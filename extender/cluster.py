@@ -33,6 +33,7 @@ from extender.records import (
     DeviceClassRecord,
     GroupRecord,
     NodeRecord,
+    Owner,
     PdbRecord,
     PodRecord,
     PriorityClassRecord,
@@ -225,12 +226,7 @@ class Cluster:
         elif isinstance(record, PdbRecord):
             self._set_budget(record, event.change)
         elif isinstance(record, GroupRecord):
-            _put(self.groups, (record.api, record.kind, record.namespace, record.name), record, event.change)
-            self._dirty_gangs.update(
-                self.gang_ids[ref]
-                for ref in self.gang_ids
-                if ref.namespace == record.namespace and ref.name == record.name
-            )
+            self._set_group(record, event.change)
         elif isinstance(record, PriorityClassRecord):
             _put(self.priority_classes, record.name, record, event.change)
         elif isinstance(record, DeviceClassRecord):
@@ -361,7 +357,7 @@ class Cluster:
 
     def _note(self, pod: PodRecord) -> None:
         """Remember with whom a GPU pod belongs together, as far as that decides where the others go."""
-        named = gangs.ref(pod)
+        named = gangs.ref(pod, self.groups)
         if named is not None:
             self.grouped.setdefault(named, {})[pod.uid] = pod.node
         key = siblings(pod) if pod.node else None
@@ -369,7 +365,7 @@ class Cluster:
             self.siblings.setdefault(key, {})[pod.uid] = pod.node
 
     def _unnote(self, pod: PodRecord) -> None:
-        named, key = gangs.ref(pod), siblings(pod)
+        named, key = gangs.ref(pod, self.groups), siblings(pod)
         if named is not None:
             _drop(self.grouped, named, pod.uid)
         if key is not None:
@@ -415,7 +411,7 @@ class Cluster:
     def _mark(self, pod: PodRecord) -> None:
         """Find a bound pod's ids. They reach the table when its node is written, and the gang's when it is read."""
         self._bound_in.setdefault(pod.namespace, {})[pod.uid] = None
-        named = gangs.ref(pod)
+        named = gangs.ref(pod, self.groups)
         gang = 0
         if named is not None:
             gang = self.gang_ids.get(named, 0)
@@ -510,6 +506,36 @@ class Cluster:
             self.marks[uid] = (gang, self._budget_set(self.pods[uid]), ask)
             if uid in self.pod_rows:
                 self._write_marks(self.pod_rows[uid], uid)
+
+    def _set_group(self, record: GroupRecord, change: str) -> None:
+        key = (record.api, record.kind, record.namespace, record.name)
+        before = self.groups.get(key)
+        owner = record.owner if change == "set" else None
+        noted: list[PodRecord] = []
+        marked: list[PodRecord] = []
+        if (before.owner if before is not None else None) != owner:  # another gang from here on
+            named = gangs.owned(record.namespace, Owner(record.kind, record.name, "", record.api), self.groups)
+            if named is not None:  # else it owns no pods: a PodGroup
+                noted, marked = (
+                    [
+                        pod
+                        for uid in uids
+                        if key in gangs.owners((pod := self.pods[uid]).namespace, pod.owner, self.groups)
+                    ]
+                    for uids in (self.grouped.get(named, ()), self.gang_members[self.gang_ids.get(named, 0)])
+                )
+        for pod in noted:
+            self._unnote(pod)
+        for pod in marked:
+            self._unmark(pod)
+        _put(self.groups, key, record, change)
+        for pod in noted:
+            self._note(pod)
+        for pod in marked:
+            self._mark(pod)
+        self._dirty_gangs.update(
+            self.gang_ids[ref] for ref in self.gang_ids if ref.namespace == record.namespace and ref.name == record.name
+        )
 
     def _set_node(self, node: NodeRecord, now: float) -> None:
         before = self.nodes.get(node.name)

@@ -489,7 +489,10 @@ class Decider:
         return [(hold.uid, hold.node) for hold in self.holds.held(now)]
 
     def choose(self, row: int, request: PodRequest) -> int:
-        """The mask that we would take on a node now; 0 where positions are not modelled."""
+        """The mask that we would take on a node now; 0 where positions are not modelled, or where GPUs are held there
+        and nobody says which: any that we named could be one of them."""
+        if self.cluster.tables.nodes.node(row)["unknown"]:
+            return 0
         return self.policy.gpus(self.cluster.tables, request, (row,))[row]
 
 

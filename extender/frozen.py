@@ -1,6 +1,6 @@
 """A frozen cluster: a Kubernetes List from a file.
 
-As `kubectl get nodes,pods,pdb,priorityclasses -A -o json` prints it: JSON or YAML, one List or several documents.
+As `kubectl get -A -o json` prints it (`gpu-extender whatif --help`): JSON or YAML, one List or several documents.
 What says how many pods of a gang must run (Jobs, PodGroups ...: records.GROUPS) is read where it is in the file.
 """
 
@@ -58,28 +58,60 @@ def pods(raw: bytes, gpus: frozenset[str], source: str) -> list[records.PodRecor
 
 
 def parse(raw: bytes, gpus: frozenset[str], source: str = "cluster") -> list[Event]:
+    """Every object of the file that we know, as events; BadCluster names the first that is wrong, and how many are.
+
+    What only says how many pods of a group must run stops nobody: where it can not be read, that number is unknown.
+    """
     events: list[Event] = []
+    wrong: list[tuple[str, str]] = []
     for number, item in enumerate(_items(raw, source)):
+        path = f"{source}: items[{number}]"
         kind = item.get("kind") if isinstance(item, dict) else None
         if not isinstance(kind, str):
-            raise BadCluster("an object without kind", path=f"{source}: items[{number}]")
+            wrong.append((path, "an object without kind" if isinstance(item, dict) else "no object of Kubernetes"))
+            continue
+        known: records.Kind | None = next((one for one in records.KINDS if one == kind), None)
         try:
-            known = next((one for one in records.KINDS if one == kind), None)
             if known is None and records.is_group(item):
                 known = "Group"
             if known is not None:
-                events.append(Event(known, "set", records.record(known, item, gpus)))
+                events.append(Event(known, "set", _named(known, item, gpus)))
         except records.RecordError as error:
-            raise BadCluster(error.message, path=f"{source}: items[{number}].{error.path}".rstrip(".")) from error
-    return _with_priorities([_named(event) for event in events])
+            wrong.append((f"{path}.{error.path}".rstrip("."), f"{error.message}{_of(item)}"))
+    if wrong:
+        path, message = wrong[0]
+        more = len(wrong) - 1
+        raise BadCluster(message + (f"; {more} more can not be read" if more else ""), path=path)
+    return _with_priorities(events)
 
 
-def _named(event: Event) -> Event:
-    """Files written by hand leave the uids of pods out: then a pod's name stands for it."""
-    pod = event.record
-    if not isinstance(pod, records.PodRecord) or pod.uid:
-        return event
-    return event._replace(record=msgspec.structs.replace(pod, uid=f"{pod.namespace}/{pod.name}"))
+def _named(kind: records.Kind, item: dict[str, Any], gpus: frozenset[str]) -> records.Record:
+    """The record. A pod without a uid, as files written by hand have it, gets one of its name: nobody has that."""
+    if kind == "Group":
+        return _group(item)
+    record = records.record(kind, item, gpus)
+    if isinstance(record, records.PodRecord) and not record.uid:
+        return msgspec.structs.replace(record, uid=f"{record.namespace}/{record.name}")
+    return record
+
+
+def _group(item: dict[str, Any]) -> records.GroupRecord:
+    try:
+        return records.group(item)
+    except records.RecordError:
+        metadata = item.get("metadata")
+        bare = {"apiVersion": item.get("apiVersion"), "kind": item["kind"], "metadata": metadata}
+        return msgspec.structs.replace(records.group(bare), minimum=-1)
+
+
+def _of(item: dict[str, Any]) -> str:
+    """Which object it is, for a message."""
+    try:
+        who = records.identity(item)
+    except records.RecordError:
+        return ""
+    name = "/".join(part for part in (who.namespace, who.name) if part)
+    return f" (in {item['kind']} {name})" if name else ""
 
 
 def _with_priorities(events: list[Event]) -> list[Event]:

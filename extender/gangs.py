@@ -4,27 +4,29 @@ Sources, the first that a pod names counts:
 
 | source | the pods of a gang | how many must run |
 |---|---|---|
-| gpu-extender | label (or annotation) `gpu-extender.io/gang` | label `gpu-extender.io/gang-min` |
+| gpu-extender | label (or annotation) `gpu-extender.io/gang` | label (or annotation) `gpu-extender.io/gang-min` |
 | kubernetes | `spec.schedulingGroup`, before 1.36 `spec.workloadRef` | `gang.minCount` of it; 0 with `basic` |
 | coscheduling | label `scheduling.x-k8s.io/pod-group` | PodGroup `minMember` |
 | volcano | annotation `scheduling.k8s.io/group-name` | PodGroup `minMember` |
 | kueue | label `kueue.x-k8s.io/pod-group-name` | annotation `kueue.x-k8s.io/pod-group-total-count` |
 | leaderworkerset | labels `leaderworkerset.sigs.k8s.io/name`, `group-index` | annotation `size`, or the object's size |
-| jobset | label `jobset.sigs.k8s.io/jobset-name` | the JobSet's replicas x parallelism, summed |
-| training | label `training.kubeflow.org/job-name`, or the owner | minAvailable, minReplicas, or all replicas |
+| jobset | label `jobset.sigs.k8s.io/jobset-name`, or the owners | the JobSet's replicas x parallelism, summed |
+| training | label `training.kubeflow.org/job-name`, or the owners | minAvailable, minReplicas, or all replicas |
+| ray | label `ray.io/cluster`, or the owners | the head and all workers; with the autoscaler the least of them |
 | job | the owner, a batch Job | parallelism, at most the completions that are left |
 
+The owners are followed upwards as far as their objects are known: of a pod of a Job of a JobSet the JobSet counts.
 `gpu-extender.io/gang-min` on the pods overrides the minimum of any source (0: they are independent). A minimum that can
 not be read is all members. A Job of one pod is no gang: nothing else ends with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from extender.records import GroupRecord, PodRecord
+from extender.records import GroupRecord, Owner, PodRecord
 
 OURS: Final = "gpu-extender.io/gang"
 OUR_MINIMUM: Final = "gpu-extender.io/gang-min"
@@ -36,6 +38,22 @@ LWS: Final = "leaderworkerset.sigs.k8s.io/"
 JOBSET: Final = "jobset.sigs.k8s.io/jobset-name"
 TRAINING: Final = "training.kubeflow.org/job-name"
 TRAINING_API: Final = "kubeflow.org"
+TRAINING_KINDS: Final = ("PyTorchJob", "TFJob", "MPIJob", "XGBoostJob", "PaddleJob", "JAXJob", "MXJob")
+RAY: Final = "ray.io/cluster"
+OWNERS: Final = {("batch", "Job"): "job", ("jobset.x-k8s.io", "JobSet"): "jobset", ("ray.io", "RayCluster"): "ray"}
+SAYS: Final = {
+    "gpu-extender": "label gpu-extender.io/gang-min",
+    "kubernetes": "podgroups.scheduling.k8s.io, workloads.scheduling.k8s.io",
+    "coscheduling": "podgroups.scheduling.x-k8s.io",
+    "volcano": "podgroups.scheduling.volcano.sh",
+    "kueue": f"annotation {KUEUE_COUNT}",
+    "leaderworkerset": "leaderworkersets.leaderworkerset.x-k8s.io",
+    "jobset": "jobsets.jobset.x-k8s.io",
+    "training": "pytorchjobs.kubeflow.org, mpijobs.kubeflow.org ...",
+    "ray": "rayclusters.ray.io",
+    "job": "jobs.batch",
+}  # by source: who says how many pods must run
+HIGHEST: Final = 4  # owners of owners; nobody has more, and a circle ends here
 MOST: Final = 1_000_000  # pods of a gang; a number beyond is not one
 
 ObjectKey = tuple[str, str, str, str]  # API group, kind, namespace, name
@@ -73,8 +91,8 @@ class Gang:
         return len(self.members) - self.minimum
 
 
-def ref(pod: PodRecord) -> Ref | None:
-    """The gang that the pod names, None when it names none."""
+def ref(pod: PodRecord, objects: Mapping[ObjectKey, GroupRecord]) -> Ref | None:
+    """The gang that the pod names, None when it names none. `objects`: as for `gang`; of them only the owners count."""
     labels, notes, space = pod.labels, pod.annotations, pod.namespace
     if name := labels.get(OURS) or notes.get(OURS):
         return Ref("gpu-extender", space, name)
@@ -92,13 +110,34 @@ def ref(pod: PodRecord) -> Ref | None:
         return Ref("leaderworkerset", space, name, labels.get(f"{LWS}group-index", ""))
     if name := labels.get(JOBSET):
         return Ref("jobset", space, name)
-    owner = pod.owner
-    if name := labels.get(TRAINING) or (owner.name if owner is not None and owner.api == TRAINING_API else ""):
+    if name := labels.get(TRAINING):
         return Ref("training", space, name)
-    # Without apiVersion a Job is the built-in one; other groups have Jobs too (Volcano's pods name their PodGroup).
-    if owner is not None and owner.kind == "Job" and owner.api in ("", "batch"):
-        return Ref("job", space, owner.name)
-    return None
+    if name := labels.get(RAY):
+        return Ref("ray", space, name)
+    return owned(space, pod.owner, objects)
+
+
+def owned(space: str, owner: Owner | None, objects: Mapping[ObjectKey, GroupRecord]) -> Ref | None:
+    """The gang of what `owner` owns: the highest of its owners that stands for one."""
+    found = None
+    for api, kind, _, name in owners(space, owner, objects):
+        source = OWNERS.get((api, kind)) or ("training" if api == TRAINING_API else "")
+        if source:
+            found = Ref(source, space, name)
+    return found
+
+
+def owners(space: str, owner: Owner | None, objects: Mapping[ObjectKey, GroupRecord]) -> Iterator[ObjectKey]:
+    """The owner, its owner and so on, as far as the objects are known."""
+    for _ in range(HIGHEST):
+        if owner is None:
+            return
+        # Without apiVersion a Job is the built-in one; other groups have Jobs too (Volcano's pods name their PodGroup).
+        api = "batch" if owner.kind == "Job" and not owner.api else owner.api
+        key = (api, owner.kind, space, owner.name)
+        yield key
+        above = objects.get(key)
+        owner = above.owner if above is not None else None
 
 
 def gang(named: Ref, members: Sequence[PodRecord], objects: Mapping[ObjectKey, GroupRecord]) -> Gang | None:
@@ -108,9 +147,10 @@ def gang(named: Ref, members: Sequence[PodRecord], objects: Mapping[ObjectKey, G
     """
     pods = tuple(sorted(members, key=lambda pod: pod.uid))
     said = {pod.labels.get(OUR_MINIMUM) or pod.annotations.get(OUR_MINIMUM) for pod in pods} - {None}
-    minimum = _number(said.pop() or "") if len(said) == 1 else None
+    minimum = number(said.pop() or "") if len(said) == 1 else None
     if minimum is None and named.source != "gpu-extender":
         minimum = _stated(named, pods, objects)
+        minimum = None if minimum is not None and minimum < 0 else minimum
     if minimum == 0 or (named.source == "job" and len(pods) < 2 and minimum in (None, 1)):
         return None
     return Gang(named, pods, len(pods) if minimum is None else minimum, minimum is not None)
@@ -139,8 +179,9 @@ def _stated(named: Ref, pods: Sequence[PodRecord], objects: Mapping[ObjectKey, G
         case "jobset":
             return of("jobset.x-k8s.io", "JobSet")
         case "training":
-            kinds = ("PyTorchJob", "TFJob", "MPIJob", "XGBoostJob", "PaddleJob", "JAXJob", "MXJob")
-            return next((found for kind in kinds if (found := of(TRAINING_API, kind)) is not None), None)
+            return next((found for kind in TRAINING_KINDS if (found := of(TRAINING_API, kind)) is not None), None)
+        case "ray":
+            return of("ray.io", "RayCluster")
         case "job":
             return of("batch", "Job")
     return None
@@ -149,10 +190,11 @@ def _stated(named: Ref, pods: Sequence[PodRecord], objects: Mapping[ObjectKey, G
 def _agreed(pods: Sequence[PodRecord], key: str) -> int | None:
     """What all pods that carry the annotation say alike."""
     said = {pod.annotations[key] for pod in pods if key in pod.annotations}
-    return _number(said.pop()) if len(said) == 1 else None
+    return number(said.pop()) if len(said) == 1 else None
 
 
-def _number(text: str) -> int | None:
+def number(text: str) -> int | None:
+    """A number of pods; None for anything else."""
     if not (text.isascii() and text.isdigit()) or len(text) > 7:
         return None
     return min(int(text), MOST)

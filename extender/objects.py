@@ -7,8 +7,9 @@ Go's encoders write either. Nothing but extender.records and extender.resources 
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -32,6 +33,9 @@ Quantity = str | int | float | None
 Resources = dict[str, Quantity] | None
 _Map = dict[str, str | None] | None
 _Time = datetime.datetime | None
+_Test = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
+_Tolerates = Literal["", "Equal", "Exists", "Lt", "Gt"]
+_Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
 _Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)] | None
 
 
@@ -84,7 +88,7 @@ class Volume(Wire):
 
 class Expression(Wire):
     key: str
-    operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
+    operator: _Test
     values: list[str] | None = None
 
 
@@ -137,9 +141,9 @@ class Spread(Wire):
 
 class Toleration(Wire):
     key: _Text = None
-    operator: Literal["", "Equal", "Exists", "Lt", "Gt"] | None = None
+    operator: _Tolerates | None = None
     value: _Text = None
-    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    effect: Literal[""] | _Effect | None = None
 
 
 class WorkloadRef(Wire):
@@ -222,7 +226,7 @@ class Pod(Wire):
 
 class Taint(Wire):
     key: str
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
+    effect: _Effect
     value: _Text = None
 
 
@@ -343,6 +347,12 @@ class LeaderWorkerTemplate(Wire):
     size: int | None = None
 
 
+class RayWorkers(Wire):
+    replicas: int | None = None
+    min_replicas: int | None = None
+    num_of_hosts: int | None = None
+
+
 class GroupSpec(Wire):
     """What the objects that stand for a group of pods say of how many must run; each kind has some of these."""
 
@@ -354,6 +364,8 @@ class GroupSpec(Wire):
     completions: int | None = None
     replicated_jobs: list[ReplicatedJob] | None = None  # JobSet
     leader_worker_template: LeaderWorkerTemplate | None = None  # LeaderWorkerSet
+    worker_group_specs: list[RayWorkers] | None = None  # RayCluster
+    enable_in_tree_autoscaling: _Flag = None
     run_policy: RunPolicy | None = None  # training operators
     elastic_policy: ElasticPolicy | None = None
     pytorch_replica_specs: dict[str, ReplicaSpec] | None = None
@@ -379,6 +391,25 @@ class Group(Wire):
 
 # ---- from bytes to these
 
+_WORDS = {
+    "int": "a whole number", "float": "a number that is not whole, or too large", "str": "text", "array": "a list",
+    "object": "an object", "bool": "true or false", "null": "nothing", "datetime": "a time",
+}  # fmt: skip
+_EXPECTED = re.compile(r"Expected `([^`]*)`, got `([^`]*)`")
+_WRONG_WORD = re.compile(r"Invalid enum value (.*)")
+
+
+def _plain(message: str, path: str) -> str:
+    """What msgspec found, for people: types in words, and which words are allowed."""
+    if found := _EXPECTED.fullmatch(message):
+        wanted = [_WORDS.get(one, one) for one in found[1].split(" | ") if one != "null"]
+        return f"expected {' or '.join(wanted)}, not {_WORDS.get(found[2], found[2])}"
+    if found := _WRONG_WORD.fullmatch(message):
+        field = path.rpartition(".")[2]
+        allowed = get_args(_Effect if field == "effect" else _Tolerates if ".tolerations[" in path else _Test)
+        return f"{found[1]} is none of " + ", ".join(word for word in allowed if word)
+    return message
+
 
 Source = bytes | bytearray | memoryview | msgspec.Raw | str | Mapping[str, Any]
 _W = TypeVar("_W")
@@ -392,6 +423,7 @@ def read(source: Source, decoder: msgspec.json.Decoder[_W]) -> _W:
         return decoder.decode(source)
     except msgspec.ValidationError as error:
         message, _, path = str(error).rpartition(" - at `$")
-        raise RecordError(path.rstrip("`").lstrip("."), message) if message else RecordError("", str(error)) from error
+        path = path.rstrip("`").lstrip(".") if message else ""
+        raise RecordError(path, _plain(message or str(error), path)) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RecordError("", f"not JSON: {error}") from error

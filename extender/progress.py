@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from fractions import Fraction
 from math import ceil
@@ -12,6 +12,7 @@ from extender.records import PodRecord
 
 PROTECT = "gpu-extender.io/protect-for"
 CHECKPOINT = "gpu-extender.io/last-checkpoint"
+INTERVAL = "gpu-extender.io/checkpoint-interval"
 RESTART = "gpu-extender.io/restart-seconds"
 LONGEST_RESTART = 7 * 86_400
 NOT_STARTED = 2**52  # milliseconds: later than any start, so nothing is lost and the pod counts as the youngest
@@ -52,19 +53,22 @@ def start_ms(pod: PodRecord) -> int:
 def lost(gpus: int, start: int, saved: int, restart: int, now: int) -> int:
     """Work in GPU-seconds that an eviction loses: GPUs x (now - last checkpoint, or start, + restart seconds).
 
-    `start`, `saved` (0 = no checkpoint is known), `now`: milliseconds since 1970; `restart`: seconds. A checkpoint
-    counts as it is told, also one from before the start.
+    `start`, `now`: milliseconds since 1970; `restart`: seconds; `saved`: as saved_ms tells it. A checkpoint counts as
+    it is told, also one from before the start: what the pod inherited and has not saved since is lost again.
     """
     return gpus * max(0, now - (saved or start)) // 1000 + gpus * restart
 
 
 def saved_ms(pod: PodRecord) -> int:
-    """Milliseconds since 1970 of the annotation last-checkpoint (RFC 3339 with an offset); 0 when it is not known."""
-    said = pod.annotations.get(CHECKPOINT)
-    if said is None:
-        return 0
+    """Milliseconds since 1970 of the annotation last-checkpoint (RFC 3339 with an offset); 0 without one that can be
+    read: how often a pod means to save says nothing of when it did."""
+    return checkpoint(pod.annotations.get(CHECKPOINT, ""))
+
+
+def checkpoint(text: str) -> int:
+    """Milliseconds since 1970 of an RFC 3339 time with an offset; 0 when it is none."""
     try:
-        moment = datetime.fromisoformat(said.strip().upper())  # RFC 3339 has t and z too
+        moment = datetime.fromisoformat(text.strip().upper())  # RFC 3339 has t and z too
     except ValueError:
         return 0
     if moment.tzinfo is None:
@@ -72,21 +76,11 @@ def saved_ms(pod: PodRecord) -> int:
     return max(0, int(moment.timestamp() * 1000))
 
 
-def unread(pod: PodRecord) -> Iterator[tuple[str, str]]:
-    """(code, what is wrong) of each annotation of these that the pod carries in vain."""
-    notes = pod.annotations
-    if PROTECT in notes and duration(notes[PROTECT]) is None:
-        yield "bad-protect-for", f"{notes[PROTECT]!r} is not a duration"
-    if CHECKPOINT in notes and not saved_ms(pod):
-        yield "bad-last-checkpoint", f"{notes[CHECKPOINT]!r} is not a time with its zone (RFC 3339)"
-    if RESTART in notes and _restart(notes[RESTART]) is None:
-        yield "bad-restart-seconds", f"{notes[RESTART]!r} is not a number of seconds"
-
-
-def _restart(said: str) -> int | None:
-    return min(int(said), LONGEST_RESTART) if said.isascii() and said.isdigit() and len(said) < 10 else None
+def whole(text: str) -> int | None:
+    """A number of seconds below 10^9; None for anything else."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
 def restart_seconds(pod: PodRecord) -> int:
     """Seconds of the annotation restart-seconds, at most a week; 0 when it is absent or not a number."""
-    return _restart(pod.annotations.get(RESTART, "")) or 0
+    return min(whole(pod.annotations.get(RESTART, "")) or 0, LONGEST_RESTART)

@@ -51,6 +51,7 @@ GROUPS: Final = frozenset(
         ("batch", "Job"),
         ("jobset.x-k8s.io", "JobSet"),
         ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"),
+        ("ray.io", "RayCluster"),
         *(
             ("kubeflow.org", kind)
             for kind in ("PyTorchJob", "TFJob", "MPIJob", "XGBoostJob", "PaddleJob", "JAXJob", "MXJob")
@@ -233,8 +234,10 @@ class DeviceClassRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class GroupRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """An object of GROUPS. ``minimum``: how many of its pods must run, None when it does not say (0: none must);
-    ``parts``: the same by the name of a part, where it has named parts."""
+    """An object of GROUPS. ``minimum``: how many of its pods must run, None when it does not say (0: none must;
+    below 0: what it says can not be meant, or not be read);
+    ``parts``: the same by the name of a part, where it has named parts; ``owner``: its controller, where that is one of
+    GROUPS too (a JobSet owns Jobs)."""
 
     uid: str
     api: str
@@ -244,6 +247,7 @@ class GroupRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     resource_version: str
     minimum: int | None
     parts: tuple[tuple[str, int | None], ...]
+    owner: Owner | None = None
 
 
 Record = PodRecord | NodeRecord | PdbRecord | PriorityClassRecord | DeviceClassRecord | GroupRecord
@@ -403,6 +407,7 @@ def group(source: Source, api: str = "", kind: str = "") -> GroupRecord:
     api = _api_group(wire.api_version) or api
     kind = wire.kind or kind
     spec, status = wire.spec or objects.GroupSpec(), wire.status or objects.GroupStatus()
+    owner = _controller(meta)
     parts: tuple[tuple[str, int | None], ...] = ()
     minimum: int | None = None
     if kind == "Workload":
@@ -421,6 +426,8 @@ def group(source: Source, api: str = "", kind: str = "") -> GroupRecord:
             )
     elif kind == "LeaderWorkerSet":
         minimum = spec.leader_worker_template.size if spec.leader_worker_template else None
+    elif kind == "RayCluster":
+        minimum = _ray(spec)
     else:
         minimum = _training(spec)
     return GroupRecord(
@@ -430,8 +437,9 @@ def group(source: Source, api: str = "", kind: str = "") -> GroupRecord:
         namespace=intern(meta.namespace or "default"),
         name=meta.name or "",
         resource_version=meta.resource_version or "",
-        minimum=None if minimum is None else max(0, minimum),
+        minimum=minimum,
         parts=parts,
+        owner=owner if owner is not None and (owner.api, owner.kind) in GROUPS else None,
     )
 
 
@@ -457,6 +465,16 @@ def _job(parallelism: int | None, completions: int | None, succeeded: int | None
     left = None if completions is None else max(0, completions - (succeeded or 0))
     wanted = 1 if parallelism is None else parallelism
     return wanted if left is None else min(wanted, left)
+
+
+def _ray(spec: objects.GroupSpec) -> int:
+    """The head, and all hosts of each group of workers: with the autoscaler as many as it always keeps."""
+    least = bool(spec.enable_in_tree_autoscaling)
+    return 1 + sum(
+        ((group.min_replicas if least or group.replicas is None else group.replicas) or 0)
+        * (1 if group.num_of_hosts is None else group.num_of_hosts)
+        for group in spec.worker_group_specs or ()
+    )
 
 
 def _training(spec: objects.GroupSpec) -> int | None:

@@ -17,7 +17,7 @@ def read(pod: PodRecord, cluster: Cluster, flying: Iterable[tuple[str, str]] = (
     `flying`: (uid, node) of pods that are about to be bound there; they count as siblings and kin.
     """
     way = placement.way(pod, cluster.settings.placement)
-    named = gangs.ref(pod)
+    named = gangs.ref(pod, cluster.groups)
     underway: dict[str, str] = {}
     if way == "spread" or named is not None:
         underway = {uid: node for uid, node in (*cluster.nominated.items(), *flying) if uid != pod.uid}

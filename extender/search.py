@@ -15,6 +15,7 @@ from typing import Any
 
 from ext_core import fit, gather, scout, victims
 from ext_core.links import LinkShapes
+from extender import gangs
 from extender.cluster import Cluster
 from extender.contracts import Groups, PodRequest, Victims
 from extender.costs.highest_priority import FREE
@@ -581,14 +582,14 @@ def certificate(decider: Decider, found: Found) -> dict[str, Any]:
 
 def warnings(cluster: Cluster, pods: Iterable[PodRecord]) -> list[dict[str, str]]:
     """What is not certain about these victims."""
-    gangs = {
-        gang.name: gang for pod in pods if not pod.terminating and (gang := cluster.gang_of(pod)) and not gang.known
+    found = {
+        gang.ref: gang for pod in pods if not pod.terminating and (gang := cluster.gang_of(pod)) and not gang.known
     }
     return [
         {
             "code": "gang-minimum-unknown",
-            "message": f"how many pods of {gang.ref.source} gang {name} must run can not be read: all "
-            f"{len(gang.members)} running members are taken to be needed",
+            "message": f"how many pods of {ref.source} gang {ref} must run can not be read ({gangs.SAYS[ref.source]}): "
+            f"all {len(gang.members)} running members are taken to be needed",
         }
-        for name, gang in sorted(gangs.items())
+        for ref, gang in sorted(found.items())
     ]

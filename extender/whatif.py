@@ -11,22 +11,24 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from ext_core import score
+from ext_core import fit, score
+from extender import doubts, search
 from extender import request as requests
-from extender import search
 from extender.cluster import AWAY_SECONDS, Cluster
 from extender.contracts import PodRequest
+from extender.costs.leftover_fragmentation import LeftoverFragmentation
 from extender.decide import LINKS_ONLY, Decider
 from extender.errors import BadInput
 from extender.events import Event
 from extender.frozen import SYSTEM_CLASSES
 from extender.ledger import gpus_of
 from extender.preempt import repelled_from
-from extender.progress import unread
+from extender.progress import NOT_STARTED, protected_ms
 from extender.records import NodeRecord, PodRecord
 from extender.rules import REASONS
 from extender.rules.count import RELEASING
@@ -43,6 +45,18 @@ NOT_CHECKED = (
 )  # fmt: skip
 SHORT = ("too-little-cpu", "too-little-memory", "too-few-pod-slots")
 CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+LEFTOVER = LeftoverFragmentation.name
+REMEDIES = {
+    "cordoned": "Uncordon the node.",
+    "node-selector": "Label the node as the pod's nodeSelector asks, or change that.",
+    "node-affinity": "Label the node as the pod's required node affinity asks, or change that.",
+    "taint": "Let the pod tolerate the node's taint.",
+    "too-little-cpu": "Ask for less CPU, or wait for pods to end.",
+    "too-little-memory": "Ask for less memory, or wait for pods to end.",
+    "too-few-pod-slots": "Wait for pods to end.",
+    "repelled-by-a-running-pod": "A pod there has a required anti-affinity to this one.",
+}  # of our own codes
+TOO_MANY_STAY = "Wait for pods to end: too many of those that hold the GPUs are never victims (see spared)."
 EXIT_CODES = {"fits": 0, "evict": 10, "cannot": 11}
 
 
@@ -84,11 +98,15 @@ def _with_class(cluster: Cluster, pod: PodRecord, path: str) -> PodRecord:
     return msgspec.structs.replace(pod, priority=found.value, priority_class=found.name, never=pod.never or found.never)
 
 
-def answer(decider: Decider, pods: Sequence[PodRecord], wall: float) -> dict[str, Any]:
-    """`kind: WhatIf`. `wall`: the time at which it is asked, seconds since 1970."""
+def answer(
+    decider: Decider, pods: Sequence[PodRecord], wall: float, items: Iterable[dict[str, Any]] = ()
+) -> dict[str, Any]:
+    """`kind: WhatIf`. `wall`: the time at which it is asked, seconds since 1970; `items`: the cluster's objects as they
+    stand in the file, to tell what stands there twice."""
     cluster = decider.cluster
-    results, warnings = [], _about_cluster(cluster)
+    results, warnings = [], [*_about_cluster(cluster), *doubts.found(cluster, items, wall)]
     for number, pod in enumerate(pods):
+        warnings += [one for one in doubts.of_pod(cluster, pod, wall) if one not in warnings]
         result, said = judge(decider, admit(cluster, pod, number), wall)
         results.append(result)
         warnings += [one for one in said if one not in warnings]
@@ -161,6 +179,9 @@ def _judged(
         "cost": [],
         "certificate": search.certificate(decider, search.Found(nodes=len(cluster.nodes))),
         "reasons": dict(sorted(reasons.items())),
+        "remedies": {},
+        "spared": [],
+        "forbidden": None,
         "checked": list(CHECKED),
         "not_checked": list(NOT_CHECKED),
     }
@@ -170,13 +191,19 @@ def _judged(
         row = score.ranked(fits, total, best)[0][0]
         gpus = list(gpus_of(decider.choose(row, request))) or None
         return result | {"verdict": "fits", "node": cluster.names[row], "gpus": gpus}, warnings
-    if request.never:
-        warnings.append(_warning("never-preempts", f"pod {request.namespace}/{request.name} may evict nobody"))
-        return result, warnings
-    rows = array("i", [cluster.row(name) for name in names if name not in repelled])
+    candidates = [name for name in names if name not in repelled]
+    rows = array("i", [cluster.row(name) for name in candidates])
     found = search.find(decider, request, pod, rows, None, now, wall, limited=False)
-    result["certificate"] = search.certificate(decider, found)
-    if found.best is None:
+    if request.never:
+        # The certificate is of what may be done: nothing.
+        warnings.append(_warning("never-preempts", f"pod {request.namespace}/{request.name} may evict nobody"))
+        if found.best is not None:
+            result["forbidden"] = _eviction(decider, request, found.best)
+    else:
+        result["certificate"] = _certificate(decider, request, found)
+    if found.best is None or request.never:
+        result["remedies"] = _remedies(reasons, possible=found.best is not None)
+        result["spared"] = _spared(cluster, pod, candidates, wall)
         return result, warnings
     victims = search.important(found.best.pods)
     node = found.best.node
@@ -198,14 +225,109 @@ def _judged(
         warnings.append(
             _warning("terminating", f"pods are ending on {', '.join(waits[:3])}: the server waits for them first")
         )
-    told = {
-        "verdict": "evict",
-        "node": node,
-        "gpus": gpus,
-        "victims": [search.victim(cluster, victim) for victim in victims],
-        "cost": search.cost_of(decider, found.best),
+    return result | {"verdict": "evict", "gpus": gpus} | _eviction(decider, request, found.best), warnings
+
+
+def _eviction(decider: Decider, request: PodRequest, best: search.Eviction) -> dict[str, Any]:
+    return {
+        "node": best.node,
+        "victims": [_victim(decider.cluster, victim) for victim in search.important(best.pods)],
+        "cost": _cost(decider, request, best),
     }
-    return result | told, warnings
+
+
+def _victim(cluster: Cluster, pod: PodRecord) -> dict[str, Any]:
+    gang = None if pod.terminating else cluster.gang_of(pod)
+    return search.victim(cluster, pod) | {"gang_source": gang.ref.source if gang is not None else None}
+
+
+def _certificate(decider: Decider, request: PodRequest, found: search.Found) -> dict[str, Any]:
+    told = search.certificate(decider, found)
+    if found.runner_up is not None:
+        told["runner_up"] = _eviction(decider, request, found.runner_up)
+    return told
+
+
+def _cost(decider: Decider, request: PodRequest, eviction: search.Eviction) -> list[dict[str, Any]]:
+    """The cost, in which what was not computed is null; the search counts it as 0."""
+    computed = _leftover_computed(decider.cluster, request, eviction)
+    return [
+        term | {"value": None} if term["term"] == LEFTOVER and not computed else term
+        for term in search.cost_of(decider, eviction)
+    ]
+
+
+def _leftover_computed(cluster: Cluster, request: PodRequest, eviction: search.Eviction) -> bool:
+    """Whether leftover_fragmentation was priced on the node, or has to be 0 there, since its GPUs are wired all alike.
+
+    As the search does it: machines of up to 8 GPUs whose links are known, more GPUs than one wanted, where not every
+    set of that size is as good, and no position is unknown (nor merely deduced, where the pod requires links)."""
+    node = cluster.tables.nodes.node(eviction.row)
+    shape, healthy, gpu = node["shape"], node["healthy"], node["gpu"]
+    assert isinstance(shape, int)
+    assert isinstance(healthy, int)
+    links = cluster.topologies[eviction.node].links if eviction.node in cluster.topologies else None
+    if not shape or links is None or gpu != request.resource:
+        return False
+    if len({links[i][j] for i in range(len(links)) for j in range(i)}) <= 1:
+        return True
+    if fit.uniform(cluster.tables.shapes, shape, healthy, request.wanted) or healthy.bit_length() > search.PRICED_GPUS:
+        return False
+    holdings = cluster.ledgers[eviction.node].holdings
+    if request.links == "required":
+        return all(holding.how in ("observed", "enforced") and not holding.unsure for holding in holdings)
+    return not any(holding.unsure for holding in holdings)
+
+
+def _remedies(reasons: Iterable[str], *, possible: bool) -> dict[str, str]:
+    """What would help, by the code of the reason. `possible`: whether an eviction would."""
+    known = {reason.key: reason.remedy for reason in REASONS.values()} | REMEDIES
+    if not possible:
+        known |= {"gpus-busy": TOO_MANY_STAY, "links-busy": TOO_MANY_STAY}
+    return {code: known[code] for code in sorted(reasons) if code in known}
+
+
+def _spared(cluster: Cluster, pod: PodRecord, names: Iterable[str], wall: float) -> list[dict[str, Any]]:
+    """Who on these nodes is never a victim of this pod, by cause: how many pods with how many GPUs; of those that are
+    protected, until when the first one is. Of each pod the first cause counts; where pods hold GPUs, only they do."""
+    pods: Counter[str] = Counter()
+    gpus: Counter[str] = Counter()
+    until: list[int] = []
+    there = [other for name in names for other in cluster.pods_on(name)]
+    holders = [other for other in there if other.gpus]
+    minimum = cluster.settings.preemption.minimum_run_seconds
+    for other in holders or there:
+        ends = protected_ms(other, minimum)
+        if other.daemon:
+            cause = "daemonset"
+        elif other.mirror:
+            cause = "static"
+        elif other.priority >= pod.priority:
+            cause = "priority"
+        elif other.terminating:
+            continue
+        elif ends > wall * 1000:
+            cause = "protected"
+            until.append(ends)
+        elif pod.affinity_terms and pod.may_need(other):
+            cause = "affinity"
+        else:
+            continue
+        pods[cause] += 1
+        gpus[cause] += sum(cluster.amounts(other)[3:])
+    return [
+        {
+            "cause": cause,
+            "pods": pods[cause],
+            "gpus": gpus[cause],
+            "until": _rfc3339(min(until)) if cause == "protected" and min(until) < NOT_STARTED else None,
+        }
+        for cause in sorted(pods)
+    ]
+
+
+def _rfc3339(milliseconds: int) -> str:
+    return datetime.fromtimestamp(-(-milliseconds // 1000), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def refused(pod: PodRecord, node: NodeRecord) -> str:
@@ -230,8 +352,6 @@ def _about_cluster(cluster: Cluster) -> list[dict[str, str]]:
         found.append(_warning("no-nodes", "the cluster has no nodes"))
     if cluster.faults:
         found.append(_warning("left-out", f"{cluster.faults} objects could not be held and are left out"))
-    for pod in sorted(cluster.pods.values(), key=lambda pod: (pod.namespace, pod.name)):
-        found += [_warning(code, f"pod {pod.namespace}/{pod.name}: {said}: ignored") for code, said in unread(pod)]
     return found
 
 

@@ -196,3 +196,13 @@ def test_a_request_that_lacks_something_is_refused(world: World, api: Api, key: 
     assert world.post("bind", whole)["Error"] == error
     assert api.wrote == []
     assert world.metric("bad_requests_total", verb="bind", code="bad-request") == 2
+
+
+def test_no_plan_over_gpus_that_may_be_taken(world: World, api: Api) -> None:
+    """Somebody holds one of the eight, and nobody says which: whatever we wrote could be it."""
+    quiet = world.pod("quiet", 1, "n")
+    assert world.bind(world.pod("p", 2), "n") == ""
+    assert api.wrote == [(Binding("default", "p", "uid-p", "n"), {})]
+    world.drop("Pod", quiet)
+    assert world.bind(world.pod("q", 2), "n") == ""
+    assert PLAN in api.wrote[1][1]

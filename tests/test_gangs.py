@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -108,6 +109,20 @@ CASES: dict[str, tuple[JSON, JSON | None, str, int | None]] = {
         obj("kubeflow.org/v1", "PyTorchJob", "g",
             {"pytorchReplicaSpecs": {"Worker": {"replicas": 8}}, "elasticPolicy": {"minReplicas": 2}}), "training", 2,
     ),
+    "Ray by its label": (
+        {"labels": {"ray.io/cluster": "g"}},
+        obj("ray.io/v1", "RayCluster", "g",
+            {"workerGroupSpecs": [{"replicas": 2, "numOfHosts": 2, "minReplicas": 1}, {"replicas": 1}]}), "ray", 6,
+    ),
+    "Ray by its owner, with its autoscaler": (
+        {"owner": owned("RayCluster", "ray.io/v1")},
+        obj("ray.io/v1", "RayCluster", "g",
+            {"enableInTreeAutoscaling": True, "workerGroupSpecs": [{"replicas": 4, "minReplicas": 1}]}), "ray", 2,
+    ),
+    "a minimum that can not be meant": (
+        {"labels": {"scheduling.x-k8s.io/pod-group": "g"}},
+        obj("scheduling.x-k8s.io/v1alpha1", "PodGroup", "g", {"minMember": -3}), "coscheduling", None,
+    ),
     "Job": (
         {"owner": owned("Job", "batch/v1")}, obj("batch/v1", "Job", "g", {"parallelism": 2}), "job", 2,
     ),
@@ -161,6 +176,56 @@ def test_who_does_not(facts: JSON, made: JSON | None) -> None:
     if made is not None:
         world.set("Group", made)
     assert world.cluster.gang_of(world.cluster.pods["uid-p0"]) is None
+
+
+JOBSET = obj(
+    "jobset.x-k8s.io/v1alpha2", "JobSet", "js",
+    {"replicatedJobs": [{"replicas": 2, "template": {"spec": {"parallelism": 1}}}]},
+)  # fmt: skip
+MPI = obj("kubeflow.org/v2beta1", "MPIJob", "js", {"mpiReplicaSpecs": {"Launcher": {}, "Worker": {"replicas": 1}}})
+
+
+@pytest.mark.parametrize(("above", "source"), [(JOBSET, "jobset"), (MPI, "training")])
+@pytest.mark.parametrize("order", range(6))
+def test_the_owners_of_owners_are_followed(above: JSON, source: str, order: int) -> None:
+    """Pods of two Jobs of one JobSet (or a launcher's Job of an MPIJob) are one gang, in whatever order we learn it."""
+    world = World()
+    world.node("n", 8)
+    jobs = [obj("batch/v1", "Job", f"js-{i}", {"parallelism": 1}) for i in range(2)]
+    for job in jobs:
+        job["metadata"]["ownerReferences"] = owned(above["kind"], above["apiVersion"], "js")
+    pods = [pod(f"p{i}", {"owner": owned("Job", "batch/v1", f"js-{i}")}) for i in range(2)]
+    waits = pod("waits", {"owner": owned("Job", "batch/v1", "js-1")})
+    del waits["spec"]["nodeName"]
+    steps = [("Group", [above]), ("Group", jobs), ("Pod", [*pods, waits])]
+    for kind, objects in list(permutations(steps))[order]:
+        for one in objects:
+            world.set(kind, one)  # type: ignore[arg-type]
+    cluster = world.cluster
+    gang = cluster.gang_of(cluster.pods["uid-p0"])
+    assert gang is not None
+    assert (gang.ref.source, gang.ref.name, gang.minimum, len(gang.members)) == (source, "js", 2, 2)
+    assert [*cluster.grouped.values()] == [{"uid-p0": "n", "uid-p1": "n", "uid-waits": ""}]
+    world.drop("Group", jobs[0])  # what owns it is not known any more
+    assert cluster.gang_of(cluster.pods["uid-p0"]) is None  # one pod of a Job
+    assert {ref.source for ref in cluster.gang_ids} == {"job", source}
+    world.gone("p0", "p1", "waits")
+    assert not cluster.gang_ids
+    assert not cluster.grouped
+
+
+def test_a_pod_group_that_a_job_owns_is_as_any() -> None:
+    """Training operators make PodGroups of their jobs'; no pod is owned by one."""
+    world = World()
+    world.node("n", 8)
+    made = obj("scheduling.volcano.sh/v1beta1", "PodGroup", "g", {"minMember": 2})
+    made["metadata"]["ownerReferences"] = owned("PyTorchJob", "kubeflow.org/v1", "g")
+    for i in range(3):
+        world.set("Pod", pod(f"p{i}", {"annotations": {"scheduling.k8s.io/group-name": "g"}}))
+    world.set("Group", made)
+    gang = world.cluster.gang_of(world.cluster.pods["uid-p0"])
+    assert gang is not None
+    assert (gang.ref.source, gang.minimum) == ("volcano", 2)
 
 
 def test_a_job_of_one_pod_is_no_gang_until_a_second_runs() -> None:

@@ -450,13 +450,13 @@ def test_priority_and_device_classes() -> None:
     ("source", "path", "message"),
     [
         (b"{", "", "not JSON"),
-        (b"[]", "", "Expected `object`"),
+        (b"[]", "", "expected an object"),
         (b"{}", "metadata.name", "no name"),
-        (b'{"metadata":{"name":"p"},"spec":{"nodeName":7}}', "spec.nodeName", "Expected `str"),
+        (b'{"metadata":{"name":"p"},"spec":{"nodeName":7}}', "spec.nodeName", "expected text"),
         (b'{"metadata":{"name":"p"},"spec":{"priority":2147483648}}', "spec.priority", "2147483647"),
-        (b'{"metadata":{"name":"p"},"spec":{"priority":"1"}}', "spec.priority", "Expected `int"),
+        (b'{"metadata":{"name":"p"},"spec":{"priority":"1"}}', "spec.priority", "expected a whole number"),
         (b'{"metadata":{"name":"p","creationTimestamp":"today"}}', "metadata.creationTimestamp", "RFC3339"),
-        (b'{"metadata":{"name":"p","labels":{"a":1}}}', "metadata.labels[...]", "Expected `str"),
+        (b'{"metadata":{"name":"p","labels":{"a":1}}}', "metadata.labels[...]", "expected text"),
     ],
 )
 def test_refused(source: bytes, path: str, message: str) -> None:

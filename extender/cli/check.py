@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from extender.cli import cluster_file
 from extender.cli import options as shared
 from extender.cli.whatif import moment
 
@@ -28,12 +29,7 @@ LISTS = {
 def arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: in a pod its account, else kubectl's")
-    source.add_argument(
-        "--cluster",
-        metavar="FILE",
-        type=Path,
-        help="what kubectl get nodes,pods,pdb,priorityclasses,resourcequotas,jobs -A -o json prints (JSON or YAML)",
-    )
+    cluster_file.add_cluster(parser, source)
     parser.add_argument("--now", metavar="RFC3339", help="the time at which it is asked (default: the clock)")
     parser.add_argument("--strict", action="store_true", help="warnings count as errors for the exit code")
     shared.add_config(parser)
@@ -56,7 +52,9 @@ def run(options: argparse.Namespace) -> int:
     if options.output == "json":
         sys.stdout.write(orjson.dumps(answered, option=orjson.OPT_APPEND_NEWLINE).decode())
     else:
-        print("\n".join(_lines(answered)))
+        from extender.cli import posture
+
+        posture.show(answered)
     return check.exit_code(answered, options.strict)
 
 
@@ -84,24 +82,3 @@ async def _listed(kubeconfig: Path | None) -> bytes:
     except (client.ApiError, client.Unreachable, client.CredentialsError) as error:
         raise Unreachable(str(error), path="the API server") from error
     return orjson.dumps({"apiVersion": "v1", "kind": "List", "items": items})
-
-
-def _lines(answered: dict[str, Any]) -> list[str]:
-    lines = ["who can evict whom"]
-    width = max((len(_class(level)) for level in answered["classes"]), default=0)
-    for level in answered["classes"]:
-        evicts = ", ".join(level["evicts"]) or "nobody"
-        if not level["preempts"]:
-            evicts = "nobody (preemptionPolicy: Never)"
-        lines.append(
-            f"  {_class(level):<{width}}  {level['priority']:>11}  {level['pods']:>5} GPU pods, {level['gpus']:>5} GPUs"
-            f"  evicts {evicts}"
-        )
-    for finding in answered["findings"]:
-        lines += ["", f"{finding['severity']}: {finding['about']}: {finding['message']}", f"  {finding['remedy']}"]
-    count = answered["summary"]
-    return [*lines, "", f"{count['error']} errors, {count['warning']} warnings, {count['info']} infos"]
-
-
-def _class(level: dict[str, Any]) -> str:
-    return str(level["name"] or "(no class)")

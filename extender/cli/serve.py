@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from extender.cli import cluster_file
 from extender.cli import options as shared
 
 
@@ -15,12 +16,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_address(parser)
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: in a pod its account, else kubectl's")
-    source.add_argument(
-        "--cluster",
-        metavar="FILE",
-        type=Path,
-        help="a frozen cluster: what kubectl get nodes,pods,pdb,priorityclasses -A -o json prints (JSON or YAML)",
-    )
+    cluster_file.add_cluster(parser, source)
     shared.add_logging(parser)
 
 

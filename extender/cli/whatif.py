@@ -7,25 +7,18 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import orjson
 
+from extender.cli import cluster_file
 from extender.cli import options as shared
 from extender.errors import BadInput
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--cluster",
-        metavar="FILE",
-        type=Path,
-        required=True,
-        help="what kubectl get nodes,pods,pdb,priorityclasses,jobs -A -o json prints (JSON or YAML)",
-    )
+    cluster_file.add_cluster(parser)
     parser.add_argument(
         "-f", "--filename", metavar="POD", type=Path, nargs="+", action="extend", required=True,
         help="manifests of the pods (JSON or YAML; - is standard input)",
@@ -42,7 +35,8 @@ def run(options: argparse.Namespace) -> int:
     from extender import frozen, records, whatif  # here: --help need not load the core
 
     gpus = frozenset(resource.name for resource in settings.resources)
-    decider = whatif.frozen(settings, frozen.read(options.cluster, gpus))
+    file = frozen.load(options.cluster)
+    decider = whatif.frozen(settings, frozen.parse(file, gpus, str(options.cluster)))
     pods: list[records.PodRecord] = []
     for path in options.filename:
         source = "standard input" if str(path) == "-" else str(path)
@@ -50,13 +44,20 @@ def run(options: argparse.Namespace) -> int:
         pods += frozen.pods(raw, gpus, source)
     if not pods:
         raise BadInput("there is no pod in it", path="--filename")
-    answered = whatif.answer(decider, pods, wall)
+    answered = whatif.answer(decider, pods, wall, frozen.objects(file, str(options.cluster)))
     if options.output == "json":
         sys.stdout.write(orjson.dumps(answered, option=orjson.OPT_APPEND_NEWLINE).decode())
     else:
-        print("\n\n".join("\n".join(lines(result)) for result in answered["results"]))
+        from extender import words
+        from extender.cli import gpu_picture, plan
+
+        console = gpu_picture.console()
+        for number, result in enumerate(answered["results"]):
+            if number:
+                console.print()
+            plan.show(console, result, decider.cluster.topologies, answered["holdings"])
         for warning in answered["warnings"]:
-            print(f"gpu-extender: {warning['message']}", file=sys.stderr)
+            print(f"gpu-extender: {words.short(warning['message'], 400)}", file=sys.stderr)
     return whatif.exit_code(answered)
 
 
@@ -71,37 +72,3 @@ def moment(text: str | None) -> float:
     if found is None or found.tzinfo is None:
         raise BadInput(f"{text!r} is not a time like 2026-11-21T15:00:00Z", path="--now")
     return found.timestamp()
-
-
-def lines(result: dict[str, Any]) -> Iterator[str]:
-    """One result for people."""
-    pod = result["pod"]
-    gpus = f", GPUs {','.join(map(str, result['gpus']))}" if result["gpus"] else ""
-    words = {
-        "fits": f"fits on {result['node']}{gpus}",
-        "evict": f"fits on {result['node']}{gpus}, after an eviction",
-        "cannot": "can not be placed, evicting does not help",
-    }
-    yield f"{pod['namespace']}/{pod['name']} (priority {pod['priority']}): {words[result['verdict']]}"
-    for victim in result["victims"]:
-        held = "at unknown places" if victim["gpus"] is None else ",".join(map(str, victim["gpus"]))
-        more = [f"gang {victim['gang']}"] * bool(victim["gang"]) + [f"budget {one}" for one in victim["pdbs"]]
-        more += ["ending already"] * victim["terminating"]
-        yield (
-            f"  evict {victim['namespace']}/{victim['name']}, priority {victim['priority']}, "
-            f"{victim['gpu_count']} GPUs ({held})" + "".join(f", {text}" for text in more)
-        )
-    if result["cost"]:
-        yield "  cost: " + _cost(result["cost"])
-    certificate = result["certificate"]
-    if result["verdict"] != "fits":
-        proved = "proved" if certificate["proved"] else "not proved, the search budget ended"
-        yield f"  {proved}: {certificate['nodes_examined']} nodes, {certificate['sets_examined']} sets examined"
-    if other := certificate["runner_up"]:
-        yield f"  next best: {other['node']}, lost on {certificate['lost_on']}; cost: {_cost(other['cost'])}"
-    if result["reasons"]:
-        yield "  refused: " + ", ".join(f"{count} x {code}" for code, count in result["reasons"].items())
-
-
-def _cost(terms: list[dict[str, Any]]) -> str:
-    return ", ".join(f"{term['term']} {'-' if term['value'] is None else term['value']}" for term in terms)

@@ -12,7 +12,7 @@ from tests.e2e import builders
 from tests.e2e.api import Api, ApiError, Object, wait_for
 
 PRIORITIES = Path(__file__).parents[2] / "manifests" / "priorities"
-SETS = sorted(PRIORITIES.glob("*.yaml"))
+SETS = sorted(path.parent for path in PRIORITIES.glob("*/classes.yaml"))
 GPU = f"requests.{builders.GPU}"
 
 
@@ -24,9 +24,10 @@ def pod(name: str, namespace: str, gpus: int, cls: str) -> Object:
     return made
 
 
-@pytest.mark.parametrize("path", SETS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SETS, ids=lambda path: path.name)
 def test_classes_give_their_priority_and_quotas_count_by_class(api: Api, namespace: str, path: Path) -> None:
-    items = list(YAML(typ="safe", pure=True).load_all(path.read_text()))
+    files = (path / "classes.yaml", path / "quotas" / "quotas.yaml")
+    items = [item for file in files for item in YAML(typ="safe", pure=True).load_all(file.read_text())]
     classes = {item["metadata"]["name"]: item for item in items if item["kind"] == "PriorityClass"}
     quotas = {item["spec"]["scopeSelector"]["matchExpressions"][0]["values"][0]: item for item in items[len(classes) :]}
     assert classes.keys() == quotas.keys()

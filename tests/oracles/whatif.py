@@ -12,6 +12,8 @@ from datetime import datetime
 from itertools import combinations, permutations
 from typing import Any
 
+from tests.oracles.leftover import price
+
 Object = dict[str, Any]
 GPU = "nvidia.com/gpu"
 PREFIX = "gpu-extender.io/"
@@ -28,7 +30,7 @@ class Brute:
         self.nodes = [item for item in items if item["kind"] == "Node"]
         self.pods = [item for item in items if item["kind"] == "Pod" and item["spec"].get("nodeName")]
         self.budgets = [item for item in items if item["kind"] == "PodDisruptionBudget"]
-        self.objects = [item for item in items if item["kind"] in ("PodGroup", "Job")]
+        self.objects = [item for item in items if item["kind"] in ("PodGroup", "Job", "JobSet")]
         self.links, self.now = links, now
         self.gangs = self._gangs()
 
@@ -84,8 +86,7 @@ class Brute:
             found[name] = (pods, len(pods) if minimum is None else minimum)
         return found
 
-    @staticmethod
-    def gang_of(pod: Object) -> str | None:
+    def gang_of(self, pod: Object) -> str | None:
         labels, notes, space = pod["metadata"]["labels"], pod["metadata"]["annotations"], pod["metadata"]["namespace"]
         if PREFIX + "gang" in labels:
             return f"ours {space} {labels[PREFIX + 'gang']}"
@@ -97,7 +98,11 @@ class Brute:
             return f"lws {space} {labels['leaderworkerset.sigs.k8s.io/name']}"
         for owner in pod["metadata"].get("ownerReferences", ()):
             if owner["kind"] == "Job":
-                return f"job {space} {owner['name']}"
+                jobs = [
+                    one for one in self.objects if one["kind"] == "Job" and one["metadata"]["name"] == owner["name"]
+                ]
+                above = [one for job in jobs for one in job["metadata"].get("ownerReferences", ())]
+                return f"jobset {space} {above[0]['name']}" if above else f"job {space} {owner['name']}"
         return None
 
     def _minimum(self, gang: str, pods: list[Object]) -> int | None:
@@ -113,6 +118,11 @@ class Brute:
                 return int(item["spec"]["minMember"])
             if same and item["kind"] == "Job" and source == "job":
                 return int(item["spec"]["parallelism"])
+            if same and item["kind"] == "JobSet" and source == "jobset":
+                return sum(
+                    int(one["replicas"]) * int(one["template"]["spec"]["parallelism"])
+                    for one in item["spec"]["replicatedJobs"]
+                )
         return None
 
     # -- whether a pod fits ----------------------------------------------------------------------------------------
@@ -156,23 +166,71 @@ class Brute:
 
     # -- what it costs ---------------------------------------------------------------------------------------------
 
-    def cost(self, gone: tuple[Object, ...]) -> tuple[int, ...]:
-        live = [pod for pod in gone if not self.going(pod)]
-        losers = {pod["metadata"]["uid"]: pod for pod in live}
-        broken = 0
-        for members, minimum in self.gangs.values():
-            lost = [pod for pod in members if pod in live]
-            if lost and len(members) - len(lost) < minimum:
-                broken += 1
-                losers |= {pod["metadata"]["uid"]: pod for pod in members}
+    def cost(self, gone: tuple[Object, ...], pod: Object) -> tuple[int, ...]:
+        """All eight terms, in the order of the settings, of evicting `gone` from one node for `pod`."""
+        live = [one for one in gone if not self.going(one)]
+        losers = {one["metadata"]["uid"]: one for one in live}
+        broken = self.broken(gone)
+        for name in broken:
+            losers |= {one["metadata"]["uid"]: one for one in self.gangs[name][0]}
         return (
             self.violations(gone),
-            max((pod["spec"]["priority"] for pod in live), default=-(2**31)),
-            broken,
-            sum(self.work(pod) for pod in losers.values()),
-            max((pod["spec"]["terminationGracePeriodSeconds"] for pod in live), default=0),
+            max((one["spec"]["priority"] for one in live), default=-(2**31)),
+            len(broken),
+            sum(self.work(one) for one in losers.values()),
+            max((one["spec"]["terminationGracePeriodSeconds"] for one in live), default=0),
             len(live),
+            self.leftover(gone, pod) or 0,
+            sum(self.stranded(one) for one in live),
         )
+
+    def broken(self, gone: tuple[Object, ...]) -> list[str]:
+        found = []
+        for name, (members, minimum) in self.gangs.items():
+            lost = [one for one in members if one in gone and not self.going(one)]
+            if lost and len(members) - len(lost) < minimum:
+                found.append(name)
+        return found
+
+    def unknown_gangs(self, gone: tuple[Object, ...]) -> set[str]:
+        """The gangs of these victims of which nobody says how many must run."""
+        return {
+            name
+            for name, (members, _) in self.gangs.items()
+            if any(one in gone for one in members) and self._minimum(name, members) is None
+        }
+
+    def leftover(self, gone: tuple[Object, ...], pod: Object) -> int | None:
+        """docs/preemption.md: only where the links are known and not any set of that size is as good; else None, which
+        is 0 where all links are alike."""
+        node = gone[0]["spec"]["nodeName"]
+        links, wanted = self.links[node], self.amounts(pod)[2]
+        if links is None:
+            return None
+        frozen = tuple(map(tuple, links))
+        if len({frozen[a][b] for a, b in combinations(range(len(links)), 2)}) == 1:
+            return 0
+        sets = [*combinations(range(len(links)), wanted)]
+        if sets and (wanted < 2 or all(linked(links, some) for some in sets)):
+            return None
+        there = self.on(node)
+        silent = [other for other in there if self.amounts(other)[2] and not self.held(other)]
+        rest = set(range(len(links))).difference(*(self.held(other) for other in there))
+        deduced = rest if len(silent) == 1 and self.amounts(silent[0])[2] == len(rest) else set()
+        required = pod["metadata"]["annotations"].get(PREFIX + "links") == "required"
+        if silent and (required or not deduced):
+            return None
+        stay = [other for other in there if other not in gone]
+        free = set(range(len(links))).difference(*(self.held(other) for other in stay))
+        if any(other in silent for other in stay):
+            free -= deduced  # who holds the last set that is left
+        return price(frozen, tuple(sorted(free)), wanted)
+
+    def stranded(self, pod: Object) -> bool:
+        """Whether no other node has room for it now."""
+        others = [node for node in self.nodes if node["metadata"]["name"] != pod["spec"]["nodeName"]]
+        plain = {**pod, "metadata": {**pod["metadata"], "annotations": {}}}  # links are not looked at
+        return not any(self.fits(plain, node, ()) for node in others)
 
     def violations(self, gone: tuple[Object, ...]) -> int:
         """As kube-scheduler counts: the victims by importance, each takes one off every budget that it is in."""
@@ -201,18 +259,15 @@ class Brute:
         for size in range(1, len(there) + 1):
             yield from combinations(there, size)
 
-    def verdict(self, pod: Object) -> tuple[str, tuple[int, ...] | None]:
-        """("fits" | "evict" | "cannot", the least cost of an eviction)."""
+    def verdict(self, pod: Object) -> tuple[str, list[tuple[tuple[int, ...], str]]]:
+        """("fits" | "evict" | "cannot", the least cost of an eviction on each node where one helps, the best first)."""
         if any(self.fits(pod, node, ()) for node in self.nodes):
-            return "fits", None
-        costs = [
-            self.cost(gone)
-            for node in self.nodes
-            if pod["spec"].get("preemptionPolicy") != "Never"
-            for gone in self.sets(pod, node)
-            if self.fits(pod, node, gone)
-        ]
-        return ("evict", min(costs)) if costs else ("cannot", None)
+            return "fits", []
+        found = []
+        for node in self.nodes if pod["spec"].get("preemptionPolicy") != "Never" else ():
+            costs = [self.cost(gone, pod) for gone in self.sets(pod, node) if self.fits(pod, node, gone)]
+            found += [(min(costs), node["metadata"]["name"])] if costs else []
+        return ("evict", sorted(found)) if found else ("cannot", [])
 
 
 def linked(links: list[list[int]], gpus: tuple[int, ...]) -> bool:

@@ -1,0 +1,173 @@
+"""What-if's answer as text: the verdict, the GPUs drawn, the victims, their cost beside the next best, the proof."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from extender.sim.machines import Machine
+from extender.sim.picture import gpu_map, legend
+from extender.topologies import Topology
+from extender.words import count, gpus, short
+
+WORDS = {
+    "pdb_violations": "disruption budgets violated",
+    "highest_victim_priority": "highest priority of a victim",
+    "gangs_broken": "gangs broken",
+    "work_lost_gpu_seconds": "work lost",
+    "grace_seconds": "longest termination grace",
+    "victims": "victims",
+    "leftover_fragmentation": "fragmentation left over",
+    "victims_stranded": "victims with no other place",
+}
+CAUSES = {
+    "priority": "of equal or higher priority",
+    "daemonset": "of DaemonSets",
+    "static": "static or mirror pods",
+    "protected": "protected",
+    "affinity": "needed by its own affinity",
+}
+Json = Mapping[str, Any]
+
+
+def show(console: Console, result: Json, topologies: Mapping[str, Topology], holdings: list[Json]) -> None:
+    """One result. `topologies`: by node; `holdings`: who holds what, as the answer has it."""
+    pod = result["pod"]
+    console.print(
+        Text(f"{short(pod['namespace'])}/{short(pod['name'])} (priority {pod['priority']}): {_verdict(result)}")
+    )
+    for line in _drawn(result, topologies, holdings):
+        console.print(Padding(line, (0, 0, 0, 2), expand=False), soft_wrap=True)
+    plan = result if result["victims"] else result["forbidden"]
+    if plan:
+        console.print()
+        console.print(Padding(_victims(plan["victims"]), (0, 0, 0, 2), expand=False))
+        console.print()
+        console.print(Padding(_cost(plan["cost"], result["certificate"]), (0, 0, 0, 2), expand=False))
+        console.print()
+    for sentence in _proof(result):
+        console.print(Text(f"  {sentence}"), soft_wrap=True)
+    if result["reasons"]:
+        console.print(Padding(_refusals(result), (0, 0, 0, 2), expand=False))
+    for sentence in _spared(result["spared"]):
+        console.print(Text(f"  {sentence}"), soft_wrap=True)
+
+
+def _verdict(result: Json) -> str:
+    node = short(result["node"] or "")
+    at = f"GPUs {gpus(result['gpus'])}" if result["gpus"] else "which GPUs it would get is unknown"
+    if result["verdict"] == "fits":
+        return f"fits on {node}, {at}"
+    if result["verdict"] == "evict":
+        return f"fits on {node} after {_evictions(result['victims'])}, {at}"
+    if result["forbidden"]:
+        found = result["forbidden"]
+        return (
+            f"can not be placed: it may evict nobody (preemptionPolicy: Never); {_evictions(found['victims'])} on "
+            f"{short(found['node'])} would make room"
+        )
+    return "can not be placed, evicting does not help"
+
+
+def _evictions(victims: list[Json]) -> str:
+    return "the eviction of " + count(len(victims), "pod")
+
+
+def _drawn(result: Json, topologies: Mapping[str, Topology], holdings: list[Json]) -> Iterator[Text]:
+    """The node's GPUs, where their links and who holds them are known."""
+    topology, chosen = topologies.get(result["node"] or ""), result["gpus"]
+    links = topology.links if topology is not None else None
+    if topology is None or links is None or not chosen or topology.gpus % 2 or not any(map(any, links)):
+        return
+    if topology.gpu_total and not all(map(any, links)):
+        return
+    gone = {victim["uid"] for victim in result["victims"]}
+    there = [one for one in holdings if one["node"] == result["node"] and one["uid"] not in gone]
+    taken = {gpu for one in there for gpu in one["gpus"] or ()} - set(chosen)
+    machine = Machine(links, scope="gpu-total" if topology.gpu_total else "pair")
+    yield Text()
+    yield from gpu_map(machine, chosen, taken)
+    yield Text(legend(machine), "dim")
+
+
+def _table(*columns: tuple[str, str]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for name, side in columns:
+        table.add_column(name, justify="right" if side == ">" else "left", overflow="fold")
+    return table
+
+
+def _victims(victims: list[Json]) -> Table:
+    rows = []
+    for one in victims:
+        gang = f"{one['gang_source']} gang {short(one['gang'])}" if one["gang"] else ""
+        held = f" ({gpus(one['gpus'])})" if one["gpu_count"] else ""
+        cells = (
+            short(f"{one['namespace']}/{one['name']}"), str(one["priority"]), f"{one['gpu_count']}{held}", gang,
+            ", ".join(map(short, one["pdbs"])), "ends already" if one["terminating"] else "",
+        )  # fmt: skip
+        rows.append(cells)
+    columns = (("evict", "<"), ("priority", ">"), ("GPUs", "<"), ("belongs to", "<"), ("budgets", "<"), ("", "<"))
+    used = [i for i in range(len(columns)) if i < 3 or any(cells[i] for cells in rows)]
+    table = _table(*(columns[i] for i in used))
+    for cells in rows:
+        table.add_row(*(Text(cells[i]) for i in used))
+    return table
+
+
+def _cost(cost: list[Json], certificate: Json) -> Table:
+    """Term, value, the value of the next best, unit; the term that it lost on is marked."""
+    other = certificate["runner_up"]
+    columns = [("cost", "<"), ("value", ">"), *([("next best", ">")] if other else []), ("unit", "<")]
+    table = _table(*columns)
+    for i, term in enumerate(cost):
+        cells = [WORDS.get(term["term"], term["term"]), _number(term["value"])]
+        unit = term["unit"]
+        if other:
+            lost = certificate["lost_on"] == term["term"]
+            cells.append(("> " if lost else "") + _number(other["cost"][i]["value"]))
+        if unit == "GPU-seconds" and term["value"]:
+            unit += f" ({term['value'] / 3600:,.1f} GPU-hours)"
+        table.add_row(*map(Text, (*cells, unit)))
+    return table
+
+
+def _number(value: int | None) -> str:
+    return "unknown" if value is None else f"{value:,}"
+
+
+def _proof(result: Json) -> Iterator[str]:
+    certificate = result["certificate"]
+    looked = f"{count(certificate['nodes_examined'], 'node')}, {count(certificate['sets_examined'], 'search step')}"
+    if result["verdict"] == "evict":
+        proved = certificate["proved"]
+        yield f"{'proved to be the cheapest' if proved else 'the best found, not proved: the budget ended'} ({looked})"
+        if other := certificate["runner_up"]:
+            victims = count(len(other["victims"]), "victim")
+            lost = WORDS.get(certificate["lost_on"], certificate["lost_on"])
+            yield f"next best: {short(other['node'])} with {victims}, lost on: {lost}"
+        else:
+            yield "no other node is possible"
+    elif result["verdict"] == "cannot" and not result["forbidden"]:
+        yield f"{'proved' if certificate['proved'] else 'not proved: the budget ended'} ({looked})"
+
+
+def _refusals(result: Json) -> Table:
+    """How many nodes are refused as they stand, and what would help."""
+    helps = result["remedies"]
+    table = _table(("nodes", ">"), ("refused for", "<"), *([("what would help", "<")] if helps else []))
+    for code, nodes in result["reasons"].items():
+        table.add_row(*map(Text, (str(nodes), code, *([helps.get(code, "")] if helps else []))))
+    return table
+
+
+def _spared(spared: list[Json]) -> Iterator[str]:
+    for one in spared:
+        until = f", the first until {one['until']}" if one["until"] else ""
+        holding = f" with {count(one['gpus'], 'GPU')}" if one["gpus"] else ""
+        yield f"never victims: {count(one['pods'], 'pod')}{holding}, {CAUSES[one['cause']]}{until}"
