@@ -320,6 +320,8 @@ class Server:
             candidates=len(decision.rows) + len(decision.unknown),
             feasible=len(decision.fits),
             node=self.cluster.names[decision.ranked[0]] if decision.ranked else decision.detail.get("node"),
+            plan=decision.detail.get("plan"),
+            why=decision.detail.get("why"),
             err=decision.error or None,
             us=round(sum(decision.stages_us.values())),
         )

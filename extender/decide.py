@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -98,6 +99,7 @@ class Decider:
     binds: bool = False  # kube-scheduler asks us to bind
     settled_at: float = float("-inf")  # until then pods of before a restart may be in flight
     released: Callable[[Plan, str], None] = field(default=lambda plan, cause: None)
+    spared: frozenset[str] = frozenset()  # preemptors whose plans count though their priority is lower (`sparing`)
 
     @classmethod
     def of(cls, settings: Settings, cluster: Cluster) -> Decider:
@@ -131,11 +133,13 @@ class Decider:
         self.claim(request, now)
         try:
             decision.codes = self.policy.judge(cluster.tables, request, rows)
-            held_back = self._hand_over(decision, now) or self._hold_back(decision, now)
+            taking = self._taking(request, fit.passed(rows, decision.codes), now)
+            held_back = self._hand_over(decision, taking, now) or self._hold_back(decision, now)
             decision.reasons = fit.counts(decision.codes)
             decision.fits = fit.passed(rows, decision.codes)
             stages.mark("rules")
             decision.total, decision.columns = self.policy.score(cluster.tables, request, decision.fits)
+            _last(decision, taking)
             first = attempt is None and not request.wants_all
             best = score.top(cluster.tables.nodes, decision.fits, decision.total, self.settings.shortlist.size * first)
             decision.ranked, _ = score.ranked(decision.fits, decision.total, best)
@@ -226,6 +230,7 @@ class Decider:
         self.claim(request, now)
         try:
             decision.total, decision.columns = self.policy.score(cluster.tables, request, rows)
+            _last(decision, self._taking(request, rows, now))
             best = score.top(cluster.tables.nodes, rows, decision.total, 0)
             decision.ranked, ordered = score.ranked(rows, decision.total, best)
             decision.points = score.points(ordered)
@@ -338,12 +343,17 @@ class Decider:
                 decision.codes[i] = PENDING.code
         return PENDING.code in decision.codes
 
-    def _hand_over(self, decision: Decision, now: float) -> bool:
+    def _hand_over(self, decision: Decision, taking: set[int], now: float) -> bool:
         """Where we evict for this pod ourselves, only the node where we do is passed: the victims must not go in vain.
+        Where kube-scheduler does, it takes no place meanwhile that was freed for somebody else (`taking`).
 
         Whether the pod has to be tried again soon: its victims are gone, and nothing that happens later wakes it.
         """
         plan = self.holds.planned(decision.request.uid, now)
+        if taking and plan is not None and plan.emptied is None and not self.cordoned(plan.node):
+            for i, row in enumerate(decision.rows):
+                if row in taking and self.cluster.names[row] != plan.node:
+                    decision.codes[i] = decision.codes[i] or HANDOVER.code
         row = self.cluster.row(plan.node) if plan is not None and plan.own else -1
         if plan is None or row < 0 or row not in decision.rows:  # kube-scheduler itself refuses that node
             return False
@@ -351,6 +361,40 @@ class Decider:
             if other != row:
                 decision.codes[i] = decision.codes[i] or HANDOVER.code
         return plan.emptied is not None
+
+    def _taking(self, request: PodRequest, fits: array[int], now: float) -> set[int]:
+        """Of the rows on which the pod fits, those where a pod of a lower priority would lose what was freed for it,
+        and have others evicted a second time. Claims are made anew."""
+        lower = self.lower(request, now)
+        rows = {self.cluster.row(plan.node) for plan in lower} if lower else set()
+        asked = array("i", [row for row in fits if row in rows])
+        if not asked:
+            return set()
+        with self.sparing(request, lower, now):
+            codes = self.policy.judge(self.cluster.tables, request, asked)
+        return {row for row, code in zip(asked, codes, strict=True) if code}
+
+    def lower(self, request: PodRequest, now: float) -> list[Plan]:
+        """The plans of pods of a lower priority."""
+        return [plan for plan in self.holds.plans(now) if plan.priority < request.priority and plan.uid != request.uid]
+
+    @contextmanager
+    def sparing(self, request: PodRequest, plans: list[Plan], now: float) -> Iterator[None]:
+        """Claims as if these plans were of the pod's own priority; made anew on leaving."""
+        nodes = self.cluster.tables.nodes
+        self.spared = frozenset(plan.uid for plan in plans)
+        nodes.drop_claims()
+        self.claim(request, now)
+        try:
+            yield
+        finally:
+            self.spared = frozenset()
+            nodes.drop_claims()
+            self.claim(request, now)
+
+    def cordoned(self, node: str) -> bool:
+        """Whether the node is cordoned, or gone."""
+        return node not in self.cluster.nodes or self.cluster.nodes[node].unschedulable
 
     def _fast_path(self, request: PodRequest, rows: array[int]) -> bool:
         """Whether kube-scheduler asks for nothing but the nominated node."""
@@ -371,7 +415,7 @@ class Decider:
                 self._count_hold(hold, counted)
         for plan in self.holds.plans(now):
             pod = cluster.pods.get(plan.uid)
-            if plan.uid in counted or plan.priority < request.priority:
+            if plan.uid in counted or (plan.priority < request.priority and plan.uid not in self.spared):
                 continue
             counted.add(plan.uid)
             self._reserve(plan.node, plan.amounts, pod)
@@ -489,6 +533,15 @@ class Decider:
     def choose(self, row: int, request: PodRequest) -> int:
         """The mask that we would take on a node now; 0 where positions are not modelled."""
         return self.policy.gpus(self.cluster.tables, request, (row,))[row]
+
+
+def _last(decision: Decision, taking: set[int]) -> None:
+    """Put the rows that were freed for others behind all that were not."""
+    if taking and decision.total:
+        span = max(decision.total) - min(decision.total) + 1.0
+        for i, row in enumerate(decision.fits):
+            if row in taking:
+                decision.total[i] -= span
 
 
 def _known(args: wire.Args) -> array[int]:

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from extender import request as requests
 from extender import search, wire
 from extender.cluster import Cluster
-from extender.contracts import PodRequest
+from extender.contracts import CostTerm, PodRequest
+from extender.costs.highest_priority import HighestPriority
 from extender.decide import Answer, Decider, Stages
 from extender.decisions import Decision
 from extender.holds import Plan
@@ -63,7 +64,7 @@ def preempt(decider: Decider, body: bytes, now: float, wall: float) -> Answer:
         # What it frees stays the pod's all the same, unless another plan takes its place.
     decider.claim(request, now)
     try:
-        found, waits = _search(decider, request, asked, now, wall)
+        found, waits = _sparing(decider, request, asked, now, wall)
     finally:
         cluster.tables.nodes.drop_claims()
     stages.mark("search")
@@ -111,6 +112,81 @@ def _leaving(decider: Decider, request: PodRequest, standing: Plan, now: float, 
 
 def _sits(cluster: Cluster, uid: str, node: str) -> bool:
     return uid in cluster.bound.get(node, ())
+
+
+def _sparing(
+    decider: Decider, request: PodRequest, asked: wire.Preemption, now: float, wall: float
+) -> tuple[search.Found, str]:
+    """As `_search`; but a place that was freed for a pod of a lower priority is left to it where the pod finds another
+    that costs no more than both together: what is evicted here, and what would be evicted for that pod again."""
+    found, waits = _search(decider, request, asked, now, wall)
+    lower = decider.lower(request, now)
+    taken = found.best.node if found.best is not None else ""  # which node it would wait for is not told
+    losing = [plan for plan in lower if taken == plan.node or (waits and plan.node in decider.cluster.nodes)]
+    if not losing or (found.best is None and not waits):
+        return found, waits
+    with decider.sparing(request, lower, now):
+        other, other_waits = _search(decider, request, asked, now, wall)
+    if other_waits:
+        return other, other_waits
+    if other.best is None:
+        return found, waits
+    terms = decider.policy.costs
+    here = found.best.cost if found.best is not None else tuple(_nothing(term) for term in terms)
+    again = [_again(decider, request, plan, sorted(asked.offered), now, wall) for plan in losing]
+    known = [cost for cost in again if cost is not None]
+    if waits:
+        whole = min((_sum(terms, here, cost) for cost in known), default=here)
+    else:
+        whole = here
+        for cost in known:
+            whole = _sum(terms, whole, cost)
+    stranded = [plan.priority for plan, cost in zip(losing, again, strict=True) if cost is None]
+    spares = (
+        all(pod.priority < min(stranded) for pod in other.best.pods)  # they would have no other place
+        if stranded and not (waits and known)
+        else other.best.cost <= whole
+    )
+    return (other, "") if spares else (found, waits)
+
+
+def _again(
+    decider: Decider, request: PodRequest, plan: Plan, names: Sequence[str], now: float, wall: float
+) -> tuple[int, ...] | None:
+    """What evicting for the plan's pod on another of these nodes would cost; None where it can not be."""
+    cluster = decider.cluster
+    pod = cluster.pods.get(plan.uid)
+    if pod is None:
+        return None
+    names = [
+        name
+        for name in names
+        if name != plan.node and not _cordoned(cluster, name) and pod.accepts(cluster.nodes[name])
+    ]
+    other = requests.read(pod, cluster)
+    rows = array("i", [cluster.row(name) for name in names])
+    cluster.tables.nodes.drop_claims()
+    decider.claim(other, now)
+    try:
+        if 0 in decider.policy.judge(cluster.tables, other, rows):
+            return tuple(_nothing(term) for term in decider.policy.costs)
+        found = search.find(decider, other, pod, names, rows, {}, now, wall)
+    finally:
+        cluster.tables.nodes.drop_claims()
+        decider.claim(request, now)
+    return found.best.cost if found.best is not None else None
+
+
+def _nothing(term: CostTerm) -> int:
+    """What a term says of no victims."""
+    return search.LOWEST if term.name == HighestPriority.name else 0
+
+
+def _sum(terms: Sequence[CostTerm], a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+    """The cost of two evictions together."""
+    return tuple(
+        max(x, y) if term.name == HighestPriority.name else x + y for term, x, y in zip(terms, a, b, strict=True)
+    )
 
 
 def _search(
