@@ -32,6 +32,7 @@ LONGEST_TRANSIENT = 60.0
 PLAN_NOT_CARRIED_OUT = 10.0  # a plan whose victims nobody touched in that time was thrown away
 OWN_PLAN_NOT_CARRIED_OUT = 120.0  # of our own evictions: whoever takes over the Lease may take them up
 PLAN_CARRIED_OUT = 60.0  # after its last victim is gone the freed GPUs stay reserved so long
+COME_BACK = 12.0  # kube-scheduler retries a pod that met us dead after at most 10 s
 SLACK_SECONDS = 5.0  # kube-scheduler may call before our watch has brought the pod
 Refused: TypeAlias = "tuple[array[int], array[int]]"  # rows and their codes
 
@@ -97,6 +98,7 @@ class Decider:
     live: bool = False  # kube-scheduler counts GPUs too: a node that it names and we find too full shows that we lag
     yields_until: float = float("-inf")  # just after a start, who waits with a higher priority goes first
     binds: bool = False  # kube-scheduler asks us to bind
+    up_since: float = float("-inf")  # when this process could answer first, and a preemptor could use its place again
     settled_at: float = float("-inf")  # until then pods of before a restart may be in flight
     released: Callable[[Plan, str], None] = field(default=lambda plan, cause: None)
     spared: frozenset[str] = frozenset()  # preemptors whose plans count though their priority is lower (`sparing`)
@@ -474,7 +476,8 @@ class Decider:
             plan.emptied = plan.emptied if plan.emptied is not None else now
             if self._outbid(plan):
                 return "outbid"
-            return "not-used" if now - plan.emptied > PLAN_CARRIED_OUT else ""
+            used = now - plan.emptied <= PLAN_CARRIED_OUT or now - self.up_since <= COME_BACK
+            return "" if used else "not-used"
         untouched = len(left) == len(plan.victims) and not any(victim.terminating for victim in left)
         patience = OWN_PLAN_NOT_CARRIED_OUT if plan.own else PLAN_NOT_CARRIED_OUT
         return "not-carried-out" if untouched and now - plan.at > patience else ""

@@ -9,6 +9,8 @@ happened; what is unexplained is told with its whole story.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import random
 import threading
@@ -17,7 +19,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.e2e import builders
-from tests.e2e.api import Object
+from tests.e2e.api import ApiError, Object
 from tests.e2e.kubelet import RUN_SECONDS
 from tests.e2e.scene import Scene, SceneFactory
 from tests.e2e.soak_accounts import Preemptor, causes, follow, why_unplaced
@@ -28,11 +30,12 @@ VICTIM_GPUS = 4
 PRIORITIES = {"higher": 2000, "high": 1000, "low": 10}
 FULL, LOAD = 12, 30  # pods that fill the cluster, and pods that want to: what is free is soon taken again
 RACKS = 3  # preemptors go from rack to rack: in each, the load is back before the next comes
+NODE_AWAY = 3.0  # seconds
 LEAST_PATIENCE = 90.0  # seconds after the last preemptor
 
 
 def table(
-    cluster: Scene, trace: Trace, preemptors: dict[str, Preemptor], folder: Path, kills: int, unplanned: int
+    cluster: Scene, trace: Trace, preemptors: dict[str, Preemptor], folder: Path, unplanned: int
 ) -> tuple[Counter[str], Counter[str]]:
     """Print what became of the evictions; (beyond the need, unplaced), by cause. The story of each of these goes into
     a file of its own."""
@@ -50,12 +53,13 @@ def table(
             file.write_text(story(cluster, trace, preemptors, one))
             told.append(f"    {one.name}: {dict(why) or 'unplaced'}, {file}")
     landed = sum(one.evictions for one in evicting if one.node)
-    elsewhere = sum(one.node != one.rounds[-1][0].node for one in evicting if one.node)
+    elsewhere = sum(one.node != one.rounds[-1].node for one in evicting if one.node)
     rows: list[tuple[str, object]] = [
         ("preemptors", len(preemptors)),
-        ("  deleted while they waited", sum(one.deleted < 1e18 for one in preemptors.values())),
+        ("  deleted while they waited", sum(one.deleted < math.inf for one in preemptors.values())),
         ("  that evicted", len(evicting)),
-        ("kills of the server", kills),
+        ("kills of the server", told_of(trace, "the server is killed")),
+        ("nodes lost", told_of(trace, "is lost")),
         ("evictions", sum(one.evictions for one in evicting)),
         ("  the preemptor landed", landed),
         ("  it did not", sum(unplaced.values())),
@@ -72,21 +76,25 @@ def table(
     return again, unplaced
 
 
+def told_of(trace: Trace, text: str) -> int:
+    return sum(text in mark for _, mark in trace.marks)
+
+
 def story(cluster: Scene, trace: Trace, preemptors: dict[str, Preemptor], one: Preemptor) -> str:
     """All about one preemptor, and about the others in its rack meanwhile."""
-    since, until = one.created - 3, min(one.started, one.rounds[-1][-1].at + 60) + 3
+    since, until = one.created - 3, min(one.started, one.rounds[-1].made + 60) + 3
     near = [
         other.name
         for other in preemptors.values()
         if other.rack == one.rack and other.created < until and other.started > since and other.created > since - 30
     ]
-    victims = [trace.pods[v.uid].name for plan in one.rounds for v in plan if v.uid in trace.pods]
+    victims = [trace.pods[uid].name for plan in one.rounds for uid in plan.victims if uid in trace.pods]
     logs = (cluster.extender.log, cluster.scheduler.log)
     return f"{one}\n" + trace.story([one.name, *near, *victims], since, until, *logs) + "\n"
 
 
 def test_killed_again_and_again_during_preemptions(scene: SceneFactory, tmp_path: Path) -> None:
-    """40 preemptors (GPU_EXTENDER_SOAK: another number), a kill for every eighth."""
+    """40 preemptors (GPU_EXTENDER_SOAK: another number), a kill for every eighth, a node lost for every fortieth."""
     rounds = int(os.environ.get("GPU_EXTENDER_SOAK", "40"))
     kills = max(5, rounds // 8)
     rng = random.Random(20)
@@ -105,12 +113,14 @@ def test_killed_again_and_again_during_preemptions(scene: SceneFactory, tmp_path
     doomed = {name for name in preemptors if rng.random() < 0.05}
     pace = 0.8
 
+    kill_at = sorted(rng.uniform(0, rounds * pace) for _ in range(kills))
+    lose_at = sorted((rng.uniform(0, rounds * pace), rng.choice(list(nodes))) for _ in range(max(1, rounds // 40)))
     ended = threading.Event()
     killed: list[float] = []
+    began = time.monotonic()
 
     def killer() -> None:
-        began = time.monotonic()
-        for at in sorted(rng.uniform(0, rounds * pace) for _ in range(kills)):
+        for at in kill_at:
             if ended.wait(max(0.0, began + at - time.monotonic())):
                 return
             killed.append(time.time())
@@ -118,10 +128,24 @@ def test_killed_again_and_again_during_preemptions(scene: SceneFactory, tmp_path
             cluster.extender.restart()
             trace.mark("the server is ready")
 
+    def loser() -> None:
+        for at, name in lose_at:
+            if ended.wait(max(0.0, began + at - time.monotonic())):
+                return
+            trace.mark(f"node {name} is lost")
+            cluster.kubelets.remove_node(name)
+            ended.wait(NODE_AWAY)
+            for pod in cluster.api.list("Pod", cluster.namespace, fields=f"spec.nodeName={name}"):
+                with contextlib.suppress(ApiError):  # bound a moment too late: the pod garbage collector's work
+                    cluster.api.delete("Pod", pod["metadata"]["name"], cluster.namespace, grace=0)
+            cluster.kubelets.add_node(name, **nodes[name])
+            trace.mark(f"node {name} is back")
+
     trace = Trace(cluster.api, cluster.namespace, cluster.extender.url, builders.GPU)
-    thread = threading.Thread(target=killer)
+    threads = [threading.Thread(target=killer), threading.Thread(target=loser)]
     trace.__enter__()
-    thread.start()
+    for thread in threads:
+        thread.start()
     try:
         for name, one in preemptors.items():
             runs = {RUN_SECONDS: str(rng.choice((0.5, 1)))}
@@ -134,7 +158,8 @@ def test_killed_again_and_again_during_preemptions(scene: SceneFactory, tmp_path
             if name in doomed:
                 one.deleted = time.time()
                 cluster.api.delete("Pod", name, cluster.namespace, grace=0)
-        thread.join()
+        for thread in threads:
+            thread.join()
         late = set(preemptors) - doomed
         deadline = time.monotonic() + max(LEAST_PATIENCE, rounds * pace / 2)
         pods: dict[str, Object] = {}
@@ -152,13 +177,14 @@ def test_killed_again_and_again_during_preemptions(scene: SceneFactory, tmp_path
             time.sleep(0.5)
     finally:
         ended.set()
-        thread.join()
+        for thread in threads:
+            thread.join()
     cluster.kubelets.settle()
     trace.__exit__()
     truth = cluster.kubelets.truth
     events = cluster.api.list("Event", cluster.namespace, fields="reason=Preempted")
     unplanned = follow(trace, preemptors, events)
-    again, unplaced = table(cluster, trace, preemptors, tmp_path, len(killed), unplanned)
+    again, unplaced = table(cluster, trace, preemptors, tmp_path, unplanned)
     print(f"not run: {sorted(late)}; load back: {back} of {FULL}; refusals: {dict(truth.reasons())}")
     assert len(killed) == kills
     assert sum(one.evictions for one in preemptors.values()) > rounds / 4  # it was about evictions
