@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.soak_accounts import Preemptor, Round, causes, follow
+from tests.e2e.soak_accounts import OUTBID_EARLIER, Preemptor, Round, causes, follow
 from tests.e2e.trace import PlanStory, PodStory, Trace
 
 ONE = Preemptor("one", 8, 1000, "0", uid="one", rounds=[Round(10.0, "a", ["v1", "v2"]), Round(20.0, "b", ["v3"])])
@@ -31,7 +31,9 @@ HIGHER = pod("higher", 2, 2000, node="a", bound=15.0)
         (told(), "unexplained"),
         (told(HIGHER), "outbid"),
         (told(pod("before", 2, 2000, node="a", bound=5.0)), "unexplained"),  # it was there when the plan was made
-        (told(pod("gone", 2, 2000, node="a", bound=15.0, gone=18.0)), "unexplained"),
+        (told(pod("gone", 2, 2000, node="a", bound=15.0, gone=18.0)), OUTBID_EARLIER),
+        (told(pod("gone", 2, 1000, node="a", bound=15.0, gone=18.0)), "unexplained"),
+        (told(pod("early", 2, 2000, node="a", bound=8.0, gone=9.0)), "unexplained"),
         (told(pod("elsewhere", 2, 2000, node="b", bound=15.0)), "unexplained"),
         (told(pod("equal", 2, 1000, node="a", bound=15.0)), "unexplained"),
         (told(HIGHER, pod("low", 4, 10, node="a", bound=15.0)), "unexplained"),  # it would not fit without the higher

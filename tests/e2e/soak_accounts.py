@@ -3,7 +3,8 @@
 The need of a preemptor is worth one plan: the victims of the first that was carried out. What is evicted for it after
 that is beyond the need, and there are three good causes: the node was lost, the preemptor was outbid (pods of a higher
 priority had come to hold GPUs of that very node, or were promised them, without which there was room for it), it was
-deleted meanwhile. All else is unexplained.
+deleted meanwhile. All else is unexplained. A preemptor that was outbid has lost its reservation: what the higher ones
+leave when they go soon is anybody's, and that is counted by itself.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tests.e2e.trace import PlanStory, PodStory, Trace
 PREEMPTED = re.compile(r"Preempted by pod ([0-9a-f-]{36}) on node (\S+)")
 SLACK = 0.25  # seconds by which our watches may tell later than those of the server
 GPUS = 8  # of each node
+OUTBID_EARLIER = "outbid before, by pods that had gone"
 
 
 @dataclass
@@ -92,7 +94,16 @@ def why_again(trace: Trace, one: Preemptor, before: Round, after: Round) -> str:
     node, at = before.node, after.made
     if any(mark == f"node {node} is lost" and before.made <= when <= at for when, mark in trace.marks):
         return "node lost"
-    held, higher = 0, 0
+    if _outbid(trace, one, before, at):
+        return "outbid"
+    came = (pod.bound for pod in trace.pods.values() if pod.node == node and pod.priority > one.priority)
+    times = [bound for bound in came if bound is not None and before.made - SLACK <= bound <= at]
+    return OUTBID_EARLIER if any(_outbid(trace, one, before, when) for when in times) else "unexplained"
+
+
+def _outbid(trace: Trace, one: Preemptor, before: Round, at: float) -> bool:
+    """Whether there was room for it on the node at that time but for pods of a higher priority that came since."""
+    node, held, higher = before.node, 0, 0
     for pod in trace.pods.values():
         if pod.uid == one.uid or pod.uid in before.victims:
             continue
@@ -102,7 +113,7 @@ def why_again(trace: Trace, one: Preemptor, before: Round, after: Round) -> str:
             came_later = pod.bound is None or pod.node != node or pod.bound >= before.made - SLACK
             higher += pod.gpus if above and came_later else 0
     free = GPUS - held
-    return "outbid" if free < one.size <= free + higher else "unexplained"
+    return free < one.size <= free + higher
 
 
 def _promised(trace: Trace, pod: PodStory, node: str, at: float, priority: int) -> bool:

@@ -22,7 +22,7 @@ from tests.e2e import builders
 from tests.e2e.api import ApiError, Object
 from tests.e2e.kubelet import RUN_SECONDS
 from tests.e2e.scene import Scene, SceneFactory
-from tests.e2e.soak_accounts import Preemptor, causes, follow, why_unplaced
+from tests.e2e.soak_accounts import OUTBID_EARLIER, Preemptor, causes, follow, why_unplaced
 from tests.e2e.trace import Trace
 
 H100 = {"topology": "dgx-h100"}
@@ -65,7 +65,7 @@ def table(
         ("  it did not", sum(unplaced.values())),
         *((f"    {cause}", unplaced[cause]) for cause in ("deleted", "node lost", "outbid", "unexplained")),
         ("  beyond the need", sum(again.values())),
-        *((f"    {cause}", again[cause]) for cause in ("outbid", "node lost", "unexplained")),
+        *((f"    {cause}", again[cause]) for cause in ("outbid", OUTBID_EARLIER, "node lost", "unexplained")),
         ("  in no plan that was kept", unplanned),
         ("preemptors that landed elsewhere than on what was freed last", elsewhere),
     ]
