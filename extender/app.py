@@ -43,6 +43,7 @@ NOT_READY_SECONDS = 60.0  # and for this long: not ready
 YIELD_SECONDS = 12.0  # kube-scheduler retries a pod that met us dead after at most 10 s
 SETTLE_SECONDS = 0.02  # how long a refusal of all nodes waits for a watch that may be a few milliseconds behind
 SETTLES_PER_SECOND = 5.0
+MOST_SETTLES = 5  # for a pod that is to land where others were evicted for it
 MIX = "gpu-extender-mix"  # the ConfigMap of what is learned of the pods that come
 T = TypeVar("T")
 log = get_log()
@@ -196,7 +197,9 @@ class Server:
     async def _answer(self, verb: str, body: bytes) -> Answer:
         if verb == "filter":
             answer = self.decider.filter(body, self.clock(), self.wall())
-            if answer.result in ("refused", "try-again") and self._may_settle():
+            for _ in range(MOST_SETTLES if self._owed(answer) else 1):
+                if answer.result not in ("refused", "try-again") or not self._may_settle():
+                    break
                 generation = self.cluster.generation
                 await asyncio.sleep(SETTLE_SECONDS)  # the scheduler may know of an event that is on its way to us
                 if self.cluster.generation != generation:
@@ -274,6 +277,13 @@ class Server:
                 raise BodyTooLarge(f"the body has more than {most} bytes (settings: limits.bodyBytes)")
             parts.append(part)
         return b"".join(parts)
+
+    def _owed(self, answer: Answer) -> bool:
+        """Whether the pod has had others evicted, and what they left may be free in the scheduler's view already: an
+        Error would keep it back for a second and more, in which a higher priority may take its place."""
+        if answer.result != "try-again" or answer.decision is None:
+            return False
+        return self.decider.holds.planned(answer.decision.request.uid, self.clock()) is not None
 
     def _may_settle(self) -> bool:
         """A live cluster's refusals wait a moment, a few times a second at most: the scheduler waits with us."""

@@ -32,6 +32,7 @@ LONGEST_TRANSIENT = 60.0
 PLAN_NOT_CARRIED_OUT = 10.0  # a plan whose victims nobody touched in that time was thrown away
 OWN_PLAN_NOT_CARRIED_OUT = 120.0  # of our own evictions: whoever takes over the Lease may take them up
 PLAN_CARRIED_OUT = 60.0  # after its last victim is gone the freed GPUs stay reserved so long
+CARRY_SECONDS = 5.0  # after the last victim is gone the scheduler needs a moment to come back with the pod
 COME_BACK = 12.0  # kube-scheduler retries a pod that met us dead after at most 10 s
 SLACK_SECONDS = 5.0  # kube-scheduler may call before our watch has brought the pod
 Refused: TypeAlias = "tuple[array[int], array[int]]"  # rows and their codes
@@ -352,7 +353,7 @@ class Decider:
         Whether the pod has to be tried again soon: its victims are gone, and nothing that happens later wakes it.
         """
         plan = self.holds.planned(decision.request.uid, now)
-        if taking and plan is not None and plan.emptied is None and not self.cordoned(plan.node):
+        if taking and plan is not None and self._coming(plan, now):
             for i, row in enumerate(decision.rows):
                 if row in taking and self.cluster.names[row] != plan.node:
                     decision.codes[i] = decision.codes[i] or HANDOVER.code
@@ -393,6 +394,11 @@ class Decider:
             self.spared = frozenset()
             nodes.drop_claims()
             self.claim(request, now)
+
+    def _coming(self, plan: Plan, now: float) -> bool:
+        """Whether the pod is about to have its own place: the victims go, or have just gone."""
+        soon = plan.emptied is None or now - plan.emptied <= CARRY_SECONDS
+        return soon and not self.cordoned(plan.node)
 
     def cordoned(self, node: str) -> bool:
         """Whether the node is cordoned, or gone."""

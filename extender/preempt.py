@@ -16,14 +16,13 @@ from extender import search, wire
 from extender.cluster import Cluster
 from extender.contracts import CostTerm, PodRequest
 from extender.costs.highest_priority import HighestPriority
-from extender.decide import Answer, Decider, Stages
+from extender.decide import CARRY_SECONDS, Answer, Decider, Stages
 from extender.decisions import Decision
 from extender.holds import Plan
 from extender.records import NodeRecord, PodRecord
 from extender.rules.count import RELEASING
 from extender.search import OVERDUE_SECONDS
 
-CARRY_SECONDS = 5.0  # after the last victim is gone the scheduler needs a moment to come back with the pod
 FRESH_SECONDS = 2.0  # preempt follows its filter call within milliseconds; an older call is of another cycle
 RELEASE_SECONDS = 60.0  # how long a preemptor waits for pods that end by themselves, rather than evict
 
@@ -159,9 +158,7 @@ def _again(
     if pod is None:
         return None
     names = [
-        name
-        for name in names
-        if name != plan.node and not _cordoned(cluster, name) and pod.accepts(cluster.nodes[name])
+        name for name in names if name != plan.node and not decider.cordoned(name) and pod.accepts(cluster.nodes[name])
     ]
     other = requests.read(pod, cluster)
     rows = array("i", [cluster.row(name) for name in names])

@@ -321,9 +321,21 @@ def test_who_has_a_place_of_its_own_coming_takes_no_other() -> None:
     world.gone("v10")
     higher = world.set("Pod", workload("higher", 8, priority=200, nominated="n2"))
     assert refused(world.filter(higher)) == {"n1": TEXT["freed-elsewhere"], "n2": TEXT["gpus-releasing"]}
-    world.gone("v20")
-    world.node("n2", 8, unschedulable=True)  # its own place is no more to be had
-    assert "n1" in world.filter(higher, ["n1"])["NodeNames"]
+    world.gone("v20")  # the scheduler may not have seen that yet, and names n1 alone
+    assert refused(world.filter(higher, ["n1"])) == {"n1": TEXT["freed-elsewhere"]}
+    world.now += 5.1  # it does not come back to n2
+    assert world.filter(higher, ["n1"])["NodeNames"] == ["n1"]
+
+
+def test_who_lost_its_own_place_may_take_another() -> None:
+    world = two_racks()
+    lower = world.set("Pod", workload("lower", 8, priority=100))
+    higher = world.set("Pod", workload("higher", 8, priority=200))
+    assert world.preempt(lower, {"n1": ["v10"]}) == {"n1": ["v10"]}
+    assert world.preempt(higher, {"n2": ["v20"]}) == {"n2": ["v20"]}
+    world.gone("v10")
+    world.node("n2", 8, unschedulable=True)
+    assert world.filter(higher, ["n1"])["NodeNames"] == ["n1"]
 
 
 def test_a_higher_pod_prefers_a_node_that_nobody_waits_for() -> None:

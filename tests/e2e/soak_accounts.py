@@ -108,7 +108,7 @@ def _outbid(trace: Trace, one: Preemptor, before: Round, at: float) -> bool:
         if pod.uid == one.uid or pod.uid in before.victims:
             continue
         above = pod.priority > one.priority
-        if pod.there(node, at + (SLACK if above else 0)) or _promised(trace, pod, node, at, one.priority):
+        if pod.there(node, at, SLACK if above else 0.0) or _promised(trace, pod, node, at, one.priority):
             held += pod.gpus
             came_later = pod.bound is None or pod.node != node or pod.bound >= before.made - SLACK
             higher += pod.gpus if above and came_later else 0

@@ -38,9 +38,11 @@ class PodStory:
     gone: float | None = None
     nominated: list[tuple[float, str]] = field(default_factory=list)
 
-    def there(self, node: str, at: float) -> bool:
-        """Whether it held its GPUs on the node at that time."""
-        return self.node == node and self.bound is not None and self.bound <= at and (self.gone or at + 1) > at
+    def there(self, node: str, at: float, slack: float = 0.0) -> bool:
+        """Whether it held its GPUs on the node at that time, give or take `slack` seconds."""
+        if self.node != node or self.bound is None:
+            return False
+        return self.bound <= at + slack and (self.gone is None or self.gone > at - slack)
 
 
 @dataclass
