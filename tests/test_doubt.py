@@ -181,7 +181,7 @@ def test_a_bind_whose_outcome_is_unknown_keeps_its_hold(error: str, kept: bool) 
     assert (world.filter(workload("q", 4))["Error"] == TEXT["gpus-promised"]) == kept
 
 
-# -- a watch that is behind ---------------------------------------------------------------------------------------------
+# -- a watch that is behind --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("planned", "result"), [(True, "fits"), (False, "try-again")])
