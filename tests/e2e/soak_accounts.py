@@ -75,11 +75,7 @@ def follow(trace: Trace, preemptors: Mapping[str, Preemptor], events: Sequence[O
         if uid in gone or preemptor not in by_uid:  # two preemptors a moment apart named it: it went for the first
             continue
         gone.add(uid)
-        plans = [
-            number
-            for number, plan in enumerate(trace.plans)
-            if plan.uid == preemptor and uid in plan.victims and plan.made <= at + SLACK
-        ]
+        plans = [number for number, plan in enumerate(trace.plans) if plan.uid == preemptor and uid in plan.victims]
         made = min(at, trace.plans[plans[0]].made) if plans else at
         unplanned += not plans
         found = rounds.setdefault(preemptor, {})
