@@ -279,6 +279,7 @@ def test_a_higher_preemptor_leaves_a_lower_ones_place_where_another_costs_as_muc
     higher = world.set("Pod", workload("higher", 4, priority=200))
     [(node, victims)] = world.preempt(higher, {"n1": ["v10"], "n2": ["v20"]}).items()
     assert (node, len(victims)) == ("n2", 1)
+    assert world.decision(pod="default/higher")["left_to"] == ["default/lower"]
 
 
 def test_a_higher_preemptor_shares_what_goes_where_there_is_room_for_both() -> None:
@@ -307,6 +308,29 @@ def test_a_higher_preemptor_leaves_a_place_to_a_lower_one_that_has_no_other() ->
     world.node("n1", 8, labels={"only": "n1"})
     assert world.preempt(lower, {"n1": ["v10"]}) == {"n1": ["v10"]}
     going(world, "v10", 8, "n1")
+    higher = world.set("Pod", workload("higher", 8, priority=200))
+    assert world.preempt(higher, {"n1": ["v10"], "n2": ["v20"]}) == {"n2": ["v20"]}
+
+
+@pytest.mark.parametrize("allowed", [0, 1])
+def test_no_budget_is_violated_to_leave_a_place_to_a_lower_one(allowed: int) -> None:
+    world = two_racks()
+    world.pod("v20", 8, "n2", start=WALL - 200, labels={"app": "kept"})
+    world.budget("kept", allowed, {"app": "kept"})
+    lower = world.set("Pod", workload("lower", 8, priority=100))
+    assert world.preempt(lower, {"n1": ["v10"]}) == {"n1": ["v10"]}
+    going(world, "v10", 8, "n1")
+    higher = world.set("Pod", workload("higher", 8, priority=200))
+    found = world.preempt(higher, {"n1": ["v10"], "n2": ["v20"]})
+    assert found == ({"n2": ["v20"]} if allowed else {"n1": ["v10"]})
+
+
+def test_a_place_that_is_free_now_is_left_too() -> None:
+    """kube-scheduler has not seen yet that v10 is gone, and offers n1."""
+    world = two_racks()
+    lower = world.set("Pod", workload("lower", 8, priority=100))
+    assert world.preempt(lower, {"n1": ["v10"]}) == {"n1": ["v10"]}
+    world.gone("v10")
     higher = world.set("Pod", workload("higher", 8, priority=200))
     assert world.preempt(higher, {"n1": ["v10"], "n2": ["v20"]}) == {"n2": ["v20"]}
 
