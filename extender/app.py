@@ -44,6 +44,7 @@ NOT_READY_SECONDS = 60.0  # and for this long: not ready
 YIELD_SECONDS = 12.0  # kube-scheduler retries a pod that met us dead after at most 10 s
 SETTLE_SECONDS = 0.02  # how long a refusal of all nodes waits for a watch that may be a few milliseconds behind
 SETTLES_PER_SECOND = 5.0
+MOST_SETTLES = 5  # for a pod that is to land where others were evicted for it
 MIX = "gpu-extender-mix"  # the ConfigMap of what is learned of the pods that come
 T = TypeVar("T")
 log = get_log()
@@ -145,8 +146,8 @@ class Server:
         self.failed: Callable[[Exception], None] = lambda error: None
         self._warned = False
         self._was_ready = False
-        self._settles = SETTLES_PER_SECOND
-        self._settled_at = clock()
+        self._settles = dict.fromkeys((False, True), SETTLES_PER_SECOND)
+        self._settled_at = dict.fromkeys((False, True), clock())
         self._watch_restarts: dict[str, int] = {}
         self._drifts: dict[str, int] = {}
         self._pod_failures: dict[str, int] = {}
@@ -204,7 +205,10 @@ class Server:
     async def _answer(self, verb: str, body: bytes) -> Answer:
         if verb == "filter":
             answer = self.decider.filter(body, self.clock(), self.wall())
-            if answer.result in ("refused", "try-again") and self._may_settle():
+            owed = self._owed(answer)
+            for _ in range(MOST_SETTLES if owed else 1):
+                if answer.result not in ("refused", "try-again") or not self._may_settle(owed):
+                    break
                 generation = self.cluster.generation
                 await asyncio.sleep(SETTLE_SECONDS)  # the scheduler may know of an event that is on its way to us
                 if self.cluster.generation != generation:
@@ -286,16 +290,25 @@ class Server:
             parts.append(part)
         return b"".join(parts)
 
-    def _may_settle(self) -> bool:
-        """A live cluster's refusals wait a moment, a few times a second at most: the scheduler waits with us."""
+    def _owed(self, answer: Answer) -> bool:
+        """Whether the pod has had others evicted, and what they left may be free in the scheduler's view already: an
+        Error would keep it back for a second and more, in which a higher priority may take its place."""
+        if answer.result != "try-again" or answer.decision is None:
+            return False
+        return self.decider.holds.planned(answer.decision.request.uid, self.clock()) is not None
+
+    def _may_settle(self, owed: bool) -> bool:
+        """A live cluster's refusals wait a moment, a few times a second at most: the scheduler waits with us. Pods that
+        others were evicted for do not share that with all the others, which may be refused at any event."""
         if isinstance(self.source, Frozen):
             return False
         now = self.clock()
-        self._settles = min(SETTLES_PER_SECOND, self._settles + (now - self._settled_at) * SETTLES_PER_SECOND)
-        self._settled_at = now
-        if self._settles < 1.0:
+        earned = (now - self._settled_at[owed]) * SETTLES_PER_SECOND
+        self._settles[owed] = min(SETTLES_PER_SECOND, self._settles[owed] + earned)
+        self._settled_at[owed] = now
+        if self._settles[owed] < 1.0:
             return False
-        self._settles -= 1.0
+        self._settles[owed] -= 1.0
         return True
 
     def _done(self, verb: str, began: float, result: str, response: Response) -> Response:

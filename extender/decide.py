@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -31,6 +32,8 @@ LONGEST_TRANSIENT = 60.0
 PLAN_NOT_CARRIED_OUT = 10.0  # a plan whose victims nobody touched in that time was thrown away
 OWN_PLAN_NOT_CARRIED_OUT = 120.0  # of our own evictions: whoever takes over the Lease may take them up
 PLAN_CARRIED_OUT = 60.0  # after its last victim is gone the freed GPUs stay reserved so long
+CARRY_SECONDS = 5.0  # after the last victim is gone the scheduler needs a moment to come back with the pod
+COME_BACK = 12.0  # kube-scheduler retries a pod that met us dead after at most 10 s
 SLACK_SECONDS = 5.0  # kube-scheduler may call before our watch has brought the pod
 Refused: TypeAlias = "tuple[array[int], array[int]]"  # rows and their codes
 
@@ -96,8 +99,10 @@ class Decider:
     live: bool = False  # kube-scheduler counts GPUs too: a node that it names and we find too full shows that we lag
     yields_until: float = float("-inf")  # just after a start, who waits with a higher priority goes first
     binds: bool = False  # kube-scheduler asks us to bind
+    up_since: float = float("-inf")  # when this process could answer first, and a preemptor could use its place again
     settled_at: float = float("-inf")  # until then pods of before a restart may be in flight
     released: Callable[[Plan, str], None] = field(default=lambda plan, cause: None)
+    spared: frozenset[str] = frozenset()  # preemptors whose plans count though their priority is lower (`sparing`)
 
     @classmethod
     def of(cls, settings: Settings, cluster: Cluster) -> Decider:
@@ -132,11 +137,13 @@ class Decider:
         self.claim(request, now)
         try:
             decision.codes = self.policy.judge(cluster.tables, request, rows)
-            held_back = self._hand_over(decision, now) or self._hold_back(decision, now)
+            taking = self._taking(request, fit.passed(rows, decision.codes), now)
+            held_back = self._hand_over(decision, taking, now) or self._hold_back(decision, now)
             decision.reasons = fit.counts(decision.codes)
             decision.fits = fit.passed(rows, decision.codes)
             stages.mark("rules")
             decision.total, decision.columns = self.policy.score(cluster.tables, request, decision.fits)
+            _last(decision, taking)
             first = attempt is None and not request.wants_all
             best = score.top(cluster.tables.nodes, decision.fits, decision.total, self.settings.shortlist.size * first)
             decision.ranked, _ = score.ranked(decision.fits, decision.total, best)
@@ -227,6 +234,7 @@ class Decider:
         self.claim(request, now)
         try:
             decision.total, decision.columns = self.policy.score(cluster.tables, request, rows)
+            _last(decision, self._taking(request, rows, now))
             best = score.top(cluster.tables.nodes, rows, decision.total, 0)
             decision.ranked, ordered = score.ranked(rows, decision.total, best)
             decision.points = score.points(ordered)
@@ -340,12 +348,17 @@ class Decider:
                 decision.codes[i] = PENDING.code
         return PENDING.code in decision.codes
 
-    def _hand_over(self, decision: Decision, now: float) -> bool:
+    def _hand_over(self, decision: Decision, taking: set[int], now: float) -> bool:
         """Where we evict for this pod ourselves, only the node where we do is passed: the victims must not go in vain.
+        Where kube-scheduler does, it takes no place meanwhile that was freed for somebody else (`taking`).
 
         Whether the pod has to be tried again soon: its victims are gone, and nothing that happens later wakes it.
         """
         plan = self.holds.planned(decision.request.uid, now)
+        if taking and plan is not None and self._coming(plan, now):
+            for i, row in enumerate(decision.rows):
+                if row in taking and self.cluster.names[row] != plan.node:
+                    decision.codes[i] = decision.codes[i] or HANDOVER.code
         row = self.cluster.row(plan.node) if plan is not None and plan.own else -1
         if plan is None or row < 0 or row not in decision.rows:  # kube-scheduler itself refuses that node
             return False
@@ -353,6 +366,45 @@ class Decider:
             if other != row:
                 decision.codes[i] = decision.codes[i] or HANDOVER.code
         return plan.emptied is not None
+
+    def _taking(self, request: PodRequest, fits: array[int], now: float) -> set[int]:
+        """Of the rows on which the pod fits, those where a pod of a lower priority would lose what was freed for it,
+        and have others evicted a second time. Claims are made anew."""
+        lower = self.lower(request, now)
+        rows = {self.cluster.row(plan.node) for plan in lower} if lower else set()
+        asked = array("i", [row for row in fits if row in rows])
+        if not asked:
+            return set()
+        with self.sparing(request, lower, now):
+            codes = self.policy.judge(self.cluster.tables, request, asked)
+        return {row for row, code in zip(asked, codes, strict=True) if code}
+
+    def lower(self, request: PodRequest, now: float) -> list[Plan]:
+        """The plans of pods of a lower priority."""
+        return [plan for plan in self.holds.plans(now) if plan.priority < request.priority and plan.uid != request.uid]
+
+    @contextmanager
+    def sparing(self, request: PodRequest, plans: list[Plan], now: float) -> Iterator[None]:
+        """Claims as if these plans were of the pod's own priority; made anew on leaving."""
+        nodes = self.cluster.tables.nodes
+        self.spared = frozenset(plan.uid for plan in plans)
+        nodes.drop_claims()
+        self.claim(request, now)
+        try:
+            yield
+        finally:
+            self.spared = frozenset()
+            nodes.drop_claims()
+            self.claim(request, now)
+
+    def _coming(self, plan: Plan, now: float) -> bool:
+        """Whether the pod is about to have its own place: the victims go, or have just gone."""
+        soon = plan.emptied is None or now - plan.emptied <= CARRY_SECONDS
+        return soon and not self.cordoned(plan.node)
+
+    def cordoned(self, node: str) -> bool:
+        """Whether the node is cordoned, or gone."""
+        return node not in self.cluster.nodes or self.cluster.nodes[node].unschedulable
 
     def _fast_path(self, request: PodRequest, rows: array[int]) -> bool:
         """Whether kube-scheduler asks for nothing but the nominated node."""
@@ -373,7 +425,7 @@ class Decider:
                 self._count_hold(hold, counted)
         for plan in self.holds.plans(now):
             pod = cluster.pods.get(plan.uid)
-            if plan.uid in counted or plan.priority < request.priority:
+            if plan.uid in counted or (plan.priority < request.priority and plan.uid not in self.spared):
                 continue
             counted.add(plan.uid)
             self._reserve(plan.node, plan.amounts, pod)
@@ -432,7 +484,8 @@ class Decider:
             plan.emptied = plan.emptied if plan.emptied is not None else now
             if self._outbid(plan):
                 return "outbid"
-            return "not-used" if now - plan.emptied > PLAN_CARRIED_OUT else ""
+            used = now - plan.emptied <= PLAN_CARRIED_OUT or now - self.up_since <= COME_BACK
+            return "" if used else "not-used"
         untouched = len(left) == len(plan.victims) and not any(victim.terminating for victim in left)
         patience = OWN_PLAN_NOT_CARRIED_OUT if plan.own else PLAN_NOT_CARRIED_OUT
         return "not-carried-out" if untouched and now - plan.at > patience else ""
@@ -494,6 +547,15 @@ class Decider:
         if self.cluster.tables.nodes.node(row)["unknown"]:
             return 0
         return self.policy.gpus(self.cluster.tables, request, (row,))[row]
+
+
+def _last(decision: Decision, taking: set[int]) -> None:
+    """Put the rows that were freed for others behind all that were not."""
+    if taking and decision.total:
+        span = max(decision.total) - min(decision.total) + 1.0
+        for i, row in enumerate(decision.fits):
+            if row in taking:
+                decision.total[i] -= span
 
 
 def _known(args: wire.Args) -> array[int]:

@@ -16,15 +16,15 @@ from ext_core import gather
 from extender import request as requests
 from extender import search, wire
 from extender.cluster import Cluster
-from extender.contracts import PodRequest
-from extender.decide import Answer, Decider, Stages
+from extender.contracts import CostTerm, PodRequest
+from extender.costs.highest_priority import HighestPriority
+from extender.decide import CARRY_SECONDS, Answer, Decider, Stages
 from extender.decisions import Decision
 from extender.holds import Plan
 from extender.records import NodeRecord, PodRecord
 from extender.rules.count import RELEASING
 from extender.search import OVERDUE_SECONDS
 
-CARRY_SECONDS = 5.0  # after the last victim is gone the scheduler needs a moment to come back with the pod
 FRESH_SECONDS = 2.0  # preempt follows its filter call within milliseconds; an older call is of another cycle
 RELEASE_SECONDS = 60.0  # how long a preemptor waits for pods that end by themselves, rather than evict
 
@@ -65,7 +65,7 @@ def preempt(decider: Decider, body: bytes, now: float, wall: float) -> Answer:
         # What it frees stays the pod's all the same, unless another plan takes its place.
     decider.claim(request, now)
     try:
-        found, waits = _search(decider, request, asked, now, wall)
+        found, waits, left_to = _sparing(decider, request, asked, now, wall)
     finally:
         cluster.tables.nodes.drop_claims()
     stages.mark("search")
@@ -79,7 +79,7 @@ def preempt(decider: Decider, body: bytes, now: float, wall: float) -> Answer:
         return _none(decider, decision, stages, why)
     if standing is not None:
         decider.released(standing, "replaced")
-    return _evict(decider, decision, stages, found, now)
+    return _evict(decider, decision, stages, found, left_to, now)
 
 
 def _why_not(decider: Decider, request: PodRequest, pod: PodRecord, now: float) -> str:
@@ -117,6 +117,101 @@ def _leaving(decider: Decider, request: PodRequest, standing: Plan, now: float, 
 
 def _sits(cluster: Cluster, uid: str, node: str) -> bool:
     return uid in cluster.bound.get(node, ())
+
+
+def _sparing(
+    decider: Decider, request: PodRequest, asked: wire.Preemption, now: float, wall: float
+) -> tuple[search.Found, str, list[str]]:
+    """As `_search`; but a place that was freed for a pod of a lower priority is left to it where the pod finds another
+    that costs no more than both together: what is evicted here, and what would be evicted for that pod again. Third:
+    namespace/name of the pods that a place was left to."""
+    found, waits = _search(decider, request, asked, now, wall)
+    lower = decider.lower(request, now)
+    if found.best is not None:
+        losing = [plan for plan in lower if plan.node == found.best.node]
+    else:  # it would wait for a node, or take it, and which is not told
+        losing = lower if waits else []
+    if not losing:
+        return found, waits, []
+    with decider.sparing(request, lower, now):
+        other, other_waits = _search(decider, request, asked, now, wall)
+    if other_waits:
+        return other, other_waits, []
+    if other.best is None or not _spares(decider, request, asked, found, other, losing, now, wall):
+        return found, waits, []
+    return other, "", sorted(plan.pod for plan in losing if plan.node != other.best.node)
+
+
+def _spares(
+    decider: Decider,
+    request: PodRequest,
+    asked: wire.Preemption,
+    found: search.Found,
+    other: search.Found,
+    losing: Sequence[Plan],
+    now: float,
+    wall: float,
+) -> bool:
+    """Whether `other`, which leaves the `losing` plans alone, costs no more in all than `found`, which takes what was
+    freed for them: all of them where it evicts, one where it evicts nobody. A preemptor that has no other place is left
+    its own as long as only pods below it have to go for that. No budget is violated for it: a loser may never ask
+    again."""
+    assert other.best is not None
+    terms, cluster = decider.policy.costs, decider.cluster
+    if search.violations(cluster, other.best.pods) > search.violations(cluster, found.best.pods if found.best else ()):
+        return False
+    again = [_again(decider, request, plan, sorted(asked.offered), now, wall) for plan in losing]
+    known = [cost for cost in again if cost is not None]
+    if len(known) < len(again) and (found.best is not None or not known):
+        stranded = min(plan.priority for plan, cost in zip(losing, again, strict=True) if cost is None)
+        return all(pod.priority < stranded for pod in other.best.pods)
+    if found.best is None:
+        return other.best.cost <= min(known)
+    whole = found.best.cost
+    for cost in known:
+        whole = _sum(terms, whole, cost)
+    return other.best.cost <= whole
+
+
+def _again(
+    decider: Decider, request: PodRequest, plan: Plan, names: Sequence[str], now: float, wall: float
+) -> tuple[int, ...] | None:
+    """What evicting for the plan's pod on another of these nodes would cost; None where it can not be."""
+    cluster = decider.cluster
+    pod = cluster.pods.get(plan.uid)
+    if pod is None:
+        return None
+    names = [
+        name for name in names if name != plan.node and not decider.cordoned(name) and pod.accepts(cluster.nodes[name])
+    ]
+    other = requests.read(pod, cluster)
+    rows = array("i", [cluster.row(name) for name in names])
+    cluster.tables.nodes.drop_claims()
+    decider.claim(other, now)
+    cluster.tables.nodes.add_claim(cluster.row(plan.node), request.amounts, 0, False)  # the winner's
+    try:
+        codes = decider.policy.judge(cluster.tables, other, rows)
+        if any(
+            not code and not search.amounts_short(cluster, other, row) for row, code in zip(rows, codes, strict=True)
+        ):
+            return tuple(_nothing(term) for term in decider.policy.costs)
+        found = search.find(decider, other, pod, names, rows, {}, now, wall)
+    finally:
+        cluster.tables.nodes.drop_claims()
+        decider.claim(request, now)
+    return found.best.cost if found.best is not None else None
+
+
+def _nothing(term: CostTerm) -> int:
+    """What a term says of no victims."""
+    return search.LOWEST if term.name == HighestPriority.name else 0
+
+
+def _sum(terms: Sequence[CostTerm], a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+    """The cost of two evictions together."""
+    return tuple(
+        max(x, y) if term.name == HighestPriority.name else x + y for term, x, y in zip(terms, a, b, strict=True)
+    )
 
 
 def _search(
@@ -179,7 +274,9 @@ def _releases(cluster: Cluster, name: str, wall: float) -> bool:
     return all(end is not None and -OVERDUE_SECONDS <= end - wall <= RELEASE_SECONDS for end in ends)
 
 
-def _evict(decider: Decider, decision: Decision, stages: Stages, found: search.Found, now: float) -> Answer:
+def _evict(
+    decider: Decider, decision: Decision, stages: Stages, found: search.Found, left_to: list[str], now: float
+) -> Answer:
     best = found.best
     assert best is not None
     pods = search.important(best.pods)
@@ -193,6 +290,8 @@ def _evict(decider: Decider, decision: Decision, stages: Stages, found: search.F
         "certificate": search.certificate(decider, found),
         "warnings": search.warnings(decider.cluster, pods),
     }
+    if left_to:
+        decision.detail["left_to"] = left_to  # what was freed for them would have been cheaper, for this pod alone
     violations = search.violations(decider.cluster, pods)
     return _answer(decider, decision, stages, wire.preemption(best.node, uids, violations), "evict")
 

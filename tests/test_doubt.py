@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -178,3 +179,29 @@ def test_a_bind_whose_outcome_is_unknown_keeps_its_hold(error: str, kept: bool) 
     api.error = error
     assert world.bind(world.pod("p", 6), "n") == error
     assert (world.filter(workload("q", 4))["Error"] == TEXT["gpus-promised"]) == kept
+
+
+# -- a watch that is behind --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("planned", "result"), [(True, "fits"), (False, "try-again")])
+def test_a_preemptors_call_waits_longer_for_a_watch_that_is_behind(planned: bool, result: str) -> None:
+    """kube-scheduler names the node, so it has seen the victim's end: an Error would cost the pod a second and more."""
+    world = World(source=Watched())
+    world.node("n", 8)
+    world.pod("v", 8, "n")
+    pod = world.set("Pod", workload("p", 8, priority=100))
+    world.decider.live = True
+    if planned:
+        assert world.preempt(pod, {"n": ["v"]}) == {"n": ["v"]}
+    world.pod("v", 8, "n", terminating=world.wall + 5)
+
+    async def asked() -> str:
+        body = json.dumps(world.args(pod, ["n"])).encode()
+        call = asyncio.create_task(world.server._answer("filter", body))
+        await asyncio.sleep(2.5 * app.SETTLE_SECONDS)
+        world.gone("v")
+        return (await call).result
+
+    world.server._settles[False] = 1.0  # others have used up theirs: one is left
+    assert asyncio.run(asked()) == result

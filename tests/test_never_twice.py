@@ -249,3 +249,131 @@ def test_on_uniform_links_the_count_is_guard_enough() -> None:
     world.node("n", 4, links=[[0 if a == b else 2 for b in range(4)] for a in range(4)])
     assert world.filter(workload("linked", 2, links="required"), ["n"])["NodeNames"] == ["n"]
     assert world.filter(workload("single", 1), ["n"])["NodeNames"] == ["n"]
+
+
+# -- what is freed for others ------------------------------------------------------------------------------------------
+
+
+def two_racks(size: int = 8) -> World:
+    """Two nodes, each full of pods of `size` GPUs; the lower preemptor has had those of n1 evicted."""
+    world = World()
+    for i in (1, 2):
+        world.node(f"n{i}", 8)
+        for k in range(8 // size):
+            world.pod(f"v{i}{k}", size, f"n{i}", start=WALL - 100 * i)
+    return world
+
+
+def going(world: World, name: str, gpus: int, node: str) -> None:
+    world.pod(name, gpus, node, start=WALL - 100, terminating=WALL + 5)
+
+
+def test_a_higher_preemptor_leaves_a_lower_ones_place_where_another_costs_as_much() -> None:
+    world = two_racks(size=4)
+    lower = world.set("Pod", workload("lower", 8, priority=100))
+    offer = {"n1": ["v10", "v11"], "n2": ["v20", "v21"]}
+    assert world.preempt(lower, offer) == {"n1": ["v10", "v11"]}
+    going(world, "v10", 4, "n1")
+    going(world, "v11", 4, "n1")
+    # One victim here, instead of none and two more for the lower one.
+    higher = world.set("Pod", workload("higher", 4, priority=200))
+    [(node, victims)] = world.preempt(higher, {"n1": ["v10"], "n2": ["v20"]}).items()
+    assert (node, len(victims)) == ("n2", 1)
+    assert world.decision(pod="default/higher")["left_to"] == ["default/lower"]
+
+
+def test_a_higher_preemptor_shares_what_goes_where_there_is_room_for_both() -> None:
+    world = two_racks(size=4)
+    lower = world.set("Pod", workload("lower", 2, priority=100))
+    assert world.preempt(lower, {"n1": ["v10"], "n2": ["v20"]}) == {"n1": ["v11"]}
+    going(world, "v11", 4, "n1")
+    higher = world.set("Pod", workload("higher", 2, priority=200))
+    assert world.preempt(higher, {"n1": ["v10"], "n2": ["v20"]}) == {"n1": ["v11"]}  # both fit where v11 was
+
+
+def test_a_higher_preemptor_takes_a_lower_ones_place_where_another_costs_more() -> None:
+    world = two_racks()
+    world.pod("v20", 8, "n2", start=WALL - 100, priority=50)
+    lower = world.set("Pod", workload("lower", 8, priority=40))
+    assert world.preempt(lower, {"n1": ["v10"]}) == {"n1": ["v10"]}
+    going(world, "v10", 8, "n1")
+    higher = world.set("Pod", workload("higher", 8, priority=200))
+    # n2's pod is worth more than all that the lower one may evict: it has to look elsewhere.
+    assert world.preempt(higher, {"n1": ["v10"], "n2": ["v20"]}) == {"n1": ["v10"]}  # which goes anyway
+
+
+def test_a_higher_preemptor_leaves_a_place_to_a_lower_one_that_has_no_other() -> None:
+    world = two_racks()
+    lower = world.set("Pod", workload("lower", 8, priority=100, spec={"nodeSelector": {"only": "n1"}}))
+    world.node("n1", 8, labels={"only": "n1"})
+    assert world.preempt(lower, {"n1": ["v10"]}) == {"n1": ["v10"]}
+    going(world, "v10", 8, "n1")
+    higher = world.set("Pod", workload("higher", 8, priority=200))
+    assert world.preempt(higher, {"n1": ["v10"], "n2": ["v20"]}) == {"n2": ["v20"]}
+
+
+@pytest.mark.parametrize("allowed", [0, 1])
+def test_no_budget_is_violated_to_leave_a_place_to_a_lower_one(allowed: int) -> None:
+    world = two_racks()
+    world.pod("v20", 8, "n2", start=WALL - 200, labels={"app": "kept"})
+    world.budget("kept", allowed, {"app": "kept"})
+    lower = world.set("Pod", workload("lower", 8, priority=100))
+    assert world.preempt(lower, {"n1": ["v10"]}) == {"n1": ["v10"]}
+    going(world, "v10", 8, "n1")
+    higher = world.set("Pod", workload("higher", 8, priority=200))
+    found = world.preempt(higher, {"n1": ["v10"], "n2": ["v20"]})
+    assert found == ({"n2": ["v20"]} if allowed else {"n1": ["v10"]})
+
+
+def test_a_place_that_is_free_now_is_left_too() -> None:
+    """kube-scheduler has not seen yet that v10 is gone, and offers n1."""
+    world = two_racks()
+    lower = world.set("Pod", workload("lower", 8, priority=100))
+    assert world.preempt(lower, {"n1": ["v10"]}) == {"n1": ["v10"]}
+    world.gone("v10")
+    higher = world.set("Pod", workload("higher", 8, priority=200))
+    assert world.preempt(higher, {"n1": ["v10"], "n2": ["v20"]}) == {"n2": ["v20"]}
+
+
+def test_who_has_a_place_of_its_own_coming_takes_no_other() -> None:
+    world = two_racks()
+    lower = world.set("Pod", workload("lower", 8, priority=100))
+    higher = world.set("Pod", workload("higher", 8, priority=200))
+    assert world.preempt(lower, {"n1": ["v10"]}) == {"n1": ["v10"]}
+    assert world.preempt(higher, {"n2": ["v20"]}) == {"n2": ["v20"]}
+    going(world, "v20", 8, "n2")
+    world.gone("v10")
+    higher = world.set("Pod", workload("higher", 8, priority=200, nominated="n2"))
+    assert refused(world.filter(higher)) == {"n1": TEXT["freed-elsewhere"], "n2": TEXT["gpus-releasing"]}
+    world.gone("v20")  # the scheduler may not have seen that yet, and names n1 alone
+    assert refused(world.filter(higher, ["n1"])) == {"n1": TEXT["freed-elsewhere"]}
+    world.now += 5.1  # it does not come back to n2
+    assert world.filter(higher, ["n1"])["NodeNames"] == ["n1"]
+
+
+def test_who_lost_its_own_place_may_take_another() -> None:
+    world = two_racks()
+    lower = world.set("Pod", workload("lower", 8, priority=100))
+    higher = world.set("Pod", workload("higher", 8, priority=200))
+    assert world.preempt(lower, {"n1": ["v10"]}) == {"n1": ["v10"]}
+    assert world.preempt(higher, {"n2": ["v20"]}) == {"n2": ["v20"]}
+    world.gone("v10")
+    world.node("n2", 8, unschedulable=True)
+    assert world.filter(higher, ["n1"])["NodeNames"] == ["n1"]
+
+
+def test_a_higher_pod_prefers_a_node_that_nobody_waits_for() -> None:
+    world = World()
+    for i in (1, 2):
+        world.node(f"n{i}", 8)
+    world.pod("v", 8, "n1")
+    world.pod("w", 2, "n2")
+    lower = world.set("Pod", workload("lower", 4, priority=100))
+    assert world.preempt(lower, {"n1": ["v"]}) == {"n1": ["v"]}
+    world.gone("v")
+    world.pod("u", 4, "n1")  # packing would choose n1 now: it would be full
+    higher = workload("higher", 4, priority=200)
+    assert world.filter(higher)["NodeNames"] == ["n2", "n1"]
+    world.decider.holds.drop_hold("uid-higher")
+    points = world.prioritize(higher)
+    assert points["n2"] > points["n1"]

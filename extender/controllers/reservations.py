@@ -144,6 +144,7 @@ class Reservations:
         if self._judged or self._read_at is None:
             return
         self._judged = True
+        self._decider.up_since = self._clock()
         for plan in self._decider.holds.all_plans():
             if plan.uid not in self._decider.cluster.pods:
                 self._decider.pod_gone(plan.uid)

@@ -219,6 +219,32 @@ def test_a_preemptor_that_went_while_we_were_away_is_forgotten_at_once() -> None
     assert after.metric("reservations_released_total", cause="deleted") == 1
 
 
+def test_while_the_server_was_away_the_preemptor_could_not_come() -> None:
+    """The minute ends while nobody answers: the preemptor is tried again within ten seconds of our start."""
+    objects, before = Objects(), world()
+
+    async def first(reservations: Reservations) -> None:
+        await ask(before, OFFER)
+        before.gone("w2", "w3")
+        before.decider.sweep(before.now)
+        await reservations.refresh()
+        assert "emptied" in entries(objects)["uid-urgent"]
+
+    run(objects, before, first)
+    after = world()
+    after.gone("w2", "w3")
+    after.now += 70.0
+
+    async def second(reservations: Reservations) -> None:
+        after.now += 11.0
+        after.decider.sweep(after.now)
+        assert len(after.decider.holds.all_plans()) == 1
+        after.now += 2.0
+        assert released(after) == ["not-used"]
+
+    run(objects, after, second)
+
+
 def test_what_is_damaged_is_dropped_and_the_rest_stays() -> None:
     made = world()
     good = {"format": 1, "node": "n1", "victims": ["uid-w0"], "amounts": {GPU: 2}, "priority": 9, "at": made.wall}

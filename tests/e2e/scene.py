@@ -154,13 +154,15 @@ def make(
     settings: Mapping[str, Any] | str = "",
     kubeconfig: Path | None = None,
     bind: bool = True,
+    verbosity: int = 2,
     **changes: Any,
 ) -> Scene:
-    """Nodes first, then the product, then the scheduler that asks it. `kubeconfig`: the product's, if not the usual."""
+    """Nodes first, then the product, then the scheduler that asks it. `kubeconfig`: the product's, if not the usual;
+    `verbosity`: of the scheduler's log."""
     for name, options in nodes.items():
         kubelets.add_node(name, **options)
     extender = start_extender(settings, kubeconfig=kubeconfig)
-    scheduler = start_scheduler(scheduler_config(extender.url, bind=bind, **changes))
+    scheduler = start_scheduler(scheduler_config(extender.url, bind=bind, **changes), verbosity=verbosity)
     return Scene(api, namespace, kubelets, extender, scheduler)
 
 

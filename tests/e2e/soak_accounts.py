@@ -1,0 +1,137 @@
+"""What became of each eviction, and why any was beyond the need: judged by what happened, not by what was wanted.
+
+The need of a preemptor is worth one plan: the victims of the first that was carried out. What is evicted for it after
+that is beyond the need, and there are three good causes: the node was lost, the preemptor was outbid (pods of a higher
+priority had come to hold GPUs of that very node, or were promised them, without which there was room for it), it was
+deleted meanwhile. All else is unexplained. A preemptor that was outbid has lost its reservation: what the higher ones
+leave when they go soon is anybody's, and that is counted by itself.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tests.e2e.api import Object
+from tests.e2e.trace import PlanStory, PodStory, Trace
+
+PREEMPTED = re.compile(r"Preempted by pod ([0-9a-f-]{36}) on node (\S+)")
+SLACK = 0.25  # seconds by which our watches may tell later than those of the server
+GPUS = 8  # of each node
+OUTBID_EARLIER = "outbid before, by pods that had gone"
+
+
+@dataclass
+class Round:
+    """The evictions of one plan. `made`: when the plan was seen first; `node`: that it was about."""
+
+    made: float
+    node: str
+    victims: list[str] = field(default_factory=list)  # uids
+
+
+@dataclass
+class Preemptor:
+    """One pod that evicts."""
+
+    name: str
+    size: int
+    priority: int
+    rack: str
+    uid: str = ""
+    created: float = 0.0
+    deleted: float = math.inf
+    node: str = ""  # where it ran
+    started: float = math.inf
+    rounds: list[Round] = field(default_factory=list)  # one a plan that was carried out, in order
+
+    @property
+    def evictions(self) -> int:
+        return sum(len(one.victims) for one in self.rounds)
+
+
+def seconds(text: str) -> float:
+    return datetime.datetime.fromisoformat(text).timestamp()
+
+
+def follow(trace: Trace, preemptors: Mapping[str, Preemptor], events: Sequence[Object]) -> int:
+    """Fill in what became of each, by kube-scheduler's events; how many evictions were in no plan that was kept."""
+    by_uid = {one.uid: one for one in preemptors.values()}
+    for one in preemptors.values():
+        story = trace.pods.get(one.uid)
+        if story is not None and story.bound is not None:
+            one.node, one.started = story.node, story.bound
+    gone: set[str] = set()
+    rounds: dict[str, dict[int, Round]] = {}
+    unplanned = 0
+    for event in sorted(events, key=lambda event: seconds(event["eventTime"])):
+        told = PREEMPTED.match(event["message"])
+        assert told, event["message"]
+        at, uid, preemptor = seconds(event["eventTime"]), event["involvedObject"]["uid"], told[1]
+        if uid in gone or preemptor not in by_uid:  # two preemptors a moment apart named it: it went for the first
+            continue
+        gone.add(uid)
+        plans = [number for number, plan in enumerate(trace.plans) if plan.uid == preemptor and uid in plan.victims]
+        made = min(at, trace.plans[plans[0]].made) if plans else at
+        unplanned += not plans
+        found = rounds.setdefault(preemptor, {})
+        found.setdefault(plans[0] if plans else -1, Round(made, told[2].rstrip("."))).victims.append(uid)
+    for uid, found in rounds.items():
+        by_uid[uid].rounds = sorted(found.values(), key=lambda one: one.made)
+    return unplanned
+
+
+def why_again(trace: Trace, one: Preemptor, before: Round, after: Round) -> str:
+    """Why the preemptor did not get what the evictions `before` had freed, and had others evicted."""
+    node, at = before.node, after.made
+    if any(mark == f"node {node} is lost" and before.made <= when <= at for when, mark in trace.marks):
+        return "node lost"
+    if _outbid(trace, one, before, at):
+        return "outbid"
+    came = (pod.bound for pod in trace.pods.values() if pod.node == node and pod.priority > one.priority)
+    times = [bound for bound in came if bound is not None and before.made - SLACK <= bound <= at]
+    return OUTBID_EARLIER if any(_outbid(trace, one, before, when) for when in times) else "unexplained"
+
+
+def _outbid(trace: Trace, one: Preemptor, before: Round, at: float) -> bool:
+    """Whether there was room for it on the node at that time but for pods of a higher priority that came since."""
+    node, held, higher = before.node, 0, 0
+    for pod in trace.pods.values():
+        if pod.uid == one.uid or pod.uid in before.victims:
+            continue
+        above = pod.priority > one.priority
+        if pod.there(node, at, SLACK if above else 0.0) or _promised(trace, pod, node, at, one.priority):
+            held += pod.gpus
+            came_later = pod.bound is None or pod.node != node or pod.bound >= before.made - SLACK
+            higher += pod.gpus if above and came_later else 0
+    free = GPUS - held
+    return free < one.size <= free + higher
+
+
+def _promised(trace: Trace, pod: PodStory, node: str, at: float, priority: int) -> bool:
+    """Whether a pod of a priority above `priority` had a plan on the node then."""
+    return any(
+        plan.uid == pod.uid and plan.node == node and plan.priority > priority and _open(plan, at)
+        for plan in trace.plans
+    )
+
+
+def _open(plan: PlanStory, at: float) -> bool:
+    return plan.made <= at + SLACK and (plan.ended is None or plan.ended >= at - SLACK)
+
+
+def causes(trace: Trace, one: Preemptor) -> Counter[str]:
+    """The evictions beyond the need, by cause."""
+    found: Counter[str] = Counter()
+    for before, after in zip(one.rounds, one.rounds[1:], strict=False):
+        found[why_again(trace, one, before, after)] += len(after.victims)
+    return found
+
+
+def why_unplaced(one: Preemptor) -> str:
+    """Why a pod that had others evicted has no node in the end."""
+    return "deleted" if one.deleted < math.inf else "unexplained"

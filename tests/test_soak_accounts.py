@@ -1,0 +1,68 @@
+"""The accounts of the long test: "outbid" and "node lost" are said only where that is what happened."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.e2e.soak_accounts import OUTBID_EARLIER, Preemptor, Round, causes, follow
+from tests.e2e.trace import PlanStory, PodStory, Trace
+
+ONE = Preemptor("one", 8, 1000, "0", uid="one", rounds=[Round(10.0, "a", ["v1", "v2"]), Round(20.0, "b", ["v3"])])
+
+
+def told(*pods: PodStory, plans: tuple[PlanStory, ...] = (), marks: tuple[tuple[float, str], ...] = ()) -> Trace:
+    trace = Trace.__new__(Trace)
+    trace.pods, trace.plans, trace.marks = {pod.uid: pod for pod in pods}, list(plans), list(marks)
+    return trace
+
+
+def pod(uid: str, gpus: int, priority: int, **facts: Any) -> PodStory:
+    return PodStory(uid, uid, gpus, priority, created=0.0, **facts)
+
+
+HIGHER = pod("higher", 2, 2000, node="a", bound=15.0)
+
+
+@pytest.mark.parametrize(
+    ("trace", "cause"),
+    [
+        (told(), "unexplained"),
+        (told(HIGHER), "outbid"),
+        (told(pod("before", 2, 2000, node="a", bound=5.0)), "unexplained"),  # it was there when the plan was made
+        (told(pod("gone", 2, 2000, node="a", bound=15.0, gone=18.0)), OUTBID_EARLIER),
+        (told(pod("gone", 2, 1000, node="a", bound=15.0, gone=18.0)), "unexplained"),
+        (told(pod("early", 2, 2000, node="a", bound=8.0, gone=9.0)), "unexplained"),
+        (told(pod("elsewhere", 2, 2000, node="b", bound=15.0)), "unexplained"),
+        (told(pod("equal", 2, 1000, node="a", bound=15.0)), "unexplained"),
+        (told(HIGHER, pod("low", 4, 10, node="a", bound=15.0)), "unexplained"),  # it would not fit without the higher
+        (told(HIGHER, pod("v1", 4, 10, node="a", bound=1.0)), "outbid"),  # its own victim, which was to go
+        (told(pod("p", 2, 2000), plans=(PlanStory("p", "a", frozenset("x"), 2000, 2, 15.0),)), "outbid"),
+        (told(pod("p", 2, 2000), plans=(PlanStory("p", "a", frozenset("x"), 2000, 2, 15.0, 18.0),)), "unexplained"),
+        (told(marks=((15.0, "node a is lost"),)), "node lost"),
+        (told(marks=((15.0, "node b is lost"),)), "unexplained"),
+        (told(marks=((5.0, "node a is lost"),)), "unexplained"),
+    ],
+)
+def test_a_cause_is_what_happened(trace: Trace, cause: str) -> None:
+    assert causes(trace, ONE) == {cause: 1}
+
+
+def event(victim: str, preemptor: str, at: str) -> dict[str, Any]:
+    message = f"Preempted by pod {preemptor} on node a"
+    return {"eventTime": f"2026-01-01T00:00:{at}Z", "involvedObject": {"uid": victim}, "message": message}
+
+
+def test_evictions_of_one_plan_are_one_round() -> None:
+    uid = "00000000-0000-0000-0000-000000000001"
+    one = Preemptor("one", 8, 1000, "0", uid=uid)
+    plans = (
+        PlanStory(uid, "a", frozenset({"v1", "v2"}), 1000, 8, 0.0),
+        PlanStory(uid, "a", frozenset({"v2", "v3"}), 1000, 8, 5.0),
+    )
+    trace = told(pod(uid, 8, 1000, node="a", bound=30.0), plans=plans)
+    events = [event("v2", uid, "02"), event("v1", uid, "01"), event("v3", uid, "07"), event("v4", uid, "09")]
+    assert follow(trace, {"one": one}, events) == 1  # v4 is in no plan
+    assert [sorted(found.victims) for found in one.rounds] == [["v1", "v2"], ["v3"], ["v4"]]
+    assert (one.node, one.started) == ("a", 30.0)
