@@ -1,16 +1,19 @@
 """What an eviction costs: ours against kube-scheduler's own rule, others' rules and the optimum by brute force.
 
-    python -m benchmarks.preemption [--fleets 8 16 16-close] [--nodes 200] [--clusters 10] [--offsets 4]
+    python -m benchmarks.preemption [--fleets 8 8-holes 16 16-close] [--nodes 200] [--clusters 10] [--offsets 4]
                                     [--needs 1 2 4 8 16] [--sizes default|multigpu50] [-o json]
 
 Full clusters (see benchmarks/preemption_rules.py); a pod of high priority needs GPUs. Two lines: *candidates*: the 100
 nodes that kube-scheduler offers from a random offset, with its own victims; *free choice*: all nodes. Ours is the
 server's own preempt verb, bytes to bytes, with its default settings.
 
-    fleet        GPUs a node: 8 (DGX-1 V100, HGX H100), 16 (DGX-2), 16-close (DGX-2, costs that nearly tie)
-    links        what the pod says; with *required* only kube-scheduler's and vgpu-manager's rule are beside ours
+    fleet        GPUs a node: 8 (DGX-1 V100, HGX H100), 8-holes (the same, one GPU free on half of the nodes), 16
+                 (DGX-2), 16-close (DGX-2, costs that nearly tie)
+    links        what the pod says; *required* on fleets where it matters, and there only the rules that others give a
+                 pod with a device plugin: kube-scheduler's, which does not look at links, and vgpu-manager's
     GPU-hours    work lost, mean (median): since the last checkpoint or the start, with restarts, gangs whole
     ratio        mean of in-tree's GPU-hours / this rule's mean, on the same events
+    times        this rule's GPU-hours / the optimum's of the same event, median
     victims, gangs, PDB, priority   mean victims, gangs broken, budgets violated, highest victim priority
     stranded     victims who have room nowhere else, mean;  cascade: victims who may evict others in turn, mean
     linked       share of events after which the node has a linked set of that size for the pod
@@ -39,18 +42,20 @@ import orjson
 from benchmarks import preemption_links as links
 from benchmarks import preemption_rules as rules
 from benchmarks.preemption_exact import Exact
-from benchmarks.preemption_rules import FLEETS, NOW, RULES, Choice, Cost, State
+from benchmarks.preemption_rules import FLEETS, NOW, RULES, Choice, Cost, Fleet, State
 from extender import preempt, records
 from extender.cluster import Cluster
 from extender.decide import Decider
 from extender.events import Event
 from extender.settings import Settings
+from extender.sim.machines import machine
 
 OURS = "ours"
-# By what the pod says of links: the rules, and which brute force is the optimum.
-MODES = {
-    "ignore": ((*RULES, "exact lexicographic", "exact cost-only", OURS), "exact lexicographic"),
-    "required": (("in-tree", "vgpu-manager-style", "exact, links required", OURS), "exact, links required"),
+LEXICOGRAPHIC, COST_ONLY = "exact lexicographic", "exact cost-only"
+# By what the pod says of links. Where only counts decide, vgpu-manager's victims are kube-scheduler's.
+BESIDE = {
+    "ignore": ("in-tree", "volcano-style", "kueue-style", LEXICOGRAPHIC, COST_ONLY, OURS),
+    "required": ("in-tree", "vgpu-manager-style", LEXICOGRAPHIC, OURS),
 }
 OFFERED = 100
 
@@ -117,13 +122,13 @@ class Outcome:
     """One event under one rule. `cost`: all terms of the settings, in their order."""
 
     cost: Cost
+    optimum: Cost
     linked: bool
     spilled: int
     unallocated: float
     block: int
     cascade: int
     seconds: float
-    optimal: bool
     proved: bool | None
 
 
@@ -142,21 +147,21 @@ def judge(state: State, asked: Asked, answered: Answered, optimum: Cost) -> Outc
     choice = answered.choice
     assert choice is not None
     node, victims = choice
-    machine, freed = state.machines[node], state.freed(choice)
+    what, freed = state.machines[node], state.freed(choice)
     cost = state.cost(choice, asked.need)
     if answered.cost is not None and answered.cost != cost:
         raise WrongAnswer(f"our certificate says {answered.cost}, but the answer costs {cost}")
-    stays = links.stays(machine, freed, asked.need)
+    stays = links.stays(what, freed, asked.need)
     free = sum(mask.bit_count() for i, mask in enumerate(state.free_masks) if i != node) + stays.bit_count()
     return Outcome(
         cost,
-        links.linked(machine, freed, asked.need),
+        optimum,
+        links.linked(what, freed, asked.need),
         freed.bit_count() - asked.need,
-        free / sum(what.gpus for what in state.machines),
-        links.block(machine, stays),
+        free / sum(one.gpus for one in state.machines),
+        links.block(what, stays),
         sum(1 for pod in victims if pod.priority > min(rules.PRIORITIES)),
         answered.seconds,
-        cost == optimum,
         answered.proved,
     )
 
@@ -169,7 +174,7 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
     found: Found = {}
     for name in args.fleets:
         fleet = FLEETS[name]
-        needs = [need for need in args.needs if need <= fleet.gpus]
+        needs = [need for need in args.needs if fleet.needs(need)]
         for seed in range(args.clusters if needs else 0):
             state = State.make(args.nodes, seed, args.sizes, fleet)
             server, exact = Server(state), Exact(state, needs)
@@ -179,26 +184,33 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
                 for need in needs:
                     for line, count in (("candidates", min(OFFERED, args.nodes)), ("free choice", args.nodes)):
                         nodes = [(offset + i) % args.nodes for i in range(count)]
-                        for wish in MODES if need > 1 else ["ignore"]:
+                        for wish in _wishes(fleet, need):
                             _event(server, exact, Asked(line, nodes, need, wish), name, found)
             print(f"preemption: fleet {name}, {seed + 1} of {args.clusters} clusters", file=sys.stderr, flush=True)
     return [_row(key, outcomes, found) for key, outcomes in found.items()]
 
 
+def _wishes(fleet: Fleet, need: int) -> list[str]:
+    """Where any GPUs of any machine are linked, `required` asks nothing more."""
+    alike = all(links.uniform(machine(kind), need) for kind in fleet.kinds)
+    return ["ignore"] if alike else ["ignore", "required"]
+
+
 def _event(server: Server, exact: Exact, asked: Asked, fleet: str, found: Found) -> None:
-    state, (names, best) = server.state, MODES[asked.wish]
-    optimum = exact.best(best, asked.nodes, asked.need)
-    assert optimum is not None
-    for rule in names:
+    state, required = server.state, asked.wish == "required"
+    optimum = exact.best(asked.nodes, asked.need, required=required)
+    if optimum is None:
+        raise WrongAnswer("no eviction helps, though pods of lower priority fill every node")
+    for rule in BESIDE[asked.wish]:
         began = time.perf_counter()
         if rule == OURS:
             answered = server.choose(asked.nodes, asked.need, asked.wish)
         elif rule in RULES:
-            choice = rules.choose(rule, state, asked.nodes, asked.need, required=asked.wish == "required")
+            choice = rules.choose(rule, state, asked.nodes, asked.need, required=required)
             answered = Answered(choice, time.perf_counter() - began)
         else:
-            cheapest = exact.best(rule, asked.nodes, asked.need)
-            answered = Answered(cheapest.choice if cheapest else None, 0.0)
+            best = exact.best(asked.nodes, asked.need, by_work=True) if rule == COST_ONLY else optimum
+            answered = Answered(best.choice if best else None, 0.0)
         if answered.choice is None:
             raise WrongAnswer(f"{rule} evicts nobody, though pods of lower priority fill every node")
         key = (fleet, asked.line, asked.wish, asked.need, rule)
@@ -209,7 +221,7 @@ def _row(key: tuple[str, str, str, int, str], outcomes: Sequence[Outcome], found
     fleet, line, wish, need, rule = key
     hours = [outcome.cost[3] / 3600 for outcome in outcomes]
     reference = mean(outcome.cost[3] / 3600 for outcome in found[fleet, line, wish, need, "in-tree"])
-    exact = rule.startswith("exact")
+    times = [outcome.cost[3] / outcome.optimum[3] for outcome in outcomes if outcome.optimum[3]]
     return {
         "fleet": fleet,
         "line": line,
@@ -220,6 +232,7 @@ def _row(key: tuple[str, str, str, int, str], outcomes: Sequence[Outcome], found
         "lost_gpu_hours_mean": mean(hours),
         "lost_gpu_hours_median": median(hours),
         "in_tree_ratio": reference / mean(hours) if mean(hours) else None,
+        "times_optimum_median": median(times) if times else None,
         "victims_mean": mean(outcome.cost[5] for outcome in outcomes),
         "gangs_broken_mean": mean(outcome.cost[2] for outcome in outcomes),
         "pdb_violations_mean": mean(outcome.cost[0] for outcome in outcomes),
@@ -231,13 +244,15 @@ def _row(key: tuple[str, str, str, int, str], outcomes: Sequence[Outcome], found
         "unallocated_share": mean(outcome.unallocated for outcome in outcomes),
         "largest_linked_block_gpus_mean": mean(outcome.block for outcome in outcomes),
         "leftover_fragmentation_mean": mean(outcome.cost[6] for outcome in outcomes),
-        "milliseconds_median": None if exact else 1000 * median(outcome.seconds for outcome in outcomes),
-        "optimum_events": sum(outcome.optimal for outcome in outcomes),
+        "milliseconds_median": None
+        if rule in (LEXICOGRAPHIC, COST_ONLY)
+        else 1000 * median(outcome.seconds for outcome in outcomes),
+        "optimum_events": sum(outcome.cost == outcome.optimum for outcome in outcomes),
         "proved_events": sum(bool(outcome.proved) for outcome in outcomes) if rule == OURS else None,
     }
 
 
-TITLES = ("GPU-hours", "ratio", "victims", "gangs", "PDB", "priority", "stranded", "cascade", "linked",
+TITLES = ("GPU-hours", "ratio", "times", "victims", "gangs", "PDB", "priority", "stranded", "cascade", "linked",
           "unallocated", "block", "ms", "optimum", "proved")  # fmt: skip
 
 
@@ -247,6 +262,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     for row in rows:
         count = row["events"]
         ratio, spent, proved = row["in_tree_ratio"], row["milliseconds_median"], row["proved_events"]
+        times = row["times_optimum_median"]
         cells = [
             row["fleet"],
             row["line"],
@@ -255,6 +271,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
             row["rule"],
             f"{row['lost_gpu_hours_mean']:.3f} ({row['lost_gpu_hours_median']:.3f})",
             "-" if ratio is None else f"{ratio:.1f}",
+            "-" if times is None else f"{times:.1f}",
             *(f"{row[name]:.2f}" for name in ("victims_mean", "gangs_broken_mean", "pdb_violations_mean")),
             f"{row['highest_priority_mean']:.0f}",
             *(f"{row[name]:.2f}" for name in ("stranded_mean", "cascade_victims_mean")),
@@ -304,18 +321,18 @@ def parser() -> argparse.ArgumentParser:
         nargs="+",
         choices=(1, 2, 4, 8, 16),
         default=[1, 2, 4, 8, 16],
-        help="GPUs that the pod asks for (all; more than a node has is left out)",
+        help="GPUs that the pod asks for (all; left out where no eviction would help, or none is needed)",
     )
     made.add_argument("--sizes", choices=list(rules.SIZES), default="default", help="of which variant of the trace")
-    made.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    made.add_argument("-o", "--output", choices=("table", "json"), default="table", help="for people, or for programs")
     return made
 
 
 def main(argv: list[str] | None = None) -> int:
     arguments = parser()
     args = arguments.parse_args(argv)
-    if min(args.needs) > max(FLEETS[name].gpus for name in args.fleets):
-        arguments.error("no node of these fleets has so many GPUs")
+    if not any(FLEETS[name].needs(need) for name in args.fleets for need in args.needs):
+        arguments.error("on these fleets no pod of so many GPUs has to evict")
     try:
         rows = measure(args)
     except WrongAnswer as error:

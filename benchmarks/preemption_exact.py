@@ -110,21 +110,21 @@ def cheapest(
 
 
 class Exact:
-    """The cheapest set of each node, for each need, by the settings' order, by work alone, and with links required."""
+    """The cheapest set of each node for each need: in the order of the settings, by work alone, and with links."""
 
     def __init__(self, state: State, needs: Sequence[int]) -> None:
-        self.by_node: dict[tuple[str, int], list[Best | None]] = {}
-        kinds = {"exact lexicographic": (LEXICOGRAPHIC, False), "exact cost-only": (COST_ONLY, False)}
-        kinds["exact, links required"] = (LEXICOGRAPHIC, True)
-        self.orders = {kind: order for kind, (order, _) in kinds.items()}
+        self.by_node: dict[tuple[int, bool, bool], list[Best | None]] = {}
         for node in range(len(state.on)):
             every = sets(state, node)
             for need in needs:
-                for kind, (order, required) in kinds.items():
+                for by_work, required in ((False, False), (True, False), (False, True)):
+                    order = COST_ONLY if by_work else LEXICOGRAPHIC
                     best = cheapest(state, node, every, need, order, required=required)
-                    self.by_node.setdefault((kind, need), []).append(best)
+                    self.by_node.setdefault((need, by_work, required), []).append(best)
 
-    def best(self, kind: str, nodes: Sequence[int], need: int) -> Best | None:
-        """Over these nodes; of equals the first by number."""
-        found = [best for node in sorted(nodes) if (best := self.by_node[kind, need][node]) is not None]
-        return min(found, key=lambda best: [best.cost[term] for term in self.orders[kind]], default=None)
+    def best(self, nodes: Sequence[int], need: int, *, by_work: bool = False, required: bool = False) -> Best | None:
+        """Over these nodes; of equals the first by number. Not both `by_work` and `required`."""
+        of = self.by_node[need, by_work, required]
+        order = COST_ONLY if by_work else LEXICOGRAPHIC
+        found = [best for node in sorted(nodes) if (best := of[node]) is not None]
+        return min(found, key=lambda best: [best.cost[term] for term in order], default=None)

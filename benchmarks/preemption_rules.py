@@ -31,15 +31,22 @@ PREDICTED_GPUS = 8  # the plugin's rule tries all ways to split the free GPUs: t
 
 
 class Fleet(NamedTuple):
-    """`close`: one-GPU pods of one priority whose costs nearly tie, so that little can be ruled out early."""
+    """`holes`: share of the nodes on which a one-GPU pod has ended, so that one GPU is free; `close`: one-GPU pods of
+    one priority whose costs nearly tie, so that little can be ruled out early."""
 
     kinds: tuple[str, ...]
     gpus: int
+    holes: float = 0.0
     close: bool = False
+
+    def needs(self, need: int) -> bool:
+        """Whether a pod of so many GPUs has to evict."""
+        return (2 if self.holes else 1) <= need <= self.gpus
 
 
 FLEETS = {
     "8": Fleet(KINDS, 8),
+    "8-holes": Fleet(KINDS, 8, holes=0.5),
     "16": Fleet(("dgx2",), 16),
     "16-close": Fleet(("dgx2",), 16, close=True),
 }
@@ -131,6 +138,11 @@ class State:
                 )
                 pods.append(pod)
                 on[i].append(pod)
+        for there in on:
+            singles = [pod for pod in there if pod.size == 1]
+            if singles and other.random() < fleet.holes:
+                there.remove(ended := other.choice(singles))
+                pods.remove(ended)
         spare = [other.choice((1, 2)) for _ in range(max(1, nodes // 20))]
         if fleet.close:
             return cls(machines, pods, on, {}, _nearly_equal(pods, rng), spare)
