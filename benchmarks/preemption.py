@@ -143,7 +143,7 @@ class Asked:
 
 
 def judge(state: State, asked: Asked, answered: Answered, optimum: Cost) -> Outcome:
-    """WrongAnswer where our own certificate does not say what the answer costs."""
+    """WrongAnswer where our own certificate is not true."""
     choice = answered.choice
     assert choice is not None
     node, victims = choice
@@ -151,6 +151,8 @@ def judge(state: State, asked: Asked, answered: Answered, optimum: Cost) -> Outc
     cost = state.cost(choice, asked.need)
     if answered.cost is not None and answered.cost != cost:
         raise WrongAnswer(f"our certificate says {answered.cost}, but the answer costs {cost}")
+    if answered.proved and cost > optimum:
+        raise WrongAnswer(f"our answer is said to be proved and costs {cost}, but {optimum} would do")
     stays = links.stays(what, freed, asked.need)
     free = sum(mask.bit_count() for i, mask in enumerate(state.free_masks) if i != node) + stays.bit_count()
     return Outcome(

@@ -248,9 +248,15 @@ def test_a_certificate_that_is_not_true_is_found(state: State) -> None:
     server, asked = preemption.Server(state), preemption.Asked("free choice", list(range(12)), 2, "ignore")
     answered = server.choose(asked.nodes, 2, "ignore")
     assert answered.cost is not None
-    answered.cost = (*answered.cost[:3], answered.cost[3] + 1, *answered.cost[4:])
+    dearer = (*answered.cost[:3], answered.cost[3] + 1, *answered.cost[4:])
+    cheaper = (*answered.cost[:3], answered.cost[3] - 1, *answered.cost[4:])
+    with pytest.raises(preemption.WrongAnswer, match="proved"):
+        preemption.judge(state, asked, answered, cheaper)
+    answered.proved = False
+    assert preemption.judge(state, asked, answered, cheaper).optimum == cheaper
+    answered.cost = dearer
     with pytest.raises(preemption.WrongAnswer, match="certificate"):
-        preemption.judge(state, asked, answered, answered.cost)
+        preemption.judge(state, asked, answered, dearer)
 
 
 @pytest.mark.parametrize(
