@@ -28,6 +28,7 @@ server's own preempt verb, bytes to bytes, with its default settings.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import random
 import sys
@@ -180,6 +181,9 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
         for seed in range(args.clusters if needs else 0):
             state = State.make(args.nodes, seed, args.sizes, fleet)
             server, exact = Server(state), Exact(state, needs)
+            gc.unfreeze()  # of the cluster before
+            gc.collect()
+            gc.freeze()  # as the server does: a full collection over it would eat a search's time
             rng = random.Random(seed + 1_000_003)
             for _ in range(args.offsets):
                 offset = rng.randrange(args.nodes)
