@@ -1,20 +1,21 @@
 """A full cluster, and whom each rule would evict there. The rivals are written after their published descriptions.
 
-Two kinds of machine (DGX-1 V100, HGX H100), full of whole-GPU pods with the sizes of the openb trace, placed by the
-stock device plugin. Ages, checkpoints, gangs, budgets and priorities are invented, seeded: the trace has none.
+Machines full of whole-GPU pods with the sizes of the openb trace, placed by the stock device plugin. Ages, checkpoints,
+gangs, budgets and priorities are invented, seeded: the trace has none. One node more in twenty has GPUs free, behind a
+taint that every other pod tolerates and the preemptor does not: some victims can run there, the others are stranded.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
-from extender.sim.device_plugin import PluginPanicked
+from benchmarks import preemption_links as links
+from extender.sim.device_plugin import Arbitrary, PluginPanicked
 from extender.sim.machines import GPU, Machine, machine
 from extender.sim.machines import node as node_object
 
@@ -24,7 +25,31 @@ SIZES = {"default": {1: 3911, 2: 16, 4: 15, 8: 44}, "multigpu50": {1: 3911, 2: 2
 PRIORITIES = (0, 100, 200)
 PREEMPTOR = 1000
 KINDS = ("dgx1-v100", "dgx-h100")
-RULES = ("in-tree", "vgpu-manager-style", "volcano-style", "kueue-style", "exact lexicographic", "exact cost-only")
+RULES = ("in-tree", "vgpu-manager-style", "volcano-style", "kueue-style")
+TAINT = {"key": "work/only", "value": "batch", "effect": "NoSchedule"}
+PREDICTED_GPUS = 8  # the plugin's rule tries all ways to split the free GPUs: too many ways with 16
+
+
+class Fleet(NamedTuple):
+    """`holes`: share of the nodes on which a one-GPU pod has ended, so that one GPU is free; `close`: one-GPU pods of
+    one priority whose costs nearly tie, so that little can be ruled out early."""
+
+    kinds: tuple[str, ...]
+    gpus: int
+    holes: float = 0.0
+    close: bool = False
+
+    def needs(self, need: int) -> bool:
+        """Whether a pod of so many GPUs has to evict."""
+        return (2 if self.holes else 1) <= need <= self.gpus
+
+
+FLEETS = {
+    "8": Fleet(KINDS, 8),
+    "8-holes": Fleet(KINDS, 8, holes=0.5),
+    "16": Fleet(("dgx2",), 16),
+    "16-close": Fleet(("dgx2",), 16, close=True),
+}
 
 
 @dataclass(slots=True)
@@ -42,6 +67,7 @@ class Running:
     gang: int
     budgets: tuple[int, ...]
     grace: int
+    tolerates: bool = False
 
     @property
     def work(self) -> int:
@@ -55,30 +81,41 @@ class Running:
 
 @dataclass(slots=True)
 class State:
-    """`gangs`: members by gang (all of them are needed); `allowed`: disruptions allowed by budget."""
+    """`gangs`: members by gang (all of them are needed); `allowed`: disruptions allowed by budget; `spare`: free GPUs
+    of each node behind the taint."""
 
     machines: list[Machine]
     pods: list[Running]
     on: list[list[Running]]
     gangs: dict[int, list[Running]]
     allowed: list[int]
-    free: list[int] = field(default_factory=list)  # GPUs free by node
+    spare: list[int] = field(default_factory=list)
+    free_masks: list[int] = field(init=False)  # the GPUs that nobody holds, by node
+
+    def __post_init__(self) -> None:
+        self.free_masks = [
+            (1 << what.gpus) - 1 - sum(pod.gpus for pod in pods)
+            for what, pods in zip(self.machines, self.on, strict=True)
+        ]
 
     @classmethod
-    def make(cls, nodes: int, seed: int, variant: str = "default") -> State:
-        sizes = SIZES[variant]
-        rng = random.Random(seed)
-        machines = [machine(KINDS[i % 2]) for i in range(nodes)]
-        plugins = {kind: machine(kind).plugin() for kind in KINDS}
+    def make(cls, nodes: int, seed: int, variant: str = "default", fleet: Fleet = FLEETS["8"]) -> State:
+        sizes = {1: 1} if fleet.close else SIZES[variant]
+        rng, other = random.Random(seed), random.Random(seed + 7_000_003)
+        kinds = [fleet.kinds[i % len(fleet.kinds)] for i in range(nodes)]
+        machines = [machine(kind) for kind in kinds]
+        plugins = {
+            kind: machine(kind).plugin() if machine(kind).gpus <= PREDICTED_GPUS else Arbitrary() for kind in kinds
+        }
         pods: list[Running] = []
         on: list[list[Running]] = [[] for _ in range(nodes)]
         for i in range(nodes):
-            left = list(range(8))
+            left = list(range(machines[i].gpus))
             while left:
                 fitting = [size for size in sizes if size <= len(left)]
                 size = rng.choices(fitting, [sizes[size] for size in fitting])[0]
                 try:
-                    chosen = plugins[KINDS[i % 2]].choose(left, size, rng)
+                    chosen = plugins[kinds[i]].choose(left, size, rng)
                 except PluginPanicked:
                     continue
                 left = [gpu for gpu in left if gpu not in chosen]
@@ -97,12 +134,24 @@ class State:
                     -1,
                     (),
                     rng.choice((30, 30, 60, 300)),
+                    other.random() < 0.5,
                 )
                 pods.append(pod)
                 on[i].append(pod)
+        for there in on:
+            singles = [pod for pod in there if pod.size == 1]
+            if singles and other.random() < fleet.holes:
+                there.remove(ended := other.choice(singles))
+                pods.remove(ended)
+        spare = [other.choice((1, 2)) for _ in range(max(1, nodes // 20))]
+        if fleet.close:
+            return cls(machines, pods, on, {}, _nearly_equal(pods, rng), spare)
         gangs = _gangs(pods, rng)
         allowed = _budgets(pods, rng)
-        return cls(machines, pods, on, gangs, allowed, [0] * nodes)
+        return cls(machines, pods, on, gangs, allowed, spare)
+
+    def free(self, node: int) -> int:
+        return self.free_masks[node].bit_count()
 
     # -- what a set of victims costs ------------------------------------------------------------------------------
 
@@ -126,8 +175,15 @@ class State:
             found += any(left[budget] < 0 for budget in pod.budgets)
         return found
 
-    def cost(self, victims: Sequence[Running]) -> tuple[int, ...]:
-        """The default order of the settings."""
+    def stranded(self, pod: Running) -> bool:
+        """Whether no other node has room for the pod now, by count."""
+        room = max((free for free in self.spare if pod.tolerates), default=0)
+        others = (mask.bit_count() for node, mask in enumerate(self.free_masks) if node != pod.node)
+        return pod.size > room and all(pod.size > free for free in others)
+
+    def cost(self, choice: Choice, need: int) -> Cost:
+        """All terms of the settings, in their default order."""
+        node, victims = choice
         return (
             self.violations(victims),
             max(pod.priority for pod in victims),
@@ -135,7 +191,14 @@ class State:
             self.work(victims),
             max(pod.grace for pod in victims),
             len(victims),
+            links.leftover(self.machines[node], self.freed(choice), need),
+            sum(self.stranded(pod) for pod in victims),
         )
+
+    def freed(self, choice: Choice) -> int:
+        """The mask of GPUs that are free on the node when the victims are gone."""
+        node, victims = choice
+        return self.free_masks[node] + sum(pod.gpus for pod in victims)
 
 
 def importance(pod: Running) -> tuple[int, float, int]:
@@ -171,16 +234,29 @@ def _budgets(pods: Sequence[Running], rng: random.Random) -> list[int]:
     return allowed
 
 
+def _nearly_equal(pods: Sequence[Running], rng: random.Random) -> list[int]:
+    """One priority, no gangs, work that differs by seconds, and everybody in one of four budgets; see
+    benchmarks/preempt_speed.py."""
+    for pod in pods:
+        pod.priority, pod.checkpoint = 0, None
+        pod.start = NOW - 1_000_000 - rng.randrange(60)
+        pod.restart = rng.randrange(50)
+        pod.grace = rng.choice((30, 31, 32, 33))
+        pod.budgets = (rng.randrange(4),)
+    return [0, 1, 2, 3]
+
+
 # ---- the rules: (node, victims), or None where none suffices
 
 Choice = tuple[int, list[Running]]
+Cost = tuple[int, ...]
 
 
 def in_tree_victims(state: State, node: int, need: int) -> tuple[list[Running], int] | None:
     """kube-scheduler's victims on one node and their violations: all of lower priority away, then those who would
     violate a budget, then the others, are taken back, the most important first, while the pod still fits."""
     pods = sorted(state.on[node], key=importance)
-    freed = state.free[node] + sum(pod.size for pod in pods)
+    freed = state.free(node) + sum(pod.size for pod in pods)
     if freed < need:
         return None
     left = list(state.allowed)
@@ -202,20 +278,52 @@ def in_tree_victims(state: State, node: int, need: int) -> tuple[list[Running], 
     return sorted(victims, key=importance), violations
 
 
+def _in_tree_key(victims: Sequence[Running], violations: int) -> tuple[int, ...]:
+    """kube-scheduler's order of nodes: violations, highest priority, sum of priorities, count, latest start."""
+    top = max(pod.priority for pod in victims)
+    earliest = min(pod.start for pod in victims if pod.priority == top)
+    return violations, top, sum(pod.priority + 2**31 for pod in victims), len(victims), -int(earliest)
+
+
 def in_tree(state: State, nodes: Sequence[int], need: int) -> Choice | None:
-    """The node by kube-scheduler's order: violations, highest priority, sum of priorities, count, latest start."""
     best: tuple[Any, Choice] | None = None
     for node in nodes:
         found = in_tree_victims(state, node, need)
         if not found or not found[0]:
             continue
-        victims, violations = found
-        top = victims[0].priority
-        earliest = min(pod.start for pod in victims if pod.priority == top)
-        key = (violations, top, sum(pod.priority + 2**31 for pod in victims), len(victims), -earliest)
+        key = _in_tree_key(*found)
         if best is None or key < best[0]:
+            best = key, (node, found[0])
+    return best[1] if best else None
+
+
+def vgpu_manager(state: State, nodes: Sequence[int], need: int, *, required: bool = False) -> Choice | None:
+    """kube-scheduler's victims are all kept. Where the pod does not fit without them, others of the node follow one by
+    one until it does: pods of no gang, then lower priority, then newer, none whose budget is spent. Each counts as a
+    violation. The node is kube-scheduler's choice among the lists."""
+    best: tuple[Any, Choice] | None = None
+    for node in nodes:
+        found = in_tree_victims(state, node, need)
+        if not found or not found[0]:
+            continue
+        victims, violations = list(found[0]), found[1]
+        others = [
+            pod for pod in state.on[node] if pod not in victims and all(state.allowed[b] > 0 for b in pod.budgets)
+        ]
+        others.sort(key=lambda pod: (pod.gang >= 0, pod.priority, -pod.start, pod.index), reverse=True)
+        while (fits := _fits(state, (node, victims), need, required=required)) is False and others:
+            victims.append(others.pop())
+            violations += 1
+        key = _in_tree_key(victims, violations)
+        if fits and (best is None or key < best[0]):
             best = key, (node, victims)
     return best[1] if best else None
+
+
+def _fits(state: State, choice: Choice, need: int, *, required: bool) -> bool:
+    """It hands out the GPUs itself: one linked set is enough."""
+    free = state.freed(choice)
+    return links.linked(state.machines[choice[0]], free, need) if required else free.bit_count() >= need
 
 
 def newest_first(pods: Iterable[Running]) -> list[Running]:
@@ -226,7 +334,7 @@ def volcano(state: State, nodes: Sequence[int], need: int) -> Choice | None:
     """The first node on which popping the lowest and newest pods makes room."""
     for node in nodes:
         victims: list[Running] = []
-        freed = state.free[node]
+        freed = state.free(node)
         for pod in newest_first(state.on[node]):
             if freed >= need:
                 break
@@ -244,7 +352,7 @@ def kueue(state: State, nodes: Sequence[int], need: int) -> Choice | None:
     for pod in newest_first(pod for node in nodes for pod in state.on[node]):
         victims = taken[pod.node]
         victims.append(pod)
-        freed = state.free[pod.node] + sum(one.size for one in victims)
+        freed = state.free(pod.node) + sum(one.size for one in victims)
         if freed >= need:
             for one in reversed(victims[:-1]):
                 if freed - one.size >= need:
@@ -254,41 +362,11 @@ def kueue(state: State, nodes: Sequence[int], need: int) -> Choice | None:
     return None
 
 
-def minimal_sets(state: State, node: int, need: int) -> Iterator[list[Running]]:
-    """All sufficient sets of a node from which nobody can be spared."""
-    pods = state.on[node]
-    for count in range(1, len(pods) + 1):
-        for some in combinations(pods, count):
-            freed = state.free[node] + sum(pod.size for pod in some)
-            if freed >= need and all(freed - pod.size < need for pod in some):
-                yield list(some)
-
-
-def exact(
-    state: State, nodes: Sequence[int], need: int, key: Callable[[Sequence[Running]], tuple[int, ...]]
-) -> Choice | None:
-    """Brute force: the cheapest of all minimal sets of all nodes. Each cost here only grows with the set, so no other
-    set is cheaper."""
-    best: tuple[Any, Choice] | None = None
-    for node in nodes:
-        for victims in minimal_sets(state, node, need):
-            cost = (*key(victims), node)
-            if best is None or cost < best[0]:
-                best = cost, (node, victims)
-    return best[1] if best else None
-
-
-def choose(rule: str, state: State, nodes: Sequence[int], need: int) -> Choice | None:
-    """vgpu-manager keeps kube-scheduler's victims and appends to them where links need it; for counts they suffice."""
-    if rule in ("in-tree", "vgpu-manager-style"):
-        return in_tree(state, nodes, need)
-    if rule == "volcano-style":
-        return volcano(state, nodes, need)
-    if rule == "kueue-style":
-        return kueue(state, nodes, need)
-    if rule == "exact lexicographic":
-        return exact(state, nodes, need, state.cost)
-    return exact(state, nodes, need, lambda victims: (state.work(victims), len(victims)))
+def choose(rule: str, state: State, nodes: Sequence[int], need: int, *, required: bool = False) -> Choice | None:
+    """`required`: the pod says `links: required`. Of these only vgpu-manager looks at it."""
+    if rule == "vgpu-manager-style":
+        return vgpu_manager(state, nodes, need, required=required)
+    return {"in-tree": in_tree, "volcano-style": volcano, "kueue-style": kueue}[rule](state, nodes, need)
 
 
 # ---- the same state as Kubernetes objects
@@ -298,6 +376,8 @@ def objects(state: State) -> Iterator[tuple[str, dict[str, Any]]]:
     """(kind, object) of nodes, pods and disruption budgets."""
     for i, what in enumerate(state.machines):
         yield "Node", node_object(node_name(i), what, cpu="1000", memory="8000Gi")
+    for i, free in enumerate(state.spare):
+        yield from _spare(state.machines[i % len(state.machines)], f"spare-{i:04d}", free)
     for pod in state.pods:
         yield "Pod", running_pod(state, pod)
     for number, allowed in enumerate(state.allowed):
@@ -311,13 +391,36 @@ def objects(state: State) -> Iterator[tuple[str, dict[str, Any]]]:
         )
 
 
+def _spare(what: Machine, name: str, free: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A tainted node, and a pod on it that nobody may evict and that holds all but `free` of its GPUs."""
+    yield "Node", node_object(name, what, cpu="1000", memory="8000Gi", taints=[TAINT])
+    held = what.gpus - free
+    yield (
+        "Pod",
+        {
+            "metadata": {
+                "name": f"on-{name}",
+                "namespace": "work",
+                "uid": f"on-{name}",
+                "annotations": {"gpu-extender.io/held-gpus": ",".join(map(str, range(held)))},
+            },
+            "spec": {
+                "nodeName": name,
+                "priority": PREEMPTOR,
+                "containers": [{"name": "main", "resources": {"limits": {GPU: str(held)}}}],
+            },
+            "status": {"phase": "Running", "startTime": _time(NOW - 1)},
+        },
+    )
+
+
 def node_name(index: int) -> str:
     return f"node-{index:04d}"
 
 
 def running_pod(state: State, pod: Running) -> dict[str, Any]:
     notes = {
-        "gpu-extender.io/held-gpus": ",".join(str(i) for i in range(8) if pod.gpus >> i & 1),
+        "gpu-extender.io/held-gpus": ",".join(str(i) for i in range(16) if pod.gpus >> i & 1),
         "gpu-extender.io/restart-seconds": str(pod.restart),
     }
     if pod.checkpoint is not None:
@@ -337,6 +440,7 @@ def running_pod(state: State, pod: Running) -> dict[str, Any]:
             "nodeName": node_name(pod.node),
             "priority": pod.priority,
             "terminationGracePeriodSeconds": pod.grace,
+            "tolerations": [{**TAINT, "operator": "Equal"}] if pod.tolerates else [],
             "containers": [{"name": "main", "resources": {"limits": {GPU: str(pod.size)}}}],
         },
         "status": {"phase": "Running", "startTime": _time(pod.start)},
