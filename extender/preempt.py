@@ -160,7 +160,7 @@ def _spares(
     terms, cluster = decider.policy.costs, decider.cluster
     if search.violations(cluster, other.best.pods) > search.violations(cluster, found.best.pods if found.best else ()):
         return False
-    again = [_again(decider, request, plan, sorted(asked.offered), now, wall) for plan in losing]
+    again = [_again(decider, request, plan, asked.rows, now, wall) for plan in losing]
     known = [cost for cost in again if cost is not None]
     if len(known) < len(again) and (found.best is not None or not known):
         stranded = min(plan.priority for plan, cost in zip(losing, again, strict=True) if cost is None)
@@ -174,18 +174,16 @@ def _spares(
 
 
 def _again(
-    decider: Decider, request: PodRequest, plan: Plan, names: Sequence[str], now: float, wall: float
+    decider: Decider, request: PodRequest, plan: Plan, offered: array[int], now: float, wall: float
 ) -> tuple[int, ...] | None:
     """What evicting for the plan's pod on another of these nodes would cost; None where it can not be."""
     cluster = decider.cluster
     pod = cluster.pods.get(plan.uid)
     if pod is None:
         return None
-    names = [
-        name for name in names if name != plan.node and not decider.cordoned(name) and pod.accepts(cluster.nodes[name])
-    ]
+    places = [(row, cluster.names[row]) for row in gather.by_name(cluster.tables.nodes, array("i"), offered)]
+    rows = array("i", [row for row, name in places if name != plan.node and pod.accepts(cluster.nodes[name])])
     other = requests.read(pod, cluster)
-    rows = array("i", [cluster.row(name) for name in names])
     cluster.tables.nodes.drop_claims()
     decider.claim(other, now)
     cluster.tables.nodes.add_claim(cluster.row(plan.node), request.amounts, 0, False)  # the winner's
@@ -195,7 +193,7 @@ def _again(
             not code and not search.amounts_short(cluster, other, row) for row, code in zip(rows, codes, strict=True)
         ):
             return tuple(_nothing(term) for term in decider.policy.costs)
-        found = search.find(decider, other, pod, names, rows, {}, now, wall)
+        found = search.find(decider, other, pod, rows, None, now, wall)
     finally:
         cluster.tables.nodes.drop_claims()
         decider.claim(request, now)

@@ -76,8 +76,7 @@ def test_what_is_said_of_pods_that_may_go(world: World, data: st.DataObject) -> 
 
 
 ids = st.integers(0, 3)
-amount = st.integers(0, 10**6)
-numbers = st.lists(st.tuples(amount, amount, st.integers(-(10**6), 10**6), amount, st.integers(0, 1)), max_size=8)
+numbers = st.lists(st.tuples(*[st.integers(0, 10**6)] * 4, st.integers(0, 1)), max_size=8)
 
 
 @given(numbers, st.integers(0, 10**6))
