@@ -138,20 +138,27 @@ class _Search:
     def among(self, rows: array[int]) -> tuple[Found, bool]:
         """(the cheapest, whether a node was given up because our filter refuses its cheapest set)."""
         problem = _Problem(self, rows)
-        given_up = False
+        best: Eviction | None = None
+        proved = given_up = False
         for tried in range(len(rows) + 1):
             every = tried >= TRIES or problem.split
-            found = problem.solve(every)
-            for place, eviction in enumerate(found):
-                if self._suffices(eviction):
-                    best = tuple(_one_each(found[place:]))
-                    return Found(best, problem.proved and not given_up), given_up
+            for eviction in problem.solve(every):
+                if best is not None and eviction.row == best.row:
+                    continue
+                # A count says of the runner-up what the filter would; of links it does not.
+                if (best is not None and self.request.links != "required") or self._suffices(eviction):
+                    if best is not None:
+                        return Found((best, eviction), proved), given_up
+                    best, proved = eviction, problem.proved and not given_up
+                    continue
                 problem.give_up(eviction.row)
-                given_up = True
+                given_up = given_up or best is None
                 if not every:
                     break  # who comes next was not looked for
-            if not found or every:
+            else:
                 break
+        if best is not None:
+            return Found((best,), proved), given_up
         return Found((), problem.proved and not given_up), given_up
 
     def _suffices(self, eviction: Eviction) -> bool:

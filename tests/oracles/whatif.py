@@ -265,7 +265,13 @@ class Brute:
             return "fits", []
         found = []
         for node in self.nodes if pod["spec"].get("preemptionPolicy") != "Never" else ():
-            costs = [self.cost(gone, pod) for gone in self.sets(pod, node) if self.fits(pod, node, gone)]
+            ending = tuple(other for other in self.on(node["metadata"]["name"]) if self.going(other))
+            costs = [
+                self.cost(gone, pod)
+                for gone in self.sets(pod, node)
+                # whoever is ending may go first: more free GPUs are not always as sure to be linked
+                if self.fits(pod, node, gone) and self.fits(pod, node, (*gone, *ending))
+            ]
             found += [(min(costs), node["metadata"]["name"])] if costs else []
         return ("evict", sorted(found)) if found else ("cannot", [])
 
