@@ -380,8 +380,9 @@ class Decider:
         return {row for row, code in zip(asked, codes, strict=True) if code}
 
     def lower(self, request: PodRequest, now: float) -> list[Plan]:
-        """The plans of pods of a lower priority."""
-        return [plan for plan in self.holds.plans(now) if plan.priority < request.priority and plan.uid != request.uid]
+        """The plans of pods of a lower priority that are known to wait."""
+        plans = (plan for plan in self.holds.plans(now) if plan.uid in self.cluster.pods)
+        return [plan for plan in plans if plan.priority < request.priority and plan.uid != request.uid]
 
     @contextmanager
     def sparing(self, request: PodRequest, plans: list[Plan], now: float) -> Iterator[None]:

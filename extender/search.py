@@ -33,6 +33,7 @@ NEVER_SHORT = 2**60  # more than any eviction frees
 IMPOSSIBLE = 2**63 - 1  # ext_core.scout's bound where no set of victims frees enough
 FEW = 128  # candidates that are all searched; of more, those which the bounds leave
 FIRST = 32  # with the lowest bounds: they are searched first
+FEW_PODS = 10  # of a node, all of whose sets are judged where the search and our filter disagree
 TRIES = 4  # searches that leave early; then all candidates are searched to the end
 CERTAIN = 2  # of LinkShapes.certain
 PRICED_GPUS = 8  # larger machines that are not uniform have too many sets to price
@@ -42,12 +43,13 @@ Floor = Callable[[str], Sequence[str] | None] | None
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """The cheapest sufficient victims on one node. `cost`: one number per term, in order."""
+    """The cheapest sufficient victims on one node. `cost`: one number per term, in order; `at`: which candidate."""
 
     node: str
     row: int
     pods: tuple[PodRecord, ...]
     cost: tuple[int, ...]
+    at: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,30 +138,52 @@ class _Search:
         return array("i", [rows[i] for i in scout.within(columns, len(rows), second)])
 
     def among(self, rows: array[int]) -> tuple[Found, bool]:
-        """(the cheapest, whether a node was given up because our filter refuses its cheapest set)."""
+        """(the cheapest, whether our filter refused a set that the search took for enough)."""
         problem = _Problem(self, rows)
+        judged: list[Eviction] = []  # the best sets of nodes that were given up, known to suffice
         best: Eviction | None = None
-        proved = given_up = False
+        proved, open_end = True, False
         for tried in range(len(rows) + 1):
             every = tried >= TRIES or problem.split
-            for eviction in problem.solve(every):
+            for eviction in sorted([*problem.solve(every), *judged], key=lambda one: (one.cost, one.node)):
                 if best is not None and eviction.row == best.row:
                     continue
                 # A count says of the runner-up what the filter would; of links it does not.
-                if (best is not None and self.request.links != "required") or self._suffices(eviction):
+                sure = eviction in judged or (best is not None and self.request.links != "required")
+                if sure or self._suffices(eviction):
                     if best is not None:
-                        return Found((best, eviction), proved), given_up
-                    best, proved = eviction, problem.proved and not given_up
+                        return Found((best, eviction), proved), tried > 0
+                    best, proved = eviction, problem.proved and not open_end
                     continue
-                problem.give_up(eviction.row)
-                given_up = given_up or best is None
-                if not every:
-                    break  # who comes next was not looked for
+                other, complete = self._one_by_one(eviction.row)
+                problem.give_up(eviction, whole=complete)
+                judged += [other] if other is not None else []
+                open_end = open_end or not complete
+                break  # and look again
             else:
                 break
         if best is not None:
-            return Found((best,), proved), given_up
-        return Found((), problem.proved and not given_up), given_up
+            return Found((best,), proved), tried > 0
+        return Found((), problem.proved and not open_end), tried > 0
+
+    def _one_by_one(self, row: int) -> tuple[Eviction | None, bool]:
+        """(the node's cheapest set of victims that our filter passes, whether there is none cheaper): where the filter
+        refuses what the search takes for enough, it is asked about every set, the cheapest first."""
+        one = _Problem(self, array("i", [row]), by_links=False)
+        pods = len(one.gathered.pods)
+        if pods > FEW_PODS:
+            return None, False
+        must = sum(1 << k for k in range(pods) if one.forced[k])
+        problem = _Problem(self, array("i", [row]) * ((1 << pods) - 1), by_links=False)
+        for i in range(len(problem.rows)):
+            problem.only(i, i + 1, must)
+        sets = problem.solve(every=True)
+        for eviction in sorted(sets, key=lambda one: (one.cost, len(one.pods))):
+            if self.ends and time.thread_time_ns() > self.ends:
+                return None, False
+            if self._suffices(eviction):
+                return eviction, problem.proved
+        return None, problem.proved
 
     def _suffices(self, eviction: Eviction) -> bool:
         """Whether our own filter would pass the pod, before the pods that are ending have gone, and after."""
@@ -181,20 +205,22 @@ def _one_each(evictions: Sequence[Eviction]) -> list[Eviction]:
 
 
 class _Problem:
-    """The candidates of one search, as the kernel reads them. `split`: some nodes are in it thrice."""
+    """The candidates of one search, as the kernel reads them. `by_links`: required links are looked at; `split`: some
+    nodes are in it thrice."""
 
-    def __init__(self, search: _Search, rows: array[int]) -> None:
+    def __init__(self, search: _Search, rows: array[int], *, by_links: bool = True) -> None:
         decider, cluster = search.decider, search.decider.cluster
         self.search, self.rows, self.cluster = search, rows, cluster
+        self.required = by_links and search.request.links == "required" and search.request.wanted >= 2
         self.proved = True
         gathered, prices = self._gather()
-        blind = self._blind() if search.request.links == "required" else []
+        blind = self._blind() if self.required else []
         self.split = bool(blind)
         if blind:
             self.rows = rows + array("i", [rows[i] for i in blind for _ in range(2)])
             gathered, prices = self._gather()
             _without_deduction(decider, search.request, self.rows, gathered, len(rows), self.table_of, self.ok, prices)
-        if gathered.some_go and search.request.links == "required":
+        if gathered.some_go and self.required:
             _count_ending(cluster, gathered, self.table_of, self.ok, search.wall, self.forced)
         columns = _columns(decider, gathered, prices, search.wall_ms)
         self.terms = [cost.term(columns) for cost in decider.policy.costs]
@@ -215,7 +241,7 @@ class _Problem:
             _keep_overdue(cluster, self.gathered, search.wall)
         self.forced, self.impossible = _floor(cluster, self.rows, search.floor, self.gathered)
         self.table_of, self.ok, prices = _tables(
-            search.decider, search.request, self.rows, self.gathered, self.impossible
+            search.decider, search.request, self.rows, self.gathered, self.impossible, required=self.required
         )
         return self.gathered, prices
 
@@ -229,8 +255,23 @@ class _Problem:
             if table >= 0 and (unknown[i] or any(_deduced(cluster, cluster.names[self.rows[i]])))
         ]
 
-    def give_up(self, row: int) -> None:
-        self.impossible.add(self.rows.index(row))
+    def only(self, i: int, chosen: int, must: int) -> None:
+        """Leave candidate i one set: of its pods those in the mask `chosen`, which has to hold `must`."""
+        gathered, first = self.gathered, self.gathered.start[i]
+        if must & ~chosen:
+            self.impossible.add(i)
+        for k in range(first, gathered.start[i + 1]):
+            if chosen >> (k - first) & 1:
+                self.forced[k] = 1
+                continue
+            gathered.masks[k] = gathered.unsure[k] = 0
+            for r in range(len(self.cluster.resources)):
+                gathered.amounts[r, k] = 0
+
+    def give_up(self, eviction: Eviction, *, whole: bool) -> None:
+        """Look no more at the candidate that it is of; `whole`: at none that is the same node."""
+        self.impossible.add(eviction.at)
+        self.impossible.update(i for i, row in enumerate(self.rows) if whole and row == eviction.row)
 
     def solve(self, every: bool) -> list[Eviction]:
         """The cheapest first. `every`: the cheapest set of each node; else of the two cheapest nodes."""
@@ -269,7 +310,7 @@ class _Problem:
             if chosen:
                 pods = tuple(cluster.pods[cluster.uid_of_row[gathered.pods[k]]] for k in chosen)
                 cost = tuple(result.cost[t * len(rows) + i] for t in range(len(self.terms)))
-                found.append(Eviction(cluster.names[rows[i]], rows[i], pods, cost))
+                found.append(Eviction(cluster.names[rows[i]], rows[i], pods, cost, i))
         found.sort(key=lambda eviction: (eviction.cost, eviction.node))  # and the case, as the sort is stable
         return found
 
@@ -354,13 +395,18 @@ def _floor(cluster: Cluster, rows: array[int], floor: Floor, gathered: gather.Ga
 
 
 def _tables(
-    decider: Decider, request: PodRequest, rows: array[int], gathered: gather.Gathered, impossible: set[int]
+    decider: Decider,
+    request: PodRequest,
+    rows: array[int],
+    gathered: gather.Gathered,
+    impossible: set[int],
+    *,
+    required: bool,
 ) -> tuple[array[int], list[bytes], list[array[int]]]:
     """(table per candidate, -1 where counting is enough; per table: which masks of free GPUs will do; what each mask
     leaves broken up, by LeftoverFragmentation)."""
     tables = array("i", [-1] * len(rows))
     priced = any(isinstance(cost, LeftoverFragmentation) for cost in decider.policy.costs)
-    required = request.links == "required" and request.wanted >= 2
     several = required and request.containers > 1  # then every set of that size has to be linked
     if not required and not priced:
         return tables, [], []
