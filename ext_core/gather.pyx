@@ -144,7 +144,7 @@ def victims(NodeTable nodes, PodTable pods, const row_t[::1] rows, const amount_
                 saved[at] = pods.saved[pod]
                 restart[at] = pods.restart[pod]
                 grace[at] = pods.grace[pod]
-                gpus[at] = pods.gpus_of(pod)
+                gpus[at] = pods.gpus[pod]
                 going[at] = 1 if pods.flags[pod] & TERMINATING else 0
                 some_go |= going[at]
                 gang[at] = pods.gang[pod]

@@ -20,6 +20,8 @@ cdef enum:
 cdef enum:
     TERMINATING = 1   # flags of a pod: deletionTimestamp is set
     SPARED = 2        # never a victim (DaemonSet, static and mirror pods)
+    PROTECTED = 4     # `until` is above 0; with SAVED written by `put`: who scans many pods need not read those columns
+    SAVED = 8         # `saved` is above 0
 
 
 cdef class NodeTable:
@@ -82,6 +84,7 @@ cdef class PodTable:
     cdef int capacity
     cdef object owned
     cdef amount_t[:, ::1] amounts   # [R, pod] what the pod holds
+    cdef int64_t[::1] gpus          # [pod] of all GPU resources
     cdef int32_t[::1] priority
     cdef row_t[::1] node            # [pod] row of its node; -1 = none, or the pod row is free
     cdef mask_t[::1] mask           # [pod] GPU positions that it surely holds
@@ -104,16 +107,11 @@ cdef class PodTable:
     cdef int grow_heads(self, int nodes) except -1
     cdef inline bint may_go(self, row_t pod, int priority, int64_t now_ms) noexcept nogil:
         """For a preemptor of that priority. What protects a pod for a time does not hold back one that goes already."""
-        if self.priority[pod] >= priority or self.flags[pod] & SPARED:
+        cdef uint8_t flags = self.flags[pod]
+        if self.priority[pod] >= priority or flags & SPARED:
             return False
-        return self.until[pod] <= now_ms or self.flags[pod] & TERMINATING
-    cdef inline int64_t gpus_of(self, row_t pod) noexcept nogil:
-        """Of all GPU resources."""
-        cdef int r
-        cdef int64_t gpus = 0
-        for r in range(FIRST_GPU, self.resources):
-            gpus += self.amounts[r, pod]
-        return gpus
+        return not flags & PROTECTED or flags & TERMINATING or self.until[pod] <= now_ms
     cdef inline int64_t work_lost(self, row_t pod, int64_t now_ms) noexcept nogil:
         """GPU-seconds since its last checkpoint, or start, and of its restart."""
-        return work_lost(self.gpus_of(pod), self.start[pod], self.saved[pod], self.restart[pod], now_ms)
+        cdef int64_t saved = self.saved[pod] if self.flags[pod] & SAVED else 0
+        return work_lost(self.gpus[pod], self.start[pod], saved, self.restart[pod], now_ms)

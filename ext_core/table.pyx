@@ -262,9 +262,10 @@ cdef class PodTable:
         self.amounts = _matrix(self.resources, pods, self.amounts, kept)
         old = self.owned
         new = {name: _column(kind, pods, old.get(name), kept) for name, kind in (
-            ("priority", "i"), ("node", "i"), ("mask", "I"), ("unsure", "i"), ("flags", "B"), ("start", "q"),
-            ("saved", "q"), ("restart", "i"), ("grace", "i"), ("until", "q"), ("gang", "i"), ("budgets", "i"),
-            ("ask", "i"), ("next", "i"), ("prev", "i"))}
+            ("gpus", "q"), ("priority", "i"), ("node", "i"), ("mask", "I"), ("unsure", "i"), ("flags", "B"),
+            ("start", "q"), ("saved", "q"), ("restart", "i"), ("grace", "i"), ("until", "q"), ("gang", "i"),
+            ("budgets", "i"), ("ask", "i"), ("next", "i"), ("prev", "i"))}
+        self.gpus = new["gpus"]
         self.priority = new["priority"]
         self.node = new["node"]
         self.mask = new["mask"]
@@ -317,11 +318,14 @@ cdef class PodTable:
             self.head[node] = pod
         self.priority[pod] = priority
         cdef int r
+        self.gpus[pod] = 0
         for r in range(self.resources):
             self.amounts[r, pod] = amounts[r]
+            if r >= FIRST_GPU:
+                self.gpus[pod] += self.amounts[r, pod]
         self.mask[pod] = mask
         self.unsure[pod] = unsure
-        self.flags[pod] = flags
+        self.flags[pod] = flags | (PROTECTED if until > 0 else 0) | (SAVED if saved > 0 else 0)
         self.start[pod] = start
         self.saved[pod] = saved
         self.restart[pod] = restart

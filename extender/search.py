@@ -87,9 +87,9 @@ def find(
     `floor`: uids that have to be among the victims on a node, None = any set will do; `limited`: whether time ends the
     search too. The caller's claims count as taken."""
     search = _Search(decider, request, pod, floor, now, wall, limited)
-    found, given_up = search.among(search.hopeful(rows) if len(rows) > FEW else rows)
-    if given_up and len(rows) > FEW:  # what was left out was dearer than a set that our filter refuses
-        found, _ = search.among(rows)
+    found, refused = search.among(search.hopeful(rows) if len(rows) > FEW else _Problem(search, rows))
+    if refused and len(rows) > FEW:  # what was left out was dearer than a set that our filter refuses
+        found, _ = search.among(_Problem(search, rows))
     return replace(found, nodes=len(rows), sets=search.sets)
 
 
@@ -114,8 +114,8 @@ class _Search:
         self.ends = time.thread_time_ns() + int(settings.budget_milliseconds * 1e6) if limited else 0
         self.sets = 0
 
-    def hopeful(self, rows: array[int]) -> array[int]:
-        """The rows that may hold one of the two cheapest sets: two are found where the bounds are lowest, and nodes
+    def hopeful(self, rows: array[int]) -> _Problem:
+        """Those that may hold one of the two cheapest sets: two are found where the bounds are lowest, and nodes
         whose bounds are above the second are out."""
         request, tables = self.request, self.decider.cluster.tables
         kinds = [cost.floor for cost in self.decider.policy.costs]
@@ -133,19 +133,20 @@ class _Search:
         floors = {"": array("q", bytes(8 * len(rows))), "priority": priority, "work": work}
         columns = [floors[kind] for kind in kinds]
         first = _Problem(self, array("i", [rows[i] for i in scout.least(columns, len(rows), FIRST)]))
-        two = _one_each(first.solve(every=False))[:2]
-        second = two[1].cost if len(two) == 2 else (IMPOSSIBLE - 1,) * len(columns)
-        return array("i", [rows[i] for i in scout.within(columns, len(rows), second)])
+        two = _one_each(first.look(every=False))[:2]
+        second = two[1].cost if len(two) == 2 else (IMPOSSIBLE,) * len(columns)
+        near = scout.within(columns, len(rows), second)
+        kept = array("i", [rows[i] for i in near if priority[i] < IMPOSSIBLE])
+        return first if set(kept).issubset(first.rows) else _Problem(self, kept)
 
-    def among(self, rows: array[int]) -> tuple[Found, bool]:
+    def among(self, problem: _Problem) -> tuple[Found, bool]:
         """(the cheapest, whether our filter refused a set that the search took for enough)."""
-        problem = _Problem(self, rows)
         judged: list[Eviction] = []  # the best sets of nodes that were given up, known to suffice
         best: Eviction | None = None
         proved, open_end = True, False
-        for tried in range(len(rows) + 1):
+        for tried in range(len(problem.rows) + 1):
             every = tried >= TRIES or problem.split
-            for eviction in sorted([*problem.solve(every), *judged], key=lambda one: (one.cost, one.node)):
+            for eviction in sorted([*problem.look(every), *judged], key=lambda one: (one.cost, one.node)):
                 if best is not None and eviction.row == best.row:
                     continue
                 # A count says of the runner-up what the filter would; of links it does not.
@@ -213,6 +214,7 @@ class _Problem:
         self.search, self.rows, self.cluster = search, rows, cluster
         self.required = by_links and search.request.links == "required" and search.request.wanted >= 2
         self.proved = True
+        self.found: tuple[bool, list[Eviction]] | None = None
         gathered, prices = self._gather()
         blind = self._blind() if self.required else []
         self.split = bool(blind)
@@ -270,8 +272,15 @@ class _Problem:
 
     def give_up(self, eviction: Eviction, *, whole: bool) -> None:
         """Look no more at the candidate that it is of; `whole`: at none that is the same node."""
+        self.found = None
         self.impossible.add(eviction.at)
         self.impossible.update(i for i, row in enumerate(self.rows) if whole and row == eviction.row)
+
+    def look(self, every: bool) -> list[Eviction]:
+        """As `solve`; what was found already is not searched again."""
+        if self.found is None or self.found[0] != every:
+            self.found = every, self.solve(every)
+        return self.found[1]
 
     def solve(self, every: bool) -> list[Eviction]:
         """The cheapest first. `every`: the cheapest set of each node; else of the two cheapest nodes."""

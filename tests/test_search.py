@@ -55,9 +55,9 @@ def test_leaving_nodes_out_by_their_bounds_changes_nothing(
     kept: list[float] = []
     hopeful = search._Search.hopeful
 
-    def spy(one: search._Search, rows: array[int]) -> array[int]:
+    def spy(one: search._Search, rows: array[int]) -> search._Problem:
         left = hopeful(one, rows)
-        kept.append(len(left) / len(rows))
+        kept.append(len(left.rows) / len(rows))
         return left
 
     monkeypatch.setattr(search._Search, "hopeful", spy)
@@ -70,6 +70,7 @@ def test_leaving_nodes_out_by_their_bounds_changes_nothing(
         told = []
         for few in (10**9, 2):
             monkeypatch.setattr(search, "FEW", few)
+            monkeypatch.setattr(search, "FIRST", 6)
             answer = world.post("preempt", {"Pod": pod, "NodeNameToMetaVictims": offered})
             detail = dict(world.decision())
             world.decider.holds.drop_plan("uid-p")
