@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from itertools import compress
 
 from ext_core import gather
+from extender import candidates, search, told, wire
 from extender import request as requests
-from extender import search, wire
+from extender.candidates import OVERDUE_SECONDS
 from extender.cluster import Cluster
 from extender.contracts import CostTerm, PodRequest
 from extender.costs.highest_priority import HighestPriority
@@ -23,7 +24,6 @@ from extender.decisions import Decision
 from extender.holds import Plan
 from extender.records import NodeRecord, PodRecord
 from extender.rules.count import RELEASING
-from extender.search import OVERDUE_SECONDS
 
 FRESH_SECONDS = 2.0  # preempt follows its filter call within milliseconds; an older call is of another cycle
 RELEASE_SECONDS = 60.0  # how long a preemptor waits for pods that end by themselves, rather than evict
@@ -56,7 +56,7 @@ def preempt(decider: Decider, body: bytes, now: float, wall: float) -> Answer:
             cluster.tables.nodes.drop_claims()
             if fits:
                 decision.detail = {"node": standing.node, "victims": uids, "why": "the plan that was answered before"}
-                body = wire.preemption(standing.node, uids, search.violations(cluster, search.important(left)))
+                body = wire.preemption(standing.node, uids, told.violations(cluster, told.important(left)))
                 return _answer(decider, decision, stages, body, "standing-plan")
         if not left:
             standing.emptied = standing.emptied if standing.emptied is not None else now
@@ -110,7 +110,7 @@ def _leaving(decider: Decider, request: PodRequest, standing: Plan, now: float, 
     """The pods that go from the plan's node besides its own victims: those that are ending, and the victims of plans
     whose preemptors count as being there already."""
     cluster = decider.cluster
-    ending = {pod.uid for pod in cluster.pods_on(standing.node) if search.ends(pod, wall)}
+    ending = {pod.uid for pod in cluster.pods_on(standing.node) if candidates.ends(pod, wall)}
     others = [plan for plan in decider.holds.plans(now) if plan.node == standing.node and plan is not standing]
     return ending.union(*(plan.victims for plan in others if plan.priority >= request.priority))
 
@@ -158,7 +158,7 @@ def _spares(
     again."""
     assert other.best is not None
     terms, cluster = decider.policy.costs, decider.cluster
-    if search.violations(cluster, other.best.pods) > search.violations(cluster, found.best.pods if found.best else ()):
+    if told.violations(cluster, other.best.pods) > told.violations(cluster, found.best.pods if found.best else ()):
         return False
     again = [_again(decider, request, plan, asked.rows, now, wall) for plan in losing]
     known = [cost for cost in again if cost is not None]
@@ -277,20 +277,20 @@ def _evict(
 ) -> Answer:
     best = found.best
     assert best is not None
-    pods = search.important(best.pods)
+    pods = told.important(best.pods)
     uids = tuple(pod.uid for pod in pods)
     request = decision.request
     decider.holds.plan(Plan(request.uid, best.node, uids, request.amounts, request.priority, now))
     decision.detail = {
         "node": best.node,
-        "victims": [search.victim(decider.cluster, pod) for pod in pods],
-        "cost": search.cost_of(decider, best),
-        "certificate": search.certificate(decider, found),
-        "warnings": search.warnings(decider.cluster, pods),
+        "victims": [told.victim(decider.cluster, pod) for pod in pods],
+        "cost": told.cost_of(decider, best),
+        "certificate": told.certificate(decider, found),
+        "warnings": told.warnings(decider.cluster, pods),
     }
     if left_to:
         decision.detail["left_to"] = left_to  # what was freed for them would have been cheaper, for this pod alone
-    violations = search.violations(decider.cluster, pods)
+    violations = told.violations(decider.cluster, pods)
     return _answer(decider, decision, stages, wire.preemption(best.node, uids, violations), "evict")
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from ext_core import fit, score
-from extender import doubts, search
+from extender import candidates, doubts, search, told
 from extender import request as requests
 from extender.cluster import AWAY_SECONDS, Cluster
 from extender.contracts import PodRequest
@@ -177,7 +177,7 @@ def _judged(
         "gpus": None,
         "victims": [],
         "cost": [],
-        "certificate": search.certificate(decider, search.Found(nodes=len(cluster.nodes))),
+        "certificate": told.certificate(decider, search.Found(nodes=len(cluster.nodes))),
         "reasons": dict(sorted(reasons.items())),
         "remedies": {},
         "spared": [],
@@ -205,13 +205,13 @@ def _judged(
         result["remedies"] = _remedies(reasons, possible=found.best is not None)
         result["spared"] = _spared(cluster, pod, candidates, wall)
         return result, warnings
-    victims = search.important(found.best.pods)
+    victims = told.important(found.best.pods)
     node = found.best.node
     cluster.tables.nodes.drop_claims()
     with cluster.without({victim.uid for victim in victims}, node):
         decider.claim(request, now)
         gpus = list(gpus_of(decider.choose(found.best.row, request))) or None
-    warnings += search.warnings(cluster, victims)
+    warnings += told.warnings(cluster, victims)
     if LINKS_ONLY[codes[node]] and not decider.settings.evictable_as_failed_nodes:
         warnings.append(
             _warning(
@@ -228,36 +228,36 @@ def _judged(
     return result | {"verdict": "evict", "gpus": gpus} | _eviction(decider, request, found.best), warnings
 
 
-def _eviction(decider: Decider, request: PodRequest, best: search.Eviction) -> dict[str, Any]:
+def _eviction(decider: Decider, request: PodRequest, best: candidates.Eviction) -> dict[str, Any]:
     return {
         "node": best.node,
-        "victims": [_victim(decider.cluster, victim) for victim in search.important(best.pods)],
+        "victims": [_victim(decider.cluster, victim) for victim in told.important(best.pods)],
         "cost": _cost(decider, request, best),
     }
 
 
 def _victim(cluster: Cluster, pod: PodRecord) -> dict[str, Any]:
     gang = None if pod.terminating else cluster.gang_of(pod)
-    return search.victim(cluster, pod) | {"gang_source": gang.ref.source if gang is not None else None}
+    return told.victim(cluster, pod) | {"gang_source": gang.ref.source if gang is not None else None}
 
 
 def _certificate(decider: Decider, request: PodRequest, found: search.Found) -> dict[str, Any]:
-    told = search.certificate(decider, found)
+    made = told.certificate(decider, found)
     if found.runner_up is not None:
-        told["runner_up"] = _eviction(decider, request, found.runner_up)
-    return told
+        made["runner_up"] = _eviction(decider, request, found.runner_up)
+    return made
 
 
-def _cost(decider: Decider, request: PodRequest, eviction: search.Eviction) -> list[dict[str, Any]]:
+def _cost(decider: Decider, request: PodRequest, eviction: candidates.Eviction) -> list[dict[str, Any]]:
     """The cost, in which what was not computed is null; the search counts it as 0."""
     computed = _leftover_computed(decider.cluster, request, eviction)
     return [
         term | {"value": None} if term["term"] == LEFTOVER and not computed else term
-        for term in search.cost_of(decider, eviction)
+        for term in told.cost_of(decider, eviction)
     ]
 
 
-def _leftover_computed(cluster: Cluster, request: PodRequest, eviction: search.Eviction) -> bool:
+def _leftover_computed(cluster: Cluster, request: PodRequest, eviction: candidates.Eviction) -> bool:
     """Whether leftover_fragmentation was priced on the node, or has to be 0 there, since its GPUs are wired all alike.
 
     As the search does it: machines of up to 8 GPUs whose links are known, more GPUs than one wanted, where not every
@@ -271,7 +271,10 @@ def _leftover_computed(cluster: Cluster, request: PodRequest, eviction: search.E
         return False
     if len({links[i][j] for i in range(len(links)) for j in range(i)}) <= 1:
         return True
-    if fit.uniform(cluster.tables.shapes, shape, healthy, request.wanted) or healthy.bit_length() > search.PRICED_GPUS:
+    if (
+        fit.uniform(cluster.tables.shapes, shape, healthy, request.wanted)
+        or healthy.bit_length() > candidates.PRICED_GPUS
+    ):
         return False
     holdings = cluster.ledgers[eviction.node].holdings
     if request.links == "required":

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from extender import search
+from extender.candidates import Inquiry, Problem
 from extender.settings import Settings
 from tests.world import JSON, WALL, World, workload
 
@@ -53,14 +54,14 @@ def test_leaving_nodes_out_by_their_bounds_changes_nothing(
     rng = random.Random(str(order))
     answered = 0
     kept: list[float] = []
-    hopeful = search._Search.hopeful
+    hopeful = search._hopeful
 
-    def spy(one: search._Search, rows: array[int]) -> search._Problem:
+    def spy(one: Inquiry, rows: array[int]) -> Problem:
         left = hopeful(one, rows)
         kept.append(len(left.rows) / len(rows))
         return left
 
-    monkeypatch.setattr(search._Search, "hopeful", spy)
+    monkeypatch.setattr(search, "_hopeful", spy)
     for _ in range(40):
         world, pod = fleet(rng, order)
         offered = {
