@@ -105,8 +105,8 @@ def levels_of(cluster: Cluster) -> list[Level]:
     pods: Counter[tuple[str, int]] = Counter()
     gpus: Counter[tuple[str, int]] = Counter()
     never: dict[tuple[str, int], bool] = {}
+    values = SYSTEM_CLASSES | {one.name: one.value for one in cluster.priority_classes.values()}
     for pod in _running(cluster):
-        values = SYSTEM_CLASSES | {one.name: one.value for one in cluster.priority_classes.values()}
         name = pod.priority_class if pod.priority_class in values else ""
         key = (name, values.get(name, pod.priority))
         pods[key] += 1
@@ -389,7 +389,8 @@ def _quotas(cluster: Cluster, items: list[Item]) -> Iterator[Finding]:
             )  # fmt: skip
         inside = [pod for pod in _of(items, "Pod") if _space(pod) == _space(item) and scope.has(pod)]
         hard = _at(item, "spec", "hard") or {}
-        for name, text in sorted(hard.items()) if isinstance(hard, Mapping) else ():
+        limits = hard.items() if isinstance(hard, Mapping) else ()
+        for name, text in sorted(one for one in limits if isinstance(one[0], str)):
             resource = name.removeprefix("requests.").removeprefix("limits.")
             if resource in cluster.gpu_names and not name.startswith("requests."):
                 yield Finding(

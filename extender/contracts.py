@@ -153,8 +153,8 @@ class Scorer(Protocol):
 @dataclass(frozen=True, slots=True)
 class Victims:
     """The pods that may be victims, gathered node by node, most important first. `pods`: pod rows; the columns are
-    one number per gathered pod: `priority`, `start_ms`, `saved_ms` (0 unknown, -i: every i since the start),
-    `restart_s`, `grace_s`, `gpus`, `going` (1 = terminating already). `now_ms`: milliseconds since 1970."""
+    one number per gathered pod: `priority`, `start_ms`, `saved_ms` (0 unknown), `restart_s`, `grace_s`, `gpus`, `going`
+    (1 = terminating already). `now_ms`: milliseconds since 1970."""
 
     pods: array[int]
     priority: array[int]

@@ -19,6 +19,7 @@ from extender.rules import REASONS
 
 WORK_LOST: Final = "work_lost_gpu_seconds"
 MOST_LOGGED: Final = 20  # victims named in a log line
+OF_VICTIM: Final = 1_000  # bytes of what is told of one, roughly
 
 
 @dataclass(slots=True)
@@ -74,7 +75,9 @@ class Decision:
         whole: list[array[int]] = [self.rows, self.codes, self.fits, self.ranked, self.points]
         shares: list[array[float]] = [self.total, *self.columns.values()]
         kept = sum(len(column) * column.itemsize for column in whole) + sum(8 * len(column) for column in shares)
-        return 1_000 + kept + 60 * len(self.unknown)
+        runner_up = (self.detail.get("certificate") or {}).get("runner_up") or {}
+        victims = len(self.detail.get("victims", ())) + len(runner_up.get("victims", ()))
+        return 1_000 + kept + 60 * len(self.unknown) + OF_VICTIM * victims
 
 
 class Decisions:
@@ -83,6 +86,7 @@ class Decisions:
     def __init__(self, max_bytes: int) -> None:
         self._max = max_bytes
         self._kept: deque[Decision] = deque()
+        self._sizes: deque[int] = deque()  # as they came: what a decision tells may change later
         self._bytes = 0
 
     def add(self, decision: Decision) -> None:
@@ -90,9 +94,11 @@ class Decisions:
         if size > self._max:
             return
         self._kept.append(decision)
+        self._sizes.append(size)
         self._bytes += size
         while self._bytes > self._max:
-            self._bytes -= self._kept.popleft().size()
+            self._kept.popleft()
+            self._bytes -= self._sizes.popleft()
 
     def latest(self, namespace: str | None = None, name: str | None = None, most: int = 20) -> Iterator[Decision]:
         """Newest first; of one pod when it is named."""

@@ -138,7 +138,8 @@ def _of_nodes(cluster: Cluster) -> Iterator[Doubt]:
 
 def _of_groups(cluster: Cluster) -> Iterator[Doubt]:
     for (_, kind, space, name), record in sorted(cluster.groups.items()):
-        if any(least is not None and least < 0 for least in (record.minimum, *(least for _, least in record.parts))):
+        said = (record.minimum, *(least for _, least in record.parts))
+        if any(least is not None and not 0 <= least <= gangs.MOST for least in said):
             yield _doubt(
                 "bad-minimum",
                 f"{kind} {space}/{name}: how many pods must run is not what a number of pods can be: all of them count",

@@ -150,7 +150,7 @@ def gang(named: Ref, members: Sequence[PodRecord], objects: Mapping[ObjectKey, G
     minimum = number(said.pop() or "") if len(said) == 1 else None
     if minimum is None and named.source != "gpu-extender":
         minimum = _stated(named, pods, objects)
-        minimum = None if minimum is not None and minimum < 0 else minimum
+        minimum = None if minimum is not None and not 0 <= minimum <= MOST else minimum
     if minimum == 0 or (named.source == "job" and len(pods) < 2 and minimum in (None, 1)):
         return None
     return Gang(named, pods, len(pods) if minimum is None else minimum, minimum is not None)

@@ -15,6 +15,7 @@ CHECKPOINT = "gpu-extender.io/last-checkpoint"
 INTERVAL = "gpu-extender.io/checkpoint-interval"
 RESTART = "gpu-extender.io/restart-seconds"
 LONGEST_RESTART = 7 * 86_400
+LONGEST = 100 * 365 * 86_400  # seconds: a longer duration counts as this, so that times stay times
 NOT_STARTED = 2**52  # milliseconds: later than any start, so nothing is lost and the pod counts as the youngest
 
 
@@ -24,14 +25,14 @@ _MILLISECONDS = {"h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 
 def duration(text: str) -> int | None:
     """Seconds, rounded up, of a duration as Go and Kubernetes write it ("90s", "45m", "1h30m", "1.5h"), or of plain
-    seconds ("5400"); None for anything else."""
+    seconds ("5400"), LONGEST at most; None for anything else."""
     text = text.strip()
     if text.isascii() and text.isdigit() and len(text) < 10:
         return int(text)
     if not text or _PART.sub("", text):
         return None
     milliseconds = sum(Fraction(number) * _MILLISECONDS[unit] for number, unit in _PART.findall(text))
-    return ceil(milliseconds / 1000)
+    return min(ceil(milliseconds / 1000), LONGEST)
 
 
 def protected_ms(pod: PodRecord, minimum_run: Mapping[str, float]) -> int:

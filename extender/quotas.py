@@ -37,11 +37,11 @@ class Scope:
 def scope(quota: Item) -> Scope:
     named: set[str] = set()
     classes: frozenset[str] | None = None
-    tests: list[Callable[[Item], bool]] = [_plain(name) for name in _at(quota, "spec", "scopes") or ()]
-    for said in _at(quota, "spec", "scopeSelector", "matchExpressions") or ():
+    tests: list[Callable[[Item], bool]] = [_plain(name) for name in _list(_at(quota, "spec", "scopes"))]
+    for said in _list(_at(quota, "spec", "scopeSelector", "matchExpressions")):
         if not isinstance(said, Mapping):
             continue
-        values = frozenset(text for text in said.get("values") or () if isinstance(text, str))
+        values = frozenset(text for text in _list(said.get("values")) if isinstance(text, str))
         if said.get("scopeName") != "PriorityClass":
             tests.append(_plain(said.get("scopeName")))
             continue
@@ -131,6 +131,11 @@ def _said(part: Any, kind: str, resource: str) -> int:
     if text is None and kind == "requests":
         text = _at(part, "resources", "limits", resource)  # the API server's default
     return amount(resource, text) or 0
+
+
+def _list(item: Any) -> list[Any]:
+    """What a file has there, where it has a list; quotas are read as they stand, no record has checked them."""
+    return item if isinstance(item, list) else []
 
 
 def _at(item: Any, *path: str) -> Any:

@@ -235,7 +235,7 @@ class DeviceClassRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 class GroupRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """An object of GROUPS. ``minimum``: how many of its pods must run, None when it does not say (0: none must;
-    below 0: what it says can not be meant, or not be read);
+    below 0, or above gangs.MOST: what it says can not be meant, or not be read);
     ``parts``: the same by the name of a part, where it has named parts; ``owner``: its controller, where that is one of
     GROUPS too (a JobSet owns Jobs)."""
 

@@ -28,7 +28,7 @@ from extender.events import Event
 from extender.frozen import SYSTEM_CLASSES
 from extender.ledger import gpus_of
 from extender.preempt import repelled_from
-from extender.progress import NOT_STARTED, protected_ms
+from extender.progress import protected_ms
 from extender.records import NodeRecord, PodRecord
 from extender.rules import REASONS
 from extender.rules.count import RELEASING
@@ -46,6 +46,7 @@ NOT_CHECKED = (
 SHORT = ("too-little-cpu", "too-little-memory", "too-few-pod-slots")
 CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 LEFTOVER = LeftoverFragmentation.name
+LAST_MS = 253_402_300_799_000  # 9999-12-31T23:59:59Z: no later time can be written
 REMEDIES = {
     "cordoned": "Uncordon the node.",
     "node-selector": "Label the node as the pod's nodeSelector asks, or change that.",
@@ -191,8 +192,8 @@ def _judged(
         row = score.ranked(fits, total, best)[0][0]
         gpus = list(gpus_of(decider.choose(row, request))) or None
         return result | {"verdict": "fits", "node": cluster.names[row], "gpus": gpus}, warnings
-    candidates = [name for name in names if name not in repelled]
-    rows = array("i", [cluster.row(name) for name in candidates])
+    open_to_it = [name for name in names if name not in repelled]
+    rows = array("i", [cluster.row(name) for name in open_to_it])
     found = search.find(decider, request, pod, rows, None, now, wall, limited=False)
     if request.never:
         # The certificate is of what may be done: nothing.
@@ -203,7 +204,7 @@ def _judged(
         result["certificate"] = _certificate(decider, request, found)
     if found.best is None or request.never:
         result["remedies"] = _remedies(reasons, possible=found.best is not None)
-        result["spared"] = _spared(cluster, pod, candidates, wall)
+        result["spared"] = _spared(cluster, pod, open_to_it, wall)
         return result, warnings
     victims = told.important(found.best.pods)
     node = found.best.node
@@ -323,7 +324,7 @@ def _spared(cluster: Cluster, pod: PodRecord, names: Iterable[str], wall: float)
             "cause": cause,
             "pods": pods[cause],
             "gpus": gpus[cause],
-            "until": _rfc3339(min(until)) if cause == "protected" and min(until) < NOT_STARTED else None,
+            "until": _rfc3339(min(until)) if cause == "protected" and min(until) <= LAST_MS else None,
         }
         for cause in sorted(pods)
     ]

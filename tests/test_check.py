@@ -264,6 +264,22 @@ def test_whom_a_quota_speaks_of(scopes: list[str], tests: list[JSON], counted: b
     assert ("quota-too-small" in codes(answer)) == counted
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"hard": {"pods": 3, 5: 1}},
+        {"scopes": 5},
+        {"scopes": "Terminating"},
+        {"scopeSelector": {"matchExpressions": 3}},
+        {"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": 5}]}},
+    ],
+)
+def test_quotas_that_are_none_end_nothing(spec: JSON) -> None:
+    """No record checks a quota: it stands there as in the file."""
+    made = quota({}) | {"spec": spec}
+    assert not [one for one in codes(checked(node(), pod("p", 2), made)) if one.startswith("quota-of-no-class")]
+
+
 def test_resource_names_that_we_are_not_shown() -> None:
     other = pod("mig", 1, resource="nvidia.com/mig-1g.10gb")
     answer = checked({"kind": "Node"} | machine("n", 7, resource="nvidia.com/mig-1g.10gb"), other)

@@ -37,6 +37,21 @@ def test_one_that_is_too_large_pushes_nothing_out() -> None:
     assert list(kept.latest()) == [first]
 
 
+def test_what_is_told_of_victims_takes_room() -> None:
+    """A preemption's record has no rows, and pages of victims; what is told later does not upset the account."""
+    told: dict[str, Any] = {"victims": [{}] * 3, "certificate": {"runner_up": {"victims": [{}] * 2}}}
+    bare = Decision("preempt", 0.0, 1, request(1))
+    full = Decision("preempt", 0.0, 1, request(1), detail=told)
+    assert full.size() == bare.size() + 5_000
+    kept = Decisions(2 * full.size())
+    for _ in range(50):
+        one = Decision("preempt", 0.0, 1, request(1), detail=dict(told))
+        kept.add(one)
+        one.detail = {"why": "it could not be reserved"}
+        assert len(list(kept.latest())) <= 2
+    assert len(list(kept.latest())) == 2
+
+
 def test_nothing_is_kept_without_room() -> None:
     world = World(Settings(decisions=Kept(max_bytes=0)))
     world.node("n", 8)

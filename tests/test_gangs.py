@@ -251,6 +251,20 @@ def test_minima_that_contradict_each_other_are_unknown() -> None:
         assert (found.minimum, found.known) == (minimum, texts[0] == texts[1] != "x")
 
 
+def test_a_minimum_that_no_gang_can_have_is_unknown() -> None:
+    """Its parts are 32 bits each, and allowed; the product is beyond 64, and would end every search that meets it."""
+    world = World()
+    world.node("n", 8)
+    most = 2**31 - 1
+    groups = [{"replicas": most, "numOfHosts": most}] * 3
+    world.set("Group", obj("ray.io/v1", "RayCluster", "r", {"workerGroupSpecs": groups}))
+    world.pod("p0", 8, "n", start=WALL - 10, labels={"ray.io/cluster": "r"})
+    gang = world.cluster.gang_of(world.cluster.pods["uid-p0"])
+    assert gang is not None
+    assert (gang.minimum, gang.known) == (1, False)
+    assert world.preempt(workload("p", 8, priority=10), {"n": ["p0"]}) == {"n": ["p0"]}
+
+
 def test_members_on_other_nodes_and_on_unknown_ones_are_priced() -> None:
     """The gang on n is spread over a node that we know and one that we do not: all of it is lost."""
     world = World()

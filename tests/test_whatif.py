@@ -390,6 +390,20 @@ def test_who_is_protected_is_no_victim(annotation: str, verdict: str) -> None:
     assert asked(items, workload("p", 4, priority=5))["results"][0]["verdict"] == verdict
 
 
+def test_a_protection_of_ages_is_one_of_a_century() -> None:
+    """As many parts as an annotation holds are more milliseconds than 64 bits: what the node holds would be left out,
+    and its GPUs promised twice."""
+    for annotation, start in (("999999999h" * 3000, WALL - 100), ("99999999h", WALL - 100), ("1h", 253_402_300_000)):
+        items = one_node(annotations={"gpu-extender.io/protect-for": annotation})
+        items[1]["status"]["startTime"] = rfc3339(start)
+        decider = decider_of(items, Settings())
+        assert not decider.cluster.faults
+        assert decider.cluster.tables.nodes.node(0)["used"][3] == 2
+        (result,) = asked(items, workload("p", 4, priority=5))["results"]
+        assert result["verdict"] == "cannot"
+        assert (result["spared"][0]["until"] is None) == (start > WALL), annotation[:20]
+
+
 def test_the_settings_protect_a_priority_class() -> None:
     items = one_node(spec={"priorityClassName": "train"})
     for seconds, verdict in ((100, "evict"), (101, "cannot")):
