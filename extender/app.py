@@ -197,9 +197,8 @@ class Server:
                 self.metrics.refused_nodes.labels(REASONS[code].key).inc(count)
             if verb == "filter" and answer.decision.unknown:  # they have no row, and so no code
                 self.metrics.refused_nodes.labels(UNKNOWN_NODE.key).inc(len(answer.decision.unknown))
-        response = Response(
-            answer.body, media_type="application/json", background=BackgroundTask(self._log, verb, answer)
-        )
+        told = BackgroundTask(self._log, verb, answer, self._node_of(answer))
+        response = Response(answer.body, media_type="application/json", background=told)
         return self._done(verb, began, "ok", response)
 
     async def _answer(self, verb: str, body: bytes) -> Answer:
@@ -332,7 +331,14 @@ class Server:
                 known=known,
             )
 
-    async def _log(self, verb: str, answer: Answer) -> None:
+    def _node_of(self, answer: Answer) -> str | None:
+        """The node that the answer is about, by the names of this moment."""
+        decision = answer.decision
+        if decision is None:
+            return None
+        return self.cluster.names[decision.ranked[0]] if decision.ranked else decision.detail.get("node")
+
+    async def _log(self, verb: str, answer: Answer, node: str | None) -> None:
         """Once the answer is sent: nobody has to wait for it. A coroutine, or Starlette would use a thread."""
         decision = answer.decision
         if decision is None:
@@ -345,7 +351,7 @@ class Server:
             result=answer.result,
             candidates=decision.candidates,
             feasible=len(decision.fits),
-            node=self.cluster.names[decision.ranked[0]] if decision.ranked else decision.detail.get("node"),
+            node=node,
             plan=decision.detail.get("plan"),
             why=decision.detail.get("why"),
             err=decision.error or None,

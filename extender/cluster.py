@@ -332,8 +332,6 @@ class Cluster:
                 self.nominated[pod.uid] = pod.nominated_node
             return
         self.bound.setdefault(pod.node, {})[pod.uid] = None
-        if ledger.PLAN in pod.annotations:
-            self.plans_come()
         self._mark(pod)
         if pod.anti_affinity_terms:
             self.repelling[pod.uid] = pod
@@ -694,6 +692,8 @@ class Cluster:
         if before is not None and before.holdings:
             self.drifts.update(ledger.drifts(before, read, pods, self._healthy(name), relayed=self._relayed(node)))
         self.ledgers[name] = read
+        if self._relayed(node) and any(self._as_planned(holding) for holding in read.holdings):
+            self.plans_come()
         holdings = {holding.uid: holding for holding in read.holdings}
         for pod in pods:
             holding = holdings.get(pod.uid)
@@ -715,6 +715,11 @@ class Cluster:
             )
             self._write_marks(at, pod.uid)
         self._set_held(row, read, self._used(pods))
+
+    def _as_planned(self, holding: ledger.Holding) -> bool:
+        """Whether a pod holds the very GPUs that its plan names: somebody wrote it who knew."""
+        plan = self.pods[holding.uid].annotations.get(ledger.PLAN, "")
+        return bool(holding.gpus) and holding.how in ("observed", "enforced") and ledger.indices(plan) == holding.gpus
 
     def _read_ledger(self, name: str, pods: Sequence[PodRecord]) -> ledger.NodeLedger:
         """Who of `pods`, all on the node, holds which of its GPUs."""

@@ -18,6 +18,7 @@ from extender import request as requests
 from extender.candidates import OVERDUE_SECONDS
 from extender.cluster import Cluster
 from extender.contracts import CostTerm, PodRequest
+from extender.costs.grace import Grace
 from extender.costs.highest_priority import HighestPriority
 from extender.decide import CARRY_SECONDS, Answer, Decider, Stages
 from extender.decisions import Decision
@@ -26,6 +27,7 @@ from extender.records import NodeRecord, PodRecord
 from extender.rules.count import RELEASING
 
 FRESH_SECONDS = 2.0  # preempt follows its filter call within milliseconds; an older call is of another cycle
+MOST_LOSERS = 4  # plans that one preemption weighs against its own: each is a search
 RELEASE_SECONDS = 60.0  # how long a preemptor waits for pods that end by themselves, rather than evict
 
 
@@ -124,14 +126,15 @@ def _sparing(
 ) -> tuple[search.Found, str, list[str]]:
     """As `_search`; but a place that was freed for a pod of a lower priority is left to it where the pod finds another
     that costs no more than both together: what is evicted here, and what would be evicted for that pod again. Third:
-    namespace/name of the pods that a place was left to."""
+    namespace/name of the pods that a place was left to. Nothing is where more than MOST_LOSERS would have to be weighed
+    against it."""
     found, waits = _search(decider, request, asked, now, wall)
     lower = decider.lower(request, now)
     if found.best is not None:
         losing = [plan for plan in lower if plan.node == found.best.node]
     else:  # it would wait for a node, or take it, and which is not told
         losing = lower if waits else []
-    if not losing:
+    if not 0 < len(losing) <= MOST_LOSERS:
         return found, waits, []
     with decider.sparing(request, lower, now):
         other, other_waits = _search(decider, request, asked, now, wall)
@@ -186,7 +189,8 @@ def _again(
     other = requests.read(pod, cluster)
     cluster.tables.nodes.drop_claims()
     decider.claim(other, now)
-    cluster.tables.nodes.add_claim(cluster.row(plan.node), request.amounts, 0, False)  # the winner's
+    # The winner's: who is evicted for the loser can not go there either (victims_stranded).
+    cluster.tables.nodes.add_claim(cluster.row(plan.node), request.amounts, 0, False)
     try:
         codes = decider.policy.judge(cluster.tables, other, rows)
         if any(
@@ -206,10 +210,9 @@ def _nothing(term: CostTerm) -> int:
 
 
 def _sum(terms: Sequence[CostTerm], a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
-    """The cost of two evictions together."""
-    return tuple(
-        max(x, y) if term.name == HighestPriority.name else x + y for term, x, y in zip(terms, a, b, strict=True)
-    )
+    """The cost of two evictions together, which may go at once."""
+    highest = (HighestPriority.name, Grace.name)
+    return tuple(max(x, y) if term.name in highest else x + y for term, x, y in zip(terms, a, b, strict=True))
 
 
 def _search(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from prometheus_client import generate_latest
 
 from ext_core.links import LinkShapes
@@ -103,6 +104,18 @@ def test_plans_of_before_a_restart_show_that_bind_writes_them() -> None:
     world.node("n", annotations=RELAYED)
     world.pod("holder", 4, "n", held=(3, 4, 6, 7), annotations={PLAN: "3,4,6,7"})
     assert world.filter(two_containers(world, "needs", 2, 1))["NodeNames"] == ["n"]
+
+
+@pytest.mark.parametrize(
+    ("plan", "held", "node"),
+    [("lies", (3, 4), RELAYED), ("0,1", (3, 4), RELAYED), ("3,4", (3, 4), STATED)],
+)
+def test_an_annotation_that_anybody_can_write_shows_nothing(plan: str, held: tuple[int, ...], node: Any) -> None:
+    world = World()
+    world.node("n", annotations=RELAYED)
+    world.node("other", annotations=node)
+    world.pod("holder", 2, "other", held=held, annotations={PLAN: plan})
+    assert not world.filter(two_containers(world, "needs", 2, 1), ["n"])["NodeNames"]
 
 
 def test_who_has_several_containers_evicts_for_a_linked_set_where_plans_are_enforced() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from extender import preempt, search
 from extender.rules import REASONS
 from tests.world import GPU, JSON, WALL, World, pairs, refused, workload
 
@@ -333,6 +334,24 @@ def test_a_place_that_is_free_now_is_left_too() -> None:
     world.gone("v10")
     higher = world.set("Pod", workload("higher", 8, priority=200))
     assert world.preempt(higher, {"n1": ["v10"], "n2": ["v20"]}) == {"n2": ["v20"]}
+
+
+def test_too_many_plans_are_not_weighed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would be a search, in one answer."""
+    for most, searches in ((0, 1), (4, 3)):  # its own; with the lower one's place left to it; for the lower one again
+        monkeypatch.setattr(preempt, "MOST_LOSERS", most)
+        found: list[object] = []
+        find = search.find
+        monkeypatch.setattr(search, "find", lambda *given, find=find, found=found: found.append(0) or find(*given))
+        world = two_racks()
+        lower = world.set("Pod", workload("lower", 8, priority=100))
+        assert world.preempt(lower, {"n1": ["v10"]}) == {"n1": ["v10"]}
+        going(world, "v10", 8, "n1")
+        found.clear()
+        higher = world.set("Pod", workload("higher", 8, priority=200))
+        assert world.preempt(higher, {"n1": ["v10"], "n2": ["v20"]})
+        monkeypatch.setattr(search, "find", find)
+        assert len(found) == searches
 
 
 def test_who_has_a_place_of_its_own_coming_takes_no_other() -> None:
