@@ -102,6 +102,7 @@ class Decider:
     up_since: float = float("-inf")  # when this process could answer first, and a preemptor could use its place again
     settled_at: float = float("-inf")  # until then pods of before a restart may be in flight
     released: Callable[[Plan, str], None] = field(default=lambda plan, cause: None)
+    swept: tuple[float, int] | None = None  # when, and at which generation, `sweep` looked last
     spared: frozenset[str] = frozenset()  # preemptors whose plans count though their priority is lower (`sparing`)
 
     @classmethod
@@ -425,11 +426,10 @@ class Decider:
             if hold.bound:
                 self._count_hold(hold, counted)
         for plan in self.holds.plans(now):
-            pod = cluster.pods.get(plan.uid)
-            if plan.uid in counted or (plan.priority < request.priority and plan.uid not in self.spared):
+            if (plan.priority < request.priority and plan.uid not in self.spared) or plan.uid in counted:
                 continue
             counted.add(plan.uid)
-            self._reserve(plan.node, plan.amounts, pod)
+            self._reserve(plan.node, plan.amounts, cluster.pods.get(plan.uid))
         for uid, node in cluster.nominated.items():
             pod = cluster.pods[uid]
             if uid in counted or pod.priority < request.priority:
@@ -450,7 +450,10 @@ class Decider:
         counted.add(hold.uid)
 
     def sweep(self, now: float) -> None:
-        """Release what is reserved no more."""
+        """Release what is reserved no more. One decision asks for it several times: it looks once."""
+        if self.swept == (now, self.cluster.generation):
+            return
+        self.swept = now, self.cluster.generation
         for plan in self.holds.all_plans():
             cause = self._over(plan, self.cluster.pods.get(plan.uid), now)
             if cause:

@@ -87,7 +87,7 @@ class _Lazy(Mapping[str, Offered]):
         return iter(self._places)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._rows) - self._rows.count(-1)
 
 
 @dataclass(frozen=True, slots=True)
