@@ -43,9 +43,10 @@ DARK_SECONDS = 10.0  # a watch that is down for longer: nobody is evicted by wha
 NOT_READY_SECONDS = 60.0  # and for this long: not ready
 YIELD_SECONDS = 12.0  # kube-scheduler retries a pod that met us dead after at most 10 s
 SETTLE_SECONDS = 0.02  # how long a refusal of all nodes waits for a watch that may be a few milliseconds behind
-# A decision leaves some 70 objects behind. By Python's default of 700 one call in ten pays for a collection of the
-# young ones, and one in a hundred for one of 1 ms: the 99th percentile. Garbage in cycles is rare and small here.
-YOUNG_OBJECTS = 50_000
+# A decision leaves some 70 objects behind, so that by Python's own threshold one call in a hundred would pay for
+# collections of 1 ms: the 99th percentile. They are made once the answer is sent; Python's own is the safety net.
+YOUNG, MIDDLE, OLD = 700, 10, 100
+SAFETY_NET = 10_000
 SETTLES_PER_SECOND = 5.0
 MOST_SETTLES = 5  # for a pod that is to land where others were evicted for it
 MIX = "gpu-extender-mix"  # the ConfigMap of what is learned of the pods that come
@@ -200,7 +201,7 @@ class Server:
                 self.metrics.refused_nodes.labels(REASONS[code].key).inc(count)
             if verb == "filter" and answer.decision.unknown:  # they have no row, and so no code
                 self.metrics.refused_nodes.labels(UNKNOWN_NODE.key).inc(len(answer.decision.unknown))
-        told = BackgroundTask(self._log, verb, answer, self._node_of(answer))
+        told = BackgroundTask(self._after, verb, answer, self._node_of(answer))
         response = Response(answer.body, media_type="application/json", background=told)
         return self._done(verb, began, "ok", response)
 
@@ -341,8 +342,14 @@ class Server:
             return None
         return self.cluster.names[decision.ranked[0]] if decision.ranked else decision.detail.get("node")
 
-    async def _log(self, verb: str, answer: Answer, node: str | None) -> None:
+    async def _after(self, verb: str, answer: Answer, node: str | None) -> None:
         """Once the answer is sent: nobody has to wait for it. A coroutine, or Starlette would use a thread."""
+        self._log(verb, answer, node)
+        young, middle, old = gc.get_count()
+        if young > YOUNG:
+            gc.collect(2 if old > OLD else 1 if middle > MIDDLE else 0)
+
+    def _log(self, verb: str, answer: Answer, node: str | None) -> None:
         decision = answer.decision
         if decision is None:
             return
@@ -518,7 +525,7 @@ def run(settings: Settings, *, kubeconfig: str | None = None, cluster_file: Path
 
     `cluster_file`: a frozen cluster; else the API server of `kubeconfig`, else the one whose pod this is.
     """
-    gc.set_threshold(YOUNG_OBJECTS)
+    gc.set_threshold(SAFETY_NET)
     cluster = Cluster(settings)
     if cluster_file is not None:
         cluster.apply(frozen.read(cluster_file, cluster.gpu_names), time.monotonic())
