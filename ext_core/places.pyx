@@ -1,7 +1,8 @@
 """Where a node stands, and how far it is to be trusted: columns that few rows fill, and the kernels that read them.
 
 Domains: the rack, block or NVLink domain that a node is in, one number a level, the closest level first. A level at
-which no node has a domain does not count. Doubt: how badly GPU pods fared on the node lately.
+which no node has a domain does not count. Doubt: how badly GPU pods fared on the node lately; what counts for the pods
+of one group only (a namespace) is a short list of rows of that group, and most groups have none.
 """
 
 from array import array
@@ -9,7 +10,7 @@ from array import array
 from cython cimport view
 from libc.stdlib cimport calloc, free as c_free
 
-from ext_core.ints cimport amount_t, code_t, row_t, score_t, int32_t, int64_t
+from ext_core.ints cimport amount_t, code_t, row_t, score_t, int32_t, int64_t, uint8_t
 from ext_core.table cimport SCHEDULABLE, NodeTable
 
 
@@ -32,6 +33,7 @@ cdef class Places:
         self.height = 0
         self.capacity = 0
         self.owned = {}
+        self.own = {}
         self.members = array("i", bytes(4 * max(levels, 1)))
         self.most = array("i", bytes(4 * max(levels, 1)))
         self.grow(64)
@@ -78,6 +80,29 @@ cdef class Places:
         self.doubt[row] = doubt
         self.failing[row] = failing
 
+    def set_own(self, str group, rows, doubts, failing):
+        """What counts for one group's pods besides: int32 rows in ascending order, a doubt >= 0 and 0 or 1 = refused
+        for each. No rows: nothing. Rows are not looked after: whoever clears one writes the group anew."""
+        if not len(rows) == len(doubts) == len(failing):
+            raise ValueError("set_own: one doubt and one mark a row")
+        cdef row_t last = -1
+        cdef row_t row
+        for row in rows:
+            if row <= last:
+                raise ValueError("set_own: rows ascend from 0")
+            last = row
+        for doubt in doubts:
+            if not doubt >= 0.0:
+                raise ValueError("doubt is not negative")
+        if len(rows):
+            self.own[group] = (array("i", rows), array("d", doubts), array("B", failing))
+        else:
+            self.own.pop(group, None)
+
+    def groups(self):
+        """The groups that have a list of their own, in the order of their names."""
+        return sorted(self.own)
+
     def set_split(self, int row, bint split):
         self._check(row)
         self.split[row] = split
@@ -115,13 +140,36 @@ cdef int _check(const row_t[::1] rows, Py_ssize_t out) except -1:
     return 0
 
 
-def trusted(Places places, const row_t[::1] rows, score_t[::1] out):
-    """1 / (1 + doubt)."""
+cdef inline Py_ssize_t _find(const row_t[::1] own, row_t row) noexcept nogil:
+    """Where `row` is among the ascending rows of a group, -1 = nowhere."""
+    cdef Py_ssize_t low = 0, high = own.shape[0], middle
+    while low < high:
+        middle = (low + high) // 2
+        if own[middle] < row:
+            low = middle + 1
+        else:
+            high = middle
+    return low if low < own.shape[0] and own[low] == row else -1
+
+
+def trusted(Places places, const row_t[::1] rows, score_t[::1] out, str group=""):
+    """1 / (1 + doubt), with the doubt that counts for the group's pods only."""
     _check(rows, out.shape[0])
-    cdef Py_ssize_t i
+    cdef Py_ssize_t i, at
+    cdef const row_t[::1] own
+    cdef const score_t[::1] doubts
+    cdef tuple held = places.own.get(group)
     with nogil:
         for i in range(rows.shape[0]):
             out[i] = 1.0 / (1.0 + places.doubt[rows[i]]) if rows[i] < places.height else 1.0
+    if held is None:
+        return
+    own, doubts = held[0], held[1]
+    with nogil:
+        for i in range(rows.shape[0]):
+            at = _find(own, rows[i])
+            if at >= 0:
+                out[i] = 1.0 / (1.0 + ((places.doubt[rows[i]] if rows[i] < places.height else 0.0) + doubts[at]))
 
 
 def whole(Places places, const row_t[::1] rows, score_t[::1] out):
@@ -133,14 +181,26 @@ def whole(Places places, const row_t[::1] rows, score_t[::1] out):
             out[i] = 0.0 if rows[i] < places.height and places.split[rows[i]] else 1.0
 
 
-def failing(Places places, const row_t[::1] rows, code_t[::1] out, code_t code):
-    """Refuse the nodes that are marked as failing."""
+def failing(Places places, const row_t[::1] rows, code_t[::1] out, code_t code, str group="", code_t own_code=0):
+    """Refuse the nodes that are marked as failing; with `own_code` those that are so for the group's pods only."""
     _check(rows, out.shape[0])
-    cdef Py_ssize_t i
+    cdef Py_ssize_t i, at
+    cdef const row_t[::1] own
+    cdef const uint8_t[::1] marks
+    cdef tuple held = places.own.get(group)
     with nogil:
         for i in range(rows.shape[0]):
             if out[i] == 0 and rows[i] < places.height and places.failing[rows[i]]:
                 out[i] = code
+    if held is None:
+        return
+    own, marks = held[0], held[2]
+    with nogil:
+        for i in range(rows.shape[0]):
+            if out[i] == 0:
+                at = _find(own, rows[i])
+                if at >= 0 and marks[at]:
+                    out[i] = own_code
 
 
 def split(Places places, const row_t[::1] rows, code_t[::1] out, code_t code):
@@ -245,17 +305,26 @@ def together(Places places, const row_t[::1] rows, const row_t[::1] kin, score_t
         c_free(shared)
 
 
-cdef inline int64_t _slots(NodeTable nodes, Places places, row_t row, int resource, amount_t wanted) noexcept nogil:
-    """How many pods of that size the node can take now."""
+NONE, NO_MARKS = array("i"), array("B")
+
+
+cdef inline int64_t _slots(NodeTable nodes, Places places, row_t row, int resource, amount_t wanted,
+                           const row_t[::1] own, const uint8_t[::1] marks) noexcept nogil:
+    """How many pods of that size the node can take now. `own`, `marks`: rows of the group, and which are refused."""
     cdef amount_t free = nodes.free_count(resource, row)
+    cdef Py_ssize_t at
     if free < wanted or not nodes.flags[row] & SCHEDULABLE or (row < places.height and places.failing[row]):
         return 0
+    if own.shape[0]:
+        at = _find(own, row)
+        if at >= 0 and marks[at]:
+            return 0
     return free // wanted
 
 
 def best_fit(NodeTable nodes, Places places, const row_t[::1] rows, int resource, amount_t wanted, int64_t left,
-             score_t[::1] out):
-    """Where a group of `left` pods of `wanted` GPUs each should begin.
+             score_t[::1] out, str group=""):
+    """Where a group of `left` pods of `wanted` GPUs each should begin. `group`: whose pods they are (`set_own`).
 
     The node, then each level's domain, is asked whether it can hold all of them now. With A levels, the f-th of them
     (the node is 0) the first that can, room for c pods there and for b at the level before:
@@ -270,6 +339,9 @@ def best_fit(NodeTable nodes, Places places, const row_t[::1] rows, int resource
     for i in range(rows.shape[0]):
         if rows[i] >= nodes.height:
             raise IndexError("row outside of the table")
+    cdef tuple held = places.own.get(group, (NONE, None, NO_MARKS))
+    cdef const row_t[::1] own = held[0]
+    cdef const uint8_t[::1] marks = held[2]
     cdef object array_of = array("i", places.active())
     cdef int32_t[::1] active = array_of
     cdef int count = len(array_of), a, first
@@ -284,7 +356,7 @@ def best_fit(NodeTable nodes, Places places, const row_t[::1] rows, int resource
     try:
         with nogil:
             for row in range(nodes.height):
-                fits = _slots(nodes, places, row, resource, wanted)
+                fits = _slots(nodes, places, row, resource, wanted, own, marks)
                 for a in range(count):
                     room[a * width + places.at(active[a], row)] += fits
             for a in range(count):
@@ -292,7 +364,7 @@ def best_fit(NodeTable nodes, Places places, const row_t[::1] rows, int resource
             for i in range(rows.shape[0]):
                 row = rows[i]
                 before = 0
-                fits = _slots(nodes, places, row, resource, wanted)
+                fits = _slots(nodes, places, row, resource, wanted, own, marks)
                 first = 0
                 while fits < left and first < count:
                     before = fits

@@ -31,6 +31,7 @@ from extender.controllers.live import Live
 from extender.controllers.reservations import Reservations
 from extender.decide import Answer, BindIntent, Decider
 from extender.errors import BadRequest, BodyTooLarge, ExtenderError
+from extender.health import Change
 from extender.holds import Plan
 from extender.log import get_log
 from extender.metrics import Metrics
@@ -145,6 +146,7 @@ class Server:
         self.decider = Decider.of(settings, cluster)
         cluster.on_node_refused = lambda name, text: self._about_node(name, "GPUPodsFail", text, warning=True)
         cluster.on_node_trusted = lambda name, text: self._about_node(name, "GPUPodsAllowed", text, warning=False)
+        cluster.on_tenant_refused = self._about_tenant
         self.decider.sampled = self._sampled
         self.failure: Exception | None = None
         self.failed: Callable[[Exception], None] = lambda error: None
@@ -323,6 +325,12 @@ class Server:
         if self.events is not None and node is not None:
             self.events.node(name, node.uid, reason, text, warning=warning)
 
+    def _about_tenant(self, change: Change) -> None:
+        """Told on the pod that failed last: the tenant sees its own Events, and not those of nodes."""
+        failed = change.latest
+        if self.events is not None and failed is not None:
+            self.events.tenant(failed.party.namespace, failed.name, failed.uid, f"node {change.node}: {change.text}")
+
     def _sampled(self, given: int, known: int) -> None:
         self.metrics.sampled_requests.inc()
         if not self._warned:
@@ -403,6 +411,8 @@ class Server:
             metrics.plans.labels(outcome).inc(count - self._drifts.get(outcome, 0))
             self._drifts[outcome] = count
         metrics.failing_nodes.set(len(cluster.health.refused()))
+        metrics.failing_node_rejections.labels("all").set(len(cluster.health.refused()))
+        metrics.failing_node_rejections.labels("namespace").set(cluster.health.tenant_rejections())
         for what, count in cluster.health.counts.items():
             metrics.pod_failures.labels(what).inc(count - self._pod_failures.get(what, 0))
             self._pod_failures[what] = count

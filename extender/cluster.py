@@ -23,7 +23,8 @@ from ext_core.table import NodeTable, PodTable
 from extender import gangs, ledger, plugins
 from extender.contracts import Demand, Tables
 from extender.events import Event
-from extender.health import Health
+from extender.failures import Limits
+from extender.health import Change, Health
 from extender.levels import Levels
 from extender.log import get_log
 from extender.mix import ANYWHERE, Kind, Mix, Models, kind_of, pulls
@@ -117,9 +118,11 @@ class Cluster:
         self.siblings: dict[SiblingKey, dict[str, str]] = {}  # of bound GPU pods that stay: uid -> node
         self.grouped: dict[gangs.Ref, dict[str, str]] = {}  # of unfinished GPU pods that stay: uid -> node or ""
         self.faults = 0  # objects that could not be held
-        self.health = Health()
+        failing = settings.failing_nodes
+        self.health = Health(Limits(failing.failures, failing.window_seconds, failing.parties), failing.reject)
         self.on_node_refused: Callable[[str, str], None] = lambda name, text: None  # GPU pods fail there
         self.on_node_trusted: Callable[[str, str], None] = lambda name, text: None  # and no longer
+        self.on_tenant_refused: Callable[[Change], None] = lambda change: None  # for the pods of one namespace only
         self._away: dict[str, float] = {}  # node -> since when its device plugin offers nothing
         self._dirty: set[str] = set()
         self._order_stale = False
@@ -296,6 +299,16 @@ class Cluster:
         let in."""
         changes = self.health.tick(now)
         for change in changes:
+            if change.namespace:  # one tenant's own doing: said to that tenant, and as information here
+                log.info(
+                    "a node is rejected for a namespace" if change.refused else "a node is open to a namespace again",
+                    node=change.node,
+                    namespace=change.namespace,
+                    why=change.text,
+                )
+                if change.refused:
+                    self.on_tenant_refused(change)
+                continue
             log.warning(
                 "a node is refused" if change.refused else "a node is trusted again", node=change.node, why=change.text
             )
@@ -305,7 +318,22 @@ class Cluster:
             if row >= 0:
                 self.tables.places.set_health(row, self.health.doubt(name, now), self.health.failing(name, now))
         self.health.stale.clear()
+        for namespace in self.health.stale_tenants:
+            self._write_standings(namespace)
+        self.health.stale_tenants.clear()
         return bool(changes)
+
+    def _write_standings(self, namespace: str) -> None:
+        """What is held against one namespace's pods alone: a short list, by row."""
+        held = self.health.standings(namespace)
+        rows = {row: one for name, one in held.items() if (row := self.index.get(name)) >= 0}
+        known = sorted(rows.items(), key=lambda pair: pair[0])
+        self.tables.places.set_own(
+            namespace,
+            [row for row, _ in known],
+            [one.doubt for _, one in known],
+            [int(one.rejected) for _, one in known],
+        )
 
     def _set_pod(self, pod: PodRecord, now: float, wall: float | None) -> None:
         before = self.pods.get(pod.uid)
@@ -548,6 +576,7 @@ class Cluster:
             self.index.add(node.name, row)
             self.heads.set(row, node.name)
             self._order_stale = True
+            self.health.came(node.name)
         elif before.unschedulable and not node.unschedulable:
             self.health.forget(node.name)  # whoever uncordons a node has looked at it
         self.nodes[node.name] = node

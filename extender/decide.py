@@ -21,7 +21,7 @@ from extender.decisions import Decision, Decisions
 from extender.holds import Hold, Holds, Plan
 from extender.ledger import gpus_of
 from extender.policy import Policy
-from extender.rules import HANDOVER, REASONS, UNKNOWN_NODE
+from extender.rules import HANDOVER, REASONS, UNKNOWN_NODE, texts
 from extender.rules.count import PROMISED
 from extender.rules.links import PENDING
 from extender.settings import Settings
@@ -49,7 +49,6 @@ HOPEFUL = _marks(lambda reason: reason.cls is not Class.HOPELESS)
 TRANSIENT = _marks(lambda reason: reason.cls is Class.TRANSIENT and not reason.lasting)
 BY_COUNT = _marks(lambda reason: reason.by_count)
 ANY = _marks(lambda reason: True)
-TEXTS = [REASONS[code].text if code in REASONS else "" for code in range(max(REASONS) + 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +93,7 @@ class Decider:
     policy: Policy
     holds: Holds
     decisions: Decisions
+    texts: list[str] = field(default_factory=lambda: texts(Settings()))  # by code
     sampled: Callable[[int, int], None] = field(default=lambda given, known: None)
     strangers: dict[str, tuple[float, float]] = field(default_factory=dict)  # unknown node -> first, last named
     live: bool = False  # kube-scheduler counts GPUs too: a node that it names and we find too full shows that we lag
@@ -109,6 +109,7 @@ class Decider:
     def of(cls, settings: Settings, cluster: Cluster) -> Decider:
         holds = Holds(settings.hold.seconds, attempt_seconds=settings.shortlist.retry_window_seconds)
         made = cls(settings, cluster, Policy.of(settings), holds, Decisions(settings.decisions.max_bytes))
+        made.texts = texts(settings)
         cluster.gone = made.pod_gone
         return made
 
@@ -183,13 +184,13 @@ class Decider:
             said = [code for code in decision.reasons if TRANSIENT[code]]
             if not said and not decision.unknown:
                 said = list(decision.reasons)
-            decision.error = (REASONS[said[0]] if said else UNKNOWN_NODE).text
+            decision.error = self.texts[said[0] if said else UNKNOWN_NODE.code]
             return wire.filter_error(decision.error)
         decision.result = "fits" if decision.ranked else "refused"
         failed, unresolvable = self._refusals(decision)
         nominated = request.nominated
         unknown = [(name, UNKNOWN_NODE.code) for name in decision.unknown if name != nominated]
-        common = (*failed, *unresolvable, TEXTS, unknown)
+        common = (*failed, *unresolvable, self.texts, unknown)
         if args.nodes is None:
             body = encode.filter_result(self.cluster.heads, decision.ranked, *common)
         else:
@@ -278,7 +279,7 @@ class Decider:
         finally:
             cluster.tables.nodes.drop_claims()
         if decision.codes[0]:
-            return self._bind_answer(decision, REASONS[decision.codes[0]].text)
+            return self._bind_answer(decision, self.texts[decision.codes[0]])
         self.holds.hold(request.uid, binding.node, request.amounts, gpus, now, bound=True)
         decision.gpus = {row: gpus}
         annotations = (

@@ -15,10 +15,12 @@ from typing import Any, Final
 from extender.cluster import Cluster
 from extender.contracts import PodRequest
 from extender.ledger import gpus_of
-from extender.rules import REASONS
+from extender.rules import REASONS, texts
+from extender.rules.failing import BROKEN, OWN
 
 WORK_LOST: Final = "work_lost_gpu_seconds"
 MOST_LOGGED: Final = 20  # victims named in a log line
+SCOPES: Final = {BROKEN.code: "all", OWN.code: "namespace"}  # for whose pods a failing node is rejected
 OF_VICTIM: Final = 1_000  # bytes of what is told of one, roughly
 
 
@@ -117,6 +119,7 @@ def as_json(decision: Decision, cluster: Cluster, weights: Mapping[str, float], 
     request = decision.request
     rank = {row: i for i, row in enumerate(decision.ranked)}
     fits = {row: i for i, row in enumerate(decision.fits)}
+    said = texts(cluster.settings)
     nodes: list[dict[str, Any]] = []
     reasons: dict[str, int] = {}
     for code in decision.codes:
@@ -134,7 +137,9 @@ def as_json(decision: Decision, cluster: Cluster, weights: Mapping[str, float], 
         entry: dict[str, Any] = {"node": name}
         if code:
             reason = REASONS[code]
-            entry |= {"fits": False, "reason": reason.key, "class": reason.cls.value, "text": reason.text}
+            entry |= {"fits": False, "reason": reason.key, "class": reason.cls.value, "text": said[code]}
+            if code in SCOPES:
+                entry["scope"] = SCOPES[code]
         else:
             entry["fits"] = True
             if row in fits:  # bind judges one node and scores none
@@ -151,7 +156,7 @@ def as_json(decision: Decision, cluster: Cluster, weights: Mapping[str, float], 
                 entry["served_by"] = "DRA"  # no device plugin: which GPUs it takes is not ours to say
             if row in rank and decision.points:
                 entry["points"] = decision.points[rank[row]]
-        if failures := cluster.health.failures(name):
+        if failures := cluster.health.failures_for(name, request.namespace):
             entry["failures"] = [{"pod": failure.pod, "what": failure.what} for failure in failures]
         nodes.append(entry)
     return {

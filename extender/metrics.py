@@ -60,9 +60,16 @@ class Metrics:
         self.failing_nodes = self._gauge(
             "failing_nodes", "Nodes that are refused because GPU pods failed there three times within ten minutes."
         )
+        self.failing_node_rejections = self._gauge(
+            "failing_node_rejections",
+            "Rejections because GPU pods failed: nodes rejected for all pods, and pairs of a node and a namespace for "
+            "whose pods alone it is rejected.",
+            "scope",
+        )
         self.pod_failures = self._counter(
             "pod_failures",
-            "GPU pods that failed on their node: at kubelet's admission, or died within a minute of being bound.",
+            "GPU pods that failed on their node, by what is reported: kubelet or the container runtime had no GPU for "
+            "them, kubelet refused them, or they died within a minute of being bound.",
             "what",
         )
         self.double_claimed_gpus = self._gauge(
@@ -153,7 +160,9 @@ VALUES: Final = {
     "bad_requests code": "`bad-request`, `body-too-large`",
     "plans outcome": "`kept`; `exchanged` for another pod's plan, `unhealthy` or `taken` GPUs in it, `stock` where "
     "nobody heeds plans, `other`",
-    "pod_failures what": "`admission`, `died`",
+    "failing_node_rejections scope": "`all`, `namespace`",
+    "pod_failures what": "`admission`, `runtime` count for all pods; `refused`, `died` for those of their namespace, "
+    "unless pods of independent parties failed there",
     "reservation_writes result": "`ok`, `late`, `failed`, `forbidden`, `refused`",
     "reservations_released cause": "`bound`, `deleted`, `outbid`, `replaced`, `not-used`, `not-carried-out`, "
     "`victims-stay`, `node-lost`",

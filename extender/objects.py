@@ -72,6 +72,7 @@ class Port(Wire):
 
 class Container(Wire):
     name: _Text = None
+    image: _Text = None
     resources: Requirements | None = None
     ports: list[Port] | None = None
     restart_policy: _Text = None
@@ -166,6 +167,7 @@ class PodSpec(Wire):
     workload_ref: WorkloadRef | None = None
     scheduling_group: SchedulingGroup | None = None
     scheduler_name: _Text = None
+    service_account_name: _Text = None
     priority: _Int32 = None
     preemption_policy: _Text = None
     containers: list[Container] | None = None
@@ -198,9 +200,23 @@ class DeviceStatus(Wire):
     resources: list[Device] | None = None
 
 
+class StateDetail(Wire):
+    """Of a container that waits or has terminated."""
+
+    reason: _Text = None
+    message: _Text = None
+
+
+class ContainerState(Wire):
+    waiting: StateDetail | None = None
+    terminated: StateDetail | None = None
+
+
 class ContainerStatus(Wire):
     name: _Text = None
     restart_count: int | None = None
+    state: ContainerState | None = None
+    last_state: ContainerState | None = None
     resources: Requirements | None = None
     allocated_resources: Resources = None
     allocated_resources_status: list[DeviceStatus] | None = None
@@ -211,6 +227,7 @@ class PodStatus(Wire):
     resources: Requirements | None = None
     allocated_resources: Resources = None
     reason: _Text = None
+    message: _Text = None
     nominated_node_name: _Text = None
     start_time: _Time = None
     conditions: list[Condition] | None = None

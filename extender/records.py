@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from extender import objects
+from extender.faults import Fault, fault
 from extender.objects import RecordError, Source, read
 from extender.resources import asks_others, gpu_containers, pod_requests, quantity
 from extender.selectors import NOTHING, NodeTerm, Operator, PodTerm, Requirement, Selector, Taint, Toleration
@@ -62,6 +63,8 @@ GROUPS: Final = frozenset(
 MIRROR: Final = "kubernetes.io/config.mirror"
 SOURCE: Final = "kubernetes.io/config.source"
 
+MOST_IMAGES: Final = 4  # of a pod that are kept, and the characters of each: what failed pods have in common
+MOST_OF_IMAGE: Final = 256
 _DEFAULT_GRACE: Final = 30  # seconds; the API's own default of terminationGracePeriodSeconds
 
 
@@ -120,6 +123,8 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Reason of a true DisruptionTarget condition, else ""."""
     pod_scheduled: str
     """Reason of a PodScheduled condition that is not true (Unschedulable, SchedulingGated), else ""."""
+    fault: Fault = ""
+    """What kubelet reports of its failure (extender.faults); "" without GPUs."""
     start: float | None
     restarts: int
     """How often its containers (not the init containers) were started again."""
@@ -130,6 +135,10 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """(resource, count) in the order of the names, counts above 0: what the scheduler counts for the pod."""
     gpu_containers: tuple[tuple[str, str, int], ...]
     """(container, resource, count) in the order in which kubelet admits them: init containers first."""
+    images: tuple[str, ...] = ()
+    """Of the containers that ask for GPUs, each once, sorted; cut to MOST_IMAGES of MOST_OF_IMAGE characters."""
+    service_account: str = ""
+    """Its name; "" without GPUs."""
     held: tuple[tuple[str, str], ...]
     """(resource, device id) which kubelet says the pod holds, each once, sorted."""
 
@@ -276,6 +285,7 @@ def pod(source: Source, gpus: frozenset[str]) -> PodRecord:
     namespace = intern(meta.namespace or "default")
     cpu_milli, memory, counts = pod_requests(spec, status, gpus)
     preferred, repelling, near, node_terms = _affinity(spec.affinity, namespace)
+    asking = gpu_containers(spec, gpus) if counts else ()
     owner = _controller(meta)
     disruption_target, pod_scheduled = _conditions(status.conditions)
     terminating = meta.deletion_timestamp is not None
@@ -305,6 +315,7 @@ def pod(source: Source, gpus: frozenset[str]) -> PodRecord:
         gated=bool(spec.scheduling_gates),
         phase=intern(status.phase or ""),
         reason=intern(status.reason or ""),
+        fault=fault(status, gpus) if counts else "",
         disruption_target=disruption_target,
         pod_scheduled=pod_scheduled,
         start=_epoch(status.start_time),
@@ -312,7 +323,9 @@ def pod(source: Source, gpus: frozenset[str]) -> PodRecord:
         cpu_milli=cpu_milli,
         memory=memory,
         gpus=counts,
-        gpu_containers=gpu_containers(spec, gpus) if counts else (),
+        gpu_containers=asking,
+        images=_images(spec, {name for name, _, _ in asking}) if asking else (),
+        service_account=intern(spec.service_account_name or "default") if counts else "",
         held=_held(status, gpus),
         node_selector=tuple(sorted(_strings(spec.node_selector).items())),
         node_terms=node_terms,
@@ -696,6 +709,12 @@ def _affinity(
             for one in nodes.required.node_selector_terms or ()
         )
     return preferred, repelling, attracting, terms
+
+
+def _images(spec: objects.PodSpec, names: set[str]) -> tuple[str, ...]:
+    containers = (*(spec.init_containers or ()), *(spec.containers or ()))
+    found = {one.image[:MOST_OF_IMAGE] for one in containers if one.image and (one.name or "") in names}
+    return tuple([intern(image) for image in sorted(found)[:MOST_IMAGES]])
 
 
 def _group_of(spec: objects.PodSpec) -> tuple[str, str, str] | None:

@@ -286,6 +286,19 @@ class Decisions(_Part):
     """The oldest are dropped beyond this; 0 keeps none."""
 
 
+class FailingNodes(_Part):
+    """From when on a node is rejected because GPU pods fail there (rule `failing`)."""
+
+    reject: Literal["all", "namespace", "none"] = "all"
+    """all: for all pods, or for those of the namespace whose pods failed; namespace: never for all; none: never."""
+    failures: int = Field(default=3, ge=1, le=20)
+    """So many within the window reject the node."""
+    window_seconds: float = Field(default=600.0, ge=60, le=1_800)
+    parties: int = Field(default=2, ge=2, le=10)
+    """Pods of so many independent parties (they differ in namespace, owner, image and service account) must fail on a
+    node before failures that kubelet does not report count for all."""
+
+
 class Limits(_Part):
     """What a request may bring at most."""
 
@@ -360,6 +373,7 @@ class Settings(_Part):
     evictions: Evictions = Evictions()
     events: Events = Events()
     decisions: Decisions = Decisions()
+    failing_nodes: FailingNodes = FailingNodes()
     limits: Limits = Limits()
     server: Server = Server()
 

@@ -193,12 +193,20 @@ def _three_failures(world: World) -> None:
         world.set("Pod", pod | {"status": {"phase": "Failed", "reason": "UnexpectedAdmissionError"}})
 
 
+def _three_deaths(world: World) -> None:
+    world.node("n", 2)
+    for i in range(3):
+        pod = world.pod(f"bad{i}", 2, "n", phase="Pending")
+        world.set("Pod", pod | {"status": {"phase": "Failed"}})
+
+
 WHY: dict[str, tuple[Callable[[World], None], str]] = {
     "unknown-node": (lambda world: None, ""),
     "freed-elsewhere": (_evicting_elsewhere, ""),
     "no-gpu-resource": (_node(0), ""),
     "device-plugin-away": (_node(0, capacity=8), ""),
     "node-failing": (_three_failures, ""),
+    "node-failing-namespace": (_three_deaths, ""),
     "too-few-gpus": (_node(1), ""),
     "gpus-promised": (_with(2, lambda w: w.filter(workload("first", 1), ["n"])), ""),
     "gpus-reserved": (_with(2, lambda w: w.pod("nominated", 2, nominated="n", priority=50)), ""),

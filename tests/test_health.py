@@ -141,7 +141,8 @@ def test_a_workload_that_dies_everywhere_is_to_blame_itself() -> None:
         bound = owned(f"p{i}", "job", {"phase": "Pending"}, node)
         health.pod(bound, None, float(i))
         health.pod(owned(f"p{i}", "job", DEAD, node), bound, float(i))
-        assert bool(health.doubt("a", float(i))) == (i < 2)
+        assert bool(health.doubt("a", float(i), "default")) == (i < 2)
+        assert health.doubt("a", float(i)) == 0.0  # it is the namespace's own doing, which counts for its pods only
     assert not health.failures("b")
     # An admission that fails is kubelet's word, whoever asks
     for i, node in enumerate(("a", "b")):
@@ -151,11 +152,13 @@ def test_a_workload_that_dies_everywhere_is_to_blame_itself() -> None:
     assert health.doubt("a", 10.0) == health.doubt("b", 10.0) == 1.0
 
 
-def test_three_deaths_on_one_node_refuse_it() -> None:
+def test_three_deaths_on_one_node_refuse_it_to_their_namespace() -> None:
     health = Health()
     for i in range(3):
         fail(health, f"p{i}", float(i), status=DEAD)
-    assert health.failing("n", 2.0)
+    assert health.failing("n", 2.0, "default")
+    assert not health.failing("n", 2.0, "other")
+    assert not health.failing("n", 2.0)
 
 
 def test_the_end_may_be_told_after_the_pod_has_left() -> None:

@@ -29,6 +29,7 @@ PROMISED = {
     "gpu_extender_holds": (),
     "gpu_extender_plans": ("outcome",),
     "gpu_extender_failing_nodes": (),
+    "gpu_extender_failing_node_rejections": ("scope",),
     "gpu_extender_pod_failures": ("what",),
     "gpu_extender_double_claimed_gpus": (),
     "gpu_extender_topology_disagreements": (),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ext_core.reference.table import NodeTable
 
 SCHEDULABLE = 4
@@ -18,6 +20,7 @@ class Places:
         self.height = 0
         self.facts: dict[int, tuple[float, bool, bool]] = {}  # row -> (doubt, failing, split)
         self.domains: dict[int, tuple[int, ...]] = {}
+        self.own: dict[str, dict[int, tuple[float, int]]] = {}  # group -> row -> (doubt, failing)
 
     def _check(self, row: int) -> None:
         if not 0 <= row < self.height:
@@ -39,6 +42,27 @@ class Places:
         if not doubt >= 0.0:
             raise ValueError("doubt is not negative")
         self.facts[row] = (doubt, failing, self.facts.get(row, CLEAN)[2])
+
+    def set_own(self, group: str, rows: Sequence[int], doubts: Sequence[float], failing: Sequence[int]) -> None:
+        if not len(rows) == len(doubts) == len(failing):
+            raise ValueError("set_own: one doubt and one mark a row")
+        if list(rows) != sorted(set(rows)) or any(row < 0 for row in rows):
+            raise ValueError("set_own: rows ascend from 0")
+        if not all(doubt >= 0.0 for doubt in doubts):
+            raise ValueError("doubt is not negative")
+        self.own.pop(group, None)
+        if rows:
+            self.own[group] = dict(zip(rows, zip(doubts, failing, strict=True), strict=True))
+
+    def groups(self) -> list[str]:
+        return sorted(self.own)
+
+    def doubt(self, row: int, group: str) -> float:
+        return self.facts.get(row, CLEAN)[0] + self.own.get(group, {}).get(row, (0.0, 0))[0]
+
+    def refused(self, row: int, group: str) -> bool:
+        """For the group's pods only."""
+        return bool(self.own.get(group, {}).get(row, (0.0, 0))[1])
 
     def set_split(self, row: int, split: bool) -> None:
         self._check(row)
@@ -72,10 +96,10 @@ def _check(rows: list[int], out: list[float] | list[int]) -> None:
         raise IndexError("negative row")
 
 
-def trusted(places: Places, rows: list[int], out: list[float]) -> None:
+def trusted(places: Places, rows: list[int], out: list[float], group: str = "") -> None:
     _check(rows, out)
     for i, row in enumerate(rows):
-        out[i] = 1.0 / (1.0 + places.facts.get(row, CLEAN)[0])
+        out[i] = 1.0 / (1.0 + places.doubt(row, group))
 
 
 def whole(places: Places, rows: list[int], out: list[float]) -> None:
@@ -84,11 +108,13 @@ def whole(places: Places, rows: list[int], out: list[float]) -> None:
         out[i] = 0.0 if places.facts.get(row, CLEAN)[2] else 1.0
 
 
-def failing(places: Places, rows: list[int], out: list[int], code: int) -> None:
+def failing(places: Places, rows: list[int], out: list[int], code: int, group: str = "", own_code: int = 0) -> None:
     _check(rows, out)
     for i, row in enumerate(rows):
         if not out[i] and places.facts.get(row, CLEAN)[1]:
             out[i] = code
+        elif not out[i] and places.refused(row, group):
+            out[i] = own_code
 
 
 def split(places: Places, rows: list[int], out: list[int], code: int) -> None:
@@ -121,7 +147,14 @@ def together(places: Places, rows: list[int], kin: list[int], out: list[float]) 
 
 
 def best_fit(
-    nodes: NodeTable, places: Places, rows: list[int], resource: int, wanted: int, left: int, out: list[float]
+    nodes: NodeTable,
+    places: Places,
+    rows: list[int],
+    resource: int,
+    wanted: int,
+    left: int,
+    out: list[float],
+    group: str = "",
 ) -> None:
     _check(rows, out)
     if not 0 <= resource < nodes.resources or wanted < 1 or left < 1:
@@ -132,6 +165,7 @@ def best_fit(
     for row in range(nodes.height):
         free = nodes.alloc[row][resource] - nodes.used[row][resource] - nodes.claim[row][resource]
         open_ = nodes.columns["flags"][row] & SCHEDULABLE and not places.facts.get(row, CLEAN)[1]
+        open_ = open_ and not places.refused(row, group)
         for name in places.near(row):
             room[name] = room.get(name, 0) + (max(0, free) // wanted if open_ else 0)
     room[""] = 0

@@ -26,6 +26,8 @@ BURST: Final = 50.0
 SERIES_ENDS: Final = 360.0  # seconds without a repetition, as client-go has it
 SERIES_EVERY: Final = 30.0  # seconds between two writes of one series
 MOST_SERIES: Final = 2_000
+TENANT_EVERY: Final = 60.0  # seconds between two Events of a namespace that its own pods' failures cause
+TENANTS_PER_MINUTE: Final = 10  # such Events of all namespaces: the others' share of the rate is not for them
 MOST_NAMED: Final = 5  # pods in a note, and the characters of their names: what they cost stands behind them
 MOST_OF_NAMES: Final = 400
 log = get_log()
@@ -70,6 +72,7 @@ class Events:
         self._chance = chance or random.Random()
         self._told: dict[_Key, Told] = {}
         self._tokens, self._filled_at = BURST, wall()
+        self._of_tenants: dict[str, float] = {}  # namespace -> when such an Event was noted
 
     def missing(self) -> str:
         return ""
@@ -108,6 +111,20 @@ class Events:
     def node(self, name: str, uid: str, reason: str, note: str, *, warning: bool = True) -> None:
         """Something about a node as a whole."""
         self.tell(Regarding("Node", "", name, uid), reason, "Watching", note, warning=warning)
+
+    def tenant(self, namespace: str, pod: str, uid: str, note: str) -> None:
+        """A node is rejected for the namespace's pods alone: told on one of them. A tenant causes these at will, so
+        there are few: one a minute of a namespace, ten of all; the rest is left out."""
+        if self._off:
+            return
+        now = self._wall()
+        self._of_tenants = {name: at for name, at in self._of_tenants.items() if 0.0 <= now - at < TENANT_EVERY}
+        if namespace in self._of_tenants or len(self._of_tenants) >= TENANTS_PER_MINUTE:
+            self._metrics.events.labels("left_out").inc()
+            return
+        self._of_tenants[namespace] = now
+        regarding = Regarding("Pod", namespace, pod, uid)
+        self.tell(regarding, "NodeRejectedForNamespace", "Watching", note, warning=True)
 
     def planned(self, plan: Plan, detail: Mapping[str, Any]) -> None:
         """A preemption was answered, or an eviction of ours begins. `detail`: of its decision record."""

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from extender.contracts import Class, Reason, Rule
 from extender.rules.count import Count
-from extender.rules.failing import Failing
+from extender.rules.failing import Failing, in_words
 from extender.rules.hazard import Hazard
 from extender.rules.links import Links
 from extender.rules.resource import Resource
 from extender.rules.shares import Shares
+from extender.settings import Settings
 
 RULES: tuple[type[Rule], ...] = (Resource, Shares, Failing, Count, Links, Hazard)
 
@@ -34,3 +35,9 @@ HANDOVER = Reason(
 REASONS: dict[int, Reason] = {
     reason.code: reason for reason in (UNKNOWN_NODE, HANDOVER, *(reason for rule in RULES for reason in rule.reasons))
 }
+
+
+def texts(settings: Settings) -> list[str]:
+    """Each code's sentence, "" for none, with the numbers of the settings in it."""
+    said = REASONS | {reason.code: reason for reason in in_words(settings.failing_nodes)}
+    return [said[code].text if code in said else "" for code in range(max(said) + 1)]

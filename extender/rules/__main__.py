@@ -15,8 +15,8 @@ What `kubectl describe pod` shows of us, as kube-scheduler counts it ("3 gpu-ext
   is answered in `FailedAndUnresolvableNodes` too, except on the pod's own nominated node: there, and from 1.38 on, in
   `FailedNodes`.
 - **transient**: it passes by itself. Our view may be behind: when no node is feasible the answer is an Error, which
-  retries the pod within seconds and evicts nobody. `node-failing` lasts for minutes: there the pod waits as for any
-  other refusal, and may preempt elsewhere.
+  retries the pod within seconds and evicts nobody. `node-failing` and `node-failing-namespace` last for minutes: there
+  the pod waits as for any other refusal, and may preempt elsewhere.
 
 | key (metric label) | class | text | what to do |
 |---|---|---|---|

@@ -1,4 +1,7 @@
-"""Keep away from nodes where GPU pods failed lately: 1 / (1 + doubt). Its weight lets any healthy node win."""
+"""Keep away from nodes where GPU pods failed lately: 1 / (1 + doubt). Its weight lets any healthy node win.
+
+Failures of a namespace's own pods are doubt for its pods only (extender/health.py).
+"""
 
 from __future__ import annotations
 
@@ -13,4 +16,4 @@ class BadNodes:
     summary = "how few GPU pods failed on the node lately (admission, or within a minute); each counts half after 5 min"
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
-        places.trusted(tables.places, rows, out)
+        places.trusted(tables.places, rows, out, request.namespace)

@@ -20,6 +20,7 @@ class TopologyLevel:
             places.together(tables.places, rows, array("i", request.kin), out)
         elif request.to_come > 1:
             units = request.amounts[request.resource]
-            places.best_fit(tables.nodes, tables.places, rows, request.resource, units, request.to_come, out)
+            fill, of = places.best_fit, request.namespace
+            fill(tables.nodes, tables.places, rows, request.resource, units, request.to_come, out, of)
         else:
             out[:] = array("d", [1.0]) * len(out)

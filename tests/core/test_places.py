@@ -16,7 +16,9 @@ from tests.core.worlds import GPU, OTHER, World, ints, rows_of, same_error, worl
 
 LEVELS = 3
 Pair = tuple[places.Places, plain.Places]
+GROUPS = ("", "a", "b")  # of whose own lists "" never has one
 numbers = st.integers(-1, 9)
+own = st.dictionaries(st.integers(0, 12), st.tuples(st.floats(0, 8), st.integers(0, 1)), max_size=5)
 
 
 @st.composite
@@ -34,6 +36,12 @@ def placed(draw: st.DrawFn) -> Pair:
         for method, arguments in calls:
             for one in pair:
                 getattr(one, method)(*arguments)
+    for group in draw(st.lists(st.sampled_from(GROUPS[1:]), max_size=3)):
+        held = sorted(draw(own).items())
+        for one in pair:
+            one.set_own(
+                group, [row for row, _ in held], [facts[0] for _, facts in held], [facts[1] for _, facts in held]
+            )
     return pair
 
 
@@ -42,6 +50,7 @@ def test_rows(pair: Pair) -> None:
     made, twin = pair
     assert made.height == twin.height
     assert made.active() == twin.active()
+    assert made.groups() == twin.groups()
     assert [made.place(row) for row in range(made.height)] == [twin.place(row) for row in range(made.height)]
 
 
@@ -49,18 +58,20 @@ def test_rows(pair: Pair) -> None:
 def test_health(pair: Pair, rows: list[int], data: st.DataObject) -> None:
     made, twin = pair
     out, wanted = array("d", bytes(8 * len(rows))), [0.0] * len(rows)
-    places.trusted(made, ints(rows), out)
-    plain.trusted(twin, rows, wanted)
-    assert out.tolist() == wanted
-    assert all(0.0 < value <= 1.0 for value in wanted)
+    for group in GROUPS:
+        places.trusted(made, ints(rows), out, group)
+        plain.trusted(twin, rows, wanted, group)
+        assert out.tolist() == wanted
+        assert all(0.0 < value <= 1.0 for value in wanted)
     places.whole(made, ints(rows), out)
     plain.whole(twin, rows, wanted)
     assert out.tolist() == wanted
-    for name in ("failing", "split"):
+    calls: list[tuple[str, tuple[Any, ...]]] = [("split", ()), *(("failing", (group, 8)) for group in GROUPS)]
+    for name, more in calls:
         before = data.draw(st.lists(st.integers(0, 1), min_size=len(rows), max_size=len(rows)))
         codes, twins = array("B", before), list(before)
-        getattr(places, name)(made, ints(rows), codes, 7)
-        getattr(plain, name)(twin, rows, twins, 7)
+        getattr(places, name)(made, ints(rows), codes, 7, *more)
+        getattr(plain, name)(twin, rows, twins, 7, *more)
         assert codes.tolist() == twins
 
 
@@ -80,10 +91,11 @@ def test_best_fit(world: World, pair: Pair, data: st.DataObject, resource: int, 
     made, twin = pair
     rows = data.draw(rows_of(world))
     out, wanted = array("d", bytes(8 * len(rows))), [0.0] * len(rows)
-    places.best_fit(world.nodes, made, ints(rows), resource, gpus, left, out)
-    plain.best_fit(world.twin_nodes, twin, rows, resource, gpus, left, wanted)
-    assert out.tolist() == wanted
-    assert all(0.0 <= value <= 1.0 for value in wanted)
+    for group in GROUPS:
+        places.best_fit(world.nodes, made, ints(rows), resource, gpus, left, out, group)
+        plain.best_fit(world.twin_nodes, twin, rows, resource, gpus, left, wanted, group)
+        assert out.tolist() == wanted
+        assert all(0.0 <= value <= 1.0 for value in wanted)
 
 
 def test_bad_arguments() -> None:
@@ -94,7 +106,9 @@ def test_bad_arguments() -> None:
     for method, arguments in (
         ("add", (-1,)), ("clear", (1,)), ("set_health", (0, -1.0, False)), ("set_health", (0, float("nan"), False)),
         ("set_health", (3, 0.0, False)), ("set_split", (-1, True)), ("set_domains", (0, ())),
-        ("set_domains", (0, (-1,))), ("place", (5,)),
+        ("set_domains", (0, (-1,))), ("place", (5,)), ("set_own", ("a", [1, 1], [0.0, 0.0], [0, 0])),
+        ("set_own", ("a", [-1], [0.0], [0])), ("set_own", ("a", [0], [-1.0], [0])), ("set_own", ("a", [0], [], [0])),
+        ("set_own", ("a", [0], [float("nan")], [0])),
     ):  # fmt: skip
         same_error(partial(getattr(made, method), *arguments), partial(getattr(twin, method), *arguments))
     for name in ("trusted", "spread"):

@@ -10,7 +10,10 @@ OWNERS = ("Deployment", "StatefulSet", "Job", "ReplicaSet")
 
 
 def clean(api: Api) -> None:
-    """Removes all workloads, pods, nodes, budgets, quotas and test namespaces. Nobody else may be writing."""
+    """Removes all workloads, pods, nodes with their Events, budgets, quotas and test namespaces.
+
+    Nobody else may be writing.
+    """
     namespaces = [item["metadata"]["name"] for item in api.list("Namespace")]
     for kind in OWNERS:
         for namespace in {item["metadata"]["namespace"] for item in api.list(kind)}:
@@ -30,6 +33,7 @@ def clean(api: Api) -> None:
         for namespace in {item["metadata"]["namespace"] for item in api.list(kind)}:
             api.delete_all(kind, namespace)
     api.delete_all("Node")
+    api.delete_all("Event", "default")  # those of nodes, whose names come again
     for item in api.list("PriorityClass"):
         if not item["metadata"]["name"].startswith("system-"):
             api.delete("PriorityClass", item["metadata"]["name"])

@@ -30,6 +30,7 @@ from tests.e2e.machines import Machine, gpu_uuid, machine
 from tests.e2e.truth import NodeDevices, Refused, Truth
 
 RUN_SECONDS = "sim.gpu-extender.io/run-seconds"
+FAILS = "sim.gpu-extender.io/fails"  # the pod's command ends with an error as soon as it runs
 TOPOLOGY = "gpu-extender.io/topology"
 RELAY = "gpu-extender.io/relay"
 Plugin = Literal["nvidia", "amd", "none", "plan", "relay"]
@@ -343,6 +344,9 @@ class SimulatedKubelets:
                 return
             pod.admitted = True
         started = time.monotonic() + self.start_seconds
+        if FAILS in pod.item["metadata"].get("annotations", {}):
+            self._at(started, lambda: self._fail(pod))
+            return
         # One write when nothing lies between: that is what a test at scale pays for.
         at_once = self.report_devices and self.report_seconds == 0
         self._at(started, lambda: self._run(pod, taken if at_once else {}))
@@ -396,6 +400,18 @@ class SimulatedKubelets:
                 {"type": kind, "status": "False", "reason": "PodCompleted", "lastTransitionTime": now}
                 for kind in ("Ready", "ContainersReady")
             ],
+            "containerStatuses": [_container_status(c, ended) for c in pod.item["spec"]["containers"]],
+        }
+        self._write(pod.uid, lambda: self._patch_status(pod, status))
+
+    def _fail(self, pod: _Pod) -> None:
+        """Its containers exit with 1, which is the pod's own doing; what is restarted is not played."""
+        self.truth.release(pod.uid, "failed")
+        now = _now()
+        ended = {"terminated": {"exitCode": 1, "reason": "Error", "startedAt": now, "finishedAt": now}}
+        status = {
+            "phase": "Failed",
+            "startTime": now,
             "containerStatuses": [_container_status(c, ended) for c in pod.item["spec"]["containers"]],
         }
         self._write(pod.uid, lambda: self._patch_status(pod, status))
