@@ -190,7 +190,7 @@ def test_headers_and_trailers_have_a_limit_in_bytes(served: tuple[World, int], e
     }[endless]
     with dial(port) as stream:
         stream.sendall(start)
-        with pytest.raises(OSError, match="reset|Broken"):
+        with pytest.raises(OSError, match=r"reset|Broken"):
             for _ in range(200):
                 stream.sendall(b"y" * HEAD_BYTES)
     assert world.metric("connections_closed_total", limit="headers") == before + 1
@@ -250,6 +250,7 @@ def test_a_page_that_nobody_reads_is_not_made_to_its_end() -> None:
 
 
 def test_the_settings_must_fit_each_other() -> None:
-    text = "apiVersion: gpu-extender.io/v1\nkind: GpuExtenderConfiguration\nlimits: {bodyBytes: 4096, allBodiesBytes: 2048}\n"
+    text = "apiVersion: gpu-extender.io/v1\nkind: GpuExtenderConfiguration\n"
+    text += "limits: {bodyBytes: 4096, allBodiesBytes: 2048}\n"
     with pytest.raises(BadInput, match="allBodiesBytes below bodyBytes"):
         parse_settings(text, Known((), ()))
