@@ -6,7 +6,8 @@ value lies; whoever needs the inside of a value decodes that slice alone. `rows`
 the node table by hashing the bytes where they lie.
 
 What is checked: brackets, commas, colons, literals, numbers, escapes, control characters, depth. What is not: whether
-strings inside nested values are UTF-8 (a JSON decoder of that slice says so). Names and keys that become a `str` are.
+strings inside nested values are UTF-8 (a JSON decoder of that slice says so). Names and keys that become a `str` are,
+and so are whole nodes (`items`), which go back as they came. A node's name has LONGEST_NAME bytes at most.
 
 The GIL is kept while a NameIndex is read: another thread's `add` could move the table under the loop. The loops are
 `nogil` functions all the same, so the compiler refuses any Python operation in them.
@@ -43,6 +44,7 @@ ctypedef const unsigned char* text_t
 
 cdef enum:
     DEEPEST = 1024  # nesting that one call can follow: its stack is on the C stack
+    LONGEST_NAME = 253  # bytes of a node's name: a DNS subdomain, as the API server checks it
     DEEP_OFFERS = 5  # brackets within each other in a body of that form
 
 cdef struct cursor:
@@ -51,6 +53,9 @@ cdef struct cursor:
     Py_ssize_t end      # first byte that must not be read
     bint escaped        # the string skipped last holds a backslash
     const char* wrong   # what is wrong; NULL while all is well
+
+
+cdef const char* TOO_LONG = "a node's name has more than 253 bytes"
 
 
 class ScanError(ValueError):
@@ -343,6 +348,60 @@ cdef inline uint32_t four_digits(text_t source) noexcept nogil:
                       | (hex_digit(source[2]) << 4) | hex_digit(source[3]))
 
 
+cdef inline Py_ssize_t utf8_size(text_t at, Py_ssize_t room) noexcept nogil:
+    """Bytes of the UTF-8 character of two bytes or more at `at`, of which `room` are there; 0 if it is none (RFC 3629:
+    no surrogate, nothing beyond U+10FFFF, nothing longer than it must be)."""
+    cdef unsigned char one = at[0], two
+    cdef Py_ssize_t size = 2 if 0xC2 <= one <= 0xDF else 3 if 0xE0 <= one <= 0xEF else 4 if 0xF0 <= one <= 0xF4 else 0
+    cdef Py_ssize_t i
+    if size == 0 or size > room:
+        return 0
+    for i in range(1, size):
+        if at[i] & 0xC0 != 0x80:
+            return 0
+    two = at[1]
+    if (one == 0xE0 and two < 0xA0) or (one == 0xED and two > 0x9F):
+        return 0
+    if (one == 0xF0 and two < 0x90) or (one == 0xF4 and two > 0x8F):
+        return 0
+    return size
+
+
+cdef int check_text(cursor* c, Py_ssize_t at, Py_ssize_t end) noexcept nogil:
+    """Whether the checked JSON in [at, end) is UTF-8 and its escapes have no half of a surrogate pair: 0, else -1 and
+    `wrong`. A backslash stands in strings alone."""
+    cdef uint64_t word, slash, ones = 0x0101010101010101u, highs = 0x8080808080808080u
+    cdef Py_ssize_t size
+    cdef uint32_t point
+    while at < end:
+        if end - at >= 8:
+            memcpy(&word, c.text + at, 8)
+            slash = word ^ (ones * 0x5C)
+            if not (word | ((slash - ones) & ~slash)) & highs:
+                at += 8
+                continue
+        if c.text[at] >= 0x80:
+            size = utf8_size(c.text + at, end - at)
+            if size == 0:
+                return fail(c, at, "a string is not UTF-8")
+            at += size
+        elif c.text[at] != c'\\':
+            at += 1
+        elif c.text[at + 1] != c'u':
+            at += 2
+        else:
+            point = four_digits(c.text + at + 2)
+            if 0xD800 <= point <= 0xDFFF:
+                if point >= 0xDC00 or end - at < 12 or c.text[at + 6] != c'\\' or c.text[at + 7] != c'u':
+                    return fail(c, at, "half a surrogate pair in a string")
+                point = four_digits(c.text + at + 8)
+                if not 0xDC00 <= point <= 0xDFFF:
+                    return fail(c, at, "half a surrogate pair in a string")
+                at += 6
+            at += 6
+    return 0
+
+
 cdef str to_str(cursor* c, Py_ssize_t start, Py_ssize_t end):
     """The str of the string contents at [start, end) of a checked string; ScanError if it is no text."""
     cdef Py_ssize_t i, size = end - start
@@ -421,7 +480,7 @@ cdef dict members(bytes body, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_d
         skip_string(&c)  # passed once already: this only finds the key's end again
         key = to_str(&c, key_at + 1, c.at - 1)
         if key in found:
-            raise ScanError(key_at, f"duplicate key {key!r}")
+            raise ScanError(key_at, f"duplicate key {key[:100]!r}")
         c.at = value_at
         read = plain_offers(&c, index) if plain is not None and key == plain and max_depth >= DEEP_OFFERS else None
         if read is not None:
@@ -457,9 +516,10 @@ def split(bytes body not None, Py_ssize_t max_depth=200):
 
 
 def items(bytes body not None, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_depth=200):
-    """The range of each element of the array `items` of the NodeList in [start, end); none if `items` is null.
+    """The range of each element of the array `items` of the NodeList in [start, end); none if `items` is null. The
+    elements are UTF-8 throughout, so they may go into an answer as they came.
 
-    ScanError: not an object with `items`, or an element is not an object.
+    ScanError: not an object with `items`, an element is not an object, is not UTF-8, or has half a surrogate pair.
     """
     cdef cursor c
     cdef Py_ssize_t at
@@ -481,7 +541,7 @@ def items(bytes body not None, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_
             raise ScanError(c.at, "an element of 'items' must be an object")
         at = c.at
         with nogil:
-            failed = skip_value(&c, max_depth)
+            failed = skip_value(&c, max_depth) or check_text(&c, at, c.at)
         if failed:
             raise error(&c)
         found.append((at, c.at))
@@ -493,8 +553,11 @@ def items(bytes body not None, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_
 
 
 def node_name(bytes body not None, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_depth=200):
-    """metadata.name of the one Kubernetes object in [start, end). ScanError if there is none, or it is not a string."""
+    """metadata.name of the one Kubernetes object in [start, end). ScanError if there is none, it is not a string, or it
+    has more than LONGEST_NAME bytes."""
     cdef cursor c
+    cdef Py_ssize_t size
+    cdef str name
     cdef dict parts = members(body, start, end, max_depth)
     if "metadata" not in parts:
         raise ScanError(start, "an object must have 'metadata'")
@@ -506,7 +569,11 @@ def node_name(bytes body not None, Py_ssize_t start, Py_ssize_t end, Py_ssize_t 
     begin(&c, body, start, end)
     if c.text[c.at] != c'"':
         raise ScanError(start, "'metadata.name' must be a string")
-    return to_str(&c, start + 1, end - 1)
+    name = to_str(&c, start + 1, end - 1)
+    PyUnicode_AsUTF8AndSize(name, &size)
+    if size > LONGEST_NAME:
+        raise ScanError(start, TOO_LONG.decode("ascii"))
+    return name
 
 
 # --- Names -> rows ---
@@ -697,6 +764,8 @@ cdef Py_ssize_t look_up(
             name = plain
             if size < 0:
                 return fail(c, start, "half a surrogate pair in a string")
+        if size > LONGEST_NAME:
+            return fail(c, start, TOO_LONG)
         s = index.find(name, size, name_hash(name, size))
         if s.name == NULL:
             found[n] = -1
@@ -871,8 +940,8 @@ def rows(bytes body not None, Py_ssize_t start, Py_ssize_t end, NameIndex index 
     """The row of every name in the JSON array of strings at [start, end), in order; -1 = not in the index.
 
     Answers (rows, unknown, repeats): an array('i'); (position, name) of each name without a row; and how many of the
-    known names stood in the array before (they are kept in `rows`). ScanError: anything but an array of strings, `null`
-    included.
+    known names stood in the array before (they are kept in `rows`). ScanError: anything but an array of strings of
+    LONGEST_NAME bytes at most, `null` included.
     """
     cdef cursor c
     cdef Py_ssize_t n, i, repeats

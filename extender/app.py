@@ -8,36 +8,39 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-import orjson
 import uvicorn
-from prometheus_client import generate_latest
+from prometheus_client import Counter, generate_latest
+from prometheus_client.metrics_core import Metric
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from extender import compare, decisions, frozen, preempt, wire
+from extender import connections, decisions, frozen, pages, preempt, wire
 from extender.cluster import Cluster
+from extender.connections import Connections
 from extender.controllers.document import Document
 from extender.controllers.events import Events
 from extender.controllers.evictions import Evictions
 from extender.controllers.live import Live
 from extender.controllers.reservations import Reservations
 from extender.decide import Answer, BindIntent, Decider
-from extender.errors import BadRequest, BodyTooLarge, ExtenderError
+from extender.errors import BadRequest, BodyTooLarge, Busy, ExtenderError
 from extender.health import Change
 from extender.holds import Plan
-from extender.log import get_log
+from extender.log import dropped_lines, get_log
 from extender.metrics import Metrics
+from extender.pages import Pages
 from extender.records import PodRecord
 from extender.rules import REASONS, UNKNOWN_NODE
 from extender.settings import Settings
+from extender.slices import BLOCK, Slices
 
 VERBS = ("filter", "prioritize", "preempt", "bind")
 DARK_SECONDS = 10.0  # a watch that is down for longer: nobody is evicted by what we remember
@@ -133,6 +136,7 @@ class Server:
         metrics: Metrics | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        slices: Slices | None = None,
     ) -> None:
         self.settings = settings
         self.cluster = cluster
@@ -154,9 +158,9 @@ class Server:
         self._was_ready = False
         self._settles = dict.fromkeys((False, True), SETTLES_PER_SECOND)
         self._settled_at = dict.fromkeys((False, True), clock())
-        self._watch_restarts: dict[str, int] = {}
-        self._drifts: dict[str, int] = {}
-        self._pod_failures: dict[str, int] = {}
+        self._counted: dict[Counter, int] = {}
+        self.pages = Pages(slices or Slices())
+        self.connections = Connections(settings, self.metrics)
 
     async def watch(self) -> None:
         """Run the source; when it fails for good there is nothing left to serve."""
@@ -201,8 +205,8 @@ class Server:
         if answer.decision is not None:
             for code, count in answer.decision.reasons.items():
                 self.metrics.refused_nodes.labels(REASONS[code].key).inc(count)
-            if verb == "filter" and answer.decision.unknown:  # they have no row, and so no code
-                self.metrics.refused_nodes.labels(UNKNOWN_NODE.key).inc(len(answer.decision.unknown))
+            if verb == "filter" and answer.decision.unknown_count:  # they have no row, and so no code
+                self.metrics.refused_nodes.labels(UNKNOWN_NODE.key).inc(answer.decision.unknown_count)
         told = BackgroundTask(self._after, verb, answer, self._node_of(answer))
         response = Response(answer.body, media_type="application/json", background=told)
         return self._done(verb, began, "ok", response)
@@ -288,12 +292,21 @@ class Server:
             raise BodyTooLarge(f"the body has {length} bytes, the limit is {most} (settings: limits.bodyBytes)")
         parts: list[bytes] = []
         size = 0
-        async for part in request.stream():
+        more = True
+        while more:
+            message = await request.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            refused = connections.refusal(request.scope)
+            if refused is not None:
+                raise refused
+            part = message.get("body", b"")
+            more = message.get("more_body", False)
             size += len(part)
             if size > most:
                 raise BodyTooLarge(f"the body has more than {most} bytes (settings: limits.bodyBytes)")
             parts.append(part)
-        return b"".join(parts)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _owed(self, answer: Answer) -> bool:
         """Whether the pod has had others evicted, and what they left may be free in the scheduler's view already: an
@@ -393,6 +406,11 @@ class Server:
         return JSONResponse({"ready": True, "missing": [], "generation": self.cluster.generation})
 
     async def metrics_page(self, request: Request) -> Response:
+        text = await self.pages.whole(self._metrics())
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    def _metrics(self) -> Iterator[bytes]:
+        """The page in small pieces; what is counted here is, too."""
         cluster, metrics = self.cluster, self.metrics
         for kind, count in (
             ("Node", len(cluster.nodes)),
@@ -404,57 +422,92 @@ class Server:
             metrics.cache_objects.labels(kind).set(count)
         for kind, age in self.source.ages().items():
             metrics.cache_age.labels(kind).set(age)
+        yield b""
         for kind, restarts in self.source.restarts().items():
-            metrics.watch_restarts.labels(kind).inc(restarts - self._watch_restarts.get(kind, 0))
-            self._watch_restarts[kind] = restarts
+            self._count(metrics.watch_restarts.labels(kind), restarts)
         for outcome, count in cluster.drifts.items():
-            metrics.plans.labels(outcome).inc(count - self._drifts.get(outcome, 0))
-            self._drifts[outcome] = count
+            self._count(metrics.plans.labels(outcome), count)
+        for what, count in cluster.health.counts.items():
+            self._count(metrics.pod_failures.labels(what), count)
+        self._count(metrics.log_lines_dropped, dropped_lines())
+        yield b""
         metrics.failing_nodes.set(len(cluster.health.refused()))
         metrics.failing_node_rejections.labels("all").set(len(cluster.health.refused()))
         metrics.failing_node_rejections.labels("namespace").set(cluster.health.tenant_rejections())
-        for what, count in cluster.health.counts.items():
-            metrics.pod_failures.labels(what).inc(count - self._pod_failures.get(what, 0))
-            self._pod_failures[what] = count
         metrics.reservations.set(len(self.decider.holds.all_plans()))
         metrics.holds.set(self.decider.holds.count(self.clock()))
-        metrics.topology_disagreements.set(sum(bool(seen.disagreements) for seen in cluster.topologies.values()))
-        metrics.double_claimed_gpus.set(sum(ledger.doubled for ledger in cluster.ledgers.values()))
-        return Response(generate_latest(metrics.registry), media_type="text/plain; version=0.0.4; charset=utf-8")
+        yield b""
+        disagreements = yield from _total(cluster.topologies, lambda seen: bool(seen.disagreements))
+        metrics.topology_disagreements.set(disagreements)
+        doubled = yield from _total(cluster.ledgers, lambda ledger: ledger.doubled)
+        metrics.double_claimed_gpus.set(doubled)
+        for family in list(metrics.registry.collect()):
+            yield generate_latest(_Family(family))
+
+    def _count(self, counter: Counter, now: int) -> None:
+        """Let a counter follow a number that something else counts."""
+        counter.inc(now - self._counted.get(counter, 0))
+        self._counted[counter] = now
 
     async def debug_topologies(self, request: Request) -> Response:
-        """Every node's GPU graph: from which source, with its warnings and what others say. `?node=`: of one."""
-        only = request.query_params.get("node")
-        found = [
-            {"node": name, **topology.as_json()}
-            for name, topology in sorted(self.cluster.topologies.items())
-            if only in (None, name)
-        ]
-        said = {"apiVersion": "gpu-extender.io/v1", "kind": "TopologyList", "warnings": [], "topologies": found}
-        return Response(orjson.dumps(said), media_type="application/json")
+        """`?node=`: of one."""
+        return self._page(pages.topologies(self.cluster, request.query_params.get("node")))
 
     async def debug_decisions(self, request: Request) -> Response:
-        pod = request.query_params.get("pod")
-        namespace = name = None
-        if pod is not None:
-            namespace, slash, name = pod.partition("/")
+        """`?pod=NAMESPACE/NAME`: about one; `?most=`: decisions; `?nodes=`: of each."""
+        text = request.query_params.get("pod")
+        pod = None
+        if text is not None:
+            namespace, slash, name = text.partition("/")
             if not slash or not namespace or not name:
                 return _error(400, "bad-request", "pod is NAMESPACE/NAME", "pod")
+            pod = namespace, name
         most = _number(request, "most", 20)
         nodes = _number(request, "nodes", 100)
         if most is None or nodes is None:
             return _error(400, "bad-request", "most and nodes are whole numbers", "most")
         weights = {entry.name: entry.weight for entry in self.settings.scorers}
-        found = [
-            decisions.as_json(decision, self.cluster, weights, nodes)
-            for decision in self.decider.decisions.latest(namespace, name, most)
-        ]
-        kept = {"apiVersion": "gpu-extender.io/v1", "kind": "DecisionList", "warnings": [], "decisions": found}
-        return Response(orjson.dumps(kept), media_type="application/json")
+        shown = min(nodes, pages.MOST_NODES)
+        kept = list(self.decider.decisions.latest())
+        return self._page(
+            pages.decision_list(
+                kept,
+                pod,
+                max(1, min(most, pages.MOST_DECISIONS)),
+                lambda decision: decisions.pieces(decision, self.cluster, weights, shown),
+            )
+        )
 
     async def debug_state(self, request: Request) -> Response:
         """What `gpu-extender compare` compares: the cache as it is now."""
-        return Response(orjson.dumps(compare.state(self.cluster)), media_type="application/json")
+        return self._page(pages.state(self.cluster))
+
+    def _page(self, pieces: Iterator[bytes]) -> Response:
+        try:
+            return self.pages.page(pieces)
+        except Busy as error:
+            response = _error(error.status, error.code, error.message)
+            response.headers["retry-after"] = str(pages.RETRY_SECONDS)
+            return response
+
+
+class _Family:
+    """One metric as a registry of its own."""
+
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> list[Metric]:
+        return [self._family]
+
+
+def _total(of: Mapping[str, T], value: Callable[[T], int]) -> Generator[bytes, None, int]:
+    """The sum of a value over all nodes, in blocks, while the mapping may change."""
+    names, total = list(of), 0
+    for at in range(0, len(names), 4 * BLOCK):
+        total += sum(value(of[name]) for name in names[at : at + 4 * BLOCK] if name in of)
+        yield b""
+    return total
 
 
 def _number(request: Request, key: str, default: int) -> int | None:
@@ -490,13 +543,15 @@ def create(server: Server) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        task = asyncio.create_task(server.watch())
+        tasks = [asyncio.create_task(server.watch()), asyncio.create_task(server.connections.watch())]
         try:
             yield
         finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            for task in tasks:
+                task.cancel()
+            for task in tasks:
+                with suppress(asyncio.CancelledError):
+                    await task
 
     endpoint: Callable[[Request], Awaitable[Response]]
     routes = [Route(f"/v1/{verb}", server.verb, methods=["POST"]) for verb in VERBS]
@@ -512,13 +567,18 @@ def create(server: Server) -> Starlette:
         routes.append(Route(path, endpoint, methods=["GET"]))
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={404: _no_page})
     app.router.redirect_slashes = False  # a redirect would cost the scheduler a trip
+    app.state.connections = server.connections
     return app
 
 
 def config(app: Starlette, settings: Settings) -> uvicorn.Config:
-    """uvicorn, for one process: connections outlive the scheduler's 90 s, a stop waits 5 s for what is under way."""
+    """uvicorn, for one process: connections outlive the scheduler's 90 s, a stop waits 5 s for what is under way.
+
+    `app`: of `create`. Its connections have limits of their own (extender.connections)."""
     return uvicorn.Config(
         app,
+        http=app.state.connections.protocol(),
+        ws="none",
         host=settings.server.host,
         port=settings.server.port,
         timeout_keep_alive=settings.server.keep_alive_seconds,

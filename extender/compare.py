@@ -6,11 +6,16 @@ fresh list. Where they differ, the watch missed something, or the two were taken
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import orjson
 
 from extender.cluster import Cluster
 from extender.ledger import PLAN, indices
+from extender.slices import in_order
+
+MOST_COUNT: Final = (1 << 53) - 1  # what every reader of JSON reads exactly
 
 
 class Difference(NamedTuple):
@@ -30,39 +35,79 @@ def state(cluster: Cluster) -> dict[str, Any]:
     `gpus` of a pod: the indices that it holds, None where unknown; `how`: observed, enforced, planned, predicted or
     unknown, None for pods that hold no GPU on a node; `planned`: the indices of the plan that bind wrote, None without.
     """
-    held = {holding.uid: holding for ledger in cluster.ledgers.values() for holding in ledger.holdings}
-    pods: dict[str, Any] = {}
-    for uid, pod in sorted(cluster.pods.items()):
-        if pod.finished:
-            continue
-        holding = held.get(uid)
-        planned = indices(pod.annotations[PLAN]) if PLAN in pod.annotations else None
-        pods[uid] = {
-            "pod": f"{pod.namespace}/{pod.name}",
-            "node": pod.node or None,
-            "priority": pod.priority,
-            "terminating": pod.terminating,
-            "gpu_counts": dict(pod.gpus),
-            "gpus": list(holding.gpus) if holding is not None and holding.gpus is not None else None,
-            "how": holding.how if holding is not None else None,
-            "planned": list(planned) if planned is not None else None,
-        }
-    nodes = {
-        name: {
-            "schedulable": not node.unschedulable,
-            "gpu_counts": dict(node.gpus),
-            "topology": cluster.topologies[name].source if name in cluster.topologies else None,
-        }
-        for name, node in sorted(cluster.nodes.items())
+    return {
+        **_head(cluster),
+        "nodes": {name: _node(cluster, name) for name in sorted(cluster.nodes)},
+        "pods": {uid: _pod(cluster, uid) for uid in sorted(cluster.pods) if not cluster.pods[uid].finished},
+        "generation_last": cluster.generation,
     }
+
+
+def state_pieces(cluster: Cluster) -> Iterator[bytes]:
+    """The JSON text of `state` in small pieces, while the cluster may change between any two: what is gone by then is
+    left out. `generation` and `generation_last`: the first and the last that it shows."""
+    yield orjson.dumps(_head(cluster))[:-1] + b',"nodes":{'
+    yield from _members((yield from in_order(cluster.nodes)), lambda name: _node(cluster, name))
+    yield b'},"pods":{'
+    yield from _members((yield from in_order(cluster.pods)), lambda uid: _pod(cluster, uid))
+    yield b'},"generation_last":%d}' % cluster.generation
+
+
+def _members(keys: Iterable[str], value_of: Callable[[str], dict[str, Any] | None]) -> Iterator[bytes]:
+    comma = b""
+    for key in keys:
+        value = value_of(key)
+        if value is None:
+            yield b""  # it was looked for, which takes time too
+            continue
+        yield comma + orjson.dumps(key) + b":" + orjson.dumps(value)
+        comma = b","
+
+
+def _head(cluster: Cluster) -> dict[str, Any]:
     return {
         "apiVersion": "gpu-extender.io/v1",
         "kind": "CacheState",
         "warnings": [],
         "generation": cluster.generation,
-        "nodes": nodes,
-        "pods": pods,
     }
+
+
+def _node(cluster: Cluster, name: str) -> dict[str, Any] | None:
+    """None: the node is gone."""
+    node = cluster.nodes.get(name)
+    if node is None:
+        return None
+    return {
+        "schedulable": not node.unschedulable,
+        "gpu_counts": _counts(node.gpus),
+        "topology": cluster.topologies[name].source if name in cluster.topologies else None,
+    }
+
+
+def _pod(cluster: Cluster, uid: str) -> dict[str, Any] | None:
+    """None: the pod is gone, or has finished."""
+    pod = cluster.pods.get(uid)
+    if pod is None or pod.finished:
+        return None
+    ledger = cluster.ledgers.get(pod.node)
+    holding = next((one for one in ledger.holdings if one.uid == uid), None) if ledger is not None else None
+    planned = indices(pod.annotations[PLAN]) if PLAN in pod.annotations else None
+    return {
+        "pod": f"{pod.namespace}/{pod.name}",
+        "node": pod.node or None,
+        "priority": pod.priority,
+        "terminating": pod.terminating,
+        "gpu_counts": _counts(pod.gpus),
+        "gpus": list(holding.gpus) if holding is not None and holding.gpus is not None else None,
+        "how": holding.how if holding is not None else None,
+        "planned": list(planned) if planned is not None else None,
+    }
+
+
+def _counts(gpus: Mapping[str, int] | Iterable[tuple[str, int]]) -> dict[str, int]:
+    """A quantity may be more than a JSON number holds."""
+    return {name: max(-MOST_COUNT, min(MOST_COUNT, count)) for name, count in dict(gpus).items()}
 
 
 def differences(cached: Mapping[str, Any], listed: Mapping[str, Any]) -> Iterator[Difference]:

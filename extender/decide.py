@@ -93,7 +93,7 @@ class Decider:
     policy: Policy
     holds: Holds
     decisions: Decisions
-    texts: list[str] = field(default_factory=lambda: texts(Settings()))  # by code
+    texts: list[str] = field(default_factory=lambda: texts(Settings().failing_nodes))  # by code
     sampled: Callable[[int, int], None] = field(default=lambda given, known: None)
     strangers: dict[str, tuple[float, float]] = field(default_factory=dict)  # unknown node -> first, last named
     live: bool = False  # kube-scheduler counts GPUs too: a node that it names and we find too full shows that we lag
@@ -109,7 +109,7 @@ class Decider:
     def of(cls, settings: Settings, cluster: Cluster) -> Decider:
         holds = Holds(settings.hold.seconds, attempt_seconds=settings.shortlist.retry_window_seconds)
         made = cls(settings, cluster, Policy.of(settings), holds, Decisions(settings.decisions.max_bytes))
-        made.texts = texts(settings)
+        made.texts = texts(settings.failing_nodes)
         cluster.gone = made.pod_gone
         return made
 
@@ -127,8 +127,9 @@ class Decider:
         cluster.at(wall)
         attempt = self.holds.attempt(request.uid, now)
         rows = _known(args)
-        unknown = tuple(name for _, name in args.unknown)
-        decision = Decision("filter", wall, cluster.generation, request, rows=rows, unknown=unknown)
+        unknown = [name for _, name in args.unknown]
+        decision = Decision("filter", wall, cluster.generation, request, rows=rows)
+        decision.lack(unknown)
         if len(args.rows) < cluster.schedulable_gpu_nodes and not self._fast_path(request, rows):
             self.sampled(len(args.rows), cluster.schedulable_gpu_nodes)
             decision.detail["sampled"] = {
@@ -182,14 +183,14 @@ class Decider:
         if not decision.ranked and transient and not forgotten:
             decision.result = "try-again"
             said = [code for code in decision.reasons if TRANSIENT[code]]
-            if not said and not decision.unknown:
+            if not said and not decision.unknown_count:
                 said = list(decision.reasons)
             decision.error = self.texts[said[0] if said else UNKNOWN_NODE.code]
             return wire.filter_error(decision.error)
         decision.result = "fits" if decision.ranked else "refused"
         failed, unresolvable = self._refusals(decision)
         nominated = request.nominated
-        unknown = [(name, UNKNOWN_NODE.code) for name in decision.unknown if name != nominated]
+        unknown = [(name, UNKNOWN_NODE.code) for _, name in args.unknown if name != nominated]
         common = (*failed, *unresolvable, self.texts, unknown)
         if args.nodes is None:
             body = encode.filter_result(self.cluster.heads, decision.ranked, *common)
@@ -198,7 +199,7 @@ class Decider:
             spans = [span_of[row] for row in decision.ranked]
             body = encode.filter_result_nodes(self.cluster.heads, args.body, spans, *common)
         # The pod's own nominated node is never unresolvable: it would preempt elsewhere.
-        return wire.also_failed(body, nominated, UNKNOWN_NODE.text) if nominated in decision.unknown else body
+        return wire.also_failed(body, nominated, UNKNOWN_NODE.text) if len(unknown) < len(args.unknown) else body
 
     def _refusals(self, decision: Decision) -> tuple[Refused, Refused]:
         """(rows, codes) for FailedNodes and for FailedAndUnresolvableNodes.
@@ -229,7 +230,8 @@ class Decider:
             return Answer(wire.flat_priorities(args), "untouched")
         rows = _known(args)
         decision = Decision("prioritize", wall, cluster.generation, request, rows=rows)
-        decision.unknown = tuple(name for _, name in args.unknown)
+        unknown = [name for _, name in args.unknown]
+        decision.lack(unknown)
         decision.codes = array("B", bytes(len(rows)))
         decision.fits = rows
         stages.mark("read")
@@ -247,7 +249,7 @@ class Decider:
         if decision.ranked:
             self._hold(request, decision.ranked[0], decision.gpus[decision.ranked[0]], now)
         decision.result = "scored"
-        body = encode.priorities(cluster.heads, decision.ranked, decision.points, list(decision.unknown))
+        body = encode.priorities(cluster.heads, decision.ranked, decision.points, unknown)
         stages.mark("encode")
         decision.stages_us = stages.spent
         self.decisions.add(decision)
@@ -313,7 +315,7 @@ class Decider:
         if self.settings.decisions.max_bytes:
             decision.detail["price"] = self.policy.price(tables, request, self.cluster.names, decision.ranked[:2])
 
-    def _strange(self, unknown: tuple[str, ...], now: float) -> bool:
+    def _strange(self, unknown: list[str], now: float) -> bool:
         """Whether any of these nodes may be on its way to us: named for the first time a moment ago.
 
         A name that was not asked for during a minute, or became known, is new when it comes again.
@@ -325,7 +327,7 @@ class Decider:
         if len(self.strangers) > MOST_STRANGERS:
             self.strangers.clear()
         young = False
-        for name in unknown:
+        for name in unknown[: MOST_STRANGERS // 2]:  # so many are remembered; no cluster is so far ahead of our watch
             first = self.strangers.get(name, (now, now))[0]
             self.strangers[name] = (first, now)
             young = young or now - first <= STRANGE_SECONDS

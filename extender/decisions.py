@@ -6,22 +6,34 @@ asks, so that keeping costs a request next to nothing.
 
 from __future__ import annotations
 
+import heapq
 from array import array
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, TypeAlias
+
+import orjson
 
 from extender.cluster import Cluster
 from extender.contracts import PodRequest
 from extender.ledger import gpus_of
-from extender.rules import REASONS, texts
+from extender.rules import REASONS, UNKNOWN_NODE, texts
 from extender.rules.failing import BROKEN, OWN
+from extender.slices import BLOCK
 
 WORK_LOST: Final = "work_lost_gpu_seconds"
 MOST_LOGGED: Final = 20  # victims named in a log line
 SCOPES: Final = {BROKEN.code: "all", OWN.code: "namespace"}  # for whose pods a failing node is rejected
-OF_VICTIM: Final = 1_000  # bytes of what is told of one, roughly
+MOST_UNKNOWN: Final = 100  # names kept of nodes without a row: as many as are shown by default
+# Bytes of memory of what a record is made of, roughly:
+OF_DECISION: Final = 5_000  # itself, its request, its dictionaries and the heads of its arrays
+OF_COLUMN: Final = 120  # the head of a scorer's column
+OF_VICTIM: Final = 1_000  # what is told of one victim
+OF_SLOT: Final = 400  # what is told of a slot that the pod takes
+OF_NAME: Final = 70  # the head of a string
+OF_NUMBER: Final = 40  # a number in a tuple
 
 
 @dataclass(slots=True)
@@ -42,7 +54,8 @@ class Decision:
     ranked: array[int] = field(default_factory=lambda: array("i"))
     points: array[int] = field(default_factory=lambda: array("i"))
     gpus: dict[int, int] = field(default_factory=dict)  # row -> mask that we would take there
-    unknown: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()  # names of nodes without a row, MOST_UNKNOWN at most
+    unknown_count: int = 0
     offered: int = 0  # preempt: the nodes it may choose from, which have no rows here
     proved: bool | None = None  # preempt: whether its search came to its end; None: it did not search
     result: str = ""
@@ -52,7 +65,7 @@ class Decision:
 
     @property
     def candidates(self) -> int:
-        return len(self.rows) + len(self.unknown) or self.offered
+        return len(self.rows) + self.unknown_count or self.offered
 
     def value_of(self, term: str) -> int | None:
         """What a term of the cost says; None where it is not known, or not among the settings' terms."""
@@ -72,14 +85,24 @@ class Decision:
             said["proved"] = self.proved
         return said
 
+    def lack(self, unknown: list[str]) -> None:
+        """These nodes have no row. What a request names is kept within bounds."""
+        self.unknown = tuple(unknown[:MOST_UNKNOWN])
+        self.unknown_count = len(unknown)
+
     def size(self) -> int:
-        """Bytes, roughly."""
+        """Bytes of memory, rather too many than too few: what the allocator adds is measured in a test."""
+        request, detail = self.request, self.detail
         whole: list[array[int]] = [self.rows, self.codes, self.fits, self.ranked, self.points]
         shares: list[array[float]] = [self.total, *self.columns.values()]
         kept = sum(len(column) * column.itemsize for column in whole) + sum(8 * len(column) for column in shares)
-        runner_up = (self.detail.get("certificate") or {}).get("runner_up") or {}
-        victims = len(self.detail.get("victims", ())) + len(runner_up.get("victims", ()))
-        return 1_000 + kept + 60 * len(self.unknown) + OF_VICTIM * victims
+        runner_up = (detail.get("certificate") or {}).get("runner_up") or {}
+        victims = len(detail.get("victims", ())) + len(runner_up.get("victims", ()))
+        slots = sum(len(priced["slots"]) for priced in detail.get("price", ()))
+        named = len(request.uid) + len(request.namespace) + len(request.name) + len(self.error)
+        named += sum(map(len, self.unknown)) + OF_NAME * len(self.unknown)
+        others = OF_NUMBER * (len(request.siblings) + len(request.kin))
+        return OF_DECISION + kept + OF_COLUMN * len(shares) + OF_VICTIM * victims + OF_SLOT * slots + named + others
 
 
 class Decisions:
@@ -102,89 +125,135 @@ class Decisions:
             self._kept.popleft()
             self._bytes -= self._sizes.popleft()
 
-    def latest(self, namespace: str | None = None, name: str | None = None, most: int = 20) -> Iterator[Decision]:
-        """Newest first; of one pod when it is named."""
-        found = 0
-        for decision in reversed(self._kept):
-            if name is not None and (decision.request.namespace, decision.request.name) != (namespace, name):
-                continue
-            yield decision
-            found += 1
-            if found >= most:
-                return
+    def latest(self) -> Iterator[Decision]:
+        """Newest first."""
+        return reversed(self._kept)
 
 
-def as_json(decision: Decision, cluster: Cluster, weights: Mapping[str, float], most_nodes: int) -> dict[str, Any]:
-    """A decision for /debug/decisions. At most `most_nodes` nodes: those that fit first, best first, then by name."""
+def pieces(decision: Decision, cluster: Cluster, weights: Mapping[str, float], most_nodes: int) -> Iterator[bytes]:
+    """The JSON text of a decision for /debug/decisions, in small pieces. At most `most_nodes` nodes: those that fit
+    first, best first, then by name. The cluster may change between any two pieces."""
     request = decision.request
-    rank = {row: i for i, row in enumerate(decision.ranked)}
-    fits = {row: i for i, row in enumerate(decision.fits)}
-    said = texts(cluster.settings)
-    nodes: list[dict[str, Any]] = []
-    reasons: dict[str, int] = {}
-    for code in decision.codes:
-        if code:
-            reasons[REASONS[code].key] = reasons.get(REASONS[code].key, 0) + 1
-    for _ in decision.unknown:
-        reasons["unknown-node"] = reasons.get("unknown-node", 0) + 1
-    pairs = [
-        (0 if row in rank else 1 if not code else 2, rank.get(row, 0), cluster.name_at(row, decision.generation), row,
-         code)
-        for row, code in zip(decision.rows, decision.codes, strict=True)
-    ]  # fmt: skip
-    pairs += [(2, 0, name, -1, 1) for name in decision.unknown]
-    for _, _, name, row, code in sorted(pairs)[:most_nodes]:
-        entry: dict[str, Any] = {"node": name}
-        if code:
-            reason = REASONS[code]
-            entry |= {"fits": False, "reason": reason.key, "class": reason.cls.value, "text": said[code]}
-            if code in SCOPES:
-                entry["scope"] = SCOPES[code]
-        else:
-            entry["fits"] = True
-            if row in fits:  # bind judges one node and scores none
-                at = fits[row]
-                entry["answered"] = row in rank
-                entry["scores"] = {
-                    scorer: {"raw": column[at], "weight": weights[scorer], "weighted": column[at] * weights[scorer]}
-                    for scorer, column in decision.columns.items()
-                }
-                entry["score"] = decision.total[at]
-            if row in decision.gpus:
-                entry["gpus"] = list(gpus_of(decision.gpus[row]))
-            if _by_dra(cluster, name, row, request):
-                entry["served_by"] = "DRA"  # no device plugin: which GPUs it takes is not ours to say
-            if row in rank and decision.points:
-                entry["points"] = decision.points[rank[row]]
-        if failures := cluster.health.failures_for(name, request.namespace):
-            entry["failures"] = [{"pod": failure.pod, "what": failure.what} for failure in failures]
-        nodes.append(entry)
-    return {
+    rank = yield from _positions(decision.ranked)
+    fits = yield from _positions(decision.fits)
+    order = yield from _shown(decision, cluster, rank)
+    total = len(decision.rows) + decision.unknown_count
+    tail = {
+        "nodes_left_out": max(0, total - most_nodes),
+        **decision.detail,
+        "duration_us": {stage: round(spent, 1) for stage, spent in decision.stages_us.items()},
+    }
+    head = {
         "verb": decision.verb,
         "at": decision.at,
         "generation": decision.generation,
-        "pod": {
-            "namespace": request.namespace,
-            "name": request.name,
-            "uid": request.uid,
-            "priority": request.priority,
-            "gpus": {cluster.resources[r]: count for r, count in request.gpus},
-            "links": request.links,
-            "placement": request.placement,
-            "siblings": len(request.siblings),  # on nodes, or answered by us; counted for placement spread only
-            "group": {"placed": len(request.kin), "to_come": request.to_come} if request.to_come else None,
-        },
+        "pod": _pod(request, cluster),
         "result": decision.result,
         "error": decision.error or None,
         "candidates": decision.candidates,
         "feasible": len(decision.fits),
         "answered": len(decision.ranked),
-        "reasons": dict(sorted(reasons.items())),
-        "nodes": nodes,
-        "nodes_left_out": max(0, len(pairs) - most_nodes),
-        **decision.detail,
-        "duration_us": {stage: round(spent, 1) for stage, spent in decision.stages_us.items()},
+        "reasons": _reasons(decision),
     }
+    yield orjson.dumps({key: value for key, value in head.items() if key not in tail})[:-1] + b',"nodes":['
+    comma = b""
+    for _, _, name, row, code in islice(order, most_nodes):
+        at, place = fits.get(row, -1), rank.get(row, -1)
+        yield comma + orjson.dumps(_entry(decision, cluster, weights, name, row, code, at, place))
+        comma = b","
+    yield b"]," + orjson.dumps(tail)[1:]
+
+
+Shown: TypeAlias = "tuple[int, int, str, int, int]"  # group, place in the answer, name, row, code
+
+
+def _positions(rows: array[int]) -> Generator[bytes, None, dict[int, int]]:
+    """row -> its place."""
+    found: dict[int, int] = {}
+    for at in range(0, len(rows), 4 * BLOCK):
+        found.update(zip(rows[at : at + 4 * BLOCK], range(at, at + 4 * BLOCK), strict=False))
+        yield b""
+    return found
+
+
+def _shown(decision: Decision, cluster: Cluster, rank: Mapping[int, int]) -> Generator[bytes, None, Iterator[Shown]]:
+    """The nodes in the order that they are shown in."""
+    judged = decision.codes or array("B", bytes(len(decision.rows)))  # bind judges no pod without GPUs
+    blocks: list[list[Shown]] = [sorted((2, 0, name, -1, UNKNOWN_NODE.code) for name in decision.unknown)]
+    yield b""
+    for at in range(0, len(decision.rows), BLOCK):
+        rows, codes = decision.rows[at : at + BLOCK], judged[at : at + BLOCK]
+        blocks.append(
+            sorted(
+                (0 if row in rank else 1 if not code else 2, rank.get(row, 0),
+                 cluster.name_at(row, decision.generation), row, code)
+                for row, code in zip(rows, codes, strict=True)
+            )
+        )  # fmt: skip
+        yield b""
+    return heapq.merge(*blocks)
+
+
+def _reasons(decision: Decision) -> dict[str, int]:
+    """How many nodes each rule refused."""
+    codes = decision.codes.tobytes()
+    found = {reason.key: 0 for reason in REASONS.values()}
+    for code, reason in REASONS.items():
+        found[reason.key] += codes.count(code)
+    found[UNKNOWN_NODE.key] += decision.unknown_count
+    return {key: count for key, count in sorted(found.items()) if count}
+
+
+def _pod(request: PodRequest, cluster: Cluster) -> dict[str, Any]:
+    return {
+        "namespace": request.namespace,
+        "name": request.name,
+        "uid": request.uid,
+        "priority": request.priority,
+        "gpus": {cluster.resources[r]: count for r, count in request.gpus},
+        "links": request.links,
+        "placement": request.placement,
+        "siblings": len(request.siblings),  # on nodes, or answered by us; counted for placement spread only
+        "group": {"placed": len(request.kin), "to_come": request.to_come} if request.to_come else None,
+    }
+
+
+def _entry(
+    decision: Decision,
+    cluster: Cluster,
+    weights: Mapping[str, float],
+    name: str,
+    row: int,
+    code: int,
+    at: int,
+    place: int,
+) -> dict[str, Any]:
+    """What is shown of a node. `at`: its place in `fits`; `place`: its place in the answer; -1 = none."""
+    entry: dict[str, Any] = {"node": name}
+    if code:
+        reason = REASONS[code]
+        text = texts(cluster.settings.failing_nodes)[code]
+        entry |= {"fits": False, "reason": reason.key, "class": reason.cls.value, "text": text}
+        if code in SCOPES:
+            entry["scope"] = SCOPES[code]
+    else:
+        entry["fits"] = True
+        if at >= 0:  # bind judges one node and scores none
+            entry["answered"] = place >= 0
+            entry["scores"] = {
+                scorer: {"raw": column[at], "weight": weights[scorer], "weighted": column[at] * weights[scorer]}
+                for scorer, column in decision.columns.items()
+            }
+            entry["score"] = decision.total[at]
+        if row in decision.gpus:
+            entry["gpus"] = list(gpus_of(decision.gpus[row]))
+        if _by_dra(cluster, name, row, decision.request):
+            entry["served_by"] = "DRA"  # no device plugin: which GPUs it takes is not ours to say
+        if place >= 0 and decision.points:
+            entry["points"] = decision.points[place]
+    if failures := cluster.health.failures_for(name, decision.request.namespace):
+        entry["failures"] = [{"pod": failure.pod, "what": failure.what} for failure in failures]
+    return entry
 
 
 def _by_dra(cluster: Cluster, name: str, row: int, request: PodRequest) -> bool:

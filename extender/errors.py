@@ -3,12 +3,15 @@
     ExtenderError            internal         500  a defect of ours
     ├── BadInput             bad-input        400  what somebody gave us cannot be used
     │   ├── BadRequest       bad-request      400  the body of a verb
-    │   │   └── BodyTooLarge body-too-large   413  larger than `limits.bodyBytes`
+    │   │   ├── BodyTooLarge body-too-large   413  larger than `limits.bodyBytes`
+    │   │   ├── BodyTooLate  body-too-late    408  not here within `limits.requestSeconds`
+    │   │   └── BodiesFull   bodies-full      503  all bodies together are larger than `limits.allBodiesBytes`
     │   ├── BadSettings      bad-settings     400  a settings file, with all of its problems
     │   ├── BadCluster       bad-cluster      400  a Kubernetes List that stands for a cluster
     │   └── BadTopology      bad-topology     400  a description of GPUs and their links
     ├── NotFound             not-found        404  a pod, a node or a decision that we do not know
     ├── Conflict             conflict         409  the world has moved on; asking again may help
+    ├── Busy                 busy             429  as many debug pages are read as may be at once
     ├── Unreachable          unreachable      502  the API server, or the server that `explain` asks
     └── NotReady             not-ready        503  the lists are not in yet; never a guess
 
@@ -51,9 +54,14 @@ class BadInput(ExtenderError):
 
 
 class BadRequest(BadInput):
-    """The body of a verb. filter and bind carry the message in `Error`, the other verbs have only the status."""
+    """The body of a verb. filter and bind carry the message in `Error`, the other verbs have only the status.
+
+    What it cites of the body is cut: it goes into the log and back to the client."""
 
     code = "bad-request"
+
+    def __init__(self, message: str, *, path: str = "", code: str | None = None) -> None:
+        super().__init__(message[:1_000], path=path[:300], code=code)
 
 
 class BodyTooLarge(BadRequest):
@@ -61,6 +69,20 @@ class BodyTooLarge(BadRequest):
 
     code = "body-too-large"
     status = 413
+
+
+class BodyTooLate(BadRequest):
+    """A body that was not here in time."""
+
+    code = "body-too-late"
+    status = 408
+
+
+class BodiesFull(BadRequest):
+    """The bodies in progress are larger than allowed, and this one is of the client that has most of them."""
+
+    code = "bodies-full"
+    status = 503
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +140,13 @@ class Conflict(ExtenderError):
 
     code = "conflict"
     status = 409
+
+
+class Busy(ExtenderError):
+    """As many debug pages are read as may be at once."""
+
+    code = "busy"
+    status = 429
 
 
 class Unreachable(ExtenderError):

@@ -26,6 +26,7 @@ from extender.shares import gpu_of
 HELD = "gpu-extender.io/held-gpus"
 PLAN = "gpu-extender.io/gpus"
 MOST = 100_000
+LONGEST = 8_192  # characters of a statement: any pod may write 256 KiB, which would take milliseconds each time
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,8 @@ def indices(text: str) -> tuple[int, ...] | None:
 
 
 def _listed(text: str) -> list[int] | None:
+    if len(text) > LONGEST:
+        return None
     found: list[int] = []
     for part in text.split(";"):
         for item in part.rpartition("=")[2].split(","):

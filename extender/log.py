@@ -2,18 +2,35 @@
 
 Keys as in Kubernetes' JSON logs where it has them: `ts`, `level`, `msg`, `pod` ("namespace/name"), `node`, `err`.
 The message is a constant sentence; what varies stands in the keys.
+
+A log that cannot be written stops nothing: a full disk, a closed pipe or one that nobody reads. A thread writes, so the
+event loop never waits for the log; a line that finds no room is dropped and counted. It is the server's only thread.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import io
+import json
 import logging
+import os
+import queue
 import sys
-from typing import Any, Literal, cast
+import threading
+import time
+from typing import Any, Final, Literal, cast
 
 import orjson
 import structlog
 
 Log = structlog.typing.FilteringBoundLogger
+STANDARD_ERROR: Final = 2
+WAITING_LINES: Final = 10_000
+WAITING_BYTES: Final = 8 << 20
+LONGEST_LINE: Final = 64 << 10
+FLUSH_SECONDS: Final = 1.0
+"""How long the end of the process waits for the last lines."""
 
 
 def get_log(**bound: Any) -> Log:
@@ -21,9 +38,84 @@ def get_log(**bound: Any) -> Log:
     return cast(Log, structlog.get_logger(**bound))
 
 
+class Writer:
+    """Lines to a file descriptor, in order, by a thread. `dropped`: lines that were lost."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._waiting = 0  # bytes put; changed under the lock, and `_taken` by the thread alone
+        self._taken = 0
+        self._refused = 0  # lines that found no room
+        self._failed = 0  # lines that could not be written
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def dropped(self) -> int:
+        return self._refused + self._failed
+
+    def line(self, text: bytes) -> None:
+        """Queue a line. It waits for nothing and raises nothing."""
+        if self._thread is None:
+            self._start()
+        if len(text) > LONGEST_LINE:
+            text = text[:LONGEST_LINE] + b" (cut off)"
+        with self._lock:
+            if self._lines.qsize() >= WAITING_LINES or self._waiting - self._taken >= WAITING_BYTES:
+                self._refused += 1
+                return
+            self._waiting += len(text) + 1
+        self._lines.put(text + b"\n")
+
+    def flush(self, seconds: float = FLUSH_SECONDS) -> bool:
+        """Wait until all lines are written; False when that takes too long."""
+        until = time.monotonic() + seconds
+        while self._taken < self._waiting:
+            if time.monotonic() >= until:
+                return False
+            time.sleep(0.001)
+        return True
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._write, name="log", daemon=True)
+                self._thread.start()
+
+    def _write(self) -> None:
+        while True:
+            text = rest = self._lines.get()
+            try:
+                while rest:
+                    rest = rest[os.write(self._descriptor, rest) :]
+            except OSError:  # nobody reads it, or there is no room: the next line may fare better
+                self._failed += 1
+            self._taken += len(text)
+
+
+_writer = Writer(STANDARD_ERROR)
+
+
+def dropped_lines() -> int:
+    """Lines of this process that were not written."""
+    return _writer.dropped
+
+
+class _Logger:
+    """What structlog hands finished lines to."""
+
+    def msg(self, line: bytes | str) -> None:
+        _writer.line(line if isinstance(line, bytes) else line.encode("utf-8", "replace"))
+
+    log = debug = info = warn = warning = error = err = fatal = critical = failure = exception = msg
+
+
 def configure(form: Literal["auto", "json", "text"] = "auto", level: int = logging.INFO) -> None:
     """Called once, by the command line. `auto` is text when standard error is a terminal."""
-    text = form == "text" or (form == "auto" and sys.stderr.isatty())
+    _open_standard_streams()
+    terminal = os.isatty(STANDARD_ERROR)
+    text = form == "text" or (form == "auto" and terminal)
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -32,26 +124,41 @@ def configure(form: Literal["auto", "json", "text"] = "auto", level: int = loggi
     if text:
         last: list[Any] = [
             structlog.dev.ConsoleRenderer(
-                colors=sys.stderr.isatty(), timestamp_key="ts", exception_formatter=structlog.dev.plain_traceback
+                colors=terminal, timestamp_key="ts", exception_formatter=structlog.dev.plain_traceback
             )
         ]
-        factory: Any = structlog.WriteLoggerFactory(sys.stderr)
     else:
         last = [
             structlog.processors.format_exc_info,
             structlog.processors.EventRenamer("msg"),
             structlog.processors.JSONRenderer(serializer=_dumps),
         ]
-        factory = structlog.BytesLoggerFactory(sys.stderr.buffer)
     structlog.configure(
         processors=[*shared, *last],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=factory,
-        cache_logger_on_first_use=False,  # a cached logger would keep a stream that is closed since
+        logger_factory=lambda *args: _Logger(),
+        cache_logger_on_first_use=False,  # a test may configure another
     )
     root = logging.getLogger()
     root.handlers[:] = [_FromStandardLibrary()]
     root.setLevel(level)
+    atexit.unregister(_writer.flush)
+    atexit.register(_writer.flush)
+
+
+def _open_standard_streams() -> None:
+    """A standard stream that is closed leads nowhere. Else the next file or socket would get its number, and whatever
+    prints there would write into that."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+    if sys.stdout is None:
+        sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False))  # None where it was closed at the start
+    if sys.stderr is None:
+        sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False))
 
 
 class _FromStandardLibrary(logging.Handler):
@@ -65,4 +172,7 @@ class _FromStandardLibrary(logging.Handler):
 
 
 def _dumps(value: Any, default: Any) -> bytes:
-    return orjson.dumps(value, default=default, option=orjson.OPT_NON_STR_KEYS)
+    try:
+        return orjson.dumps(value, default=default, option=orjson.OPT_NON_STR_KEYS)
+    except (TypeError, ValueError):  # half a surrogate pair, or an integer of more than 64 bits
+        return json.dumps(value, default=repr, skipkeys=True).encode()

@@ -41,6 +41,12 @@ class Metrics:
         )
         self.refused_nodes = self._counter("refused_nodes", "Nodes that filter refused, by the rule's code.", "code")
         self.bad_requests = self._counter("bad_requests", "Requests that could not be used.", "verb", "code")
+        self.connections_closed = self._counter(
+            "connections_closed", "Connections that were closed for a limit, by which.", "limit"
+        )
+        self.log_lines_dropped = self._counter(
+            "log_lines_dropped", "Log lines that could not be written: nobody reads the log, or its disk is full."
+        )
         self.sampled_requests = self._counter(
             "sampled_requests",
             "Requests with fewer nodes than there are schedulable GPU nodes: the scheduler samples, and we choose "
@@ -157,7 +163,9 @@ VALUES: Final = {
     "`standing-plan`, `none`, `not-reserved`, `dark` (pods or nodes are not watched); bind: `bound`, `refused`; "
     "`untouched` without GPUs",
     "refused_nodes code": "the keys of [reasons.md](reasons.md)",
-    "bad_requests code": "`bad-request`, `body-too-large`",
+    "bad_requests code": "`bad-request`, `body-too-large`, `body-too-late`, `bodies-full`",
+    "connections_closed limit": "`request` or `answer` over its time, `headers` too large, too many `connections`, "
+    "`unused`",
     "plans outcome": "`kept`; `exchanged` for another pod's plan, `unhealthy` or `taken` GPUs in it, `stock` where "
     "nobody heeds plans, `other`",
     "failing_node_rejections scope": "`all`, `namespace`",

@@ -305,6 +305,18 @@ class Limits(_Part):
     body_bytes: int = Field(default=128 << 20, ge=1 << 10, le=1 << 34)
     """5,000 whole Node objects (`nodeCacheCapable: false`) are 72 MB."""
     names: int = Field(default=100_000, ge=1, le=10_000_000)
+    all_bodies_bytes: int = Field(default=256 << 20, ge=1 << 10, le=1 << 36)
+    """Of the bodies of all requests in progress; beyond it the client that has most of them loses its oldest."""
+    request_seconds: float = Field(default=30.0, ge=1, le=3_600)
+    """From a request's first byte to its last, and for its client to take the answer."""
+    connections: int = Field(default=1_000, ge=2, le=100_000)
+    """Open connections; beyond it the client that has most of them loses one that waits."""
+
+    @model_validator(mode="after")
+    def _room_for_one(self) -> Self:
+        if self.all_bodies_bytes < self.body_bytes:
+            raise _fault("has an allBodiesBytes below bodyBytes, so the largest body would never be read")
+        return self
 
 
 class Server(_Part):

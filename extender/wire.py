@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Collection, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -17,6 +17,8 @@ from ext_core import encode, scan
 from extender import records
 from extender.errors import BadRequest
 from extender.records import PodRecord
+
+LONGEST_NAME: Final = 253
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,15 @@ def _pod(body: bytes, keys: dict[str, tuple[int, int]], gpu_names: frozenset[str
         raise BadRequest(error.message, path=f"Pod.{error.path}".rstrip(".")) from error
     if not pod.uid:
         raise BadRequest("the pod has no uid", path="Pod.metadata.uid")
+    for key, text in (("uid", pod.uid), ("namespace", pod.namespace), ("name", pod.name)):
+        _short(text, f"Pod.metadata.{key}")
     return pod
+
+
+def _short(text: str, path: str) -> None:
+    """What names an object is kept for minutes; the API server admits none that is longer."""
+    if len(text) > LONGEST_NAME:
+        raise BadRequest(f"{len(text)} characters, the limit is {LONGEST_NAME}", path=path)
 
 
 def _split(body: bytes) -> dict[str, tuple[int, int]]:
@@ -287,6 +297,7 @@ def read_binding(body: bytes) -> Binding:
     for key, value in zip(("PodNamespace", "PodName", "PodUID", "Node"), values, strict=True):
         if not isinstance(value, str) or not value:
             raise BadRequest("missing, or not a string", path=key)
+        _short(value, key)
     namespace, name, uid, node = values
     return Binding(str(namespace), str(name), str(uid), str(node))
 

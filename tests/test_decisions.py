@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from array import array
+from itertools import islice
 from typing import Any
 
 import pytest
 
-from extender.decisions import Decision, Decisions
+from extender.decide import MOST_STRANGERS
+from extender.decisions import MOST_UNKNOWN, Decision, Decisions
 from extender.settings import Decisions as Kept
 from extender.settings import Settings
 from tests.tables import request
@@ -24,7 +29,7 @@ def test_the_oldest_go_when_there_is_no_room() -> None:
     for one in made:
         kept.add(one)
     assert list(kept.latest()) == made[:5:-1]
-    assert list(kept.latest(most=2)) == [made[9], made[8]]
+    assert list(islice(kept.latest(), 2)) == [made[9], made[8]]
 
 
 def test_one_that_is_too_large_pushes_nothing_out() -> None:
@@ -32,7 +37,7 @@ def test_one_that_is_too_large_pushes_nothing_out() -> None:
     kept = Decisions(first.size())
     kept.add(first)
     large = decision()
-    large.unknown = ("x",) * 1000
+    large.rows = array("i", bytes(4000))
     kept.add(large)
     assert list(kept.latest()) == [first]
 
@@ -167,3 +172,70 @@ def test_a_pod_without_gpus_leaves_no_decision() -> None:
     world.node("n", 8)
     world.filter(workload("p"))
     assert json.loads(world.call("/debug/decisions", method="GET").body)["decisions"] == []
+
+
+def test_names_of_unknown_nodes_are_bounded() -> None:
+    world = World()
+    world.node("n", 8)
+    names = [f"strange-{i:06}" for i in range(50_000)]
+    answer = world.filter(workload("p", 2), ["n", *names])
+    assert len(answer["FailedAndUnresolvableNodes"]) == 50_000  # the answer speaks of each
+    kept = next(world.decider.decisions.latest())
+    assert len(kept.unknown) == MOST_UNKNOWN
+    assert len(world.decider.strangers) <= MOST_STRANGERS
+    shown = world.decision()
+    assert (shown["candidates"], shown["reasons"]) == (50_001, {"unknown-node": 50_000})
+    assert [node["node"] for node in shown["nodes"]] == ["n", *names[:99]]
+    assert shown["nodes_left_out"] == 49_901
+    assert world.metric("refused_nodes_total", code="unknown-node") == 50_000
+
+
+FILL = """
+import gc, json, sys
+from extender.settings import Settings
+from tests.world import World, workload
+
+nodes, unknown, limit = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+
+
+def resident():
+    gc.collect()
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+
+world = World(Settings(decisions={"max_bytes": limit}))
+for i in range(nodes):
+    world.node(f"node-{i:06}", 8 if i % 3 else 1)
+names = [*world.cluster.nodes, *(f"strange-{i}-" + "x" * 200 for i in range(unknown))]
+body = json.dumps(world.args(workload("pod", 2), names))
+kept, world.decider.decisions = world.decider.decisions, type(world.decider.decisions)(0)
+
+
+def ask(i):
+    world.now += 400.0  # nothing else than the record stays
+    world.decider.filter(body.replace("pod", f"pod-{i:06}").encode(), world.now, world.wall)
+
+
+for i in range(200):
+    ask(i)
+before = resident()
+world.decider.decisions = kept
+dropped = i = 0
+while dropped < 100:  # until it has been full for a while
+    first = next(iter(kept._kept), None)
+    ask(i)
+    i += 1
+    dropped += first is not None and kept._kept[0] is not first
+print((resident() - before) / limit)
+"""
+
+
+@pytest.mark.parametrize(("nodes", "unknown"), [(10, 0), (300, 0), (3_000, 0), (10, 150)])
+def test_the_memory_of_kept_decisions_is_what_the_settings_say(nodes: int, unknown: int) -> None:
+    """At most 1.3 times of it, as the system counts, whether records are small or large."""
+    command = [sys.executable, "-c", FILL, str(nodes), str(unknown), str(16 << 20)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    share = float(done.stdout)
+    print(f"{nodes} nodes, {unknown} unknown: {share:.2f} of decisions.maxBytes")
+    assert 0.5 < share <= 1.3

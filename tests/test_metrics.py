@@ -22,6 +22,8 @@ PROMISED = {
     "gpu_extender_decisions": ("verb", "reason"),
     "gpu_extender_refused_nodes": ("code",),
     "gpu_extender_bad_requests": ("verb", "code"),
+    "gpu_extender_connections_closed": ("limit",),
+    "gpu_extender_log_lines_dropped": (),
     "gpu_extender_sampled_requests": (),
     "gpu_extender_watch_restarts": ("kind",),
     "gpu_extender_cache_objects": ("kind",),

@@ -174,3 +174,63 @@ def test_a_name_that_came_twice_goes_back_twice() -> None:
     answered = world.filter(workload("p", 2), ["a", "a", "b", "b"])
     assert set(answered["NodeNames"]) == {"a"}
     assert set(answered["FailedAndUnresolvableNodes"]) == {"b"}
+
+
+@pytest.mark.parametrize("gpus", [2, 0], ids=["GPUs", "no GPUs"])
+@pytest.mark.parametrize("text", [b"\xff", b"\xed\xa0\x80", rb"\ud800", rb"\udc00\ud800"])
+def test_whole_nodes_that_are_not_utf8_do_not_come_back(text: bytes, gpus: int) -> None:
+    """Go's decoder would put other characters in their place, or other parts of the scheduler would."""
+    world = World()
+    world.node("a", 8)
+    node = json.dumps(machine("a", 8, annotations={"note": "HERE"})).encode().replace(b"HERE", text)
+    body = b'{"Pod":' + json.dumps(workload("p", gpus)).encode() + b',"Nodes":{"items":[' + node + b"]}}"
+    reply = world.call("/v1/filter", body)
+    assert reply.status == 200
+    said = json.loads(reply.body.decode())
+    assert said["Error"].startswith("gpu-extender: Nodes: byte ")
+    assert not said["Nodes"]
+    assert not said["NodeNames"]
+
+
+def test_a_name_that_no_node_can_have_is_an_error_and_is_not_kept() -> None:
+    world = World()
+    world.node("a", 8)
+    before = world.state()
+    names = ["a", *(f"{i}" * 100_000 for i in range(9))]
+    for pod in (workload("p", 2), workload("p")):
+        answer = world.filter(pod, names)
+        assert answer["Error"].endswith("a node's name has more than 253 bytes")
+        nodes = [machine(name) for name in names]
+        whole = world.post("filter", {"Pod": pod, "Nodes": {"items": nodes}, "NodeNames": None})
+        assert whole["Error"].endswith("a node's name has more than 253 bytes")
+    assert world.state() == before
+    assert not world.decider.strangers
+
+
+@pytest.mark.parametrize("key", ["uid", "namespace", "name"])
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind"])
+def test_a_pod_that_the_api_server_can_not_have_is_not_kept(verb: str, key: str) -> None:
+    world = World()
+    world.node("a", 8)
+    before = world.state()
+    pod = workload("p", 2)
+    pod["metadata"][key] = "x" * 254
+    meta = pod["metadata"]
+    bind = {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"], "Node": "a"}
+    reply = world.call(f"/v1/{verb}", json.dumps(bind if verb == "bind" else world.args(pod)).encode())
+    assert b"the limit is 253" in reply.body
+    assert world.state() == before
+
+
+def test_what_an_error_cites_is_bounded() -> None:
+    long = "k" * 100_000
+    for body in (
+        json.dumps({long: 1})[:-1] + f',"{long}":1}}',
+        json.dumps({"Pod": {"metadata": {"labels": {long: [1]}}}}),
+    ):
+        reply = World().call("/v1/filter", body.encode())
+        assert len(reply.body) < 2_000
+        assert reply.json["Error"]
+    victims = {long: 3}
+    asked = {"Pod": workload("p", 2), "NodeNameToVictims": None, "NodeNameToMetaVictims": victims}
+    assert len(World().call("/v1/preempt", json.dumps(asked).encode()).body) < 2_000

@@ -17,6 +17,7 @@ from extender.app import Binder, Server, Source, create
 from extender.cluster import Cluster
 from extender.events import Event
 from extender.settings import Settings
+from extender.slices import Slices
 from extender.topologies import Topology
 from extender.topologies.annotation import encode
 
@@ -172,6 +173,7 @@ class World:
             binder=binder,
             clock=lambda: self.now,
             wall=lambda: self.wall,
+            slices=Slices(lambda: 0.0, _no_pause),
         )
         self.decider = self.server.decider
         self.app = create(self.server)
@@ -313,8 +315,12 @@ class World:
             list(holds.held(self.now)),
             list(holds.plans(self.now)),
             {uid: holds.attempt(uid, self.now) for uid in self.cluster.pods},
-            len(list(decider.decisions.latest(most=10_000))),
+            len(list(decider.decisions.latest())),
         )
+
+
+async def _no_pause(seconds: float) -> None:
+    """Between slices nothing else is to be served here."""
 
 
 def drive(app: Callable[..., Awaitable[None]], *args: Any) -> None:

@@ -60,6 +60,7 @@ def items(body: bytes, start: int, end: int, max_depth: int = 200) -> list[tuple
     for _ in nodes:
         at = skip(text, at, end, SPACE + ",")
         behind = value_end(text[:end], at)
+        decodable(body[at:behind], at)
         found.append((at, behind))
         at = behind
     return found
@@ -74,6 +75,7 @@ def node_name(body: bytes, start: int, end: int, max_depth: int = 200) -> str:
     name = text_of(body[start:end], start)
     if not isinstance(name, str):
         raise ScanError(start, "'metadata.name' must be a string")
+    within_length([name], start)
     return name
 
 
@@ -82,6 +84,7 @@ def rows(body: bytes, start: int, end: int, index: NameIndex) -> tuple["array[in
     names = text_of(body[start:end], start)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ScanError(start, "not an array of strings")
+    within_length(names, start)
     found = [index.get(name) for name in names]
     known = [name for name in names if index.get(name) >= 0]
     unknown = [(position, name) for position, name in enumerate(names) if index.get(name) < 0]
@@ -170,6 +173,7 @@ def refuse(literal: str) -> NoReturn:
 
 # Numbers stay text: a number of any length is grammatical. NaN and Infinity, which Python adds, are refused.
 DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=refuse)
+PAIRS = json.JSONDecoder(parse_int=str, parse_float=str, object_pairs_hook=list)  # a key that comes twice, too
 
 
 def decode(raw: bytes, start: int) -> Any:
@@ -186,6 +190,19 @@ def text_of(raw: bytes, start: int) -> Any:
         return orjson.loads(raw)
     except ValueError as bad:
         raise ScanError(start, str(bad)) from None
+
+
+def decodable(raw: bytes, start: int) -> None:
+    """ScanError unless all text in the value could be decoded: UTF-8, and pairs of surrogates where there are any."""
+    try:
+        json.dumps(PAIRS.decode(raw.decode()), ensure_ascii=False).encode()
+    except UnicodeError as bad:
+        raise ScanError(start, str(bad)) from None
+
+
+def within_length(names: list[str], start: int) -> None:
+    if any(len(name.encode()) > 253 for name in names):
+        raise ScanError(start, "a node's name has more than 253 bytes")
 
 
 def value_end(text: str, at: int) -> int:

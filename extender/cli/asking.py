@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -13,6 +14,7 @@ import orjson
 from extender.errors import BadInput, ExtenderError, Unreachable
 
 TIMEOUT_SECONDS = 10.0
+TRIES = 10
 
 
 def ask(server: str, path: str) -> dict[str, Any]:
@@ -21,9 +23,7 @@ def ask(server: str, path: str) -> dict[str, Any]:
         raise BadInput(f"{server!r} is not an http or https address", path="--server")
     request = Request(server.rstrip("/") + path, headers={"Accept": "application/json"})
     try:
-        # No proxy: the server is on loopback, at the end of a port-forward, or in the cluster.
-        with build_opener(ProxyHandler({})).open(request, timeout=TIMEOUT_SECONDS) as response:
-            answer = orjson.loads(response.read())
+        answer = orjson.loads(_read(request))
     except HTTPError as error:
         with error:
             raise _refusal(server, error.code, error.read()) from None
@@ -39,6 +39,23 @@ def ask(server: str, path: str) -> dict[str, Any]:
     if not isinstance(answer, dict):
         raise Unreachable("the answer is not an object; is this a gpu-extender?", path=server)
     return answer
+
+
+def _read(request: Request) -> bytes:
+    """The body of the answer. A server that others ask at this moment says when to come again."""
+    for left in reversed(range(TRIES)):
+        try:
+            # No proxy: the server is on loopback, at the end of a port-forward, or in the cluster.
+            with build_opener(ProxyHandler({})).open(request, timeout=TIMEOUT_SECONDS) as response:
+                body: bytes = response.read()
+                return body
+        except HTTPError as error:
+            later = error.headers.get("Retry-After", "")
+            if error.code != 429 or not left or not later.isdecimal():
+                raise
+            error.close()
+            time.sleep(min(int(later), TIMEOUT_SECONDS))
+    raise AssertionError("the last try returns or raises")
 
 
 def _refusal(server: str, status: int, body: bytes) -> ExtenderError:

@@ -5,6 +5,8 @@ A new rule: its file, one line here, a table test, a README row. Codes are colum
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from extender.contracts import Class, Reason, Rule
 from extender.rules.count import Count
 from extender.rules.failing import Failing, in_words
@@ -12,7 +14,7 @@ from extender.rules.hazard import Hazard
 from extender.rules.links import Links
 from extender.rules.resource import Resource
 from extender.rules.shares import Shares
-from extender.settings import Settings
+from extender.settings import FailingNodes
 
 RULES: tuple[type[Rule], ...] = (Resource, Shares, Failing, Count, Links, Hazard)
 
@@ -37,7 +39,8 @@ REASONS: dict[int, Reason] = {
 }
 
 
-def texts(settings: Settings) -> list[str]:
+@lru_cache(maxsize=8)
+def texts(failing: FailingNodes) -> list[str]:
     """Each code's sentence, "" for none, with the numbers of the settings in it."""
-    said = REASONS | {reason.code: reason for reason in in_words(settings.failing_nodes)}
+    said = REASONS | {reason.code: reason for reason in in_words(failing)}
     return [said[code].text if code in said else "" for code in range(max(said) + 1)]

@@ -15,6 +15,7 @@ import uvicorn
 
 from extender.app import config
 from extender.cli import main
+from extender.pages import MOST_PAGES
 from extender.settings import Settings
 from tests.world import World, machine, pairs, workload
 
@@ -73,6 +74,23 @@ def test_differences_are_told_and_equal_views_are_not(tmp_path: Path, capsys: py
     ]
     assert (found["differences"][1]["cached"], found["differences"][1]["listed"]) == ([2, 3], [0, 1])
     assert found["drift"] == {"as_planned": 0, "otherwise": 1}
+
+
+def test_a_server_that_others_are_asking_is_asked_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world = World()
+    world.node("n", 4)
+    held = [world.server.pages.page(iter([b"{}"])) for _ in range(MOST_PAGES)]
+
+    def let_go() -> None:
+        for page in held:
+            page._closed()  # type: ignore[attr-defined]
+
+    with serving(world) as server:
+        later = threading.Timer(0.5, let_go)
+        later.start()
+        assert ask(server, lists(tmp_path / "same", machine("n", 4))) == 0
+        later.join()
+    assert "1 nodes, 0 pods: 0 differences" in capsys.readouterr().out
 
 
 def test_a_server_that_is_not_there_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

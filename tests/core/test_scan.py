@@ -441,6 +441,51 @@ def test_items_refuses(body: bytes) -> None:
     assert outcome(scan.items, body, 0, len(body)) is outcome(reference.items, body, 0, len(body)) is ScanError
 
 
+# What a decoder must not be handed: halves of pairs, as escapes and as bytes, too long forms, ends of characters alone.
+BROKEN = [
+    rb"\ud800", rb"\udfff", rb"\ud800\ud800", rb"\uD83D\u0041", rb"\ud83dx\ude00", rb"\\\udc00", rb"\ud83d\n\ude00",
+    b"\xff", b"\xc3", b"\xc3(", b"\x80", b"\xc0\xaf", b"\xc1\x81", b"\xe0\x80\xaf", b"\xe2\x82", b"\xed\xa0\x80",
+    b"\xed\xbf\xbf", b"\xf0\x80\x80\xaf", b"\xf0\x9f\x98", b"\xf4\x90\x80\x80", b"\xf5\x80\x80\x80", b"\xfe",
+]  # fmt: skip
+SOUND = [
+    rb"\ud83d\ude00", rb"\\ud800", rb"\\\\ud800", rb"\uD7FF", rb"\uE000", rb"\"\\", rb"\\\ud83d\ude00",
+    "\u00fc\u0800\ud7ff\ue000\uffff\U00010000\U0010ffff".encode("utf-8", "surrogatepass"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("length", range(10))  # where words of 8 bytes begin and end
+def test_nodes_with_text_that_is_none_are_refused(length: int) -> None:
+    for part in (*BROKEN, *SOUND):
+        for form in (b'{"items":[{"a":"%s"}]}', b'{"items":[{"%s":[]}]}', b'{"items":[{"a":{"b":["%s"]},"a":""}]}'):
+            body = form % (b"x" * length + part + b"y" * (9 - length))
+            found = outcome(scan.items, body, 0, len(body))
+            assert found == outcome(reference.items, body, 0, len(body)), body
+            assert (found is ScanError) == (part in BROKEN), body
+
+
+@given(st.lists(st.one_of(st.sampled_from([*BROKEN, *SOUND, b"a", b"\\\\"]), st.binary(max_size=3)), max_size=6))
+def test_nodes_of_any_bytes(parts: list[bytes]) -> None:
+    """What passes can be decoded by anybody, and both twins pass the same."""
+    body = b'{"items":[{"metadata":{"name":"n"},"a":"' + b"".join(parts) + b'"}]}'
+    found = outcome(scan.items, body, 0, len(body))
+    assert found == outcome(reference.items, body, 0, len(body))
+    if found is not ScanError:
+        for start, end in found:
+            orjson.loads(body[start:end])
+
+
+def test_a_name_that_no_node_can_have_is_refused() -> None:
+    """Nothing keeps it, so nothing can be filled with such names."""
+    for name, fits in (("n" * 253, True), ("n" * 254, False), ("\u00fc" * 127, False), ("n" * 100_000, False)):
+        for ascii_only in (True, False):
+            text = json.dumps([name], ensure_ascii=ascii_only).encode()
+            found = same_rows(text, ["n"])
+            assert (found is not ScanError) == fits
+            whole = b'{"metadata":{"name":' + text[1:-1] + b"}}"
+            for twin in (scan, reference):
+                assert (outcome(twin.node_name, whole, 0, len(whole)) is not ScanError) == fits
+
+
 def test_items_null_is_none() -> None:
     assert scan.items(b'{"items":null}', 0, 14) == reference.items(b'{"items":null}', 0, 14) == []
 

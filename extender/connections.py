@@ -1,0 +1,259 @@
+"""HTTP connections with limits that uvicorn does not have: time for a request and for its answer, bytes, a number.
+
+uvicorn waits without end for the rest of a request and for a client to read its answer. Here a connection is closed
+when a request is not complete within `limits.requestSeconds` of its first byte, or its answer not taken within that
+time. Headers and trailers have HEAD_BYTES. The bodies in progress of all requests have `limits.allBodiesBytes`.
+
+One client must not keep out another. So what is over a limit is taken from the client address that has most of it: its
+oldest unfinished body, or a connection of it that waits. kube-scheduler loses nothing to a client of another address.
+uvicorn's own limit_concurrency would refuse whoever comes next, so it is not used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final
+
+import orjson
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from extender.errors import BadRequest, BodiesFull, BodyTooLate, ExtenderError
+from extender.log import get_log
+from extender.metrics import Metrics
+from extender.settings import Settings
+
+HEAD_BYTES: Final = 64 << 10
+SWEEP_SECONDS: Final = 1.0
+LOG_SECONDS: Final = 60.0
+log = get_log()
+
+
+def lost(scope: Mapping[str, Any]) -> bool:
+    """Whether the client of a request has left; False where another server than ours serves it."""
+    connection = scope.get("connection")
+    return connection is not None and connection.lost
+
+
+def refusal(scope: Mapping[str, Any]) -> BadRequest | None:
+    """Why the body of a request is not read any further; None while it is."""
+    connection = scope.get("connection")
+    return connection.refused if connection is not None else None
+
+
+class Connections:
+    """The open connections of one server. `held`: bytes of the bodies in progress; `clock`: seconds."""
+
+    def __init__(self, settings: Settings, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+        self.limits = settings.limits
+        self.keep_alive_seconds = settings.server.keep_alive_seconds
+        self.clock = clock
+        self.open: dict[Connection, None] = {}  # in the order they came
+        self.held = 0
+        self._metrics = metrics
+        self._logged: dict[str, float] = {}
+
+    def protocol(self) -> type[Connection]:
+        """What uvicorn makes of each new connection."""
+
+        class Ours(Connection):
+            registry = self
+
+        return Ours
+
+    async def watch(self) -> None:
+        """Close what is over its time, for ever."""
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Close what is over its time now."""
+        now = self.clock()
+        for connection in list(self.open):
+            connection.check(now)
+
+    def opened(self, connection: Connection) -> None:
+        self.open[connection] = None
+        while len(self.open) > self.limits.connections:
+            of = Counter(one.address for one in self.open)
+            waiting = [one for one in self.open if one.waits]
+            if not waiting:  # all are being answered: the newest waits for none of them
+                break
+            # max takes the first of equals, and the first is the oldest.
+            self.close(max(waiting, key=lambda one: (of[one.address], not one.answered)), "connections")
+
+    def hold(self, connection: Connection, size: int) -> None:
+        """`size` more bytes of a body have come."""
+        connection.held += size
+        self.held += size
+        while self.held > self.limits.all_bodies_bytes:
+            of: Counter[str] = Counter()
+            for one in self.open:
+                of[one.address] += one.held
+            unfinished = [one for one in self.open if one.held and one.reading is not None and one.refused is None]
+            if not unfinished:
+                break
+            worst = max(unfinished, key=lambda one: (of[one.address], -(one.reading or 0.0)))
+            worst.refuse(
+                BodiesFull(
+                    f"the bodies of all requests have more than {self.limits.all_bodies_bytes} bytes, and most of them "
+                    "are of this client (settings: limits.allBodiesBytes)"
+                )
+            )
+
+    def release(self, connection: Connection) -> None:
+        self.held -= connection.held
+        connection.held = 0
+
+    def close(self, connection: Connection, why: str) -> None:
+        """Close at once; what is still to be sent is dropped."""
+        self.open.pop(connection, None)
+        self.release(connection)
+        self.closed(why)
+        connection.transport.abort()
+
+    def closed(self, why: str) -> None:
+        """Count one that was closed for a limit; log it at most once a minute for each limit."""
+        self._metrics.connections_closed.labels(why).inc()
+        now = self.clock()
+        if now - self._logged.get(why, float("-inf")) >= LOG_SECONDS:
+            self._logged[why] = now
+            log.warning("connections are closed for a limit; gpu_extender_connections_closed_total counts", limit=why)
+
+
+class Connection(HttpToolsProtocol):
+    """One connection. `reading`: since when a request is read; `held`: bytes of its body; `answered`: it had an answer
+    before; `refused`: why its present body is not read any further."""
+
+    registry: ClassVar[Connections]
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)  # type: ignore[arg-type] # asyncio's own types say it so
+        self.lost = False
+        self.answered = False
+        self.reading: float | None = None
+        self.refused: BadRequest | None = None
+        self.held = 0
+        self.address = self.client[0] if self.client else ""
+        self._came = self.registry.clock()
+        self._loose = 0  # bytes since the last that was a body's, or a request's last
+        self._in_head = False
+        self._stalled: float | None = None  # since when the client takes too little
+        self._closing: float | None = None
+        self.registry.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+        self.registry.open.pop(self, None)
+        self.registry.release(self)
+        super().connection_lost(exc)
+
+    @property
+    def waits(self) -> bool:
+        """Whether nothing is being answered here."""
+        return self.reading is not None or self.cycle is None or self.cycle.response_complete
+
+    # -- what is read ---------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        if self.reading is None:
+            self.reading = self.registry.clock()
+        self._loose += len(data)
+        super().data_received(data)
+        if self._loose > HEAD_BYTES and not self.lost:
+            self._answer(431, "head-too-large", f"the headers have more than {HEAD_BYTES} bytes", "headers")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["connection"] = self  # type: ignore[typeddict-unknown-key] # for `lost` and `refusal`
+        self._in_head = True
+        if self.reading is None:
+            self.reading = self.registry.clock()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._loose = 0
+        if self.refused is not None:
+            return
+        super().on_body(body)
+        if not self.cycle.response_complete:
+            self.registry.hold(self, len(body))
+
+    def on_message_complete(self) -> None:
+        self.reading = None
+        self._loose = 0
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        self.answered = True
+        self.registry.release(self)
+        if self.reading is not None:  # the rest of a body that was refused, or the next request: from now on
+            self.reading = self.registry.clock()
+        super().on_response_complete()
+
+    # -- what is written ------------------------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled = self.registry.clock()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stalled = None
+
+    # -- limits ---------------------------------------------------------------------------------------------------
+
+    def check(self, now: float) -> None:
+        """Close it, or refuse its request, when that is over its time."""
+        seconds = self.registry.limits.request_seconds
+        if self.transport.is_closing() and self._closing is None:
+            self._closing = now  # what is still to be sent has as long as an answer
+        for since, why in ((self._stalled, "answer"), (self._closing, "answer")):
+            if since is not None and now - since > seconds:
+                self.registry.close(self, why)
+                return
+        if self.reading is None:
+            # Go dials ahead, and keeps a connection that it has not used as long as one that it has.
+            if self.cycle is None and now - self._came > self.registry.keep_alive_seconds:
+                self.registry.close(self, "unused")
+        elif now - self.reading > seconds and not self.pipeline and self._closing is None:
+            self._late(now, seconds)
+
+    def _late(self, now: float, seconds: float) -> None:
+        text = f"the request was not complete within {seconds:g} s (settings: limits.requestSeconds)"
+        answered = self.cycle is None or self.cycle.response_complete
+        if self._in_head and answered:
+            self._answer(408, "request-too-late", text, "request")
+        elif answered or self.refused is not None:  # the rest of a body that is refused already, or line ends alone
+            self.registry.close(self, "request")
+        else:
+            self.reading = now  # for the answer
+            self.refuse(BodyTooLate(text))
+
+    def refuse(self, error: BadRequest) -> None:
+        """Wake the verb that waits for more of this body: it answers the error in its own form."""
+        self.refused = error
+        self.registry.release(self)
+        self.cycle.body.clear()
+        self.cycle.keep_alive = False
+        self.cycle.message_event.set()
+
+    def _answer(self, status: int, code: str, message: str, why: str) -> None:
+        """An answer to what is no request yet, and the end of the connection."""
+        self.registry.closed(why)
+        if self.cycle is not None and not self.cycle.response_complete:  # another request is being answered
+            self.transport.abort()
+            return
+        body = orjson.dumps(ExtenderError(message, code=code).as_json())
+        self.transport.write(
+            b"HTTP/1.1 %d \r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+            % (status, len(body))
+            + body
+        )
+        self.transport.close()

@@ -1,0 +1,171 @@
+"""A log that cannot be written stops nothing: closed, full, without a reader, or with one that does not read."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from extender import log
+from extender.log import WAITING_BYTES, WAITING_LINES, Writer
+from tests.test_app import valid
+
+CLUSTER = {
+    "apiVersion": "v1",
+    "kind": "List",
+    "items": [
+        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "uid": name},
+         "status": {"allocatable": {"nvidia.com/gpu": "8", "cpu": "64", "memory": "512Gi", "pods": "110"}}}
+        for name in "nm"
+    ],
+}  # fmt: skip
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+@contextmanager
+def server(folder: Path, streams: str, **given: Any) -> Iterator[httpx.Client]:
+    """The command, started by a shell whose redirections are `streams`."""
+    file, port = folder / "cluster.json", free_port()
+    file.write_text(json.dumps(CLUSTER))
+    command = f"exec {sys.executable} -m extender serve --cluster {file} --port {port} {streams}"
+    process = subprocess.Popen(["/bin/sh", "-c", command], **given)
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=20) as client:
+            until = time.monotonic() + 60
+            while True:
+                assert process.poll() is None, "the server has ended"
+                assert time.monotonic() < until
+                try:
+                    client.get("/healthz")
+                    break
+                except httpx.TransportError:
+                    time.sleep(0.05)
+            yield client
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def check_serves(client: httpx.Client, times: int) -> None:
+    for _ in range(times):
+        answer = client.post("/v1/filter", json=valid("filter"))
+        assert answer.status_code == 200
+        assert sorted(answer.json()["NodeNames"]) == ["m", "n"]
+    assert client.post("/v1/filter", content=b"{").json()["Error"]  # a bad request is logged, and answered
+
+
+def dropped(client: httpx.Client) -> float:
+    found = re.search(r"(?m)^gpu_extender_log_lines_dropped_total (\S+)$", client.get("/metrics").text)
+    assert found is not None
+    return float(found[1])
+
+
+@pytest.mark.parametrize("streams", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams(tmp_path: Path, streams: str) -> None:
+    with server(tmp_path, streams) as client:
+        check_serves(client, 3)
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    with server(tmp_path, "2>/dev/full") as client:
+        check_serves(client, 3)
+        until = time.monotonic() + 10
+        while dropped(client) < 4:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+
+
+def test_a_pipe_without_a_reader(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        with server(tmp_path, "", stderr=writing) as client:
+            check_serves(client, 3)
+            until = time.monotonic() + 10
+            while dropped(client) < 4:
+                assert time.monotonic() < until
+                time.sleep(0.05)
+    finally:
+        os.close(writing)
+
+
+def test_a_pipe_that_nobody_reads(tmp_path: Path) -> None:
+    """It holds 64 KiB, some 200 lines; then the writer waits, and no request does."""
+    reading, writing = os.pipe()
+    try:
+        with server(tmp_path, "", stderr=writing) as client:
+            os.close(writing)
+            slowest = 0.0
+            for _ in range(500):
+                began = time.monotonic()
+                check_serves(client, 1)
+                slowest = max(slowest, time.monotonic() - began)
+            assert slowest < 5.0
+            said = b""
+            while select.select([reading], [], [], 5.0)[0] and said.count(b"decided") < 500:
+                said += os.read(reading, 65536)
+            lines = [json.loads(line) for line in said.splitlines()[:-1]]  # whole lines, in order
+            assert sum(line["msg"] == "decided" for line in lines) >= 499
+    finally:
+        os.close(reading)
+
+
+# -- the writer itself -------------------------------------------------------------------------------------------------
+
+
+def test_lines_beyond_the_room_are_dropped_and_counted() -> None:
+    reading, writing = os.pipe()
+    try:
+        writer = Writer(writing)
+        for _ in range(WAITING_LINES + 5_000):
+            writer.line(b"x" * 100)
+        assert 4_000 <= writer.dropped <= 5_000
+        assert not writer.flush(0.01)
+        large = writer.dropped
+        said = b""
+        while not writer.flush(0.0):
+            said += os.read(reading, 1 << 20)
+        os.close(writing)
+        while part := os.read(reading, 1 << 20):
+            said += part
+        assert said == b"x" * 100 + b"\n" + (b"x" * 100 + b"\n") * (WAITING_LINES + 5_000 - large - 1)
+    finally:
+        os.close(reading)
+
+
+def test_waiting_lines_have_a_limit_in_bytes_and_so_has_each() -> None:
+    reading, writing = os.pipe()
+    try:
+        writer = Writer(writing)
+        for _ in range(2_000):
+            writer.line(b"x" * 1_000_000)
+        kept = 2_000 - writer.dropped
+        assert kept * (log.LONGEST_LINE + 20) <= WAITING_BYTES + (1 << 17)
+        while not writer.flush(0.0):
+            os.read(reading, 1 << 20)
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def test_a_line_that_json_can_not_hold_is_written_all_the_same() -> None:
+    for value in ("\ud800", 1 << 70, {1 << 70: object()}):
+        assert json.loads(log._dumps({"msg": "x", "value": value}, repr))["msg"] == "x"
