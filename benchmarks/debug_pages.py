@@ -3,7 +3,7 @@
     python -m benchmarks.debug_pages [--nodes 15000] [--pods 150000] [--calls 150]
 
 One client asks filter for 100 candidates, again and again. Beside it another process reads one page in a loop. Wall
-time of the calls in milliseconds, and the server's memory. What the page costs a call is the difference to the line `none`.
+time of the calls in milliseconds, and the server's memory. What a page costs a call is the difference to `none`.
 """
 
 from __future__ import annotations
