@@ -23,7 +23,8 @@ import time
 from typing import Any
 
 from benchmarks import fleet, verbs
-from benchmarks.serving import Servers, request
+from benchmarks.serving import Servers
+from extender.cli.asking import ask
 from tests.e2e import builders
 
 GANGED = 0.3
@@ -120,8 +121,9 @@ def measure(candidates: list[int], calls: int, seconds: float) -> list[dict[str,
 
 def proofs(run: verbs.Run, most: int) -> dict[str, int]:
     """Of the latest answers, how many were proved, and how many sets were examined at most."""
-    page = run.open["ours"].send(request("GET", f"/debug/decisions?most={min(most, 100)}"))
-    kept = [one["certificate"] for one in json.loads(page.body)["decisions"] if "certificate" in one]
+    port = run.open["ours"].socket.getpeername()[1]
+    page = ask(f"http://127.0.0.1:{port}", f"/debug/decisions?most={min(most, 100)}")
+    kept = [one["certificate"] for one in page["decisions"] if "certificate" in one]
     return {
         "remembered": len(kept),
         "proved": sum(one["proved"] for one in kept),

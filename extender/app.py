@@ -441,7 +441,7 @@ class Server:
         metrics.topology_disagreements.set(disagreements)
         doubled = yield from _total(cluster.ledgers, lambda ledger: ledger.doubled)
         metrics.double_claimed_gpus.set(doubled)
-        for family in list(metrics.registry.collect()):
+        for family in metrics.registry.collect():
             yield generate_latest(_Family(family))
 
     def _count(self, counter: Counter, now: int) -> None:
