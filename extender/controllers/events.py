@@ -26,6 +26,7 @@ BURST: Final = 50.0
 SERIES_ENDS: Final = 360.0  # seconds without a repetition, as client-go has it
 SERIES_EVERY: Final = 30.0  # seconds between two writes of one series
 MOST_SERIES: Final = 2_000
+OF_NAMESPACE: Final = ("being terminated", "exceeded quota")  # Forbidden in one namespace, and not for all
 TENANT_EVERY: Final = 60.0  # seconds between two Events of a namespace that its own pods' failures cause
 TENANTS_PER_MINUTE: Final = 10  # such Events of all namespaces: the others' share of the rate is not for them
 MOST_NAMED: Final = 5  # pods in a note, and the characters of their names: what they cost stands behind them
@@ -197,7 +198,7 @@ class Events:
                 )
                 count = 1
         except ApiError as error:
-            if error.status in (401, 403) and "being terminated" not in error.message:  # which a namespace may be
+            if error.status in (401, 403) and not any(words in error.message for words in OF_NAMESPACE):
                 self._off = True
                 self._metrics.events.labels("forbidden").inc()
                 log.warning("no Events are written: it is not allowed (manifests/deployment.yaml)", err=str(error))

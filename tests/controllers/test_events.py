@@ -8,12 +8,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from extender.controllers.events import BURST, Events, named, price_text
+from extender.faults import ADMISSION
 from extender.kube.events import MOST_NOTE, EventsApi, Regarding, micro_time, shortened
 from extender.metrics import Metrics
 from tests.controllers.test_reservations import connected
 from tests.kube.api_server import Request
 from tests.kube.objects import Objects
-from tests.world import World, logged
+from tests.world import World, logged, workload
 
 POD = Regarding("Pod", "team", "p", "uid-p")
 
@@ -222,3 +223,76 @@ def test_a_defect_in_what_is_told_does_not_spoil_the_answer() -> None:
     with logged() as lines:
         assert world.preempt(urgent, {"n1": ["w"]}) == {"n1": ["w"]}
     assert [line["event"] for line in lines if line["log_level"] == "error"] == ["defect"]
+
+
+# -- what a tenant's own failing pods cause ----------------------------------------------------------------------------
+
+
+def test_a_tenants_own_failures_are_told_once_a_minute_and_ten_times_of_all() -> None:
+    """A tenant causes them at will: they use up nothing of what is for others."""
+    objects = Objects()
+
+    async def test(events: Events, api: EventsApi, clock: Clock) -> None:
+        for i in range(30):  # of three namespaces in turn
+            events.tenant(f"ns-{i % 3}", f"p{i}", f"uid-{i}", "node n1: three failed")
+        for i in range(30):
+            events.tenant(f"more-{i}", "p", f"uid-more-{i}", "node n1: three failed")
+        await events.write(api)
+        clock.now += 60.0
+        events.tenant("ns-0", "q", "uid-q", "node n2: three failed")
+        await events.write(api)
+        assert events._tokens > BURST - 12  # nearly all is left for others
+
+    metrics = run(objects, test)
+    told = [(made["metadata"]["namespace"], made["regarding"]["name"]) for made in objects.posted]
+    assert told == [
+        *(("ns-0", "p0"), ("ns-1", "p1"), ("ns-2", "p2")),
+        *((f"more-{i}", "p") for i in range(7)),
+        ("ns-0", "q"),
+    ]
+    assert {made["reason"] for made in objects.posted} == {"NodeRejectedForNamespace"}
+    assert count(metrics, "left_out") == 27 + 23
+
+
+def test_the_server_tells_the_tenant_on_the_pod_that_failed_last() -> None:
+    """For all on the node, for one namespace on its pod; with what the failed pods have in common."""
+    world, told = World(), []
+
+    class Recorded(Events):
+        def tell(self, regarding: Regarding, reason: str, action: str, note: str, **more: Any) -> None:
+            told.append((regarding, reason, note))
+
+    world.server.events = Recorded(Metrics())
+    world.node("n1", 8)
+    for i, status in enumerate([{"phase": "Failed"}] * 3 + [{"phase": "Failed", "reason": ADMISSION}] * 3):
+        pod = workload(f"p{i}", 1, node="n1", namespace="team")
+        pod["spec"]["containers"][0]["image"] = "app:1"
+        world.set("Pod", pod)
+        world.set("Pod", pod | {"status": status})
+    assert [(regarding, reason) for regarding, reason, _ in told] == [
+        (Regarding("Pod", "team", "p2", "uid-p2"), "NodeRejectedForNamespace"),
+        (Regarding("Node", "", "n1", "uid-n1"), "GPUPodsFail"),
+    ]
+    assert told[0][2] == (
+        "node n1: 3 GPU pods failed on the node within ten minutes (3 within 60 s of being bound; the latest team/p2; "
+        "in common: namespace team, image app:1, service account default): "
+        "no more GPU pods of namespace team are placed on it for now"
+    )
+    assert "3 at kubelet's admission; the latest team/p5" in told[1][2]
+
+
+def test_a_quota_of_one_namespace_does_not_silence_all() -> None:
+    """An Event beyond a ResourceQuota is Forbidden too."""
+    objects = Objects(
+        fail=lambda request: 403 if b'"First"' in request.body else 0,
+        why='events "p.1" is forbidden: exceeded quota: none, requested: count/events.events.k8s.io=1',
+    )
+
+    async def test(events: Events, api: EventsApi, clock: Clock) -> None:
+        events.tell(POD, "First", "Acting", "a")
+        await events.write(api)
+        events.tell(POD, "Second", "Acting", "b")
+        await events.write(api)
+
+    metrics = run(objects, test)
+    assert (count(metrics, "failed"), count(metrics, "ok"), count(metrics, "forbidden")) == (1, 1, 0)

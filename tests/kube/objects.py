@@ -22,6 +22,7 @@ class Objects:
 
     stored: dict[str, Any] = field(default_factory=dict)
     fail: Fail = lambda request: 0
+    why: str = "as told"  # what a failed answer says
     delay: float = 0.0
     version: int = 1
     said: list[tuple[str, str]] = field(default_factory=list)  # (method, path) of each request
@@ -33,7 +34,7 @@ class Objects:
             await asyncio.sleep(self.delay)
         status = self.fail(request)
         if status:
-            await failed(status, "as told")(request, writer)
+            await failed(status, self.why)(request, writer)
             return
         await self._do(request, writer)
 
