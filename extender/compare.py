@@ -6,7 +6,7 @@ fresh list. Where they differ, the watch missed something, or the two were taken
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from extender.cluster import Cluster
@@ -24,8 +24,10 @@ class Difference(NamedTuple):
     listed: Any
 
 
-def state(cluster: Cluster) -> dict[str, Any]:
+def state(cluster: Cluster, warnings: Sequence[Mapping[str, str]] = ()) -> dict[str, Any]:
     """The cache as JSON: nodes by name, unfinished pods by uid, as the placement depends on them.
+
+    `warnings`: what could not be read in full.
 
     `gpus` of a pod: the indices that it holds, None where unknown; `how`: observed, enforced, planned, predicted or
     unknown, None for pods that hold no GPU on a node; `planned`: the indices of the plan that bind wrote, None without.
@@ -58,7 +60,7 @@ def state(cluster: Cluster) -> dict[str, Any]:
     return {
         "apiVersion": "gpu-extender.io/v1",
         "kind": "CacheState",
-        "warnings": [],
+        "warnings": list(warnings),
         "generation": cluster.generation,
         "nodes": nodes,
         "pods": pods,
