@@ -254,3 +254,32 @@ def test_a_graph_is_read_beside_a_partial_pod() -> None:
         item["spec"]["tolerations"] = [{"operator": "Perhaps"}]
         held(world, reading("Pod", item).record)
         assert world.filter(workload("q", 2, links="required"))["NodeNames"] == expected
+
+
+# -- bodies ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("depth", [150, 500, 985, 1500, 100_000])
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind"])
+def test_a_body_of_any_depth_is_answered(verb: str, depth: int) -> None:
+    """In the pod, beside it, and in place of a name: never an internal error, and the next request is answered."""
+    world = World()
+    world.node("n", 8)
+    pod = json.dumps(workload("p", 1)).encode()
+    deep = hostile.nested(depth)
+    bodies = [
+        b'{"Pod":' + hostile.deep(workload("p", 1), depth) + b',"NodeNames":["n"]}',
+        b'{"Pod":' + pod + b',"NodeNames":["n"],"More":' + deep + b"}",
+        b'{"Pod":' + pod + b',"NodeNames":[' + deep + b"]}",
+        b'{"Pod":' + pod + b',"Nodes":{"items":[' + deep + b"]}}",
+        b'{"Pod":' + pod + b',"NodeNameToMetaVictims":{"n":' + deep + b"}}",
+        b'{"Pod":' + pod + b',"NodeNameToVictims":{"n":{"Pods":[' + deep + b"]}}}",
+        b'{"PodName":' + deep + b',"PodNamespace":"d","PodUID":"u","Node":"n"}',
+        b"[" * depth + b"]" * depth,
+    ]
+    for body in bodies:
+        reply = world.call(f"/v1/{verb}", body)
+        assert reply.status in (200, 400)
+        assert b"internal" not in reply.body
+    assert world.metric("request_duration_seconds_count", verb=verb, result="error") == 0
+    assert world.filter(workload("q", 1))["NodeNames"] == ["n"]

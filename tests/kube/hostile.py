@@ -19,9 +19,16 @@ def nested(depth: int) -> bytes:
 
 
 def deep(item: dict[str, Any], depth: int = 1500) -> bytes:
-    """The object with such managedFields, as bytes: json itself cannot write it."""
-    meta = item["metadata"] | {"managedFields": [{"manager": "m", "operation": "Update", "fieldsV1": "DEEP"}]}
-    return json.dumps(item | {"metadata": meta}).encode().replace(b'"DEEP"', nested(depth))
+    """The object with such managedFields, as bytes."""
+    meta = item["metadata"] | {"managedFields": [{"manager": "m", "operation": "Update"}]}
+    return dumped(item | {"metadata": meta}, "fieldsV1", nested(depth))
+
+
+def dumped(item: dict[str, Any], key: str, content: bytes) -> bytes:
+    """The object with `content` as `key` of its first managedFields: json cannot write what is nested so deep."""
+    (entry,) = item["metadata"]["managedFields"]
+    meta = item["metadata"] | {"managedFields": [entry | {key: "CONTENT"}]}
+    return json.dumps(item | {"metadata": meta}).encode().replace(b'"CONTENT"', content)
 
 
 def page(*items: bytes, version: str = "10", kind: str = "Pod") -> bytes:
