@@ -207,7 +207,7 @@ def links(NodeTable nodes, PodTable pods, LinkShapes shapes, const row_t[::1] ro
             hidden = _hidden(nodes, row, resource)
             free = nodes.healthy[row] & ~nodes.sure[row]
             unknown = (nodes.unknown[row] + __builtin_popcount(nodes.likely[row] & ~nodes.sure[row])
-                       + <int>nodes.claim[resource, row] + hidden)
+                       + nodes.claimed(resource, row) + hidden)
             if shapes.certainty(nodes.shape[row], free, wanted, unknown, containers) == 2:
                 continue
             if shapes.certainty(nodes.shape[row], nodes.healthy[row], wanted, hidden, containers) != 2:

@@ -118,7 +118,7 @@ def victims(NodeTable nodes, PodTable pods, const row_t[::1] rows, const amount_
             free[i] = nodes.healthy[row] & ~nodes.sure[row]
             hidden = __builtin_popcount(nodes.healthy[row]) - <int>nodes.alloc[resource, row]
             unknown[i] = (nodes.unknown[row] + __builtin_popcount(nodes.likely[row] & ~nodes.sure[row])
-                          + <int>nodes.claim[resource, row] + (hidden if hidden > 0 else 0))
+                          + nodes.claimed(resource, row) + (hidden if hidden > 0 else 0))
             for r in range(nodes.resources):
                 short[r, i] = request[r] - nodes.free_count(r, row) if request[r] > 0 else 0
             low = start[i]

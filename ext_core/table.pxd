@@ -69,6 +69,9 @@ cdef class NodeTable:
     cdef inline bint served(self, int resource, row_t row) noexcept nogil:
         """Whether a DeviceClass may serve the resource on a node that offers none itself."""
         return self.alloc[resource, row] == 0 and resource < 8 and self.flags[row] >> resource & 1
+    cdef inline int claimed(self, int resource, row_t row) noexcept nogil:
+        """GPUs that claims want; a number beyond any node's is cut."""
+        return <int>min(self.claim[resource, row], <amount_t>(1 << 28))
     cdef inline amount_t free_count(self, int resource, row_t row) noexcept nogil:
         return self.alloc[resource, row] - self.used[resource, row] - self.claim[resource, row]
 

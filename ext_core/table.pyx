@@ -14,6 +14,9 @@ from cython cimport view
 from ext_core.ints cimport amount_t, row_t, int32_t, uint32_t
 
 
+cdef amount_t LARGEST = 1 << 61  # of a sum of claims: two of them and a node's amounts stay within 64 bits
+
+
 cdef object _column(str kind, Py_ssize_t length, old, Py_ssize_t kept):
     """A zeroed array of `length`, its first `kept` items copied from `old`."""
     made = array(kind, bytes(length * array(kind).itemsize))
@@ -38,6 +41,11 @@ cdef amount_t[:, ::1] _matrix(int resources, int rows, amount_t[:, ::1] old, int
         for i in range(rows):
             made[r, i] = old[r, i] if i < kept else 0
     return made
+
+
+cdef inline amount_t _sum(amount_t a, amount_t b) noexcept nogil:
+    """Of amounts from 0 on, LARGEST at most: no number of pods makes the sum negative."""
+    return LARGEST if a > LARGEST - min(b, LARGEST) else a + b
 
 
 cdef class NodeTable:
@@ -175,7 +183,7 @@ cdef class NodeTable:
             self.order[row] = rank
 
     def add_claim(self, int row, tuple amounts, unsigned int wanted, bint tentative):
-        """Count `amounts` (R) as taken on `row` until `drop_claims`.
+        """Count `amounts` (R) as taken on `row` until `drop_claims`, LARGEST at most.
 
         `wanted`: the GPUs that it will probably take, in equal parts where it takes less than the whole of each.
         """
@@ -186,9 +194,9 @@ cdef class NodeTable:
         cdef amount_t each = 0
         self.touched.append(row)
         for r in range(self.resources):
-            self.claim[r, row] += amounts[r]
+            self.claim[r, row] = _sum(self.claim[r, row], amounts[r])
             if tentative:
-                self.tentative[r, row] += amounts[r]
+                self.tentative[r, row] = _sum(self.tentative[r, row], amounts[r])
         if wanted and self.units[row] > 1 and self.gpu[row] >= 0:
             each = <amount_t>amounts[self.gpu[row]] // __builtin_popcount(wanted)
         if 0 < each < self.units[row]:

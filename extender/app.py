@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from extender import connections, decisions, frozen, pages, preempt, wire
+from extender import connections, decisions, frozen, pages, preempt, tolerant, wire
 from extender.cluster import Cluster
 from extender.connections import Connections
 from extender.controllers.document import Document
@@ -30,10 +30,12 @@ from extender.controllers.events import Events
 from extender.controllers.evictions import Evictions
 from extender.controllers.live import Live
 from extender.controllers.reservations import Reservations
+from extender.controllers.tenants import RESTART_SECONDS
 from extender.decide import Answer, BindIntent, Decider
 from extender.errors import BadRequest, BodyTooLarge, Busy, ExtenderError
 from extender.health import Change
 from extender.holds import Plan
+from extender.kube.client import CredentialsError
 from extender.log import dropped_lines, get_log
 from extender.metrics import Metrics
 from extender.pages import Pages
@@ -41,6 +43,7 @@ from extender.records import PodRecord
 from extender.rules import REASONS, UNKNOWN_NODE
 from extender.settings import Settings
 from extender.slices import BLOCK, Slices
+from extender.tolerant import Faults, Invalid
 
 VERBS = ("filter", "prioritize", "preempt", "bind")
 DARK_SECONDS = 10.0  # a watch that is down for longer: nobody is evicted by what we remember
@@ -53,6 +56,7 @@ YOUNG, MIDDLE, OLD = 700, 10, 100
 SAFETY_NET = 10_000
 SETTLES_PER_SECOND = 5.0
 MOST_SETTLES = 5  # for a pod that is to land where others were evicted for it
+MOST_INVALID = 20  # invalid objects that are named in one answer
 MIX = "gpu-extender-mix"  # the ConfigMap of what is learned of the pods that come
 T = TypeVar("T")
 log = get_log()
@@ -93,15 +97,19 @@ class Source(Protocol):
 
     def restarts(self) -> dict[str, int]: ...
 
+    def faults(self) -> Faults:
+        """What could not be read in full, and what went wrong in a watch."""
+        ...
+
     async def run(self) -> None: ...
 
 
 class Frozen:
     """A cluster that does not change."""
 
-    def __init__(self, beside: Callable[[], Awaitable[None]] | None = None) -> None:
-        """`beside`: what runs as long as it is served."""
-        self._beside = beside
+    def __init__(self, beside: Callable[[], Awaitable[None]] | None = None, invalid: Sequence[Invalid] = ()) -> None:
+        """`beside`: what runs as long as it is served; `invalid`: the objects that were not read in full."""
+        self._beside, self._invalid = beside, list(invalid)
 
     def missing(self) -> list[str]:
         return []
@@ -117,6 +125,9 @@ class Frozen:
 
     def restarts(self) -> dict[str, int]:
         return {}
+
+    def faults(self) -> Faults:
+        return Faults(self._invalid)
 
     async def run(self) -> None:
         if self._beside is not None:
@@ -161,15 +172,24 @@ class Server:
         self._counted: dict[Counter, int] = {}
         self.pages = Pages(slices or Slices())
         self.connections = Connections(settings, self.metrics)
+        self.source_defects = 0
 
     async def watch(self) -> None:
-        """Run the source; when it fails for good there is nothing left to serve."""
-        try:
-            await self.source.run()
-        except Exception as error:
-            self.failure = error
-            log.error("the cluster can not be watched", err=str(error))
-            self.failed(error)
+        """Run the source. Without credentials there is nothing to serve; any other failure is a defect: it is logged,
+        and the source is run again, while the verbs are answered by what is known and how old that is."""
+        while True:
+            try:
+                await self.source.run()
+                return
+            except CredentialsError as error:
+                self.failure = error
+                log.error("the cluster can not be watched", err=str(error))
+                self.failed(error)
+                return
+            except Exception:
+                self.source_defects += 1
+                log.exception("defect", controller="source")
+                await asyncio.sleep(RESTART_SECONDS)
 
     # -- the verbs ------------------------------------------------------------------------------------------------
 
@@ -279,6 +299,8 @@ class Server:
         pod = self.cluster.pods.get(binding.uid) or await self.binder.pod(binding.namespace, binding.name)
         if pod is None or pod.uid != binding.uid:
             return Answer(wire.binding("the pod is gone, or another one has its name now"), "refused")
+        if pod.partial:
+            return Answer(wire.binding("the pod cannot be read in full: its watch names the field"), "refused")
         answer = self.decider.bind(binding, pod, self.clock(), self.wall())
         if isinstance(answer, BindIntent):
             error = await self.binder.bind(answer.binding, answer.annotations)
@@ -403,7 +425,12 @@ class Server:
         if dark > NOT_READY_SECONDS:
             missing = [f"pods or nodes have not been watched for {dark:.0f} s"]
             return JSONResponse({"ready": False, "missing": missing}, status_code=503)
-        return JSONResponse({"ready": True, "missing": [], "generation": self.cluster.generation})
+        said = {"ready": True, "missing": [], "generation": self.cluster.generation, "warnings": self._invalid()}
+        return JSONResponse(said)
+
+    def _invalid(self) -> list[dict[str, str]]:
+        """The objects that could not be read in full, MOST_INVALID at most: they do not make the server unready."""
+        return tolerant.warnings(self.source.faults().invalid, MOST_INVALID)
 
     async def metrics_page(self, request: Request) -> Response:
         text = await self.pages.whole(self._metrics())
@@ -427,6 +454,12 @@ class Server:
             self._count(metrics.watch_restarts.labels(kind), restarts)
         for outcome, count in cluster.drifts.items():
             self._count(metrics.plans.labels(outcome), count)
+        faults = self.source.faults()
+        rejected = {**faults.rejected} | {(kind, "not-held"): count for kind, count in cluster.faulted.items()}
+        for key, count in rejected.items():
+            self._count(metrics.invalid_objects.labels(*key), count)
+        for kind, count in ({**faults.defects} | {"source": self.source_defects}).items():
+            self._count(metrics.watch_defects.labels(kind), count)
         for what, count in cluster.health.counts.items():
             self._count(metrics.pod_failures.labels(what), count)
         self._count(metrics.log_lines_dropped, dropped_lines())
@@ -480,7 +513,7 @@ class Server:
 
     async def debug_state(self, request: Request) -> Response:
         """What `gpu-extender compare` compares: the cache as it is now."""
-        return self._page(pages.state(self.cluster))
+        return self._page(pages.state(self.cluster, self._invalid()))
 
     def _page(self, pieces: Iterator[bytes]) -> Response:
         try:
@@ -598,14 +631,17 @@ def run(settings: Settings, *, kubeconfig: str | None = None, cluster_file: Path
     gc.set_threshold(SAFETY_NET)
     cluster = Cluster(settings)
     if cluster_file is not None:
-        cluster.apply(frozen.read(cluster_file, cluster.gpu_names), time.monotonic())
+        invalid: list[Invalid] = []
+        cluster.apply(frozen.read(cluster_file, cluster.gpu_names, invalid), time.monotonic())
+        for warning in tolerant.warnings(invalid, MOST_INVALID):
+            log.warning("an object cannot be read in full", err=warning["message"])
         gc.collect()
         gc.freeze()  # as Live does
         server = Server(settings, cluster)
         server.evictions = Evictions(
             server.decider, None, Events(server.metrics, enabled=False), server.metrics, clock=server.clock
         )
-        server.source = Frozen(server.evictions.advise)
+        server.source = Frozen(server.evictions.advise, invalid)
         log.info("frozen cluster", nodes=len(cluster.nodes), pods=len(cluster.pods), file=str(cluster_file))
     else:
         live = Live(cluster, kubeconfig)

@@ -26,7 +26,7 @@ from extender.events import Event
 from extender.failures import Limits
 from extender.health import Change, Health
 from extender.levels import Levels
-from extender.log import get_log
+from extender.log import Allowance, get_log
 from extender.mix import ANYWHERE, Kind, Mix, Models, kind_of, pulls
 from extender.placement import SiblingKey, siblings
 from extender.progress import protected_ms, restart_seconds, saved_ms, start_ms
@@ -43,6 +43,7 @@ from extender.records import (
 from extender.selectors import untolerated
 from extender.settings import Settings
 from extender.shares import Division, division
+from extender.tolerant import bare
 from extender.topologies import Topology, resolve, unknown
 from extender.topologies.annotation import relayed
 from extender.topologies.topology import Plugin
@@ -50,8 +51,11 @@ from extender.topologies.topology import Plugin
 AWAY, SCHEDULABLE = 2, 4
 TERMINATING, SPARED = 1, 2
 MOST_GPUS = 16
-MOST_AMOUNT = 2**50  # milli-CPU, bytes: far beyond any node
-MOST_GRACE = 10**9  # seconds
+MOST_AMOUNT = (
+    2**46
+)  # milli-CPU, bytes (64 TiB): beyond any node, and 2^15 pods of it on a node make no more than MOST_SUM
+MOST_SUM = 2**61  # of a node's pods; with as much claimed on top, int64 does not wrap
+MOST_COUNT = 2**28  # GPUs (or units of them) in columns of 32 bits
 AWAY_SECONDS = 60.0  # a node whose device plugin offers nothing for longer has none
 NEVER = float("-inf")
 SETTLE_SECONDS = 30.0  # a bound pod that has not started by then is not "about to be seen" any more
@@ -117,7 +121,8 @@ class Cluster:
         self.levels = Levels(settings.topology_levels)
         self.siblings: dict[SiblingKey, dict[str, str]] = {}  # of bound GPU pods that stay: uid -> node
         self.grouped: dict[gangs.Ref, dict[str, str]] = {}  # of unfinished GPU pods that stay: uid -> node or ""
-        self.faults = 0  # objects that could not be held
+        self.faulted: Counter[str] = Counter()  # objects that could not be held, by kind
+        self._allowance = Allowance()
         failing = settings.failing_nodes
         self.health = Health(Limits(failing.failures, failing.window_seconds, failing.parties), failing.reject)
         self.on_node_refused: Callable[[str, str], None] = lambda name, text: None  # GPU pods fail there
@@ -212,10 +217,38 @@ class Cluster:
         for event in events:
             try:
                 self._apply(event, now, wall)
-            except Exception as error:  # one object that we can not hold must not stop the others
-                self._fault(f"{event.kind} {event.record.name}", error)
+            except Exception as error:  # one object that cannot be held must not stop the others
+                self._fault(event.kind, event.record.name, error, now)
+                self._hold_bare(event)
         self._refresh(now)
         self.generation += 1
+
+    def _hold_bare(self, event: Event) -> None:
+        """After a defect: a pod that is there holds its GPUs on its node, and nothing else is known of it; one that is
+        gone holds nothing. Tables alone are written, so that this cannot fail as well."""
+        pod = event.record
+        if event.kind != "Pod" or not isinstance(pod, PodRecord):
+            return
+        uid = pod.uid
+        before = self.pods.pop(uid, pod)
+        tables: list[dict[str, Any]] = [self.nominated, self.waiting, self.repelling, self._settling]
+        tables += [*self.grouped.values(), *self.siblings.values(), *self._bound_in.values()]
+        for table in tables:
+            table.pop(uid, None)
+        gang = self.marks.pop(uid, (0, 0, 0))[0]
+        self.gang_members[gang].pop(uid, None)
+        for name in {before.node, pod.node} & self.bound.keys():
+            self.bound[name].pop(uid, None)
+            self._dirty.add(name)
+        self._free_pod_row(uid)
+        if event.change == "delete":
+            return
+        self.pods[uid] = bare(pod)
+        self.by_name[(pod.namespace, pod.name)] = uid
+        if pod.node and not pod.finished:
+            self.bound.setdefault(pod.node, {})[uid] = None
+            self.marks[uid] = (0, 0, 0)
+            self._dirty.add(pod.node)
 
     def _apply(self, event: Event, now: float, wall: float | None) -> None:
         record = event.record
@@ -240,9 +273,19 @@ class Cluster:
                 for node in self.nodes.values():
                     self._write_node(node, now)
 
-    def _fault(self, what: str, error: Exception) -> None:
-        self.faults += 1
-        log.error("an object can not be held and is left out", what=what, err=repr(error))
+    @property
+    def faults(self) -> int:
+        """Objects that could not be held in full."""
+        return self.faulted.total()
+
+    def _fault(self, kind: str, name: str, error: Exception, now: float) -> None:
+        self.faulted[kind] += 1
+        left_out = self._allowance.take(now)
+        if left_out is not None:
+            log.error(
+                "an object cannot be held in full", kind=kind, object=name[:300], err=repr(error)[:300],
+                left_out=left_out or None, exc_info=error,
+            )  # fmt: skip
 
     @contextmanager
     def without(self, uids: set[str], node: str) -> Iterator[None]:
@@ -281,14 +324,17 @@ class Cluster:
             self.generation += 1
 
     def _refresh(self, now: float) -> None:
-        self._write_health(now)
-        self._read_gangs()
+        try:
+            self._write_health(now)
+        except Exception as error:
+            self._fault("Node", "the health of nodes", error, now)
+        self._read_gangs(now)
         for name in self._dirty:
             if name in self.nodes:
                 try:
                     self._write_held(name)
                 except Exception as error:  # as above: the node keeps what was written before
-                    self._fault(f"what is held on {name}", error)
+                    self._fault("Node", f"what is held on {name}", error, now)
         self._dirty.clear()
         if self._order_stale:
             self.tables.nodes.set_order([self.index.get(name) for name in sorted(self.nodes)])
@@ -312,7 +358,10 @@ class Cluster:
             log.warning(
                 "a node is refused" if change.refused else "a node is trusted again", node=change.node, why=change.text
             )
-            (self.on_node_refused if change.refused else self.on_node_trusted)(change.node, change.text)
+            try:
+                (self.on_node_refused if change.refused else self.on_node_trusted)(change.node, change.text)
+            except Exception as error:
+                self._fault("Node", change.node, error, now)
         for name in self.health.stale:
             row = self.index.get(name)
             if row >= 0:
@@ -339,7 +388,7 @@ class Cluster:
         before = self.pods.get(pod.uid)
         if pod.gpus:
             self.health.pod(pod, before, now, wall)
-        if before is None and not pod.daemon and not pod.mirror:
+        if before is None and not pod.daemon and not pod.mirror and not pod.partial:
             kind = kind_of(pod, self.resources[3:], self.models.labels)
             if kind is not None:
                 self.mix.see(kind, pod.uid, pod.created)
@@ -379,7 +428,10 @@ class Cluster:
         self._settling.pop(uid, None)
         if pod.gpus:
             self.health.gone(pod, now)
-        self.gone(uid)
+        try:
+            self.gone(uid)
+        except Exception as error:  # the pod is gone all the same
+            self._fault("Pod", f"{pod.namespace}/{pod.name}, which is gone", error, now)
 
     def _note(self, pod: PodRecord) -> None:
         """Remember with whom a GPU pod belongs together, as far as that decides where the others go."""
@@ -473,28 +525,34 @@ class Cluster:
         gang, budgets, ask = self.marks[uid]
         self.tables.pods.mark(row, gang if self.gang_of_id[gang] is not None else 0, budgets, ask)
 
-    def _read_gangs(self) -> None:
+    def _read_gangs(self, now: float) -> None:
         """Bring the gangs whose members or objects have changed up to date."""
         for gang in self._dirty_gangs:
-            ref, members = self.gang_refs[gang], self.gang_members[gang]
-            if ref is None:
-                continue
-            if not members:
-                del self.gang_ids[ref]
-                self.gang_refs[gang] = self.gang_of_id[gang] = None
-                self.strays.pop(gang, None)
-                self._free_gangs.append(gang)
-                continue
-            running = [pod for uid in members if not (pod := self.pods[uid]).terminating]
-            self.gang_of_id[gang] = gangs.gang(ref, running, self.groups) if running else None
-            self.strays.pop(gang, None)
-            if strays := tuple(pod for pod in running if pod.node not in self.nodes):
-                self.strays[gang] = strays
-            for uid in members:
-                row = self.pod_rows.get(uid)
-                if row is not None:
-                    self._write_marks(row, uid)
+            try:
+                self._read_gang(gang)
+            except Exception as error:  # that gang stays as it was
+                self._fault("Group", str(self.gang_refs[gang]), error, now)
         self._dirty_gangs.clear()
+
+    def _read_gang(self, gang: int) -> None:
+        ref, members = self.gang_refs[gang], self.gang_members[gang]
+        if ref is None:
+            return
+        if not members:
+            del self.gang_ids[ref]
+            self.gang_refs[gang] = self.gang_of_id[gang] = None
+            self.strays.pop(gang, None)
+            self._free_gangs.append(gang)
+            return
+        running = [pod for uid in members if not (pod := self.pods[uid]).terminating]
+        self.gang_of_id[gang] = gangs.gang(ref, running, self.groups) if running else None
+        self.strays.pop(gang, None)
+        if strays := tuple(pod for pod in running if pod.node not in self.nodes):
+            self.strays[gang] = strays
+        for uid in members:
+            row = self.pod_rows.get(uid)
+            if row is not None:
+                self._write_marks(row, uid)
 
     def _budget_set(self, pod: PodRecord) -> int:
         """The id of the set of budgets that the pod is in. kube-scheduler: an empty selector matches nothing, nothing
@@ -671,7 +729,8 @@ class Cluster:
         if resource is not None and not node.unschedulable:
             self._counted.add(node.name)
             self.schedulable_gpu_nodes += 1
-        alloc = (node.cpu_milli, node.memory, node.pods, *(node.gpus.get(name, 0) for name in self.resources[3:]))
+        gpus = (min(node.gpus.get(name, 0), ledger.MOST) for name in self.resources[3:])
+        alloc = (*(min(amount, MOST_SUM) for amount in (node.cpu_milli, node.memory, node.pods)), *gpus)
         gpu = self.resources.index(resource) if resource is not None else -1
         model = self.models.of(node.labels) if resource is not None else 0
         if resource is not None and divided.whole and node.gpus.get(resource, 0):
@@ -739,7 +798,7 @@ class Cluster:
                 start=start_ms(pod),
                 saved=saved_ms(pod),
                 restart=restart_seconds(pod),
-                grace=min(pod.grace_seconds, MOST_GRACE),
+                grace=pod.grace_seconds,
                 until=protected_ms(pod, self.settings.preemption.minimum_run_seconds),
             )
             self._write_marks(at, pod.uid)
@@ -770,10 +829,13 @@ class Cluster:
         )
 
     def _used(self, pods: Iterable[PodRecord]) -> tuple[int, ...]:
-        return tuple(map(sum, zip((0,) * len(self.resources), *map(self.amounts, pods), strict=True)))
+        sums = map(sum, zip((0,) * len(self.resources), *map(self.amounts, pods), strict=True))
+        return tuple(min(amount, MOST_SUM) for amount in sums)
 
     def _set_held(self, row: int, read: ledger.NodeLedger, used: tuple[int, ...]) -> None:
-        self.tables.nodes.set_held(row, used, read.sure, read.likely, read.unknown, read.pending, read.parts)
+        unknown, pending = min(read.unknown, MOST_COUNT), min(read.pending, MOST_COUNT)
+        parts = tuple([min(part, MOST_COUNT) for part in read.parts])
+        self.tables.nodes.set_held(row, used, read.sure, read.likely, unknown, pending, parts)
 
     def _healthy(self, name: str) -> int:
         healthy = self.tables.nodes.node(self.index.get(name))["healthy"]

@@ -6,7 +6,7 @@ fresh list. Where they differ, the watch missed something, or the two were taken
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -29,24 +29,26 @@ class Difference(NamedTuple):
     listed: Any
 
 
-def state(cluster: Cluster) -> dict[str, Any]:
+def state(cluster: Cluster, warnings: Sequence[Mapping[str, str]] = ()) -> dict[str, Any]:
     """The cache as JSON: nodes by name, unfinished pods by uid, as the placement depends on them.
+
+    `warnings`: what could not be read in full.
 
     `gpus` of a pod: the indices that it holds, None where unknown; `how`: observed, enforced, planned, predicted or
     unknown, None for pods that hold no GPU on a node; `planned`: the indices of the plan that bind wrote, None without.
     """
     return {
-        **_head(cluster),
+        **_head(cluster, warnings),
         "nodes": {name: _node(cluster, name) for name in sorted(cluster.nodes)},
         "pods": {uid: _pod(cluster, uid) for uid in sorted(cluster.pods) if not cluster.pods[uid].finished},
         "generation_last": cluster.generation,
     }
 
 
-def state_pieces(cluster: Cluster) -> Iterator[bytes]:
+def state_pieces(cluster: Cluster, warnings: Sequence[Mapping[str, str]] = ()) -> Iterator[bytes]:
     """The JSON text of `state` in small pieces, while the cluster may change between any two: what is gone by then is
     left out. `generation` and `generation_last`: the first and the last that it shows."""
-    yield orjson.dumps(_head(cluster))[:-1] + b',"nodes":{'
+    yield orjson.dumps(_head(cluster, warnings))[:-1] + b',"nodes":{'
     yield from _members((yield from in_order(cluster.nodes)), lambda name: _node(cluster, name))
     yield b'},"pods":{'
     yield from _members((yield from in_order(cluster.pods)), lambda uid: _pod(cluster, uid))
@@ -64,11 +66,11 @@ def _members(keys: Iterable[str], value_of: Callable[[str], dict[str, Any] | Non
         comma = b","
 
 
-def _head(cluster: Cluster) -> dict[str, Any]:
+def _head(cluster: Cluster, warnings: Sequence[Mapping[str, str]]) -> dict[str, Any]:
     return {
         "apiVersion": "gpu-extender.io/v1",
         "kind": "CacheState",
-        "warnings": [],
+        "warnings": list(warnings),
         "generation": cluster.generation,
     }
 

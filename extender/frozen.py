@@ -17,16 +17,18 @@ import orjson
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from extender import records
+from ext_core import prune
+from extender import records, tolerant
 from extender.errors import BadCluster
 from extender.events import Event
+from extender.tolerant import Invalid
 
 SYSTEM_CLASSES: Final = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 
-def read(path: Path, gpus: frozenset[str]) -> list[Event]:
+def read(path: Path, gpus: frozenset[str], invalid: list[Invalid] | None = None) -> list[Event]:
     """Every object of the file that we know, as events; BadCluster with the place of the first that is wrong."""
-    return parse(load(path), gpus, str(path))
+    return parse(load(path), gpus, str(path), invalid)
 
 
 def load(path: Path) -> bytes:
@@ -57,14 +59,19 @@ def pods(raw: bytes, gpus: frozenset[str], source: str) -> list[records.PodRecor
     return found
 
 
-def parse(raw: bytes, gpus: frozenset[str], source: str = "cluster") -> list[Event]:
+def parse(
+    raw: bytes, gpus: frozenset[str], source: str = "cluster", invalid: list[Invalid] | None = None
+) -> list[Event]:
     """Every object of the file that we know, as events; BadCluster names the first that is wrong, and how many are.
 
-    What only says how many pods of a group must run stops nobody: where it can not be read, that number is unknown.
+    A pod is read as far as it can be (extender.tolerant), as is any object that is nested too deep: what is wrong goes
+    to `invalid`. What only says how many pods of a group must run stops nobody either: where it can not be read, that
+    number is unknown.
     """
     events: list[Event] = []
     wrong: list[tuple[str, str]] = []
-    for number, item in enumerate(_items(raw, source)):
+    told: list[Invalid] = [] if invalid is None else invalid
+    for number, item in enumerate(_items(raw, source, told)):
         path = f"{source}: items[{number}]"
         kind = item.get("kind") if isinstance(item, dict) else None
         if not isinstance(kind, str):
@@ -75,7 +82,8 @@ def parse(raw: bytes, gpus: frozenset[str], source: str = "cluster") -> list[Eve
             if known is None and records.is_group(item):
                 known = "Group"
             if known is not None:
-                events.append(Event(known, "set", _named(known, item, gpus)))
+                record = _named(known, item, gpus, told)
+                events += [Event(known, "set", record)] if record is not None else []
         except records.RecordError as error:
             wrong.append((f"{path}.{error.path}".rstrip("."), f"{error.message}{_of(item)}"))
     if wrong:
@@ -85,11 +93,39 @@ def parse(raw: bytes, gpus: frozenset[str], source: str = "cluster") -> list[Eve
     return _with_priorities(events)
 
 
-def _named(kind: records.Kind, item: dict[str, Any], gpus: frozenset[str]) -> records.Record:
-    """The record. A pod without a uid, as files written by hand have it, gets one of its name: nobody has that."""
+def _too_deep(raw: bytes) -> Iterator[Invalid]:
+    """The objects of a JSON list that are nested deeper than anything that we read."""
+    try:
+        spans = prune.elements(raw, *prune.members(raw)[b"items"])
+    except (ValueError, KeyError):
+        spans = []
+    for start, end in spans:
+        one = raw[start:end]
+        shallow = prune.prune(one, tolerant.DEEPEST)
+        if shallow != one:
+            which = records.identity(shallow)
+            kind = orjson.loads(shallow).get("kind")
+            yield Invalid(
+                str(kind or "Object")[:63], tolerant.name_of(which), "nested too deep; what is deeper is left out"
+            )
+
+
+def _named(
+    kind: records.Kind, item: dict[str, Any], gpus: frozenset[str], invalid: list[Invalid]
+) -> records.Record | None:
+    """The record, as far as it can be read; None where nothing of it counts. A pod without a uid, as files written by
+    hand have it, gets one of its name: nobody has that."""
     if kind == "Group":
         return _group(item)
-    record = records.record(kind, item, gpus)
+    try:
+        record: records.Record | None = records.record(kind, item, gpus)
+    except records.RecordError as error:
+        which = _of(item)
+        if kind != "Pod" or not which:
+            raise
+        found = tolerant.read(kind, item, gpus, str(error))
+        invalid.append(Invalid(kind, tolerant.name_of(found.identity), found.message))
+        record = found.record
     if isinstance(record, records.PodRecord) and not record.uid:
         return msgspec.structs.replace(record, uid=f"{record.namespace}/{record.name}")
     return record
@@ -132,8 +168,8 @@ def _with_priorities(events: list[Event]) -> list[Event]:
     ]
 
 
-def _items(raw: bytes, source: str) -> Iterator[Any]:
-    for document in _documents(raw, source):
+def _items(raw: bytes, source: str, invalid: list[Invalid] | None = None) -> Iterator[Any]:
+    for document in _documents(raw, source, [] if invalid is None else invalid):
         if document is None:
             continue
         if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
@@ -152,19 +188,31 @@ def _items(raw: bytes, source: str) -> Iterator[Any]:
             yield document
 
 
-def _documents(raw: bytes, source: str) -> list[Any]:
+def _documents(raw: bytes, source: str, invalid: list[Invalid]) -> list[Any]:
     if raw.lstrip()[:1] in (b"{", b"["):
         try:
             return [orjson.loads(raw)]
         except orjson.JSONDecodeError as error:
-            several = _several(raw)
+            several = _deep(raw, invalid) or _several(raw)
             if several is None:
                 raise BadCluster(f"malformed JSON: {error}", path=source) from error
             return several
     try:
         return list(YAML(typ="safe", pure=True).load_all(raw))
+    except RecursionError as error:
+        raise BadCluster("nested too deep: write the object that is as JSON", path=source) from error
     except (YAMLError, ValueError) as error:
         raise BadCluster(f"malformed YAML: {' '.join(str(error).split())}", path=source) from error
+
+
+def _deep(raw: bytes, invalid: list[Invalid]) -> list[Any] | None:
+    """One JSON document that is nested too deep for a decoder, without what is deeper; None for anything else."""
+    try:
+        found = [orjson.loads(prune.prune(raw, tolerant.DEEPEST + 2))]  # a List and its items are two levels
+    except ValueError:
+        return None
+    invalid += _too_deep(raw)
+    return found
 
 
 def _several(raw: bytes) -> list[Any] | None:
@@ -183,7 +231,7 @@ def _several(raw: bytes) -> list[Any] | None:
             break
         try:
             document, place = _JSON.raw_decode(text, place)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         found.append(document)
     return found if len(found) > 1 else None

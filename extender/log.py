@@ -161,6 +161,27 @@ def _open_standard_streams() -> None:
         sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False))
 
 
+class Allowance:
+    """How many lines may be logged of what others cause: `burst` at once, and `per_second` on average."""
+
+    def __init__(self, burst: float = 20.0, per_second: float = 0.2) -> None:
+        self._burst, self._per_second = burst, per_second
+        self._left = burst
+        self._at: float | None = None
+        self._left_out = 0
+
+    def take(self, now: float) -> int | None:
+        """None where a line is not to be logged; else how many were left out since the last one. `now`: seconds."""
+        earned = 0.0 if self._at is None else max(0.0, now - self._at) * self._per_second
+        self._left, self._at = min(self._burst, self._left + earned), now
+        if self._left < 1.0:
+            self._left_out += 1
+            return None
+        self._left -= 1.0
+        left_out, self._left_out = self._left_out, 0
+        return left_out
+
+
 class _FromStandardLibrary(logging.Handler):
     """What libraries log through `logging` comes out in our form; `logger` says who spoke."""
 

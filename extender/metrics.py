@@ -53,6 +53,17 @@ class Metrics:
             "among what it shows us. See percentageOfNodesToScore.",
         )
         self.watch_restarts = self._counter("watch_restarts", "Watches that were opened again, by kind.", "kind")
+        self.watch_defects = self._counter(
+            "watch_defects",
+            "Exceptions that nobody expected, by the kind that was watched: its objects are listed anew.",
+            "kind",
+        )
+        self.invalid_objects = self._counter(
+            "invalid_objects",
+            "Objects (each version counts) that could not be read or held in full: /readyz names the first of them.",
+            "kind",
+            "reason",
+        )
         self.cache_objects = self._gauge("cache_objects", "Kubernetes objects that we know, by kind.", "kind")
         self.cache_age = self._gauge(
             "cache_age_seconds", "Time since the API server last told us anything, by kind.", "kind"
@@ -166,6 +177,10 @@ VALUES: Final = {
     "bad_requests code": "`bad-request`, `body-too-large`, `body-too-late`, `bodies-full`",
     "connections_closed limit": "`request` or `answer` over its time, `headers` too large, too many `connections`, "
     "`unused`",
+    "watch_defects kind": "the kinds of objects that are watched, and `source` for all of them",
+    "invalid_objects reason": "`too-deep` (all that is used of it was read), `partial` (some of it; the rest counts as "
+    "the worst), `unreadable` (its last readable version counts), `unknown-event` (an event of no object), `not-held` "
+    "(a defect)",
     "plans outcome": "`kept`; `exchanged` for another pod's plan, `unhealthy` or `taken` GPUs in it, `stock` where "
     "nobody heeds plans, `other`",
     "failing_node_rejections scope": "`all`, `namespace`",
@@ -195,7 +210,9 @@ Worth an alert or a graph:
 - `gpu_extender_victim_searches_total{proved="false"}`: the search budget is too small (`preemption.searchBudget`,
   `preemption.budgetMilliseconds`);
 - `increase(gpu_extender_preemption_work_lost_gpu_seconds_sum[1d]) / 3600`: GPU-hours that preemption cost in a day;
-- `gpu_extender_double_claimed_gpus > 0`: a fault.
+- `gpu_extender_double_claimed_gpus > 0`: a fault;
+- `increase(gpu_extender_watch_defects_total[1h]) > 0`: a fault too, and the log has it;
+- `gpu_extender_invalid_objects_total`: somebody's objects cannot be read in full; `/readyz` names them.
 
 | metric | kind | what it counts | labels |
 |---|---|---|---|

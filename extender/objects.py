@@ -444,3 +444,5 @@ def read(source: Source, decoder: msgspec.json.Decoder[_W]) -> _W:
         raise RecordError(path, _plain(message or str(error), path)) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RecordError("", f"not JSON: {error}") from error
+    except RecursionError as error:  # msgspec recurses even over what it skips
+        raise RecordError("", "nested too deep") from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from typing import Final
 
 import orjson
@@ -84,9 +84,9 @@ class _Streamed(StreamingResponse):
             await self._chunks.aclose()
 
 
-def state(cluster: Cluster) -> Iterator[bytes]:
-    """/debug/state: what `gpu-extender compare` compares."""
-    return compare.state_pieces(cluster)
+def state(cluster: Cluster, warnings: Sequence[Mapping[str, str]]) -> Iterator[bytes]:
+    """/debug/state: what `gpu-extender compare` compares. `warnings`: the objects that could not be read in full."""
+    return compare.state_pieces(cluster, warnings)
 
 
 def topologies(cluster: Cluster, only: str | None) -> Iterator[bytes]:

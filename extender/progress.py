@@ -48,7 +48,7 @@ def protected_ms(pod: PodRecord, minimum_run: Mapping[str, float]) -> int:
 
 def start_ms(pod: PodRecord) -> int:
     """Milliseconds since 1970; NOT_STARTED while it has not."""
-    return int(pod.start * 1000) if pod.start is not None else NOT_STARTED
+    return max(0, int(pod.start * 1000)) if pod.start is not None else NOT_STARTED
 
 
 def lost(gpus: int, start: int, saved: int, restart: int, now: int) -> int:

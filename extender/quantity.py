@@ -2,7 +2,8 @@
 
 The grammar is the one of apimachinery's ``resource.Quantity``: a decimal number and one suffix, which is binary
 (Ki to Ei), decimal (n u m k M G T P E) or a decimal exponent (e3, E-3). Rounding is always up, as ``Value()`` and
-``MilliValue()`` round. What Kubernetes would silently clamp to 2^63 - 1 is refused here: no machine has that much.
+``MilliValue()`` round. What is beyond int64 counts as 2^63 - 1, as Kubernetes itself clamps it: the API server accepts
+``1e30`` bytes of memory, so a pod may have them.
 """
 
 from __future__ import annotations
@@ -17,23 +18,23 @@ _GRAMMAR: Final = re.compile(
 _BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _LONGEST: Final = 64  # characters: longer texts are not worth their arithmetic
-_LARGEST_EXPONENT: Final = 200  # beyond it, with 64 digits, every result is 0, 1 or refused anyway
-_MOST: Final = 2**63 - 1
+_LARGEST_EXPONENT: Final = 200  # beyond it, with 64 digits, every result is 0, 1 or the largest anyway
+LARGEST: Final = 2**63 - 1
 
 
 class QuantityError(ValueError):
-    """The text is no quantity that Kubernetes would accept for a resource, or it is negative or beyond int64."""
+    """The text is no quantity that Kubernetes would accept for a resource, or it is negative."""
 
 
 @lru_cache(maxsize=8192)
 def value(text: str | int | float) -> int:
-    """The quantity in whole units (bytes, GPUs, pods), rounded up. A number stands for its own text."""
+    """The quantity in whole units (bytes, GPUs, pods), rounded up, LARGEST at most. A number is read as its text."""
     return _scaled(text, 0)
 
 
 @lru_cache(maxsize=8192)
 def milli(text: str | int | float) -> int:
-    """The quantity in thousandths (CPU), rounded up."""
+    """The quantity in thousandths (CPU), rounded up, LARGEST at most."""
     return _scaled(text, 3)
 
 
@@ -55,6 +56,4 @@ def _scaled(text: str | int | float, scale: int) -> int:
     if sign == "-" and mantissa:
         raise QuantityError(f"negative quantity: {written!r}")
     result: int = mantissa * 10**power if power >= 0 else -(-mantissa // 10**-power)
-    if result > _MOST:
-        raise QuantityError(f"quantity beyond int64: {written!r}")
-    return result
+    return min(result, LARGEST)

@@ -2,8 +2,8 @@
 
 Records are what the rest of the program sees of Kubernetes: flat, immutable, compared by value and, as none refers back
 to another, outside the garbage collector. A field of a wrong type or an impossible quantity is a ``RecordError`` that
-says where. Every function takes the bytes of one object, or the same as a dict (from YAML); ``gpus`` are the names of
-the resources that count as GPUs.
+says where; extender.tolerant reads the rest of such an object. Every function takes the bytes of one object, or the
+same as a dict (from YAML); ``gpus`` are the names of the resources that count as GPUs.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ SOURCE: Final = "kubernetes.io/config.source"
 
 MOST_IMAGES: Final = 4  # of a pod that are kept, and the characters of each: what failed pods have in common
 MOST_OF_IMAGE: Final = 256
+MOST_GRACE: Final = 10**9  # seconds, 31 years: a longer grace counts as this, so that what is written can be read back
 _DEFAULT_GRACE: Final = 30  # seconds; the API's own default of terminationGracePeriodSeconds
 
 
@@ -97,7 +98,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     deletion_at: float | None
     """When its grace ends and it is killed; None when nobody deleted it."""
     grace_seconds: int
-    """What is granted: by the deletion when there is one, else by its specification."""
+    """What is granted: by the deletion when there is one, else by its specification; MOST_GRACE at most."""
     daemon: bool
     mirror: bool
 
@@ -164,6 +165,8 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Required pod affinity: each names pods that it must stand near."""
     group: tuple[str, str, str] | None
     """(Workload or "", pod group, replica key): spec.workloadRef of 1.35, spec.schedulingGroup of 1.36 and later."""
+    partial: bool = False
+    """Whether the object was read in part only (extender.tolerant): what could not be read counts as the worst."""
 
     @property
     def finished(self) -> bool:
@@ -278,7 +281,11 @@ _NAMED: Final = msgspec.json.Decoder(objects.Named)
 
 def pod(source: Source, gpus: frozenset[str]) -> PodRecord:
     """The record of a Pod. Without a namespace it is in "default", as kubectl has it."""
-    wire = read(source, _POD)
+    return pod_of(read(source, _POD), gpus)
+
+
+def pod_of(wire: objects.Pod, gpus: frozenset[str]) -> PodRecord:
+    """The record of a decoded Pod."""
     meta = _metadata(wire.metadata)
     spec = wire.spec or objects.PodSpec()
     status = wire.status or objects.PodStatus()
@@ -302,7 +309,7 @@ def pod(source: Source, gpus: frozenset[str]) -> PodRecord:
         created=_epoch(meta.creation_timestamp),
         terminating=terminating,
         deletion_at=_epoch(meta.deletion_timestamp),
-        grace_seconds=_DEFAULT_GRACE if granted is None else max(granted, 0),
+        grace_seconds=_DEFAULT_GRACE if granted is None else min(max(granted, 0), MOST_GRACE),
         daemon=owner is not None and owner.kind == "DaemonSet",
         mirror=_is_static(meta.annotations or {}) or (owner is not None and owner.kind == "Node"),
         node=intern(spec.node_name or ""),
@@ -346,7 +353,11 @@ def pod(source: Source, gpus: frozenset[str]) -> PodRecord:
 
 def node(source: Source, gpus: frozenset[str]) -> NodeRecord:
     """The record of a Node. Where a node does not say what is allocatable, that is its capacity, as the API has it."""
-    wire = read(source, _NODE)
+    return node_of(read(source, _NODE), gpus)
+
+
+def node_of(wire: objects.Node, gpus: frozenset[str]) -> NodeRecord:
+    """The record of a decoded Node."""
     meta = _metadata(wire.metadata)
     spec = wire.spec or objects.NodeSpec()
     status = wire.status or objects.NodeStatus()
@@ -371,7 +382,11 @@ def node(source: Source, gpus: frozenset[str]) -> NodeRecord:
 
 def pod_disruption_budget(source: Source) -> PdbRecord:
     """The record of a PodDisruptionBudget. Without a status nothing may be disrupted yet."""
-    wire = read(source, _PDB)
+    return budget_of(read(source, _PDB))
+
+
+def budget_of(wire: objects.Pdb) -> PdbRecord:
+    """The record of a decoded PodDisruptionBudget."""
     meta = _metadata(wire.metadata)
     status = wire.status or objects.PdbStatus()
     return PdbRecord(

@@ -12,7 +12,7 @@ from typing import Final
 
 from extender import objects
 from extender.objects import RecordError
-from extender.quantity import QuantityError, milli, value
+from extender.quantity import LARGEST, QuantityError, milli, value
 
 Amounts = dict[str, int]
 GpuCounts = tuple[tuple[str, int], ...]
@@ -22,7 +22,8 @@ _POD_LEVEL: Final[frozenset[str]] = frozenset()
 
 
 def quantity(resources: Mapping[str, objects.Quantity], name: str, path: str) -> int:
-    """CPU in thousandths, all else in whole units; absent and null are 0. Devices must be asked for whole."""
+    """CPU in thousandths, all else in whole units, LARGEST at most; absent and null are 0. Devices must be asked
+    for whole, and no node has as many as that."""
     text = resources.get(name)
     if text is None:
         return 0
@@ -30,7 +31,9 @@ def quantity(resources: Mapping[str, objects.Quantity], name: str, path: str) ->
         if name == "cpu":
             return milli(text)
         found = value(text)
-        if "/" in name and milli(text) != found * 1000:
+        if "/" in name and found == LARGEST:
+            raise QuantityError(f"more devices than any node has: {text!r}")
+        if "/" in name and milli(text) not in (found * 1000, LARGEST):
             raise QuantityError(f"not a whole number: {text!r}")
         return found
     except QuantityError as error:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from extender.app import VERBS, config
 from extender.settings import Limits, Settings
+from extender.tolerant import Faults
 from tests.world import GPU, JSON, World, logged, machine, workload
 
 
@@ -386,6 +387,9 @@ class Waiting:
 
     def restarts(self) -> dict[str, int]:
         return {"Node": 2}
+
+    def faults(self) -> Faults:
+        return Faults()
 
     async def run(self) -> None:
         return

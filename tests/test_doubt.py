@@ -11,6 +11,7 @@ from extender import app, records
 from extender.events import Event
 from extender.rules import REASONS
 from extender.settings import Resource, Settings
+from extender.tolerant import Faults
 from tests.test_bind import Api
 from tests.world import AMD, GPU, JSON, World, machine, pairs, refused, topology, workload
 
@@ -38,6 +39,9 @@ class Watched:
 
     def restarts(self) -> dict[str, int]:
         return {}
+
+    def faults(self) -> Faults:
+        return Faults()
 
     async def run(self) -> None:
         return

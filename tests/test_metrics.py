@@ -26,6 +26,8 @@ PROMISED = {
     "gpu_extender_log_lines_dropped": (),
     "gpu_extender_sampled_requests": (),
     "gpu_extender_watch_restarts": ("kind",),
+    "gpu_extender_watch_defects": ("kind",),
+    "gpu_extender_invalid_objects": ("kind", "reason"),
     "gpu_extender_cache_objects": ("kind",),
     "gpu_extender_cache_age_seconds": ("kind",),
     "gpu_extender_holds": (),

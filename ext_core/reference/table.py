@@ -12,6 +12,7 @@ TERMINATING, SPARED = 1, 2
 _EMPTY = {"gpu": -1, "shape": 0, "healthy": 0, "sure": 0, "likely": 0, "wanted": 0}
 _EMPTY |= {"unknown": 0, "pending": 0, "order": 0, "flags": 0, "units": 1, "model": 0}
 MOST_GPUS = 16
+LARGEST = 2**61
 
 
 class NodeTable:
@@ -125,9 +126,9 @@ class NodeTable:
         self._check(row)
         if len(amounts) != self.resources:
             raise ValueError("add_claim: amounts do not fit the table")
-        self.claim[row] = [a + b for a, b in zip(self.claim[row], amounts, strict=True)]
+        self.claim[row] = [min(a + b, LARGEST) for a, b in zip(self.claim[row], amounts, strict=True)]
         if tentative:
-            self.tentative[row] = [a + b for a, b in zip(self.tentative[row], amounts, strict=True)]
+            self.tentative[row] = [min(a + b, LARGEST) for a, b in zip(self.tentative[row], amounts, strict=True)]
         gpu = self.columns["gpu"][row]
         units = self.columns["units"][row]
         each = amounts[gpu] // wanted.bit_count() if wanted and gpu >= 0 and units > 1 else 0

@@ -36,24 +36,27 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from extender import compare
+    from extender import compare, words
 
     if not 0 <= options.settle <= 60:
         raise BadInput(f"{options.settle} is not between 0 and 60", path="--settle")
     settings = shared.settings_of(options)
     cached = ask(options.server, "/debug/state")
-    found = list(compare.differences(cached, _listed(options, settings)))
+    listed = _listed(options, settings)
+    invalid = listed["warnings"]
+    found = list(compare.differences(cached, listed))
     if found:
         time.sleep(options.settle)
         cached = ask(options.server, "/debug/state")
         again = {difference[:3] for difference in compare.differences(cached, _listed(options, settings))}
         found = [difference for difference in found if difference[:3] in again]
     drift = compare.drift(cached)
+    warnings = list({told["message"]: told for told in (*cached.get("warnings", ()), *invalid)}.values())
     if options.output == "json":
         answer = {
             "apiVersion": "gpu-extender.io/v1",
             "kind": "Comparison",
-            "warnings": [],
+            "warnings": warnings,
             "nodes": len(cached["nodes"]),
             "pods": len(cached["pods"]),
             "differences": [difference._asdict() for difference in found],
@@ -66,6 +69,8 @@ def run(options: argparse.Namespace) -> int:
             print(f"  {difference.kind} {difference.name}: {_words(difference)}")
         if len(found) > SHOWN:
             print(f"  and {len(found) - SHOWN} more (-o json has all)")
+        for warning in warnings:
+            print(f"gpu-extender: {words.short(warning['message'], 400)}", file=sys.stderr)
         print(f"plans: {drift['as_planned']} pods hold the GPUs that were planned, {drift['otherwise']} hold others")
     return DIFFER if found else 0
 
@@ -84,19 +89,20 @@ def _plain(value: Any) -> str:
 
 def _listed(options: argparse.Namespace, settings: Any) -> dict[str, Any]:
     """The same state, made from a list of our own."""
-    from extender import compare, frozen
+    from extender import compare, frozen, tolerant
     from extender.cluster import Cluster
 
     cluster = Cluster(settings)
+    invalid: list[tolerant.Invalid] = []
     if options.cluster is not None:
-        events = frozen.read(options.cluster, cluster.gpu_names)
+        events = frozen.read(options.cluster, cluster.gpu_names, invalid)
     else:
-        events = asyncio.run(_list(options.kubeconfig, cluster.gpu_names))
+        events = asyncio.run(_list(options.kubeconfig, cluster.gpu_names, invalid))
     cluster.apply(events, time.monotonic())
-    return compare.state(cluster)
+    return compare.state(cluster, tolerant.warnings(invalid))
 
 
-async def _list(kubeconfig: Path | None, gpus: frozenset[str]) -> Any:
+async def _list(kubeconfig: Path | None, gpus: frozenset[str], invalid: list[Any]) -> Any:
     from extender.kube import listing
     from extender.kube.client import ApiError, ApiServer, CredentialsError
     from extender.kube.client import Unreachable as NoAnswer
@@ -107,6 +113,6 @@ async def _list(kubeconfig: Path | None, gpus: frozenset[str]) -> Any:
         path = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
     try:
         async with await ApiServer.connect(path) as server:
-            return await listing.list_all(server, gpus)
+            return await listing.list_all(server, gpus, invalid=invalid)
     except (ApiError, NoAnswer, CredentialsError, RecordError) as error:
         raise Unreachable(str(error), path="API server") from None

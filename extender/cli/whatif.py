@@ -32,11 +32,12 @@ def run(options: argparse.Namespace) -> int:
     """Prints the plan."""
     settings = shared.settings_of(options)
     wall = moment(options.now)
-    from extender import frozen, records, whatif  # here: --help need not load the core
+    from extender import frozen, records, tolerant, whatif  # here: --help need not load the core
 
     gpus = frozenset(resource.name for resource in settings.resources)
     file = frozen.load(options.cluster)
-    decider = whatif.frozen(settings, frozen.parse(file, gpus, str(options.cluster)))
+    invalid: list[tolerant.Invalid] = []
+    decider = whatif.frozen(settings, frozen.parse(file, gpus, str(options.cluster), invalid))
     pods: list[records.PodRecord] = []
     for path in options.filename:
         source = "standard input" if str(path) == "-" else str(path)
@@ -45,6 +46,7 @@ def run(options: argparse.Namespace) -> int:
     if not pods:
         raise BadInput("there is no pod in it", path="--filename")
     answered = whatif.answer(decider, pods, wall, frozen.objects(file, str(options.cluster)))
+    answered["warnings"] = [*tolerant.warnings(invalid), *answered["warnings"]]
     if options.output == "json":
         sys.stdout.write(orjson.dumps(answered, option=orjson.OPT_APPEND_NEWLINE).decode())
     else:

@@ -13,13 +13,14 @@ from pathlib import Path
 from extender import wire
 from extender.cluster import Cluster
 from extender.controllers.document import Document
-from extender.controllers.tenants import Tenant, keep
+from extender.controllers.tenants import Tenant, begun, keep
 from extender.events import Event
 from extender.kube.bindings import Bindings
 from extender.kube.client import ApiError, ApiServer, Unreachable
 from extender.kube.reflector import SOURCES, Reflector
 from extender.log import get_log
 from extender.records import PodRecord, RecordError
+from extender.tolerant import LONGEST_NAME, Faults, Invalid
 
 VITAL = ("Pod", "Node")
 log = get_log()
@@ -95,13 +96,27 @@ class Live:
     def restarts(self) -> dict[str, int]:
         return {reflector.source.name: max(0, reflector.state.counters.watches - 1) for reflector in self._reflectors}
 
+    def faults(self) -> Faults:
+        watched = [(reflector.source.name, reflector.state) for reflector in self._reflectors]
+        return Faults(
+            [
+                Invalid(kind, name.strip("/")[:LONGEST_NAME] or "(without a name)", why)
+                for kind, state in watched
+                for name, why in sorted(state.rejected.items())
+            ],
+            {(kind, reason): count for kind, state in watched for reason, count in state.counters.reasons.items()},
+            {kind: state.counters.defects for kind, state in watched},
+        )
+
     async def run(self) -> None:
         async with await ApiServer.connect(self._kubeconfig or default_kubeconfig()) as server:
             self._server = server
             self._bindings = Bindings(server, self._cluster.gpu_names)
             for document in self.documents:  # before the pods come that it may have counted
-                await document.begin(server)
-            self._reflectors = [
+                await begun(document, server)
+            for reflector in self._reflectors:  # of a connection before this one
+                reflector.reconnect(server)
+            self._reflectors = self._reflectors or [
                 Reflector(server, source, self, self._cluster.gpu_names, random_source=self._random)
                 for source in SOURCES
             ]

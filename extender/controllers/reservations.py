@@ -32,6 +32,7 @@ from extender.kube.client import ApiError, ApiServer, Unreachable
 from extender.kube.configmaps import ConfigMap, Conflict
 from extender.log import get_log
 from extender.metrics import Metrics
+from extender.records import MOST_GRACE
 
 MOST_ENTRIES: Final = 500
 MOST_BYTES: Final = 900_000  # a ConfigMap may have 1 MiB
@@ -247,7 +248,7 @@ class Reservations:
             "amounts": {name: amount for name, amount in amounts if amount},
             "priority": plan.priority,
             "at": round(plan.at + self._epoch, 3),
-            "grace": float(plan.grace),
+            "grace": min(float(plan.grace), MOST_GRACE),
         }
         if plan.emptied is not None:
             entry["emptied"] = round(plan.emptied + self._epoch, 3)
@@ -276,7 +277,7 @@ class Reservations:
         priority = entry.get("priority")
         if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > 2**31:
             raise Damaged("priority is not a number")
-        at, grace = _time(entry.get("at")), _time(entry.get("grace", 0))
+        at, grace = _time(entry.get("at")), _grace(entry.get("grace", 0))
         emptied = _time(entry["emptied"]) - self._epoch if "emptied" in entry else None
         return Plan(
             uid,
@@ -298,6 +299,13 @@ def _forbidden(error: ApiError | Unreachable) -> bool:
 
 def _count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
+
+
+def _grace(value: object) -> float:
+    """Seconds. A version before this one wrote what a pod asked for, beyond any time: that counts as MOST_GRACE."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= 0:
+        raise Damaged("grace is not a number of seconds")
+    return float(min(value, MOST_GRACE))
 
 
 def _time(value: object) -> float:

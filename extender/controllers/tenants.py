@@ -39,6 +39,22 @@ async def keep(tenant: Tenant, server: ApiServer) -> None:
             await asyncio.sleep(RESTART_SECONDS)
 
 
+class Begun(Protocol):
+    """What reads something of its own before the lists are read."""
+
+    name: str
+
+    async def begin(self, server: ApiServer) -> None: ...
+
+
+async def begun(document: Begun, server: ApiServer) -> None:
+    """Begin; a defect in it is logged, and the document starts empty."""
+    try:
+        await document.begin(server)
+    except Exception:
+        log.exception("defect", controller=document.name)
+
+
 def own_namespace(said: str) -> str:
     """The settings' namespace; else, in a pod, its own; else that of the control plane, which exists everywhere."""
     if said:

@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from extender import records
+from extender import records, tolerant
 from extender.kube.client import ApiError, ApiServer, Unreachable
-from extender.records import PodRecord
+from extender.records import PodRecord, RecordError
 
 Outcome = Literal["bound", "conflict", "not-found", "refused", "unknown"]
 
@@ -56,13 +56,21 @@ class Bindings:
         return Result("bound")
 
     async def get_pod(self, namespace: str, name: str) -> PodRecord | None:
-        """The pod as the API server has it now, None when there is none. Raises ApiError, Unreachable, RecordError."""
+        """The pod as the API server has it now, None when there is none; one that is nested too deep is read as well.
+        Raises ApiError, Unreachable, RecordError (of what is read in part only, too: bind must know all of it)."""
         try:
-            return records.pod(await self._server.get(_path(namespace, name)), self._gpus)
+            raw = await self._server.get(_path(namespace, name))
         except ApiError as error:
             if error.status == 404:
                 return None
             raise
+        try:
+            return records.pod(raw, self._gpus)
+        except RecordError as error:
+            found = tolerant.read("Pod", raw, self._gpus, str(error)).record
+            if not isinstance(found, PodRecord) or found.partial:
+                raise
+            return found
 
 
 def _path(namespace: str, name: str) -> str:

@@ -230,7 +230,7 @@ def _message(body: bytes) -> str:
     """The message of a ``Status``, or the beginning of whatever else a proxy in between may have sent."""
     try:
         said = msgspec.json.decode(body, type=_Status).message
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         said = None
     return (said or body.decode(errors="replace").strip() or "no message")[:500]
 

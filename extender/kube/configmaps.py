@@ -68,6 +68,6 @@ class ConfigMap:
 def _kept(body: bytes) -> Kept:
     try:
         found = msgspec.json.decode(body, type=_ConfigMap)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise Unreachable(f"no ConfigMap came: {error}") from error
     return Kept(found.data or {}, found.metadata.resourceVersion)

@@ -130,5 +130,5 @@ class Lease:
 def _read(body: bytes) -> _Lease:
     try:
         return msgspec.json.decode(body, type=_Lease)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise Unreachable(f"no Lease came: {error}") from error

@@ -7,6 +7,8 @@ Theory of operation
 2. Watch from the list's version on. Each event and each bookmark moves that version, so a watch that ends is resumed
    where it ended. Only a version that the server no longer has (410), an answer that makes no sense or an error that
    repeating cannot cure leads back to 1.
+   An object that cannot be read affects only itself: extender.tolerant reads the rest of it, and it is named.
+   An exception that nobody expected leads back to 1 too: the next list gives the sink every object again.
 3. Between two tries lies a jittered, growing delay. It starts anew only after a watch that lived for a while: a server
    that accepts each watch and closes it at once is a failing server.
 4. Lines are decoded in slices of some milliseconds with a turn of the event loop between them, and each slice reaches
@@ -21,17 +23,20 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import msgspec
 
-from extender import records
+from ext_core import prune
+from extender import records, tolerant
 from extender.events import Event
 from extender.kube.backoff import Backoff
 from extender.kube.client import ApiError, ApiServer, Unreachable
-from extender.records import Kind, Record, RecordError
+from extender.log import Allowance, get_log
+from extender.records import Kind, PodRecord, Record, RecordError
 
 
 class Sink(Protocol):
@@ -129,9 +134,13 @@ class Counters:
     """Given to the sink."""
     bookmarks: int = 0
     rejected: int = 0
-    """Objects that could not be read."""
+    """Objects (each version of one counts) that could not be read in full."""
+    reasons: Counter[str] = field(default_factory=Counter)
+    """The same by reason: tolerant.REASONS, and `unknown-event`."""
     errors: int = 0
     """Lists and watches that failed."""
+    defects: int = 0
+    """Exceptions that nobody expected."""
 
 
 @dataclass
@@ -149,7 +158,7 @@ class State:
     last_event: float | None = None
     """When the server last said anything about the kind, by the reflector's clock."""
     rejected: dict[str, str] = field(default_factory=dict)
-    """Objects whose last version could not be read: namespace/name and why. An older version of them may be in use."""
+    """Objects whose last version could not be read in full: namespace/name, and why and what counts instead."""
     counters: Counters = field(default_factory=Counters)
 
 
@@ -173,10 +182,12 @@ class _Status(msgspec.Struct):
 
 
 _Key = tuple[str, str]
+log = get_log()
 
 _LINE: Final = msgspec.json.Decoder(_WatchLine)
 _LONGEST_LINE: Final = 2**25  # bytes; etcd takes objects of 1.5 MiB
 _MOST_REJECTED: Final = 100  # kept by name
+_SENSELESS_SECONDS: Final = 300.0  # what tells of no object that we could name leads to one list in this time
 # What the same watch may get over: too many requests, and servers or proxies that are about to come back.
 _RESUMABLE: Final = frozenset({429, 500, 502, 503})
 _LONGEST_RETRY_AFTER: Final = 300.0
@@ -207,6 +218,9 @@ class Reflector:
         self._clock = clock
         self._sleep = sleep
         self._known: dict[_Key, Record] = {}
+        self._unsure = False  # the sink may have missed what was taken for known: the next list gives it all again
+        self._senseless_at: float | None = None
+        self._allowance = Allowance()
         self._version = ""
         """From where to watch; "" when a list must come first."""
 
@@ -243,6 +257,9 @@ class Reflector:
                     self._version = ""
                 retry_after = min(error.retry_after or 0.0, _LONGEST_RETRY_AFTER)
                 problem = ("forbidden: " if error.status == 403 else "") + str(error)
+            except Exception as error:  # a defect, RecursionError and MemoryError included: it ends nothing
+                self._version, self._unsure = "", True
+                problem = self._defect(error)
             lived = self.state.watching and self._clock() - begun >= self._pace.healthy_after
             self.state.watching = False
             self.state.problem = problem
@@ -250,6 +267,19 @@ class Reflector:
             if failures or retry_after:
                 delay = self._pace.backoff.delay(failures, self._random) if failures else 0.0
                 await self._sleep(max(delay, retry_after))
+
+    def reconnect(self, server: ApiServer) -> None:
+        """Goes on with a new connection, by a new list: what was known stays known until then."""
+        self._server, self._version, self._unsure = server, "", True
+
+    def _defect(self, error: Exception) -> str:
+        self.state.counters.defects += 1
+        left_out = self._allowance.take(self._clock())
+        if left_out is not None:
+            log.error(
+                "defect", watch=self.source.name, err=repr(error)[:300], left_out=left_out or None, exc_info=error
+            )
+        return f"a defect, see the log: {error!r}"[:300]
 
     # ---- list
 
@@ -264,7 +294,7 @@ class Reflector:
             self.state.counters.pages += 1
             self.state.last_event = self._clock()
             try:
-                page = records.page(body)
+                page = tolerant.page(body)
             except RecordError as error:
                 raise _Relist(f"a list that makes no sense: {error}") from error
             await self._in_slices(self._listed(page, seen))
@@ -276,6 +306,7 @@ class Reflector:
         await self._in_slices(self._vanished(gone))
         self.state.rejected = {key: why for key, why in self.state.rejected.items() if tuple(key.split("/", 1)) in seen}
         self._version = page.resource_version
+        self._unsure = False
         self._say_synced()
 
     def _listed(self, page: records.Page, seen: set[_Key]) -> Iterator[Event | None]:
@@ -288,7 +319,7 @@ class Reflector:
             key = _key(found)
             seen.add(key)
             before = self._known.get(key)
-            if before is not None and before.uid == found.uid and before.resource_version == found.resource_version:
+            if before is not None and not self._unsure and _is_version(before, found):
                 yield None
             else:
                 yield from self._set(key, before, found)
@@ -345,22 +376,41 @@ class Reflector:
                 continue
             try:
                 event = _LINE.decode(line)
-                yield from self._changed(event)
-            except (msgspec.MsgspecError, RecordError) as error:
-                raise _Relist(f"a watch line that makes no sense: {error}") from error
+            except (msgspec.MsgspecError, RecursionError) as error:
+                found = _taken_apart(line)
+                if found is None:
+                    self._senseless(f"a watch line that makes no sense: {str(error)[:200]}")
+                    continue
+                event = found
+            yield from self._changed(event)
+
+    def _senseless(self, message: str) -> None:
+        """What was watched tells of no object that can be named: a new list tells what there is, once in a while."""
+        now = self._clock()
+        self.state.counters.reasons["unknown-event"] += 1
+        if self._senseless_at is None or now - self._senseless_at >= _SENSELESS_SECONDS:
+            self._senseless_at = now
+            raise _Relist(message)
 
     def _changed(self, event: _WatchLine) -> Iterator[Event | None]:
         if event.type == "ERROR":
-            status = msgspec.json.decode(event.object, type=_Status)
+            status = _status(event.object)
             raise _Relist(f"{status.code}: {status.message}", expired=status.code == 410)
+        if event.type not in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK"):
+            self._senseless(f"an event of the unknown type {event.type[:40]!r}")
+            return
         if event.type == "BOOKMARK":
-            self._version = records.identity(event.object).resource_version or self._version
+            try:
+                self._version = records.identity(event.object).resource_version or self._version
+            except RecordError as error:
+                self._senseless(f"a bookmark that makes no sense: {str(error)[:200]}")
             self.state.counters.bookmarks += 1
             yield None
             return
-        if event.type not in ("ADDED", "MODIFIED", "DELETED"):
-            raise _Relist(f"an event of the unknown type {event.type!r}")
         found = self._decode(event.object)
+        if isinstance(found, records.Identity) and not found.name:
+            self._senseless("an event of an object that has no name")
+            return
         key = (found.namespace, found.name) if isinstance(found, records.Identity) else _key(found)
         before = self._known.get(key)
         if event.type == "DELETED":
@@ -377,29 +427,49 @@ class Reflector:
 
     # ---- both
 
-    def _set(self, key: _Key, before: Record | None, found: Record) -> Iterator[Event]:
+    def _set(self, key: _Key, before: Record | None, found: Record) -> Iterator[Event | None]:
+        if isinstance(found, PodRecord) and found.partial and isinstance(before, PodRecord) and not before.partial:
+            found = tolerant.merged(before, found) if before.uid == found.uid else found
+            if _is_same(before, found) and not self._unsure:
+                yield None
+                return
         if before is not None and before.uid != found.uid:  # its name was given to another object meanwhile
             yield Event(self.source.kind, "delete", before)
         self._known[key] = found
         yield Event(self.source.kind, "set", found)
 
     def _decode(self, raw: msgspec.Raw) -> Record | records.Identity:
-        """The record; of an object that cannot be read only which one it is."""
+        """The record, as far as the object can be read; of one of which nothing counts only which one it is."""
         try:
             group = self.source.group
             found = records.group(raw, *group) if group else records.record(self.source.kind, raw, self._gpus)
-        except RecordError as error:
-            self.state.counters.rejected += 1
-            try:
-                which = records.identity(raw)
-            except RecordError as worse:
-                raise _Relist(f"an object that is none: {worse}") from worse
-            if len(self.state.rejected) < _MOST_REJECTED:
-                self.state.rejected[f"{which.namespace}/{which.name}"] = str(error)
-            return which
+        except Exception as error:  # RecordError, and whatever else the bytes of a hostile object may lead to
+            return self._rejected(raw, str(error) or repr(error))
         if self.state.rejected:
             self.state.rejected.pop("/".join(_key(found)), None)
         return found
+
+    def _rejected(self, raw: msgspec.Raw, why: str) -> Record | records.Identity:
+        reading = tolerant.read(self.source.kind, raw, self._gpus, why, self.source.group or ("", ""))
+        which, state = reading.identity, self.state
+        state.counters.rejected += 1
+        state.counters.reasons[reading.reason] += 1
+        key = f"{which.namespace}/{which.name}"
+        known = state.rejected.get(key)
+        if known is not None or len(state.rejected) < _MOST_REJECTED:
+            state.rejected[key] = reading.message
+        if known != reading.message:  # said once, not for each version of it
+            left_out = self._allowance.take(self._clock())
+            if left_out is not None:
+                log.warning(
+                    "an object cannot be read in full",
+                    kind=self.source.name,
+                    object=tolerant.name_of(which),
+                    reason=reading.reason,
+                    err=reading.message,
+                    left_out=left_out or None,
+                )
+        return which if reading.record is None else reading.record
 
     async def _in_slices(self, events: Iterator[Event | None]) -> None:
         """Gives the sink what the iterator yields (None: work without an event), a slice at a time."""
@@ -423,6 +493,36 @@ class Reflector:
             if not more:
                 return
             await asyncio.sleep(0)
+
+
+def _is_version(before: Record, found: Record) -> bool:
+    """Whether both are the same version of one object; without versions that cannot be known."""
+    version = before.resource_version
+    return bool(version) and before.uid == found.uid and version == found.resource_version
+
+
+def _is_same(before: PodRecord, found: PodRecord) -> bool:
+    """Whether only the version differs."""
+    return msgspec.structs.replace(found, resource_version=before.resource_version) == before
+
+
+def _taken_apart(line: bytes) -> _WatchLine | None:
+    """An event that is nested too deep for the decoder, by its brackets; None where it is none."""
+    try:
+        found = prune.members(line)
+    except ValueError:
+        return None
+    kind, body = (line[slice(*found[key])] if key in found else b"" for key in (b"type", b"object"))
+    if not body or kind[:1] != b'"' or len(kind) > 100:
+        return None
+    return _WatchLine(kind[1:-1].decode(errors="replace"), msgspec.Raw(body))
+
+
+def _status(raw: msgspec.Raw) -> _Status:
+    try:
+        return msgspec.json.decode(raw, type=_Status)
+    except (msgspec.MsgspecError, RecursionError):
+        return _Status(message="an error that makes no sense")
 
 
 def _key(record: Record) -> _Key:

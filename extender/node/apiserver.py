@@ -20,6 +20,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import orjson
 
+from ext_core import prune
 from extender.errors import BadInput, Unreachable
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -27,6 +28,7 @@ CONNECT_SECONDS = 10.0
 WATCH_SECONDS = 300  # then the server ends the watch and we begin a new one
 SILENT_SECONDS = WATCH_SECONDS + 30.0  # a connection that was cut says nothing; bookmarks come every minute
 MOST_BYTES = 256 * 2**20
+DEEPEST = 64  # levels that are read of an object; what we use lies in 10
 
 Object = dict[str, Any]
 
@@ -188,7 +190,7 @@ class Watch:
                 while not self._stopping.is_set():
                     version = self._stream(version)
                     pause = 0.1
-            except (Unreachable, OSError, http.client.HTTPException, ValueError) as error:
+            except Exception as error:  # one pod that nobody can read must not end the watch of the others
                 if not self._stopping.is_set():
                     self._say(f"{self._path}: {error}; once more in {pause:.1f} s")
             self.restarts += 1
@@ -215,7 +217,7 @@ class Watch:
             self._open = connection
             while not self._stopping.is_set() and (line := answer.readline()):
                 self.seen_at = self._clock()
-                event = orjson.loads(line)
+                event = _loads(line)
                 kind, item = event.get("type"), event.get("object") or {}
                 if kind == "ERROR":
                     raise Refused(int(item.get("code") or 0), str(item.get("message")))
@@ -253,10 +255,18 @@ def _patience(connection: http.client.HTTPConnection, until: float) -> None:
         connection.sock.settimeout(left)
 
 
+def _loads(body: bytes) -> Any:
+    """JSON; of what is nested too deep for the decoder, as a pod's managedFields may be, all that lies above."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return orjson.loads(prune.prune(body, DEEPEST))
+
+
 def _decoded(body: bytes, status: int) -> Object:
     try:
-        said = orjson.loads(body)
-    except orjson.JSONDecodeError:
+        said = _loads(body)
+    except ValueError:
         said = None
     if status >= 300 or not isinstance(said, dict):
         message = said.get("message") if isinstance(said, dict) else body[:200].decode(errors="replace")

@@ -15,6 +15,7 @@ from extender.cluster import Cluster
 from extender.events import Event
 from extender.records import PodRecord
 from extender.sim.cluster import Change, Conflict, SimCluster
+from extender.tolerant import Faults
 from extender.wire import Binding
 
 
@@ -45,6 +46,9 @@ class SimSource:
 
     def restarts(self) -> dict[str, int]:
         return {}
+
+    def faults(self) -> Faults:
+        return Faults()
 
     async def run(self) -> None:
         """Feeds the cluster until it is cancelled."""

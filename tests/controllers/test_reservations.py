@@ -201,6 +201,34 @@ def test_a_restart_reads_them_back_before_it_is_ready() -> None:
     run(objects, after, second)
 
 
+@pytest.mark.parametrize("grace", [2**40, 2**62, 2**63 - 1])
+def test_a_grace_period_beyond_any_time_is_read_back(grace: int) -> None:
+    """A tenant may ask for it: what is written can be read, by this version and from the one before, which wrote it."""
+    objects, before = Objects(), world()
+    for i in range(4):
+        before.pod(f"w{i}", 2, "n1", priority=1, held=(2 * i, 2 * i + 1), grace=grace)
+
+    async def first(reservations: Reservations) -> None:
+        await ask(before, OFFER)
+
+    run(objects, before, first)
+    [plan] = before.decider.holds.all_plans()
+    assert plan.grace == 10**9
+    kept = json.loads(entries_raw(objects)["uid-urgent"])
+    assert kept["grace"] == 10**9
+
+    for written in (kept["grace"], float(grace)):
+        objects.stored[PATH]["data"]["uid-urgent"] = json.dumps(kept | {"grace": written})
+        after = world()
+
+        async def second(reservations: Reservations, after: World = after) -> None:
+            [again] = after.decider.holds.all_plans()
+            assert (again.id, again.grace) == (plan.id, 10**9)
+
+        run(objects, after, second)
+        assert after.metric("reservations_damaged_total") == 0
+
+
 def test_a_preemptor_that_went_while_we_were_away_is_forgotten_at_once() -> None:
     """Its plan is seconds old, so it is not the slack for a watch that lags: the lists are newer."""
     objects, before = Objects(), world()
@@ -261,6 +289,8 @@ def test_what_is_damaged_is_dropped_and_the_rest_stays() -> None:
         "j": json.dumps(good | {"node": ""}),
         "k": json.dumps(good | {"emptied": None}),
         "l": json.dumps(good | {"pod": 7}),
+        "m": json.dumps(good | {"grace": -1}),
+        "n": json.dumps(good | {"grace": "long"}),
     }
     objects = Objects()
     objects.put(PATH, {"metadata": {}, "data": damaged | {"uid-urgent": json.dumps(good)}})

@@ -18,6 +18,8 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import httpx
 import orjson
 
+from ext_core import prune
+
 Object = dict[str, Any]
 Objects = list[dict[str, Any]]
 T = TypeVar("T")
@@ -86,7 +88,7 @@ class Watch:
             if answer.status_code >= 400:
                 raise _error(answer.status_code, answer.read())
             for line in _lines(answer.iter_bytes()):
-                event = orjson.loads(line)
+                event = _loads(line)
                 if event["type"] == "ERROR":
                     status = event["object"]
                     if status.get("code") == 410:
@@ -151,7 +153,7 @@ class Api:
         answer = self._http.request(method, path, content=content, headers=headers, params=params)
         if answer.status_code >= 400:
             raise _error(answer.status_code, answer.content)
-        found: Object = orjson.loads(answer.content)
+        found: Object = _loads(answer.content)
         return found
 
     def text(self, path: str) -> str:
@@ -166,6 +168,15 @@ class Api:
     def create(self, item: Object) -> Object:
         """Creates an object, which must name its kind (and namespace, where the kind has one)."""
         return self.request("POST", path_of(item["kind"], namespace=item["metadata"].get("namespace")), item)
+
+    def create_bytes(self, kind: str, namespace: str, content: bytes) -> Object:
+        """Creates an object that no encoder of ours can write."""
+        headers = {"Content-Type": "application/json"}
+        answer = self._http.post(path_of(kind, namespace=namespace), content=content, headers=headers)
+        if answer.status_code >= 400:
+            raise _error(answer.status_code, answer.content)
+        found: Object = _loads(answer.content)
+        return found
 
     def create_many(self, items: Iterable[Object], threads: int = 8) -> int:
         """Creates objects of any kinds in parallel, in no certain order; returns their number."""
@@ -283,6 +294,14 @@ class Api:
         return self.request("POST", path_of("Pod", name, namespace, "eviction"), body)
 
 
+def _loads(content: bytes | str) -> Any:
+    """JSON, also of objects that are nested deeper than any decoder follows: what is deeper than 64 levels is null."""
+    try:
+        return orjson.loads(content)
+    except orjson.JSONDecodeError:
+        return orjson.loads(prune.prune(content.encode() if isinstance(content, str) else bytes(content), 64))
+
+
 def path_of(kind: str, name: str = "", namespace: str | None = None, subresource: str = "") -> str:
     """The URL path of a kind's collection, of an object or of its subresource."""
     where = KINDS[kind]
@@ -322,7 +341,7 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 def _error(status: int, content: bytes) -> ApiError:
     try:
-        answer = orjson.loads(content)
+        answer = _loads(content)
         return ApiError(status, answer.get("reason", ""), answer.get("message", ""))
     except (orjson.JSONDecodeError, AttributeError):
         return ApiError(status, "", content.decode(errors="replace")[:500])

@@ -11,6 +11,8 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tests.kube import hostile
+
 Object = dict[str, Any]
 
 
@@ -172,8 +174,13 @@ class FakeApi:
         _answer(handler, 404, {"message": "not found"})
 
 
+def _dumped(said: Object) -> bytes:
+    """What is DEEP is nested deeper than json can write."""
+    return json.dumps(said).encode().replace(b'"DEEP"', hostile.nested(1500))
+
+
 def _answer(handler: BaseHTTPRequestHandler, status: int, said: Object) -> None:
-    body = json.dumps(said).encode()
+    body = _dumped(said)
     handler.send_response(status)
     handler.send_header("Content-Length", str(len(body)))
     handler.end_headers()
@@ -181,6 +188,6 @@ def _answer(handler: BaseHTTPRequestHandler, status: int, said: Object) -> None:
 
 
 def _chunk(handler: BaseHTTPRequestHandler, said: Object) -> None:
-    line = json.dumps(said).encode() + b"\n"
+    line = _dumped(said) + b"\n"
     handler.wfile.write(f"{len(line):x}\r\n".encode() + line + b"\r\n")
     handler.wfile.flush()

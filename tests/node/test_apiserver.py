@@ -72,6 +72,25 @@ def test_a_watch_follows() -> None:
         until(lambda: not seen.watch.alive)
 
 
+def test_a_pod_that_cannot_be_read_hides_no_other() -> None:
+    """One is nested too deep, in the list and in the watch; of one the reader raises: the others are there."""
+    with FakeApi() as api:
+        for name in ("a", "b"):
+            api.put("pods", pod(name) | {"status": {"deep": "DEEP"}})
+        seen = Seen(api)
+        seen.watch.start()
+        until(lambda: set(seen.pods) == {"a", "b"})
+        api.put("pods", pod("c") | {"status": {"deep": "DEEP"}})
+        until(lambda: set(seen.pods) == {"a", "b", "c"})
+        assert seen.watch.restarts == 0
+        seen.pods["gone"] = seen.pods.pop("c")
+        api.drop("pods", "c")  # KeyError: a defect
+        until(lambda: seen.watch.restarts == 1)
+        api.put("pods", pod("d"))
+        until(lambda: set(seen.pods) == {"a", "b", "d"})
+        seen.watch.stop()
+
+
 def test_a_look_is_newer_than_what_the_watch_brings_later() -> None:
     """The watch is held back; a GET tells of the end of a pod; the watch must not bring it back to life."""
     with FakeApi() as api:

@@ -1,0 +1,88 @@
+"""Objects that tenants may write and no decoder likes, on a real API server: they affect nothing but themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e import builders
+from tests.e2e.api import wait_for
+from tests.e2e.scene import Scene, SceneFactory
+from tests.kube import hostile
+
+H100 = {"topology": "dgx-h100"}
+
+
+def page(cluster: Scene, path: str) -> Any:
+    with httpx.Client(trust_env=False, timeout=10) as http:
+        answer = http.get(cluster.extender.url + path)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def named(cluster: Scene, name: str) -> bool:
+    """Whether /readyz and /debug/state both name the object; they answer 200 all the while."""
+    told = [page(cluster, path)["warnings"] for path in ("/readyz", "/debug/state")]
+    return all(any(f"{cluster.namespace}/{name}: " in one["message"] for one in warnings) for warnings in told)
+
+
+def deep(cluster: Scene, name: str, gpus: int = 0, depth: int = 1500, **options: Any) -> None:
+    """A pod whose managedFields are nested `depth` levels deep: 12 kB, and the API server takes them."""
+    item = builders.pod(name, cluster.namespace, gpus, **options)
+    item["metadata"]["managedFields"] = [
+        {
+            "manager": "tenant", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1",
+            "time": "2026-01-01T00:00:00Z",
+        }
+    ]  # fmt: skip
+    content = hostile.dumped(item, "fieldsV1", hostile.nested(depth))
+    made = cluster.api.create_bytes("Pod", cluster.namespace, content)
+    cluster.uids[name] = made["metadata"]["uid"]
+
+
+def test_a_deeply_nested_object_ends_nothing(scene: SceneFactory) -> None:
+    """In the watch, then in the list of a new process; a pod that holds GPUs holds them, and others are placed."""
+    cluster = scene({"h0": H100, "h1": H100})
+    cluster.pod("before", 1)
+    cluster.running("before")
+    deep(cluster, "deep", scheduler="another")
+    wait_for(lambda: named(cluster, "deep"), 10, "the object is named")
+    deep(cluster, "holds", 8, node_name="h1", depth=5000)
+    wait_for(lambda: named(cluster, "holds"), 10, "the object is named")
+    cluster.running("holds")
+    cluster.pod("watched", 2)
+    assert cluster.running("watched") == ["h0"]
+    assert cluster.metric("gpu_extender_invalid_objects_total", 'reason="too-deep"') >= 2
+
+    cluster.extender.restart()
+    assert named(cluster, "deep")
+    assert named(cluster, "holds")
+    cluster.pod("listed", 3)
+    assert cluster.running("listed") == ["h0"]
+    cluster.api.delete("Pod", "deep", cluster.namespace, grace=0)
+    wait_for(lambda: not named(cluster, "deep"), 10, "an object that is gone is not named")
+    assert cluster.extender.running
+    assert cluster.metric("gpu_extender_watch_defects_total") == 0
+    assert cluster.kubelets.truth.double_allocations == 0
+
+
+@pytest.mark.parametrize("limit", [{"memory": "1e30"}, {"cpu": "1e18"}], ids=["memory", "cpu"])
+def test_a_pod_with_a_huge_quantity_holds_its_gpus(scene: SceneFactory, limit: dict[str, str]) -> None:
+    """It runs on its node beside the scheduler, and holds eight GPUs; a preemptor evicts it and is bound."""
+    cluster = scene({"h0": H100})
+    for name, value in (("high", 1000), ("low", 10)):
+        cluster.api.create(builders.priority_class(name, value))
+    container = builders.container(gpus=8)
+    container["resources"]["limits"] |= limit
+    cluster.pod("huge", 8, containers=[container], node_name="h0", priority_class="low", grace=1)
+    cluster.running("huge")
+    cluster.pod("waits", 1, priority_class="low")
+    cluster.unschedulable("waits", "0/1 nodes are available")
+    decisions = cluster.decisions("waits")
+    assert [one["result"] for one in decisions if one["verb"] == "filter"][:1] == ["refused"]
+    cluster.pod("urgent", 8, priority_class="high")
+    assert cluster.running("urgent", timeout=20) == ["h0"]
+    assert cluster.alive(["huge"]) == set()
+    assert cluster.kubelets.truth.double_allocations == 0

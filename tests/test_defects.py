@@ -1,0 +1,227 @@
+"""No exception ends the process: in the source, in a callback, or over one object; and it is counted, and said."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extender import app, gangs
+from extender.app import Frozen
+from extender.cluster import Cluster
+from extender.controllers import tenants
+from extender.controllers.live import Live
+from extender.controllers.tenants import begun
+from extender.kube.client import ApiServer, CredentialsError
+from extender.kube.reflector import SOURCES
+from extender.records import PodRecord
+from extender.settings import Settings
+from extender.tolerant import Faults, Invalid
+from tests.kube.api_server import Request, Script, Writer, listed, serving, watched
+from tests.world import World, logged, workload
+
+
+class Failing(Frozen):
+    """A source that fails so often, and then runs."""
+
+    def __init__(self, *errors: Exception, faults: Faults | None = None) -> None:
+        super().__init__()
+        self.errors = list(errors)
+        self.running = asyncio.Event()
+        self.told = faults or Faults()
+
+    def faults(self) -> Faults:
+        return self.told
+
+    async def run(self) -> None:
+        if self.errors:
+            raise self.errors.pop(0)
+        self.running.set()
+        await asyncio.Event().wait()
+
+
+def test_a_source_that_fails_is_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "RESTART_SECONDS", 0.0)
+    source = Failing(RuntimeError("x"), RecursionError(), MemoryError(), KeyError("uid"))
+    world = World(source=source)
+
+    async def run() -> None:
+        task = asyncio.create_task(world.server.watch())
+        await asyncio.wait_for(source.running.wait(), 10)
+        task.cancel()
+
+    with logged() as lines:
+        asyncio.run(run())
+    assert world.server.failure is None
+    assert sum(line["event"] == "defect" for line in lines) == 4
+    assert 'watch_defects_total{kind="source"} 4.0' in world.call("/metrics", method="GET").body.decode()
+
+
+def test_without_credentials_there_is_nothing_to_serve() -> None:
+    world = World(source=Failing(CredentialsError("no kubeconfig")))
+    failures: list[Exception] = []
+    world.server.failed = failures.append
+    asyncio.run(world.server.watch())
+    assert isinstance(world.server.failure, CredentialsError)
+    assert failures == [world.server.failure]
+
+
+def test_invalid_objects_are_named_and_counted_and_nothing_is_unready() -> None:
+    """At most 20 of them, on the pages; by kind and reason in the metric, without names."""
+    invalid = [Invalid("Pod", f"ns/p{n}", "nested too deep") for n in range(50)]
+    source = Failing(faults=Faults(invalid, {("Pod", "too-deep"): 50, ("Node", "partial"): 1}, {"Pod": 2}))
+    world = World(source=source)
+    for path in ("/readyz", "/debug/state"):
+        reply = world.call(path, method="GET")
+        assert reply.status == 200
+        told = [one["message"] for one in reply.json["warnings"]]
+        assert len(told) == 21
+        assert told[0] == "Pod ns/p0: nested too deep"
+        assert told[-1] == "and 30 more"
+    for _ in range(2):  # counters do not count twice
+        page = world.call("/metrics", method="GET").body.decode()
+        assert 'gpu_extender_invalid_objects_total{kind="Pod",reason="too-deep"} 50.0' in page
+        assert 'gpu_extender_watch_defects_total{kind="Pod"} 2.0' in page
+        assert "ns/p0" not in page
+
+
+# -- over one object ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def poison(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A defect: whatever looks for the gang of the pod "poison" fails."""
+    right = gangs.ref
+
+    def ref(pod: PodRecord, objects: Any) -> gangs.Ref | None:
+        if pod.name == "poison":
+            raise KeyError(pod.uid)
+        return right(pod, objects)
+
+    monkeypatch.setattr(gangs, "ref", ref)
+
+
+def test_a_pod_over_which_we_fail_holds_its_gpus_until_it_is_gone(poison: None) -> None:
+    world = World()
+    world.node("n", 8)
+    with logged() as lines:
+        world.pod("poison", 5, "n", labels={"a": "b"})
+        world.pod("other", 2, "n")
+    assert [line["object"] for line in lines if line["event"] == "an object cannot be held in full"] == ["poison"]
+    assert world.filter(workload("p", 1))["NodeNames"] == ["n"]
+    assert world.filter(workload("q", 2))["NodeNames"] == []
+    world.pod("poison", 5, "n", labels={"a": "c"})
+    assert world.filter(workload("q", 2))["NodeNames"] == []
+    world.gone("poison")
+    world.now += 60
+    assert world.filter(workload("r", 6))["NodeNames"] == ["n"]
+    assert "gpu_extender_invalid_objects_total" in world.call("/metrics", method="GET").body.decode()
+    assert world.metric("invalid_objects_total", kind="Pod", reason="not-held") >= 2
+
+
+def test_the_log_of_defects_is_bounded(poison: None) -> None:
+    world = World()
+    world.node("n", 8)
+    with logged() as lines:
+        for _ in range(200):
+            world.pod("poison", 1, "n")
+    assert sum(line["event"] == "an object cannot be held in full" for line in lines) <= 20
+    assert world.cluster.faults >= 200
+
+
+def test_callbacks_that_fail_spoil_nothing() -> None:
+    world = World()
+    world.node("n", 8)
+    world.pod("a", 8, "n")
+
+    def gone(uid: str) -> None:
+        raise RecursionError(uid)
+
+    world.cluster.gone = gone
+    world.gone("a")
+    assert world.cluster.faults == 1
+    assert world.filter(workload("p", 8))["NodeNames"] == ["n"]
+
+
+def test_a_document_that_cannot_begin_stops_no_start() -> None:
+    class Document:
+        name = "d"
+
+        async def begin(self, server: ApiServer) -> None:
+            raise RecursionError
+
+    server: Any = None
+    with logged() as lines:
+        asyncio.run(begun(Document(), server))
+    assert [line["event"] for line in lines] == ["defect"]
+
+
+# -- the live source ---------------------------------------------------------------------------------------------------
+
+
+def test_a_connection_that_failed_is_made_again_and_what_went_meanwhile_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenant ends the whole source with a defect (which `keep` would catch): the next run lists everything again,
+    and deletes what is not there any more."""
+    pods: list[list[dict[str, Any]]] = [[workload("a", 1), workload("b", 1)], [workload("b", 1)]]
+    connections = 0
+
+    async def answer(request: Request, writer: Writer) -> None:
+        if request.watches:
+            await watched(end="silence")(request, writer)
+        elif request.path == "/api/v1/pods" and "Running" not in request.params["fieldSelector"]:
+            mine = "!=" in request.params["fieldSelector"]
+            await listed(*(pods[connections] if mine else []))(request, writer)
+        else:
+            kind = next(source.kind for source in SOURCES if source.path == request.path)
+            await listed(kind=kind)(request, writer)
+
+    async def run() -> list[list[str]]:
+        nonlocal connections
+        async with serving(Script([answer])) as url:
+            config = {
+                "apiVersion": "v1", "kind": "Config", "current-context": "x",
+                "users": [{"name": "u", "user": {"token": "t"}}],
+                "clusters": [{"name": "c", "cluster": {"server": url}}],
+                "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+            }  # fmt: skip
+            (tmp_path / "config").write_text(json.dumps(config))
+            cluster = Cluster(Settings())
+            live = Live(cluster, str(tmp_path / "config"))
+            seen: list[list[str]] = []
+            for connections in (0, 1):
+                task = asyncio.create_task(live.run())
+                for _ in range(1000):
+                    await asyncio.sleep(0.01)
+                    names = sorted(pod.name for pod in cluster.pods.values())
+                    if live.listed() and len(names) == len(pods[connections]):
+                        break
+                seen.append(names)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            return seen
+
+    assert asyncio.run(run()) == [["a", "b"], ["b"]]
+
+
+def test_a_tenant_that_fails_is_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tenants, "RESTART_SECONDS", 0.0)
+    errors: list[Exception] = [RecursionError(), MemoryError(), RuntimeError("x")]
+
+    class Tenant:
+        name = "t"
+
+        def missing(self) -> str:
+            return ""
+
+        async def run(self, server: ApiServer) -> None:
+            if errors:
+                raise errors.pop(0)
+
+    server: Any = None
+    asyncio.run(tenants.keep(Tenant(), server))
+    assert errors == []
