@@ -39,8 +39,7 @@ from extender.rules import REASONS, UNKNOWN_NODE
 from extender.settings import Settings
 
 VERBS = ("filter", "prioritize", "preempt", "bind")
-DARK_SECONDS = 10.0  # a watch that is down for longer: nobody is evicted by what we remember
-NOT_READY_SECONDS = 60.0  # and for this long: not ready
+NOT_READY_SECONDS = 60.0  # without the API server's word for so long: not ready
 YIELD_SECONDS = 12.0  # kube-scheduler retries a pod that met us dead after at most 10 s
 SETTLE_SECONDS = 0.02  # how long a refusal of all nodes waits for a watch that may be a few milliseconds behind
 # A decision leaves some 70 objects behind, so that by Python's own threshold one call in a hundred would pay for
@@ -81,8 +80,12 @@ class Source(Protocol):
         """When everything was known for the first time, on the server's clock; None where no scheduler counts too."""
         ...
 
-    def dark(self) -> float:
-        """Seconds since when what we know may be out of date, because a watch is down; 0 while all is well."""
+    def dark(self, *, evicting: bool = False) -> float:
+        """Seconds since pods or nodes were watched for the last time (`evicting`: or budgets); 0 while all are."""
+        ...
+
+    def known_at(self) -> float | None:
+        """Until when all that happened to pods is known, on the server's clock; None where that is always now."""
         ...
 
     def ages(self) -> dict[str, float]: ...
@@ -105,8 +108,11 @@ class Frozen:
     def ready_at(self) -> None:
         return None
 
-    def dark(self) -> float:
+    def dark(self, *, evicting: bool = False) -> float:
         return 0.0
+
+    def known_at(self) -> None:
+        return None
 
     def ages(self) -> dict[str, float]:
         return {}
@@ -146,6 +152,7 @@ class Server:
         cluster.on_node_refused = lambda name, text: self._about_node(name, "GPUPodsFail", text, warning=True)
         cluster.on_node_trusted = lambda name, text: self._about_node(name, "GPUPodsAllowed", text, warning=False)
         self.decider.sampled = self._sampled
+        self.decider.holds.known_at = lambda: self.source.known_at()
         self.failure: Exception | None = None
         self.failed: Callable[[Exception], None] = lambda error: None
         self._warned = False
@@ -206,6 +213,7 @@ class Server:
         return self._done(verb, began, "ok", response)
 
     async def _answer(self, verb: str, body: bytes) -> Answer:
+        self._look()
         if verb == "filter":
             answer = self.decider.filter(body, self.clock(), self.wall())
             owed = self._owed(answer)
@@ -215,15 +223,16 @@ class Server:
                 generation = self.cluster.generation
                 await asyncio.sleep(SETTLE_SECONDS)  # the scheduler may know of an event that is on its way to us
                 if self.cluster.generation != generation:
+                    self._look()
                     answer = self.decider.filter(body, self.clock(), self.wall())
             self._aside(self.evictions, lambda evictions: evictions.filtered(answer, body))
             return answer
         if verb == "prioritize":
             return self.decider.prioritize(body, self.clock(), self.wall())
         if verb == "preempt":
-            dark = self.source.dark()
-            if dark > DARK_SECONDS:
-                log.warning("nobody is evicted: pods or nodes are not watched", seconds=round(dark))
+            dark = self.source.dark(evicting=True)
+            if dark >= self.settings.watch.staleness_seconds:
+                log.warning("nobody is evicted: pods, nodes or budgets are not watched", seconds=round(dark))
                 return Answer(wire.preemption(None), "dark")
             answer = preempt.preempt(self.decider, body, self.clock(), self.wall())
             if answer.decision is not None:
@@ -231,6 +240,10 @@ class Server:
             self._aside(self.evictions, lambda evictions: evictions.preempted(answer))
             return await self._reserved(answer) if answer.result == "evict" else answer
         return await self._bind(body)
+
+    def _look(self) -> None:
+        """Note whether what we know is too old, right before a decision."""
+        self.decider.stale = self.source.dark() >= self.settings.watch.staleness_seconds
 
     async def _reserved(self, answer: Answer) -> Answer:
         """The eviction, once its plan is kept; where it can not be kept nobody is evicted and nothing is reserved."""
@@ -273,6 +286,7 @@ class Server:
         pod = self.cluster.pods.get(binding.uid) or await self.binder.pod(binding.namespace, binding.name)
         if pod is None or pod.uid != binding.uid:
             return Answer(wire.binding("the pod is gone, or another one has its name now"), "refused")
+        self._look()
         answer = self.decider.bind(binding, pod, self.clock(), self.wall())
         if isinstance(answer, BindIntent):
             error = await self.binder.bind(answer.binding, answer.annotations)
@@ -379,8 +393,8 @@ class Server:
         if missing:
             return JSONResponse({"ready": False, "missing": missing}, status_code=503)
         dark = self.source.dark()
-        if dark > NOT_READY_SECONDS:
-            missing = [f"pods or nodes have not been watched for {dark:.0f} s"]
+        if dark >= NOT_READY_SECONDS:
+            missing = [f"pods or nodes have not been watched for {dark:.0f} s: the API server is silent or away"]
             return JSONResponse({"ready": False, "missing": missing}, status_code=503)
         return JSONResponse({"ready": True, "missing": [], "generation": self.cluster.generation})
 
@@ -394,6 +408,7 @@ class Server:
             ("DeviceClass", len(cluster.device_classes)),
         ):
             metrics.cache_objects.labels(kind).set(count)
+        metrics.dark.set(self.source.dark(evicting=True))
         for kind, age in self.source.ages().items():
             metrics.cache_age.labels(kind).set(age)
         for kind, restarts in self.source.restarts().items():
@@ -538,12 +553,19 @@ def run(settings: Settings, *, kubeconfig: str | None = None, cluster_file: Path
         server.source = Frozen(server.evictions.advise)
         log.info("frozen cluster", nodes=len(cluster.nodes), pods=len(cluster.pods), file=str(cluster_file))
     else:
-        live = Live(cluster, kubeconfig)
+        live = Live(cluster, kubeconfig, staleness=settings.watch.staleness_seconds)
         server = Server(settings, cluster, source=live, binder=live)
         reservations = Reservations(server.decider, server.metrics, ready=live.listed)
         server.keeper = reservations
         server.events = Events(server.metrics, enabled=settings.events.enabled)
-        server.evictions = Evictions(server.decider, reservations, server.events, server.metrics, ready=live.ready)
+        server.evictions = Evictions(
+            server.decider,
+            reservations,
+            server.events,
+            server.metrics,
+            ready=live.ready,
+            dark=lambda: live.dark(evicting=True),
+        )
         if settings.reservations.store == "configmap":
             live.documents.append(
                 Document(MIX, cluster.dump_mix, cluster.load_mix, namespace=settings.reservations.namespace)

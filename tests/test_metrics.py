@@ -24,6 +24,7 @@ PROMISED = {
     "gpu_extender_bad_requests": ("verb", "code"),
     "gpu_extender_sampled_requests": (),
     "gpu_extender_watch_restarts": ("kind",),
+    "gpu_extender_dark_seconds": (),
     "gpu_extender_cache_objects": ("kind",),
     "gpu_extender_cache_age_seconds": ("kind",),
     "gpu_extender_holds": (),

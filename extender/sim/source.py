@@ -37,8 +37,11 @@ class SimSource:
     def ready_at(self) -> None:
         return None
 
-    def dark(self) -> float:
+    def dark(self, *, evicting: bool = False) -> float:
         return 0.0
+
+    def known_at(self) -> None:
+        return None
 
     def ages(self) -> dict[str, float]:
         return {}
