@@ -39,6 +39,10 @@ from extender.rules import REASONS, UNKNOWN_NODE
 from extender.settings import Settings
 
 VERBS = ("filter", "prioritize", "preempt", "bind")
+# A preempt call that evicts nobody parks its pod in kube-scheduler until something happens. So while nobody may be evicted
+# it looks whether the API server is back (once in a while, since kube-scheduler waits with us), and waits if it is, for
+# less than the httpTimeout of manifests/kube-scheduler-config.yaml.
+LOOK_SECONDS, LOOK_EVERY, RETURN_SECONDS = 0.25, 2.0, 1.6
 NOT_READY_SECONDS = 60.0  # without the API server's word for so long: not ready
 YIELD_SECONDS = 12.0  # kube-scheduler retries a pod that met us dead after at most 10 s
 SETTLE_SECONDS = 0.02  # how long a refusal of all nodes waits for a watch that may be a few milliseconds behind
@@ -84,6 +88,14 @@ class Source(Protocol):
         """Seconds since pods or nodes were watched for the last time (`evicting`: or budgets); 0 while all are."""
         ...
 
+    def hurry(self) -> None:
+        """Look at once whether what is dark can be seen again."""
+        ...
+
+    def returning(self) -> bool:
+        """Whether what is dark will be seen within a moment."""
+        ...
+
     def known_at(self) -> float | None:
         """Until when all that happened to pods is known, on the server's clock; None where that is always now."""
         ...
@@ -110,6 +122,12 @@ class Frozen:
 
     def dark(self, *, evicting: bool = False) -> float:
         return 0.0
+
+    def hurry(self) -> None:
+        return
+
+    def returning(self) -> bool:
+        return False
 
     def known_at(self) -> None:
         return None
@@ -156,6 +174,7 @@ class Server:
         self.failure: Exception | None = None
         self.failed: Callable[[Exception], None] = lambda error: None
         self._warned = False
+        self._looked_at = float("-inf")
         self._was_ready = False
         self._settles = dict.fromkeys((False, True), SETTLES_PER_SECOND)
         self._settled_at = dict.fromkeys((False, True), clock())
@@ -230,7 +249,7 @@ class Server:
         if verb == "prioritize":
             return self.decider.prioritize(body, self.clock(), self.wall())
         if verb == "preempt":
-            dark = self.source.dark(evicting=True)
+            dark = await self._dark()
             if dark >= self.settings.watch.staleness_seconds:
                 log.warning("nobody is evicted: pods, nodes or budgets are not watched", seconds=round(dark))
                 return Answer(wire.preemption(None), "dark")
@@ -240,6 +259,18 @@ class Server:
             self._aside(self.evictions, lambda evictions: evictions.preempted(answer))
             return await self._reserved(answer) if answer.result == "evict" else answer
         return await self._bind(body)
+
+    async def _dark(self) -> float:
+        """As `Source.dark` for evictions; of an API server that is just back after a moment."""
+        most, began, wait = self.settings.watch.staleness_seconds, self.clock(), 0.0
+        dark = self.source.dark(evicting=True)
+        if dark >= most and began - self._looked_at >= LOOK_EVERY:
+            self._looked_at, wait = began, LOOK_SECONDS
+            self.source.hurry()
+        while dark >= most and self.clock() - began < (RETURN_SECONDS if self.source.returning() else wait):
+            await asyncio.sleep(SETTLE_SECONDS)
+            dark = self.source.dark(evicting=True)
+        return dark
 
     def _look(self) -> None:
         """Note whether what we know is too old, right before a decision."""

@@ -24,6 +24,8 @@ class Watched:
     def __init__(self) -> None:
         self.seconds = self.budgets = 0.0
         self.heard: float | None = None
+        self.hurries = 0
+        self.back = False
 
     def missing(self) -> list[str]:
         return []
@@ -33,6 +35,12 @@ class Watched:
 
     def dark(self, *, evicting: bool = False) -> float:
         return max(self.seconds, self.budgets) if evicting else self.seconds
+
+    def hurry(self) -> None:
+        self.hurries += 1
+
+    def returning(self) -> bool:
+        return self.back
 
     def known_at(self) -> float | None:
         return self.heard
@@ -50,6 +58,7 @@ class Watched:
 @pytest.fixture
 def live(monkeypatch: pytest.MonkeyPatch) -> Watched:
     monkeypatch.setattr(app, "SETTLES_PER_SECOND", 0.0)  # a refusal would wait for the watch, and there is no loop here
+    monkeypatch.setattr(app, "LOOK_SECONDS", 0.0)  # nor does a dark view look around
     return Watched()
 
 
@@ -165,6 +174,36 @@ def test_nobody_is_evicted_from_the_staleness_of_the_settings_on(live: Watched, 
     assert world.metric("decisions_total", verb="preempt", reason="dark") == 2
     live.seconds = live.budgets = setting - 0.01
     assert world.preempt(pod, {"n": ["v"]}) == {"n": ["v"]}
+
+
+@pytest.mark.parametrize(
+    ("back", "seconds", "result"),
+    [(True, 1.5, "evict"), (True, 1.7, "dark"), (False, 0.2, "evict"), (False, 0.3, "dark")],
+)
+def test_a_preempt_call_waits_for_an_api_server_that_is_just_back(back: bool, seconds: float, result: str) -> None:
+    """Refused, its pod would be parked by kube-scheduler until something happens. Else it looks, and answers soon."""
+    live = Watched()
+    world = World(source=live)
+    world.node("n", 8)
+    world.pod("v", 8, "n")
+    pod = world.set("Pod", workload("p", 8, priority=100))
+    live.seconds, live.back = 40.0, back
+    body = json.dumps({"Pod": pod, "NodeNameToMetaVictims": {"n": {"Pods": [{"UID": "uid-v"}]}}}).encode()
+
+    async def asked() -> str:
+        call = asyncio.create_task(world.server._answer("preempt", body))
+        await asyncio.sleep(2.5 * app.SETTLE_SECONDS)
+        assert not call.done()
+        world.now += seconds
+        if result == "evict":
+            live.seconds = 0.0
+        return (await call).result
+
+    assert asyncio.run(asked()) == result
+    assert live.hurries == 1
+    if result == "dark" and not back:
+        assert asyncio.run(world.server._answer("preempt", body)).result == "dark"  # at once: it has just looked
+        assert live.hurries == 1
 
 
 def test_links_are_promised_by_no_view_that_is_stale(live: Watched) -> None:

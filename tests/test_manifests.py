@@ -112,8 +112,10 @@ def test_the_scheduler_asks_where_we_listen() -> None:
     assert EXTENDER["urlPrefix"] == f"http://{server.host}:{server.port}/v1"
     sidecar = CONTAINERS["gpu-extender"]
     assert sidecar["restartPolicy"] == "Always"
-    for probe, path in (("startupProbe", "readyz"), ("livenessProbe", "healthz")):
+    for probe, path in (("startupProbe", "readyz"), ("readinessProbe", "readyz"), ("livenessProbe", "healthz")):
         assert f"'http://{server.host}:{server.port}/{path}'" in sidecar[probe]["exec"]["command"][-1]
+    # Readiness follows /readyz within seconds, and not before the first list is in.
+    assert sidecar["readinessProbe"]["periodSeconds"] * sidecar["readinessProbe"]["failureThreshold"] <= 10
 
 
 def test_both_containers_are_locked_down() -> None:

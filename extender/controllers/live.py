@@ -23,6 +23,7 @@ from extender.records import PodRecord, RecordError
 
 VITAL = ("Pod", "Node")
 JUDGED = (*VITAL, "PodDisruptionBudget")  # what evictions are decided by; what else counts, as gangs, may be older
+RETURN_SECONDS = 3.0  # from the server's answer to its last word on what happened meanwhile
 log = get_log()
 
 
@@ -94,6 +95,19 @@ class Live:
             elif state.last_event is not None and now - state.last_event >= self._staleness:
                 longest = max(longest, now - state.last_event)
         return longest
+
+    def hurry(self) -> None:
+        """Look at once whether the API server is back."""
+        for reflector in self._reflectors:
+            if reflector.state.lost_at is not None:
+                reflector.hurry()
+
+    def returning(self) -> bool:
+        """Whether the API server has just answered about all that was lost, and only what happened meanwhile is to
+        come."""
+        since = self._clock() - RETURN_SECONDS
+        lost = [state for state in self._states.values() if state.lost_at is not None]
+        return bool(lost) and all(state.reached_at is not None and state.reached_at >= since for state in lost)
 
     def known_at(self) -> float | None:
         state = self._states.get("Pod")

@@ -184,6 +184,8 @@ class State:
     lost_at: float | None = None
     """Since when the watch is lost, by the reflector's clock: its connection failed, or its last word before a silence
     that means a dead connection. None once what happened since is known, and while an agreed end is being resumed."""
+    reached_at: float | None = None
+    """When the server last answered a list or a watch, whatever it said."""
     rejected: dict[str, str] = field(default_factory=dict)
     """Objects whose last version could not be read: namespace/name and why. An older version of them may be in use."""
     counters: Counters = field(default_factory=Counters)
@@ -258,11 +260,18 @@ class Reflector:
         """Watches since the loss that ended as agreed, while events were still coming in."""
         self._unanswered = self._useless = self._absences = 0
         self._absent_since: float | None = None
+        self._woken = asyncio.Event()
+        self._told_to_wait = False
 
     def renew(self) -> None:
         """Give up the connection of the watch, if one is open: it is resumed on a new one at once."""
         if self._drop is not None:
             self._drop()
+
+    def hurry(self) -> None:
+        """Try again now instead of after the delay, unless the server itself asked for it."""
+        if not self._told_to_wait:
+            self._woken.set()
 
     def missing(self) -> str:
         """What readiness waits for, in words; "" when there is nothing."""
@@ -276,7 +285,8 @@ class Reflector:
     async def _turn(self) -> float:
         """One list, if it is needed, and one watch to its end; how long to wait before the next, in seconds."""
         state, begun, pages = self.state, self._clock(), self.state.counters.pages
-        answered, retry_after, lost_at = False, 0.0, None
+        self._told_to_wait = False
+        answered, retry_after, lost_at, expired = False, 0.0, None, False
         try:
             if not self._version:
                 await self._list()
@@ -289,7 +299,7 @@ class Reflector:
         except _Relist as error:
             state.counters.errors += not error.expired
             self._version = ""
-            answered, problem = True, str(error)
+            answered, problem, expired = True, str(error), error.expired
         except Unreachable as error:
             state.counters.errors += 1
             problem = str(error)
@@ -300,14 +310,20 @@ class Reflector:
         except ApiError as error:
             if self._gone(error):
                 return await self._be_absent()
-            state.counters.errors += error.status != 410
+            expired = error.status == 410
+            state.counters.errors += not expired
             if error.status not in _RESUMABLE:
                 self._version = ""
             retry_after = min(error.retry_after or 0.0, self._pace.longest_retry_after)
+            self._told_to_wait = retry_after > 0.0
+            state.reached_at = self._clock()
             problem = ("forbidden: " if error.status == 403 else "") + str(error)
             answered = state.counters.pages > pages or error.status not in _RESUMABLE
         lived = state.watching and self._clock() - begun >= self._pace.healthy_after
         self._lost(lost_at, problem)
+        if expired and not self._useless:  # nothing is wrong: a server that was started anew has no old versions
+            self._useless = 1
+            return 0.0
         return self._pause(lived, answered, retry_after)
 
     def _lost(self, at: float | None, problem: str) -> None:
@@ -332,8 +348,15 @@ class Reflector:
         return max(delay, retry_after)
 
     async def _sleep_if(self, delay: float) -> None:
-        if delay:
-            await self._sleep(delay)
+        if not delay:
+            return
+        self._woken.clear()
+        both = [asyncio.ensure_future(self._sleep(delay)), asyncio.ensure_future(self._woken.wait())]
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in both:
+                one.cancel()
 
     # ---- list
 
@@ -346,7 +369,7 @@ class Reflector:
         while True:
             body = await self._server.get(self.source.path, params)
             self.state.counters.pages += 1
-            self.state.last_event = self._clock()
+            self.state.last_event = self.state.reached_at = self._clock()
             try:
                 page = records.page(body)
             except RecordError as error:
@@ -427,7 +450,7 @@ class Reflector:
             params["fieldSelector"] = self.source.field_selector
         rest = b""
         async with self._server.stream(self.source.path, params, inactivity=self._pace.inactivity) as stream:
-            accepted = said = self._clock()
+            accepted = said = self.state.reached_at = self._clock()
             self._accepted()
             self._drop = stream.drop
             try:

@@ -40,6 +40,12 @@ class SimSource:
     def dark(self, *, evicting: bool = False) -> float:
         return 0.0
 
+    def hurry(self) -> None:
+        return
+
+    def returning(self) -> bool:
+        return False
+
     def known_at(self) -> None:
         return None
 

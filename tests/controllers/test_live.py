@@ -46,6 +46,7 @@ def watched(clock: Clock) -> tuple[World, dict[str, State]]:
 @pytest.fixture(autouse=True)
 def _no_settling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "SETTLES_PER_SECOND", 0.0)  # a refusal would wait for the watch, and there is no loop here
+    monkeypatch.setattr(app, "LOOK_SECONDS", 0.0)  # nor does a dark view look around
 
 
 def test_the_first_request_comes_11_seconds_after_the_loss() -> None:
@@ -110,6 +111,20 @@ def test_what_is_known_of_pods_ends_with_their_loss() -> None:
     states["Pod"].last_event = clock.now  # events of what happened meanwhile come in, but not all have yet
     assert made.known_at() == lost
     assert Live(Cluster(Settings()), None).known_at() is None
+
+
+def test_the_server_is_returning_once_it_has_answered_about_all_that_was_lost() -> None:
+    clock = Clock()
+    made, states = live(clock)
+    assert not made.returning()
+    states["Pod"].lost_at = states["Node"].lost_at = clock.now
+    states["Pod"].reached_at = clock.now + 20.0
+    clock.now += 20.0
+    assert not made.returning()
+    states["Node"].reached_at = clock.now
+    assert made.returning()
+    clock.now += 3.1
+    assert not made.returning()
 
 
 def test_turns_that_end_as_agreed_are_no_restarts() -> None:

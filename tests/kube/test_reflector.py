@@ -260,7 +260,7 @@ def test_an_expired_version_leads_to_a_new_list_that_tells_differences_only(gone
         gone,
         listed(pod("same"), pod("changed", 15), pod("reborn", 16, uid="other"), pod("new", 17), version="30"),
         watched(),
-        naps=2,
+        naps=1,  # none before the list: nothing is wrong
     )
     assert seen.changes[4:] == [
         ("set", "changed/15"),
@@ -489,6 +489,24 @@ def test_a_watch_that_is_renewed_goes_on_from_its_version_on_a_new_connection() 
             await until(lambda: reflector.state.watching)
             assert watches(script) == ["10", "10"]
             assert reflector.state.counters.lists == 1
+
+    asyncio.run(run())
+
+
+def test_the_next_try_can_be_hurried_but_not_against_the_servers_wish() -> None:
+    async def run() -> None:
+        pace = replace(QUICK, unanswered=Backoff(first=60.0, most=60.0), longest_retry_after=60.0)
+        answers = (failed(503), listed(version="10"), failed(429, headers={"Retry-After": "60"}), watched())
+        async with living(*answers, pace=pace) as (reflector, script, _):
+            await until(lambda: reflector.state.lost_at is not None)
+            await asyncio.sleep(0.05)
+            assert len(script.requests) == 1
+            reflector.hurry()
+            await until(lambda: len(script.requests) == 3)
+            await asyncio.sleep(0.05)
+            reflector.hurry()
+            await asyncio.sleep(0.1)
+            assert len(script.requests) == 3
 
     asyncio.run(run())
 
