@@ -39,9 +39,9 @@ from extender.rules import REASONS, UNKNOWN_NODE
 from extender.settings import Settings
 
 VERBS = ("filter", "prioritize", "preempt", "bind")
-# A preempt call that evicts nobody parks its pod in kube-scheduler until something happens. So while nobody may be evicted
-# it looks whether the API server is back (once in a while, since kube-scheduler waits with us), and waits if it is, for
-# less than the httpTimeout of manifests/kube-scheduler-config.yaml.
+# A preempt call that evicts no pod parks its own in kube-scheduler until something happens. So while no pod may be
+# evicted it looks whether the API server is back (once in a while, since kube-scheduler waits with us), and waits if it
+# is, for less than the httpTimeout of manifests/kube-scheduler-config.yaml.
 LOOK_SECONDS, LOOK_EVERY, RETURN_SECONDS = 0.25, 2.0, 1.6
 NOT_READY_SECONDS = 60.0  # without the API server's word for so long: not ready
 YIELD_SECONDS = 12.0  # kube-scheduler retries a pod that met us dead after at most 10 s

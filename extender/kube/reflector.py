@@ -140,7 +140,6 @@ class Pace:
         can be made before the state is too old.
         """
         return cls(
-            healthy_after=0.9,
             watch_for=float(int(0.3 * staleness)),
             inactivity=0.5 * staleness,
             longest_retry_after=5.0,
