@@ -14,7 +14,7 @@ Theory of operation
    and ends each watch on time. Each healthy watch therefore says something within one turn, and silence means a loss.
    A turn that ends on time is resumed at once on the kept connection, and is no failure.
 5. After a loss the state is current again only at the end of a short watch: by then the server has sent what happened
-   meanwhile. Its acceptance alone shows nothing yet.
+   meanwhile. Its acceptance alone shows nothing yet. A list that took a moment shows it at once.
 6. Lines are decoded in slices of some milliseconds with a turn of the event loop between them, and each slice reaches
    the sink as one batch, so that scheduling requests never wait long.
 
@@ -179,7 +179,7 @@ class State:
     problem: str = "not listed yet"
     """Why it is not synced or not watching; "" while all is well."""
     last_event: float | None = None
-    """When the server last said anything about the kind, by the reflector's clock: what happened before is known."""
+    """Until when what the server said is known, by the reflector's clock: its last word, or its list's beginning."""
     lost_at: float | None = None
     """Since when the watch is lost, by the reflector's clock: its connection failed, or its last word before a silence
     that means a dead connection. None once what happened since is known, and while an agreed end is being resumed."""
@@ -218,6 +218,7 @@ _MOST_REJECTED: Final = 100  # kept by name
 _RESUMABLE: Final = frozenset({429, 500, 502, 503, 504})
 _ABSENT: Final = frozenset({403, 404})
 _SHORTEST_TURN: Final = 0.9  # seconds: a watch that ended before did not end as agreed
+_SHORT_LIST: Final = 2.0  # seconds: a list is as old as its beginning
 _CATCH_UP: Final = 1  # seconds for which a watch after a loss is asked
 _QUIET: Final = 0.2  # seconds without an event before its end: nothing was left to be sent
 _MOST_CATCH_UPS: Final = 4  # where events never pause, these are enough
@@ -361,6 +362,7 @@ class Reflector:
 
     async def _list(self) -> None:
         self.state.counters.lists += 1
+        began = self._clock()
         seen: set[_Key] = set()
         params = {"limit": str(self.source.limit)}
         if self.source.field_selector:
@@ -383,6 +385,9 @@ class Reflector:
         self.state.rejected = {key: why for key, why in self.state.rejected.items() if tuple(key.split("/", 1)) in seen}
         self._version = page.resource_version
         self.state.absent, self._absent_since, self._absences = False, None, 0
+        self.state.last_event = began  # what came later may not be in it
+        if self._clock() - began <= _SHORT_LIST:
+            self.state.lost_at = None
         self._say_synced()
 
     def _listed(self, page: records.Page, seen: set[_Key]) -> Iterator[Event | None]:

@@ -343,9 +343,10 @@ class Live(Seen):
     def __init__(self) -> None:
         super().__init__(1_000_000)
         self.returns = 0
+        self.ahead: Callable[[], float] = lambda: 0.0
 
     def clock(self) -> float:
-        return time.monotonic()
+        return time.monotonic() + self.ahead()
 
     def returned(self) -> None:
         self.returns += 1
@@ -462,6 +463,31 @@ def test_a_loss_is_measured_from_the_last_word_or_from_the_break(how: str) -> No
             assert script.requests[-1].params["timeoutSeconds"] == "1"
             assert state.counters.lists == 1
             assert seen.returns == (how == "silence")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("takes", "current"), [(0.0, True), (2.5, False)])
+def test_a_list_after_a_loss_shows_at_once_what_happened_if_it_took_a_moment(takes: float, current: bool) -> None:
+    """An API server that was started anew has no old versions. A list of a minute is a minute old at its end."""
+
+    async def run() -> None:
+        later = 0.0
+
+        async def slowly(request: Request, writer: Writer) -> None:
+            nonlocal later
+            later += takes
+            await listed(pod("a"), version="30")(request, writer)
+
+        answers = (listed(version="10"), watched(end="abort"), failed(410), slowly, watched(end="silence"))
+        async with living(*answers, pace=SLOWLY) as (reflector, script, seen):
+            seen.ahead = lambda: later
+            await until(lambda: reflector.state.lost_at is not None)
+            await until(lambda: len(watches(script)) == 3)
+            await until(lambda: reflector.state.watching)
+            assert (reflector.state.lost_at is None) == current
+            assert reflector.state.last_event is not None
+            assert seen.clock() - reflector.state.last_event >= takes
 
     asyncio.run(run())
 
