@@ -46,8 +46,11 @@ from extender.slices import BLOCK, Slices
 from extender.tolerant import Faults, Invalid
 
 VERBS = ("filter", "prioritize", "preempt", "bind")
-DARK_SECONDS = 10.0  # a watch that is down for longer: nobody is evicted by what we remember
-NOT_READY_SECONDS = 60.0  # and for this long: not ready
+# A preempt call that evicts no pod parks its own in kube-scheduler until something happens. So while no pod may be
+# evicted it looks whether the API server is back (once in a while, since kube-scheduler waits with us), and waits if it
+# is, for less than the httpTimeout of manifests/kube-scheduler-config.yaml.
+LOOK_SECONDS, LOOK_EVERY, RETURN_SECONDS = 0.25, 2.0, 1.6
+NOT_READY_SECONDS = 60.0  # without the API server's word for so long: not ready
 YIELD_SECONDS = 12.0  # kube-scheduler retries a pod that met us dead after at most 10 s
 SETTLE_SECONDS = 0.02  # how long a refusal of all nodes waits for a watch that may be a few milliseconds behind
 # A decision leaves some 70 objects behind, so that by Python's own threshold one call in a hundred would pay for
@@ -89,8 +92,20 @@ class Source(Protocol):
         """When everything was known for the first time, on the server's clock; None where no scheduler counts too."""
         ...
 
-    def dark(self) -> float:
-        """Seconds since when what we know may be out of date, because a watch is down; 0 while all is well."""
+    def dark(self, *, evicting: bool = False) -> float:
+        """Seconds since pods or nodes were watched for the last time (`evicting`: or budgets); 0 while all are."""
+        ...
+
+    def hurry(self) -> None:
+        """Look at once whether what is dark can be seen again."""
+        ...
+
+    def returning(self) -> bool:
+        """Whether what is dark will be seen within a moment."""
+        ...
+
+    def known_at(self) -> float | None:
+        """Until when all that happened to pods is known, on the server's clock; None where that is always now."""
         ...
 
     def ages(self) -> dict[str, float]: ...
@@ -117,8 +132,17 @@ class Frozen:
     def ready_at(self) -> None:
         return None
 
-    def dark(self) -> float:
+    def dark(self, *, evicting: bool = False) -> float:
         return 0.0
+
+    def hurry(self) -> None:
+        return
+
+    def returning(self) -> bool:
+        return False
+
+    def known_at(self) -> None:
+        return None
 
     def ages(self) -> dict[str, float]:
         return {}
@@ -163,9 +187,11 @@ class Server:
         cluster.on_node_trusted = lambda name, text: self._about_node(name, "GPUPodsAllowed", text, warning=False)
         cluster.on_tenant_refused = self._about_tenant
         self.decider.sampled = self._sampled
+        self.decider.holds.known_at = lambda: self.source.known_at()
         self.failure: Exception | None = None
         self.failed: Callable[[Exception], None] = lambda error: None
         self._warned = False
+        self._looked_at = float("-inf")
         self._was_ready = False
         self._settles = dict.fromkeys((False, True), SETTLES_PER_SECOND)
         self._settled_at = dict.fromkeys((False, True), clock())
@@ -232,6 +258,7 @@ class Server:
         return self._done(verb, began, "ok", response)
 
     async def _answer(self, verb: str, body: bytes) -> Answer:
+        self._look()
         if verb == "filter":
             answer = self.decider.filter(body, self.clock(), self.wall())
             owed = self._owed(answer)
@@ -241,15 +268,16 @@ class Server:
                 generation = self.cluster.generation
                 await asyncio.sleep(SETTLE_SECONDS)  # the scheduler may know of an event that is on its way to us
                 if self.cluster.generation != generation:
+                    self._look()
                     answer = self.decider.filter(body, self.clock(), self.wall())
             self._aside(self.evictions, lambda evictions: evictions.filtered(answer, body))
             return answer
         if verb == "prioritize":
             return self.decider.prioritize(body, self.clock(), self.wall())
         if verb == "preempt":
-            dark = self.source.dark()
-            if dark > DARK_SECONDS:
-                log.warning("nobody is evicted: pods or nodes are not watched", seconds=round(dark))
+            dark = await self._dark()
+            if dark >= self.settings.watch.staleness_seconds:
+                log.warning("nobody is evicted: pods, nodes or budgets are not watched", seconds=round(dark))
                 return Answer(wire.preemption(None), "dark")
             answer = preempt.preempt(self.decider, body, self.clock(), self.wall())
             if answer.decision is not None:
@@ -257,6 +285,22 @@ class Server:
             self._aside(self.evictions, lambda evictions: evictions.preempted(answer))
             return await self._reserved(answer) if answer.result == "evict" else answer
         return await self._bind(body)
+
+    async def _dark(self) -> float:
+        """As `Source.dark` for evictions; of an API server that is just back after a moment."""
+        most, began, wait = self.settings.watch.staleness_seconds, self.clock(), 0.0
+        dark = self.source.dark(evicting=True)
+        if dark >= most and began - self._looked_at >= LOOK_EVERY:
+            self._looked_at, wait = began, LOOK_SECONDS
+            self.source.hurry()
+        while dark >= most and self.clock() - began < (RETURN_SECONDS if self.source.returning() else wait):
+            await asyncio.sleep(SETTLE_SECONDS)
+            dark = self.source.dark(evicting=True)
+        return dark
+
+    def _look(self) -> None:
+        """Note whether what we know is too old, right before a decision."""
+        self.decider.stale = self.source.dark() >= self.settings.watch.staleness_seconds
 
     async def _reserved(self, answer: Answer) -> Answer:
         """The eviction, once its plan is kept; where it can not be kept nobody is evicted and nothing is reserved."""
@@ -301,6 +345,7 @@ class Server:
             return Answer(wire.binding("the pod is gone, or another one has its name now"), "refused")
         if pod.partial:
             return Answer(wire.binding("the pod cannot be read in full: its watch names the field"), "refused")
+        self._look()
         answer = self.decider.bind(binding, pod, self.clock(), self.wall())
         if isinstance(answer, BindIntent):
             error = await self.binder.bind(answer.binding, answer.annotations)
@@ -422,8 +467,8 @@ class Server:
         if missing:
             return JSONResponse({"ready": False, "missing": missing}, status_code=503)
         dark = self.source.dark()
-        if dark > NOT_READY_SECONDS:
-            missing = [f"pods or nodes have not been watched for {dark:.0f} s"]
+        if dark >= NOT_READY_SECONDS:
+            missing = [f"pods or nodes have not been watched for {dark:.0f} s: the API server is silent or away"]
             return JSONResponse({"ready": False, "missing": missing}, status_code=503)
         said = {"ready": True, "missing": [], "generation": self.cluster.generation, "warnings": self._invalid()}
         return JSONResponse(said)
@@ -447,6 +492,7 @@ class Server:
             ("DeviceClass", len(cluster.device_classes)),
         ):
             metrics.cache_objects.labels(kind).set(count)
+        metrics.dark.set(self.source.dark(evicting=True))
         for kind, age in self.source.ages().items():
             metrics.cache_age.labels(kind).set(age)
         yield b""
@@ -644,12 +690,19 @@ def run(settings: Settings, *, kubeconfig: str | None = None, cluster_file: Path
         server.source = Frozen(server.evictions.advise, invalid)
         log.info("frozen cluster", nodes=len(cluster.nodes), pods=len(cluster.pods), file=str(cluster_file))
     else:
-        live = Live(cluster, kubeconfig)
+        live = Live(cluster, kubeconfig, staleness=settings.watch.staleness_seconds)
         server = Server(settings, cluster, source=live, binder=live)
         reservations = Reservations(server.decider, server.metrics, ready=live.listed)
         server.keeper = reservations
         server.events = Events(server.metrics, enabled=settings.events.enabled)
-        server.evictions = Evictions(server.decider, reservations, server.events, server.metrics, ready=live.ready)
+        server.evictions = Evictions(
+            server.decider,
+            reservations,
+            server.events,
+            server.metrics,
+            ready=live.ready,
+            dark=lambda: live.dark(evicting=True),
+        )
         if settings.reservations.store == "configmap":
             live.documents.append(
                 Document(MIX, cluster.dump_mix, cluster.load_mix, namespace=settings.reservations.namespace)

@@ -21,7 +21,7 @@ from extender.decisions import Decision, Decisions
 from extender.holds import Hold, Holds, Plan
 from extender.ledger import gpus_of
 from extender.policy import Policy
-from extender.rules import HANDOVER, REASONS, UNKNOWN_NODE, texts
+from extender.rules import HANDOVER, REASONS, STALE, UNKNOWN_NODE, texts
 from extender.rules.count import PROMISED
 from extender.rules.links import PENDING
 from extender.settings import Settings
@@ -101,6 +101,7 @@ class Decider:
     binds: bool = False  # kube-scheduler asks us to bind
     up_since: float = float("-inf")  # when this process could answer first, and a preemptor could use its place again
     settled_at: float = float("-inf")  # until then pods of before a restart may be in flight
+    stale: bool = False  # the API server is silent for longer than watch.stalenessSeconds
     released: Callable[[Plan, str], None] = field(default=lambda plan, cause: None)
     swept: tuple[float, int] | None = None  # when, and at which generation, `sweep` looked last
     spared: frozenset[str] = frozenset()  # preemptors whose plans count though their priority is lower (`sparing`)
@@ -140,6 +141,7 @@ class Decider:
         self.claim(request, now)
         try:
             decision.codes = self.policy.judge(cluster.tables, request, rows)
+            self._wait_if_stale(decision)
             taking = self._taking(request, fit.passed(rows, decision.codes), now)
             held_back = self._hand_over(decision, taking, now) or self._hold_back(decision, now)
             decision.reasons = fit.counts(decision.codes)
@@ -165,6 +167,8 @@ class Decider:
         )
         # What was to pass within seconds and has not is not transient: the pod must not be kept from preempting.
         transient = attempt.since is not None and now - attempt.since <= LONGEST_TRANSIENT
+        if self.stale:  # whatever the reason, it may be out of date; and only an Error is tried again without an event
+            transient, attempt.since = True, None
         attempt.transient = transient
         if decision.ranked:
             self._hold(request, decision.ranked[0], decision.gpus[decision.ranked[0]], now)
@@ -183,7 +187,9 @@ class Decider:
         if not decision.ranked and transient and not forgotten:
             decision.result = "try-again"
             said = [code for code in decision.reasons if TRANSIENT[code]]
-            if not said and not decision.unknown_count:
+            if self.stale:
+                said = [STALE.code]
+            elif not said and not decision.unknown_count:
                 said = list(decision.reasons)
             decision.error = self.texts[said[0] if said else UNKNOWN_NODE.code]
             return wire.filter_error(decision.error)
@@ -280,6 +286,7 @@ class Decider:
             gpus = 0 if decision.codes[0] else self.choose(row, request)
         finally:
             cluster.tables.nodes.drop_claims()
+        self._wait_if_stale(decision)
         if decision.codes[0]:
             return self._bind_answer(decision, self.texts[decision.codes[0]])
         self.holds.hold(request.uid, binding.node, request.amounts, gpus, now, bound=True)
@@ -332,6 +339,13 @@ class Decider:
             self.strangers[name] = (first, now)
             young = young or now - first <= STRANGE_SECONDS
         return young
+
+    def _wait_if_stale(self, decision: Decision) -> None:
+        """Promise no links by what may be out of date: pods that took GPUs since are not known."""
+        request = decision.request
+        if self.stale and request.links == "required" and request.wanted > 1:
+            for i, code in enumerate(decision.codes):
+                decision.codes[i] = code or STALE.code
 
     def _hold_back(self, decision: Decision, now: float) -> bool:
         """Just after a start, pods that were answered before it may be in flight where we see nothing yet.
@@ -424,7 +438,7 @@ class Decider:
         cluster = self.cluster
         counted = {request.uid}
         self.sweep(now)
-        held = list(self.holds.held(now))
+        held = list(self.holds.held(now, unheard=request.links == "required"))
         for hold in held:
             if hold.bound:
                 self._count_hold(hold, counted)

@@ -3,6 +3,8 @@
 Hold: between our answer and the watch (or the bind) that tells where the pod went, the node that it will most likely
 take counts as taken, for a few seconds at most. It expires by itself: kube-scheduler may have thrown the answer away.
 Where bind has asked for it, it is no guess any more, and lasts until the watch brings the pod, a minute at most.
+While the API server is silent it still counts against pods that require links: the pod may be bound, on GPUs that we
+do not know, and the watch could not have shown it. For the others kube-scheduler's own count is enough.
 Plan: a preemption that we answered. Until the preemptor is bound, deleted or outbid, or its last victim has been gone
 for a minute, what its victims hold is the preemptor's, and the same need is never answered with other victims.
 Attempt: what this pod's latest filter call said.
@@ -10,7 +12,7 @@ Attempt: what this pod's latest filter call said.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
@@ -28,6 +30,7 @@ RELEASES = {
 
 
 BOUND_SECONDS = 60.0  # a watch that is behind for longer makes us not ready (extender.app)
+UNHEARD_SECONDS = 60.0  # how much longer a hold lasts at most while the API server is silent
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,8 @@ class Holds:
     hold_seconds: float
     plan_seconds: float = 600.0  # beyond the victims' grace: a victim that hangs must not bind its preemptor for ever
     attempt_seconds: float = 300.0
+    known_at: Callable[[], float | None] = field(default=lambda: None)
+    """Until when all that happened to pods is known, on the caller's clock; None: it always is."""
     _holds: dict[str, Hold] = field(default_factory=dict)
     _plans: dict[str, Plan] = field(default_factory=dict)
     _attempts: dict[str, Attempt] = field(default_factory=dict)
@@ -112,11 +117,13 @@ class Holds:
     def drop_hold(self, uid: str) -> None:
         self._holds.pop(uid, None)
 
-    def held(self, now: float) -> Iterator[Hold]:
-        """The holds that still count, oldest first."""
-        for uid in [uid for uid, hold in self._holds.items() if hold.until <= now]:
+    def held(self, now: float, *, unheard: bool = False) -> Iterator[Hold]:
+        """The holds that still count, oldest first; `unheard`: with those that only silence keeps."""
+        known = self.known_at()
+        oldest = now if known is None else min(now, max(known, now - UNHEARD_SECONDS))
+        for uid in [uid for uid, hold in self._holds.items() if hold.until <= oldest]:
             del self._holds[uid]
-        yield from list(self._holds.values())
+        yield from [hold for hold in self._holds.values() if unheard or hold.until > now]
 
     def get(self, uid: str, now: float) -> Hold | None:
         hold = self._holds.get(uid)

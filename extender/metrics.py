@@ -52,7 +52,11 @@ class Metrics:
             "Requests with fewer nodes than there are schedulable GPU nodes: the scheduler samples, and we choose "
             "among what it shows us. See percentageOfNodesToScore.",
         )
-        self.watch_restarts = self._counter("watch_restarts", "Watches that were opened again, by kind.", "kind")
+        self.watch_restarts = self._counter(
+            "watch_restarts",
+            "Watches that were opened again after another end than the agreed one, by kind.",
+            "kind",
+        )
         self.watch_defects = self._counter(
             "watch_defects",
             "Exceptions that nobody expected, by the kind that was watched: its objects are listed anew.",
@@ -67,6 +71,11 @@ class Metrics:
         self.cache_objects = self._gauge("cache_objects", "Kubernetes objects that we know, by kind.", "kind")
         self.cache_age = self._gauge(
             "cache_age_seconds", "Time since the API server last told us anything, by kind.", "kind"
+        )
+        self.dark = self._gauge(
+            "dark_seconds",
+            "Time since pods, nodes and budgets were all watched; 0 while they are. From watch.stalenessSeconds on no "
+            "pod is evicted and pods with links: required wait; from 60 s on /readyz says 503.",
         )
         self.holds = self._gauge("holds", "Tentative holds: answered by us, and not seen on a node yet.")
         self.plans = self._counter(
@@ -171,8 +180,8 @@ VALUES: Final = {
     "kind": "the kinds of objects that are watched",
     "request_duration_seconds result": "`ok`, `error`, `bad_request`, `not_ready`, `gone`",
     "decisions reason": "filter: `fits`, `refused`, `try-again`; prioritize: `scored`; preempt: `evict`, "
-    "`standing-plan`, `none`, `not-reserved`, `dark` (pods or nodes are not watched); bind: `bound`, `refused`; "
-    "`untouched` without GPUs",
+    "`standing-plan`, `none`, `not-reserved`, `dark` (pods, nodes or budgets are not watched); bind: `bound`, "
+    "`refused`; `untouched` without GPUs",
     "refused_nodes code": "the keys of [reasons.md](reasons.md)",
     "bad_requests code": "`bad-request`, `body-too-large`, `body-too-late`, `bodies-full`",
     "connections_closed limit": "`request` or `answer` over its time, `headers` too large, too many `connections`, "
@@ -210,6 +219,7 @@ Worth an alert or a graph:
 - `gpu_extender_victim_searches_total{proved="false"}`: the search budget is too small (`preemption.searchBudget`,
   `preemption.budgetMilliseconds`);
 - `increase(gpu_extender_preemption_work_lost_gpu_seconds_sum[1d]) / 3600`: GPU-hours that preemption cost in a day;
+- `gpu_extender_dark_seconds > 30`: the API server is silent or away, and no pod is evicted;
 - `gpu_extender_double_claimed_gpus > 0`: a fault;
 - `increase(gpu_extender_watch_defects_total[1h]) > 0`: a fault too, and the log has it;
 - `gpu_extender_invalid_objects_total`: somebody's objects cannot be read in full; `/readyz` names them.

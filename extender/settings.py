@@ -225,6 +225,16 @@ class Hold(_Part):
     seconds: float = Field(default=5.0, ge=0, le=60)
 
 
+class Watch(_Part):
+    """How old what we know of the cluster may be."""
+
+    staleness_seconds: float = Field(default=10.0, ge=5, le=60)
+    """Without the API server's word for so long no pod is evicted, and pods with `links: required` wait.
+
+    Below 5 s a slow API server would look like a lost one; from 60 s on we are not ready anyway (/readyz).
+    """
+
+
 class Mix(_Part):
     """What is learned of the pods that come, for the scorer `fragmentation`."""
 
@@ -377,6 +387,7 @@ class Settings(_Part):
     ] = TOPOLOGY_LEVELS
     """Node labels whose values name what is near: the closest first."""
     hold: Hold = Hold()
+    watch: Watch = Watch()
     mix: Mix = Mix()
     scheduler_version: Annotated[str, AfterValidator(_scheduler_version)] = "1.37"
     """MAJOR.MINOR of the kube-scheduler that asks us."""
@@ -392,7 +403,9 @@ class Settings(_Part):
     @property
     def policy_hash(self) -> str:
         """Names what decides: equal for settings that answer alike, whatever the server's address and limits."""
-        said = self.model_dump_json(by_alias=True, exclude={"server", "decisions", "limits", "hold", "shortlist"})
+        said = self.model_dump_json(
+            by_alias=True, exclude={"server", "decisions", "limits", "hold", "shortlist", "watch"}
+        )
         return hashlib.sha256(said.encode()).hexdigest()[:16]
 
     @property

@@ -379,8 +379,17 @@ class Waiting:
     def ready_at(self) -> float:
         return 0.0
 
-    def dark(self) -> float:
+    def dark(self, *, evicting: bool = False) -> float:
         return 0.0
+
+    def hurry(self) -> None:
+        return
+
+    def returning(self) -> bool:
+        return False
+
+    def known_at(self) -> None:
+        return None
 
     def ages(self) -> dict[str, float]:
         return {"Node": 1.5}

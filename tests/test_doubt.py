@@ -10,7 +10,7 @@ import pytest
 from extender import app, records
 from extender.events import Event
 from extender.rules import REASONS
-from extender.settings import Resource, Settings
+from extender.settings import Resource, Settings, Watch
 from extender.tolerant import Faults
 from tests.test_bind import Api
 from tests.world import AMD, GPU, JSON, World, machine, pairs, refused, topology, workload
@@ -23,7 +23,10 @@ class Watched:
     """A live source, all listed, whose watch may be down."""
 
     def __init__(self) -> None:
-        self.seconds = 0.0
+        self.seconds = self.budgets = 0.0
+        self.heard: float | None = None
+        self.hurries = 0
+        self.back = False
 
     def missing(self) -> list[str]:
         return []
@@ -31,8 +34,17 @@ class Watched:
     def ready_at(self) -> float:
         return 1000.0  # when a World's clock begins
 
-    def dark(self) -> float:
-        return self.seconds
+    def dark(self, *, evicting: bool = False) -> float:
+        return max(self.seconds, self.budgets) if evicting else self.seconds
+
+    def hurry(self) -> None:
+        self.hurries += 1
+
+    def returning(self) -> bool:
+        return self.back
+
+    def known_at(self) -> float | None:
+        return self.heard
 
     def ages(self) -> dict[str, float]:
         return {}
@@ -50,6 +62,7 @@ class Watched:
 @pytest.fixture
 def live(monkeypatch: pytest.MonkeyPatch) -> Watched:
     monkeypatch.setattr(app, "SETTLES_PER_SECOND", 0.0)  # a refusal would wait for the watch, and there is no loop here
+    monkeypatch.setattr(app, "LOOK_SECONDS", 0.0)  # nor does a dark view look around
     return Watched()
 
 
@@ -144,14 +157,121 @@ def test_nobody_is_evicted_by_a_view_that_is_dark(live: Watched) -> None:
     pod = workload("p", 8, priority=100)
     live.seconds = 10.1
     assert world.preempt(pod, {"n": ["v"]}) == {}
-    # filter still answers; the scheduler counts too and named the node, so it must know more than we: try again
-    assert world.filter(pod)["Error"] == TEXT["gpus-busy"]
+    # filter still answers; what it would say may be out of date, and only an Error is tried again without an event
+    assert world.filter(pod)["Error"] == TEXT["view-stale"]
     live.seconds = 9.9
     world.now += 3  # kube-scheduler's next cycle asks for victims at once: every node fails its own count
     assert world.preempt(pod, {"n": ["v"]}) == {"n": ["v"]}
 
 
-@pytest.mark.parametrize(("seconds", "status"), [(0.0, 200), (59.0, 200), (61.0, 503)])
+@pytest.mark.parametrize("setting", [5.0, 10.0, 30.0])
+def test_nobody_is_evicted_from_the_staleness_of_the_settings_on(live: Watched, setting: float) -> None:
+    """By pods and nodes, or by budgets that may be out of date."""
+    world = World(Settings(watch=Watch(staleness_seconds=setting)), source=live)
+    world.node("n", 8)
+    world.pod("v", 8, "n")
+    pod = workload("p", 8, priority=100)
+    live.seconds = setting
+    assert world.preempt(pod, {"n": ["v"]}) == {}
+    live.seconds, live.budgets = 0.0, setting
+    assert world.preempt(pod, {"n": ["v"]}) == {}
+    assert world.metric("decisions_total", verb="preempt", reason="dark") == 2
+    live.seconds = live.budgets = setting - 0.01
+    assert world.preempt(pod, {"n": ["v"]}) == {"n": ["v"]}
+
+
+@pytest.mark.parametrize(
+    ("back", "seconds", "result"),
+    [(True, 1.5, "evict"), (True, 1.7, "dark"), (False, 0.2, "evict"), (False, 0.3, "dark")],
+)
+def test_a_preempt_call_waits_for_an_api_server_that_is_just_back(back: bool, seconds: float, result: str) -> None:
+    """Refused, its pod would be parked by kube-scheduler until something happens. Else it looks, and answers soon."""
+    live = Watched()
+    world = World(source=live)
+    world.node("n", 8)
+    world.pod("v", 8, "n")
+    pod = world.set("Pod", workload("p", 8, priority=100))
+    live.seconds, live.back = 40.0, back
+    body = json.dumps({"Pod": pod, "NodeNameToMetaVictims": {"n": {"Pods": [{"UID": "uid-v"}]}}}).encode()
+
+    async def asked() -> str:
+        call = asyncio.create_task(world.server._answer("preempt", body))
+        await asyncio.sleep(2.5 * app.SETTLE_SECONDS)
+        assert not call.done()
+        world.now += seconds
+        if result == "evict":
+            live.seconds = 0.0
+        return (await call).result
+
+    assert asyncio.run(asked()) == result
+    assert live.hurries == 1
+    if result == "dark" and not back:
+        assert asyncio.run(world.server._answer("preempt", body)).result == "dark"  # at once: it has just looked
+        assert live.hurries == 1
+
+
+def test_links_are_promised_by_no_view_that_is_stale(live: Watched) -> None:
+    """Not even where any GPUs are linked; others are placed, and bind judges by the same view."""
+    world = World(source=live, binder=Api())
+    world.decider.settled_at = 0.0
+    world.node("even", 8, links=[[6 * (a != b) for b in range(8)] for a in range(8)])
+    tied = workload("tied", 2, links="required")
+    waits = world.set("Pod", workload("waits", 2, links="required"))
+    live.budgets = 10.0  # they decide about evictions alone
+    assert world.filter(tied)["NodeNames"] == ["even"]
+    live.seconds = 10.0
+    assert world.filter(tied)["Error"] == TEXT["view-stale"]
+    assert world.bind(waits, "even") == TEXT["view-stale"]
+    for pod in (workload("loose", 2), workload("one", 1, links="required"), workload("wish", 2, links="preferred")):
+        assert world.filter(pod)["NodeNames"] == ["even"]
+    live.seconds = 0.0
+    assert world.filter(tied)["NodeNames"] == ["even"]
+
+
+def test_a_pod_waits_for_a_stale_view_as_long_as_it_takes(live: Watched) -> None:
+    """An ordinary refusal would park it in kube-scheduler's queue until something happens, or for five minutes; and
+    once the API server is back a reason that is transient has its whole time anew."""
+    world = World(source=live)
+    world.node("n", 8, links=pairs(8))
+    world.pod("v", 8, "n")
+    world.decider.live = True
+    live.seconds = 10.0
+    pods = (workload("tied", 2, links="required", priority=5), workload("loose", 2, priority=5))
+    for _ in range(30):
+        assert {world.filter(pod)["Error"] for pod in pods} == {TEXT["view-stale"]}
+        world.now += 10.0
+    live.seconds = 0.0
+    assert {world.filter(pod)["Error"] for pod in pods} == {TEXT["gpus-busy"]}
+
+
+def test_a_hold_counts_against_links_while_the_api_server_is_silent(live: Watched) -> None:
+    """The pod may have been bound, and the watch could not have shown it: which GPUs are free is not known. For other
+    pods kube-scheduler's own count is enough."""
+    world = World(source=live)
+    world.decider.settled_at = 0.0
+    world.node("n", 8, links=pairs(8))
+    begin = live.heard = world.now
+
+    def fits(links: str) -> bool:
+        seconds = world.now - begin
+        found = bool(world.filter(workload(f"{links}{seconds}", 2, links=links))["NodeNames"])
+        world.decider.holds.drop_hold(f"uid-{links}{seconds}")
+        return found
+
+    assert world.filter(workload("whole", 8))["NodeNames"] == ["n"]
+    for seconds, loose, tied in ((4.9, False, False), (5.1, True, False), (64.9, True, False), (65.1, True, True)):
+        world.now = begin + seconds
+        assert (fits("preferred"), fits("required")) == (loose, tied)
+    begin = live.heard = world.now
+    assert world.filter(workload("again", 8))["NodeNames"] == ["n"]
+    world.now += 9.0
+    live.heard += 4.9
+    assert not fits("required")
+    live.heard += 0.2  # the watch would have shown it by now
+    assert fits("required")
+
+
+@pytest.mark.parametrize(("seconds", "status"), [(0.0, 200), (59.9, 200), (60.0, 503)])
 def test_a_view_that_is_dark_for_a_minute_is_not_ready(live: Watched, seconds: float, status: int) -> None:
     live.seconds = seconds
     assert World(source=live).call("/readyz", method="GET").status == status

@@ -9,6 +9,7 @@ import kubernetes_validate
 import pytest
 from ruamel.yaml import YAML
 
+from extender import app
 from extender.app import MIX
 from extender.settings import Known, Settings, read_settings
 
@@ -112,8 +113,17 @@ def test_the_scheduler_asks_where_we_listen() -> None:
     assert EXTENDER["urlPrefix"] == f"http://{server.host}:{server.port}/v1"
     sidecar = CONTAINERS["gpu-extender"]
     assert sidecar["restartPolicy"] == "Always"
-    for probe, path in (("startupProbe", "readyz"), ("livenessProbe", "healthz")):
+    for probe, path in (("startupProbe", "readyz"), ("readinessProbe", "readyz"), ("livenessProbe", "healthz")):
         assert f"'http://{server.host}:{server.port}/{path}'" in sidecar[probe]["exec"]["command"][-1]
+    # Readiness follows /readyz within seconds, and not before the first list is in.
+    assert sidecar["readinessProbe"]["periodSeconds"] * sidecar["readinessProbe"]["failureThreshold"] <= 10
+
+
+def test_a_preempt_call_that_waits_for_the_api_server_answers_in_time() -> None:
+    settings, timeout = Settings(), float(EXTENDER["httpTimeout"].removesuffix("s"))
+    search = settings.preemption.budget_milliseconds / 1000
+    assert app.RETURN_SECONDS + search + settings.reservations.deadline_seconds < timeout
+    assert app.LOOK_SECONDS < app.LOOK_EVERY / 5  # an outage slows kube-scheduler down by little
 
 
 def test_both_containers_are_locked_down() -> None:

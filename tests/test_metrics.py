@@ -28,6 +28,7 @@ PROMISED = {
     "gpu_extender_watch_restarts": ("kind",),
     "gpu_extender_watch_defects": ("kind",),
     "gpu_extender_invalid_objects": ("kind", "reason"),
+    "gpu_extender_dark_seconds": (),
     "gpu_extender_cache_objects": ("kind",),
     "gpu_extender_cache_age_seconds": ("kind",),
     "gpu_extender_holds": (),

@@ -50,6 +50,7 @@ TICK_SECONDS: Final = 0.2
 ASKED_SECONDS: Final = 60.0  # without a filter call for so long the Lease is for somebody else
 ADVICE_SECONDS: Final = 60.0  # between two looks at one pod that may only be advised
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 300.0  # after a plan that the API server did not allow
+LEASE_SECONDS: Final = 5.0  # a request on a connection that died waits no longer
 MOST_WAITING: Final = 1_000
 MOST_PLANS: Final = 8  # nodes tried for one pod in one turn
 FLAG: Final = "evictions.enabled"
@@ -87,13 +88,15 @@ class Evictions:
         metrics: Metrics,
         *,
         ready: Callable[[], bool] = lambda: True,
+        dark: Callable[[], float] = lambda: 0.0,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         identity: str = "",
     ) -> None:
-        """`reserving`: None where nobody can be evicted, as in a frozen cluster."""
+        """`reserving`: None where nobody can be evicted, as in a frozen cluster; `dark`: as the server's Source has it,
+        for evictions."""
         self._decider, self._reserving, self._events, self._metrics = decider, reserving, events, metrics
-        self._ready, self._clock, self._wall = ready, clock, wall
+        self._ready, self._dark, self._clock, self._wall = ready, dark, clock, wall
         self._settings = decider.settings
         self._identity = identity or f"{socket.gethostname()}_{os.getpid()}_{random.SystemRandom().getrandbits(32):08x}"
         self._stuck: dict[str, Stuck] = {}
@@ -170,6 +173,8 @@ class Evictions:
             return
         now = self._clock()
         await self._campaign(now)
+        if self._is_dark():  # who is stuck is looked at when the watches are back
+            return
         acting = server if self._lease is not None and self._lease.held else None
         if acting is not None:
             for plan in self._decider.holds.all_plans():
@@ -189,6 +194,10 @@ class Evictions:
             elif self._reserving is None and now - stuck.advised_at >= ADVICE_SECONDS and stuck.due == math.inf:
                 del self._stuck[uid]  # nobody hears of it when a pod goes that the file does not have
 
+    def _is_dark(self) -> bool:
+        """Whether what we know is too old to evict by."""
+        return self._dark() >= self._settings.watch.staleness_seconds
+
     async def _campaign(self, now: float) -> None:
         """Take the Lease, renew it, or give it back."""
         if not self._settings.evictions.enabled or self._lease is None:
@@ -199,13 +208,15 @@ class Evictions:
         try:
             if asked or any(plan.own for plan in self._decider.holds.all_plans()):
                 self._stepped_at = now
-                before, after = self._lease.held, await self._lease.step()
+                async with asyncio.timeout(LEASE_SECONDS):
+                    before, after = self._lease.held, await self._lease.step()
                 if before != after:
                     log.info("evictions of our own", leader=after, identity=self._identity)
             elif self._lease.held:
-                await self._lease.resign()
+                async with asyncio.timeout(LEASE_SECONDS):
+                    await self._lease.resign()
             self._said = ""
-        except (ApiError, Unreachable) as error:
+        except (ApiError, Unreachable, TimeoutError) as error:
             if self._said != "lease":
                 self._said = "lease"
                 log.warning("nobody is evicted: the Lease can not be had (manifests/evictions.yaml)", err=str(error))
@@ -290,6 +301,7 @@ class Evictions:
                 why = await self._reserving.reserve(plan)
                 if why:
                     self._give_up(plan, decision, f"the reservation is not kept: {why}")
+                    stuck.due = self._clock() + FIRST_PAUSE  # its next filter call may be minutes away
                     break
                 why = await self._would_be_allowed(server, pods)
             if not why:
@@ -330,6 +342,8 @@ class Evictions:
         begun = len(left) < len(plan.victims)
         for pod in left:
             if holds.planned(plan.uid, self._clock()) is not plan or self._lease is None or not self._lease.held:
+                return
+            if self._is_dark():  # what went before may have waited long for the API server
                 return
             said = await evictions.evict(server, pod.namespace, pod.name, pod.uid, dry_run=False)
             self._metrics.evictions.labels(said.outcome).inc()

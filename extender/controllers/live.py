@@ -17,12 +17,14 @@ from extender.controllers.tenants import Tenant, begun, keep
 from extender.events import Event
 from extender.kube.bindings import Bindings
 from extender.kube.client import ApiError, ApiServer, Unreachable
-from extender.kube.reflector import SOURCES, Reflector
+from extender.kube.reflector import SOURCES, Pace, Reflector, Source, State
 from extender.log import get_log
 from extender.records import PodRecord, RecordError
 from extender.tolerant import LONGEST_NAME, Faults, Invalid
 
 VITAL = ("Pod", "Node")
+JUDGED = (*VITAL, "PodDisruptionBudget")  # what evictions are decided by; what else counts, as gangs, may be older
+RETURN_SECONDS = 3.0  # from the server's answer to its last word on what happened meanwhile
 log = get_log()
 
 
@@ -41,15 +43,18 @@ class Live:
         cluster: Cluster,
         kubeconfig: str | None,
         *,
+        staleness: float = 10.0,
         seed: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`staleness`: seconds without the API server's word from which what we know is too old."""
+        self._staleness = staleness
         self._cluster = cluster
         self._kubeconfig = kubeconfig
         self._random = random.Random(seed)
         self._clock = clock
         self._reflectors: list[Reflector] = []
-        self._dark_since: float | None = None
+        self._states: dict[str, State] = {}  # of what must be watched at any time
         self._ready_at: float | None = None
         self._bindings: Bindings | None = None
         self._server: ApiServer | None = None
@@ -78,12 +83,38 @@ class Live:
     def ready_at(self) -> float | None:
         return self._ready_at
 
-    def dark(self) -> float:
-        """Seconds since when pods or nodes are not watched; 0 while both are."""
-        now = self._clock()
-        watched = all(reflector.state.watching for reflector in self._reflectors if reflector.source.kind in VITAL)
-        self._dark_since = None if watched else self._dark_since if self._dark_since is not None else now
-        return now - self._dark_since if self._dark_since is not None else 0.0
+    def dark(self, *, evicting: bool = False) -> float:
+        """Seconds since the loss of the watch of pods or nodes (`evicting`: or budgets), or since the server's last
+        word where that is too long ago; 0 while all are watched."""
+        now, longest = self._clock(), 0.0
+        for kind in JUDGED if evicting else VITAL:
+            state = self._states.get(kind)
+            if state is None:
+                continue
+            if state.lost_at is not None:
+                longest = max(longest, now - state.lost_at)
+            elif state.last_event is not None and now - state.last_event >= self._staleness:
+                longest = max(longest, now - state.last_event)
+        return longest
+
+    def hurry(self) -> None:
+        """Look at once whether the API server is back."""
+        for reflector in self._reflectors:
+            if reflector.state.lost_at is not None:
+                reflector.hurry()
+
+    def returning(self) -> bool:
+        """Whether the API server has just answered about all that was lost, and only what happened meanwhile is to
+        come."""
+        since = self._clock() - RETURN_SECONDS
+        lost = [state for state in self._states.values() if state.lost_at is not None]
+        return bool(lost) and all(state.reached_at is not None and state.reached_at >= since for state in lost)
+
+    def known_at(self) -> float | None:
+        state = self._states.get("Pod")
+        if state is None:
+            return None
+        return state.lost_at if state.lost_at is not None else state.last_event
 
     def ages(self) -> dict[str, float]:
         now = self._clock()
@@ -94,7 +125,9 @@ class Live:
         }
 
     def restarts(self) -> dict[str, int]:
-        return {reflector.source.name: max(0, reflector.state.counters.watches - 1) for reflector in self._reflectors}
+        """Watches that were opened again, other than those that ended as agreed."""
+        counted = ((one.source.name, one.state.counters) for one in self._reflectors)
+        return {name: max(0, counters.watches - counters.turns - 1) for name, counters in counted}
 
     def faults(self) -> Faults:
         watched = [(reflector.source.name, reflector.state) for reflector in self._reflectors]
@@ -116,15 +149,31 @@ class Live:
                 await begun(document, server)
             for reflector in self._reflectors:  # of a connection before this one
                 reflector.reconnect(server)
-            self._reflectors = self._reflectors or [
-                Reflector(server, source, self, self._cluster.gpu_names, random_source=self._random)
-                for source in SOURCES
-            ]
+            self._reflectors = self._reflectors or [self._reflector(server, source) for source in SOURCES]
+            self._states = {one.source.kind: one.state for one in self._reflectors if one.source.prompt}
             async with asyncio.TaskGroup() as group:
                 for reflector in self._reflectors:
                     group.create_task(reflector.run())
                 for tenant in (*self.tenants, *self.documents):
                     group.create_task(keep(tenant, server))
+
+    def _reflector(self, server: ApiServer, source: Source) -> Reflector:
+        return Reflector(
+            server,
+            source,
+            self,
+            self._cluster.gpu_names,
+            random_source=self._random,
+            pace=Pace.prompt(self._staleness) if source.prompt else Pace(),
+            clock=self._clock,
+            returned=self._renew,
+        )
+
+    def _renew(self) -> None:
+        """The API server is heard again: what may be silent for minutes gets a new connection, too."""
+        for reflector in self._reflectors:
+            if not reflector.source.prompt:
+                reflector.renew()
 
     # -- the reflectors' sink -------------------------------------------------------------------------------------
 

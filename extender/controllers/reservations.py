@@ -40,6 +40,7 @@ FORMAT: Final = 1
 LOOK_SECONDS = 1.0  # between two looks at what is over
 REREAD_SECONDS = 5.0
 SOON_SECONDS = 0.05  # while the lists are not in
+REFRESH_SECONDS = 5.0  # a request on a connection that died waits no longer: preemptors wait for it
 TRIES = 5
 log = get_log()
 
@@ -122,13 +123,18 @@ class Reservations:
     async def run(self, server: ApiServer) -> None:
         if not self._in_memory:
             self._map = ConfigMap(server, own_namespace(self._settings.namespace), self._settings.name)
-        backoff, failures, chance = Backoff(first=0.2, most=30.0), 0, random.Random()
+        backoff, failures, chance = Backoff(first=0.2, most=2.0), 0, random.Random()
         while True:
             delay = LOOK_SECONDS
             if self._map is not None:
                 try:
-                    await self.refresh()
+                    async with asyncio.timeout(REFRESH_SECONDS):
+                        await self.refresh()
                     failures = 0
+                except TimeoutError:
+                    self._failed(Unreachable(f"no answer within {REFRESH_SECONDS:g} s"))
+                    failures += 1
+                    delay = backoff.delay(failures, chance)
                 except (ApiError, Unreachable) as error:
                     self._failed(error)
                     failures += 1

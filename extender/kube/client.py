@@ -22,7 +22,11 @@ from kubernetes.aio import config as kubernetes_config
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 
-_CONNECT = 10.0  # seconds
+# Seconds, TLS included. A packet that is lost is sent again after 1 s; a host that is away drops them all, and the next
+# try must not begin long after its return.
+_CONNECT = 3.0
+_ACQUIRE = 6.0  # seconds for a name's addresses, and as many connects as it has
+_AUTHENTICATE = 10.0  # seconds for a token file, or a credential plugin
 _REFRESH = 60.0  # seconds between looks at a token file or an exec plugin's expiry, as client-go has it
 _CHUNK = 2**18  # bytes: what a stream buffers before it makes the server wait
 
@@ -37,6 +41,10 @@ class Unreachable(Exception):
     """No answer, or a broken one. Whether the server carried the request out is unknown."""
 
 
+class Silent(Unreachable):
+    """Nothing came for too long: the connection may be dead since its last word."""
+
+
 class ApiError(Exception):
     """The server answered with an error. ``status`` is the HTTP code, ``retry_after`` seconds, if it asked for them."""
 
@@ -48,9 +56,11 @@ class ApiError(Exception):
 
 
 class Stream(NamedTuple):
-    """A watch that was accepted: its bytes as they come. It ends when the server ends it."""
+    """A watch that was accepted: its bytes as they come. It ends when the server ends it, or by ``drop``, after which
+    the bytes end with Unreachable."""
 
     chunks: AsyncIterator[bytes]
+    drop: Callable[[], None]
 
 
 class _Status(msgspec.Struct):
@@ -167,16 +177,16 @@ class ApiServer:
         return await self._whole("PATCH", path, data=body, content_type="application/merge-patch+json")
 
     async def _whole(self, method: str, path: str, **more: Any) -> bytes:
-        limits = aiohttp.ClientTimeout(total=self._timeout, sock_connect=_CONNECT)
+        limits = aiohttp.ClientTimeout(total=self._timeout, connect=_ACQUIRE, sock_connect=_CONNECT)
         async with self._answer(method, path, limits, **more) as answer:
             return await answer.read()
 
     @asynccontextmanager
     async def stream(self, path: str, params: Mapping[str, str], *, inactivity: float) -> AsyncIterator[Stream]:
-        """An answer that goes on. Silence for ``inactivity`` seconds is Unreachable, as is a connection that breaks."""
-        limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=inactivity)
+        """An answer that goes on. Silence for ``inactivity`` seconds is Silent, a broken connection Unreachable."""
+        limits = aiohttp.ClientTimeout(total=None, connect=_ACQUIRE, sock_connect=_CONNECT, sock_read=inactivity)
         async with self._answer("GET", path, limits, params=params) as answer:
-            yield Stream(answer.content.iter_any())
+            yield Stream(answer.content.iter_any(), lambda: _cut_off(answer))
 
     @asynccontextmanager
     async def _answer(
@@ -189,7 +199,8 @@ class ApiServer:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         async with AsyncExitStack() as stack:
             try:
-                headers = {**await self._headers(), **({"Content-Type": content_type} if "data" in more else {})}
+                async with asyncio.timeout(_AUTHENTICATE):
+                    headers = {**await self._headers(), **({"Content-Type": content_type} if "data" in more else {})}
                 url = self._url.joinpath(path.lstrip("/"), encoded=True)
                 request = self._session.request(method, url, headers=headers, timeout=limits, **more, **self._options)
                 answer = await stack.enter_async_context(request)
@@ -200,7 +211,8 @@ class ApiServer:
                 finally:
                     _cut_off(answer)
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                raise Unreachable(f"{method} {path}: {str(error) or type(error).__name__}") from error
+                kind = Silent if isinstance(error, TimeoutError) else Unreachable
+                raise kind(f"{method} {path}: {str(error) or type(error).__name__}") from error
 
 
 def _cut_off(answer: aiohttp.ClientResponse) -> None:

@@ -10,8 +10,14 @@ Theory of operation
    An object that cannot be read affects only itself: extender.tolerant reads the rest of it, and it is named.
    An exception that nobody expected leads back to 1 too: the next list gives the sink every object again.
 3. Between two tries lies a jittered, growing delay. It starts anew only after a watch that lived for a while: a server
-   that accepts each watch and closes it at once is a failing server.
-4. Lines are decoded in slices of some milliseconds with a turn of the event loop between them, and each slice reaches
+   that accepts each watch and closes it at once is a failing server. The delay is short where no answer came (the next
+   try costs nothing, and state must be current soon after the server returns), and long where an answer was useless.
+4. A prompt source is watched in short turns (Pace.watch_for): the server sends a bookmark only where its version moved,
+   and ends each watch on time. Each healthy watch therefore says something within one turn, and silence means a loss.
+   A turn that ends on time is resumed at once on the kept connection, and is no failure.
+5. After a loss the state is current again only at the end of a short watch: by then the server has sent what happened
+   meanwhile. Its acceptance alone shows nothing yet. A list that took a moment shows it at once.
+6. Lines are decoded in slices of some milliseconds with a turn of the event loop between them, and each slice reaches
    the sink as one batch, so that scheduling requests never wait long.
 
 The sink is called on the event loop and must not block. Of each object only its record is kept, the one that the sink
@@ -34,7 +40,7 @@ from ext_core import prune
 from extender import records, tolerant
 from extender.events import Event
 from extender.kube.backoff import Backoff
-from extender.kube.client import ApiError, ApiServer, Unreachable
+from extender.kube.client import ApiError, ApiServer, Silent, Unreachable
 from extender.log import Allowance, get_log
 from extender.records import Kind, PodRecord, Record, RecordError
 
@@ -64,6 +70,8 @@ class Source:
     """The API may not be served: 404 means that there are none; of a `group` 403, too."""
     group: tuple[str, str] | None = None
     """(API group, kind) of the objects, where several kinds are read as Group."""
+    prompt: bool = False
+    """Evictions rest on it: it is watched in short turns, so that a loss is noticed within seconds."""
 
     @property
     def name(self) -> str:
@@ -72,11 +80,12 @@ class Source:
 
 
 # Finished pods hold nothing: they are left out as in kube-scheduler's own informer, and leave as deleted.
-PODS: Final = Source("Pod", "/api/v1/pods", field_selector="status.phase!=Succeeded,status.phase!=Failed")
+PODS: Final = Source("Pod", "/api/v1/pods", field_selector="status.phase!=Succeeded,status.phase!=Failed", prompt=True)
 # For what they tell of their node (extender/health.py): the event by which a pod leaves PODS has its former state.
 FAILED_PODS: Final = Source("FailedPod", "/api/v1/pods", field_selector="status.phase=Failed")
-NODES: Final = Source("Node", "/api/v1/nodes", limit=100)  # about three times as large as pods
-BUDGETS: Final = Source("PodDisruptionBudget", "/apis/policy/v1/poddisruptionbudgets")
+NODES: Final = Source("Node", "/api/v1/nodes", limit=100, prompt=True)  # about three times as large as pods
+# Prompt, too: kube-scheduler deletes what we answer without asking the API server about budgets.
+BUDGETS: Final = Source("PodDisruptionBudget", "/apis/policy/v1/poddisruptionbudgets", prompt=True)
 PRIORITY_CLASSES: Final = Source("PriorityClass", "/apis/scheduling.k8s.io/v1/priorityclasses")
 DEVICE_CLASSES: Final = Source("DeviceClass", "/apis/resource.k8s.io/v1/deviceclasses", optional=True)
 # Who says how many pods of a gang must run (extender.gangs). Only what is installed is served.
@@ -108,17 +117,38 @@ SOURCES: Final = (PODS, NODES, BUDGETS, PRIORITY_CLASSES, DEVICE_CLASSES, *GROUP
 class Pace:
     """The reflector's patience, in seconds."""
 
+    unanswered: Backoff = field(default_factory=lambda: Backoff(most=2.0))
+    """After a try without an answer, or with 429 or 5xx: state is to be current seconds after the server's return."""
     backoff: Backoff = field(default_factory=Backoff)
+    """After a useless answer: another error, a list that broke off or makes no sense, a watch that ended at once."""
     healthy_after: float = 5.0
-    """A watch that lived this long ends a row of failures."""
+    """A watch that lived this long, or to its agreed end, ends a row of failures."""
     watch_for: float = 300.0
-    """What the server is asked to end a watch after, up to twice of it by chance."""
+    """What the server is asked to end a watch after, up to twice of it by chance unless the source is prompt."""
     inactivity: float = 150.0
-    """Silence that means a dead connection: bookmarks come about every minute."""
+    """Silence that means a dead connection. Of a source that is not prompt: bookmarks come about every minute."""
+    longest_retry_after: float = 30.0
+    """What is heeded of a Retry-After at most: an API server asks for up to 32 s."""
+    absent_first: float = 5.0
     absent_retry: float = 300.0
-    """How often an API that is not served is asked for again."""
+    """How soon an API that is not served is asked for again: at first, and at most, doubled from time to time."""
+    absent_after: float = 30.0
+    """How long an API that was served may answer 403 or 404 before it is absent: a server that starts may do so."""
     slice_seconds: float = 0.002
     slice_events: int = 256
+
+    @classmethod
+    def prompt(cls, staleness: float) -> Pace:
+        """For prompt sources. `staleness`: the age in seconds from which the state is too old to act on (5 or more).
+
+        A healthy watch is silent for 0.3 of it at most, and after 0.5 its connection is given up, so that a new one
+        can be made before the state is too old.
+        """
+        return cls(
+            watch_for=float(int(0.3 * staleness)),
+            inactivity=0.5 * staleness,
+            longest_retry_after=5.0,
+        )
 
 
 @dataclass
@@ -129,7 +159,9 @@ class Counters:
     """Begun."""
     pages: int = 0
     watches: int = 0
-    """Begun; all but the first are restarts."""
+    """Begun."""
+    turns: int = 0
+    """Watches that ended as agreed, and were resumed; all others but the first are restarts."""
     events: int = 0
     """Given to the sink."""
     bookmarks: int = 0
@@ -156,7 +188,12 @@ class State:
     problem: str = "not listed yet"
     """Why it is not synced or not watching; "" while all is well."""
     last_event: float | None = None
-    """When the server last said anything about the kind, by the reflector's clock."""
+    """Until when what the server said is known, by the reflector's clock: its last word, or its list's beginning."""
+    lost_at: float | None = None
+    """Since when the watch is lost, by the reflector's clock: its connection failed, or its last word before a silence
+    that means a dead connection. None once what happened since is known, and while an agreed end is being resumed."""
+    reached_at: float | None = None
+    """When the server last answered a list or a watch, whatever it said."""
     rejected: dict[str, str] = field(default_factory=dict)
     """Objects whose last version could not be read in full: namespace/name, and why and what counts instead."""
     counters: Counters = field(default_factory=Counters)
@@ -189,8 +226,13 @@ _LONGEST_LINE: Final = 2**25  # bytes; etcd takes objects of 1.5 MiB
 _MOST_REJECTED: Final = 100  # kept by name
 _SENSELESS_SECONDS: Final = 300.0  # what tells of no object that we could name leads to one list in this time
 # What the same watch may get over: too many requests, and servers or proxies that are about to come back.
-_RESUMABLE: Final = frozenset({429, 500, 502, 503})
-_LONGEST_RETRY_AFTER: Final = 300.0
+_RESUMABLE: Final = frozenset({429, 500, 502, 503, 504})
+_ABSENT: Final = frozenset({403, 404})
+_SHORTEST_TURN: Final = 0.9  # seconds: a watch that ended before did not end as agreed
+_SHORT_LIST: Final = 2.0  # seconds: a list is as old as its beginning
+_CATCH_UP: Final = 1  # seconds for which a watch after a loss is asked
+_QUIET: Final = 0.2  # seconds without an event before its end: nothing was left to be sent
+_MOST_CATCH_UPS: Final = 4  # where events never pause, these are enough
 
 
 class Reflector:
@@ -207,7 +249,9 @@ class Reflector:
         pace: Pace | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        returned: Callable[[], None] = lambda: None,
     ) -> None:
+        """`returned`: called when the server is heard again after a silence that meant a dead connection."""
         self.source = source
         self.state = State()
         self._server = server
@@ -223,6 +267,25 @@ class Reflector:
         self._allowance = Allowance()
         self._version = ""
         """From where to watch; "" when a list must come first."""
+        self._returned = returned
+        self._drop: Callable[[], None] | None = None
+        self._silent = False
+        self._catch_ups = 0
+        """Watches since the loss that ended as agreed, while events were still coming in."""
+        self._unanswered = self._useless = self._absences = 0
+        self._absent_since: float | None = None
+        self._woken = asyncio.Event()
+        self._told_to_wait = False
+
+    def renew(self) -> None:
+        """Give up the connection of the watch, if one is open: it is resumed on a new one at once."""
+        if self._drop is not None:
+            self._drop()
+
+    def hurry(self) -> None:
+        """Try again now instead of after the delay, unless the server itself asked for it."""
+        if not self._told_to_wait:
+            self._woken.set()
 
     def missing(self) -> str:
         """What readiness waits for, in words; "" when there is nothing."""
@@ -230,43 +293,87 @@ class Reflector:
 
     async def run(self) -> None:
         """Lists and watches for ever."""
-        failures = 0
         while True:
+            await self._sleep_if(await self._turn())
+
+    async def _turn(self) -> float:
+        """One list, if it is needed, and one watch to its end; how long to wait before the next, in seconds."""
+        state, begun, pages = self.state, self._clock(), self.state.counters.pages
+        self._told_to_wait = False
+        answered, retry_after, lost_at, expired = False, 0.0, None, False
+        try:
+            if not self._version:
+                await self._list()
             begun = self._clock()
-            retry_after = 0.0
-            try:
-                if not self._version:
-                    await self._list()
-                begun = self._clock()
-                await self._watch()
-                problem = "the watch ended"
-            except _Relist as error:
-                self.state.counters.errors += not error.expired
+            if await self._watch():
+                self._unanswered = self._useless = 0
+                state.problem = "the watch ended"
+                return 0.0
+            answered, problem = True, "the watch ended"
+        except _Relist as error:
+            state.counters.errors += not error.expired
+            self._version = ""
+            answered, problem, expired = True, str(error), error.expired
+        except Unreachable as error:
+            state.counters.errors += 1
+            problem = str(error)
+            if isinstance(error, Silent):
+                lost_at = state.last_event
+                self._silent = True
+            answered = state.counters.pages > pages
+        except ApiError as error:
+            if self._gone(error):
+                return await self._be_absent()
+            expired = error.status == 410
+            state.counters.errors += not expired
+            if error.status not in _RESUMABLE:
                 self._version = ""
-                problem = str(error)
-            except Unreachable as error:
-                self.state.counters.errors += 1
-                problem = str(error)
-            except ApiError as error:
-                if self.source.optional and (error.status == 404 or (error.status == 403 and self.source.group)):
-                    await self._be_absent()
-                    failures = 0
-                    continue
-                self.state.counters.errors += error.status != 410
-                if error.status not in _RESUMABLE:
-                    self._version = ""
-                retry_after = min(error.retry_after or 0.0, _LONGEST_RETRY_AFTER)
-                problem = ("forbidden: " if error.status == 403 else "") + str(error)
-            except Exception as error:  # a defect, RecursionError and MemoryError included: it ends nothing
-                self._version, self._unsure = "", True
-                problem = self._defect(error)
-            lived = self.state.watching and self._clock() - begun >= self._pace.healthy_after
-            self.state.watching = False
-            self.state.problem = problem
-            failures = 0 if lived else failures + 1
-            if failures or retry_after:
-                delay = self._pace.backoff.delay(failures, self._random) if failures else 0.0
-                await self._sleep(max(delay, retry_after))
+            retry_after = min(error.retry_after or 0.0, self._pace.longest_retry_after)
+            self._told_to_wait = retry_after > 0.0
+            state.reached_at = self._clock()
+            problem = ("forbidden: " if error.status == 403 else "") + str(error)
+            answered = state.counters.pages > pages or error.status not in _RESUMABLE
+        except Exception as error:  # a defect, RecursionError and MemoryError included: it ends nothing
+            self._version, self._unsure = "", True
+            answered, problem = True, self._defect(error)
+        lived = state.watching and self._clock() - begun >= self._pace.healthy_after
+        self._lost(lost_at, problem)
+        if expired and not self._useless:  # nothing is wrong: a server that was started anew has no old versions
+            self._useless = 1
+            return 0.0
+        return self._pause(lived, answered, retry_after)
+
+    def _lost(self, at: float | None, problem: str) -> None:
+        """The watch is lost since `at`, or since now."""
+        self._catch_ups = 0
+        self.state.watching = False
+        self.state.problem = problem
+        if self.state.lost_at is None:
+            self.state.lost_at = at if at is not None else self._clock()
+
+    def _pause(self, lived: bool, answered: bool, retry_after: float) -> float:
+        """How long to wait after a failure."""
+        if lived:
+            self._unanswered = self._useless = 0
+            return retry_after
+        if answered:
+            self._useless += 1
+            delay = self._pace.backoff.delay(self._useless, self._random)
+        else:
+            self._unanswered += 1
+            delay = self._pace.unanswered.delay(self._unanswered, self._random)
+        return max(delay, retry_after)
+
+    async def _sleep_if(self, delay: float) -> None:
+        if not delay:
+            return
+        self._woken.clear()
+        both = [asyncio.ensure_future(self._sleep(delay)), asyncio.ensure_future(self._woken.wait())]
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in both:
+                one.cancel()
 
     def reconnect(self, server: ApiServer) -> None:
         """Goes on with a new connection, by a new list: what was known stays known until then."""
@@ -285,6 +392,7 @@ class Reflector:
 
     async def _list(self) -> None:
         self.state.counters.lists += 1
+        began = self._clock()
         seen: set[_Key] = set()
         params = {"limit": str(self.source.limit)}
         if self.source.field_selector:
@@ -292,7 +400,7 @@ class Reflector:
         while True:
             body = await self._server.get(self.source.path, params)
             self.state.counters.pages += 1
-            self.state.last_event = self._clock()
+            self.state.last_event = self.state.reached_at = self._clock()
             try:
                 page = tolerant.page(body)
             except RecordError as error:
@@ -307,6 +415,10 @@ class Reflector:
         self.state.rejected = {key: why for key, why in self.state.rejected.items() if tuple(key.split("/", 1)) in seen}
         self._version = page.resource_version
         self._unsure = False
+        self.state.absent, self._absent_since, self._absences = False, None, 0
+        self.state.last_event = began  # what came later may not be in it
+        if self._clock() - began <= _SHORT_LIST:
+            self.state.lost_at = None
         self._say_synced()
 
     def _listed(self, page: records.Page, seen: set[_Key]) -> Iterator[Event | None]:
@@ -328,16 +440,29 @@ class Reflector:
         for key in gone:
             yield Event(self.source.kind, "delete", self._known.pop(key))
 
-    async def _be_absent(self) -> None:
-        """The API is not served: what there was is gone, and that is all there is to know for a while."""
+    def _gone(self, error: ApiError) -> bool:
+        """Whether the API is not served. One that was must say so for a while: a server that starts may do so."""
+        if not self.source.optional or error.status not in _ABSENT or (error.status == 403 and not self.source.group):
+            return False
+        now = self._clock()
+        if not self.state.synced or self.state.absent:
+            return True
+        self._absent_since = self._absent_since if self._absent_since is not None else now
+        return now - self._absent_since >= self._pace.absent_after
+
+    async def _be_absent(self) -> float:
+        """The API is not served: what there was is gone. When to ask again, in seconds."""
         self._version = ""
         self.state.watching = False
         self.state.absent = True
+        self.state.lost_at = None
         self.state.last_event = self._clock()
         await self._in_slices(self._vanished(list(self._known)))
         self._say_synced()
-        await self._sleep(self._pace.absent_retry * (0.5 + self._random.random()))
-        self.state.absent = False
+        delay = min(self._pace.absent_first * 2.0 ** min(self._absences, 32), self._pace.absent_retry)
+        self._absences += 1
+        self._unanswered = self._useless = 0
+        return delay * (0.5 + self._random.random())
 
     def _say_synced(self) -> None:
         self.state.synced = True
@@ -346,29 +471,67 @@ class Reflector:
 
     # ---- watch
 
-    async def _watch(self) -> None:
+    async def _watch(self) -> bool:
+        """One watch from its acceptance to its end; whether it ended as agreed, after all of its time."""
         self.state.counters.watches += 1
+        seconds = self._seconds()
         params = {
             "watch": "1",
             "allowWatchBookmarks": "true",
             "resourceVersion": self._version,
-            "timeoutSeconds": str(int(self._pace.watch_for * (1.0 + self._random.random()))),
+            "timeoutSeconds": str(seconds),
         }
         if self.source.field_selector:
             params["fieldSelector"] = self.source.field_selector
         rest = b""
         async with self._server.stream(self.source.path, params, inactivity=self._pace.inactivity) as stream:
-            self.state.watching = True
-            self.state.problem = ""
-            async for chunk in stream.chunks:
-                self.state.last_event = self._clock()
-                if b"\n" not in chunk:
-                    rest += chunk
-                    if len(rest) > _LONGEST_LINE:
-                        raise _Relist(f"a watch line of more than {_LONGEST_LINE} bytes")
-                    continue
-                *lines, rest = (rest + chunk).split(b"\n")
-                await self._in_slices(self._watched(lines))
+            accepted = said = self.state.reached_at = self._clock()
+            self._accepted()
+            self._drop = stream.drop
+            try:
+                async for chunk in stream.chunks:
+                    said = self._clock()
+                    if b"\n" not in chunk:
+                        rest += chunk
+                        if len(rest) > _LONGEST_LINE:
+                            raise _Relist(f"a watch line of more than {_LONGEST_LINE} bytes")
+                    else:
+                        *lines, rest = (rest + chunk).split(b"\n")
+                        await self._in_slices(self._watched(lines))
+                    self.state.last_event = said  # what is known by now, not what is still to be read
+            finally:
+                self._drop = None
+        now = self._clock()
+        if now - accepted < max(seconds - 1.0, _SHORTEST_TURN):
+            return False
+        self._agreed(now, now - said >= _QUIET)
+        return True
+
+    def _seconds(self) -> int:
+        """How long the next watch is to last."""
+        if self.state.lost_at is not None:
+            return _CATCH_UP
+        spread = 0.0 if self.source.prompt else self._random.random()  # so that not all of them end together
+        return max(1, int(self._pace.watch_for * (1.0 + spread)))
+
+    def _accepted(self) -> None:
+        """The server has accepted the watch, and begins to send what happened since the version."""
+        self.state.watching = True
+        self.state.problem = ""
+        if self._silent:
+            self._silent = False
+            self._returned()
+
+    def _agreed(self, now: float, quiet: bool) -> None:
+        """The server ended the watch on time. `quiet`: it had nothing more to send."""
+        state = self.state
+        state.counters.turns += 1
+        state.last_event = now
+        self._catch_ups += 1
+        if quiet or self._catch_ups >= _MOST_CATCH_UPS:
+            state.lost_at = None
+        if state.lost_at is None:
+            self._catch_ups = 0
 
     def _watched(self, lines: Sequence[bytes]) -> Iterator[Event | None]:
         for line in lines:

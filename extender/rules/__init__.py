@@ -26,6 +26,15 @@ UNKNOWN_NODE = Reason(
     remedy="Nothing: the watch brings it within a second. If it stays, see /readyz.",
 )
 
+STALE = Reason(
+    code=8,
+    key="view-stale",
+    cls=Class.TRANSIENT,
+    text="gpu-extender: the API server is silent, what is known of pods and nodes may be out of date",
+    remedy="Nothing: the pod is tried again within seconds. If it stays, see /readyz and the API server; "
+    "watch.stalenessSeconds is how long a silence may last.",
+)
+
 HANDOVER = Reason(
     code=9,
     key="freed-elsewhere",
@@ -35,7 +44,8 @@ HANDOVER = Reason(
 )
 
 REASONS: dict[int, Reason] = {
-    reason.code: reason for reason in (UNKNOWN_NODE, HANDOVER, *(reason for rule in RULES for reason in rule.reasons))
+    reason.code: reason
+    for reason in (UNKNOWN_NODE, STALE, HANDOVER, *(reason for rule in RULES for reason in rule.reasons))
 }
 
 

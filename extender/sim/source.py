@@ -38,8 +38,17 @@ class SimSource:
     def ready_at(self) -> None:
         return None
 
-    def dark(self) -> float:
+    def dark(self, *, evicting: bool = False) -> float:
         return 0.0
+
+    def hurry(self) -> None:
+        return
+
+    def returning(self) -> bool:
+        return False
+
+    def known_at(self) -> None:
+        return None
 
     def ages(self) -> dict[str, float]:
         return {}

@@ -47,6 +47,7 @@ class Play:
         self.pod = self.world.pod("urgent", 2, priority=9, links="required")
         self.objects = Objects()
         self.ear = Ear()
+        self.dark = 0.0
 
     def torn(self, name: str, price: int) -> None:
         self.world.node(name, 4, links=pairs(4))
@@ -70,7 +71,7 @@ class Play:
         reservations = keeper(world)
         world.server.events = self.ear
         made = Evictions(
-            world.decider, reservations, self.ear, world.server.metrics,
+            world.decider, reservations, self.ear, world.server.metrics, dark=lambda: self.dark,
             clock=lambda: world.now, wall=lambda: world.wall, identity="me",
         )  # fmt: skip
         world.server.evictions = made
@@ -144,6 +145,60 @@ def test_with_the_flag_off_it_is_told_and_nobody_is_touched() -> None:
     assert any("work_lost_gpu_seconds 1," in line for line in lines)
     assert "no other node came into question" in note
     assert kept["candidates"] == 1  # the node that was refused for links alone
+
+
+def test_nobody_is_evicted_while_the_api_server_is_silent() -> None:
+    """Neither by a new plan, nor the rest of one that has begun; afterwards it goes on, without a new filter call."""
+    play = Play(nodes=1)
+
+    async def test(controller: Evictions, server: ApiServer) -> None:
+        await play.call()
+        await controller.turn(server)
+        play.dark = 10.0
+        play.world.now += 5.0
+        await controller.turn(server)
+        assert play.evicted() == play.evicted(dry_run=True) == []
+        play.dark = 9.9
+        play.world.now += 5.0
+        await controller.turn(server)
+        assert play.evicted() == ["n0-0"]
+
+    play.run(test)
+
+
+def test_a_loss_between_the_dry_run_and_the_eviction_ends_it() -> None:
+    play = Play()
+
+    def answered_late(request: Request) -> int:
+        if request.path.endswith("/eviction"):  # a dry run that waited for the API server
+            play.dark = 10.0
+        return 0
+
+    play.objects.fail = answered_late
+
+    async def test(controller: Evictions, server: ApiServer) -> None:
+        await play.stuck(controller, server)
+
+    play.run(test)
+    assert play.evicted(dry_run=True) == ["n0-0"]
+    assert play.evicted() == []
+
+
+def test_a_reservation_that_is_not_kept_is_tried_again_without_a_filter_call() -> None:
+    """kube-scheduler may not ask about the pod for minutes."""
+    play = Play()
+
+    async def test(controller: Evictions, server: ApiServer) -> None:
+        play.objects.fail = lambda request: 503 if "/configmaps" in request.path else 0
+        await play.stuck(controller, server)
+        assert play.evicted() == []
+        play.objects.fail = lambda request: 0
+        for _ in range(3):
+            play.world.now += FIRST_PAUSE / 2
+            await controller.turn(server)
+        assert play.evicted() == ["n0-0"]
+
+    play.run(test)
 
 
 def frozen(play: Play) -> Evictions:

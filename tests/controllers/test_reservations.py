@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -158,6 +159,59 @@ def test_a_late_write_evicts_nobody_and_is_taken_back() -> None:
 
     run(objects, made, test)
     assert made.metric("reservation_writes_total", result="late") == 1
+
+
+def test_a_request_that_hangs_holds_up_no_preemptor_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that died while the API server was away: what follows it gets another one."""
+    monkeypatch.setattr("extender.controllers.reservations.REFRESH_SECONDS", 0.3)
+    monkeypatch.setattr("extender.controllers.reservations.REREAD_SECONDS", 0.0)
+    objects, made = Objects(), world(deadline=0.2)
+
+    async def test(reservations: Reservations) -> None:
+        objects.delay, asked = 60.0, len(objects.said)
+        await until(lambda: len(objects.said) > asked)  # it has the lock, and hangs
+        assert await ask(made, OFFER) == {}
+        objects.delay = 0.0
+        began = time.monotonic()
+        while await ask(made, OFFER) == {}:
+            await asyncio.sleep(0.05)
+            made.now += 0.05
+        assert time.monotonic() - began < 1.0
+        assert list(entries(objects)) == ["uid-urgent"]
+
+    run(objects, made, test)
+
+
+def test_the_map_is_read_again_seconds_after_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it was: the delays between the tries do not grow beyond two seconds."""
+    delays: list[float] = []
+    objects, made = Objects(), world()
+    sleep = asyncio.sleep
+
+    async def nap(seconds: float) -> None:
+        delays.append(seconds)
+        await sleep(min(seconds, 0.001))
+
+    monkeypatch.setattr("extender.controllers.reservations.REREAD_SECONDS", 0.0)
+
+    async def test(reservations: Reservations) -> None:
+        objects.fail = lambda request: 503
+        monkeypatch.setattr("extender.controllers.reservations.asyncio.sleep", nap)
+        await until_(lambda: len(delays) >= 30)
+        objects.fail = lambda request: 0
+        await until_(lambda: made.metric("reservations_kept") == 1)
+        monkeypatch.undo()
+
+    async def until_(what: Callable[[], Any]) -> None:
+        for _ in range(2000):
+            if what():
+                return
+            await sleep(0.005)
+        raise AssertionError("it did not come")
+
+    run(objects, made, test)
+    assert 1.0 <= max(delays) <= 2.0
+    assert len({delay for delay in delays if delay != 1.0}) > 20  # jittered
 
 
 def test_a_restart_reads_them_back_before_it_is_ready() -> None:

@@ -1,7 +1,7 @@
 """A proxy on loopback that can hold back what comes from a server: the network between a watcher and its API server.
 
 Bytes pass through as they are, TLS included. While it holds, requests still reach the server and take effect there; the
-answers, and the events of every watch, wait and then arrive in order.
+answers, and the events of every watch, wait and then arrive in order. While it is cut, every connection breaks.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ class Lag:
         self._target = urlsplit(target).port or 443
         self._flows = threading.Event()
         self._flows.set()
+        self._cut = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.url = f"https://127.0.0.1:{self.port}"
@@ -64,13 +65,31 @@ class Lag:
         finally:
             self._flows.set()
 
+    @contextlib.contextmanager
+    def cut(self) -> Iterator[None]:
+        """Inside of it every connection breaks, those that are open and those that are tried."""
+        self._cut.set()
+        for end in tuple(self._open):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        try:
+            yield
+        finally:
+            self._cut.clear()
+
     def _accept(self) -> None:
         while True:
             try:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._target))
             except OSError:
                 return
+            try:
+                if self._cut.is_set():
+                    raise ConnectionError("cut")
+                server = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:  # the server is away: so are we for whoever asks
+                client.close()
+                continue
             self._open += (client, server)
             for source, sink, may_wait in ((client, server, False), (server, client, True)):
                 thread = threading.Thread(target=self._pass_on, args=(source, sink, may_wait), daemon=True)

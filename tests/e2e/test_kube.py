@@ -141,6 +141,37 @@ def test_an_outage_is_bridged(control_plane: ControlPlane, api: Api, namespace: 
     asyncio.run(run())
 
 
+def test_no_event_is_lost_between_the_turns_of_a_prompt_watch(
+    control_plane: ControlPlane, api: Api, namespace: str
+) -> None:
+    """Turns of one second while pods come and go: the server ends each on time, and none needs a list or is a loss."""
+
+    async def run() -> None:
+        async with (
+            await ApiServer.connect(str(control_plane.kubeconfig())) as server,
+            reflecting(server, PODS, pace=Pace.prompt(5.0)) as (mirror, (reflector,)),
+        ):
+            await until(lambda: reflector.state.watching)
+            wanted: set[str] = set()
+            number = 0
+            while reflector.state.counters.turns < 6:
+                name = f"p{number:03}"
+                await asyncio.to_thread(api.create, builders.pod(name, namespace, 1, grace=0))
+                wanted.add(name)
+                if number % 3 == 2:
+                    await asyncio.to_thread(api.delete, "Pod", f"p{number - 1:03}", namespace)
+                    wanted.remove(f"p{number - 1:03}")
+                number += 1
+                assert reflector.state.lost_at is None
+            await until(lambda: mirror.names("Pod") == sorted(wanted))
+            counters = reflector.state.counters
+            print(f"{number} pods made in {counters.turns} turns of 1 s, {counters.bookmarks} bookmarks")
+            assert (counters.lists, counters.errors, counters.watches) == (1, 0, counters.turns + 1)
+            assert counters.events == number + sum(1 for n in range(number) if n % 3 == 2)
+
+    asyncio.run(run())
+
+
 def test_a_version_of_long_ago_leads_to_a_new_list(control_plane: ControlPlane, api: Api, namespace: str) -> None:
     """The real 410: version 1 is older than anything the API server kept since its start."""
     control_plane.stop_apiserver()

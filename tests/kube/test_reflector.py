@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +15,7 @@ import pytest
 from extender.events import Event
 from extender.kube.backoff import Backoff
 from extender.kube.client import ApiServer
-from extender.kube.reflector import DEVICE_CLASSES, GROUPS, NODES, PODS, Pace, Reflector, Source
+from extender.kube.reflector import DEVICE_CLASSES, GROUPS, NODES, PODS, SOURCES, Pace, Reflector, Source
 from extender.records import GroupRecord, PodRecord
 from tests.kube.api_server import (
     Answer,
@@ -159,15 +162,29 @@ def test_a_server_that_closes_every_watch_meets_growing_delays() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [failed(500), failed(503), failed(401), hung_up(), hung_up(b"HTTP/1.1 200 OK\r\nContent-Le"), whole(200, b"{")],
+    ("answer", "longest"),
+    [
+        # no answer, or one of a server that may be back at any moment: the next try must come soon after that
+        (failed(429), 2.0),
+        (failed(500), 2.0),
+        (failed(503), 2.0),
+        (failed(504), 2.0),
+        (hung_up(), 2.0),
+        (hung_up(b"HTTP/1.1 200 OK\r\nContent-Le"), 2.0),
+        # useless answers: the same one is likely to come again
+        (failed(401), 60.0),
+        (failed(403), 60.0),
+        (whole(200, b"{"), 60.0),
+    ],
 )
-def test_lists_that_fail_meet_growing_delays(answer: Answer) -> None:
+def test_lists_that_fail_meet_growing_delays(answer: Answer, longest: float) -> None:
     seen, script, reflector = reflect(answer, naps=6)
     # The HTTP client asks once more when a connection breaks before the answer, as keep-alive needs it.
     assert len(script.requests) in (6, 12)
-    assert all(delay >= 0.25 * 2**failures for failures, delay in enumerate(seen.delays))
-    assert sum(seen.delays) >= 0.25 * (2**6 - 1)
+    for failures, delay in enumerate(seen.delays):
+        top = min(0.5 * 2**failures, longest)
+        assert top / 2 <= delay <= top
+    assert len(set(seen.delays)) == 6  # jittered
     assert reflector.state.counters.errors == 6
     assert not reflector.state.synced
     assert reflector.missing().startswith("Pod: ")
@@ -183,6 +200,21 @@ def test_two_instances_do_not_come_back_together() -> None:
 def test_a_busy_server_says_how_long_to_wait() -> None:
     seen, _, _ = reflect(failed(429, headers={"Retry-After": "17"}))
     assert seen.delays == [17.0]
+
+
+@pytest.mark.parametrize(("pace", "delay"), [(Pace(), 30.0), (Pace.prompt(10.0), 5.0)])
+def test_a_busy_server_is_asked_again_before_the_state_is_too_old(pace: Pace, delay: float) -> None:
+    seen, _, _ = reflect(failed(503, headers={"Retry-After": "3600"}), pace=pace)
+    assert seen.delays == [delay]
+
+
+def test_what_happened_during_an_outage_is_known_seconds_after_it() -> None:
+    """40 s without an answer, then a useless one: the delays of the outage do not count for what comes after it."""
+    seen, _, _ = reflect(*[failed(503)] * 30, failed(403), listed(), watched(), naps=32)
+    assert 20 < sum(seen.delays[:30]) < 60
+    assert max(seen.delays[:30]) <= 2.0
+    assert seen.delays[30] <= 0.5  # a server that starts may not know yet what is allowed
+    assert seen.syncs == 1
 
 
 def test_a_watch_that_lived_ends_the_row_of_failures() -> None:
@@ -228,7 +260,7 @@ def test_an_expired_version_leads_to_a_new_list_that_tells_differences_only(gone
         gone,
         listed(pod("same"), pod("changed", 15), pod("reborn", 16, uid="other"), pod("new", 17), version="30"),
         watched(),
-        naps=2,
+        naps=1,  # none before the list: nothing is wrong
     )
     assert seen.changes[4:] == [
         ("set", "changed/15"),
@@ -302,6 +334,209 @@ def test_a_watch_that_is_refused_for_a_while_is_not_listed_anew() -> None:
     assert reflector.state.counters.lists == 1
 
 
+# ---- how current the state is: the server's word, turns, losses
+
+
+class Live(Seen):
+    """A sink, and a clock that runs by itself."""
+
+    def __init__(self) -> None:
+        super().__init__(1_000_000)
+        self.returns = 0
+        self.ahead: Callable[[], float] = lambda: 0.0
+
+    def clock(self) -> float:
+        return time.monotonic() + self.ahead()
+
+    def returned(self) -> None:
+        self.returns += 1
+
+
+@contextlib.asynccontextmanager
+async def living(*answers: Answer, pace: Pace, source: Source = PODS) -> AsyncIterator[tuple[Reflector, Script, Live]]:
+    """A reflector in real time, until the end of the block."""
+    script, seen = Script(answers), Live()
+
+    async def headers() -> Mapping[str, str]:
+        return {}
+
+    async with serving(script) as url, ApiServer(url, headers=headers) as server:
+        reflector = Reflector(
+            server, source, seen, frozenset({"nvidia.com/gpu"}), random_source=random.Random(1), pace=pace,
+            clock=seen.clock, returned=seen.returned,
+        )  # fmt: skip
+        task = asyncio.create_task(reflector.run())
+        try:
+            yield reflector, script, seen
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def turned(*pieces: bytes) -> Answer:
+    """A watch that sends these, and is ended on the time that it was asked for."""
+
+    async def answer(request: Request, writer: Writer) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for piece in pieces:
+            writer.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+        await writer.drain()
+        await asyncio.sleep(float(request.params["timeoutSeconds"]))
+        writer.write(b"0\r\n\r\n")
+        await writer.drain()
+
+    return answer
+
+
+QUICK = replace(Pace.prompt(5.0), inactivity=1.5)  # turns of 1 s
+SLOWLY = replace(QUICK, unanswered=Backoff(first=0.1, most=0.1))
+
+
+async def until(what: Callable[[], object], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "it did not come"
+        await asyncio.sleep(0.005)
+
+
+def test_a_prompt_pace_says_something_before_the_state_is_too_old() -> None:
+    for staleness in (5.0, 7.5, 10.0, 60.0):
+        pace = Pace.prompt(staleness)
+        assert 1.0 <= pace.watch_for < 0.8 * pace.inactivity < pace.inactivity < staleness / 1.9
+    assert [source.name for source in SOURCES if source.prompt] == ["Pod", "Node", "PodDisruptionBudget"]
+
+
+def test_a_turn_that_ends_on_time_is_resumed_at_once_and_is_no_loss() -> None:
+    """Three turns: one connection, no list, no error, no dark time, and each end is a word of the server."""
+    losses: set[float | None] = set()
+
+    async def run() -> None:
+        async with living(listed(version="10"), turned(line("ADDED", pod("a", 11))), turned(), pace=QUICK) as (
+            reflector,
+            script,
+            seen,
+        ):
+            words = []
+            while reflector.state.counters.turns < 3:
+                losses.add(reflector.state.lost_at)
+                if reflector.state.last_event is not None:
+                    words.append(seen.clock() - reflector.state.last_event)
+                await asyncio.sleep(0.01)
+            counters = reflector.state.counters
+            assert (counters.lists, counters.errors, counters.watches - counters.turns) in ((1, 0, 0), (1, 0, 1))
+            assert watches(script)[:3] == ["10", "11", "11"]
+            assert [request.params["timeoutSeconds"] for request in script.requests if request.watches][:3] == ["1"] * 3
+            assert max(words) < 1.5  # never silent for longer than a turn takes
+
+    asyncio.run(run())
+    assert losses == {None}
+
+
+@pytest.mark.parametrize("how", ["silence", "abort", "close"])
+def test_a_loss_is_measured_from_the_last_word_or_from_the_break(how: str) -> None:
+    """And it ends only with the end of a short watch, by which the server has told what happened meanwhile."""
+
+    async def run() -> None:
+        answers = (
+            listed(version="10"),
+            watched(line("ADDED", pod("a", 11)), end=how),
+            failed(503),
+            turned(line("ADDED", pod("b", 12))),
+        )
+        async with living(*answers, pace=SLOWLY) as (reflector, script, seen):
+            state = reflector.state
+            await until(lambda: state.lost_at is not None)
+            assert state.lost_at is not None
+            assert state.last_event is not None
+            lost_at, silent = state.lost_at, seen.clock() - state.last_event
+            if how == "silence":
+                assert lost_at == state.last_event
+                assert silent >= QUICK.inactivity
+            else:
+                assert 0.0 <= lost_at - state.last_event < 0.3
+            assert not state.watching
+            await until(lambda: state.watching)
+            assert state.lost_at == lost_at  # accepting a watch shows nothing yet
+            await until(lambda: seen.changes[-1:] == [("set", "b/12")])
+            assert state.lost_at == lost_at
+            await until(lambda: state.lost_at is None)
+            assert script.requests[-1].params["timeoutSeconds"] == "1"
+            assert state.counters.lists == 1
+            assert seen.returns == (how == "silence")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("takes", "current"), [(0.0, True), (2.5, False)])
+def test_a_list_after_a_loss_shows_at_once_what_happened_if_it_took_a_moment(takes: float, current: bool) -> None:
+    """An API server that was started anew has no old versions. A list of a minute is a minute old at its end."""
+
+    async def run() -> None:
+        later = 0.0
+
+        async def slowly(request: Request, writer: Writer) -> None:
+            nonlocal later
+            later += takes
+            await listed(pod("a"), version="30")(request, writer)
+
+        answers = (listed(version="10"), watched(end="abort"), failed(410), slowly, watched(end="silence"))
+        async with living(*answers, pace=SLOWLY) as (reflector, script, seen):
+            seen.ahead = lambda: later
+            await until(lambda: reflector.state.lost_at is not None)
+            await until(lambda: len(watches(script)) == 3)
+            await until(lambda: reflector.state.watching)
+            assert (reflector.state.lost_at is None) == current
+            assert reflector.state.last_event is not None
+            assert seen.clock() - reflector.state.last_event >= takes
+
+    asyncio.run(run())
+
+
+def test_a_server_that_accepts_watches_and_never_says_anything_stays_lost() -> None:
+    async def run() -> None:
+        async with living(listed(version="10"), watched(end="silence"), pace=SLOWLY) as (reflector, script, seen):
+            await until(lambda: len(watches(script)) == 3)
+            assert reflector.state.last_event is not None
+            assert reflector.state.lost_at is not None
+            assert seen.clock() - reflector.state.lost_at > 2 * QUICK.inactivity
+
+    asyncio.run(run())
+
+
+def test_a_watch_that_is_renewed_goes_on_from_its_version_on_a_new_connection() -> None:
+    """A watch that may stay silent for minutes does not wait for that on a connection that died in the outage."""
+
+    async def run() -> None:
+        patient = Pace(unanswered=Backoff(first=0.1, most=0.1))
+        async with living(listed(version="10"), watched(end="silence"), pace=patient) as (reflector, script, _):
+            await until(lambda: reflector.state.watching)
+            reflector.renew()
+            await until(lambda: len(watches(script)) == 2)
+            await until(lambda: reflector.state.watching)
+            assert watches(script) == ["10", "10"]
+            assert reflector.state.counters.lists == 1
+
+    asyncio.run(run())
+
+
+def test_the_next_try_can_be_hurried_but_not_against_the_servers_wish() -> None:
+    async def run() -> None:
+        pace = replace(QUICK, unanswered=Backoff(first=60.0, most=60.0), longest_retry_after=60.0)
+        answers = (failed(503), listed(version="10"), failed(429, headers={"Retry-After": "60"}), watched())
+        async with living(*answers, pace=pace) as (reflector, script, _):
+            await until(lambda: reflector.state.lost_at is not None)
+            await asyncio.sleep(0.05)
+            assert len(script.requests) == 1
+            reflector.hurry()
+            await until(lambda: len(script.requests) == 3)
+            await asyncio.sleep(0.05)
+            reflector.hurry()
+            await asyncio.sleep(0.1)
+            assert len(script.requests) == 3
+
+    asyncio.run(run())
+
+
 def test_silence_is_a_dead_connection() -> None:
     seen, script, reflector = reflect(
         listed(),
@@ -329,24 +564,41 @@ def test_forbidden_is_said_to_be_what_is_missing() -> None:
 
 
 def test_an_api_that_is_not_served_has_no_objects_and_is_asked_for_again() -> None:
-    device_class = {"metadata": {"name": "gpu", "uid": "u", "resourceVersion": "1"}}
-    seen, script, reflector = reflect(
-        failed(404), listed(device_class, kind="DeviceClass"), failed(404), failed(404), source=DEVICE_CLASSES, naps=3
-    )
-    assert seen.syncs == 4  # absent, listed, absent, absent
+    """Soon at first, as the server may still be starting; later every five minutes."""
+    seen, script, reflector = reflect(failed(404), source=DEVICE_CLASSES, naps=10)
+    assert seen.syncs == len(script.requests) == 10
     assert reflector.state.synced
     assert reflector.state.absent
+    assert reflector.state.lost_at is None
     assert reflector.missing() == ""
-    assert all(150 <= delay <= 450 for delay in seen.delays)
-    assert seen.changes == [("set", "gpu/1"), ("delete", "gpu/1")]  # the second 404 answered the watch
-    assert len(script.requests) == 4
+    for times, delay in enumerate(seen.delays):
+        usual = min(5.0 * 2**times, 300.0)
+        assert usual / 2 <= delay <= usual * 1.5
+    assert reflector.state.counters.errors == 0
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_an_api_that_was_served_is_absent_only_if_that_lasts(status: int) -> None:
+    """A server that starts may not know its extensions, or what is allowed, for some seconds: nothing is forgotten."""
+    volcano = next(source for source in GROUPS if source.group == ("scheduling.volcano.sh", "PodGroup"))
+    made = {"metadata": {"name": "g", "uid": "u", "resourceVersion": "1"}, "spec": {"minMember": 3}}
+    there = listed(made, kind="PodGroup")
+    seen, _, reflector = reflect(there, failed(status), failed(status), there, watched(), source=volcano, naps=3)
+    assert seen.changes == [("set", "g/1")]
+    assert seen.syncs == 2
+    assert not reflector.state.absent
+    seen, _, reflector = reflect(there, failed(status), source=volcano, naps=8)
+    assert seen.changes == [("set", "g/1"), ("delete", "g/1")]
+    assert reflector.state.absent
+    assert sum(seen.delays[:6]) < 30.0 <= sum(seen.delays[:7])  # of the eight naps the last is that of an absent API
+    assert seen.delays[7] <= 7.5
 
 
 def test_what_says_how_many_must_run_is_read_where_it_is_installed_and_allowed() -> None:
     volcano = next(source for source in GROUPS if source.group == ("scheduling.volcano.sh", "PodGroup"))
     made = {"metadata": {"name": "g", "uid": "u", "resourceVersion": "1"}, "spec": {"minMember": 3}}
     seen, _, reflector = reflect(
-        failed(403, "forbidden"), listed(made, kind="PodGroup"), failed(404), source=volcano, naps=3
+        failed(403, "forbidden"), listed(made, kind="PodGroup"), failed(404), source=volcano, naps=9
     )
     assert reflector.missing() == ""
     assert seen.changes == [("set", "g/1"), ("delete", "g/1")]

@@ -1,0 +1,149 @@
+"""How current the view is: measured by the reflectors, from the loss itself; who asks, and when, does not matter."""
+
+from __future__ import annotations
+
+import pytest
+
+from extender import app
+from extender.cluster import Cluster
+from extender.controllers.live import Live
+from extender.kube.reflector import SOURCES, Reflector, State
+from extender.settings import Settings
+from tests.world import World, workload
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def live(clock: Clock, staleness: float = 10.0) -> tuple[Live, dict[str, State]]:
+    """All listed and watched a moment ago."""
+    made = Live(Cluster(Settings()), None, staleness=staleness, clock=clock)
+    states: dict[str, State] = {}
+    for source in SOURCES:
+        reflector = made._reflector(None, source)  # type: ignore[arg-type]  # it never runs
+        reflector.state = State(synced=True, watching=True, problem="", last_event=clock.now)
+        states[source.name] = reflector.state
+        made._reflectors.append(reflector)
+        if source.prompt:
+            made._states[source.kind] = reflector.state
+    return made, states
+
+
+def watched(clock: Clock) -> tuple[World, dict[str, State]]:
+    made, states = live(clock)
+    made._ready_at = 0.0
+    world = World(source=made)
+    world.node("n", 8)
+    world.pod("v", 8, "n")
+    return world, states
+
+
+@pytest.fixture(autouse=True)
+def _no_settling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "SETTLES_PER_SECOND", 0.0)  # a refusal would wait for the watch, and there is no loop here
+    monkeypatch.setattr(app, "LOOK_SECONDS", 0.0)  # nor does a dark view look around
+
+
+def test_the_first_request_comes_11_seconds_after_the_loss() -> None:
+    """And finds that nobody may be evicted: nobody needs to have asked before."""
+    clock = Clock()
+    world, states = watched(clock)
+    states["Node"].watching, states["Node"].lost_at = False, clock.now
+    clock.now += 11.0
+    assert world.preempt(workload("p", 8, priority=100), {"n": ["v"]}) == {}
+    assert world.metric("decisions_total", verb="preempt", reason="dark") == 1
+
+
+def test_readiness_ends_a_minute_after_the_loss_though_nobody_asked() -> None:
+    clock = Clock()
+    world, states = watched(clock)
+    states["Pod"].watching, states["Pod"].lost_at = False, clock.now
+    clock.now += 59.9
+    assert world.call("/readyz", method="GET").status == 200
+    clock.now += 0.1
+    page = world.call("/readyz", method="GET")
+    assert page.status == 503
+    assert page.json["missing"] == ["pods or nodes have not been watched for 60 s: the API server is silent or away"]
+    assert "gpu_extender_dark_seconds 60.0" in world.call("/metrics", method="GET").body.decode()
+    states["Pod"].watching, states["Pod"].lost_at = True, None
+    states["Node"].last_event = states["Pod"].last_event = clock.now
+    assert world.call("/readyz", method="GET").status == 200
+
+
+@pytest.mark.parametrize("kind", ["Pod", "Node", "PodDisruptionBudget"])
+def test_silence_counts_from_the_last_word_once_it_is_too_long(kind: str) -> None:
+    """Below that a stream that is fine says nothing either, and there is no dark time."""
+    clock = Clock()
+    made, states = live(clock)
+    silent_since = clock.now
+    for _ in range(99):
+        clock.now += 0.1
+        for name, state in states.items():
+            if name != kind:
+                state.last_event = clock.now
+        assert (made.dark(), made.dark(evicting=True)) == (0.0, 0.0)
+    clock.now = silent_since + 10.0
+    decides = kind != "PodDisruptionBudget"
+    assert (made.dark(), made.dark(evicting=True)) == (10.0 * decides, 10.0)
+    assert made.ages()[kind] == 10.0
+
+
+def test_other_kinds_may_be_silent_for_minutes() -> None:
+    clock = Clock()
+    made, states = live(clock)
+    clock.now += 140.0
+    for name in ("Pod", "Node", "PodDisruptionBudget"):
+        states[name].last_event = clock.now
+    states["Job.batch"].lost_at = clock.now - 100.0
+    assert made.dark(evicting=True) == 0.0
+
+
+def test_what_is_known_of_pods_ends_with_their_loss() -> None:
+    clock = Clock()
+    made, states = live(clock)
+    assert made.known_at() == clock.now
+    states["Pod"].lost_at = lost = clock.now - 3.0
+    states["Pod"].last_event = clock.now  # events of what happened meanwhile come in, but not all have yet
+    assert made.known_at() == lost
+    assert Live(Cluster(Settings()), None).known_at() is None
+
+
+def test_the_server_is_returning_once_it_has_answered_about_all_that_was_lost() -> None:
+    clock = Clock()
+    made, states = live(clock)
+    assert not made.returning()
+    states["Pod"].lost_at = states["Node"].lost_at = clock.now
+    states["Pod"].reached_at = clock.now + 20.0
+    clock.now += 20.0
+    assert not made.returning()
+    states["Node"].reached_at = clock.now
+    assert made.returning()
+    clock.now += 3.1
+    assert not made.returning()
+
+
+def test_turns_that_end_as_agreed_are_no_restarts() -> None:
+    clock = Clock()
+    made, states = live(clock)
+    states["Pod"].counters.watches, states["Pod"].counters.turns = 1000, 997
+    assert made.restarts()["Pod"] == 2
+    assert set(made.restarts().values()) == {0, 2}
+
+
+def test_the_prompt_kinds_have_the_pace_of_the_settings_and_renew_the_others() -> None:
+    made, _ = live(Clock(), staleness=20.0)
+    paces = {one.source.name: (one._pace.watch_for, one._pace.inactivity) for one in made._reflectors}
+    assert paces["Pod"] == paces["Node"] == paces["PodDisruptionBudget"] == (6.0, 10.0)
+    assert paces["Job.batch"] == (300.0, 150.0)
+    renewed: list[str] = []
+    for one in made._reflectors:
+        one._drop = lambda name=one.source.name: renewed.append(name)
+    first: Reflector = made._reflectors[0]
+    first._silent = True
+    first._accepted()
+    assert sorted([*renewed, "Pod", "Node", "PodDisruptionBudget"]) == sorted(source.name for source in SOURCES)

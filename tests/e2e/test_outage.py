@@ -1,0 +1,215 @@
+"""The API server is away, or silent: how soon that is noticed, what waits for it, and how soon all is well after it.
+
+kube-scheduler's own connection stays: only ours goes through the proxy. Where the API server itself goes away,
+kube-scheduler comes back on its own time: client-go waits up to a minute after an outage, so a preemptor may wait for
+that although we are current; /readyz and the metrics show how soon we are.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.e2e import builders
+from tests.e2e.api import wait_for
+from tests.e2e.cluster import ControlPlane
+from tests.e2e.lag import Lag
+from tests.e2e.machines import linked
+from tests.e2e.scene import Scene, SceneFactory, quiet
+
+H100 = {"topology": "dgx-h100"}
+V100 = {"topology": "dgx1-v100"}
+
+
+@pytest.fixture
+def lag(control_plane: ControlPlane) -> Iterator[Lag]:
+    with Lag(control_plane.url) as lag:
+        yield lag
+
+
+@pytest.fixture
+def kubeconfig(lag: Lag, control_plane: ControlPlane, tmp_path: Path) -> Path:
+    return lag.kubeconfig(control_plane.kubeconfig(), tmp_path / "through-the-lag")
+
+
+def full_of_low_pods(cluster: Scene) -> list[str]:
+    for name, value in (("high", 1000), ("low", 10)):
+        cluster.api.create(builders.priority_class(name, value))
+    names = [f"w{i}" for i in range(4)]
+    for name in names:
+        cluster.pod(name, 4, priority_class="low", grace=1)
+    cluster.running(*names)
+    return names
+
+
+def dark(cluster: Scene) -> float:
+    return cluster.metric("gpu_extender_dark_seconds")
+
+
+def current_again(cluster: Scene, since: float) -> float:
+    """Wait until nothing is dark; seconds since then."""
+    wait_for(lambda: dark(cluster) == 0.0, 30, "all is watched again", every=0.05)
+    return time.monotonic() - since
+
+
+class Readiness:
+    """Asks /readyz all the time."""
+
+    def __init__(self, cluster: Scene) -> None:
+        self._url = f"{cluster.extender.url}/readyz"
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+        self.statuses: list[tuple[float, int]] = []
+
+    @contextmanager
+    def watched(self) -> Iterator[list[tuple[float, int]]]:
+        self._thread.start()
+        try:
+            yield self.statuses
+        finally:
+            self._end.set()
+            self._thread.join()
+
+    def _look(self) -> None:
+        with httpx.Client(trust_env=False) as http:
+            while not self._end.wait(0.1):
+                asked = time.monotonic()
+                self.statuses.append((asked, http.get(self._url).status_code))
+
+
+def test_no_pod_is_evicted_from_10_seconds_after_a_loss_on(scene: SceneFactory, lag: Lag, kubeconfig: Path) -> None:
+    """The first request after the loss comes 11 s after it: it is the loss that counts, not the request.
+
+    Once the connection is back, a preemptor is served within 10 s."""
+    cluster = scene({f"n{i}": H100 for i in range(2)}, kubeconfig=kubeconfig)
+    names = full_of_low_pods(cluster)
+    with lag.cut():
+        lost = time.monotonic()
+        quiet(11)
+        cluster.pod("urgent", 8, priority_class="high")
+        wait_for(lambda: cluster.metric("gpu_extender_decisions_total", 'reason="dark"') >= 1, 10, "preempt is asked")
+        asked = time.monotonic() - lost
+        quiet(2)
+        assert cluster.evictions() == {}
+        assert cluster.alive(names) == set(names)
+    back = time.monotonic()
+    current = current_again(cluster, back)
+    cluster.api.delete("Pod", "urgent", cluster.namespace)
+    cluster.pod("again", 8, priority_class="high")
+    cluster.running("again")
+    served = time.monotonic() - back
+    print(f"loss: preempt asked after {asked:.1f} s, no eviction; after the return: current {current:.1f} s, ")
+    print(f"a preemptor runs {served:.1f} s after it")
+    assert current < 10
+    assert served < 10 + 2  # its pod is made, and its victims end, after all is current
+
+
+def test_readiness_ends_60_seconds_after_the_loss(
+    scene: SceneFactory, lag: Lag, kubeconfig: Path, control_plane: ControlPlane
+) -> None:
+    """With no other request at all. The API server itself is killed; what was there is known 10 s after its return."""
+    cluster = scene({"n0": H100}, kubeconfig=kubeconfig)
+    cluster.pod("before", 2)
+    cluster.running("before")
+    with Readiness(cluster).watched() as statuses:
+        control_plane.stop_apiserver()
+        lost = time.monotonic()
+        quiet(65)
+        control_plane.start_apiserver()
+        back = time.monotonic()
+        current = current_again(cluster, back)
+        quiet(0.5)
+    not_ready = [at - lost for at, status in statuses if status == 503]
+    print(f"outage: /readyz is 503 from {not_ready[0]:.1f} s to {not_ready[-1]:.1f} s after the loss,")
+    print(f"all is current {current:.1f} s after the API server's return")
+    assert 59.5 <= not_ready[0] <= 62.0
+    assert statuses[-1][1] == 200
+    assert all(status == 503 for at, status in statuses if lost + 62 < at < back)
+    assert current < 10
+
+
+@pytest.mark.parametrize("away", ["killed", "paused"])
+def test_all_is_current_soon_after_the_api_server_returns(
+    away: str, scene: SceneFactory, lag: Lag, kubeconfig: Path, control_plane: ControlPlane
+) -> None:
+    """A preemptor is made right after the return. After a kill kube-scheduler is started anew, since it would itself
+    wait for up to a minute until it looks; after a pause it asks us within milliseconds, before we can have looked."""
+    cluster = scene({f"n{i}": H100 for i in range(2)}, kubeconfig=kubeconfig)
+    full_of_low_pods(cluster)
+    quiet(1)
+    if away == "killed":
+        control_plane.stop_apiserver()
+        quiet(30)
+        control_plane.start_apiserver()
+    else:
+        os.killpg(control_plane.apiserver.pid, signal.SIGSTOP)
+        try:
+            quiet(30)
+        finally:
+            os.killpg(control_plane.apiserver.pid, signal.SIGCONT)
+    back = time.monotonic()
+    if away == "killed":
+        cluster.scheduler.restart()
+    cluster.pod("urgent", 8, priority_class="high")
+    cluster.running("urgent")
+    served = time.monotonic() - back
+    current = current_again(cluster, back)
+    print(f"{away} for 30 s: after the return a preemptor runs {served:.1f} s, current for sure {current:.1f} s")
+    assert served < 10
+    assert current < 10
+
+
+def test_a_watch_that_stalls_silently_promises_no_links(scene: SceneFactory, lag: Lag, kubeconfig: Path) -> None:
+    """45 s without a word, without bind: pods that require links wait, others are placed, and nobody is evicted.
+
+    Each node has room for two of them, if they get the right GPUs."""
+    cluster = scene({f"v{i}": V100 for i in range(4)}, kubeconfig=kubeconfig, bind=False)
+    cluster.pod("before", 1)
+    cluster.running("before")
+    quiet(1)
+    names = [f"tied{i}" for i in range(4)] + ["late0", "late1"]
+    with lag.held():
+        began = time.monotonic()
+        for name, pause in zip(names, (2, 4, 3, 6, 12, 0), strict=True):
+            cluster.pod(name, 3, links="required")
+            quiet(pause)
+        cluster.pod("loose", 1)
+        assert cluster.running("loose", timeout=15)
+        placed = [name for name in names if cluster.get(name)["spec"].get("nodeName")]
+        cluster.unschedulable("late0", "the API server is silent", timeout=15)
+        quiet(max(0.0, 45 - (time.monotonic() - began)))
+        assert [name for name in names if cluster.get(name)["spec"].get("nodeName")] == placed
+        assert dark(cluster) >= 40
+    back = time.monotonic()
+    current = current_again(cluster, back)
+    cluster.running(*names, timeout=40)
+    seconds = time.monotonic() - back
+    wrong = {name: sorted(cluster.gpus(name)) for name in names if not linked(cluster.gpus(name), "dgx1-v100")}
+    print(f"stall of 45 s: {len(placed)} pods that require links placed in it, current {current:.1f} s after it,")
+    print(f"all {len(names)} run {seconds:.1f} s after it; unlinked {wrong}")
+    assert wrong == {}
+    assert current < 10
+    assert cluster.evictions() == {}
+
+
+def test_a_healthy_watch_that_resumes_has_no_dark_time(scene: SceneFactory) -> None:
+    """15 s of an idle cluster: each turn says something, and no watch counts as opened again."""
+    cluster = scene({"n0": H100})
+    ages = []
+    until = time.monotonic() + 15
+    while time.monotonic() < until:
+        ages.append(cluster.metric("gpu_extender_cache_age_seconds", 'kind="Pod"'))
+        assert dark(cluster) == 0.0
+        time.sleep(0.2)
+    restarts = cluster.metric("gpu_extender_watch_restarts_total")
+    print(f"idle: the server was silent for {max(ages):.1f} s at most, watches opened again {restarts:.0f}")
+    assert max(ages) < 5.0
+    assert restarts == 0
