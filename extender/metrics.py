@@ -49,7 +49,7 @@ class Metrics:
         self.watch_restarts = self._counter("watch_restarts", "Watches that were opened again, by kind.", "kind")
         self.watch_defects = self._counter(
             "watch_defects",
-            "Exceptions that nobody expected, by the kind that was watched: its objects are listed anew.",
+            "Unexpected exceptions, by the kind that was watched: its objects are listed anew.",
             "kind",
         )
         self.invalid_objects = self._counter(
@@ -195,7 +195,7 @@ Worth an alert or a graph:
 - `increase(gpu_extender_preemption_work_lost_gpu_seconds_sum[1d]) / 3600`: GPU-hours that preemption cost in a day;
 - `gpu_extender_double_claimed_gpus > 0`: a fault;
 - `increase(gpu_extender_watch_defects_total[1h]) > 0`: a fault too, and the log has it;
-- `gpu_extender_invalid_objects_total`: somebody's objects cannot be read in full; `/readyz` names them.
+- `gpu_extender_invalid_objects_total`: objects cannot be read in full; `/readyz` names them.
 
 | metric | kind | what it counts | labels |
 |---|---|---|---|
