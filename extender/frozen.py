@@ -70,8 +70,8 @@ def parse(
     """
     events: list[Event] = []
     wrong: list[tuple[str, str]] = []
-    told: list[Invalid] = [] if invalid is None else invalid
-    for number, item in enumerate(_items(raw, source, told)):
+    found: list[Invalid] = [] if invalid is None else invalid
+    for number, item in enumerate(_items(raw, source, found)):
         path = f"{source}: items[{number}]"
         kind = item.get("kind") if isinstance(item, dict) else None
         if not isinstance(kind, str):
@@ -82,7 +82,7 @@ def parse(
             if known is None and records.is_group(item):
                 known = "Group"
             if known is not None:
-                record = _named(known, item, gpus, told)
+                record = _named(known, item, gpus, found)
                 events += [Event(known, "set", record)] if record is not None else []
         except records.RecordError as error:
             wrong.append((f"{path}.{error.path}".rstrip("."), f"{error.message}{_of(item)}"))

@@ -59,7 +59,7 @@ class Metrics:
         )
         self.watch_defects = self._counter(
             "watch_defects",
-            "Exceptions that nobody expected, by the kind that was watched: its objects are listed anew.",
+            "Unexpected exceptions, by the kind that was watched: its objects are listed anew.",
             "kind",
         )
         self.invalid_objects = self._counter(
@@ -222,7 +222,7 @@ Worth an alert or a graph:
 - `gpu_extender_dark_seconds > 30`: the API server is silent or away, and no pod is evicted;
 - `gpu_extender_double_claimed_gpus > 0`: a fault;
 - `increase(gpu_extender_watch_defects_total[1h]) > 0`: a fault too, and the log has it;
-- `gpu_extender_invalid_objects_total`: somebody's objects cannot be read in full; `/readyz` names them.
+- `gpu_extender_invalid_objects_total`: objects cannot be read in full; `/readyz` names them.
 
 | metric | kind | what it counts | labels |
 |---|---|---|---|

@@ -72,8 +72,8 @@ def read(kind: Kind, source: Source, gpus: frozenset[str], error: str, group: tu
             raw = source.encode() if isinstance(source, str) else bytes(source)
             shallow = prune.prune(raw, DEEPEST)
             if shallow != raw and (found := _exact(kind, shallow, gpus, group)) is not None:
-                said = f"nested deeper than {DEEPEST} levels; what is deeper is left out, all else counts"
-                return Reading(found, _identity_of(found), "too-deep", said)
+                message = f"nested deeper than {DEEPEST} levels; what is deeper is left out, all else counts"
+                return Reading(found, _identity_of(found), "too-deep", message)
         plain = _plain(shallow)
         if not isinstance(plain, dict):
             return Reading(None, unknown, "unreadable", "not an object; it does not count")
@@ -111,7 +111,7 @@ def name_of(which: Identity) -> str:
 
 
 def merged(before: PodRecord, now: PodRecord) -> PodRecord:
-    """A pod whose new version was read in part and whose last was read in full: what only the last one tells stays
+    """A pod whose new version was read in part and whose last was read in full: what only the last one states stays
     (the GPUs, labels and affinity of a pod do not change), what may change is taken over where it was read."""
     return msgspec.structs.replace(
         before,
@@ -273,7 +273,7 @@ def _pod(plain: dict[str, Any], gpus: frozenset[str], group: tuple[str, str]) ->
 
 
 def _hides_gpus(path: str) -> bool:
-    """Whether a field that was left out may have told of GPUs."""
+    """Whether a field that was left out may have stated GPUs."""
     if path == "spec":
         return True
     steps = path.split(".")
@@ -365,7 +365,7 @@ _READERS: Final = {
 }  # fmt: skip
 
 
-# ---- what people are told
+# ---- what is reported
 
 
 class Invalid(NamedTuple):
@@ -382,7 +382,7 @@ class Invalid(NamedTuple):
 
 class Faults(NamedTuple):
     """What a source of cluster state could not read in full: `invalid`, the objects as far as they are kept by name;
-    `rejected`, by kind and reason how often since the start; `defects`, by kind the exceptions that nobody expected."""
+    `rejected`, by kind and reason how often since the start; `defects`, by kind the unexpected exceptions."""
 
     invalid: Sequence[Invalid] = ()
     rejected: Mapping[tuple[str, str], int] = {}
@@ -391,9 +391,9 @@ class Faults(NamedTuple):
 
 def warnings(invalid: Sequence[Invalid], most: int = 20) -> list[dict[str, str]]:
     """At most `most` of them, and how many more there are."""
-    told = [one.warning() for one in invalid[:most]]
+    shown = [one.warning() for one in invalid[:most]]
     more = len(invalid) - most
-    return [*told, {"code": "invalid-object", "message": f"and {more} more"}] if more > 0 else told
+    return [*shown, {"code": "invalid-object", "message": f"and {more} more"}] if more > 0 else shown
 
 
 def all_of(

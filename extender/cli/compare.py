@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
         again = {difference[:3] for difference in compare.differences(cached, _listed(options, settings))}
         found = [difference for difference in found if difference[:3] in again]
     drift = compare.drift(cached)
-    warnings = list({told["message"]: told for told in (*cached.get("warnings", ()), *invalid)}.values())
+    warnings = list({one["message"]: one for one in (*cached.get("warnings", ()), *invalid)}.values())
     if options.output == "json":
         answer = {
             "apiVersion": "gpu-extender.io/v1",

@@ -8,7 +8,7 @@ Theory of operation
    where it ended. Only a version that the server no longer has (410), an answer that makes no sense or an error that
    repeating cannot cure leads back to 1.
    An object that cannot be read affects only itself: extender.tolerant reads the rest of it, and it is named.
-   An exception that nobody expected leads back to 1 too: the next list gives the sink every object again.
+   An unexpected exception leads back to 1 too: the next list gives the sink every object again.
 3. Between two tries lies a jittered, growing delay. It starts anew only after a watch that lived for a while: a server
    that accepts each watch and closes it at once is a failing server. The delay is short where no answer came (the next
    try costs nothing, and state must be current soon after the server returns), and long where an answer was useless.
@@ -172,7 +172,7 @@ class Counters:
     errors: int = 0
     """Lists and watches that failed."""
     defects: int = 0
-    """Exceptions that nobody expected."""
+    """Unexpected exceptions."""
 
 
 @dataclass
@@ -224,7 +224,7 @@ log = get_log()
 _LINE: Final = msgspec.json.Decoder(_WatchLine)
 _LONGEST_LINE: Final = 2**25  # bytes; etcd takes objects of 1.5 MiB
 _MOST_REJECTED: Final = 100  # kept by name
-_SENSELESS_SECONDS: Final = 300.0  # what tells of no object that we could name leads to one list in this time
+_SENSELESS_SECONDS: Final = 300.0  # events without an object that can be named lead to one list in this time
 # What the same watch may get over: too many requests, and servers or proxies that are about to come back.
 _RESUMABLE: Final = frozenset({429, 500, 502, 503, 504})
 _ABSENT: Final = frozenset({403, 404})
@@ -548,7 +548,7 @@ class Reflector:
             yield from self._changed(event)
 
     def _senseless(self, message: str) -> None:
-        """What was watched tells of no object that can be named: a new list tells what there is, once in a while."""
+        """An event has no object that can be named: a new list shows what exists, once in _SENSELESS_SECONDS."""
         now = self._clock()
         self.state.counters.reasons["unknown-event"] += 1
         if self._senseless_at is None or now - self._senseless_at >= _SENSELESS_SECONDS:
@@ -621,7 +621,7 @@ class Reflector:
         known = state.rejected.get(key)
         if known is not None or len(state.rejected) < _MOST_REJECTED:
             state.rejected[key] = reading.message
-        if known != reading.message:  # said once, not for each version of it
+        if known != reading.message:  # logged once, not for each version of it
             left_out = self._allowance.take(self._clock())
             if left_out is not None:
                 log.warning(

@@ -190,7 +190,7 @@ class Watch:
                 while not self._stopping.is_set():
                     version = self._stream(version)
                     pause = 0.1
-            except Exception as error:  # one pod that nobody can read must not end the watch of the others
+            except Exception as error:  # one pod that cannot be read must not end the watch of the others
                 if not self._stopping.is_set():
                     self._say(f"{self._path}: {error}; once more in {pause:.1f} s")
             self.restarts += 1
