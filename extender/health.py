@@ -124,6 +124,8 @@ class Health:
 
     def failures_for(self, node: str, namespace: str) -> tuple[Failure, ...]:
         """What counts for a namespace's pods on a node as of the latest tick, oldest first: at most book.KEPT."""
+        if node not in self._failures.nodes():  # nearly all: a decision may tell of thousands
+            return ()
         return tuple(self._counting(node, self._ticked, namespace)[-book.KEPT :])
 
     def refused(self) -> list[str]:
@@ -243,6 +245,7 @@ class Health:
         """Bring up to date for whom the node is rejected."""
         failures, changes = self._failures, []
         for_all = failures.for_all(node, now)
+        shared = set(for_all)
         rejected = self.reject == "all" and failures.enough(for_all, now)
         if rejected != (node in self._refused):
             changes.append(self._change(node, rejected, for_all, "", now))
@@ -251,7 +254,7 @@ class Health:
         for namespace in tenants:
             before = self._standings.get(namespace, {}).get(node)
             counting = failures.for_tenant(node, namespace, for_all)
-            own = book.doubt([one for one in counting if one not in for_all], now)
+            own = book.doubt([one for one in counting if one not in shared], now)
             alone = not rejected and self.reject != "none" and failures.enough(counting, now)
             standing = Standing(own, alone) if own or alone else None
             if standing == before:
