@@ -4,9 +4,24 @@ They are documentation and oracle. Tests import them, the server never does. A t
 to find it fast: it sorts where the kernel keeps a heap, and tries all sets where the kernel looks one up.
 """
 
-from ext_core.reference import encode, fit, gather, hazard, links, places, scan, score, scout, slots, table, victims
+from ext_core.reference import (
+    columns,
+    encode,
+    fit,
+    gather,
+    hazard,
+    links,
+    places,
+    scan,
+    score,
+    scout,
+    slots,
+    table,
+    victims,
+)
 
 __all__ = [
+    "columns",
     "encode",
     "fit",
     "gather",
