@@ -308,21 +308,35 @@ def graphs(NodeTable nodes, const row_t[::1] rows):
     return ids, list(kinds)
 
 
-def room(NodeTable nodes, const amount_t[::1] request, const uint64_t[::1] allowed):
+def some_free(NodeTable nodes, int resource):
+    """Bits, uint64: the rows that are not cordoned and where some of the resource is free; claims count as taken."""
+    cdef int row
+    if not 0 <= resource < nodes.resources:
+        raise ValueError("no such resource")
+    made = array("Q", bytes(8 * ((nodes.height + 63) // 64)))
+    cdef uint64_t[::1] out = made
+    with nogil:
+        for row in range(nodes.height):
+            if nodes.flags[row] & SCHEDULABLE and nodes.free_count(resource, row) > 0:
+                out[row // 64] |= <uint64_t>1 << (row % 64)
+    return made
+
+
+def room(NodeTable nodes, const amount_t[::1] request, const uint64_t[::1] allowed, const uint64_t[::1] free):
     """(how many nodes have room for `request` (R amounts), 2 standing for more; the row of the only one, else -1). Only
-    rows whose bit in `allowed` is set and that are not cordoned; claims count as taken; links are not looked at."""
+    rows whose bits in `allowed` and `free` are set; claims count as taken; links are not looked at."""
     cdef int row, r, w, found = 0, where = -1
     cdef uint64_t word
     if request.shape[0] != nodes.resources:
         raise ValueError("request has one number per resource")
     with nogil:
-        for w in range(<int>allowed.shape[0]):
-            word = allowed[w]
+        for w in range(<int>min(allowed.shape[0], free.shape[0])):
+            word = allowed[w] & free[w]
             while word:
                 row = 64 * w + __builtin_ctzll(word)
                 word &= word - 1
-                if row >= nodes.height or not nodes.flags[row] & SCHEDULABLE:
-                    continue
+                if row >= nodes.height:
+                    break
                 for r in range(nodes.resources - 1, -1, -1):  # GPUs are what a full node lacks
                     if request[r] > 0 and request[r] > nodes.free_count(r, row):
                         break

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any, NamedTuple
 
 from ext_core.encode import Heads
@@ -57,6 +58,7 @@ NEVER = float("-inf")
 SETTLE_SECONDS = 30.0  # a bound pod that has not started by then is not "about to be seen" any more
 log = get_log()
 Type = tuple[int, int, int, int, int, int, int]  # as Slots.set_types wants it
+MOST_BUDGETS = 32  # of one pod: all of them are weighed for each possible victim
 KEPT_MEMBERS = 64  # sets that a program may name to be kept between searches
 
 
@@ -483,8 +485,9 @@ class Cluster:
 
     def _budgets_with(self, pod: PodRecord) -> tuple[tuple[str, str], ...]:
         """The budgets that the pod is in. kube-scheduler: an empty selector matches nothing, nothing matches a pod
-        without labels (not even NotIn or DoesNotExist), and who is in disruptedPods has been counted already."""
-        return tuple(
+        without labels (not even NotIn or DoesNotExist), and who is in disruptedPods has been counted already. Of more
+        than MOST_BUDGETS the first by name count: the API server evicts no pod that is in more than one."""
+        inside = (
             (budget.namespace, budget.name)
             for budget in self._budgets_in.get(pod.namespace, {}).values()
             if pod.labels
@@ -492,6 +495,7 @@ class Cluster:
             and pod.name not in budget.disrupted_pods
             and budget.selector.matches(pod.labels)
         )
+        return tuple(islice(inside, MOST_BUDGETS))
 
     def _set_budget(self, budget: PdbRecord, change: str) -> None:
         space, key = budget.namespace, (budget.namespace, budget.name)

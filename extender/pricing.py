@@ -25,11 +25,13 @@ CHECKED = 8  # asks between two looks at the clock
 @dataclass(slots=True)
 class Rooms:
     """Where else the possible victims of one search have room. `until`: on this thread's clock, in nanoseconds, when no
-    more is looked at, 0 = never; `known`: what `gather.room` says, by ask; `alike`: by amounts and nodes."""
+    more is looked at, 0 = never; `known`: what `gather.room` says, by ask; `alike`: by amounts and nodes; `free`: the
+    nodes that have some of a resource left."""
 
     until: int = 0
     known: dict[int, tuple[int, int]] = field(default_factory=dict)
     alike: dict[tuple[object, ...], tuple[int, int]] = field(default_factory=dict)
+    free: dict[int, array[int]] = field(default_factory=dict)
 
     def fill(self, cluster: Cluster, asks: list[int]) -> None:
         """Look for room for these asks. Those that are short come first, and of each namespace one after the other: a
@@ -56,7 +58,10 @@ class Rooms:
         found = self.alike.get(key)
         if found is None:
             allowed = cluster.eligibility.rows(program)
-            found = gather.room(cluster.tables.nodes, array("q", asked.amounts), allowed)
+            scarce = max(r for r, wanted in enumerate(asked.amounts) if wanted > 0)  # GPUs, where it wants some
+            if scarce not in self.free:
+                self.free[scarce] = gather.some_free(cluster.tables.nodes, scarce)
+            found = gather.room(cluster.tables.nodes, array("q", asked.amounts), allowed, self.free[scarce])
             if program.members <= FEW_ASKS:
                 self.alike[key] = found
         return found

@@ -192,6 +192,17 @@ def test_50000_pods_that_come_and_go_leave_the_tables_as_they_were() -> None:
     assert len(world.cluster.asks._values) < 2000  # what the ids index is as short as the most at a time
 
 
+def test_a_pod_is_in_32_budgets_at_most() -> None:
+    """A tenant may write any number of them that all match: each search would weigh them for each of its pods."""
+    world = World()
+    world.node("n", 8)
+    world.pod("p", 1, "n", labels={"app": "a"})
+    for n in range(40):
+        world.budget(f"b{n:02d}", 1, {"app": "a"})
+    names = [name for _, name in world.cluster.budgets_of(world.cluster.pods["uid-p"])]
+    assert names == [f"b{n:02d}" for n in range(32)]
+
+
 def test_no_row_names_an_id_that_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the node of a pod can not be written: the row then keeps what was there, but for its ids."""
     world = World()

@@ -64,8 +64,11 @@ def test_what_is_said_of_pods_that_may_go(world: World, data: st.DataObject) -> 
     assert ([*kind_of], found) == plain.graphs(world.twin_nodes, rows)
     words = st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 255), max_size=2)
     request, allowed = data.draw(amounts(8)), data.draw(words)
-    assert gather.room(world.nodes, array("q", request), array("Q", allowed)) == plain.room(
-        world.twin_nodes, list(request), allowed
+    resource = data.draw(st.integers(0, R - 1))
+    free = gather.some_free(world.nodes, resource)
+    assert [*free] == plain.some_free(world.twin_nodes, resource)
+    assert gather.room(world.nodes, array("q", request), array("Q", allowed), free) == plain.room(
+        world.twin_nodes, list(request), allowed, [*free]
     )
     chosen = data.draw(st.lists(st.integers(0, height - 1), max_size=6)) if height else []
     m = len(chosen)
