@@ -106,15 +106,20 @@ def gangs(pods: PodTable, size: int, now_ms: int) -> tuple[array[int], array[int
     """(members, work) by gang id, int64[size]: how many pods of it run and do not go, and the GPU-seconds that all of
     them would lose. ValueError: a pod has a gang id that is not below `size`."""
 
-def room(nodes: NodeTable, request: array[int], allowed: bytes | bytearray) -> tuple[int, int]:
-    """(how many nodes have room for `request`, the row of one of them or -1). `request`: int64[R]; `allowed`: one byte
-    a row, 0 = not there. Cordoned nodes have no room; claims are taken; links are not looked at."""
+def some_free(nodes: NodeTable, resource: int) -> array[int]:
+    """uint64, one bit a row: the nodes that are not cordoned and where some of the resource is free, claims taken.
+    ValueError: no such resource."""
+
+def room(nodes: NodeTable, request: array[int], allowed: array[int], free: array[int]) -> tuple[int, int]:
+    """(how many nodes have room for `request`, 2 standing for more; the row of the only one, else -1). `request`:
+    int64[R]; `allowed` (`Columns.select`) and `free` (`some_free` of a resource that is asked for): uint64, one bit a
+    row, both have to be set. Claims are taken; links are not looked at. ValueError: a wrong number of amounts."""
 
 def stranded(
     pods: PodTable, chosen: array[int], ask: array[int], going: array[int], rooms: dict[int, tuple[int, int]]
 ) -> array[int]:
     """int64[m]: 1 where a pod has room nowhere but on its own node; `rooms`: what `room` answers, by ask id. 0 for ask
-    0 and for a pod that goes anyway."""
+    0, for an ask that is not in `rooms`, and for a pod that goes anyway."""
 
 def graphs(nodes: NodeTable, rows: array[int]) -> tuple[array[int], list[tuple[int, int, int]]]:
     """(kind of each of `rows`, int32; kinds in the order in which they come). A kind is (shape, healthy mask, GPU

@@ -9,12 +9,13 @@ from array import array
 from cpython cimport array as carray
 from cython cimport view
 
-from ext_core.ints cimport amount_t, mask_t, row_t, int32_t, int64_t, uint8_t
+from ext_core.ints cimport amount_t, mask_t, row_t, int32_t, int64_t, uint8_t, uint64_t
 from ext_core.table cimport SCHEDULABLE, TERMINATING, NodeTable, PodTable, work_lost
 
 
 cdef extern from *:
     int __builtin_popcount(unsigned int) noexcept nogil
+    int __builtin_ctzll(unsigned long long) noexcept nogil
 
 
 cdef class Gathered:
@@ -307,27 +308,51 @@ def graphs(NodeTable nodes, const row_t[::1] rows):
     return ids, list(kinds)
 
 
-def room(NodeTable nodes, const amount_t[::1] request, const uint8_t[::1] allowed):
-    """(how many nodes have room for `request` (R amounts), the row of one of them or -1). Only rows marked in `allowed`
-    that are not cordoned; claims count as taken; links are not looked at."""
-    cdef int row, r, found = 0, where = -1
-    cdef bint fits
+def some_free(NodeTable nodes, int resource):
+    """Bits, uint64: the rows that are not cordoned and where some of the resource is free; claims count as taken."""
+    cdef int row
+    if not 0 <= resource < nodes.resources:
+        raise ValueError("no such resource")
+    made = array("Q", bytes(8 * ((nodes.height + 63) // 64)))
+    cdef uint64_t[::1] out = made
+    with nogil:
+        for row in range(nodes.height):
+            if nodes.flags[row] & SCHEDULABLE and nodes.free_count(resource, row) > 0:
+                out[row // 64] |= <uint64_t>1 << (row % 64)
+    return made
+
+
+def room(NodeTable nodes, const amount_t[::1] request, const uint64_t[::1] allowed, const uint64_t[::1] free):
+    """(how many nodes have room for `request` (R amounts), 2 standing for more; the row of the only one, else -1). Only
+    rows whose bits in `allowed` and `free` are set; claims count as taken; links are not looked at."""
+    cdef int row, r, w, found = 0, where = -1
+    cdef uint64_t word
     if request.shape[0] != nodes.resources:
         raise ValueError("request has one number per resource")
     with nogil:
-        for row in range(min(<Py_ssize_t>nodes.height, allowed.shape[0])):
-            fits = allowed[row] and nodes.flags[row] & SCHEDULABLE
-            for r in range(nodes.resources):
-                fits = fits and (request[r] <= 0 or request[r] <= nodes.free_count(r, row))
-            if fits:
-                found += 1
-                where = row
-    return found, where
+        for w in range(<int>min(allowed.shape[0], free.shape[0])):
+            word = allowed[w] & free[w]
+            while word:
+                row = 64 * w + __builtin_ctzll(word)
+                word &= word - 1
+                if row >= nodes.height:
+                    break
+                for r in range(nodes.resources - 1, -1, -1):  # GPUs are what a full node lacks
+                    if request[r] > 0 and request[r] > nodes.free_count(r, row):
+                        break
+                else:
+                    found += 1
+                    where = row
+                    if found == 2:
+                        break
+            if found == 2:
+                break
+    return found, where if found == 1 else -1
 
 
 def stranded(PodTable pods, const row_t[::1] chosen, const int32_t[::1] ask, const int64_t[::1] going, dict rooms):
     """1 for each of the `chosen` pod rows that has room nowhere but on its own node, `rooms[ask]` as `room` answers; 0
-    for one that goes anyway, and for ask 0."""
+    for one that goes anyway, for ask 0, and for an ask that is not in `rooms`."""
     cdef Py_ssize_t i, m = chosen.shape[0]
     if not ask.shape[0] == going.shape[0] == m:
         raise ValueError("the columns differ in length")
@@ -339,7 +364,7 @@ def stranded(PodTable pods, const row_t[::1] chosen, const int32_t[::1] ask, con
         if ask[i] > 0 and not going[i]:
             if ask[i] != last:
                 last = ask[i]
-                found, where = rooms[last]
+                found, where = rooms.get(last, (2, -1))
             if not 0 <= chosen[i] < pods.height:
                 raise IndexError("pod row outside of the table")
             out[i] = found == 0 or (found == 1 and where == pods.node[chosen[i]])

@@ -9,16 +9,17 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ext_core import fit, gather, victims
 from ext_core.links import LinkShapes
 from extender.cluster import Cluster
 from extender.contracts import PodRequest
 from extender.costs.leftover_fragmentation import LeftoverFragmentation
+from extender.costs.victims_stranded import VictimsStranded
 from extender.decide import Decider
 from extender.ledger import Holding
-from extender.pricing import columns
+from extender.pricing import Rooms, columns
 from extender.records import PodRecord
 
 OVERDUE_SECONDS = 30.0  # a pod that should have ended longer ago (a finalizer, a hung unmount) may stay for ever
@@ -34,7 +35,7 @@ Floor = Callable[[str], Sequence[str] | None] | None
 class Inquiry:
     """What one search is asked. `floor`: uids that have to be among the victims on a node, None = any set will do;
     `now`, `wall`: monotonic, and since 1970, seconds; `budget`: search nodes; `ends`: on this thread's clock, in
-    nanoseconds, 0 = never; `sets`: search nodes examined so far."""
+    nanoseconds, 0 = never; `sets`: search nodes examined so far; `rooms`: what it knows of other places."""
 
     decider: Decider
     request: PodRequest
@@ -45,6 +46,7 @@ class Inquiry:
     budget: int
     ends: int
     sets: int = 0
+    rooms: Rooms = field(default_factory=Rooms)
 
     @property
     def wall_ms(self) -> int:
@@ -57,13 +59,15 @@ class Inquiry:
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """The cheapest sufficient victims on one node. `cost`: one number per term, in order; `at`: which candidate."""
+    """The cheapest sufficient victims on one node. `cost`: one number per term, in order; `at`: which candidate;
+    `unknown`: terms that the budget did not allow to compute for these pods; they count as 0 where they are unknown."""
 
     node: str
     row: int
     pods: tuple[PodRecord, ...]
     cost: tuple[int, ...]
     at: int
+    unknown: tuple[str, ...] = ()
 
 
 class Problem:
@@ -85,7 +89,7 @@ class Problem:
             _without_deduction(decider, inquiry.request, self.rows, gathered, len(rows), self.table_of, self.ok, prices)
         if gathered.some_go and self.required:
             _count_ending(cluster, gathered, self.table_of, self.ok, inquiry.wall, self.forced)
-        seen = columns(decider, gathered, prices, inquiry.wall_ms)
+        seen, self.missing = columns(decider, gathered, prices, inquiry.wall_ms, inquiry.rooms)
         self.terms = [cost.term(seen) for cost in decider.policy.costs]
 
     def _gather(self) -> tuple[gather.Gathered, list[array[int]]]:
@@ -180,7 +184,9 @@ class Problem:
             if chosen:
                 pods = tuple(cluster.pods[cluster.uid_of_row[gathered.pods[k]]] for k in chosen)
                 cost = tuple(result.cost[t * len(rows) + i] for t in range(len(self.terms)))
-                found.append(Eviction(cluster.names[rows[i]], rows[i], pods, cost, i))
+                unknown = any(gathered.ask[k] in self.missing and not gathered.going[k] for k in chosen)
+                names = (VictimsStranded.name,) if unknown else ()
+                found.append(Eviction(cluster.names[rows[i]], rows[i], pods, cost, i, names))
         found.sort(key=lambda eviction: (eviction.cost, eviction.node))  # and the case, as the sort is stable
         return found
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 from ext_core.encode import Heads
 from ext_core.links import LinkShapes
@@ -22,12 +23,14 @@ from ext_core.slots import Slots
 from ext_core.table import NodeTable, PodTable
 from extender import gangs, ledger, plugins
 from extender.contracts import Demand, Tables
+from extender.eligibility import Eligibility, Program
 from extender.events import Event
 from extender.failures import Limits
 from extender.health import Change, Health
 from extender.levels import Levels
 from extender.log import Allowance, get_log
 from extender.mix import ANYWHERE, Kind, Mix, Models, kind_of, pulls
+from extender.numbered import Numbered
 from extender.placement import SiblingKey, siblings
 from extender.progress import protected_ms, restart_seconds, saved_ms, start_ms
 from extender.records import (
@@ -38,9 +41,8 @@ from extender.records import (
     PdbRecord,
     PodRecord,
     PriorityClassRecord,
-    selects,
 )
-from extender.selectors import untolerated
+from extender.selectors import NodeTerm, Toleration
 from extender.settings import Settings
 from extender.shares import Division, division
 from extender.tolerant import bare
@@ -61,6 +63,18 @@ NEVER = float("-inf")
 SETTLE_SECONDS = 30.0  # a bound pod that has not started by then is not "about to be seen" any more
 log = get_log()
 Type = tuple[int, int, int, int, int, int, int]  # as Slots.set_types wants it
+MOST_BUDGETS = 32  # of one pod: all of them are weighed for each possible victim
+KEPT_MEMBERS = 64  # sets that a program may name to be kept between searches
+
+
+class Ask(NamedTuple):
+    """What a bound pod asks for. Of each namespace apart: a search with little time looks at all of them in turn."""
+
+    namespace: str
+    amounts: tuple[int, ...]
+    selector: tuple[tuple[str, str], ...]
+    terms: tuple[NodeTerm, ...] | None
+    tolerations: tuple[Toleration, ...]
 
 
 class Cluster:
@@ -101,9 +115,9 @@ class Cluster:
         self.gang_of_id: list[gangs.Gang | None] = [None]  # None: its pods do not depend on each other
         self.strays: dict[int, tuple[PodRecord, ...]] = {}  # by gang: members on nodes that we do not know
         self.groups: dict[gangs.ObjectKey, GroupRecord] = {}
-        self.budget_sets: list[tuple[tuple[str, str], ...]] = [()]  # by id: the budgets that a pod is in
-        self.asks: list[tuple[Any, ...]] = [()]  # by id: amounts, node selector, node terms, tolerations
-        self.node_version = 0  # changes with what decides who may run on a node: labels, taints, cordons
+        self.budget_sets: Numbered[tuple[tuple[str, str], ...]] = Numbered(())  # the budgets that a pod is in
+        self.asks: Numbered[Ask | None] = Numbered(None)
+        self.eligibility = Eligibility()
         self.repelling: dict[str, PodRecord] = {}  # bound pods with required anti-affinity
         self.waiting: dict[str, int] = {}  # uid of a GPU pod without a node -> its priority
         self.budgets: dict[tuple[str, str], PdbRecord] = {}
@@ -134,11 +148,9 @@ class Cluster:
         self._counted: set[str] = set()  # schedulable GPU nodes
         self._free_gangs: list[int] = []
         self._dirty_gangs: set[int] = set()
-        self._budget_set_ids: dict[tuple[tuple[str, str], ...], int] = {(): 0}
         self._budgets_in: dict[str, dict[str, PdbRecord]] = {}  # namespace -> its budgets, in the order of their names
         self._bound_in: dict[str, dict[str, None]] = {}  # namespace -> uids of bound pods
-        self._ask_ids: dict[tuple[Any, ...], int] = {}
-        self._admitted: dict[tuple[Any, ...], tuple[int, bytes]] = {}
+        self._programs: dict[int, tuple[int, Program]] = {}  # by ask: the version of the sets, and how to combine them
         self.models = Models(settings.mix.model_labels)
         self.mix = Mix(settings.mix.half_life_seconds, settings.mix.kinds)
         self._written: tuple[int, int] | None = None  # revisions of both that the tables have
@@ -180,17 +192,18 @@ class Cluster:
         """(namespace, name) of the disruption budgets that an eviction of the bound pod would count against."""
         return self.budget_sets[self.marks.get(pod.uid, (0, 0, 0))[1]]
 
-    def admitted(self, selector: Any, terms: Any, tolerations: Any) -> bytes:
-        """One byte a node row: whether a pod with this node selector, node terms and tolerations may run there."""
-        key = (selector, terms, tolerations)
-        known = self._admitted.get(key)
-        if known is None or known[0] != self.node_version:
-            rows = bytearray(len(self.names))
-            for node in self.nodes.values():
-                if selects(selector, terms, node) and untolerated(node.taints, tolerations) is None:
-                    rows[self.index.get(node.name)] = 1
-            known = self._admitted[key] = (self.node_version, bytes(rows))
-        return known[1]
+    def program(self, ask: int, most: int) -> Program:
+        """Which nodes a pod with this ask may run on, as `Eligibility.rows` reads it. TooLong: it asks for more than
+        `most` (0: no limit)."""
+        known = self._programs.get(ask)
+        if known is not None and known[0] == self.eligibility.version:
+            return known[1]
+        asked = self.asks[ask]
+        assert asked is not None, f"no pod has ask {ask}"
+        made = self.eligibility.program(asked.selector, asked.terms, asked.tolerations, most)
+        if made.members <= KEPT_MEMBERS:
+            self._programs[ask] = self.eligibility.version, made
+        return made
 
     def dump_mix(self) -> str:
         """What was learned of the pods that came, as text."""
@@ -503,15 +516,17 @@ class Cluster:
                 self.gang_refs[gang] = named
             self.gang_members[gang][pod.uid] = None
             self._dirty_gangs.add(gang)
-        ask = (self.amounts(pod), pod.node_selector, pod.node_terms, pod.tolerations)
-        kind = self._ask_ids.get(ask)
-        if kind is None:
-            kind = self._ask_ids[ask] = len(self.asks)
-            self.asks.append(ask)
-        self.marks[pod.uid] = (gang, self._budget_set(pod), kind)
+        ask = Ask(pod.namespace, self.amounts(pod), pod.node_selector, pod.node_terms, pod.tolerations)
+        self.marks[pod.uid] = (gang, self.budget_sets.take(self._budgets_with(pod)), self.asks.take(ask))
 
     def _unmark(self, pod: PodRecord) -> None:
-        gang = self.marks.pop(pod.uid, (0, 0, 0))[0]
+        gang, budgets, ask = self.marks.pop(pod.uid, (0, 0, 0))
+        row = self.pod_rows.get(pod.uid)
+        if row is not None:
+            self.tables.pods.mark(row, 0, 0, 0)  # no row names an id that is free, whatever fails until it is written
+        self.budget_sets.drop(budgets)
+        if self.asks.drop(ask):
+            self._programs.pop(ask, None)
         inside = self._bound_in.get(pod.namespace)
         if inside is not None:
             inside.pop(pod.uid, None)
@@ -554,11 +569,11 @@ class Cluster:
             if row is not None:
                 self._write_marks(row, uid)
 
-    def _budget_set(self, pod: PodRecord) -> int:
-        """The id of the set of budgets that the pod is in. kube-scheduler: an empty selector matches nothing, nothing
-        matches a pod without labels (not even NotIn or DoesNotExist), and who is in disruptedPods has been counted
-        already."""
-        inside = tuple(
+    def _budgets_with(self, pod: PodRecord) -> tuple[tuple[str, str], ...]:
+        """The budgets that the pod is in. kube-scheduler: an empty selector matches nothing, nothing matches a pod
+        without labels (not even NotIn or DoesNotExist), and who is in disruptedPods has been counted already. Of more
+        than MOST_BUDGETS the first by name count: the API server evicts no pod that is in more than one."""
+        inside = (
             (budget.namespace, budget.name)
             for budget in self._budgets_in.get(pod.namespace, {}).values()
             if pod.labels
@@ -566,11 +581,7 @@ class Cluster:
             and pod.name not in budget.disrupted_pods
             and budget.selector.matches(pod.labels)
         )
-        found = self._budget_set_ids.get(inside)
-        if found is None:
-            found = self._budget_set_ids[inside] = len(self.budget_sets)
-            self.budget_sets.append(inside)
-        return found
+        return tuple(islice(inside, MOST_BUDGETS))
 
     def _set_budget(self, budget: PdbRecord, change: str) -> None:
         space, key = budget.namespace, (budget.namespace, budget.name)
@@ -586,10 +597,11 @@ class Cluster:
         else:
             uids = list(self._bound_in.get(space, ()))
         for uid in uids:
-            gang, _, ask = self.marks[uid]
-            self.marks[uid] = (gang, self._budget_set(self.pods[uid]), ask)
+            gang, old, ask = self.marks[uid]
+            self.marks[uid] = (gang, self.budget_sets.take(self._budgets_with(self.pods[uid])), ask)
             if uid in self.pod_rows:
                 self._write_marks(self.pod_rows[uid], uid)
+            self.budget_sets.drop(old)
 
     def _set_group(self, record: GroupRecord, change: str) -> None:
         key = (record.api, record.kind, record.namespace, record.name)
@@ -638,8 +650,7 @@ class Cluster:
         elif before.unschedulable and not node.unschedulable:
             self.health.forget(node.name)  # whoever uncordons a node has looked at it
         self.nodes[node.name] = node
-        if before is None or _admits(before) != _admits(node):
-            self.node_version += 1
+        self.eligibility.set(self.index.get(node.name), node)
         self._write_node(node, now)
         self._dirty.add(node.name)
 
@@ -655,7 +666,7 @@ class Cluster:
         self.tables.places.clear(row)
         self.levels.drop(name)
         self.health.forget(name)
-        self.node_version += 1
+        self.eligibility.drop(row)
         self._dirty_gangs.update(self.marks[uid][0] for uid in self.bound.get(name, ()))
         for uid in self.bound.get(name, ()):  # they stay by name: the node may come back
             self._free_pod_row(uid)
@@ -854,10 +865,6 @@ def _tell(node: str, before: Topology | None, now: Topology) -> None:
             disagreements=list(now.disagreements) or None,
             warnings=list(now.warnings) or None,
         )
-
-
-def _admits(node: NodeRecord) -> tuple[Any, ...]:
-    return (node.labels, node.taints, node.unschedulable)
 
 
 def _drop(table: dict[Any, dict[str, str]], key: object, uid: str) -> None:

@@ -28,6 +28,10 @@ MOST_EXPONENT: Final = 512.0
 OFTEN: Final = 0.6  # asked for twice as often weighs so much less than twice: the power of a count
 EXPECTED: Final = 0.01  # a pod that takes a whole machine counts as so many, before any has come
 LEAN_PART: Final = 0.01  # of all GPU pods: fewer are no rule
+MOST_WHERE: Final = (
+    1024  # characters of the labels that one pod asks for, and MOST_TERMS: longer ones are as if any node
+)
+MOST_TERMS: Final = 64
 OTHERS: Final = 63  # the model of machines beyond the first 63
 ANYWHERE: Final = 2**64 - 1
 
@@ -84,12 +88,25 @@ def kind_of(pod: PodRecord, resources: Iterable[str], labels: Iterable[str]) -> 
 def where_of(pod: PodRecord, labels: Iterable[str]) -> Where:
     """What nodeSelector and required node affinity say of these labels; of others nothing is kept."""
     known = frozenset(labels)
+    if not _short(pod, known):
+        return ()  # kinds are kept for long, and written to a ConfigMap
     chosen = [Requirement(key, "In", (value,)) for key, value in pod.node_selector if key in known]
     terms = {
         tuple(sorted({*chosen, *(_sorted(one) for one in term.labels if one.key in known)}))
         for term in pod.node_terms or ()
     } or {tuple(sorted(chosen))}
     return () if () in terms else tuple(sorted(terms))
+
+
+def _short(pod: PodRecord, known: frozenset[str]) -> bool:
+    """Whether what the pod says of these labels is short enough to be kept."""
+    terms = pod.node_terms or ()
+    if len(terms) > MOST_TERMS or sum(len(term.labels) for term in terms) > MOST_TERMS:
+        return False
+    said = [one.values for term in terms for one in term.labels if one.key in known]
+    if sum(map(len, said)) > MOST_TERMS:
+        return False
+    return sum(len(value) for values in said for value in values) <= MOST_WHERE
 
 
 def _sorted(one: Requirement) -> Requirement:

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Sequence
 from itertools import compress
 
-from ext_core import gather
+from ext_core import columns, gather
 from extender import candidates, search, told, wire
 from extender import request as requests
 from extender.candidates import OVERDUE_SECONDS
@@ -22,6 +22,7 @@ from extender.costs.grace import Grace
 from extender.costs.highest_priority import HighestPriority
 from extender.decide import CARRY_SECONDS, Answer, Decider, Stages
 from extender.decisions import Decision
+from extender.eligibility import MOST_PARTS, TooLong
 from extender.holds import Plan
 from extender.records import NodeRecord, PodRecord
 from extender.rules.count import RELEASING
@@ -93,10 +94,23 @@ def _why_not(decider: Decider, request: PodRequest, pod: PodRecord, now: float) 
             return "a node was refused only because our view may be behind"
         if attempt.left_out:
             return "the pod fits on nodes that were left out of the shortlist: it is tried again with all of them"
-    for node in decider.cluster.away(now):
-        if pod.accepts(node) and _would_fit(decider.cluster, request, node):
+    away = list(decider.cluster.away(now))
+    accepted = _accepting(decider.cluster, pod, [node.name for node in away]) if away else None
+    for node in away:
+        if (accepted is None or node.name in accepted) and _would_fit(decider.cluster, request, node):
             return f"the pod may fit on {node.name} when its device plugin is back"
     return ""
+
+
+def _accepting(cluster: Cluster, pod: PodRecord, names: Sequence[str]) -> list[str] | None:
+    """Those of the nodes that its node selector and required node affinity let it onto; None where it asks for more
+    than can be looked at while it waits."""
+    try:
+        program = cluster.eligibility.program(pod.node_selector, pod.node_terms, None, MOST_PARTS)
+    except TooLong:
+        return None
+    rows = array("i", map(cluster.row, names))
+    return [cluster.names[row] for row in columns.kept(rows, cluster.eligibility.rows(program))]
 
 
 def _would_fit(cluster: Cluster, request: PodRequest, node: NodeRecord) -> bool:
@@ -184,8 +198,8 @@ def _again(
     pod = cluster.pods.get(plan.uid)
     if pod is None:
         return None
-    places = [(row, cluster.names[row]) for row in gather.by_name(cluster.tables.nodes, array("i"), offered)]
-    rows = array("i", [row for row, name in places if name != plan.node and pod.accepts(cluster.nodes[name])])
+    names = [cluster.names[row] for row in gather.by_name(cluster.tables.nodes, array("i"), offered)]
+    rows = array("i", map(cluster.row, (name for name in _accepting(cluster, pod, names) or () if name != plan.node)))
     other = requests.read(pod, cluster)
     cluster.tables.nodes.drop_claims()
     decider.claim(other, now)

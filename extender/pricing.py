@@ -2,24 +2,98 @@
 
 from __future__ import annotations
 
+import time
 from array import array
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 from ext_core import gather
 from extender.cluster import Cluster
 from extender.contracts import Groups, Victims
 from extender.costs.victims_stranded import VictimsStranded
 from extender.decide import Decider
+from extender.eligibility import MOST_PARTS, TooLong
 from extender.progress import lost, restart_seconds, saved_ms, start_ms
 from extender.records import PodRecord
 
+FEW_ASKS = 64  # that are looked at whatever time is left: the pods of one search seldom ask for more different things
+FEW_PARTS = 512  # `Eligibility.program`: of those; beyond it an ask waits until the others are done
+CHECKED = 8  # asks between two looks at the clock
 
-def columns(decider: Decider, gathered: gather.Gathered, prices: list[array[int]], now_ms: int) -> Victims:
+
+@dataclass(slots=True)
+class Rooms:
+    """Where else the possible victims of one search have room. `until`: on this thread's clock, in nanoseconds, when no
+    more is looked at, 0 = never; `known`: what `gather.room` says, by ask; `alike`: by amounts and nodes; `free`: the
+    nodes that have some of a resource left."""
+
+    until: int = 0
+    known: dict[int, tuple[int, int]] = field(default_factory=dict)
+    alike: dict[tuple[object, ...], tuple[int, int]] = field(default_factory=dict)
+    free: dict[int, array[int]] = field(default_factory=dict)
+
+    def fill(self, cluster: Cluster, asks: list[int]) -> None:
+        """Look for room for these asks. Those that are short come first, and of each namespace one after the other: a
+        namespace whose pods all ask for something else waits for its own."""
+        new = [ask for ask in asks if ask not in self.known]
+        long: list[int] = []
+        for i, ask in enumerate(_in_turn(cluster, new)):
+            if self.until and i >= FEW_ASKS and i % CHECKED == 0 and time.thread_time_ns() > self.until:
+                return
+            try:
+                self.known[ask] = self._room(cluster, ask, FEW_PARTS if self.until else 0)
+            except TooLong:
+                long.append(ask)
+        for ask in long:
+            if time.thread_time_ns() > self.until:
+                return
+            with suppress(TooLong):
+                self.known[ask] = self._room(cluster, ask, MOST_PARTS)
+
+    def _room(self, cluster: Cluster, ask: int, most: int) -> tuple[int, int]:
+        asked, program = cluster.asks[ask], cluster.program(ask, most)
+        assert asked is not None
+        key = (asked.amounts, *program)
+        found = self.alike.get(key)
+        if found is None:
+            allowed = cluster.eligibility.rows(program)
+            scarce = max(r for r, wanted in enumerate(asked.amounts) if wanted > 0)  # GPUs, where it wants some
+            if scarce not in self.free:
+                self.free[scarce] = gather.some_free(cluster.tables.nodes, scarce)
+            found = gather.room(cluster.tables.nodes, array("q", asked.amounts), allowed, self.free[scarce])
+            if program.members <= FEW_ASKS:
+                self.alike[key] = found
+        return found
+
+
+def _in_turn(cluster: Cluster, asks: list[int]) -> list[int]:
+    """The first ask of each namespace, then the second of each, and so on."""
+    if len(asks) <= FEW_ASKS:
+        return asks
+    turns: Counter[str] = Counter()
+    placed: list[tuple[int, int]] = []
+    for ask in asks:
+        asked = cluster.asks[ask]
+        assert asked is not None
+        placed.append((turns[asked.namespace], ask))
+        turns[asked.namespace] += 1
+    return [ask for _, ask in sorted(placed)]
+
+
+def columns(
+    decider: Decider, gathered: gather.Gathered, prices: list[array[int]], now_ms: int, rooms: Rooms
+) -> tuple[Victims, frozenset[int]]:
+    """(what the cost terms see; asks of which it is not known whether there is room elsewhere: they count as if)."""
     cluster = decider.cluster
     stranded = array("q", bytes(8 * len(gathered.pods)))
+    missing: frozenset[int] = frozenset()
     if any(isinstance(cost, VictimsStranded) for cost in decider.policy.costs):
-        rooms = {ask: _room(cluster, ask) for ask in gather.distinct(gathered.ask, gathered.going)}
-        stranded = gather.stranded(cluster.tables.pods, gathered.pods, gathered.ask, gathered.going, rooms)
-    return Victims(
+        present = gather.distinct(gathered.ask, gathered.going)
+        rooms.fill(cluster, present)
+        missing = frozenset(present).difference(rooms.known)
+        stranded = gather.stranded(cluster.tables.pods, gathered.pods, gathered.ask, gathered.going, rooms.known)
+    seen = Victims(
         gathered.pods,
         gathered.priority,
         gathered.start_ms,
@@ -34,11 +108,7 @@ def columns(decider: Decider, gathered: gather.Gathered, prices: list[array[int]
         stranded,
         prices,
     )
-
-
-def _room(cluster: Cluster, ask: int) -> tuple[int, int]:
-    amounts, selector, terms, tolerations = cluster.asks[ask]
-    return gather.room(cluster.tables.nodes, array("q", amounts), cluster.admitted(selector, terms, tolerations))
+    return seen, missing
 
 
 def _budgets(cluster: Cluster, gathered: gather.Gathered) -> Groups:

@@ -66,6 +66,8 @@ SOURCE: Final = "kubernetes.io/config.source"
 MOST_IMAGES: Final = 4  # of a pod that are kept, and the characters of each: what failed pods have in common
 MOST_OF_IMAGE: Final = 256
 MOST_GRACE: Final = 10**9  # seconds, 31 years: a longer grace counts as this, so that what is written can be read back
+_SHARED_TOLERATIONS: Final = 16  # of one pod, that are kept for other pods with the same
+_SHARED: Final = 1024  # characters of their keys and values
 _DEFAULT_GRACE: Final = 30  # seconds; the API's own default of terminationGracePeriodSeconds
 
 
@@ -745,19 +747,25 @@ def _pod_term(wire: objects.PodAffinityTerm, namespace: str, path: str) -> PodTe
     return PodTerm(intern(wire.topology_key), _selector(wire.label_selector, f"{path}.labelSelector"), named)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096)  # of nodes: the API server bounds a taint to 400 characters, so all together are below 4 MB
 def _taint(key: str, text: str, effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]) -> Taint:
     return Taint(intern(key), intern(text), effect)
 
 
 def _tolerations(wire: Iterable[objects.Toleration] | None) -> tuple[Toleration, ...]:
-    return _share(tuple([(one.key, one.operator, one.value, one.effect) for one in wire or ()]))
+    found = tuple([(one.key, one.operator, one.value, one.effect) for one in wire or ()])
+    if len(found) <= _SHARED_TOLERATIONS and sum([len(one[0] or "") + len(one[2] or "") for one in found]) <= _SHARED:
+        return _share(found)
+    return _made(found)
 
 
-@lru_cache(maxsize=4096)
-def _share(all_of_one_pod: tuple[tuple[Any, Any, Any, Any], ...]) -> tuple[Toleration, ...]:
-    # Nearly every pod has the same two, so nearly all share one tuple.
+def _made(all_of_one_pod: tuple[tuple[Any, Any, Any, Any], ...]) -> tuple[Toleration, ...]:
     return tuple(
         Toleration(key or "", operator or "Equal", text or "", effect or "")
         for key, operator, text, effect in all_of_one_pod
     )
+
+
+# Nearly every pod has the same two, so nearly all share one tuple. Tenants write them: what one pod may leave here is
+# short (16 tolerations of 1,024 characters in all, below 10 kB), so all together are below 10 MB.
+_share = lru_cache(maxsize=1024)(_made)

@@ -18,6 +18,7 @@ from extender.cluster import Cluster
 from extender.contracts import PodRequest
 from extender.costs.highest_priority import FREE
 from extender.decide import Decider
+from extender.pricing import Rooms
 from extender.records import PodRecord
 
 LOWEST = -(2**63)  # what the search answers for the maximum over no victims
@@ -63,8 +64,9 @@ def find(
     `floor`: uids that have to be among the victims on a node, None = any set will do; `limited`: whether time ends the
     search too. The caller's claims count as taken."""
     settings = decider.settings.preemption
-    until = time.thread_time_ns() + int(settings.budget_milliseconds * 1e6) if limited else 0
-    inquiry = Inquiry(decider, request, pod, floor, now, wall, settings.search_budget, until)
+    begun, budget = time.thread_time_ns(), int(settings.budget_milliseconds * 1e6)
+    until, half = (begun + budget, begun + budget // 2) if limited else (0, 0)
+    inquiry = Inquiry(decider, request, pod, floor, now, wall, settings.search_budget, until, rooms=Rooms(half))
     found, refused = _among(inquiry, _hopeful(inquiry, rows) if len(rows) > FEW else Problem(inquiry, rows))
     if refused and len(rows) > FEW:  # what was left out was dearer than a set that our filter refuses
         found, _ = _among(inquiry, Problem(inquiry, rows))
@@ -112,7 +114,8 @@ def _among(inquiry: Inquiry, problem: Problem) -> tuple[Found, bool]:
             if sure or _suffices(inquiry, eviction):
                 if best is not None:
                     return Found((best, eviction), proved), tried > 0
-                best, proved = eviction, problem.proved and not open_end
+                # What is not known of other sets counts as 0: only what is not known of this one can be wrong.
+                best, proved = eviction, problem.proved and not open_end and not eviction.unknown
                 continue
             other, complete = _one_by_one(inquiry, eviction.row)
             problem.give_up(eviction, whole=complete)

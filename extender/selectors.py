@@ -39,8 +39,8 @@ class Requirement(NamedTuple):
 
     def _compares(self, found: str | None) -> bool:
         # As apimachinery's labels.Requirement: both sides must be int64, else no match.
-        bound = _integer(self.values[0]) if len(self.values) == 1 else None
-        number = None if found is None else _integer(found)
+        bound = integer(self.values[0]) if len(self.values) == 1 else None
+        number = None if found is None else integer(found)
         if bound is None or number is None:
             return False
         return number > bound if self.operator == "Gt" else number < bound
@@ -134,11 +134,12 @@ def untolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> T
 
 
 def _canonical(text: str) -> int | None:
-    number = _integer(text)
+    number = integer(text)
     return number if str(number) == text else None  # "007" and "+7" are no numbers to core/v1's comparison
 
 
-def _integer(text: str) -> int | None:
+def integer(text: str) -> int | None:
+    """The int64 that the text is to strconv.ParseInt, None when it is none."""
     digits = text[1:] if text[:1] in ("+", "-") else text
     # strconv.ParseInt takes ASCII digits and a sign only; int() would take blanks, underscores and other scripts.
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 19:

@@ -47,8 +47,13 @@ def victim(cluster: Cluster, pod: PodRecord) -> dict[str, Any]:
 
 
 def cost_of(decider: Decider, eviction: Eviction) -> list[dict[str, Any]]:
+    """The cost by term; None where it is a maximum over no pods, or was not computed for these."""
     return [
-        {"term": cost.name, "value": None if value in (LOWEST, FREE) else value, "unit": cost.unit}
+        {
+            "term": cost.name,
+            "value": None if value in (LOWEST, FREE) or cost.name in eviction.unknown else value,
+            "unit": cost.unit,
+        }
         for cost, value in zip(decider.policy.costs, eviction.cost, strict=True)
     ]
 

@@ -253,3 +253,20 @@ def test_the_cluster_learns_each_pod_once() -> None:
     demand.renew()
     assert len(demand.names) == len(demand.types) == 2  # what came, and the pod that takes the whole machine
     assert [one[1] for one in demand.types] == [2, 8]
+
+
+def test_what_a_pod_says_of_machines_at_great_length_is_not_kept() -> None:
+    """1,024 kinds are kept and written to a ConfigMap of 1 MiB: no pod may fill it with the names of machines."""
+
+    def where(values: list[str], terms: int = 1) -> object:
+        expression = {"key": "nvidia.com/gpu.product", "operator": "In", "values": values}
+        required = {"nodeSelectorTerms": [{"matchExpressions": [expression]} for _ in range(terms)]}
+        affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+        made = records.pod(json.dumps(workload("p", 1, spec={"affinity": affinity})).encode(), frozenset({GPU}))
+        return where_of(made, ["nvidia.com/gpu.product"])
+
+    assert where(["H100", "A100"]) == ((Requirement("nvidia.com/gpu.product", "In", ("A100", "H100")),),)
+    assert where([f"{i:010d}" for i in range(64)]) != ()
+    assert where(["H100"] * 65) == ()
+    assert where(["x" * 1025]) == ()
+    assert where(["H100"], 65) == ()

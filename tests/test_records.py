@@ -556,3 +556,18 @@ def test_any_json_is_a_record_or_refused(source: Any) -> None:
             records.record(kind, raw, GPUS)
         except RecordError:
             continue
+
+
+def test_tolerations_of_great_length_are_not_kept() -> None:
+    """Those of most pods are shared. What one tenant writes at length goes with its pod."""
+
+    def tolerations(*keys: str) -> tuple[Toleration, ...]:
+        return pod_of(tolerations=[{"key": key, "operator": "Exists"} for key in keys]).tolerations
+
+    assert tolerations("a", "b") is tolerations("a", "b")
+    before = records._share.cache_info().currsize
+    for i in range(20):
+        assert len(tolerations(*[f"k{i}-{n}" for n in range(17)])) == 17
+        assert tolerations("x" * 1024 + str(i))[0].operator == "Exists"
+    assert records._share.cache_info().currsize == before
+    assert records._share.cache_info().maxsize == 1024

@@ -5,6 +5,7 @@ to find it fast: it sorts where the kernel keeps a heap, and tries all sets wher
 """
 
 from ext_core.reference import (
+    columns,
     encode,
     fit,
     gather,
@@ -21,6 +22,7 @@ from ext_core.reference import (
 )
 
 __all__ = [
+    "columns",
     "encode",
     "fit",
     "gather",

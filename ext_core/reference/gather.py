@@ -145,22 +145,31 @@ def gangs(pods: PodTable, size: int, now_ms: int) -> tuple[list[int], list[int]]
     return count, work
 
 
-def room(nodes: NodeTable, request: list[int], allowed: bytes) -> tuple[int, int]:
+def some_free(nodes: NodeTable, resource: int) -> list[int]:
+    if not 0 <= resource < nodes.resources:
+        raise ValueError("no such resource")
+    words = [0] * ((nodes.height + 63) // 64)
+    for row in range(nodes.height):
+        if nodes.columns["flags"][row] & SCHEDULABLE and nodes.free_count(resource, row) > 0:
+            words[row // 64] |= 1 << row % 64
+    return words
+
+
+def room(nodes: NodeTable, request: list[int], allowed: list[int], free: list[int]) -> tuple[int, int]:
     rows = [
         row
-        for row in range(min(nodes.height, len(allowed)))
-        if allowed[row]
-        and nodes.columns["flags"][row] & SCHEDULABLE
+        for row in range(min(nodes.height, 64 * len(allowed), 64 * len(free)))
+        if allowed[row // 64] & free[row // 64] & 1 << row % 64
         and all(wanted <= 0 or wanted <= nodes.free_count(r, row) for r, wanted in enumerate(request))
     ]
-    return len(rows), rows[-1] if rows else -1
+    return min(len(rows), 2), rows[0] if len(rows) == 1 else -1
 
 
 def stranded(
     pods: PodTable, chosen: list[int], ask: list[int], going: list[int], rooms: dict[int, tuple[int, int]]
 ) -> list[int]:
     def alone(pod: int, kind: int) -> bool:
-        found, where = rooms[kind]
+        found, where = rooms.get(kind, (2, -1))
         return found == 0 or (found == 1 and where == pods.rows[pod].node)
 
     return [int(kind > 0 and not gone and alone(pod, kind)) for pod, kind, gone in zip(chosen, ask, going, strict=True)]

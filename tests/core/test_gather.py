@@ -62,14 +62,19 @@ def test_what_is_said_of_pods_that_may_go(world: World, data: st.DataObject) -> 
     rows = data.draw(rows_of(world))
     kind_of, found = gather.graphs(world.nodes, ints(rows))
     assert ([*kind_of], found) == plain.graphs(world.twin_nodes, rows)
-    request, allowed = data.draw(amounts(8)), bytes(data.draw(st.lists(st.integers(0, 1), max_size=8)))
-    assert gather.room(world.nodes, array("q", request), allowed) == plain.room(
-        world.twin_nodes, list(request), allowed
+    words = st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 255), max_size=2)
+    request, allowed = data.draw(amounts(8)), data.draw(words)
+    resource = data.draw(st.integers(0, R - 1))
+    free = gather.some_free(world.nodes, resource)
+    assert [*free] == plain.some_free(world.twin_nodes, resource)
+    assert gather.room(world.nodes, array("q", request), array("Q", allowed), free) == plain.room(
+        world.twin_nodes, list(request), allowed, [*free]
     )
     chosen = data.draw(st.lists(st.integers(0, height - 1), max_size=6)) if height else []
     m = len(chosen)
     kinds, going = (data.draw(st.lists(of, min_size=m, max_size=m)) for of in (ids, st.integers(0, 1)))
-    rooms = {kind: data.draw(st.tuples(st.integers(0, 2), st.integers(-1, 5))) for kind in range(4)}
+    known = data.draw(st.sets(ids))  # the others were not computed
+    rooms = {kind: data.draw(st.tuples(st.integers(0, 2), st.integers(-1, 5))) for kind in known}
     assert [*gather.stranded(world.pods, ints(chosen), ints(kinds), array("q", going), rooms)] == plain.stranded(
         world.twin_pods, chosen, kinds, going, rooms
     )
