@@ -27,13 +27,13 @@ from extender.health import Health
 from extender.levels import Levels
 from extender.log import get_log
 from extender.mix import ANYWHERE, Kind, Mix, Models, kind_of, pulls
+from extender.owners import Owners
 from extender.placement import SiblingKey, siblings
 from extender.progress import protected_ms, restart_seconds, saved_ms, start_ms
 from extender.records import (
     DeviceClassRecord,
     GroupRecord,
     NodeRecord,
-    Owner,
     PdbRecord,
     PodRecord,
     PriorityClassRecord,
@@ -116,6 +116,8 @@ class Cluster:
         self.levels = Levels(settings.topology_levels)
         self.siblings: dict[SiblingKey, dict[str, str]] = {}  # of bound GPU pods that stay: uid -> node
         self.grouped: dict[gangs.Ref, dict[str, str]] = {}  # of unfinished GPU pods that stay: uid -> node or ""
+        self._noted: dict[str, tuple[gangs.Ref | None, SiblingKey | None]] = {}  # uid -> its keys in these two
+        self._owners = Owners()  # of the pods that are bound, or in these two
         self.faults = 0  # objects that could not be held
         self.health = Health()
         self.on_node_refused: Callable[[str, str], None] = lambda name, text: None  # GPU pods fail there
@@ -318,6 +320,7 @@ class Cluster:
         if before is not None:
             self._unplace(before, keep_row=before.node == pod.node)
         self.pods[pod.uid] = pod
+        self._owners.add(pod, self.groups)
         if pod.gpus and not pod.finished and not pod.terminating:
             self._note(pod)
         self.by_name[(pod.namespace, pod.name)] = pod.uid
@@ -355,23 +358,22 @@ class Cluster:
 
     def _note(self, pod: PodRecord) -> None:
         """Remember with whom a GPU pod belongs together, as far as that decides where the others go."""
-        named = gangs.ref(pod, self.groups)
+        named, key = gangs.ref(pod, self.groups), siblings(pod) if pod.node else None
         if named is not None:
             self.grouped.setdefault(named, {})[pod.uid] = pod.node
-        key = siblings(pod) if pod.node else None
         if key is not None:
             self.siblings.setdefault(key, {})[pod.uid] = pod.node
+        self._noted[pod.uid] = named, key
 
-    def _unnote(self, pod: PodRecord) -> None:
-        named, key = gangs.ref(pod, self.groups), siblings(pod)
-        if named is not None:
-            _drop(self.grouped, named, pod.uid)
-        if key is not None:
-            _drop(self.siblings, key, pod.uid)
+    def _unnote(self, uid: str) -> None:
+        """Forget it under the keys that it was noted under: its owners may have changed since."""
+        named, key = self._noted.pop(uid, (None, None))
+        _drop(self.grouped, named, uid)
+        _drop(self.siblings, key, uid)
 
     def _unplace(self, pod: PodRecord, keep_row: bool) -> None:
-        if pod.gpus:
-            self._unnote(pod)
+        self._owners.drop(pod.uid)
+        self._unnote(pod.uid)
         self.nominated.pop(pod.uid, None)
         self.waiting.pop(pod.uid, None)
         self.repelling.pop(pod.uid, None)
@@ -509,24 +511,19 @@ class Cluster:
         key = (record.api, record.kind, record.namespace, record.name)
         before = self.groups.get(key)
         owner = record.owner if change == "set" else None
-        noted: list[PodRecord] = []
-        marked: list[PodRecord] = []
+        pods: list[PodRecord] = []
         if (before.owner if before is not None else None) != owner:  # another gang from here on
-            named = gangs.owned(record.namespace, Owner(record.kind, record.name, "", record.api), self.groups)
-            if named is not None:  # else it owns no pods: a PodGroup
-                noted, marked = (
-                    [
-                        pod
-                        for uid in uids
-                        if key in gangs.owners((pod := self.pods[uid]).namespace, pod.owner, self.groups)
-                    ]
-                    for uids in (self.grouped.get(named, ()), self.gang_members[self.gang_ids.get(named, 0)])
-                )
-        for pod in noted:
-            self._unnote(pod)
+            pods = [self.pods[uid] for uid in self._owners.below.get(key, ())]
+        noted = [pod for pod in pods if pod.uid in self._noted]
+        marked = [pod for pod in pods if pod.uid in self.marks]
+        for pod in pods:
+            self._owners.drop(pod.uid)
+            self._unnote(pod.uid)
         for pod in marked:
             self._unmark(pod)
         _put(self.groups, key, record, change)
+        for pod in pods:
+            self._owners.add(pod, self.groups)
         for pod in noted:
             self._note(pod)
         for pod in marked:
