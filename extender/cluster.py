@@ -21,6 +21,7 @@ from ext_core.scan import NameIndex
 from ext_core.slots import Slots
 from ext_core.table import NodeTable, PodTable
 from extender import gangs, ledger, plugins
+from extender.claims import Claims
 from extender.contracts import Demand, Tables
 from extender.events import Event
 from extender.health import Health
@@ -29,7 +30,7 @@ from extender.log import get_log
 from extender.mix import ANYWHERE, Kind, Mix, Models, kind_of, pulls
 from extender.owners import Owners
 from extender.placement import SiblingKey, siblings
-from extender.progress import protected_ms, restart_seconds, saved_ms, start_ms
+from extender.progress import saved_ms, start_ms
 from extender.records import (
     DeviceClassRecord,
     GroupRecord,
@@ -59,10 +60,14 @@ Type = tuple[int, int, int, int, int, int, int]  # as Slots.set_types wants it
 
 
 class Cluster:
-    """Nodes, pods and what they hold. `resources`: cpu, memory, pods, then the GPU resource names of the settings."""
+    """Nodes, pods and what they hold. `resources`: cpu, memory, pods, then the GPU resource names of the settings.
+    `live`: tenants write its objects while it is read; else it is as somebody states it."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, live: bool = False) -> None:
         self.settings = settings
+        self.claims = Claims(settings)
+        trusted = "policy" if live else "auto"
+        self.held_stated = settings.claims.held_gpus in ("policy", trusted)  # whether the annotation held-gpus counts
         self.resources = ("cpu", "memory", "pods", *(resource.name for resource in settings.resources))
         self.gpu_names = frozenset(self.resources[3:])
         self._plugin = {resource.name: resource.device_plugin for resource in settings.resources}
@@ -169,6 +174,11 @@ class Cluster:
     def gang_of(self, pod: PodRecord) -> gangs.Gang | None:
         """The gang that a bound pod is in, None when nothing else ends with it."""
         return self.gang_of_id[self.marks.get(pod.uid, (0, 0, 0))[0]]
+
+    def gang_running(self, pod: PodRecord) -> list[PodRecord]:
+        """The running members of the gang that a bound pod names, itself among them; none where it names none."""
+        gang = self.marks.get(pod.uid, (0, 0, 0))[0]
+        return [member for uid in self.gang_members[gang] if not (member := self.pods[uid]).terminating]
 
     def budgets_of(self, pod: PodRecord) -> tuple[tuple[str, str], ...]:
         """(namespace, name) of the disruption budgets that an eviction of the bound pod would count against."""
@@ -339,7 +349,7 @@ class Cluster:
         if pod.anti_affinity_terms:
             self.repelling[pod.uid] = pod
         self._dirty.add(pod.node)
-        if pod.held or ledger.HELD in pod.annotations or pod.phase != "Pending":
+        if pod.held or (self.held_stated and ledger.HELD in pod.annotations) or pod.phase != "Pending":
             self._settling.pop(pod.uid, None)
         elif before is None or not before.node:
             self._settling[pod.uid] = now
@@ -460,7 +470,8 @@ class Cluster:
                 self._free_gangs.append(gang)
                 continue
             running = [pod for uid in members if not (pod := self.pods[uid]).terminating]
-            self.gang_of_id[gang] = gangs.gang(ref, running, self.groups) if running else None
+            found = gangs.gang(ref, running, self.groups) if running else None
+            self.gang_of_id[gang] = self.claims.gang(found)
             self.strays.pop(gang, None)
             if strays := tuple(pod for pod in running if pod.node not in self.nodes):
                 self.strays[gang] = strays
@@ -706,9 +717,9 @@ class Cluster:
                 flags,
                 start=start_ms(pod),
                 saved=saved_ms(pod),
-                restart=restart_seconds(pod),
+                restart=self.claims.restart_seconds(pod),
                 grace=min(pod.grace_seconds, MOST_GRACE),
-                until=protected_ms(pod, self.settings.preemption.minimum_run_seconds),
+                until=self.claims.protected_ms(pod),
             )
             self._write_marks(at, pod.uid)
         self._set_held(row, read, self._used(pods))
@@ -735,6 +746,7 @@ class Cluster:
             settling=frozenset(self._settling),
             relayed=self._relayed(node),
             units=self.divisions[name].units,
+            stated=self.held_stated,
         )
 
     def _used(self, pods: Iterable[PodRecord]) -> tuple[int, ...]:
