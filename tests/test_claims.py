@@ -141,7 +141,7 @@ def test_a_pod_whose_protection_is_bounded_is_not_spared() -> None:
 
 def broken(world: World, offer: list[str], gpus: int) -> int:
     world.preempt(workload("p", gpus, priority=9), {"n": offer})
-    return next(term["value"] for term in world.decision()["cost"] if term["term"] == "gangs_broken")
+    return int(next(term["value"] for term in world.decision()["cost"] if term["term"] == "gangs_broken"))
 
 
 def test_a_minimum_that_can_not_be_met_counts_as_all_members() -> None:

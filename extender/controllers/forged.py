@@ -51,9 +51,9 @@ def _of_victim(cluster: Cluster, plan: Plan, uid: str) -> str:
 
 
 def believed(cluster: Cluster, plan: Plan, pod: PodRecord, emptied: float | None) -> None:
-    """Bound what the entry says by what we can see, so that it reserves no more, and no longer: by CPU and memory of the
-    pod; by the grace of the victims that are there; where none is, by `emptied`: when the victims of our own plan for
-    that pod were gone."""
+    """Bound what the entry says by what we can see, so that it reserves no more, and no longer: by CPU and memory of
+    the pod; by the grace of the victims that are there; where none is, by `emptied`: when the victims of our own plan
+    for that pod were gone."""
     there = [victim for uid in plan.victims if (victim := cluster.pods.get(uid)) is not None]
     plan.amounts = tuple(map(min, plan.amounts, cluster.amounts(pod)))
     plan.grace = min(plan.grace, max((victim.grace_seconds for victim in there), default=0))
