@@ -675,7 +675,7 @@ def run(settings: Settings, *, kubeconfig: str | None = None, cluster_file: Path
     `cluster_file`: a frozen cluster; else the API server of `kubeconfig`, else the one whose pod this is.
     """
     gc.set_threshold(SAFETY_NET)
-    cluster = Cluster(settings)
+    cluster = Cluster(settings, live=cluster_file is None)
     if cluster_file is not None:
         invalid: list[Invalid] = []
         cluster.apply(frozen.read(cluster_file, cluster.gpu_names, invalid), time.monotonic())

@@ -17,7 +17,7 @@ from extender import doubts, gangs, quotas
 from extender.cluster import Cluster
 from extender.decide import Decider
 from extender.frozen import SYSTEM_CLASSES
-from extender.progress import CHECKPOINT, INTERVAL, lost, protected_ms, restart_seconds, saved_ms, start_ms, whole
+from extender.progress import CHECKPOINT, INTERVAL, lost, saved_ms, start_ms, whole
 from extender.records import PodRecord
 from extender.words import count
 
@@ -291,7 +291,7 @@ def _unsaved(cluster: Cluster, levels: list[Level], wall: float) -> Iterator[Fin
         )
         if not evictable or pod.terminating or pod.daemon or pod.mirror:
             continue
-        if protected_ms(pod, cluster.settings.preemption.minimum_run_seconds) > now_ms:
+        if cluster.claims.protected_ms(pod) > now_ms:
             continue
         if not saved_ms(pod):
             (regular if whole(pod.annotations.get(INTERVAL, "")) else silent).setdefault(
@@ -300,7 +300,8 @@ def _unsaved(cluster: Cluster, levels: list[Level], wall: float) -> Iterator[Fin
 
     def loss(pods: list[PodRecord]) -> int:
         return sum(
-            lost(_gpus(cluster, pod), start_ms(pod), saved_ms(pod), restart_seconds(pod), now_ms) for pod in pods
+            lost(_gpus(cluster, pod), start_ms(pod), saved_ms(pod), cluster.claims.restart_seconds(pod), now_ms)
+            for pod in pods
         )
 
     costs = {name: loss(pods) for name, pods in silent.items()}

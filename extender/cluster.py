@@ -22,6 +22,7 @@ from ext_core.scan import NameIndex
 from ext_core.slots import Slots
 from ext_core.table import NodeTable, PodTable
 from extender import gangs, ledger, plugins
+from extender.claims import Claims
 from extender.contracts import Demand, Tables
 from extender.eligibility import Eligibility, Program
 from extender.events import Event
@@ -31,13 +32,13 @@ from extender.levels import Levels
 from extender.log import Allowance, get_log
 from extender.mix import ANYWHERE, Kind, Mix, Models, kind_of, pulls
 from extender.numbered import Numbered
+from extender.owners import Owners
 from extender.placement import SiblingKey, siblings
-from extender.progress import protected_ms, restart_seconds, saved_ms, start_ms
+from extender.progress import saved_ms, start_ms
 from extender.records import (
     DeviceClassRecord,
     GroupRecord,
     NodeRecord,
-    Owner,
     PdbRecord,
     PodRecord,
     PriorityClassRecord,
@@ -78,10 +79,14 @@ class Ask(NamedTuple):
 
 
 class Cluster:
-    """Nodes, pods and what they hold. `resources`: cpu, memory, pods, then the GPU resource names of the settings."""
+    """Nodes, pods and what they hold. `resources`: cpu, memory, pods, then the GPU resource names of the settings.
+    `live`: tenants write its objects while it is read; else it is as somebody states it."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, live: bool = False) -> None:
         self.settings = settings
+        self.claims = Claims(settings)
+        trusted = "policy" if live else "auto"
+        self.held_stated = settings.claims.held_gpus in ("policy", trusted)  # whether the annotation held-gpus counts
         self.resources = ("cpu", "memory", "pods", *(resource.name for resource in settings.resources))
         self.gpu_names = frozenset(self.resources[3:])
         self._plugin = {resource.name: resource.device_plugin for resource in settings.resources}
@@ -135,6 +140,8 @@ class Cluster:
         self.levels = Levels(settings.topology_levels)
         self.siblings: dict[SiblingKey, dict[str, str]] = {}  # of bound GPU pods that stay: uid -> node
         self.grouped: dict[gangs.Ref, dict[str, str]] = {}  # of unfinished GPU pods that stay: uid -> node or ""
+        self._noted: dict[str, tuple[gangs.Ref | None, SiblingKey | None]] = {}  # uid -> its keys in these two
+        self._owners = Owners()  # of the pods that are bound, or in these two
         self.faulted: Counter[str] = Counter()  # objects that could not be held, by kind
         self._allowance = Allowance()
         failing = settings.failing_nodes
@@ -187,6 +194,11 @@ class Cluster:
     def gang_of(self, pod: PodRecord) -> gangs.Gang | None:
         """The gang that a bound pod is in, None when nothing else ends with it."""
         return self.gang_of_id[self.marks.get(pod.uid, (0, 0, 0))[0]]
+
+    def gang_running(self, pod: PodRecord) -> list[PodRecord]:
+        """The running members of the gang that a bound pod names, itself among them; none where it names none."""
+        gang = self.marks.get(pod.uid, (0, 0, 0))[0]
+        return [member for uid in self.gang_members[gang] if not (member := self.pods[uid]).terminating]
 
     def budgets_of(self, pod: PodRecord) -> tuple[tuple[str, str], ...]:
         """(namespace, name) of the disruption budgets that an eviction of the bound pod would count against."""
@@ -408,6 +420,7 @@ class Cluster:
         if before is not None:
             self._unplace(before, keep_row=before.node == pod.node)
         self.pods[pod.uid] = pod
+        self._owners.add(pod, self.groups)
         if pod.gpus and not pod.finished and not pod.terminating:
             self._note(pod)
         self.by_name[(pod.namespace, pod.name)] = pod.uid
@@ -426,7 +439,7 @@ class Cluster:
         if pod.anti_affinity_terms:
             self.repelling[pod.uid] = pod
         self._dirty.add(pod.node)
-        if pod.held or ledger.HELD in pod.annotations or pod.phase != "Pending":
+        if pod.held or (self.held_stated and ledger.HELD in pod.annotations) or pod.phase != "Pending":
             self._settling.pop(pod.uid, None)
         elif before is None or not before.node:
             self._settling[pod.uid] = now
@@ -448,23 +461,22 @@ class Cluster:
 
     def _note(self, pod: PodRecord) -> None:
         """Remember with whom a GPU pod belongs together, as far as that decides where the others go."""
-        named = gangs.ref(pod, self.groups)
+        named, key = gangs.ref(pod, self.groups), siblings(pod) if pod.node else None
         if named is not None:
             self.grouped.setdefault(named, {})[pod.uid] = pod.node
-        key = siblings(pod) if pod.node else None
         if key is not None:
             self.siblings.setdefault(key, {})[pod.uid] = pod.node
+        self._noted[pod.uid] = named, key
 
-    def _unnote(self, pod: PodRecord) -> None:
-        named, key = gangs.ref(pod, self.groups), siblings(pod)
-        if named is not None:
-            _drop(self.grouped, named, pod.uid)
-        if key is not None:
-            _drop(self.siblings, key, pod.uid)
+    def _unnote(self, uid: str) -> None:
+        """Forget it under the keys that it was noted under: its owners may have changed since."""
+        named, key = self._noted.pop(uid, (None, None))
+        _drop(self.grouped, named, uid)
+        _drop(self.siblings, key, uid)
 
     def _unplace(self, pod: PodRecord, keep_row: bool) -> None:
-        if pod.gpus:
-            self._unnote(pod)
+        self._owners.drop(pod.uid)
+        self._unnote(pod.uid)
         self.nominated.pop(pod.uid, None)
         self.waiting.pop(pod.uid, None)
         self.repelling.pop(pod.uid, None)
@@ -560,7 +572,8 @@ class Cluster:
             self._free_gangs.append(gang)
             return
         running = [pod for uid in members if not (pod := self.pods[uid]).terminating]
-        self.gang_of_id[gang] = gangs.gang(ref, running, self.groups) if running else None
+        found = gangs.gang(ref, running, self.groups) if running else None
+        self.gang_of_id[gang] = self.claims.gang(found)
         self.strays.pop(gang, None)
         if strays := tuple(pod for pod in running if pod.node not in self.nodes):
             self.strays[gang] = strays
@@ -607,24 +620,19 @@ class Cluster:
         key = (record.api, record.kind, record.namespace, record.name)
         before = self.groups.get(key)
         owner = record.owner if change == "set" else None
-        noted: list[PodRecord] = []
-        marked: list[PodRecord] = []
+        pods: list[PodRecord] = []
         if (before.owner if before is not None else None) != owner:  # another gang from here on
-            named = gangs.owned(record.namespace, Owner(record.kind, record.name, "", record.api), self.groups)
-            if named is not None:  # else it owns no pods: a PodGroup
-                noted, marked = (
-                    [
-                        pod
-                        for uid in uids
-                        if key in gangs.owners((pod := self.pods[uid]).namespace, pod.owner, self.groups)
-                    ]
-                    for uids in (self.grouped.get(named, ()), self.gang_members[self.gang_ids.get(named, 0)])
-                )
-        for pod in noted:
-            self._unnote(pod)
+            pods = [self.pods[uid] for uid in self._owners.below.get(key, ())]
+        noted = [pod for pod in pods if pod.uid in self._noted]
+        marked = [pod for pod in pods if pod.uid in self.marks]
+        for pod in pods:
+            self._owners.drop(pod.uid)
+            self._unnote(pod.uid)
         for pod in marked:
             self._unmark(pod)
         _put(self.groups, key, record, change)
+        for pod in pods:
+            self._owners.add(pod, self.groups)
         for pod in noted:
             self._note(pod)
         for pod in marked:
@@ -808,9 +816,9 @@ class Cluster:
                 flags,
                 start=start_ms(pod),
                 saved=saved_ms(pod),
-                restart=restart_seconds(pod),
+                restart=self.claims.restart_seconds(pod),
                 grace=pod.grace_seconds,
-                until=protected_ms(pod, self.settings.preemption.minimum_run_seconds),
+                until=self.claims.protected_ms(pod),
             )
             self._write_marks(at, pod.uid)
         self._set_held(row, read, self._used(pods))
@@ -837,6 +845,7 @@ class Cluster:
             settling=frozenset(self._settling),
             relayed=self._relayed(node),
             units=self.divisions[name].units,
+            stated=self.held_stated,
         )
 
     def _used(self, pods: Iterable[PodRecord]) -> tuple[int, ...]:

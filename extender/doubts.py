@@ -104,6 +104,8 @@ def of_pod(cluster: Cluster, pod: PodRecord, wall: float) -> Iterator[Doubt]:
     said = pod.labels.get(gangs.OUR_MINIMUM) or notes.get(gangs.OUR_MINIMUM)
     if said is not None and gangs.number(said) is None:
         yield _doubt("bad-gang-min", f"{name}: {gangs.OUR_MINIMUM} is {said!r}, which is no whole number: ignored")
+    running = cluster.gang_running(pod) if gangs.OUR_MINIMUM in pod.labels or gangs.OUR_MINIMUM in notes else ()
+    yield from (bounded.warning(pod) for bounded in cluster.claims.bounded(pod, running))
     said = notes.get(LINKS)
     if said is not None and said.strip().lower() not in MODES:
         yield _doubt("bad-links", f"{name}: {LINKS} is {said!r}, none of {', '.join(MODES)}: it counts as required")
@@ -116,7 +118,13 @@ def _of_place(cluster: Cluster, pod: PodRecord, name: str) -> Iterator[Doubt]:
         yield _doubt("node-missing", f"{name} is on node {pod.node}, which is not there: it holds nothing anywhere")
         return
     how = next((one.how for one in cluster.ledgers[pod.node].holdings if one.uid == pod.uid), "")
-    if ledger.HELD in pod.annotations and how not in ("", "observed"):
+    if ledger.HELD in pod.annotations and not cluster.held_stated and how:
+        yield _doubt(
+            "held-gpus-not-trusted",
+            f"{name}: {ledger.HELD} is {pod.annotations[ledger.HELD][:80]!r}: ignored, since anybody who may write the "
+            "pod could have written it (settings: claims.heldGpus)",
+        )
+    elif ledger.HELD in pod.annotations and how not in ("", "observed"):
         yield _doubt(
             "bad-held-gpus",
             f"{name}: {ledger.HELD} is {pod.annotations[ledger.HELD]!r}, which are no GPUs of {pod.node} that it can "

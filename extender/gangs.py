@@ -73,8 +73,8 @@ class Ref(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """Pods that run together. `minimum` of its running `members` must stay; `known`: False when all members was
-    taken because no minimum could be read."""
+    """Pods that run together. `minimum` of its running `members` must stay, 0: it can not break (extender.claims);
+    `known`: False when all members was taken because no minimum could be read."""
 
     ref: Ref
     members: tuple[PodRecord, ...]

@@ -1,6 +1,8 @@
 """The ledger: which pod holds which GPU of a node, and how we know.
 
-observed: kubelet's allocatedResourcesStatus, or the annotation held-gpus that an agent wrote.
+observed: kubelet's allocatedResourcesStatus, or the annotation held-gpus that an agent wrote. Tenants can write
+annotations: without an admission policy that lets the agent alone write this one it does not count, and it never counts
+against what kubelet reports, of the pod itself or of another.
 enforced: the annotation gpus, on a node whose relay hands it out (it declares so).
 planned: that annotation, which our bind verb wrote, on any other node; the stock device plugin need not follow it.
 predicted: no statement, but only one set is left that the node can have handed out.
@@ -16,6 +18,7 @@ holds it whole, the others stand in `parts`. A plan for parts is as likely, or a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -92,17 +95,24 @@ def count_of(pod: PodRecord, resource: str) -> int:
     return min(MOST, sum(count for name, count in pod.gpus if name == resource))
 
 
-def _observed(pod: PodRecord, count: int, resource: str, index_of: Mapping[str, int], graph: int) -> int:
-    """The mask of GPUs that the pod is seen to hold; 0 when nothing usable was said."""
+def _reported(pod: PodRecord, count: int, resource: str, index_of: Mapping[str, int], graph: int) -> int:
+    """The mask of GPUs that kubelet reports of the pod; 0 when it reports nothing usable."""
     if pod.held and index_of:
         seen = [index_of.get(identity, -1) for name, identity in pod.held if name == resource]
         if seen and min(seen) >= 0:
             mask = mask_of(seen)
             if not mask & ~graph and mask.bit_count() <= count:
                 return mask
-    gpus = indices(pod.annotations.get(HELD, ""))
-    mask = mask_of(gpus or ())
-    return mask if not mask & ~graph and mask.bit_count() <= count else 0
+    return 0
+
+
+def _stated(pod: PodRecord, count: int, resource: str, graph: int) -> int:
+    """The mask of GPUs that the annotation held-gpus states; 0 when it states nothing that the pod can hold, or not as
+    many GPUs as kubelet reports."""
+    mask = mask_of(indices(pod.annotations.get(HELD, "")) or ())
+    told = sum(name == resource for name, _ in pod.held)
+    agrees = not told or told == mask.bit_count()
+    return mask if agrees and not mask & ~graph and mask.bit_count() <= count else 0
 
 
 def read(
@@ -115,8 +125,10 @@ def read(
     settling: frozenset[str] = frozenset(),
     relayed: bool = False,
     units: int = 1,
+    stated: bool = True,
 ) -> NodeLedger:
-    """The ledger of one node. `relayed`: the node's relay hands out what was planned.
+    """The ledger of one node. `relayed`: the node's relay hands out what was planned; `stated`: whether the annotation
+    held-gpus counts.
 
     `pods`: the pods that hold resources there; `graph`: mask of the GPUs that the node has, 0 when positions are not
     modelled (over 16 GPUs); `healthy`: those of them that work; `index_of`: device id -> index; `settling`: uids that
@@ -124,15 +136,19 @@ def read(
     it counts parts of unknown size.
     """
     if units != 1:
-        return _read_parts(pods, resource, graph, healthy if relayed else 0, index_of, settling, units)
+        return _read_parts(pods, resource, graph, healthy if relayed else 0, index_of, settling, units, stated)
     holdings: list[Holding] = []
     silent: list[tuple[PodRecord, int]] = []
     sure = doubled = 0
-    for pod in sorted(pods, key=lambda p: p.uid):
-        count = count_of(pod, resource)
-        if not count:
-            continue
-        seen = _observed(pod, count, resource, index_of, graph)
+    asking = [(pod, count) for pod in sorted(pods, key=lambda p: p.uid) if (count := count_of(pod, resource))]
+    reported = [_reported(pod, count, resource, index_of, graph) for pod, count in asking]
+    known = 0  # by kubelet: no annotation says otherwise
+    for mask in reported:
+        known |= mask
+    for (pod, count), seen in zip(asking, reported, strict=True):
+        if not seen and stated:
+            seen = _stated(pod, count, resource, graph)
+            seen = 0 if seen & known else seen
         if not seen:
             silent.append((pod, count))
             continue
@@ -157,15 +173,15 @@ def read(
         silent = rest
     for pod, count in silent:
         planned = mask_of(indices(pod.annotations.get(PLAN, "")) or ())
-        stated = planned.bit_count() == count and not planned & ~(free & ~likely)
+        possible = planned.bit_count() == count and not planned & ~(free & ~likely)
         if len(silent) == 1 and not unknown and count == free.bit_count():
             sure |= free
-            how = "planned" if stated else "predicted"
+            how = "planned" if possible else "predicted"
             holdings.append(Holding(pod.uid, gpus_of(free), how, count, free, 0))
             continue
         if pod.uid in settling:
             pending += count
-        if stated:
+        if possible:
             likely |= planned
             holdings.append(Holding(pod.uid, gpus_of(planned), "planned", count, 0, count))
         else:
@@ -211,17 +227,23 @@ def _read_parts(
     index_of: Mapping[str, int],
     settling: frozenset[str],
     units: int,
+    heed: bool,
 ) -> NodeLedger:
-    """The ledger of a node that hands out parts of GPUs. `enforced`: the GPUs on which a plan is sure to come."""
+    """The ledger of a node that hands out parts of GPUs. `enforced`: the GPUs on which a plan is sure to come; `heed`:
+    whether the annotation held-gpus counts."""
     parts = [0] * graph.bit_length()
     holdings: list[Holding] = []
     silent: list[tuple[PodRecord, int]] = []
     sure = likely = unknown = pending = doubled = 0
-    for pod in sorted(pods, key=lambda p: p.uid):
-        count = count_of(pod, resource)
-        if not count:
-            continue
-        seen = _seen_parts(pod, count, resource, index_of) or _stated_parts(pod.annotations.get(HELD, ""), count)
+    asking = [(pod, count) for pod in sorted(pods, key=lambda p: p.uid) if (count := count_of(pod, resource))]
+    reported = [_seen_parts(pod, count, resource, index_of) for pod, count in asking]
+    known = Counter[int]()  # units of each GPU, by kubelet: no annotation says otherwise
+    for mine in reported:
+        known.update(mine)
+    for (pod, count), seen in zip(asking, reported, strict=True):
+        if not seen and heed:
+            seen = _stated_parts(pod.annotations.get(HELD, ""), count)
+            seen = {} if units and any(known[gpu] + taken > units for gpu, taken in seen.items()) else seen
         if not seen or not _possible(seen, graph, units):
             silent.append((pod, count))
             continue

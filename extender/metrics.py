@@ -118,7 +118,9 @@ class Metrics:
             BUCKETS,
         )
         self.reservations_released = self._counter("reservations_released", "Plans that ended, by cause.", "cause")
-        self.reservations_damaged = self._counter("reservations_damaged", "Entries that could not be read.")
+        self.reservations_damaged = self._counter(
+            "reservations_damaged", "Entries that could not be read, or that contradict the cluster."
+        )
         self.preemption_victims = self._histogram(
             "preemption_victims",
             "Victims of each plan, by who evicts: kube-scheduler as it was answered, or gpu-extender by itself.",

@@ -14,7 +14,7 @@ from extender.contracts import Groups, Victims
 from extender.costs.victims_stranded import VictimsStranded
 from extender.decide import Decider
 from extender.eligibility import MOST_PARTS, TooLong
-from extender.progress import lost, restart_seconds, saved_ms, start_ms
+from extender.progress import lost, saved_ms, start_ms
 from extender.records import PodRecord
 
 FEW_ASKS = 64  # that are looked at whatever time is left: the pods of one search seldom ask for more different things
@@ -138,4 +138,5 @@ def _gangs(cluster: Cluster, gathered: gather.Gathered, now_ms: int) -> tuple[Gr
 
 
 def _lost(cluster: Cluster, pod: PodRecord, now_ms: int) -> int:
-    return lost(sum(cluster.amounts(pod)[3:]), start_ms(pod), saved_ms(pod), restart_seconds(pod), now_ms)
+    restart = cluster.claims.restart_seconds(pod)
+    return lost(sum(cluster.amounts(pod)[3:]), start_ms(pod), saved_ms(pod), restart, now_ms)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 from pydantic.alias_generators import to_camel
@@ -263,6 +263,34 @@ class Preemption(_Part):
     """PriorityClasses as they are meant to rank, the most important first. Only `gpu-extender check` reads it."""
 
 
+class ClaimBounds(_Part):
+    """How much of a pod's own claims counts. A field that is left out bounds nothing here."""
+
+    protect_for_seconds: int | None = Field(default=None, ge=0, le=31_536_000)
+    restart_seconds: int | None = Field(default=None, ge=0, le=604_800)
+    gang_min: int | None = Field(default=None, ge=0, le=1_000_000)
+
+
+class Claims(_Part):
+    """What the annotations of pods may claim at most: whoever creates a pod writes them. 0 = not honoured.
+
+    Of `byPriorityClass` and `byNamespace` the lower bound counts. A tenant chooses its class, so a class must not raise
+    what its namespace may claim; and a class that is there to be evicted stays so in every namespace.
+    """
+
+    protect_for_seconds: int = Field(default=3600, ge=0, le=31_536_000)
+    """Of `protect-for`. `preemption.minimumRunSeconds` is the administrator's, and has no bound here."""
+    restart_seconds: int = Field(default=3600, ge=0, le=604_800)
+    """Of `restart-seconds`."""
+    gang_min: int = Field(default=1_000_000, ge=0, le=1_000_000)
+    """Of how many pods of a gang must run, whoever states it."""
+    by_priority_class: dict[str, ClaimBounds] = Field(default_factory=dict, max_length=10_000)
+    by_namespace: dict[str, ClaimBounds] = Field(default_factory=dict, max_length=10_000)
+    held_gpus: Literal["auto", "kubelet", "policy"] = "auto"
+    """Whether `held-gpus` counts. policy: yes, an admission policy lets the agent alone write it; kubelet: no, only
+    what kubelet itself reports; auto: no in a live cluster, yes in one from a file."""
+
+
 class Reservations(_Part):
     """Where the plans of preemptions are kept, so that a restart loses none."""
 
@@ -392,6 +420,7 @@ class Settings(_Part):
     scheduler_version: Annotated[str, AfterValidator(_scheduler_version)] = "1.37"
     """MAJOR.MINOR of the kube-scheduler that asks us."""
     preemption: Preemption = Preemption()
+    claims: Claims = Claims()
     reservations: Reservations = Reservations()
     evictions: Evictions = Evictions()
     events: Events = Events()
@@ -503,10 +532,13 @@ def _shown(value: object) -> str:
 def _fields_at(place: Place) -> list[str]:
     """The names that the part at `place` has in the file."""
     part: Any = Settings
-    for step in place:
+    steps = iter(place)
+    for step in steps:
         if isinstance(step, int):
             continue
         found = next(field for field in part.model_fields.values() if field.alias == step)
         inner = found.annotation
-        part = inner.__args__[0] if hasattr(inner, "__args__") else inner
+        part = inner.__args__[-1 if get_origin(inner) is dict else 0] if hasattr(inner, "__args__") else inner
+        if get_origin(inner) is dict:
+            next(steps, None)  # the key is a name of the user's
     return [field.alias for field in part.model_fields.values()]

@@ -14,6 +14,8 @@ from extender.decide import Decider
 from extender.records import PodRecord
 from extender.search import LOWEST, Found
 
+MOST_WARNED = 20  # claims of victims that do not count as written
+
 
 def important(pods: Iterable[PodRecord]) -> list[PodRecord]:
     """As kube-scheduler orders victims: higher priority first, then the earlier start."""
@@ -82,7 +84,13 @@ def certificate(decider: Decider, found: Found) -> dict[str, Any]:
 
 
 def warnings(cluster: Cluster, pods: Iterable[PodRecord]) -> list[dict[str, str]]:
-    """What is not certain about these victims."""
+    """What is not certain about these victims, and which of their claims do not count as written."""
+    victims = list(pods)
+    shown = [one.warning(pod) for pod in victims for one in cluster.claims.bounded(pod, cluster.gang_running(pod))]
+    return [*_unknown_minima(cluster, victims), *shown[:MOST_WARNED]]
+
+
+def _unknown_minima(cluster: Cluster, pods: Iterable[PodRecord]) -> list[dict[str, str]]:
     found = {
         gang.ref: gang for pod in pods if not pod.terminating and (gang := cluster.gang_of(pod)) and not gang.known
     }
@@ -90,7 +98,7 @@ def warnings(cluster: Cluster, pods: Iterable[PodRecord]) -> list[dict[str, str]
         {
             "code": "gang-minimum-unknown",
             "message": f"how many pods of {ref.source} gang {ref} must run can not be read ({gangs.SAYS[ref.source]}): "
-            f"all {len(gang.members)} running members are taken to be needed",
+            + (f"all {len(gang.members)} running members are taken to be needed" if gang.minimum else "none is needed"),
         }
         for ref, gang in sorted(found.items())
     ]

@@ -28,7 +28,6 @@ from extender.events import Event
 from extender.frozen import SYSTEM_CLASSES
 from extender.ledger import gpus_of
 from extender.preempt import repelled_from
-from extender.progress import protected_ms
 from extender.records import NodeRecord, PodRecord
 from extender.rules import REASONS
 from extender.rules.count import RELEASING
@@ -299,9 +298,8 @@ def _spared(cluster: Cluster, pod: PodRecord, names: Iterable[str], wall: float)
     until: list[int] = []
     there = [other for name in names for other in cluster.pods_on(name)]
     holders = [other for other in there if other.gpus]
-    minimum = cluster.settings.preemption.minimum_run_seconds
     for other in holders or there:
-        ends = protected_ms(other, minimum)
+        ends = cluster.claims.protected_ms(other)
         if other.daemon:
             cause = "daemonset"
         elif other.mirror:

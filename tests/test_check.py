@@ -16,7 +16,7 @@ from extender import check
 from extender.cli import main
 from extender.cli.check import LISTS
 from extender.kube import client
-from extender.settings import Settings
+from extender.settings import ClaimBounds, Claims, Settings
 from tests.test_whatif import decider_of
 from tests.world import GPU, JSON, WALL, machine, workload
 
@@ -125,7 +125,9 @@ def test_who_is_protected_or_saves_is_no_finding() -> None:
         pod("no-longer", 1, "low", 1, annotations={prefix + "protect-for": "1h"}),
     ]
     preemption = Settings().preemption.model_copy(update={"minimum_run_seconds": {"kept": 9000.0}})
-    answer = checked(node(), *classes, *pods, settings=Settings().model_copy(update={"preemption": preemption}))
+    claims = Claims(by_namespace={"default": ClaimBounds(protect_for_seconds=3 * 3600)})
+    settings = Settings().model_copy(update={"preemption": preemption, "claims": claims})
+    answer = checked(node(), *classes, *pods, settings=settings)
     found = {one["about"]: one for one in answer["findings"] if one["code"] == "no-checkpoint"}
     assert sorted(found) == ["Pod/default/no-longer", "Pod/default/tomorrow"]
     assert "1 pod with 1 GPU can be evicted" in found["Pod/default/tomorrow"]["message"]

@@ -258,11 +258,13 @@ def test_a_minimum_that_no_gang_can_have_is_unknown() -> None:
     most = 2**31 - 1
     groups = [{"replicas": most, "numOfHosts": most}] * 3
     world.set("Group", obj("ray.io/v1", "RayCluster", "r", {"workerGroupSpecs": groups}))
-    world.pod("p0", 8, "n", start=WALL - 10, labels={"ray.io/cluster": "r"})
+    for i in range(2):
+        world.pod(f"p{i}", 4, "n", start=WALL - 10, labels={"ray.io/cluster": "r"})
     gang = world.cluster.gang_of(world.cluster.pods["uid-p0"])
     assert gang is not None
-    assert (gang.minimum, gang.known) == (1, False)
-    assert world.preempt(workload("p", 8, priority=10), {"n": ["p0"]}) == {"n": ["p0"]}
+    assert (gang.minimum, gang.known) == (2, False)
+    offer = {"n": ["p0", "p1"]}
+    assert world.preempt(workload("p", 8, priority=10), offer) == offer
 
 
 def test_members_on_other_nodes_and_on_unknown_ones_are_priced() -> None:

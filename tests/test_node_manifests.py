@@ -21,7 +21,7 @@ def documents(name: str) -> list[Any]:
     return list(YAML(typ="safe", pure=True).load_all((NODE / name).read_text()))
 
 
-OBJECTS = [made for name in ("agent.yaml", "relay.yaml") for made in documents(name)]
+OBJECTS = [made for name in ("policy.yaml", "agent.yaml", "relay.yaml") for made in documents(name)]
 DAEMONS = {
     made["metadata"]["name"].removeprefix("gpu-extender-"): made for made in OBJECTS if made["kind"] == "DaemonSet"
 }
@@ -54,7 +54,7 @@ def test_every_object_is_valid(made: dict[str, Any], release: str) -> None:
 
 def test_the_kustomization_has_them_all() -> None:
     [made] = documents("kustomization.yaml")
-    assert made["resources"] == ["agent.yaml", "relay.yaml"]
+    assert made["resources"] == ["policy.yaml", "agent.yaml", "relay.yaml"]
 
 
 @pytest.mark.parametrize("name", ["agent", "relay"])
@@ -79,10 +79,11 @@ def test_the_policies_are_about_the_agents_account_and_bound() -> None:
     [agent] = [made for made in of_kind("ServiceAccount") if made["metadata"]["name"] == "gpu-extender-agent"]
     user = f"system:serviceaccount:{agent['metadata']['namespace']}:{agent['metadata']['name']}"
     policies = of_kind("ValidatingAdmissionPolicy")
-    assert len(policies) == 2
+    assert len(policies) == 3
     for policy in policies:
+        others = policy["metadata"]["name"] == "gpu-extender-pods"
         [condition] = policy["spec"]["matchConditions"]
-        assert condition["expression"] == f'request.userInfo.username == "{user}"'
+        assert condition["expression"] == f'request.userInfo.username {"!=" if others else "=="} "{user}"'
         assert policy["spec"]["failurePolicy"] == "Fail"
     bindings = of_kind("ValidatingAdmissionPolicyBinding")
     assert {made["spec"]["policyName"] for made in bindings} == {made["metadata"]["name"] for made in policies}

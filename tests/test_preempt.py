@@ -431,7 +431,7 @@ def made(rng: random.Random) -> Case:
             labels, notes, start = {}, {}, WALL - starts.pop()
             if rng.random() < 0.5:
                 labels["app"] = rng.choice("ab")
-            if rng.random() < 0.3:
+            if rng.random() < 0.4:
                 labels["gpu-extender.io/gang"] = rng.choice("gh")
                 labels["gpu-extender.io/gang-min"] = "1" if labels["gpu-extender.io/gang"] == "g" else "2"
             if rng.random() < 0.3:
@@ -490,7 +490,7 @@ def price(case: Case, pods: tuple[JSON, ...]) -> tuple[int, ...]:
     for gang, least in (("g", 1), ("h", 2)):
         members = [pod for pod in everybody if pod["metadata"]["labels"].get("gpu-extender.io/gang") == gang]
         go = [pod for pod in members if pod in pods]
-        if go and len(members) - len(go) < min(least, len(members)):
+        if go and len(members) > 1 and len(members) - len(go) < min(least, len(members)):
             broken += 1
             losers |= {pod["metadata"]["uid"]: pod for pod in members}
     for pod in losers.values():

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from extender.costs import COSTS
 from extender.errors import BadSettings
 from extender.scorers import SCORERS
-from extender.settings import Known, Settings, parse_settings, read_settings
+from extender.settings import ClaimBounds, Known, Settings, parse_settings, read_settings
 
 KNOWN = Known(scorers=set(SCORERS), costs=set(COSTS))
 HEAD = "apiVersion: gpu-extender.io/v1\nkind: GpuExtenderConfiguration\n"
@@ -35,6 +35,32 @@ def test_preemption_by_priority_class() -> None:
     assert parse_settings(text, KNOWN).policy_hash != Settings().policy_hash
     assert problems_of(HEAD + "preemption: {minimumRunSeconds: {train: -1}}\n")
     assert problems_of(HEAD + "preemption: {intendedOrder: [a, a]}\n")
+
+
+def test_claims_by_class_and_namespace() -> None:
+    text = HEAD + "claims: {protectForSeconds: 0, byNamespace: {lab: {restartSeconds: 60}}, heldGpus: policy}\n"
+    claims = parse_settings(text, KNOWN).claims
+    assert (claims.protect_for_seconds, claims.restart_seconds, claims.held_gpus) == (0, 3600, "policy")
+    assert claims.by_namespace == {"lab": ClaimBounds(restart_seconds=60)}
+    assert parse_settings(text, KNOWN).policy_hash != Settings().policy_hash
+    for wrong, path, said in (
+        ("protectForSeconds: -1", "claims.protectForSeconds", "greater than or equal to 0"),
+        ("restartSeconds: 604801", "claims.restartSeconds", "less than or equal to 604800"),
+        ("restartSeconds: 1h", "claims.restartSeconds", "valid integer"),
+        ("heldGpus: yes", "claims.heldGpus", "allowed: auto, kubelet, policy"),
+        (
+            "byNamespace: {lab: {restartSecond: 1}}",
+            "claims.byNamespace.lab.restartSecond",
+            "did you mean restartSeconds?",
+        ),
+        (
+            "byPriorityClass: {a: {gangMin: 1000001}}",
+            "claims.byPriorityClass.a.gangMin",
+            "less than or equal to 1000000",
+        ),
+    ):
+        ((found, _, message),) = problems_of(HEAD + f"claims: {{{wrong}}}\n")
+        assert (found, said in message) == (path, True), message
 
 
 def test_the_hash_of_the_policy_is_blind_to_the_address() -> None:

@@ -75,6 +75,8 @@ class Case:
         for gang, least in self.least.items():
             members = [pod for pod in self.pods if pod.gang == gang]
             stay = [pod for pod in members if pod not in gone]
+            if len(members) < 2:
+                continue  # one pod is no gang
             if len(stay) < min(least, len(members)) or (least > len(members) and len(stay) < len(members)):
                 broken += 1
                 losers |= set(members)

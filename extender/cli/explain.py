@@ -74,6 +74,8 @@ def _lines(decision: dict[str, Any]) -> Iterator[str]:
         plan = f", plan {decision['plan']}" if decision.get("plan") else ""
         yield f"  node {decision['node']}" + (f", GPUs {gpus}" if gpus else "") + plan
     yield from _victims(decision)
+    for warning in decision.get("warnings") or ():
+        yield f"  warning: {warning['message']}"
     for node in decision["nodes"][:SHOWN_NODES]:
         yield "  " + _node(node)
     left = max(0, len(decision["nodes"]) - SHOWN_NODES) + decision["nodes_left_out"]

@@ -9,7 +9,8 @@ Theory of operation
 3. One write at a time, and each replaces what was read: whoever finds that another instance has written since reads
    again, takes over what it does not know, drops what the other has removed, and writes anew.
 4. The map is read before the first verb is answered and every few seconds then, since another instance may have been
-   asked meanwhile. What can not be read is dropped with a warning; the rest stays.
+   asked meanwhile. What can not be read is dropped with a warning; the rest stays. What somebody else wrote is compared
+   with the lists before it counts (extender.controllers.forged), and dropped as well where it contradicts them.
 5. Without the right to read or write it (403) nobody is evicted, which is said once and counted;
    `reservations.store: memory` does without the map, and without what it is good for.
 """
@@ -24,6 +25,7 @@ from typing import Any, Final
 
 import orjson
 
+from extender.controllers.forged import AHEAD_SECONDS, MOST_TEXT, MOST_VICTIMS, believed, contradiction
 from extender.controllers.tenants import own_namespace
 from extender.decide import Decider
 from extender.holds import RELEASES, Plan
@@ -73,6 +75,8 @@ class Reservations:
         self._lock = asyncio.Lock()
         self._stored: dict[str, str] = {}  # what the map has, as far as we know
         self._unsure: set[str] = set()  # written with no answer: they may be in the map
+        # Taken over, and not compared with the lists yet: when the victims of our own plan for that pod were gone.
+        self._foreign: dict[str, float | None] = {}
         self._version: str | None = None  # None: it has to be read first
         self._read_at: float | None = None
         self._judged = False  # what was read at the start has been compared with the lists
@@ -140,6 +144,7 @@ class Reservations:
                     failures += 1
                     delay = backoff.delay(failures, chance)
             if self._ready():
+                self._compare()
                 self._judge()
                 self._decider.sweep(self._clock())
             elif not failures:
@@ -155,6 +160,29 @@ class Reservations:
         for plan in self._decider.holds.all_plans():
             if plan.uid not in self._decider.cluster.pods:
                 self._decider.pod_gone(plan.uid)
+
+    def _compare(self) -> None:
+        """Drop the plans of somebody else that contradict the lists. One whose pod we do not see yet is compared when
+        it comes; until then it lasts a few seconds at most."""
+        decider = self._decider
+        plans = {plan.uid: plan for plan in decider.holds.all_plans()} if self._foreign else {}
+        for uid in sorted(self._foreign):
+            plan, pod = plans.get(uid), decider.cluster.pods.get(uid)
+            if plan is not None and pod is None:
+                continue
+            emptied = self._foreign.pop(uid)
+            if plan is None or pod is None:
+                continue
+            why = contradiction(decider.cluster, plan, pod, evicts=decider.settings.evictions.enabled)
+            if not why:
+                believed(decider.cluster, plan, pod, emptied)
+                continue
+            decider.holds.drop_plan(uid)
+            self._metrics.reservations_damaged.inc()
+            log.warning(
+                "a reservation contradicts the cluster, and is dropped: who may write the ConfigMap?",
+                pod=f"{pod.namespace}/{pod.name}", node=plan.node[:253], plan=plan.id, err=why,
+            )  # fmt: skip
 
     async def refresh(self) -> None:
         """Read the map when that is due, and write what has changed since."""
@@ -219,7 +247,7 @@ class Reservations:
         holds, now = self._decider.holds, self._clock()
         plans = {plan.uid: plan for plan in holds.all_plans()}
         known = plans.keys()
-        for uid, text in theirs.items():
+        for uid, text in sorted(theirs.items())[:MOST_ENTRIES]:
             before = self._stored.get(uid)
             theirs_is_newer = uid in known and before not in (None, text) and before == self._text(plans[uid])
             if not theirs_is_newer and (uid in known or before is not None or uid in self._unsure):
@@ -230,12 +258,16 @@ class Reservations:
                 self._metrics.reservations_damaged.inc()
                 log.warning("a reservation can not be read, and is dropped", uid=uid[:80], err=str(error))
                 continue
+            before_it = plans.get(uid)
             holds.plan(plan)
+            self._foreign[uid] = before_it.emptied if before_it is not None else None
             log.info("reservation taken over", pod=plan.pod or uid, node=plan.node, plan=plan.id)
         for uid in self._stored.keys() & known - theirs.keys():
             holds.drop_plan(uid)  # another instance has seen its end
         self._stored, self._version, self._read_at = theirs, version, now
         self._unsure.clear()
+        if self._ready():
+            self._compare()
         self._good()
 
     def _good(self) -> None:
@@ -263,6 +295,8 @@ class Reservations:
         return orjson.dumps(entry).decode()
 
     def _plan(self, uid: str, text: str, now: float) -> Plan:
+        if len(text) > MOST_TEXT:
+            raise Damaged(f"longer than {MOST_TEXT} characters")
         try:
             entry = orjson.loads(text)
         except orjson.JSONDecodeError as error:
@@ -277,6 +311,8 @@ class Reservations:
             raise Damaged(f"amounts of {', '.join(strange)[:100]}, which the settings do not name")
         if not isinstance(victims, list) or not victims or not all(isinstance(one, str) and one for one in victims):
             raise Damaged("victims is not a list of uids")
+        if len(victims) > MOST_VICTIMS or len(set(victims)) != len(victims):
+            raise Damaged(f"victims are more than {MOST_VICTIMS}, or not distinct")
         node, pod = entry.get("node"), entry.get("pod", "")
         if not isinstance(node, str) or not node or not isinstance(pod, str):
             raise Damaged("no node")
@@ -285,6 +321,8 @@ class Reservations:
             raise Damaged("priority is not a number")
         at, grace = _time(entry.get("at")), _grace(entry.get("grace", 0))
         emptied = _time(entry["emptied"]) - self._epoch if "emptied" in entry else None
+        if at - self._epoch > now + AHEAD_SECONDS:
+            raise Damaged("its time is yet to come")
         return Plan(
             uid,
             node,

@@ -77,9 +77,10 @@ def _cost(cluster: SimCluster, kubelets: Kubelets, gone: Sequence[Object]) -> tu
     lost = 0
     for victim in gone:
         notes = victim["metadata"]["annotations"]
-        said = notes.get("gpu-extender.io/last-checkpoint") or victim["status"]["startTime"]
-        since = _seconds(said)
-        restart = int(notes.get("gpu-extender.io/restart-seconds", "0"))
+        since = _seconds(victim["status"]["startTime"])
+        if said := notes.get("gpu-extender.io/last-checkpoint"):
+            since = max(since, _seconds(said))
+        restart = min(3600, int(notes.get("gpu-extender.io/restart-seconds", "0")))
         lost += len(kubelets.gpus_of(str(victim["metadata"]["uid"]))) * (int(now - since) + restart)
     return (
         violations,

@@ -329,7 +329,7 @@ def test_while_the_server_was_away_the_preemptor_could_not_come() -> None:
 
 def test_what_is_damaged_is_dropped_and_the_rest_stays() -> None:
     made = world()
-    good = {"format": 1, "node": "n1", "victims": ["uid-w0"], "amounts": {GPU: 2}, "priority": 9, "at": made.wall}
+    good = {"format": 1, "node": "n1", "victims": ["uid-w0"], "amounts": {GPU: 4}, "priority": 9, "at": made.wall}
     damaged = {
         "a": "{",
         "b": "[]",
@@ -345,6 +345,10 @@ def test_what_is_damaged_is_dropped_and_the_rest_stays() -> None:
         "l": json.dumps(good | {"pod": 7}),
         "m": json.dumps(good | {"grace": -1}),
         "n": json.dumps(good | {"grace": "long"}),
+        "o": json.dumps(good | {"victims": ["uid-w0", "uid-w0"]}),
+        "p": json.dumps(good | {"victims": [f"v{i}" for i in range(1_001)]}),
+        "q": json.dumps(good | {"pod": "x" * 100_000}),
+        "r": json.dumps(good | {"at": made.wall + 301}),
     }
     objects = Objects()
     objects.put(PATH, {"metadata": {}, "data": damaged | {"uid-urgent": json.dumps(good)}})
@@ -363,6 +367,83 @@ def entries_raw(objects: Objects) -> dict[str, str]:
     return dict(objects.stored[PATH]["data"])
 
 
+FORGED: dict[str, tuple[dict[str, Any], str]] = {
+    "more GPUs than the pod asks for": ({"amounts": {GPU: 8, "pods": 1}}, "asks for other GPUs"),
+    "no GPUs": ({"amounts": {"pods": 1}}, "asks for other GPUs"),
+    "a higher priority": ({"priority": 1_000_000}, "has priority 9, not 1000000"),
+    "a lower priority": ({"priority": 2}, "has priority 9, not 2"),
+    "another pod's name": ({"pod": "kube-system/dns"}, "its pod is default/urgent"),
+    "victims of its own priority": ({"victims": ["uid-w0", "uid-equal"]}, "victim default/equal has priority 9"),
+    "a victim elsewhere": ({"victims": ["uid-w0", "uid-far"]}, "victim default/far is on node n2"),
+    "a victim that waits": ({"victims": ["uid-waits"]}, "victim default/waits is on no node"),
+    "a DaemonSet's pod": ({"victims": ["uid-daemon"]}, "is never a victim"),
+    "an eviction of ours": ({"own": True}, "evictions.enabled"),
+}
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before the lists", "later"])
+@pytest.mark.parametrize(("change", "why"), FORGED.values(), ids=FORGED)
+def test_a_plan_that_contradicts_the_cluster_is_dropped_and_reported(
+    change: dict[str, Any], why: str, late: bool
+) -> None:
+    objects, made = Objects(), world()
+    made.node("n2", 8)
+    made.pod("equal", 1, "n1", priority=9)
+    made.pod("far", 1, "n2", priority=1)
+    made.pod("waits", 1, priority=1)
+    made.pod("daemon", 0, "n1", priority=1, owner="DaemonSet")
+    good = {
+        "format": 1, "pod": "default/urgent", "node": "n1", "victims": ["uid-w0", "uid-w1"], "priority": 9,
+        "amounts": {GPU: 4, "pods": 1}, "at": made.wall, "grace": 30.0,
+    }  # fmt: skip
+
+    async def test(reservations: Reservations) -> None:
+        if late:
+            objects.put(PATH, {"metadata": {}, "data": {"uid-urgent": json.dumps(good | change)}})
+            made.now += 6.0
+            await reservations.refresh()
+        assert made.decider.holds.all_plans() == []
+        await until(lambda: not entries_raw(objects))
+
+    if not late:
+        objects.put(PATH, {"metadata": {}, "data": {"uid-urgent": json.dumps(good | change)}})
+    with logged() as lines:
+        run(objects, made, test)
+    assert made.metric("reservations_damaged_total") == 1
+    [line] = [line for line in lines if "contradicts the cluster" in line["event"]]
+    assert (line["pod"], why in line["err"]) == ("default/urgent", True)
+
+
+def test_what_a_plan_says_of_itself_keeps_it_no_longer() -> None:
+    """CPU, memory and grace are those that we see, and the minute of places that are free does not begin anew."""
+    objects, made = Objects(), world()
+    entry = {
+        "format": 1, "pod": "default/urgent", "node": "n1", "victims": ["uid-w0", "uid-w1"], "priority": 9,
+        "amounts": {GPU: 4, "pods": 1, "cpu": 10**12, "memory": 10**15}, "at": made.wall, "grace": 1e9,
+    }  # fmt: skip
+    objects.put(PATH, {"metadata": {}, "data": {"uid-urgent": json.dumps(entry)}})
+
+    async def test(reservations: Reservations) -> None:
+        [plan] = made.decider.holds.all_plans()
+        assert plan.amounts == made.cluster.amounts(made.cluster.pods["uid-urgent"])
+        assert plan.grace == 30
+        made.gone("w0", "w1")
+        made.decider.sweep(made.now)
+        first = made.now
+        for turn in range(9):
+            entry["victims"] = [f"made-up-{turn}"]
+            stored = objects.stored[PATH]
+            version = str(int(stored["metadata"]["resourceVersion"]) + 1)
+            objects.put(PATH, {"metadata": {"resourceVersion": version}, "data": {"uid-urgent": json.dumps(entry)}})
+            made.now += 6.0
+            await reservations.refresh()
+            assert [plan.emptied for plan in made.decider.holds.all_plans()] == [first]
+        made.now = first + 61.0
+        assert released(made) == ["not-used"]
+
+    run(objects, made, test)
+
+
 def test_another_instance_wrote_meanwhile() -> None:
     """Its entry is taken over, ours is written with it; what it removed is gone for us too."""
     objects, made = Objects(), world()
@@ -371,7 +452,9 @@ def test_another_instance_wrote_meanwhile() -> None:
 
     async def test(reservations: Reservations) -> None:
         await ask(made, OFFER)
-        other = json.loads(entries_raw(objects)["uid-urgent"]) | {"node": "n2", "victims": ["x"], "priority": 7}
+        other = json.loads(entries_raw(objects)["uid-urgent"]) | {
+            "node": "n2", "victims": ["x"], "priority": 7, "pod": "default/theirs", "amounts": {"pods": 1, GPU: 2},
+        }  # fmt: skip
         objects.put(PATH, {"metadata": {}, "data": {"uid-theirs": json.dumps(other)}})  # ours is removed by them
         made.pod("second", 2, priority=9)
         answer = await ask(made, {"n1": ["w2"]}, "second", 2)

@@ -37,7 +37,11 @@ def installed(api: Api) -> Iterator[Api]:
     # The namespace of the test before takes the controller seconds to end.
     wait_for(lambda: api.find("Namespace", NAMESPACE) is None, 60, "the namespace is gone")
     yaml = YAML(typ="safe", pure=True)
-    made = [one for name in ("agent.yaml", "relay.yaml") for one in yaml.load_all((MANIFESTS / name).read_text())]
+    made = [
+        one
+        for name in ("policy.yaml", "agent.yaml", "relay.yaml")
+        for one in yaml.load_all((MANIFESTS / name).read_text())
+    ]
     for one in made:
         api.request("POST", PATHS[one["kind"]], one)
     for name in ("mine", "other"):
@@ -138,6 +142,85 @@ def test_the_agent_annotates_pods_of_its_node(installed: Api, control_plane: Con
             agent.patch("Pod", "here", image, namespace, how="strategic")
         with pytest.raises(ApiError, match="403"):
             agent.delete("Pod", "here", namespace)
+
+
+HELD, PLAN = "gpu-extender.io/held-gpus", "gpu-extender.io/gpus"
+
+
+@pytest.fixture
+def tenant(installed: Api, control_plane: ControlPlane, namespace: str) -> Iterator[Api]:
+    """A service account with all rights on pods, their status and their binding in its namespace."""
+    everything = ["pods", "pods/status", "pods/binding", "bindings"]
+    rules = [{"apiGroups": [""], "resources": everything, "verbs": ["*"]}]
+    subject = {"kind": "ServiceAccount", "name": "tenant", "namespace": namespace}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "tenant"}
+    for kind, api, rest in (
+        ("ServiceAccount", "v1", {}),
+        ("Role", "rbac.authorization.k8s.io/v1", {"rules": rules}),
+        ("RoleBinding", "rbac.authorization.k8s.io/v1", {"roleRef": role, "subjects": [subject]}),
+    ):
+        installed.create(
+            {"apiVersion": api, "kind": kind, "metadata": {"name": "tenant", "namespace": namespace}} | rest
+        )
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/tenant/token"
+    asked = {"spec": {"expirationSeconds": 3600}}
+    secret = str(installed.request("POST", path, asked)["status"]["token"])
+    with as_(control_plane, secret) as client:
+        wait_for(
+            lambda: "only gpu-extender's agent" in made(client, "probe", namespace, **{HELD: "0"}), 20, "the policy"
+        )
+        yield client
+
+
+def made(api: Api, name: str, namespace: str, node: str = "", **said: str) -> str:
+    """Why a pod with these annotations is not created; "" when it is."""
+    pod = builders.pod(name, namespace, annotations=said)
+    if node:
+        pod["spec"]["nodeName"] = node
+    try:
+        api.create(pod)
+    except ApiError as error:
+        return str(error)
+    return ""
+
+
+def noted(key: str, text: str | None) -> Object:
+    return {"metadata": {"annotations": {key: text}}}
+
+
+def test_a_tenant_says_of_no_pod_which_gpus_it_holds_or_gets(
+    installed: Api, tenant: Api, control_plane: ControlPlane, namespace: str
+) -> None:
+    """At creation, in an update, in one of the status, with a Binding; what the agent wrote stays as it is."""
+    assert "comes with the Binding" in made(tenant, "forged", namespace, **{PLAN: "0,1"})
+    for name, node in (("held", "mine"), ("waits", "")):
+        assert made(tenant, name, namespace, node, **{"example.com/own": "1"}) == ""
+    assert "only gpu-extender's agent" in refused(tenant, "Pod", "held", noted(HELD, "0"), namespace)
+    assert "comes with the Binding" in refused(tenant, "Pod", "held", noted(PLAN, "0"), namespace)
+    with as_(control_plane, token(installed, "agent", "mine")) as agent:
+        wait_for(lambda: refused(agent, "Pod", "held", noted(HELD, "0,3"), namespace) == "", 20, "the agent's rights")
+    for text in ("0,1", None, ""):
+        assert "only gpu-extender's agent" in refused(tenant, "Pod", "held", noted(HELD, text), namespace)
+        assert "only gpu-extender's agent" in refused(installed, "Pod", "held", noted(HELD, text), namespace)
+    status = f"/api/v1/namespaces/{namespace}/pods/held/status"
+    merge = "application/merge-patch+json"
+    with pytest.raises(ApiError, match="only gpu-extender's agent"):
+        tenant.request("PATCH", status, noted(HELD, "0,1"), content_type=merge)
+    # All else of a pod that has it may change: by its tenant, and by kubelet.
+    assert refused(tenant, "Pod", "held", noted("example.com/own", "2"), namespace) == ""
+    tenant.request("PATCH", status, {"status": {"phase": "Running"}}, content_type=merge)
+    pod = installed.get("Pod", "held", namespace)
+    assert pod["metadata"]["annotations"] == {"example.com/own": "2", HELD: "0,3"}
+    assert pod["status"]["phase"] == "Running"
+    # The plan comes with the Binding, and nothing else does.
+    path = f"/api/v1/namespaces/{namespace}/pods/waits/binding"
+    target = {"target": {"apiVersion": "v1", "kind": "Node", "name": "mine"}, "apiVersion": "v1", "kind": "Binding"}
+    with pytest.raises(ApiError, match="only gpu-extender's agent"):
+        tenant.request("POST", path, target | {"metadata": {"name": "waits", "annotations": {HELD: "1"}}})
+    installed.request("POST", path, target | {"metadata": {"name": "waits", "annotations": {PLAN: "1"}}})
+    assert installed.get("Pod", "waits", namespace)["metadata"]["annotations"] == {"example.com/own": "1", PLAN: "1"}
+    assert "comes with the Binding" in refused(tenant, "Pod", "waits", noted(PLAN, "2"), namespace)
+    assert refused(tenant, "Pod", "waits", noted("example.com/own", "2"), namespace) == ""
 
 
 def test_the_relay_reads_and_writes_nothing(installed: Api, control_plane: ControlPlane) -> None:

@@ -54,8 +54,25 @@ class Brute:
     def work(self, pod: Object) -> int:
         notes, started = pod["metadata"]["annotations"], seconds(pod["status"]["startTime"])
         saved = notes.get(PREFIX + "last-checkpoint")
-        since = seconds(saved) if saved else started
-        return self.amounts(pod)[2] * (self.now - since + int(notes.get(PREFIX + "restart-seconds", 0)))
+        since = max(started, seconds(saved)) if saved else started
+        restart = min(3600, int(notes.get(PREFIX + "restart-seconds", 0)))
+        return self.amounts(pod)[2] * (self.now - since + restart)
+
+    def bounded(self) -> list[str]:
+        """The claims that do not count as written: by the pod that makes them, and what they are."""
+        found = []
+        for pod in self.pods:
+            name, notes = pod["metadata"]["name"], pod["metadata"]["annotations"]
+            saved, started = notes.get(PREFIX + "last-checkpoint"), seconds(pod["status"]["startTime"])
+            if int(notes.get(PREFIX + "protect-for", "0m").removesuffix("m")) > 60:
+                found.append(f"{name} protect-for")
+            if saved and seconds(saved) < started:
+                found.append(f"{name} last-checkpoint")
+            gang = self.gang_of(pod)
+            running = [one for one in self.pods if self.gang_of(one) == gang and not self.going(one)]
+            if PREFIX + "gang-min" in pod["metadata"]["labels"] and len(running) == 1:
+                found.append(f"{name} gang-min")
+        return found
 
     def may_go(self, pod: Object, priority: int) -> bool:
         if pod["spec"]["priority"] >= priority:
@@ -67,7 +84,7 @@ class Brute:
         protect = notes.get(PREFIX + "protect-for")
         if protect is None or self.going(pod):
             return True
-        return seconds(pod["status"]["startTime"]) + 60 * int(protect.removesuffix("m")) <= self.now
+        return seconds(pod["status"]["startTime"]) + min(3600, 60 * int(protect.removesuffix("m"))) <= self.now
 
     # -- gangs -----------------------------------------------------------------------------------------------------
 
@@ -188,7 +205,7 @@ class Brute:
         found = []
         for name, (members, minimum) in self.gangs.items():
             lost = [one for one in members if one in gone and not self.going(one)]
-            if lost and len(members) - len(lost) < minimum:
+            if lost and len(members) > 1 and len(members) - len(lost) < minimum:
                 found.append(name)
         return found
 
