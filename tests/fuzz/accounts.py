@@ -25,8 +25,9 @@ def amount(text: str) -> Fraction:
     assert found, text
     number, suffix = Fraction(found[1]), found[2]
     if suffix in _BINARY:
-        return number * 2 ** _BINARY[suffix]
-    return number * Fraction(10) ** (_SUFFIX[suffix] if suffix in _SUFFIX else int(suffix[1:]))
+        return number * (1 << _BINARY[suffix])
+    power = _SUFFIX[suffix] if suffix in _SUFFIX else int(suffix[1:])
+    return number * Fraction(10**power if power >= 0 else 1, 1 if power >= 0 else 10**-power)
 
 
 def asked(pod: Object, resource: str) -> Fraction:

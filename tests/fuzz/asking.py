@@ -13,9 +13,7 @@ STATUSES = {200, 400, 413}  # of a server whose lists are complete
 FILTER_KEYS = {"Nodes", "NodeNames", "FailedNodes", "FailedAndUnresolvableNodes", "Error"}
 
 
-def ask(
-    loop: asyncio.AbstractEventLoop, app: Any, verb: str, body: bytes, pieces: int = 1
-) -> tuple[int, bytes]:
+def ask(loop: asyncio.AbstractEventLoop, app: Any, verb: str, body: bytes, pieces: int = 1) -> tuple[int, bytes]:
     """(status, body) of POST /v1/<verb>; the body comes in so many pieces."""
     size = max(1, -(-len(body) // pieces))
     chunks = [body[at : at + size] for at in range(0, len(body), size)] or [b""]
@@ -46,7 +44,9 @@ def check_answer(verb: str, status: int, raw: bytes) -> Any:
     try:
         answer = json.loads(raw.decode("utf-8"))
     except (UnicodeDecodeError, ValueError) as error:
-        raise Broken("an answer is no JSON", f"{verb}: {error}: {raw[:300]!r}", f"{verb} {type(error).__name__}") from error
+        raise Broken(
+            "an answer is no JSON", f"{verb}: {error}: {raw[:300]!r}", f"{verb} {type(error).__name__}"
+        ) from error
     if status != 200:
         if not isinstance(answer.get("error"), dict) or not answer["error"].get("message"):
             raise Broken("an error without a message", f"{verb}: {raw[:300]!r}", verb)

@@ -1,4 +1,4 @@
-"""Bodies of all verbs, through the ASGI application: mutated values and bytes over a cluster with hostile pods in it."""
+"""Bodies of all verbs, through the ASGI application: mutated values and bytes, over a cluster with hostile pods."""
 
 from __future__ import annotations
 
@@ -88,14 +88,12 @@ def _pod(rng: random.Random, number: int, features: set[str]) -> JSON:
     index = rng.randrange(12)
     links, nominated = rng.choice(("", "required", "preferred")), rng.choice(("", "", *NODES, "nowhere"))
     priority = (0, 5, 50, 10**9)[index % 4]  # one for each name: a pod cannot change it
-    return workload(
-        f"p{index}", rng.choice((0, 1, 2, 4, 8, 9)), priority=priority, links=links, nominated=nominated
-    )
+    return workload(f"p{index}", rng.choice((0, 1, 2, 4, 8, 9)), priority=priority, links=links, nominated=nominated)
 
 
 def _candidates(rng: random.Random, number: int, features: set[str]) -> JSON:
     strange = ["nowhere", "", "x" * 300, "é", "\x00", "\ud800", "n0", raw(b'"n\\u0030"'), raw(b'"\xff"'), None, 1]
-    names: list[Any] = [*NODES] + rng.sample(strange, rng.choice((0, 0, 1, 3)))
+    names: list[Any] = [*NODES, *rng.sample(strange, rng.choice((0, 0, 1, 3)))]
     rng.shuffle(names)
     if rng.random() < 0.1:
         names *= 20
@@ -210,7 +208,11 @@ class _World:
                 raise Broken("preempt names a node that was not offered", str(strange))
             return
         priority = None
-        if isinstance(asked, dict) and isinstance(asked.get("Pod"), dict) and isinstance(asked["Pod"].get("spec"), dict):
+        if (
+            isinstance(asked, dict)
+            and isinstance(asked.get("Pod"), dict)
+            and isinstance(asked["Pod"].get("spec"), dict)
+        ):
             priority = asked["Pod"]["spec"].get("priority") or 0
         for node, uids in victims.items():
             for uid in uids:

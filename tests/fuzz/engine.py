@@ -200,9 +200,7 @@ def run(
     return report
 
 
-def _record(
-    report: Report, part: Part, steps: list[Step], done: Outcome, folder: Path | None, until: float
-) -> None:
+def _record(report: Report, part: Part, steps: list[Step], done: Outcome, folder: Path | None, until: float) -> None:
     key = f"{part.name}: {done.signature}"
     if key in report.failures:
         report.failures[key].seen += 1

@@ -32,8 +32,10 @@ LONGEST_MESSAGE = 20_000  # characters of what is said about a file
 YAML_TEXTS = (
     "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b]\nd: [*c,*c,*c,*c,*c]\n",
     "a: &a {b: *a}\n", "&a [*a]\n", "? [x]\n: y\n", "!!python/object/apply:os.system [x]\n", "a: !!binary xx\n", "\t\n",
-    "[" * 3000, "a:\n" + "".join(" " * i + "- a:\n" for i in range(300)), "- " * 3000, "%YAML 9.9\n---\n", "---\n" * 500,
-    "a: 1e999999999\n", "a: 0x" + "f" * 5000, "a: " + "9" * 5000, "a: 2026-99-99\n", "a: 12:30:45\n", "<<: *x\n", "<<: 1",
+    "[" * 3000, "a:\n" + "".join(" " * i + "- a:\n" for i in range(300)),
+    "- " * 3000, "%YAML 9.9\n---\n", "---\n" * 500,
+    "a: 1e999999999\n", "a: 0x" + "f" * 5000, "a: " + "9" * 5000, "a: 2026-99-99\n", "a: 12:30:45\n", "<<: *x\n",
+    "<<: 1",
     "a: |\n x\n", "\ufeffkind: x\n", "a: 'x\n", "x\x00: 1\n", "a: {b: {c: ", "? ? ? x\n", "a: !!int x\n", "a: =\n",
 )  # fmt: skip
 

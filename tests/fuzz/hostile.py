@@ -26,8 +26,10 @@ NUMBERS: tuple[Any, ...] = (
     raw(b"1e999"), raw(b"-1e999"), raw(b"NaN"), raw(b"-Infinity"), raw(b"9" * 5000), raw(b"1E+2147483648"), raw(b"01"),
 )  # fmt: skip
 STRINGS: tuple[Any, ...] = (
-    "", "x", " ", "\x00", "a\x00b", "\ud800", "\udfff\ud800", "\uffff", "é", "𝛑", "a" * 300, "@long:4000", "@long:20000",
-    "../../etc", "%s%n{}", "-1", "1e9", "null", "0,1,2,3,4,5,6,7,8,9", "NaN", raw(b'"\xff\xfe"'), raw(b'"\xed\xa0\x80"'),
+    "", "x", " ", "\x00", "a\x00b", "\ud800", "\udfff\ud800", "\uffff", "é", "𝛑", "a" * 300, "@long:4000",
+    "@long:20000",
+    "../../etc", "%s%n{}", "-1", "1e9", "null", "0,1,2,3,4,5,6,7,8,9", "NaN", raw(b'"\xff\xfe"'),
+    raw(b'"\xed\xa0\x80"'),
     raw(b'"\xc0\xaf"'), raw(b'"\\ud800"'), raw(b'"\\u12"'), raw(b'"\x01"'), raw(b'"\\x"'),
 )  # fmt: skip
 SHAPES: tuple[Any, ...] = (

@@ -71,7 +71,8 @@ def _deep(rng: random.Random, made: Object, salt: str) -> None:
     made["metadata"]["managedFields"] = [{"manager": "x", "operation": "Update", "fieldsV1": f"@deep:{levels}"}]
 
 
-def _notes(rng: random.Random, made: Object, salt: str) -> None:
+def annotate(rng: random.Random, made: Object, salt: str = "") -> None:
+    """Some of our annotations, as a tenant may write them."""
     notes = made["metadata"].setdefault("annotations", {})
     for key in rng.sample(sorted(NOTES), 3):
         notes[f"gpu-extender.io/{key}"] = rng.choice(NOTES[key])
@@ -148,7 +149,7 @@ def _terms(rng: random.Random, made: Object, salt: str) -> None:
 
 
 _POD = {
-    "deep": _deep, "notes": _notes, "owners": _owners, "distinct": _distinct, "grace": _grace, "priority": _priority,
+    "deep": _deep, "notes": annotate, "owners": _owners, "distinct": _distinct, "grace": _grace, "priority": _priority,
     "containers": _containers, "labels": _labels, "times": _times, "held": _held, "terms": _terms,
 }  # fmt: skip
 

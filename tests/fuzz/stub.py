@@ -140,8 +140,8 @@ class Stub:
             self._pages[name] = (version, items)
         at = int(start)
         more = f"{name}.{at + limit}" if at + limit < len(items) else ""
-        head = '{"kind":"XList","metadata":{"resourceVersion":"%d","continue":"%s"},"items":[' % (version, more)
-        return head.encode() + b",".join(items[at : at + limit]) + b"]}"
+        meta = render({"resourceVersion": str(version), "continue": more})
+        return b'{"kind":"XList","metadata":' + meta + b',"items":[' + b",".join(items[at : at + limit]) + b"]}"
 
     async def _watch(self, request: Request, writer: Writer) -> None:
         path, selector = request.path, request.params.get("fieldSelector", "")
@@ -175,5 +175,3 @@ async def served(stub: Stub) -> AsyncIterator[str]:
     """The URL of the stub."""
     async with serving(Script([stub.answer])) as url:
         yield url
-
-

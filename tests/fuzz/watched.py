@@ -11,10 +11,11 @@ import asyncio
 import copy
 import itertools
 import json
+import math
 import random
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ GROUPS = {
 KINDS = ("Pod", "Node", "PodDisruptionBudget", "PriorityClass", "DeviceClass", *GROUPS)
 SHARED = ("shared-0", "shared-1", "shared-2")  # honest nodes, to which pods of the tenant are bound
 SYNC_SECONDS = 15.0
+SALTS = ("r1", "r2")  # in all names of the two rounds
 LATER = 7200.0  # seconds after which nothing is remembered for a time only
 PROBE_PRIORITY = 2_000_000_000
 
@@ -56,14 +58,11 @@ class Watched:
 
     def steps(self, rng: random.Random) -> list[Step]:
         features = set(rng.sample(objects.FEATURES, rng.choice((2, 3, 4, 8))))
-        seed, count = rng.getrandbits(32), rng.choice((4, 8, 12))
+        seed = rng.getrandbits(32)
         made: list[Step] = []
-        for salt in ("r1", "r2"):  # the same objects by other names
-            again = random.Random(seed)
-            for number in range(count):
-                made += _round(again, salt, number, features)
-            made += [{"do": "compare"}, {"do": "forget"}]
-        return made
+        for number in range(rng.choice((4, 8, 12))):
+            made += _round(rng, seed, number, features)
+        return [*made, {"do": "compare"}, {"do": "forget"}, {"do": "again"}, {"do": "forget"}]
 
     @contextmanager
     def world(self) -> Iterator[_World]:
@@ -76,15 +75,15 @@ class Watched:
                 world.close()
 
 
-def _round(rng: random.Random, salt: str, number: int, features: set[str]) -> list[Step]:
-    """The next step, or the two steps of a pod that fails."""
+def _round(rng: random.Random, seed: int, number: int, features: set[str]) -> list[Step]:
+    """The next step, or with the two steps of a pod that fails."""
+    salt = SALTS[0]
     acts: list[Step] = []
     for _ in range(rng.choice((1, 1, 2, 5))):
         name = f"p-{salt}-{rng.randrange(8)}"
         choice = rng.random()
         if choice < 0.55:
-            node = rng.choice(("", *SHARED, *SHARED, f"odd-{salt}-0", f"nowhere-{salt}"))
-            acts.append({"do": "put", "kind": "Pod", "object": objects.pod(rng, name, salt, node, features)})
+            acts.append({"do": "put", "kind": "Pod", "object": _pod(rng, seed, name, features)})
         elif choice < 0.65:
             acts.append({"do": "remove", "kind": "Pod", "key": [objects.TENANT, name]})
         elif choice < 0.7:
@@ -100,14 +99,38 @@ def _round(rng: random.Random, salt: str, number: int, features: set[str]) -> li
         acts.append({"do": "cut", "kind": rng.choice(("Pod", "Node")), "expire": rng.random() < 0.5})
     steps: list[Step] = [{"do": "acts", "acts": acts}]
     if "fails" in features:
-        made = objects.pod(rng, f"fails-{salt}-{number}", salt, SHARED[2], features - {"grace", "cpu", "memory"})
-        made["spec"]["containers"][0]["resources"] = {"limits": {GPU: "1"}, "requests": {GPU: "1"}}
-        made["status"] = {"phase": "Running"}
-        ended = copy.deepcopy(made)
-        state = {"terminated": {"exitCode": 1, "reason": "Error"}}
-        ended["status"] = {"phase": "Failed", "containerStatuses": [{"name": "main", "state": state}]}
-        steps += [{"do": "acts", "acts": [{"do": "put", "kind": "Pod", "object": one}]} for one in (made, ended)]
+        steps += [
+            {"do": "acts", "acts": [{"do": "put", "kind": "Pod", "object": one}]} for one in _failing(rng, number)
+        ]
     return steps
+
+
+def _pod(rng: random.Random, seed: int, name: str, features: set[str]) -> Step:
+    """A pod's specification never changes, and neither does its node once it has one: both follow from name and uid.
+    Its annotations and its status do."""
+    salt = SALTS[0]
+    uid = f"{name}-uid-{rng.randrange(3) if 'reuse' in features else 0}"
+    fixed = random.Random(f"{seed}/{uid}")
+    node = fixed.choice(("", *SHARED, *SHARED, f"odd-{salt}-0", f"nowhere-{salt}"))
+    made = objects.pod(fixed, name, salt, node, features)
+    made["metadata"]["uid"] = uid
+    if node:
+        made["status"]["phase"] = rng.choice(("Pending", "Running", "Running", "Succeeded"))
+    if "notes" in features:
+        objects.annotate(rng, made)
+    return made
+
+
+def _failing(rng: random.Random, number: int) -> tuple[Step, Step]:
+    """A bare pod that runs, and then fails by its own fault."""
+    salt = SALTS[0]
+    made = objects.pod(rng, f"fails-{salt}-{number}", salt, SHARED[2], ())
+    made["spec"]["containers"][0]["resources"] = {"limits": {GPU: "1"}, "requests": {GPU: "1"}}
+    made["status"] = {"phase": "Running"}
+    ended = copy.deepcopy(made)
+    state = {"terminated": {"exitCode": 1, "reason": "Error"}}
+    ended["status"] = {"phase": "Failed", "containerStatuses": [{"name": "main", "state": state}]}
+    return made, ended
 
 
 def _other(rng: random.Random, salt: str, features: set[str]) -> Step:
@@ -141,6 +164,7 @@ class _World:
         self.before: dict[str, int] | None = None
         self.task: asyncio.Task[None] | None = None
         self.faults = 0
+        self.acts: list[Step] = []
 
     # -- begin and end
 
@@ -188,9 +212,15 @@ class _World:
             self._compare()
         elif what == "forget":
             self._forget()
+        elif what == "again":
+            self._do(json.loads(json.dumps(self.acts).replace(*SALTS)))
         else:
-            self._sync({self._act(act) for act in step.get("acts", ())} - {""})
-            self._look()
+            self.acts += step.get("acts", ())
+            self._do(step.get("acts", ()))
+
+    def _do(self, acts: Sequence[Step]) -> None:
+        self._sync({self._act(act) for act in acts} - {""})
+        self._look()
 
     def _act(self, act: Step) -> str:
         """Carry it out; the kind that it is about."""
@@ -224,7 +254,7 @@ class _World:
         for name in SHARED:
             node = self.stub.stored[PATHS["Node"]]["", name][1]
             left = accounts.left(node, pods)
-            free = max(0, int(left.gpus)) if left.room else 0
+            free = max(0, math.floor(left.gpus)) if left.room else 0
             if free < 8 and self._fits(name, free + 1):
                 raise Broken("a node passes that has not so much left", f"{name}: {free} GPUs left, {free + 1} pass")
             if free and not self._fits(name, free):
@@ -253,9 +283,9 @@ class _World:
             with suppress(BaseException):
                 self.loop.run_until_complete(task)
         ours, fresh = _told(self.cluster), _told(cluster)
-        for key in fresh:
-            if ours[key] != fresh[key]:
-                raise Broken("the tables differ from a fresh cluster's", _difference(ours[key], fresh[key]), key)
+        for table in fresh:
+            if ours[table] != fresh[table]:
+                raise Broken("the tables differ from a fresh cluster's", _difference(ours[table], fresh[table]), table)
 
     def _forget(self) -> None:
         """Delete all that came; a second time nothing more is left behind than the first."""
@@ -269,8 +299,7 @@ class _World:
         self._look()
         now = sizes(self.server)
         if self.before is not None and (more := grown(self.before, now)):
-            key = sorted(more)[0]
-            raise Broken("a table keeps what has been deleted", str(more)[:600], key)
+            raise Broken("a table keeps what has been deleted", str(more)[:600], min(more))
         self.before = now
 
     # -- waiting
@@ -324,7 +353,7 @@ class _World:
             self._mark(kind)
             wanted[kind] = self.number
         for kind, number in wanted.items():
-            seen = self._until(lambda k=kind, n=number: self._seen(k, n), f"the watch of {kind}")  # type: ignore[misc]
+            seen = self._until(lambda k=kind, n=number: self._seen(k, n), f"the watch of {kind}")
             self.loop.run_until_complete(seen)
 
     async def _until(self, true: Any, what: str, server: Server | None = None) -> None:
