@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -170,6 +171,13 @@ server:
 def test_what_is_refused(text: str, path: str, words: str) -> None:
     found = problems_of(text)
     assert any(at == path and words in message for at, _, message in found), found
+
+
+@pytest.mark.parametrize("text", ["a: " + "[" * 8000, "a: " + "[" * 8000 + "]" * 8000, "[{" * 4000])
+def test_open_brackets_do_not_cost_their_square(text: str) -> None:
+    began = time.process_time()
+    assert any("nested deeper" in message for _, _, message in problems_of(text))
+    assert time.process_time() - began < 1.0  # 35 s without the limit
 
 
 def test_json_is_read_with_tabs_too() -> None:

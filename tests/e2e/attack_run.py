@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import httpx
 
 from tests.e2e import attack_load, builders
-from tests.e2e.api import Api, ApiError, Object, path_of
+from tests.e2e.api import Api, ApiError, Object, decode, path_of
 from tests.e2e.attack_accounts import Seen
 from tests.e2e.attack_load import HONEST, HOSTILE, Arrival
 from tests.e2e.chaos import Chaos, kill, stall
@@ -79,7 +79,7 @@ class Attack:
         assert answer.status_code in (201, 409), answer.text[:500]
         lost = answer.status_code == 409  # created, and the answer was lost
         kind, name = arrival.item["kind"], arrival.item["metadata"]["name"]
-        self.created.append((arrival, self.api.get(kind, name, space) if lost else answer.json()))
+        self.created.append((arrival, self.api.get(kind, name, space) if lost else decode(answer.content)))
 
     # -- meanwhile
 

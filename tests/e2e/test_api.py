@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.e2e.api import decode
+from tests.e2e.api import Object, decode
 
 
 def test_an_object_that_is_nested_too_deeply_is_read_without_its_managed_fields() -> None:
@@ -17,5 +17,5 @@ def test_an_object_that_is_nested_too_deeply_is_read_without_its_managed_fields(
 
 
 def test_other_objects_are_read_whole() -> None:
-    item = {"metadata": {"managedFields": [{"fieldsV1": {"f:a": {}}}]}}
+    item: Object = {"metadata": {"managedFields": [{"fieldsV1": {"f:a": {}}}]}}
     assert decode(json.dumps(item).encode()) == item
