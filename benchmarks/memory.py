@@ -3,8 +3,9 @@
     python -m benchmarks.memory [--sizes 100/1000 1000/10000 5000/50000 15000/150000] [--calls 200] [-o table|json]
 
 For each size the real server (`gpu-extender serve`) lists generated objects from an API server on loopback, page by
-page as from a real one, each server in a process of its own. Nodes are eight-GPU machines with 40 images and 30 labels
-(10 kB); of ten pods a node four hold two GPUs each, all have managed fields, conditions and volumes (7 kB).
+page as from a real one, each server in a process of its own. Nodes are eight-GPU machines with 40 images and 28 labels
+(14 kB). Of ten pods on a node four belong to Jobs and hold two GPUs each, the others belong to StatefulSets; all have
+managed fields, conditions, volumes, and labels with names that no other pod has (6 kB).
 
     listed     MB of JSON that was read
     seconds    from the start of the process until /readyz answers 200
@@ -74,7 +75,8 @@ def pod_text(index: int, nodes: int) -> str:
     node, number = index % nodes, index // nodes
     text = _GPU_POD if number < GPU_PODS else _POD
     found = text.replace("@N@", f"{node:05d}").replace("@I@", f"{index:06d}").replace("@O@", f"{index // 8:05d}")
-    return found.replace("@G0@", str(2 * number)).replace("@G1@", str(2 * number + 1))
+    found = found.replace("@G0@", str(2 * number)).replace("@G1@", str(2 * number + 1))
+    return found.replace("@M@", f"{index % 60:02d}")
 
 
 def _node() -> str:
@@ -97,7 +99,7 @@ def _pod(gpus: int) -> str:
         "uid": "00000000-0000-4000-8000-000000@I@",
         "resourceVersion": "1",
         "creationTimestamp": "2026-11-20T10:00:00Z",
-        "labels": {"app": "job-@O@", "pod-template-hash": "abc-@O@", "team": "a", "stage": "prod"},
+        "labels": {"app": "job-@O@", "team": "a", "stage": "prod", **(_JOB if gpus else _SET)},
         "managedFields": _managed(40),
         "ownerReferences": [
             {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "job-@O@", "uid": "rs-@O@", "controller": True}
@@ -110,6 +112,12 @@ def _pod(gpus: int) -> str:
     volumes = [{"name": f"v{i}", "configMap": {"name": f"settings-{i}", "defaultMode": 420}} for i in range(6)]
     made["spec"] |= {"priority": 100, "priorityClassName": "batch", "tolerations": tolerations, "volumes": volumes}
     made["spec"]["containers"][0]["env"] = [{"name": f"VARIABLE_{i}", "value": "x" * 40} for i in range(25)]
+    if gpus:
+        made["metadata"]["annotations"] = {
+            "gpu-extender.io/links": "required",
+            "gpu-extender.io/gpus": "@G0@,@G1@",
+            "gpu-extender.io/last-checkpoint": "2026-11-20T11:@M@:00Z",
+        }
     status: dict[str, Any] = {"name": "main", "ready": True, "restartCount": 0, "imageID": "sha256:" + 64 * "0"}
     if gpus:
         ids = [{"resourceID": f"GPU-@N@-@G{i}@", "health": "Healthy"} for i in range(gpus)]
@@ -125,6 +133,20 @@ def _pod(gpus: int) -> str:
         "containerStatuses": [status],
     }
     return json.dumps(made, separators=(",", ":"))
+
+
+_JOB = {
+    "batch.kubernetes.io/controller-uid": "00000000-0000-4000-9000-0000000@O@",
+    "batch.kubernetes.io/job-name": "job-@O@",
+    "controller-uid": "00000000-0000-4000-9000-0000000@O@",
+    "job-name": "job-@O@",
+    "batch.kubernetes.io/job-completion-index": "@I@",
+}
+_SET = {
+    "apps.kubernetes.io/pod-index": "@I@",
+    "controller-revision-hash": "set-@O@-5d7f9",
+    "statefulset.kubernetes.io/pod-name": "job-@O@-@I@",
+}
 
 
 def _managed(fields: int) -> list[dict[str, Any]]:

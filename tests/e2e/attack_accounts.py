@@ -38,7 +38,7 @@ class Row:
     def __str__(self) -> str:
         value = f"{self.value:.2f}".rstrip("0").rstrip(".") if isinstance(self.value, float) else str(self.value)
         bound = "" if self.most is None else f"   at most {self.most:g}" + ("   BROKEN" if self.broken else "")
-        return f"{self.name:66}{value:>10}{bound}"
+        return f"{self.name:76}{value:>10}{bound}"
 
 
 @dataclass

@@ -67,6 +67,16 @@ def pinned(spaces: dict[str, str]) -> Arrival:
     return Arrival("huge", HOSTILE, item)
 
 
+def failing(spaces: dict[str, str]) -> Iterator[Arrival]:
+    """Six bare pods that fail within a second, three on each of two nodes."""
+    for number in range(6):
+        where = {"kubernetes.io/hostname": f"h{number % 2:02d}"}
+        notes = {FAIL_SECONDS: "0.2"}
+        name = f"{HOSTILE}-fails-{number}"
+        item = builders.pod(name, spaces[HOSTILE], 1, priority_class="normal", annotations=notes, node_selector=where)
+        yield Arrival("fails", HOSTILE, item)
+
+
 def arrivals(rng: random.Random, pods: int, spaces: dict[str, str]) -> Iterator[Arrival]:
     """Objects whose pods are `pods` together."""
     left, number = pods, 0

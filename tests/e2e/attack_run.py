@@ -24,6 +24,7 @@ from tests.fuzz.hostile import cut, render
 OUTAGE_SECONDS = 6.0
 PATIENCE_SECONDS = 120.0  # after the last arrival, for the honest pods to have run
 IDLE_SECONDS = 6.0
+MOST_SECONDS = 1200.0  # for all arrivals
 BODY_STATUSES = {200, 400, 413}
 
 
@@ -62,6 +63,8 @@ class Attack:
             self.api.create(attack_load.load(tenant, self.spaces))
         self.create(attack_load.pinned(self.spaces))
         time.sleep(2.0)  # the huge pod is bound without kube-scheduler: nobody can know of it earlier
+        for arrival in attack_load.failing(self.spaces):
+            self.create(arrival)
 
     def create(self, arrival: Arrival) -> None:
         """Through an outage, as any client would."""
@@ -171,10 +174,14 @@ class Attack:
         return random.Random(f"{self.seed}/bodies/{self.seen.bodies}")
 
     def arrive(self) -> None:
-        """One object after the other."""
+        """One object after the other; the rest is left out where that takes too long."""
+        until = time.monotonic() + MOST_SECONDS
         for arrival in self.arrivals:
             if arrival.kind == "deep" and self.deep_gone:
                 continue
+            if time.monotonic() > until:
+                self.trace.mark("the rest of the load is left out")
+                return
             self.create(arrival)
             time.sleep(self.pace * self.rng.uniform(0.3, 1.7))
 

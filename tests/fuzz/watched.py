@@ -45,8 +45,10 @@ GROUPS = {
 }
 KINDS = ("Pod", "Node", "PodDisruptionBudget", "PriorityClass", "DeviceClass", *GROUPS)
 SHARED = ("shared-0", "shared-1", "shared-2")  # honest nodes, to which pods of the tenant are bound
+FAILS_ON = "shared-3"  # an honest node where nothing but failing pods is
 SYNC_SECONDS = 15.0
 SALTS = ("r1", "r2")  # in all names of the two rounds
+ROW = ("alloc", "used", "sure", "likely", "unknown", "healthy", "parts", "gpu")  # of the node table
 LATER = 7200.0  # seconds after which nothing is remembered for a time only
 PROBE_PRIORITY = 2_000_000_000
 
@@ -122,11 +124,11 @@ def _pod(rng: random.Random, seed: int, name: str, features: set[str]) -> Step:
 
 
 def _failing(rng: random.Random, number: int) -> tuple[Step, Step]:
-    """A bare pod that runs, and then fails by its own fault."""
+    """A bare pod that is bound, and then fails by its own fault."""
     salt = SALTS[0]
-    made = objects.pod(rng, f"fails-{salt}-{number}", salt, SHARED[2], ())
+    made = objects.pod(rng, f"fails-{salt}-{number}", salt, FAILS_ON, ())
     made["spec"]["containers"][0]["resources"] = {"limits": {GPU: "1"}, "requests": {GPU: "1"}}
-    made["status"] = {"phase": "Running"}
+    made["status"] = {"phase": "Pending"}
     ended = copy.deepcopy(made)
     state = {"terminated": {"exitCode": 1, "reason": "Error"}}
     ended["status"] = {"phase": "Failed", "containerStatuses": [{"name": "main", "state": state}]}
@@ -169,7 +171,7 @@ class _World:
     # -- begin and end
 
     def start(self) -> None:
-        for name in ("honest-0", *SHARED):
+        for name in ("honest-0", *SHARED, FAILS_ON):
             self.stub.put(PATHS["Node"], machine(name, 8, links=switch()))
         for kind in KINDS:
             self._mark(kind)
@@ -251,7 +253,7 @@ class _World:
         if not self._fits("honest-0", 8, links="required", among=list(self.cluster.nodes)):
             raise Broken("an honest pod finds no place on an untouched node", self.said)
         pods = [item for _, item in self.stub.stored.get(PATHS["Pod"], {}).values()]
-        for name in SHARED:
+        for name in (*SHARED, FAILS_ON):
             node = self.stub.stored[PATHS["Node"]]["", name][1]
             left = accounts.left(node, pods)
             free = max(0, math.floor(left.gpus)) if left.room else 0
@@ -390,8 +392,11 @@ def _told(cluster: Cluster) -> dict[str, Any]:
     rows = {}
     for name in cluster.nodes:
         row = cluster.tables.nodes.node(cluster.row(name))
-        taken = {key: row[key] for key in row if key in ("alloc", "used", "sure", "likely", "healthy", "parts", "gpu")}
-        taken["unsure"] = sum(value for key in ("unknown", "pending") if isinstance(value := row.get(key, 0), int))
+        taken = {
+            key: row[key]
+            for key in row
+            if key in ("alloc", "used", "sure", "likely", "unknown", "healthy", "parts", "gpu")
+        }
         rows[name] = taken
     uids = [uid for uid, pod in cluster.pods.items() if pod.node and not pod.finished]
     gangs = {uid: (found.name, found.minimum, sorted(p.uid for p in found.members)) for uid in uids
