@@ -11,7 +11,7 @@ managed fields, conditions, volumes, and labels with names that no other pod has
     seconds    from the start of the process until /readyz answers 200
     RSS        MiB in memory then, and after `calls` filter and prioritize calls that name every node
     peak       MiB at most so far (VmHWM)
-    limit      what the pod needs: the larger RSS, 1.3 x decisions.maxBytes, limits.bodiesBytes, and a tenth of the RSS
+    limit      what the pod needs: the larger RSS and a tenth of it, 1.3 x decisions.maxBytes, limits.allBodiesBytes
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tests.kube.api_server import Request, Script, Writer, failed, serving, whol
 SIZES = ("100/1000", "1000/10000", "5000/50000", "15000/150000")
 MIB = 2**20
 DECISIONS = 1.3 * 32  # MiB: decisions.maxBytes, and what its objects take beyond their bytes
-BODIES = 256.0  # MiB: of all requests in progress
+BODIES = 256.0  # MiB: limits.allBodiesBytes
 GPU_PODS = 4  # of those on each node, with two GPUs each
 READY_SECONDS = 900.0
 BOOKMARK_SECONDS = 2.0

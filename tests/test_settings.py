@@ -232,3 +232,16 @@ def test_the_readme_names_every_field_with_its_default() -> None:
                 assert number in row, f"{name}.{inner} = {number}"
         else:
             assert name in readme, name
+
+
+def test_the_message_stays_short_whatever_is_in_the_file() -> None:
+    texts = {
+        "a long value": '{"apiVersion": "%s"}' % ("x" * 100_000),
+        "a long key": '{"%s": 1}' % ("x" * 100_000),
+        "many keys": json.dumps({f"key{i}": 1 for i in range(500)}),
+    }
+    for name, text in texts.items():
+        with pytest.raises(BadSettings) as caught:
+            parse_settings(text, KNOWN)
+        assert 50 < len(str(caught.value)) < 33_000, name
+    assert str(caught.value).endswith("462 more problems are not shown")

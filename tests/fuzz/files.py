@@ -28,7 +28,7 @@ from tests.tables import switch
 from tests.world import JSON, World, machine, workload
 
 KNOWN = Known(scorers=SCORERS.keys(), costs=COSTS.keys())
-LONGEST_MESSAGE = 20_000  # characters of what is said about a file
+LONGEST_MESSAGE = 40_000  # characters of what is said about a file
 YAML_TEXTS = (
     "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b]\nd: [*c,*c,*c,*c,*c]\n",
     "a: &a {b: *a}\n", "&a [*a]\n", "? [x]\n: y\n", "!!python/object/apply:os.system [x]\n", "a: !!binary xx\n", "\t\n",

@@ -12,7 +12,7 @@ import pytest
 
 from tests.fuzz import PARTS
 from tests.fuzz.__main__ import show
-from tests.fuzz.engine import Broken, Part, Step, replay, run, shrink
+from tests.fuzz.engine import Broken, Outcome, Part, Step, replay, run, shrink
 from tests.fuzz.hostile import cut, cuts, mutated, render
 
 SEED = 11  # fixed: a change fails on what it broke; `make fuzz` takes another each time
@@ -25,7 +25,7 @@ def test_nothing_fails(part: Part, tmp_path: Path) -> None:
     seed = int(os.environ.get("GPU_EXTENDER_FUZZ_SEED", SEED))
     report = run([part], seed, seconds=SECONDS / len(PARTS), folder=tmp_path)
     print(f"seed {seed}\n{show(report)}")
-    assert report.tallies[part.name].cases > 20
+    assert report.tallies[part.name].cases >= 4
     assert not report.failures, show(report)
 
 
@@ -37,12 +37,12 @@ def test_a_seed_makes_the_same_steps(part: Part) -> None:
 
 
 class _Adder:
-    """A part whose world breaks once the numbers that came add up to 100 or more; steps of 3 are endless work."""
+    """A part whose world breaks once the numbers that came add up to 100 or more."""
 
     name = "adder"
 
     def steps(self, rng: random.Random) -> list[Step]:
-        return [{"add": rng.randrange(30), "noise": ["x"] * 20} for _ in range(40)]
+        return [{"add": rng.randrange(30), "noise": ["x"]} for _ in range(40)]
 
     @contextmanager
     def world(self) -> Iterator[_AdderWorld]:
@@ -78,13 +78,7 @@ def test_shrinking_ends_in_time() -> None:
     steps = [{"add": 3} for _ in range(40)]
     part = _Adder()
     done = run([part], 3, seconds=30, cases=1).failures["adder: the sum is too large"]
-    assert shrink(part, steps, _outcome(done.signature), 0.0)[0] == steps
-
-
-def _outcome(signature: str):  # type: ignore[no-untyped-def]
-    from tests.fuzz.engine import Outcome
-
-    return Outcome(40, signature, "")
+    assert shrink(part, steps, Outcome(40, done.signature), 0.0)[0] == steps
 
 
 def test_markers_are_written_out() -> None:
