@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 KERNELS := ext_core/_build.py $(wildcard ext_core/*.pyx ext_core/*.pxd)
 SECONDS ?= 60
 ROUNDS ?= 800
+PODS ?= 1000
+KILLS ?= 38
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -32,6 +34,12 @@ types: setup ## mypy, strict
 soak: setup ## more than 500 preemptions, the server killed at random points, and 1,000 pods whose plan must hold, 25 minutes (ROUNDS=800 pods)
 	@GPU_EXTENDER_ENFORCED=1000 GPU_EXTENDER_SOAK=$(ROUNDS) $(BIN)/python -m pytest -q -s tests/e2e/test_soak.py tests/e2e/test_enforced.py tests/e2e/test_mapa.py
 
+fuzz: setup ## hostile bodies, watched objects, settings and cluster files (SECONDS=60 CASES= SEED= REPLAY=FILE)
+	@$(BIN)/python -m tests.fuzz $(if $(REPLAY),--replay $(REPLAY),--seconds $(SECONDS)) $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED))
+
+attack: setup ## a hostile tenant among four on a real control plane, with kills; 25 minutes at most (PODS=1000 KILLS=38 SEED=1)
+	@GPU_EXTENDER_ATTACK=$(PODS) GPU_EXTENDER_ATTACK_KILLS=$(KILLS) GPU_EXTENDER_ATTACK_SEED=$(SEED) $(BIN)/python -m pytest -q -s tests/e2e/test_attack.py
+
 loadtest: setup ## one scheduler in a closed loop against a server with 1,000 nodes (SECONDS=60)
 	@$(BIN)/locust --headless --only-summary --users 1 --run-time $(SECONDS)s -f loadtest/locustfile.py
 
@@ -57,4 +65,4 @@ $(VENV)/.built: $(VENV)/.ready $(KERNELS)
 	@$(BIN)/python -W ignore -c 'from setuptools import setup; setup()' --quiet build_ext --inplace
 	@touch $@
 
-.PHONY: help setup demo test check lint types soak loadtest bench clean
+.PHONY: help setup demo test check lint types soak fuzz attack loadtest bench clean

@@ -28,6 +28,7 @@ from extender.yaml_lines import Document, Place, parse_document, path_of
 API_VERSION: Final = "gpu-extender.io/v1"
 KIND: Final = "GpuExtenderConfiguration"
 SIZE_LIMIT: Final = 1 << 20
+MOST_PROBLEMS, LONGEST_TEXT = 40, 400  # of a file that is rejected: how many are shown, and characters of each
 """Bytes of a settings file. A real one has one or two KiB."""
 
 OLDEST_SCHEDULER: Final = (1, 28)
@@ -471,7 +472,7 @@ def parse_settings(text: str, known: Known, *, source: str = "settings") -> Sett
         return Settings()
     if not isinstance(document.value, dict):
         problems = problems or [Problem("", f"expected a mapping with apiVersion: {API_VERSION} and kind: {KIND}")]
-        raise BadSettings(source, problems)
+        raise BadSettings(source, _in_file_order(problems))
     problems += _missing_version(document.value)
     try:
         settings = Settings.model_validate(document.value, context=known, by_alias=True, by_name=False)
@@ -484,7 +485,15 @@ def parse_settings(text: str, known: Known, *, source: str = "settings") -> Sett
 
 
 def _in_file_order(problems: list[Problem]) -> list[Problem]:
-    return sorted(problems, key=lambda problem: (problem.line or 0, problem.path, problem.message))
+    """Sorted, and short enough to be read whatever is in the file."""
+    found = sorted(problems, key=lambda problem: (problem.line or 0, problem.path, problem.message))
+    shown = [Problem(_cut(one.path), _cut(one.message), one.line) for one in found[:MOST_PROBLEMS]]
+    more = len(found) - len(shown)
+    return shown + [Problem("", f"{more} more problems are not shown")] * bool(more)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + "..."
 
 
 def _missing_version(value: dict[str, Any]) -> list[Problem]:

@@ -7,6 +7,7 @@ problems of a text are found in one pass; only a syntax error ends it early.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -18,6 +19,7 @@ from extender.errors import Problem
 Place = tuple[str | int, ...]
 
 DEPTH_LIMIT = 50
+BRACKET_LIMIT = 500  # open at once: the parser's time grows with their square, and is 5 s for 3,000
 _COLLECTIONS = {"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
 _SCALARS = {"str", "int", "float", "bool", "null"}
 
@@ -53,6 +55,8 @@ def parse_document(text: str) -> Document:
         text = text.replace("\t", " ")
     yaml = YAML(typ="safe", pure=True)
     try:
+        if _most_open(text) > BRACKET_LIMIT:
+            raise RecursionError
         root = yaml.compose(text)
         if root is not None:
             document.value = _Builder(yaml, document).value(root, ())
@@ -65,6 +69,11 @@ def parse_document(text: str) -> Document:
     except (YAMLError, ValueError) as error:
         document.problems.append(Problem("", f"is not YAML: {str(error).splitlines()[0]}"))
     return document
+
+
+def _most_open(text: str) -> int:
+    """Brackets and braces that are open at once, those in strings and comments counted too."""
+    return max(accumulate(1 if one in "[{" else -1 for one in text if one in "[]{}"), default=0)
 
 
 class _Builder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from extender.app import MIX
 from extender.settings import Known, Settings, read_settings
 
 MANIFESTS = Path(__file__).parent.parent / "manifests"
+README = MANIFESTS.parent / "README.md"
 ROLES_OF_KUBERNETES = {"system:kube-scheduler", "system:volume-scheduler", "extension-apiserver-authentication-reader"}
 
 
@@ -186,3 +188,15 @@ def test_the_extender_entry() -> None:
 def plugin_config() -> list[Any]:
     [profile] = SCHEDULER["profiles"]
     return list(profile["pluginConfig"])
+
+
+def test_the_memory_limit_covers_the_largest_cluster_of_the_readme() -> None:
+    rows = re.findall(r"^\| [\d,]+ \| [\d,]+ \| ([\d,]+) \| ([\d,]+) \|$", README.read_text(), re.MULTILINE)
+    resident, limits = ([int(row[column].replace(",", "")) for row in rows] for column in (0, 1))
+    assert len(rows) == 4
+    assert limits == sorted(limits)
+    kept = 1.3 * Settings().decisions.max_bytes / 2**20
+    assert all(limit >= 1.1 * (size - kept) + kept + 256 for size, limit in zip(resident, limits, strict=True))
+    resources = CONTAINERS["gpu-extender"]["resources"]
+    assert int(resources["limits"]["memory"].removesuffix("Mi")) >= limits[-1]
+    assert int(resources["requests"]["memory"].removesuffix("Mi")) >= resident[-2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -198,6 +199,13 @@ def test_what_is_refused(text: str, path: str, words: str) -> None:
     assert any(at == path and words in message for at, _, message in found), found
 
 
+@pytest.mark.parametrize("text", ["a: " + "[" * 8000, "a: " + "[" * 8000 + "]" * 8000, "[{" * 4000])
+def test_open_brackets_do_not_cost_their_square(text: str) -> None:
+    began = time.process_time()
+    assert any("nested deeper" in message for _, _, message in problems_of(text))
+    assert time.process_time() - began < 1.0  # 35 s without the limit
+
+
 def test_json_is_read_with_tabs_too() -> None:
     text = (
         '{\n\t"apiVersion": "gpu-extender.io/v1",\n\t"kind": "GpuExtenderConfiguration",\n\t"hold": {"seconds": 1}\n}'
@@ -250,3 +258,16 @@ def test_the_readme_names_every_field_with_its_default() -> None:
                 assert number in row, f"{name}.{inner} = {number}"
         else:
             assert name in readme, name
+
+
+def test_the_message_stays_short_whatever_is_in_the_file() -> None:
+    texts = {
+        "a long value": '{"apiVersion": "%s"}' % ("x" * 100_000),
+        "a long key": '{"%s": 1}' % ("x" * 100_000),
+        "many keys": json.dumps({f"key{i}": 1 for i in range(500)}),
+    }
+    for name, text in texts.items():
+        with pytest.raises(BadSettings) as caught:
+            parse_settings(text, KNOWN)
+        assert 50 < len(str(caught.value)) < 33_000, name
+    assert str(caught.value).endswith("462 more problems are not shown")

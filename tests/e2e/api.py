@@ -6,6 +6,7 @@ It is not the product's client on purpose: the tests must not share the product'
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import ssl
 import time
@@ -18,11 +19,12 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import httpx
 import orjson
 
-from ext_core import prune
-
 Object = dict[str, Any]
 Objects = list[dict[str, Any]]
 T = TypeVar("T")
+
+FIELDS = b'"fieldsV1":'
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}]')
 
 PATCH_TYPES = {
     "merge": "application/merge-patch+json",
@@ -88,7 +90,7 @@ class Watch:
             if answer.status_code >= 400:
                 raise _error(answer.status_code, answer.read())
             for line in _lines(answer.iter_bytes()):
-                event = _loads(line)
+                event = decode(line)
                 if event["type"] == "ERROR":
                     status = event["object"]
                     if status.get("code") == 410:
@@ -153,8 +155,11 @@ class Api:
         answer = self._http.request(method, path, content=content, headers=headers, params=params)
         if answer.status_code >= 400:
             raise _error(answer.status_code, answer.content)
-        found: Object = _loads(answer.content)
-        return found
+        return decode(answer.content)
+
+    def post(self, path: str, content: bytes) -> httpx.Response:
+        """JSON as it stands, also what orjson would not write; the answer, whatever its status."""
+        return self._http.post(path, content=content, headers={"Content-Type": "application/json"})
 
     def text(self, path: str) -> str:
         """A plain-text page such as /readyz or /metrics."""
@@ -175,8 +180,7 @@ class Api:
         answer = self._http.post(path_of(kind, namespace=namespace), content=content, headers=headers)
         if answer.status_code >= 400:
             raise _error(answer.status_code, answer.content)
-        found: Object = _loads(answer.content)
-        return found
+        return decode(answer.content)
 
     def create_many(self, items: Iterable[Object], threads: int = 8) -> int:
         """Creates objects of any kinds in parallel, in no certain order; returns their number."""
@@ -294,14 +298,6 @@ class Api:
         return self.request("POST", path_of("Pod", name, namespace, "eviction"), body)
 
 
-def _loads(content: bytes | str) -> Any:
-    """JSON, also of objects that are nested deeper than any decoder follows: what is deeper than 64 levels is null."""
-    try:
-        return orjson.loads(content)
-    except orjson.JSONDecodeError:
-        return orjson.loads(prune.prune(content.encode() if isinstance(content, str) else bytes(content), 64))
-
-
 def path_of(kind: str, name: str = "", namespace: str | None = None, subresource: str = "") -> str:
     """The URL path of a kind's collection, of an object or of its subresource."""
     where = KINDS[kind]
@@ -312,6 +308,31 @@ def path_of(kind: str, name: str = "", namespace: str | None = None, subresource
     if name:
         path += f"/{name}"
     return f"{path}/{subresource}" if subresource else path
+
+
+def decode(content: bytes) -> Object:
+    """JSON; of objects that are nested too deeply for a parser, without their managed fields."""
+    try:
+        found: Object = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        found = orjson.loads(_without_managed_fields(content))
+    return found
+
+
+def _without_managed_fields(content: bytes) -> bytes:
+    kept: list[bytes] = []
+    at = 0
+    while (begin := content.find(FIELDS, at)) >= 0:
+        kept.append(content[at : begin + len(FIELDS)] + b"{}")
+        depth = 0
+        for token in _TOKEN.finditer(content, begin + len(FIELDS)):
+            depth += {b"{": 1, b"}": -1}.get(token[0], 0)
+            if not depth:
+                at = token.end()
+                break
+        else:
+            return content
+    return b"".join([*kept, content[at:]])
 
 
 def wait_for(
@@ -341,7 +362,7 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 def _error(status: int, content: bytes) -> ApiError:
     try:
-        answer = _loads(content)
+        answer = decode(content)
         return ApiError(status, answer.get("reason", ""), answer.get("message", ""))
     except (orjson.JSONDecodeError, AttributeError):
         return ApiError(status, "", content.decode(errors="replace")[:500])

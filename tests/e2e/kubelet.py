@@ -31,6 +31,7 @@ from tests.e2e.truth import NodeDevices, Refused, Truth
 
 RUN_SECONDS = "sim.gpu-extender.io/run-seconds"
 FAILS = "sim.gpu-extender.io/fails"  # the pod's command ends with an error as soon as it runs
+FAIL_SECONDS = "sim.gpu-extender.io/fail-seconds"  # its container exits with 1 so long after its start
 TOPOLOGY = "gpu-extender.io/topology"
 RELAY = "gpu-extender.io/relay"
 Plugin = Literal["nvidia", "amd", "none", "plan", "relay"]
@@ -353,7 +354,9 @@ class SimulatedKubelets:
         if self.report_devices and not at_once:
             self._at(started + self.report_seconds, lambda: self._report(pod, taken))
         if seconds := pod.item["metadata"].get("annotations", {}).get(RUN_SECONDS):
-            self._at(started + float(seconds), lambda: self._succeed(pod), counts=False)
+            self._at(started + float(seconds), lambda: self._end(pod, "Succeeded"), counts=False)
+        if seconds := pod.item["metadata"].get("annotations", {}).get(FAIL_SECONDS):
+            self._at(started + float(seconds), lambda: self._end(pod, "Failed"), counts=False)
 
     def _injected(self, node: str) -> bool:
         for injection in self._injections:
@@ -388,16 +391,23 @@ class SimulatedKubelets:
         status = {"containerStatuses": self._container_statuses(pod, devices, running)}
         self._write(pod.uid, lambda: self._patch_status(pod, status))
 
-    def _succeed(self, pod: _Pod) -> None:
+    def _end(self, pod: _Pod, phase: Literal["Succeeded", "Failed"]) -> None:
+        """The pod's containers end by themselves."""
         if pod.terminating or pod.uid not in self._pods:
             return
-        self.truth.release(pod.uid, "succeeded")
+        self.truth.release(pod.uid, phase.lower())
         now = _now()
-        ended = {"terminated": {"exitCode": 0, "reason": "Completed", "finishedAt": now}}
+        code, reason, why = (0, "Completed", "PodCompleted") if phase == "Succeeded" else (1, "Error", "PodFailed")
+        ended = {"terminated": {"exitCode": code, "reason": reason, "finishedAt": now}}
         status = {
-            "phase": "Succeeded",
+            "phase": phase,
             "conditions": [
-                {"type": kind, "status": "False", "reason": "PodCompleted", "lastTransitionTime": now}
+                {
+                    "type": kind,
+                    "status": "False",
+                    "reason": why,
+                    "lastTransitionTime": now,
+                }
                 for kind in ("Ready", "ContainersReady")
             ],
             "containerStatuses": [_container_status(c, ended) for c in pod.item["spec"]["containers"]],

@@ -13,8 +13,9 @@ import datetime
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tests.e2e.api import Object
 from tests.e2e.trace import PlanStory, PodStory, Trace
@@ -135,3 +136,20 @@ def causes(trace: Trace, one: Preemptor) -> Counter[str]:
 def why_unplaced(one: Preemptor) -> str:
     """Why a pod that had others evicted has no node in the end."""
     return "deleted" if one.deleted < math.inf else "unexplained"
+
+
+def told_of(trace: Trace, text: str) -> int:
+    """How often the test did what its marks say."""
+    return sum(text in mark for _, mark in trace.marks)
+
+
+def story(logs: Sequence[Path], trace: Trace, preemptors: Iterable[Preemptor], one: Preemptor) -> str:
+    """All about one preemptor, and about the others in its rack meanwhile."""
+    since, until = one.created - 3, min(one.started, one.rounds[-1].made + 60) + 3
+    near = [
+        other.name
+        for other in preemptors
+        if other.rack == one.rack and other.created < until and other.started > since and other.created > since - 30
+    ]
+    victims = [trace.pods[uid].name for plan in one.rounds for uid in plan.victims if uid in trace.pods]
+    return f"{one}\n" + trace.story([one.name, *near, *victims], since, until, *logs) + "\n"

@@ -9,20 +9,19 @@ happened; what is unexplained is told with its whole story.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import random
-import threading
 import time
 from collections import Counter
 from pathlib import Path
 
 from tests.e2e import builders
-from tests.e2e.api import ApiError, Object
+from tests.e2e.api import Object
+from tests.e2e.chaos import Chaos, kill, lose_node
 from tests.e2e.kubelet import RUN_SECONDS
 from tests.e2e.scene import Scene, SceneFactory
-from tests.e2e.soak_accounts import OUTBID_EARLIER, Preemptor, causes, follow, why_unplaced
+from tests.e2e.soak_accounts import OUTBID_EARLIER, Preemptor, causes, follow, story, told_of, why_unplaced
 from tests.e2e.trace import Trace
 
 H100 = {"topology": "dgx-h100"}
@@ -30,7 +29,6 @@ VICTIM_GPUS = 4
 PRIORITIES = {"higher": 2000, "high": 1000, "low": 10}
 FULL, LOAD = 12, 30  # pods that fill the cluster, and pods that want to: what is free is soon taken again
 RACKS = 3  # preemptors go from rack to rack: in each, the load is back before the next comes
-NODE_AWAY = 3.0  # seconds
 LEAST_PATIENCE = 90.0  # seconds after the last preemptor
 
 
@@ -50,7 +48,7 @@ def table(
             unplaced[why_unplaced(one)] += one.evictions
         if why or (not one.node and why_unplaced(one) == "unexplained"):
             file = folder / f"{one.name}.txt"
-            file.write_text(story(cluster, trace, preemptors, one))
+            file.write_text(story((cluster.extender.log, cluster.scheduler.log), trace, preemptors.values(), one))
             told.append(f"    {one.name}: {dict(why) or 'unplaced'}, {file}")
     landed = sum(one.evictions for one in evicting if one.node)
     elsewhere = sum(one.node != one.rounds[-1].node for one in evicting if one.node)
@@ -76,23 +74,6 @@ def table(
     return again, unplaced
 
 
-def told_of(trace: Trace, text: str) -> int:
-    return sum(text in mark for _, mark in trace.marks)
-
-
-def story(cluster: Scene, trace: Trace, preemptors: dict[str, Preemptor], one: Preemptor) -> str:
-    """All about one preemptor, and about the others in its rack meanwhile."""
-    since, until = one.created - 3, min(one.started, one.rounds[-1].made + 60) + 3
-    near = [
-        other.name
-        for other in preemptors.values()
-        if other.rack == one.rack and other.created < until and other.started > since and other.created > since - 30
-    ]
-    victims = [trace.pods[uid].name for plan in one.rounds for uid in plan.victims if uid in trace.pods]
-    logs = (cluster.extender.log, cluster.scheduler.log)
-    return f"{one}\n" + trace.story([one.name, *near, *victims], since, until, *logs) + "\n"
-
-
 def test_killed_again_and_again_during_preemptions(scene: SceneFactory, tmp_path: Path) -> None:
     """40 preemptors (GPU_EXTENDER_SOAK: another number), a kill for every eighth, a node lost for every fortieth."""
     rounds = int(os.environ.get("GPU_EXTENDER_SOAK", "40"))
@@ -115,38 +96,15 @@ def test_killed_again_and_again_during_preemptions(scene: SceneFactory, tmp_path
 
     kill_at = sorted(rng.uniform(0, rounds * pace) for _ in range(kills))
     lose_at = sorted((rng.uniform(0, rounds * pace), rng.choice(list(nodes))) for _ in range(max(1, rounds // 40)))
-    ended = threading.Event()
-    killed: list[float] = []
-    began = time.monotonic()
-
-    def killer() -> None:
-        for at in kill_at:
-            if ended.wait(max(0.0, began + at - time.monotonic())):
-                return
-            killed.append(time.time())
-            trace.mark("the server is killed")
-            cluster.extender.restart()
-            trace.mark("the server is ready")
-
-    def loser() -> None:
-        for at, name in lose_at:
-            if ended.wait(max(0.0, began + at - time.monotonic())):
-                return
-            trace.mark(f"node {name} is lost")
-            cluster.kubelets.remove_node(name)
-            ended.wait(NODE_AWAY)
-            for pod in cluster.api.list("Pod", cluster.namespace, fields=f"spec.nodeName={name}"):
-                with contextlib.suppress(ApiError):  # bound a moment too late: the pod garbage collector's work
-                    cluster.api.delete("Pod", pod["metadata"]["name"], cluster.namespace, grace=0)
-            cluster.kubelets.add_node(name, **nodes[name])
-            trace.mark(f"node {name} is back")
 
     trace = Trace(cluster.api, cluster.namespace, cluster.extender.url, builders.GPU)
-    threads = [threading.Thread(target=killer), threading.Thread(target=loser)]
-    trace.__enter__()
-    for thread in threads:
-        thread.start()
-    try:
+    chaos = Chaos()
+    chaos.at(kill_at, lambda n: kill(cluster, trace))
+    chaos.at(
+        [at for at, _ in lose_at],
+        lambda n: lose_node(cluster, trace, lose_at[n][1], nodes[lose_at[n][1]], chaos.ended.wait),
+    )
+    with trace, chaos:
         for name, one in preemptors.items():
             runs = {RUN_SECONDS: str(rng.choice((0.5, 1)))}
             kind = "higher" if one.priority == 2000 else "high"
@@ -158,8 +116,7 @@ def test_killed_again_and_again_during_preemptions(scene: SceneFactory, tmp_path
             if name in doomed:
                 one.deleted = time.time()
                 cluster.api.delete("Pod", name, cluster.namespace, grace=0)
-        for thread in threads:
-            thread.join()
+        chaos.wait()
         late = set(preemptors) - doomed
         deadline = time.monotonic() + max(LEAST_PATIENCE, rounds * pace / 2)
         pods: dict[str, Object] = {}
@@ -175,18 +132,14 @@ def test_killed_again_and_again_during_preemptions(scene: SceneFactory, tmp_path
                 p["status"].get("phase") == "Running" and "deletionTimestamp" not in p["metadata"] for p in found
             )
             time.sleep(0.5)
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join()
-    cluster.kubelets.settle()
-    trace.__exit__()
+        cluster.kubelets.settle()
     truth = cluster.kubelets.truth
     events = cluster.api.list("Event", cluster.namespace, fields="reason=Preempted")
     unplanned = follow(trace, preemptors, events)
     again, unplaced = table(cluster, trace, preemptors, tmp_path, unplanned)
     print(f"not run: {sorted(late)}; load back: {back} of {FULL}; refusals: {dict(truth.reasons())}")
-    assert len(killed) == kills
+    assert chaos.errors == []
+    assert told_of(trace, "the server is killed") == kills
     assert sum(one.evictions for one in preemptors.values()) > rounds / 4  # it was about evictions
     assert late == set()
     assert back == FULL

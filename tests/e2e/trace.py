@@ -37,6 +37,7 @@ class PodStory:
     going: float | None = None
     gone: float | None = None
     nominated: list[tuple[float, str]] = field(default_factory=list)
+    space: str = ""
 
     def there(self, node: str, at: float, slack: float = 0.0) -> bool:
         """Whether it held its GPUs on the node at that time, give or take `slack` seconds."""
@@ -59,7 +60,8 @@ class PlanStory:
 
 
 class Trace:
-    """A context manager around the part of a test that is to be explained. `url`: of the server."""
+    """A context manager around the part of a test that is to be explained. `namespace`: of its pods, "" for all;
+    `url`: of the server."""
 
     def __init__(self, api: Api, namespace: str, url: str, resource: str) -> None:
         self.pods: dict[str, PodStory] = {}
@@ -115,7 +117,10 @@ class Trace:
         meta, spec, status = pod["metadata"], pod["spec"], pod["status"]
         asked = [c.get("resources", {}).get("requests", {}).get(self._resource, 0) for c in spec["containers"]]
         story = self.pods.setdefault(
-            meta["uid"], PodStory(meta["uid"], meta["name"], sum(map(int, asked)), spec.get("priority", 0), now)
+            meta["uid"],
+            PodStory(
+                meta["uid"], meta["name"], sum(map(int, asked)), spec.get("priority", 0), now, space=meta["namespace"]
+            ),
         )
         said = [f"{change.lower()} {status.get('phase', '')}"]
         if spec.get("nodeName") and story.bound is None:
@@ -164,6 +169,10 @@ class Trace:
 
     # -- what is asked
 
+    def said(self, text: str) -> list[str]:
+        """The lines about pods in which the text stands."""
+        return [line for _, line in self._lines if text in line]
+
     def _named(self, uid: str) -> str:
         return self.pods[uid].name if uid in self.pods else uid
 
@@ -177,7 +186,7 @@ class Trace:
                 lines.append((at, f"decision {verb} {one['pod']['name']}: {_brief(one)}"))
         for log in logs:
             for line in log.read_text(errors="replace").splitlines():
-                at = _when(line)
+                at = time_of(line)
                 if at is not None and since <= at <= until and wanted & _words(line):
                     lines.append((at, f"{log.stem} {line[:600]}"))
         return "\n".join(f"{at - since:8.3f} {text}" for at, text in sorted(lines))
@@ -195,7 +204,7 @@ def _brief(one: Object) -> str:
     return f"{one['result']} {more} {nodes}"
 
 
-def _when(line: str) -> float | None:
+def time_of(line: str) -> float | None:
     """The time of a log line: ours (JSON with `ts`), or kube-scheduler's (klog, local time without a year)."""
     import datetime
 
