@@ -20,7 +20,7 @@ from tests.e2e.trace import PodStory, Trace
 from tests.e2e.truth import Event
 
 FAILED_CALL = re.compile(r"code (5\d\d)")
-FAILING = "GPU pods failed on the node"  # the reason by which a node is rejected for failures
+FAILING = "gpu-extender: GPU pods failed on the node"  # a node is rejected for all; else "for pods of this namespace"
 
 
 @dataclass(frozen=True)
