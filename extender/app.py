@@ -10,6 +10,7 @@ import gc
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -22,7 +23,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from extender import compare, decisions, frozen, preempt, wire
+from extender import compare, decisions, frozen, leave, preempt, wire
 from extender.cluster import Cluster
 from extender.controllers.document import Document
 from extender.controllers.events import Events
@@ -146,6 +147,7 @@ class Server:
         cluster.on_node_refused = lambda name, text: self._about_node(name, "GPUPodsFail", text, warning=True)
         cluster.on_node_trusted = lambda name, text: self._about_node(name, "GPUPodsAllowed", text, warning=False)
         self.decider.sampled = self._sampled
+        self.decider.leaves = partial(leave.leaves, self.decider)
         self.failure: Exception | None = None
         self.failed: Callable[[Exception], None] = lambda error: None
         self._warned = False
