@@ -21,6 +21,7 @@ from extender.decisions import Decision, Decisions
 from extender.holds import Attempt, Hold, Holds, Plan
 from extender.ledger import gpus_of
 from extender.policy import Policy
+from extender.records import PodRecord
 from extender.rules import HANDOVER, REASONS, UNKNOWN_NODE
 from extender.rules.count import PROMISED
 from extender.rules.links import PENDING
@@ -101,7 +102,7 @@ class Decider:
     binds: bool = False  # kube-scheduler asks us to bind
     up_since: float = float("-inf")  # when this process could answer first, and a preemptor could use its place again
     settled_at: float = float("-inf")  # until then pods of before a restart may be in flight
-    leaves: Callable[[PodRequest, set[int], float, float], bool] = field(default=lambda request, rows, now, wall: False)
+    leaves: Callable[[PodRequest, PodRecord, set[int], float, float], bool] = field(default=lambda *given: False)
     released: Callable[[Plan, str], None] = field(default=lambda plan, cause: None)
     swept: tuple[float, int] | None = None  # when, and at which generation, `sweep` looked last
     spared: frozenset[str] = frozenset()  # preemptors whose plans count though their priority is lower (`sparing`)
@@ -140,7 +141,7 @@ class Decider:
         try:
             decision.codes = self.policy.judge(cluster.tables, request, rows)
             taking = self._taking(request, fit.passed(rows, decision.codes), now)
-            left = self._left(decision, taking, attempt, now)
+            left = self._left(decision, args.pod, taking, attempt, now)
             held_back = self._hand_over(decision, taking, now) or self._hold_back(decision, now)
             decision.reasons = fit.counts(decision.codes)
             decision.fits = fit.passed(rows, decision.codes)
@@ -383,14 +384,14 @@ class Decider:
             codes = self.policy.judge(self.cluster.tables, request, asked)
         return {row for row, code in zip(asked, codes, strict=True) if code}
 
-    def _left(self, decision: Decision, taking: set[int], attempt: Attempt | None, now: float) -> bool:
+    def _left(self, decision: Decision, pod: PodRecord, taking: set[int], attempt: Attempt | None, now: float) -> bool:
         """Whether the pod has left, now or before, the nodes that were freed for lower priorities, where it fits on no
         others. Once only: then it takes one, so that no stream of lower preemptors holds it up."""
         before = attempt is not None and attempt.left
         if before or not taking:
             return before
         fits = fit.passed(decision.rows, decision.codes)
-        if not fits or not taking.issuperset(fits) or not self.leaves(decision.request, taking, now, decision.at):
+        if not fits or not taking.issuperset(fits) or not self.leaves(decision.request, pod, taking, now, decision.at):
             return False
         for i, row in enumerate(decision.rows):
             if row in taking:

@@ -20,16 +20,15 @@ from extender.records import PodRecord
 from extender.selectors import untolerated
 
 
-def leaves(decider: Decider, request: PodRequest, freed: set[int], now: float, wall: float) -> bool:
+def leaves(decider: Decider, request: PodRequest, pod: PodRecord, freed: set[int], now: float, wall: float) -> bool:
     """Whether the pod, which fits on the rows `freed` alone, leaves them to the preemptors that they were freed for.
 
-    Claims are those of the pod, before and after."""
+    `pod`: as kube-scheduler sent it; the watch may bring it later. Claims are those of the pod, before and after."""
     cluster = decider.cluster
-    pod = cluster.pods.get(request.uid)
     most_grace = decider.settings.preemption.leave_freed_seconds
     lower = decider.lower(request, now)
     losing = [plan for plan in lower if cluster.row(plan.node) in freed and decider.coming(plan, now)]
-    if pod is None or request.never or not request.exchangeable or not most_grace:
+    if request.never or not request.exchangeable or not most_grace:
         return False
     if not 0 < len(losing) <= MOST_LOSERS:
         return False

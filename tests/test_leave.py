@@ -39,6 +39,12 @@ def test_each_preemptor_has_its_own_eviction() -> None:
     assert world.filter(higher(world, nominated="n2"))["NodeNames"] == ["n2"]
 
 
+def test_a_pod_that_the_watch_has_not_brought_yet_leaves_too() -> None:
+    """kube-scheduler asks within milliseconds of the creation."""
+    world = freed()
+    assert world.filter(workload("higher", 8, priority=200))["NodeNames"] == []
+
+
 def test_a_lone_preemptor_is_not_delayed() -> None:
     world = World()
     world.node("n1", 8)
