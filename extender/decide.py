@@ -102,7 +102,7 @@ class Decider:
     binds: bool = False  # kube-scheduler asks us to bind
     up_since: float = float("-inf")  # when this process could answer first, and a preemptor could use its place again
     settled_at: float = float("-inf")  # until then pods of before a restart may be in flight
-    leaves: Callable[[PodRequest, PodRecord, set[int], float, float], bool] = field(default=lambda *given: False)
+    leaves: Callable[[Decision, PodRecord, set[int], float], bool] = field(default=lambda *given: False)
     released: Callable[[Plan, str], None] = field(default=lambda plan, cause: None)
     swept: tuple[float, int] | None = None  # when, and at which generation, `sweep` looked last
     spared: frozenset[str] = frozenset()  # preemptors whose plans count though their priority is lower (`sparing`)
@@ -391,7 +391,7 @@ class Decider:
         if before or not taking:
             return before
         fits = fit.passed(decision.rows, decision.codes)
-        if not fits or not taking.issuperset(fits) or not self.leaves(decision.request, pod, taking, now, decision.at):
+        if not fits or not taking.issuperset(fits) or not self.leaves(decision, pod, taking, now):
             return False
         for i, row in enumerate(decision.rows):
             if row in taking:

@@ -14,16 +14,19 @@ from ext_core import gather
 from extender import search, told
 from extender.contracts import PodRequest
 from extender.decide import Decider
+from extender.decisions import Decision
 from extender.holds import Plan
 from extender.preempt import MOST_LOSERS, repelled_from, spares
 from extender.records import PodRecord
 from extender.selectors import untolerated
 
 
-def leaves(decider: Decider, request: PodRequest, pod: PodRecord, freed: set[int], now: float, wall: float) -> bool:
+def leaves(decider: Decider, decision: Decision, pod: PodRecord, freed: set[int], now: float) -> bool:
     """Whether the pod, which fits on the rows `freed` alone, leaves them to the preemptors that they were freed for.
 
-    `pod`: as kube-scheduler sent it; the watch may bring it later. Claims are those of the pod, before and after."""
+    `decision`: the filter call; `pod`: as kube-scheduler sent it, the watch may bring it later. Claims are those of the
+    pod, before and after. A node that the call names is no other place: kube-scheduler does not preempt there."""
+    request, wall = decision.request, decision.at
     cluster = decider.cluster
     most_grace = decider.settings.preemption.leave_freed_seconds
     lower = decider.lower(request, now)
@@ -32,7 +35,7 @@ def leaves(decider: Decider, request: PodRequest, pod: PodRecord, freed: set[int
         return False
     if not 0 < len(losing) <= MOST_LOSERS:
         return False
-    rows = _candidates(decider, request, pod, wall)
+    rows = _candidates(decider, decision, pod)
     if not rows:
         return False
     other = _elsewhere(decider, request, pod, rows, lower, now, wall)
@@ -59,11 +62,12 @@ def _elsewhere(
         return search.find(decider, request, pod, rows, None, now, wall)
 
 
-def _candidates(decider: Decider, request: PodRequest, pod: PodRecord, wall: float) -> array[int]:
+def _candidates(decider: Decider, decision: Decision, pod: PodRecord) -> array[int]:
     """A few nodes that may hold the cheapest victims and admit the pod; in the order of their names."""
     cluster = decider.cluster
-    few = search.nearest(decider, request, array("i", range(len(cluster.names))), wall)
-    names = [name for row in few if (name := cluster.names[row])]
+    few = search.nearest(decider, decision.request, array("i", range(len(cluster.names))), decision.at)
+    named = set(decision.rows)
+    names = [name for row in few if row not in named and (name := cluster.names[row])]
     repelled = repelled_from(cluster, pod, names)
     kept = [
         cluster.row(name)

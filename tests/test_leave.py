@@ -32,7 +32,7 @@ def test_each_preemptor_has_its_own_eviction() -> None:
     """Before: the higher one took n1, and the lower one evicted v2: the second eviction for its need."""
     world = freed()
     pod = higher(world)
-    assert refused(world.filter(pod))["n1"] == HANDOVER.text
+    assert refused(world.filter(pod, ["n1"]))["n1"] == HANDOVER.text
     assert world.preempt(pod, {"n2": ["v2"]}) == {"n2": ["v2"]}
     assert world.filter(workload("lower", 8, priority=100))["NodeNames"] == ["n1"]
     world.gone("v2")
@@ -42,7 +42,7 @@ def test_each_preemptor_has_its_own_eviction() -> None:
 def test_a_pod_that_the_watch_has_not_brought_yet_leaves_too() -> None:
     """kube-scheduler asks within milliseconds of the creation."""
     world = freed()
-    assert world.filter(workload("higher", 8, priority=200))["NodeNames"] == []
+    assert world.filter(workload("higher", 8, priority=200), ["n1"])["NodeNames"] == []
 
 
 def test_a_lone_preemptor_is_not_delayed() -> None:
@@ -52,7 +52,7 @@ def test_a_lone_preemptor_is_not_delayed() -> None:
     pod = higher(world)
     assert world.preempt(pod, {"n1": ["v1"]}) == {"n1": ["v1"]}
     world.gone("v1")
-    assert world.filter(pod)["NodeNames"] == ["n1"]
+    assert world.filter(pod, ["n1"])["NodeNames"] == ["n1"]
 
 
 def test_a_preemptor_is_not_delayed_by_a_higher_one_that_waits() -> None:
@@ -69,15 +69,15 @@ def test_a_preemptor_is_not_delayed_by_a_higher_one_that_waits() -> None:
 def test_a_pod_leaves_once() -> None:
     world = freed()
     pod = higher(world)
-    assert world.filter(pod)["NodeNames"] == []
+    assert world.filter(pod, ["n1"])["NodeNames"] == []
     world.now += 0.1
-    assert world.filter(pod)["NodeNames"] == ["n1"]
+    assert world.filter(pod, ["n1"])["NodeNames"] == ["n1"]
 
 
 def test_a_stream_of_lower_preemptors_holds_nobody_up() -> None:
     world = freed()
     pod = higher(world)
-    assert world.filter(pod)["NodeNames"] == []
+    assert world.filter(pod, ["n1"])["NodeNames"] == []
     for i in range(5):
         world.now += 6  # beyond what filter assumes of the pod
         world.drop("Pod", workload("lower" if not i else f"lower{i - 1}", 8, priority=100))
@@ -85,7 +85,7 @@ def test_a_stream_of_lower_preemptors_holds_nobody_up() -> None:
         lower = world.set("Pod", workload(f"lower{i}", 8, priority=100))
         assert world.preempt(lower, {"n1": ["w"]}) == {"n1": ["w"]}
         world.gone("w")
-        assert world.filter(pod)["NodeNames"] == ["n1"]
+        assert world.filter(pod, ["n1"])["NodeNames"] == ["n1"]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_stream_of_lower_preemptors_holds_nobody_up() -> None:
 )
 def test_only_for_victims_that_end_soon(seconds: int, grace: int, leaves: bool) -> None:
     world = freed(Settings.model_validate({"preemption": {"leaveFreedSeconds": seconds}}), grace=grace)
-    assert world.filter(higher(world))["NodeNames"] == ([] if leaves else ["n1"])
+    assert world.filter(higher(world), ["n1"])["NodeNames"] == ([] if leaves else ["n1"])
 
 
 @pytest.mark.parametrize(
@@ -107,14 +107,14 @@ def test_only_for_victims_that_end_soon(seconds: int, grace: int, leaves: bool) 
 )
 def test_a_pod_takes_what_is_free_where_nothing_else_is_as_cheap(facts: JSON) -> None:
     world = freed(**facts)
-    assert world.filter(higher(world))["NodeNames"] == ["n1"]
+    assert world.filter(higher(world), ["n1"])["NodeNames"] == ["n1"]
 
 
 def test_no_budget_is_violated_for_it() -> None:
     for allowed in (0, 1):
         world = freed(labels={"app": "kept"})
         world.budget("kept", allowed, {"app": "kept"})
-        assert world.filter(higher(world))["NodeNames"] == ([] if allowed else ["n1"])
+        assert world.filter(higher(world), ["n1"])["NodeNames"] == ([] if allowed else ["n1"])
 
 
 @pytest.mark.parametrize(
@@ -132,26 +132,32 @@ def test_only_a_pod_that_may_go_elsewhere(facts: JSON) -> None:
         facts = {"spec": {"containers": [container]}}
     world = freed()
     world.node("n1", 8, labels={"only": "n1"})
-    assert world.filter(higher(world, **facts))["NodeNames"] == ["n1"]
+    assert world.filter(higher(world, **facts), ["n1"])["NodeNames"] == ["n1"]
 
 
 def test_a_cordoned_or_tainted_node_is_no_other_place() -> None:
     world = freed()
     world.node("n2", 8, unschedulable=True)
-    assert world.filter(higher(world))["NodeNames"] == ["n1"]
+    assert world.filter(higher(world), ["n1"])["NodeNames"] == ["n1"]
+
+
+def test_a_node_where_kube_scheduler_does_not_preempt_is_no_other_place() -> None:
+    """It named n2 too: it takes it for free, and offers no victims there."""
+    world = freed()
+    assert world.filter(higher(world), ["n1", "n2"])["NodeNames"] == ["n1"]
 
 
 def test_a_free_node_is_taken_at_once() -> None:
     world = freed()
     world.node("n3", 8)
-    assert world.filter(higher(world))["NodeNames"][0] == "n3"
+    assert world.filter(higher(world), ["n1", "n3"])["NodeNames"][0] == "n3"
 
 
 def test_a_reservation_whose_preemptor_does_not_come_is_taken() -> None:
     world = freed()
     world.filter(workload("other", 8, priority=1))  # it sees that n1 is empty
     world.now += 6
-    assert world.filter(higher(world))["NodeNames"] == ["n1"]
+    assert world.filter(higher(world), ["n1"])["NodeNames"] == ["n1"]
 
 
 def test_an_outbid_preemptor_outbids_nobody_in_turn() -> None:
