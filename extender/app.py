@@ -10,6 +10,7 @@ import gc
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -22,7 +23,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from extender import connections, decisions, frozen, pages, preempt, tolerant, wire
+from extender import connections, decisions, frozen, leave, pages, preempt, tolerant, wire
 from extender.cluster import Cluster
 from extender.connections import Connections
 from extender.controllers.document import Document
@@ -188,6 +189,7 @@ class Server:
         cluster.on_tenant_refused = self._about_tenant
         self.decider.sampled = self._sampled
         self.decider.holds.known_at = lambda: self.source.known_at()
+        self.decider.leaves = partial(leave.leaves, self.decider)
         self.failure: Exception | None = None
         self.failed: Callable[[Exception], None] = lambda error: None
         self._warned = False

@@ -18,9 +18,10 @@ from extender import wire
 from extender.cluster import Cluster
 from extender.contracts import Class, PodRequest, Reason
 from extender.decisions import Decision, Decisions
-from extender.holds import Hold, Holds, Plan
+from extender.holds import Attempt, Hold, Holds, Plan
 from extender.ledger import gpus_of
 from extender.policy import Policy
+from extender.records import PodRecord
 from extender.rules import HANDOVER, REASONS, STALE, UNKNOWN_NODE, texts
 from extender.rules.count import PROMISED
 from extender.rules.links import PENDING
@@ -102,6 +103,7 @@ class Decider:
     up_since: float = float("-inf")  # when this process could answer first, and a preemptor could use its place again
     settled_at: float = float("-inf")  # until then pods of before a restart may be in flight
     stale: bool = False  # the API server is silent for longer than watch.stalenessSeconds
+    leaves: Callable[[Decision, PodRecord, set[int], float], bool] = field(default=lambda *given: False)
     released: Callable[[Plan, str], None] = field(default=lambda plan, cause: None)
     swept: tuple[float, int] | None = None  # when, and at which generation, `sweep` looked last
     spared: frozenset[str] = frozenset()  # preemptors whose plans count though their priority is lower (`sparing`)
@@ -143,6 +145,7 @@ class Decider:
             decision.codes = self.policy.judge(cluster.tables, request, rows)
             self._wait_if_stale(decision)
             taking = self._taking(request, fit.passed(rows, decision.codes), now)
+            left = self._left(decision, args.pod, taking, attempt, now)
             held_back = self._hand_over(decision, taking, now) or self._hold_back(decision, now)
             decision.reasons = fit.counts(decision.codes)
             decision.fits = fit.passed(rows, decision.codes)
@@ -165,6 +168,7 @@ class Decider:
             or any(TRANSIENT[code] or (self.live and BY_COUNT[code]) for code in decision.reasons),
             len(decision.ranked) < len(decision.fits),
         )
+        attempt.left = left
         # What was to pass within seconds and has not is not transient: the pod must not be kept from preempting.
         transient = attempt.since is not None and now - attempt.since <= LONGEST_TRANSIENT
         if self.stale:  # whatever the reason, it may be out of date; and only an Error is tried again without an event
@@ -373,7 +377,7 @@ class Decider:
         Whether the pod has to be tried again soon: its victims are gone, and nothing that happens later wakes it.
         """
         plan = self.holds.planned(decision.request.uid, now)
-        if taking and plan is not None and self._coming(plan, now):
+        if taking and plan is not None and self.coming(plan, now):
             for i, row in enumerate(decision.rows):
                 if row in taking and self.cluster.names[row] != plan.node:
                     decision.codes[i] = decision.codes[i] or HANDOVER.code
@@ -397,6 +401,20 @@ class Decider:
             codes = self.policy.judge(self.cluster.tables, request, asked)
         return {row for row, code in zip(asked, codes, strict=True) if code}
 
+    def _left(self, decision: Decision, pod: PodRecord, taking: set[int], attempt: Attempt | None, now: float) -> bool:
+        """Whether the pod has left, now or before, the nodes that were freed for lower priorities, where it fits on no
+        others. Once only: then it takes one, so that no stream of lower preemptors holds it up."""
+        before = attempt is not None and attempt.left
+        if before or not taking or self.stale:  # while stale no pod is evicted: the pod would have no other place
+            return before
+        fits = fit.passed(decision.rows, decision.codes)
+        if not fits or not taking.issuperset(fits) or not self.leaves(decision, pod, taking, now):
+            return False
+        for i, row in enumerate(decision.rows):
+            if row in taking:
+                decision.codes[i] = decision.codes[i] or HANDOVER.code
+        return True
+
     def lower(self, request: PodRequest, now: float) -> list[Plan]:
         """The plans of pods of a lower priority that are known to wait."""
         plans = (plan for plan in self.holds.plans(now) if plan.uid in self.cluster.pods)
@@ -416,7 +434,7 @@ class Decider:
             nodes.drop_claims()
             self.claim(request, now)
 
-    def _coming(self, plan: Plan, now: float) -> bool:
+    def coming(self, plan: Plan, now: float) -> bool:
         """Whether the pod is about to have its own place: the victims go, or have just gone."""
         soon = plan.emptied is None or now - plan.emptied <= CARRY_SECONDS
         return soon and not self.cordoned(plan.node)

@@ -73,7 +73,8 @@ class Plan:
 class Attempt:
     """A pod's latest filter call. `first`: when its first call came; `links_only`: nodes refused for links alone;
     `transient`: whether any node was refused as transient, and `since` when that has been so without a pause;
-    `left_out`: whether feasible nodes were left out of the shortlist."""
+    `left_out`: whether feasible nodes were left out of the shortlist; `left`: whether this call, or one before, left
+    nodes to preemptors of lower priorities."""
 
     first: float
     at: float
@@ -81,6 +82,7 @@ class Attempt:
     transient: bool = False
     since: float | None = None
     left_out: bool = False
+    left: bool = False
 
 
 @dataclass(slots=True)

@@ -154,15 +154,15 @@ def _sparing(
         other, other_waits = _search(decider, request, asked, now, wall)
     if other_waits:
         return other, other_waits, []
-    if other.best is None or not _spares(decider, request, asked, found, other, losing, now, wall):
+    if other.best is None or not spares(decider, request, asked.rows, found, other, losing, now, wall):
         return found, waits, []
     return other, "", sorted(plan.pod for plan in losing if plan.node != other.best.node)
 
 
-def _spares(
+def spares(
     decider: Decider,
     request: PodRequest,
-    asked: wire.Preemption,
+    rows: array[int],
     found: search.Found,
     other: search.Found,
     losing: Sequence[Plan],
@@ -170,14 +170,14 @@ def _spares(
     wall: float,
 ) -> bool:
     """Whether `other`, which leaves the `losing` plans alone, costs no more in all than `found`, which takes what was
-    freed for them: all of them where it evicts, one where it evicts nobody. A preemptor that has no other place is left
-    its own as long as only pods below it have to go for that. No budget is violated for it: a loser may never ask
-    again."""
+    freed for them: all of them where it evicts, one where it evicts nobody. `rows`: the candidate nodes. A preemptor
+    that has no other place is left its own as long as only pods below it have to go for that. No budget is violated for
+    it: a loser may never ask again."""
     assert other.best is not None
     terms, cluster = decider.policy.costs, decider.cluster
     if told.violations(cluster, other.best.pods) > told.violations(cluster, found.best.pods if found.best else ()):
         return False
-    again = [_again(decider, request, plan, asked.rows, now, wall) for plan in losing]
+    again = [_again(decider, request, plan, rows, now, wall) for plan in losing]
     known = [cost for cost in again if cost is not None]
     if len(known) < len(again) and (found.best is not None or not known):
         stranded = min(plan.priority for plan, cost in zip(losing, again, strict=True) if cost is None)
@@ -193,7 +193,9 @@ def _spares(
 def _again(
     decider: Decider, request: PodRequest, plan: Plan, offered: array[int], now: float, wall: float
 ) -> tuple[int, ...] | None:
-    """What evicting for the plan's pod on another of these nodes would cost; None where it can not be."""
+    """What evicting for the plan's pod on another of these nodes would cost; None where it can not be. The pod in turn
+    leaves alone what was freed for lower priorities: else one eviction would be outbid by the next, down to the lowest.
+    """
     cluster = decider.cluster
     pod = cluster.pods.get(plan.uid)
     if pod is None:
@@ -201,6 +203,8 @@ def _again(
     names = [cluster.names[row] for row in gather.by_name(cluster.tables.nodes, array("i"), offered)]
     rows = array("i", map(cluster.row, (name for name in _accepting(cluster, pod, names) or () if name != plan.node)))
     other = requests.read(pod, cluster)
+    spared = decider.spared
+    decider.spared = frozenset(one.uid for one in decider.lower(other, now))
     cluster.tables.nodes.drop_claims()
     decider.claim(other, now)
     # The winner's: who is evicted for the loser can not go there either (victims_stranded).
@@ -213,6 +217,7 @@ def _again(
             return tuple(_nothing(term) for term in decider.policy.costs)
         found = search.find(decider, other, pod, rows, None, now, wall)
     finally:
+        decider.spared = spared
         cluster.tables.nodes.drop_claims()
         decider.claim(request, now)
     return found.best.cost if found.best is not None else None

@@ -73,24 +73,38 @@ def find(
     return replace(found, nodes=len(rows), sets=inquiry.sets)
 
 
-def _hopeful(inquiry: Inquiry, rows: array[int]) -> Problem:
-    """Those that may hold one of the two cheapest sets: two are found where the bounds are lowest, and nodes
-    whose bounds are above the second are out."""
-    request, tables = inquiry.request, inquiry.decider.cluster.tables
-    kinds = [cost.floor for cost in inquiry.decider.policy.costs]
+def nearest(decider: Decider, request: PodRequest, rows: array[int], wall: float) -> array[int]:
+    """The FIRST of these rows with the lowest bounds on what a preemption costs; rows where no victims suffice are
+    left out. Nodes that do not admit the pod are among them."""
+    priority, columns = _bounds(decider, request, rows, int(wall * 1000))
+    return array("i", [rows[i] for i in scout.least(columns, len(rows), FIRST) if priority[i] < IMPOSSIBLE])
+
+
+def _bounds(
+    decider: Decider, request: PodRequest, rows: array[int], wall_ms: int
+) -> tuple[array[int], list[array[int]]]:
+    """(the lowest possible highest priority of the victims, the bounds of every cost term in order), a number a row."""
+    tables = decider.cluster.tables
+    kinds = [cost.floor for cost in decider.policy.costs]
     priority, work = scout.bounds(
         tables.nodes,
         tables.pods,
         rows,
-        inquiry.amounts,
+        array("q", request.amounts),
         request.resource,
         request.priority,
-        inquiry.wall_ms,
+        wall_ms,
         FREE,
         "priority" in kinds[: kinds.index("work")] if "work" in kinds else False,
     )
     floors = {"": array("q", bytes(8 * len(rows))), "priority": priority, "work": work}
-    columns = [floors[kind] for kind in kinds]
+    return priority, [floors[kind] for kind in kinds]
+
+
+def _hopeful(inquiry: Inquiry, rows: array[int]) -> Problem:
+    """Those that may hold one of the two cheapest sets: two are found where the bounds are lowest, and nodes
+    whose bounds are above the second are out."""
+    priority, columns = _bounds(inquiry.decider, inquiry.request, rows, inquiry.wall_ms)
     first = Problem(inquiry, array("i", [rows[i] for i in scout.least(columns, len(rows), FIRST)]))
     two = _one_each(first.look(every=False))[:2]
     second = two[1].cost if len(two) == 2 else (IMPOSSIBLE,) * len(columns)

@@ -262,6 +262,8 @@ class Preemption(_Part):
     """By the name of a PriorityClass: its pods are never victims before they have run so long."""
     intended_order: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(_no_repeats)] = ()
     """PriorityClasses as they are meant to rank, the most important first. Only `gpu-extender check` reads it."""
+    leave_freed_seconds: float = Field(default=30.0, ge=0, le=3_600)
+    """A pod leaves GPUs freed for a lower priority, once, where its own victims' grace is at most this; 0: it takes."""
 
 
 class ClaimBounds(_Part):
