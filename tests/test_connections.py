@@ -232,7 +232,7 @@ def test_a_page_that_nobody_reads_is_not_made_to_its_end() -> None:
     with serving(LIMITS, nodes=400) as (world, port), socket.socket() as stream:
         made = 0
 
-        def endless(cluster: Any) -> Iterator[bytes]:
+        def endless(*given: Any) -> Iterator[bytes]:
             nonlocal made
             while True:
                 made += 1

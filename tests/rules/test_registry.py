@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from extender.rules import HANDOVER, REASONS, RULES, UNKNOWN_NODE
+from extender.rules import HANDOVER, REASONS, RULES, STALE, UNKNOWN_NODE
 from extender.rules.__main__ import page as reasons_page
 
 
 def test_codes_are_unique_bytes() -> None:
-    reasons = [UNKNOWN_NODE, HANDOVER, *(reason for rule in RULES for reason in rule.reasons)]
+    reasons = [UNKNOWN_NODE, HANDOVER, STALE, *(reason for rule in RULES for reason in rule.reasons)]
     assert len(REASONS) == len(reasons)  # no code twice
     assert all(1 <= code <= 255 for code in REASONS)
 
