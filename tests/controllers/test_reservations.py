@@ -274,6 +274,8 @@ def test_a_grace_period_beyond_any_time_is_read_back(grace: int) -> None:
     for written in (kept["grace"], float(grace)):
         objects.stored[PATH]["data"]["uid-urgent"] = json.dumps(kept | {"grace": written})
         after = world()
+        for i in range(4):
+            after.pod(f"w{i}", 2, "n1", priority=1, held=(2 * i, 2 * i + 1), grace=grace)
 
         async def second(reservations: Reservations, after: World = after) -> None:
             [again] = after.decider.holds.all_plans()
