@@ -8,7 +8,8 @@ Theory of operation
    where it ended. Only a version that the server no longer has (410), an answer that makes no sense or an error that
    repeating cannot cure leads back to 1.
    An object that cannot be read affects only itself: extender.tolerant reads the rest of it, and it is named.
-   An unexpected exception leads back to 1 too: the next list gives the sink every object again.
+   An unexpected exception leads back to 1 too: the next list gives the sink every object again, and before it the
+   deletions that the sink may have missed.
 3. Between two tries lies a jittered, growing delay. It starts anew only after a watch that lived for a while: a server
    that accepts each watch and closes it at once is a failing server. The delay is short where no answer came (the next
    try costs nothing, and state must be current soon after the server returns), and long where an answer was useless.
@@ -263,6 +264,7 @@ class Reflector:
         self._sleep = sleep
         self._known: dict[_Key, Record] = {}
         self._unsure = False  # the sink may have missed what was taken for known: the next list gives it all again
+        self._untold: list[Event] = []  # deletions that the sink may have missed: no list tells of them
         self._senseless_at: float | None = None
         self._allowance = Allowance()
         self._version = ""
@@ -393,6 +395,7 @@ class Reflector:
     async def _list(self) -> None:
         self.state.counters.lists += 1
         began = self._clock()
+        self._tell_again()
         seen: set[_Key] = set()
         params = {"limit": str(self.source.limit)}
         if self.source.field_selector:
@@ -634,6 +637,22 @@ class Reflector:
                 )
         return which if reading.record is None else reading.record
 
+    def _give(self, batch: Sequence[Event]) -> None:
+        try:
+            self._sink.apply(batch)
+        except Exception:
+            self._untold += [event for event in batch if event.change == "delete"]
+            raise
+
+    def _tell_again(self) -> None:
+        """Give the sink the deletions that it may have missed, each once more and for itself."""
+        untold, self._untold = self._untold, []
+        for event in untold:
+            try:
+                self._sink.apply([event])
+            except Exception as error:  # the sink fails over this very object: all others must be listed nevertheless
+                self._defect(error)
+
     async def _in_slices(self, events: Iterator[Event | None]) -> None:
         """Gives the sink what the iterator yields (None: work without an event), a slice at a time."""
         pace = self._pace
@@ -652,7 +671,7 @@ class Reflector:
                 # Also when the iterator broke off: what it yielded is already taken for known.
                 if batch:
                     self.state.counters.events += len(batch)
-                    self._sink.apply(batch)
+                    self._give(batch)
             if not more:
                 return
             await asyncio.sleep(0)
