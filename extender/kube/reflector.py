@@ -41,7 +41,7 @@ from ext_core import prune
 from extender import records, tolerant
 from extender.events import Event
 from extender.kube.backoff import Backoff
-from extender.kube.client import ApiError, ApiServer, Silent, Unreachable
+from extender.kube.client import ApiError, ApiServer, Silent, TooLarge, Unreachable
 from extender.log import Allowance, get_log
 from extender.records import Kind, PodRecord, Record, RecordError
 
@@ -65,7 +65,7 @@ class Source:
     kind: Kind
     path: str
     limit: int = 250
-    """Objects a page: what one answer may hold the event loop for."""
+    """Objects a page at most: what one answer may hold the event loop for. Fewer where they are large."""
     field_selector: str = ""
     optional: bool = False
     """The API may not be served: 404 means that there are none; of a `group` 403, too."""
@@ -224,6 +224,7 @@ log = get_log()
 
 _LINE: Final = msgspec.json.Decoder(_WatchLine)
 _LONGEST_LINE: Final = 2**25  # bytes; etcd takes objects of 1.5 MiB
+_LARGEST_PAGE: Final = 2**24  # bytes; a page of more is asked for again with fewer objects
 _MOST_REJECTED: Final = 100  # kept by name
 _SENSELESS_SECONDS: Final = 300.0  # events without an object that can be named lead to one list in this time
 # What the same watch may get over: too many requests, and servers or proxies that are about to come back.
@@ -397,11 +398,19 @@ class Reflector:
         began = self._clock()
         self._tell_again()
         seen: set[_Key] = set()
-        params = {"limit": str(self.source.limit)}
+        limit = self.source.limit
+        params: dict[str, str] = {}
         if self.source.field_selector:
             params["fieldSelector"] = self.source.field_selector
         while True:
-            body = await self._server.get(self.source.path, params)
+            params["limit"] = str(limit)
+            try:  # tenants write objects of 1.4 MB, and 250 of them stand side by side
+                body = await self._server.get(self.source.path, params, most=_LARGEST_PAGE if limit > 1 else None)
+            except TooLarge:
+                limit = max(1, limit // 8)
+                continue
+            if len(body) < _LARGEST_PAGE // 4:
+                limit = min(2 * limit, self.source.limit)
             self.state.counters.pages += 1
             self.state.last_event = self.state.reached_at = self._clock()
             try:
