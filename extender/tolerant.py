@@ -28,7 +28,7 @@ import orjson
 from ext_core import prune
 from extender import objects, records
 from extender.objects import RecordError, Source
-from extender.quantity import QuantityError, value
+from extender.quantity import LARGEST, QuantityError, value
 from extender.records import GroupRecord, Identity, Kind, Page, PdbRecord, PodRecord, Record
 from extender.resources import quantity
 from extender.selectors import PodTerm, Requirement, Selector
@@ -286,7 +286,8 @@ def _mend_quantities(spec: objects.PodSpec, status: objects.PodStatus, gpus: fro
     statuses = [*(status.container_statuses or ()), *(status.init_container_statuses or ())]
     containers = [*(spec.containers or ()), *(spec.init_containers or ())]
     asked = [part for one in containers if one.resources for part in (one.resources.requests, one.resources.limits)]
-    others = [spec.overhead, status.allocated_resources, *(one.allocated_resources for one in statuses)]
+    asked.append(spec.overhead)
+    others = [status.allocated_resources, *(one.allocated_resources for one in statuses)]
     for part in (spec.resources, status.resources, *(one.resources for one in statuses)):
         others += [part.requests, part.limits] if part else []
     for resources in asked:
@@ -306,8 +307,12 @@ def _mend(resources: objects.Resources, gpus: frozenset[str]) -> bool:
             text = resources.pop(name)
             if name in gpus:
                 try:
-                    resources[name] = value(text) if text is not None else None
+                    count = value(text) if text is not None else 0
                 except QuantityError:
+                    count = LARGEST
+                if count < LARGEST:
+                    resources[name] = count
+                else:  # clamped, by the API server too: it accepts 1e30 GPUs
                     all_read = False
     return all_read
 

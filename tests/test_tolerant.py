@@ -49,6 +49,9 @@ def held(world: World, *records: Record | None) -> None:
         {"containers": [{"resources": {"limits": {GPU: "two"}}}]},
         {"containers": [{"resources": {"requests": {GPU: "-2"}}}]},
         {"initContainers": [{"restartPolicy": 1, "resources": {"limits": {GPU: "2"}}}]},
+        {"containers": [{"resources": {"limits": {GPU: "1e30"}}}]},  # the API server clamps it, and accepts it
+        {"initContainers": [{"resources": {"requests": {GPU: "9223372036854775807"}}}]},
+        {"overhead": {GPU: "1e30"}},
     ],
 )
 def test_a_count_that_cannot_be_read_is_more_than_any_node_has(spec: JSON) -> None:
