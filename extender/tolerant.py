@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -65,7 +66,7 @@ class Reading(NamedTuple):
 
 def read(kind: Kind, source: Source, gpus: frozenset[str], error: str, group: tuple[str, str] = ("", "")) -> Reading:
     """An object that extender.records rejects with `error`. `group`: (API group, kind) of a Group."""
-    unknown = Identity("", "", "", "")
+    unknown, plain = Identity("", "", "", ""), None
     try:
         shallow: Source = source
         if not isinstance(source, Mapping):
@@ -80,7 +81,7 @@ def read(kind: Kind, source: Source, gpus: frozenset[str], error: str, group: tu
         unknown = _identity(plain)
         record, effect = _READERS[kind](plain, gpus, group)
     except Exception as worse:  # whatever a hostile object leads to, RecursionError and MemoryError included
-        record, effect = None, _LAST_VERSION
+        record, effect = _last_resort(kind, plain, gpus)
         error = error or repr(worse)
     if isinstance(record, PodRecord):
         unknown = unknown._replace(name=record.name, namespace=record.namespace, uid=record.uid)
@@ -270,6 +271,16 @@ def _pod(plain: dict[str, Any], gpus: frozenset[str], group: tuple[str, str]) ->
         if record.node:
             effect = f"how many GPUs it holds cannot be read: every GPU of node {record.node[:253]} counts as held"
     return msgspec.structs.replace(record, **changes), effect
+
+
+def _last_resort(kind: Kind, plain: Any, gpus: frozenset[str]) -> _Read:
+    """Of a Pod that led to a defect in this module: where it is, and that nobody knows how many GPUs it holds."""
+    with suppress(Exception):
+        if kind == "Pod" and isinstance(plain, dict):
+            bones = _skeleton(plain)
+            bones.setdefault("spec", {})["containers"] = "unreadable"  # a wrong type: its GPUs count as unknown
+            return _pod(bones, gpus, ("", ""))
+    return None, _LAST_VERSION
 
 
 def _hides_gpus(path: str) -> bool:

@@ -95,6 +95,23 @@ def test_an_object_with_more_wrong_fields_than_are_looked_at_is_reduced_to_its_s
     assert record.gpus == ((GPU, tolerant.UNKNOWN_COUNT),)
 
 
+def test_a_defect_of_the_reader_gives_no_gpus_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pod is where it is, of its priority, and counts as the holder of more GPUs than the node has."""
+    convert = msgspec.convert
+    calls: list[object] = []
+
+    def fails_once(*given: Any, **named: Any) -> Any:
+        calls.append(given)
+        if len(calls) == 1:
+            raise ZeroDivisionError
+        return convert(*given, **named)
+
+    monkeypatch.setattr(msgspec, "convert", fails_once)
+    found = of_pod()
+    assert (found.uid, found.node, found.priority, found.partial) == ("uid-p", "n", 7, True)
+    assert found.gpus == ((GPU, tolerant.UNKNOWN_COUNT),)
+
+
 def test_a_node_offers_what_can_be_read() -> None:
     item = machine("n", 8)
     item["status"]["allocatable"] |= {GPU: "many", "memory": "1e30"}
