@@ -345,7 +345,7 @@ def _work(cluster: Cluster, pod: PodRecord) -> str:
 
 def _budgets(cluster: Cluster, items: list[Item]) -> Iterator[Finding]:
     pods = list(_running(cluster))
-    specs = {(_space(item), _name(item)): _at(item, "spec") or {} for item in _of(items, "PodDisruptionBudget")}
+    specs = {(_space(item), _name(item)): _map(_at(item, "spec")) for item in _of(items, "PodDisruptionBudget")}
     for key in sorted(cluster.budgets):
         budget, spec = cluster.budgets[key], specs.get(key, {})
         about = f"PodDisruptionBudget/{key[0]}/{key[1]}"
@@ -389,7 +389,7 @@ def _quotas(cluster: Cluster, items: list[Item]) -> Iterator[Finding]:
                 "that it asks for", "Put the names into one list of values.",
             )  # fmt: skip
         inside = [pod for pod in _of(items, "Pod") if _space(pod) == _space(item) and scope.has(pod)]
-        hard = _at(item, "spec", "hard") or {}
+        hard = _map(_at(item, "spec", "hard"))
         limits = hard.items() if isinstance(hard, Mapping) else ()
         for name, text in sorted(one for one in limits if isinstance(one[0], str)):
             resource = name.removeprefix("requests.").removeprefix("limits.")
@@ -422,12 +422,12 @@ def _names(cluster: Cluster, items: list[Item]) -> Iterator[Finding]:
     users: Counter[str] = Counter()
     claims = 0
     for item in _of(items, "Pod"):
-        spec = _at(item, "spec") or {}
+        spec = _map(_at(item, "spec"))
         claims += bool(spec.get("resourceClaims")) and not any(name in cluster.gpu_names for name in _asked(spec))
         users.update(name for name in _asked(spec) if _strange(cluster, name))
     offered: Counter[str] = Counter()
     for item in _of(items, "Node"):
-        offered.update(name for name in _at(item, "status", "allocatable") or {} if _strange(cluster, name))
+        offered.update(name for name in _map(_at(item, "status", "allocatable")) if _strange(cluster, name))
     for name in sorted(users.keys() | offered.keys()):
         yield Finding(
             "warning", "resource-not-managed", f"resource/{name}",
@@ -447,9 +447,10 @@ def _names(cluster: Cluster, items: list[Item]) -> Iterator[Finding]:
 
 def _asked(spec: Item) -> set[str]:
     found: set[str] = set()
-    for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
-        for kind in ("requests", "limits"):
-            found |= set(_at(container, "resources", kind) or ())
+    for part in ("containers", "initContainers"):
+        for container in quotas.listed(spec.get(part)):
+            for kind in ("requests", "limits"):
+                found.update(_map(_at(container, "resources", kind)))
     return found
 
 
@@ -471,6 +472,11 @@ def _at(item: Any, *path: str) -> Any:
     return item
 
 
+def _map(item: Any) -> Mapping[str, Any]:
+    """What a file has there, where it has a map: a pod that could be read in part may have anything."""
+    return item if isinstance(item, Mapping) else {}
+
+
 def _name(item: Item) -> str:
     return str(_at(item, "metadata", "name") or "")
 
@@ -480,4 +486,4 @@ def _space(item: Item) -> str:
 
 
 def _labels(item: Item) -> Mapping[str, str]:
-    return _at(item, "metadata", "labels") or {}
+    return _map(_at(item, "metadata", "labels"))

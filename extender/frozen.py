@@ -103,11 +103,7 @@ def _too_deep(raw: bytes) -> Iterator[Invalid]:
         one = raw[start:end]
         shallow = prune.prune(one, tolerant.DEEPEST)
         if shallow != one:
-            which = records.identity(shallow)
-            kind = orjson.loads(shallow).get("kind")
-            yield Invalid(
-                str(kind or "Object")[:63], tolerant.name_of(which), "nested too deep; what is deeper is left out"
-            )
+            yield tolerant.invalid(shallow, "nested too deep; what is deeper is left out")
 
 
 def _named(

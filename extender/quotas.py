@@ -37,11 +37,11 @@ class Scope:
 def scope(quota: Item) -> Scope:
     named: set[str] = set()
     classes: frozenset[str] | None = None
-    tests: list[Callable[[Item], bool]] = [_plain(name) for name in _list(_at(quota, "spec", "scopes"))]
-    for said in _list(_at(quota, "spec", "scopeSelector", "matchExpressions")):
+    tests: list[Callable[[Item], bool]] = [_plain(name) for name in listed(_at(quota, "spec", "scopes"))]
+    for said in listed(_at(quota, "spec", "scopeSelector", "matchExpressions")):
         if not isinstance(said, Mapping):
             continue
-        values = frozenset(text for text in _list(said.get("values")) if isinstance(text, str))
+        values = frozenset(text for text in listed(said.get("values")) if isinstance(text, str))
         if said.get("scopeName") != "PriorityClass":
             tests.append(_plain(said.get("scopeName")))
             continue
@@ -114,10 +114,10 @@ def asked(pod: Item, name: str) -> int:
         return 1
     kind = "limits" if name.startswith("limits.") else "requests"
     resource = name.removeprefix("requests.").removeprefix("limits.")
-    spec = _at(pod, "spec") or {}
-    total = sum(_said(one, kind, resource) for one in spec.get("containers") or ())
+    spec = _at(pod, "spec")
+    total = sum(_said(one, kind, resource) for one in listed(_at(spec, "containers")))
     first = 0
-    for one in spec.get("initContainers") or ():
+    for one in listed(_at(spec, "initContainers")):
         if isinstance(one, Mapping) and one.get("restartPolicy") == "Always":
             total += _said(one, kind, resource)
         else:
@@ -133,7 +133,7 @@ def _said(part: Any, kind: str, resource: str) -> int:
     return amount(resource, text) or 0
 
 
-def _list(item: Any) -> list[Any]:
+def listed(item: Any) -> list[Any]:
     """What a file has there, where it has a list; quotas are read as they stand, no record has checked them."""
     return item if isinstance(item, list) else []
 

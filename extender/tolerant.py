@@ -111,6 +111,16 @@ def name_of(which: Identity) -> str:
     return name[:LONGEST_NAME] or "(without a name)"
 
 
+def invalid(source: bytes, message: str) -> Invalid:
+    """An object of any kind for people, by as much of its kind and name as can be read."""
+    plain: Any = None
+    with suppress(Exception):
+        plain = _plain(source)
+    said = plain if isinstance(plain, dict) else {}
+    kind = said.get("kind")
+    return Invalid(kind[:63] if isinstance(kind, str) and kind else "Object", name_of(_identity(said)), message)
+
+
 def merged(before: PodRecord, now: PodRecord) -> PodRecord:
     """A pod whose new version was read in part and whose last was read in full: what only the last one states stays
     (the GPUs, labels and affinity of a pod do not change), what may change is taken over where it was read."""

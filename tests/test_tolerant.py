@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from extender import frozen, tolerant
+from extender import cli, frozen, tolerant
 from extender.cluster import MOST_AMOUNT, MOST_SUM
 from extender.errors import BadCluster
 from extender.events import Event
@@ -303,3 +304,31 @@ def test_a_body_of_any_depth_is_answered(verb: str, depth: int) -> None:
         assert b"internal" not in reply.body
     assert world.metric("request_duration_seconds_count", verb=verb, result="error") == 0
     assert world.filter(workload("q", 1))["NodeNames"] == ["n"]
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"metadata": {"name": "h"}, "spec": {"containers": [{"resources": {"limits": -1}}]}},
+        {"metadata": {"name": "h"}, "spec": 1e30},
+        {"metadata": {"name": "h"}, "spec": {"containers": 7, "initContainers": {"a": 1}}},
+    ],
+    ids=["limits", "spec", "containers"],
+)
+def test_check_reads_what_it_can_of_a_file(item: JSON, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hard = {"cpu": "1", "limits.cpu": "1"}
+    quota = {"kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": hard}}
+    file = tmp_path / "cluster.json"
+    file.write_text(json.dumps({"kind": "List", "items": [{"kind": "Pod"} | item, quota]}))
+    cli.main(["check", "--cluster", str(file), "-o", "json"])
+    answer = json.loads(capsys.readouterr().out)
+    assert [one["code"] for one in answer["warnings"]] == ["invalid-object"]
+
+
+def test_a_deep_annotation_is_an_error_that_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    item = b'{"metadata": {"annotations": {"a": ' + b"[" * 2000 + b"]" * 2000 + b"}}}"
+    file = tmp_path / "cluster.json"
+    file.write_bytes(b'{"kind": "List", "items": [' + item + b"]}")
+    assert cli.main(["check", "--cluster", str(file), "-o", "json"]) == 1
+    assert "Traceback" not in (said := capsys.readouterr().err)
+    assert json.loads(said)["error"]["path"]
