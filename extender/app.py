@@ -51,6 +51,7 @@ VERBS = ("filter", "prioritize", "preempt", "bind")
 # evicted it looks whether the API server is back (once in a while, since kube-scheduler waits with us), and waits if it
 # is, for less than the httpTimeout of manifests/kube-scheduler-config.yaml.
 LOOK_SECONDS, LOOK_EVERY, RETURN_SECONDS = 0.25, 2.0, 1.6
+LONGEST_DOUBT = 30.0  # seconds without such a wait after many in vain: an API server may answer errors for minutes
 NOT_READY_SECONDS = 60.0  # without the API server's word for so long: not ready
 YIELD_SECONDS = 12.0  # kube-scheduler retries a pod that met us dead after at most 10 s
 SETTLE_SECONDS = 0.02  # how long a refusal of all nodes waits for a watch that may be a few milliseconds behind
@@ -193,7 +194,8 @@ class Server:
         self.failure: Exception | None = None
         self.failed: Callable[[Exception], None] = lambda error: None
         self._warned = False
-        self._looked_at = float("-inf")
+        self._looked_at = self._trusted_from = float("-inf")
+        self._vain_waits = 0
         self._was_ready = False
         self._settles = dict.fromkeys((False, True), SETTLES_PER_SECOND)
         self._settled_at = dict.fromkeys((False, True), clock())
@@ -295,9 +297,15 @@ class Server:
         if dark >= most and began - self._looked_at >= LOOK_EVERY:
             self._looked_at, wait = began, LOOK_SECONDS
             self.source.hurry()
-        while dark >= most and self.clock() - began < (RETURN_SECONDS if self.source.returning() else wait):
+        trusted = began >= self._trusted_from
+        while dark >= most and self.clock() - began < (RETURN_SECONDS if trusted and self.source.returning() else wait):
             await asyncio.sleep(SETTLE_SECONDS)
             dark = self.source.dark(evicting=True)
+        if dark < most:
+            self._vain_waits = 0
+        elif (now := self.clock()) - began >= RETURN_SECONDS:  # kube-scheduler schedules no pod at all meanwhile
+            self._trusted_from = now + min(RETURN_SECONDS * 2.0 ** min(self._vain_waits, 32), LONGEST_DOUBT)
+            self._vain_waits += 1
         return dark
 
     def _look(self) -> None:

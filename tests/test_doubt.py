@@ -164,6 +164,37 @@ def test_nobody_is_evicted_by_a_view_that_is_dark(live: Watched) -> None:
     assert world.preempt(pod, {"n": ["v"]}) == {"n": ["v"]}
 
 
+def test_an_api_server_that_answers_errors_for_minutes_costs_kube_scheduler_little(
+    live: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It seems to return all the while. kube-scheduler waits with each preempt call, and schedules no pod meanwhile."""
+    world = World(source=live)
+    live.seconds, live.back = 20.0, True
+
+    async def sleep(seconds: float) -> None:
+        world.now += seconds
+
+    async def waits() -> float:
+        began = world.now
+        await world.server._dark()
+        return world.now - began
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    spent, began = 0.0, world.now
+    assert asyncio.run(waits()) >= app.RETURN_SECONDS
+    while world.now - began < 300.0:
+        spent += asyncio.run(waits())
+        world.now += 0.1
+    assert 0.0 < spent < 300.0 / 8
+    live.seconds = 0.0  # it is back; the next loss is waited for as the first
+    assert asyncio.run(waits()) == 0.0
+    live.seconds = 20.0
+    world.now += app.LONGEST_DOUBT
+    assert asyncio.run(waits()) >= app.RETURN_SECONDS
+    world.now += app.RETURN_SECONDS + 0.1
+    assert asyncio.run(waits()) >= app.RETURN_SECONDS
+
+
 @pytest.mark.parametrize("setting", [5.0, 10.0, 30.0])
 def test_nobody_is_evicted_from_the_staleness_of_the_settings_on(live: Watched, setting: float) -> None:
     """By pods and nodes, or by budgets that may be out of date."""

@@ -230,7 +230,7 @@ _SENSELESS_SECONDS: Final = 300.0  # events without an object that can be named 
 # What the same watch may get over: too many requests, and servers or proxies that are about to come back.
 _RESUMABLE: Final = frozenset({429, 500, 502, 503, 504})
 _ABSENT: Final = frozenset({403, 404})
-_SHORTEST_TURN: Final = 0.9  # seconds: a watch that ended before did not end as agreed
+_SHORTEST_TURN: Final = 0.5  # seconds: a watch that ended before did not end as agreed; our own loop may have been late
 _SHORT_LIST: Final = 2.0  # seconds: a list is as old as its beginning
 _CATCH_UP: Final = 1  # seconds for which a watch after a loss is asked
 _QUIET: Final = 0.2  # seconds without an event before its end: nothing was left to be sent

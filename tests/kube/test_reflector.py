@@ -432,6 +432,21 @@ def test_a_turn_that_ends_on_time_is_resumed_at_once_and_is_no_loss() -> None:
     assert losses == {None}
 
 
+def test_a_turn_whose_acceptance_is_heard_late_is_no_loss() -> None:
+    """The server counts the time from the request; our own loop may hear of the acceptance 0.3 s later."""
+
+    async def late(request: Request, writer: Writer) -> None:
+        await asyncio.sleep(0.3)
+        await turned()(replace(request, params={"timeoutSeconds": "0.7"}), writer)
+
+    async def run() -> None:
+        async with living(listed(version="10"), late, pace=QUICK) as (reflector, _, _):
+            await until(lambda: reflector.state.counters.watches == 3)
+            assert (reflector.state.counters.turns, reflector.state.lost_at) == (2, None)
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("how", ["silence", "abort", "close"])
 def test_a_loss_is_measured_from_the_last_word_or_from_the_break(how: str) -> None:
     """And it ends only with the end of a short watch, by which the server has told what happened meanwhile."""
