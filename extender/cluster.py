@@ -64,6 +64,7 @@ NEVER = float("-inf")
 SETTLE_SECONDS = 30.0  # a bound pod that has not started by then is not "about to be seen" any more
 log = get_log()
 Type = tuple[int, int, int, int, int, int, int]  # as Slots.set_types wants it
+BudgetSet = tuple[tuple[str, str], ...]  # namespace and name of each, by name
 MOST_BUDGETS = 32  # of one pod: all of them are weighed for each possible victim
 KEPT_MEMBERS = 64  # sets that a program may name to be kept between searches
 
@@ -120,7 +121,7 @@ class Cluster:
         self.gang_of_id: list[gangs.Gang | None] = [None]  # None: its pods do not depend on each other
         self.strays: dict[int, tuple[PodRecord, ...]] = {}  # by gang: members on nodes that we do not know
         self.groups: dict[gangs.ObjectKey, GroupRecord] = {}
-        self.budget_sets: Numbered[tuple[tuple[str, str], ...]] = Numbered(())  # the budgets that a pod is in
+        self.budget_sets: Numbered[BudgetSet] = Numbered(())  # the budgets that a pod is in
         self.asks: Numbered[Ask | None] = Numbered(None)
         self.eligibility = Eligibility()
         self.repelling: dict[str, PodRecord] = {}  # bound pods with required anti-affinity
@@ -417,7 +418,10 @@ class Cluster:
             kind = kind_of(pod, self.resources[3:], self.models.labels)
             if kind is not None:
                 self.mix.see(kind, pod.uid, pod.created)
+        budgets: BudgetSet | None = None
         if before is not None:
+            if before.uid in self.marks and before.labels == pod.labels:  # a namespace may have thousands of budgets
+                budgets = self.budget_sets[self.marks[before.uid][1]]
             self._unplace(before, keep_row=before.node == pod.node)
         self.pods[pod.uid] = pod
         self._owners.add(pod, self.groups)
@@ -435,7 +439,7 @@ class Cluster:
                 self.nominated[pod.uid] = pod.nominated_node
             return
         self.bound.setdefault(pod.node, {})[pod.uid] = None
-        self._mark(pod)
+        self._mark(pod, budgets)
         if pod.anti_affinity_terms:
             self.repelling[pod.uid] = pod
         self._dirty.add(pod.node)
@@ -511,8 +515,9 @@ class Cluster:
 
     # -- gangs, budgets and what pods ask for, as ids in the table --------------------------------------------------
 
-    def _mark(self, pod: PodRecord) -> None:
-        """Find a bound pod's ids. They reach the table when its node is written, and the gang's when it is read."""
+    def _mark(self, pod: PodRecord, budgets: BudgetSet | None = None) -> None:
+        """Find a bound pod's ids. They reach the table when its node is written, and the gang's when it is read.
+        `budgets`: those that it is in, where they are known."""
         self._bound_in.setdefault(pod.namespace, {})[pod.uid] = None
         named = gangs.ref(pod, self.groups)
         gang = 0
@@ -529,7 +534,8 @@ class Cluster:
             self.gang_members[gang][pod.uid] = None
             self._dirty_gangs.add(gang)
         ask = Ask(pod.namespace, self.amounts(pod), pod.node_selector, pod.node_terms, pod.tolerations)
-        self.marks[pod.uid] = (gang, self.budget_sets.take(self._budgets_with(pod)), self.asks.take(ask))
+        budgets = self._budgets_with(pod) if budgets is None else budgets
+        self.marks[pod.uid] = (gang, self.budget_sets.take(budgets), self.asks.take(ask))
 
     def _unmark(self, pod: PodRecord) -> None:
         gang, budgets, ask = self.marks.pop(pod.uid, (0, 0, 0))
@@ -582,19 +588,12 @@ class Cluster:
             if row is not None:
                 self._write_marks(row, uid)
 
-    def _budgets_with(self, pod: PodRecord) -> tuple[tuple[str, str], ...]:
+    def _budgets_with(self, pod: PodRecord) -> BudgetSet:
         """The budgets that the pod is in. kube-scheduler: an empty selector matches nothing, nothing matches a pod
         without labels (not even NotIn or DoesNotExist), and who is in disruptedPods has been counted already. Of more
         than MOST_BUDGETS the first by name count: the API server evicts no pod that is in more than one."""
-        inside = (
-            (budget.namespace, budget.name)
-            for budget in self._budgets_in.get(pod.namespace, {}).values()
-            if pod.labels
-            and not budget.selector.empty
-            and pod.name not in budget.disrupted_pods
-            and budget.selector.matches(pod.labels)
-        )
-        return tuple(islice(inside, MOST_BUDGETS))
+        budgets = self._budgets_in.get(pod.namespace, {}).values()
+        return tuple(islice(((one.namespace, one.name) for one in budgets if _limits(one, pod)), MOST_BUDGETS))
 
     def _set_budget(self, budget: PdbRecord, change: str) -> None:
         space, key = budget.namespace, (budget.namespace, budget.name)
@@ -611,7 +610,16 @@ class Cluster:
             uids = list(self._bound_in.get(space, ()))
         for uid in uids:
             gang, old, ask = self.marks[uid]
-            self.marks[uid] = (gang, self.budget_sets.take(self._budgets_with(self.pods[uid])), ask)
+            inside = self.budget_sets[old]
+            if (limited := change == "set" and _limits(budget, self.pods[uid])) == (key in inside):
+                continue
+            if limited:  # only this budget is compared with each pod: a namespace may have thousands
+                found = tuple(sorted((*inside, key))[:MOST_BUDGETS])
+            elif len(inside) < MOST_BUDGETS:
+                found = tuple([other for other in inside if other != key])
+            else:
+                found = self._budgets_with(self.pods[uid])
+            self.marks[uid] = (gang, self.budget_sets.take(found), ask)
             if uid in self.pod_rows:
                 self._write_marks(self.pod_rows[uid], uid)
             self.budget_sets.drop(old)
@@ -880,6 +888,16 @@ def _drop(table: dict[Any, dict[str, str]], key: object, uid: str) -> None:
     inner = table.get(key)
     if inner is not None and inner.pop(uid, None) is not None and not inner:
         del table[key]
+
+
+def _limits(budget: PdbRecord, pod: PodRecord) -> bool:
+    """Whether the pod is in the budget, and not counted by it already."""
+    return (
+        bool(pod.labels)
+        and not budget.selector.empty
+        and pod.name not in budget.disrupted_pods
+        and budget.selector.matches(pod.labels)
+    )
 
 
 def _put(table: dict[Any, Any], key: object, record: object, action: str) -> None:

@@ -220,12 +220,18 @@ class Failures:
     def sound(self, node: str, namespace: str, at: float) -> bool:
         """A GPU pod of the namespace that started `at` has run well: whether anything counts no more.
 
-        It clears its own tenant's failures, and what is reported of the node, where none is newer. What is held
-        against other tenants stays theirs, but does not count for all any more."""
+        It clears its own tenant's failures, and what is reported of the node, where none is newer: kubelet has handed
+        out a device. The runtime's errors with pods of other tenants stay: a pod whose `env` asks for no GPU
+        (NVIDIA_VISIBLE_DEVICES=void) runs on a node without a driver too. What is held against other tenants stays
+        theirs, but does not count for all any more."""
         if node not in self._on:
             return False
+
+        def stays(one: Failure) -> bool:
+            return one.what == "runtime" and one.party.namespace != namespace
+
         changed = [
-            self.keep(node, key, lambda one: False)
+            self.keep(node, key, stays)
             for key in ("", namespace)
             if (held := self.held(node, key)) and held[-1].at < at
         ]

@@ -11,7 +11,8 @@ device plugin or the device manager fails, but also for what a pod chooses. Thes
 - `maximum request size for shared resources` (NVIDIA's device plugin, failRequestsGreaterThanOne);
 - what the CPU manager and the memory manager say (`not enough cpus`, `[memorymanager]`, `pod rejected, ...`);
 - `attempting to recover from admission failure` (lifecycle/predicate.go): a critical pod that finds no room;
-- a resource that is no GPU of ours: another device plugin fails.
+- a resource that is no GPU of ours: another device plugin fails. The error of a plugin's RPC names no resource; where
+  the pod asks for other devices too, it may be theirs.
 
 All other reasons of admission (`OutOf...`, NodeAffinity, TopologyAffinityError, ...) are the pod's: it asks for what
 the node does not offer.
@@ -71,10 +72,11 @@ _NVML: Final = re.compile(
 )
 
 
-def fault(status: objects.PodStatus, gpus: frozenset[str]) -> Fault:
-    """What kubelet reports of a pod that asks for GPUs. `gpus`: the names of the GPU resources."""
+def fault(status: objects.PodStatus, gpus: frozenset[str], *, others: bool = False) -> Fault:
+    """What kubelet reports of a pod that asks for GPUs. `gpus`: the names of the GPU resources; `others`: whether the
+    pod asks for devices besides."""
     if status.phase == "Failed" and status.reason == ADMISSION:
-        return _admission((status.message or "")[:MOST_TEXT], gpus)
+        return _admission((status.message or "")[:MOST_TEXT], gpus, others)
     for state in _states(status):
         if state.reason in STARTS and state.message:
             text = state.message[:MOST_TEXT]
@@ -85,11 +87,13 @@ def fault(status: objects.PodStatus, gpus: frozenset[str]) -> Fault:
     return ""
 
 
-def _admission(message: str, gpus: frozenset[str]) -> Fault:
+def _admission(message: str, gpus: frozenset[str], others: bool) -> Fault:
     if _BY_POD.search(message):
         return "refused"
     named = _RESOURCE.search(message)
-    return "refused" if named is not None and named[1] not in gpus else "admission"
+    if named is None:
+        return "refused" if others else "admission"
+    return "admission" if named[1] in gpus else "refused"
 
 
 def _not_admitted(reason: str) -> bool:

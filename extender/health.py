@@ -7,7 +7,8 @@ within ten minutes (settings: failingNodes) reject the node: for the pods of one
 
 A GPU pod that started after the latest failure and still runs a minute later, or is seen to have run to its end, clears
 its own namespace's failures on the node, and those that kubelet reports: a device was handed to it. It does not clear
-what is held against other namespaces, whose pods may fail for a reason of their own; but that counts for all no more.
+the container runtime's errors with pods of others, since its own `env` may ask the runtime for no GPU; nor does it
+clear what is held against other namespaces, whose pods may fail for a reason of their own: that counts for all no more.
 Removing the node, and uncordoning it, clears everything.
 
 Not the node's fault: a pod that somebody deleted or evicted, and a workload whose pods die on two nodes.

@@ -19,7 +19,7 @@ import msgspec
 from extender import objects
 from extender.faults import Fault, fault
 from extender.objects import RecordError, Source, read
-from extender.resources import asks_others, gpu_containers, pod_requests, quantity
+from extender.resources import asks_devices, asks_others, gpu_containers, pod_requests, quantity
 from extender.selectors import NOTHING, NodeTerm, Operator, PodTerm, Requirement, Selector, Taint, Toleration
 
 __all__ = [
@@ -324,7 +324,7 @@ def pod_of(wire: objects.Pod, gpus: frozenset[str]) -> PodRecord:
         gated=bool(spec.scheduling_gates),
         phase=intern(status.phase or ""),
         reason=intern(status.reason or ""),
-        fault=fault(status, gpus) if counts else "",
+        fault=fault(status, gpus, others=status.phase == "Failed" and asks_devices(spec, gpus)) if counts else "",
         disruption_target=disruption_target,
         pod_scheduled=pod_scheduled,
         start=_epoch(status.start_time),

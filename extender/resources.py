@@ -73,9 +73,17 @@ def gpu_containers(spec: objects.PodSpec, gpus: frozenset[str]) -> tuple[tuple[s
 
 def asks_others(spec: objects.PodSpec, gpus: frozenset[str]) -> bool:
     """Whether anything but CPU, memory and GPUs is asked for, by a container, the pod or its overhead."""
+    return not (_names(spec) | set(spec.overhead or ())) <= gpus | {"cpu", "memory"}
+
+
+def asks_devices(spec: objects.PodSpec, gpus: frozenset[str]) -> bool:
+    """Whether extended resources other than GPUs are asked for: device plugins hand them out, as a rule."""
+    return any("/" in name and "kubernetes.io/" not in name for name in _names(spec) - gpus)
+
+
+def _names(spec: objects.PodSpec) -> set[str]:
     parts = [one.resources for one in (*(spec.containers or ()), *(spec.init_containers or ()))] + [spec.resources]
-    names = {name for part in parts if part for listed in (part.requests, part.limits) for name in listed or ()}
-    return not (names | set(spec.overhead or ())) <= gpus | {"cpu", "memory"}
+    return {name for part in parts if part for listed in (part.requests, part.limits) for name in listed or ()}
 
 
 def _aggregate(spec: objects.PodSpec, containers: Sequence[Amounts], init_containers: Sequence[Amounts]) -> Amounts:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from typing import Any
 
 import pytest
 
-from tests.world import DGX1V, GPU, WALL, World, machine, pairs, topology, workload
+from extender import cluster as cluster_module
+from extender.selectors import Selector
+from tests.world import DGX1V, GPU, JSON, WALL, World, machine, pairs, rfc3339, topology, workload
 
 
 def held(world: World, node: str) -> dict[str, Any]:
@@ -215,3 +218,55 @@ def test_unhealthy_gpus_are_not_handed_out() -> None:
     assert held(world, "n")["healthy"] == 0b1101
     assert world.filter(workload("p", 2, links="required"))["NodeNames"] == ["n"]
     assert world.decision()["nodes"][0]["gpus"] == [2, 3]
+
+
+def test_a_budget_is_compared_with_the_pods_of_its_namespace_and_no_other_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A tenant may have thousands of budgets and change them as it likes: else each change takes seconds."""
+    world, seen = World(), Counter[str]()
+    world.node("n", 8)
+    for i in range(30):
+        world.pod(f"p{i}", 0, "n", labels={"app": f"a{i % 3}"})
+    matches = Selector.matches
+    monkeypatch.setattr(Selector, "matches", lambda *args: seen.update(["match"]) or matches(*args))
+    for i in range(100):
+        world.budget(f"b{i:03}", 1, {"app": "none"})
+        assert seen.pop("match") <= 30
+    world.budget("b000", 1, {"app": "a1"})
+    assert seen.pop("match") <= 30
+    world.pod("p0", 0, "n", labels={"app": "a0"}, annotations={"gpu-extender.io/gang": "g"})
+    assert not seen  # its labels are what they were
+    cluster = world.cluster
+    assert {uid for uid, (_, budgets, _) in cluster.marks.items() if cluster.budget_sets[budgets]} == {
+        f"uid-p{i}" for i in range(1, 30, 3)
+    }
+
+
+def test_budgets_that_come_and_go_leave_the_same_as_those_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more than MOST_BUDGETS of a pod the first by name count, in whatever order they came."""
+    monkeypatch.setattr(cluster_module, "MOST_BUDGETS", 2)
+    rng = random.Random(3)
+    for _ in range(60):
+        world, kept = World(), dict[str, JSON]()
+        pods = [workload(f"p{i}", 0, node="n", labels={"app": rng.choice("ab")}) for i in range(4)]
+        for pod in pods:
+            world.set("Pod", pod)
+        for _ in range(30):
+            name = f"b{rng.randrange(6)}"
+            if name in kept and rng.random() < 0.4:
+                world.drop("PodDisruptionBudget", kept.pop(name))
+                continue
+            counted = {"disruptedPods": {f"p{rng.randrange(4)}": rfc3339(WALL)}} if rng.random() < 0.3 else {}
+            kept[name] = world.budget(name, 1, {"app": rng.choice("ab")}, **counted)
+        fresh = World()
+        for budget in kept.values():
+            fresh.set("PodDisruptionBudget", budget)
+        for pod in pods:
+            fresh.set("Pod", pod)
+        found, wanted = (
+            {uid: one.cluster.budget_sets[budgets] for uid, (_, budgets, _) in one.cluster.marks.items()}
+            for one in (world, fresh)
+        )
+        assert found == wanted
+        assert len(world.cluster.budget_sets) == len(fresh.cluster.budget_sets)

@@ -187,6 +187,25 @@ def test_a_device_that_was_handed_to_any_pod_clears_what_kubelet_reported() -> N
     assert why(world, "good") == why(world, "one") == {}
 
 
+def test_a_pod_that_asks_the_runtime_for_no_gpu_clears_nothing_of_others() -> None:
+    """With NVIDIA_VISIBLE_DEVICES=void it runs on a node whose driver is not loaded."""
+    world = two()
+    broken: JSON = {
+        "phase": "Pending",
+        "containerStatuses": [{"name": "main", "state": {"waiting": {"reason": "RunContainerError", "message": NVML}}}],
+    }
+    for i in range(3):
+        fails(world, f"a{i}", "n1", broken, namespace="one")
+    assert why(world, "good") == {"n1": FOR_ALL}
+    world.now += 1.0
+    runs(world, "void", "n1", "evil")
+    world.now += 60.0
+    assert why(world, "good") == {"n1": FOR_ALL}
+    runs(world, "repaired", "n1", "one")
+    world.now += 60.0
+    assert why(world, "good") == {}
+
+
 def test_rows_follow_their_nodes() -> None:
     """A node that goes takes what was held on it along; another that gets its row starts clean."""
     world = two()

@@ -145,3 +145,27 @@ def test_an_image_a_command_and_an_environment_are_the_pods(reason: str, message
 def test_a_container_that_runs_again_has_no_fault() -> None:
     last = {"terminated": {"reason": "StartError", "message": NVML}}
     assert fault(container("Running", state={"running": {}}, lastState=last)) == ""
+
+
+@pytest.mark.parametrize(
+    ("asked", "message", "found"),
+    [
+        (
+            "example.com/nic",
+            "Allocate failed due to rpc error: code = Unknown desc = no, which is unexpected",
+            "refused",
+        ),
+        ("example.com/nic", f"cannot allocate unregistered device {GPU}, which is unexpected", "admission"),
+        (
+            "ephemeral-storage",
+            "Allocate failed due to rpc error: code = Unknown desc = no, which is unexpected",
+            "admission",
+        ),
+        ("hugepages-2Mi", "", "admission"),
+    ],
+)
+def test_an_error_that_names_no_resource_may_be_of_another_plugin(asked: str, message: str, found: str) -> None:
+    pod = workload("p", 1, node="n")
+    pod["spec"]["containers"][0]["resources"]["requests"][asked] = "1"
+    status = rejected("UnexpectedAdmissionError", message)
+    assert records.pod(pod | {"status": status}, frozenset({GPU})).fault == found
