@@ -103,6 +103,8 @@ class Holds:
     ) -> None:
         self._holds.pop(uid, None)  # the youngest stands last
         seconds = BOUND_SECONDS if bound else self.hold_seconds
+        if not seconds:  # the settings turn tentative holds off: silence does not make one
+            return
         self._holds[uid] = Hold(uid, node, amounts, gpus, now + seconds, bound)
 
     def doubt(self, uid: str, now: float) -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -28,7 +29,7 @@ import orjson
 from ext_core import prune
 from extender import objects, records
 from extender.objects import RecordError, Source
-from extender.quantity import QuantityError, value
+from extender.quantity import LARGEST, QuantityError, value
 from extender.records import GroupRecord, Identity, Kind, Page, PdbRecord, PodRecord, Record
 from extender.resources import quantity
 from extender.selectors import PodTerm, Requirement, Selector
@@ -65,7 +66,7 @@ class Reading(NamedTuple):
 
 def read(kind: Kind, source: Source, gpus: frozenset[str], error: str, group: tuple[str, str] = ("", "")) -> Reading:
     """An object that extender.records rejects with `error`. `group`: (API group, kind) of a Group."""
-    unknown = Identity("", "", "", "")
+    unknown, plain = Identity("", "", "", ""), None
     try:
         shallow: Source = source
         if not isinstance(source, Mapping):
@@ -80,7 +81,7 @@ def read(kind: Kind, source: Source, gpus: frozenset[str], error: str, group: tu
         unknown = _identity(plain)
         record, effect = _READERS[kind](plain, gpus, group)
     except Exception as worse:  # whatever a hostile object leads to, RecursionError and MemoryError included
-        record, effect = None, _LAST_VERSION
+        record, effect = _last_resort(kind, plain, gpus)
         error = error or repr(worse)
     if isinstance(record, PodRecord):
         unknown = unknown._replace(name=record.name, namespace=record.namespace, uid=record.uid)
@@ -272,6 +273,16 @@ def _pod(plain: dict[str, Any], gpus: frozenset[str], group: tuple[str, str]) ->
     return msgspec.structs.replace(record, **changes), effect
 
 
+def _last_resort(kind: Kind, plain: Any, gpus: frozenset[str]) -> _Read:
+    """Of a Pod that led to a defect in this module: where it is, and that nobody knows how many GPUs it holds."""
+    with suppress(Exception):
+        if kind == "Pod" and isinstance(plain, dict):
+            bones = _skeleton(plain)
+            bones.setdefault("spec", {})["containers"] = "unreadable"  # a wrong type: its GPUs count as unknown
+            return _pod(bones, gpus, ("", ""))
+    return None, _LAST_VERSION
+
+
 def _hides_gpus(path: str) -> bool:
     """Whether a field that was left out may have stated GPUs."""
     if path == "spec":
@@ -286,7 +297,8 @@ def _mend_quantities(spec: objects.PodSpec, status: objects.PodStatus, gpus: fro
     statuses = [*(status.container_statuses or ()), *(status.init_container_statuses or ())]
     containers = [*(spec.containers or ()), *(spec.init_containers or ())]
     asked = [part for one in containers if one.resources for part in (one.resources.requests, one.resources.limits)]
-    others = [spec.overhead, status.allocated_resources, *(one.allocated_resources for one in statuses)]
+    asked.append(spec.overhead)
+    others = [status.allocated_resources, *(one.allocated_resources for one in statuses)]
     for part in (spec.resources, status.resources, *(one.resources for one in statuses)):
         others += [part.requests, part.limits] if part else []
     for resources in asked:
@@ -306,8 +318,12 @@ def _mend(resources: objects.Resources, gpus: frozenset[str]) -> bool:
             text = resources.pop(name)
             if name in gpus:
                 try:
-                    resources[name] = value(text) if text is not None else None
+                    count = value(text) if text is not None else 0
                 except QuantityError:
+                    count = LARGEST
+                if count < LARGEST:
+                    resources[name] = count
+                else:  # clamped, by the API server too: it accepts 1e30 GPUs
                     all_read = False
     return all_read
 

@@ -49,6 +49,9 @@ def held(world: World, *records: Record | None) -> None:
         {"containers": [{"resources": {"limits": {GPU: "two"}}}]},
         {"containers": [{"resources": {"requests": {GPU: "-2"}}}]},
         {"initContainers": [{"restartPolicy": 1, "resources": {"limits": {GPU: "2"}}}]},
+        {"containers": [{"resources": {"limits": {GPU: "1e30"}}}]},  # the API server clamps it, and accepts it
+        {"initContainers": [{"resources": {"requests": {GPU: "9223372036854775807"}}}]},
+        {"overhead": {GPU: "1e30"}},
     ],
 )
 def test_a_count_that_cannot_be_read_is_more_than_any_node_has(spec: JSON) -> None:
@@ -90,6 +93,23 @@ def test_an_object_with_more_wrong_fields_than_are_looked_at_is_reduced_to_its_s
     assert isinstance(record, PodRecord)
     assert (record.name, record.node, record.priority) == ("p", "n", 7)
     assert record.gpus == ((GPU, tolerant.UNKNOWN_COUNT),)
+
+
+def test_a_defect_of_the_reader_gives_no_gpus_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pod is where it is, of its priority, and counts as the holder of more GPUs than the node has."""
+    convert = msgspec.convert
+    calls: list[object] = []
+
+    def fails_once(*given: Any, **named: Any) -> Any:
+        calls.append(given)
+        if len(calls) == 1:
+            raise ZeroDivisionError
+        return convert(*given, **named)
+
+    monkeypatch.setattr(msgspec, "convert", fails_once)
+    found = of_pod()
+    assert (found.uid, found.node, found.priority, found.partial) == ("uid-p", "n", 7, True)
+    assert found.gpus == ((GPU, tolerant.UNKNOWN_COUNT),)
 
 
 def test_a_node_offers_what_can_be_read() -> None:

@@ -55,6 +55,10 @@ class ApiError(Exception):
         self.retry_after = retry_after
 
 
+class TooLarge(Exception):
+    """The body of an answer has more bytes than the caller takes; it was not read to its end."""
+
+
 class Stream(NamedTuple):
     """A watch that was accepted: its bytes as they come. It ends when the server ends it, or by ``drop``, after which
     the bytes end with Unreachable."""
@@ -160,9 +164,10 @@ class ApiServer:
         await self._session.close()
         await asyncio.sleep(0)  # for those that were cut off in this turn of the loop
 
-    async def get(self, path: str, params: Mapping[str, str] | None = None) -> bytes:
-        """The body of a 200. ApiError for any other answer, Unreachable for none."""
-        return await self._whole("GET", path, params=params or {})
+    async def get(self, path: str, params: Mapping[str, str] | None = None, *, most: int | None = None) -> bytes:
+        """The body of a 200. ApiError for any other answer, Unreachable for none, TooLarge for one of more than `most`
+        bytes."""
+        return await self._whole("GET", path, most, params=params or {})
 
     async def post(self, path: str, body: bytes) -> bytes:
         """The body of a 2xx answer to a JSON body. The same errors as get()."""
@@ -176,10 +181,18 @@ class ApiServer:
         """As post(), with a JSON merge patch."""
         return await self._whole("PATCH", path, data=body, content_type="application/merge-patch+json")
 
-    async def _whole(self, method: str, path: str, **more: Any) -> bytes:
+    async def _whole(self, method: str, path: str, most: int | None = None, **more: Any) -> bytes:
         limits = aiohttp.ClientTimeout(total=self._timeout, connect=_ACQUIRE, sock_connect=_CONNECT)
         async with self._answer(method, path, limits, **more) as answer:
-            return await answer.read()
+            if most is None:
+                return await answer.read()
+            parts, size = [], 0
+            async for part in answer.content.iter_any():
+                parts.append(part)
+                size += len(part)
+                if size > most:
+                    raise TooLarge(f"{method} {path}: more than {most} bytes")
+            return b"".join(parts)
 
     @asynccontextmanager
     async def stream(self, path: str, params: Mapping[str, str], *, inactivity: float) -> AsyncIterator[Stream]:

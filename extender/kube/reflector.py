@@ -8,7 +8,8 @@ Theory of operation
    where it ended. Only a version that the server no longer has (410), an answer that makes no sense or an error that
    repeating cannot cure leads back to 1.
    An object that cannot be read affects only itself: extender.tolerant reads the rest of it, and it is named.
-   An unexpected exception leads back to 1 too: the next list gives the sink every object again.
+   An unexpected exception leads back to 1 too: the next list gives the sink every object again, and before it the
+   deletions that the sink may have missed.
 3. Between two tries lies a jittered, growing delay. It starts anew only after a watch that lived for a while: a server
    that accepts each watch and closes it at once is a failing server. The delay is short where no answer came (the next
    try costs nothing, and state must be current soon after the server returns), and long where an answer was useless.
@@ -40,7 +41,7 @@ from ext_core import prune
 from extender import records, tolerant
 from extender.events import Event
 from extender.kube.backoff import Backoff
-from extender.kube.client import ApiError, ApiServer, Silent, Unreachable
+from extender.kube.client import ApiError, ApiServer, Silent, TooLarge, Unreachable
 from extender.log import Allowance, get_log
 from extender.records import Kind, PodRecord, Record, RecordError
 
@@ -64,7 +65,7 @@ class Source:
     kind: Kind
     path: str
     limit: int = 250
-    """Objects a page: what one answer may hold the event loop for."""
+    """Objects a page at most: what one answer may hold the event loop for. Fewer where they are large."""
     field_selector: str = ""
     optional: bool = False
     """The API may not be served: 404 means that there are none; of a `group` 403, too."""
@@ -223,6 +224,7 @@ log = get_log()
 
 _LINE: Final = msgspec.json.Decoder(_WatchLine)
 _LONGEST_LINE: Final = 2**25  # bytes; etcd takes objects of 1.5 MiB
+_LARGEST_PAGE: Final = 2**24  # bytes; a page of more is asked for again with fewer objects
 _MOST_REJECTED: Final = 100  # kept by name
 _SENSELESS_SECONDS: Final = 300.0  # events without an object that can be named lead to one list in this time
 # What the same watch may get over: too many requests, and servers or proxies that are about to come back.
@@ -263,6 +265,7 @@ class Reflector:
         self._sleep = sleep
         self._known: dict[_Key, Record] = {}
         self._unsure = False  # the sink may have missed what was taken for known: the next list gives it all again
+        self._untold: list[Event] = []  # deletions that the sink may have missed: no list tells of them
         self._senseless_at: float | None = None
         self._allowance = Allowance()
         self._version = ""
@@ -393,12 +396,21 @@ class Reflector:
     async def _list(self) -> None:
         self.state.counters.lists += 1
         began = self._clock()
+        self._tell_again()
         seen: set[_Key] = set()
-        params = {"limit": str(self.source.limit)}
+        limit = self.source.limit
+        params: dict[str, str] = {}
         if self.source.field_selector:
             params["fieldSelector"] = self.source.field_selector
         while True:
-            body = await self._server.get(self.source.path, params)
+            params["limit"] = str(limit)
+            try:  # tenants write objects of 1.4 MB, and 250 of them stand side by side
+                body = await self._server.get(self.source.path, params, most=_LARGEST_PAGE if limit > 1 else None)
+            except TooLarge:
+                limit = max(1, limit // 8)
+                continue
+            if len(body) < _LARGEST_PAGE // 4:
+                limit = min(2 * limit, self.source.limit)
             self.state.counters.pages += 1
             self.state.last_event = self.state.reached_at = self._clock()
             try:
@@ -634,6 +646,22 @@ class Reflector:
                 )
         return which if reading.record is None else reading.record
 
+    def _give(self, batch: Sequence[Event]) -> None:
+        try:
+            self._sink.apply(batch)
+        except Exception:
+            self._untold += [event for event in batch if event.change == "delete"]
+            raise
+
+    def _tell_again(self) -> None:
+        """Give the sink the deletions that it may have missed, each once more and for itself."""
+        untold, self._untold = self._untold, []
+        for event in untold:
+            try:
+                self._sink.apply([event])
+            except Exception as error:  # the sink fails over this very object: all others must be listed nevertheless
+                self._defect(error)
+
     async def _in_slices(self, events: Iterator[Event | None]) -> None:
         """Gives the sink what the iterator yields (None: work without an event), a slice at a time."""
         pace = self._pace
@@ -652,7 +680,7 @@ class Reflector:
                 # Also when the iterator broke off: what it yielded is already taken for known.
                 if batch:
                     self.state.counters.events += len(batch)
-                    self._sink.apply(batch)
+                    self._give(batch)
             if not more:
                 return
             await asyncio.sleep(0)

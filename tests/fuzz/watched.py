@@ -250,16 +250,18 @@ class _World:
             if line.get("exc_info") or line["event"] == "defect":
                 raise Broken("a defect is logged", str(line)[:500], str(line.get("err", line["event"]))[:80])
         self.lines.clear()
-        if not self._fits("honest-0", 8, links="required", among=list(self.cluster.nodes)):
+        # While the server has not been heard, pods that require links wait, and no others.
+        links = "preferred" if self.server.source.dark() else "required"
+        if not self._fits("honest-0", 8, links=links, among=list(self.cluster.nodes)):
             raise Broken("an honest pod finds no place on an untouched node", self.said)
         pods = [item for _, item in self.stub.stored.get(PATHS["Pod"], {}).values()]
         for name in (*SHARED, FAILS_ON):
             node = self.stub.stored[PATHS["Node"]]["", name][1]
             left = accounts.left(node, pods)
-            free = max(0, math.floor(left.gpus)) if left.room else 0
+            free = max(0, math.floor(left.gpus))  # CPU and memory are kube-scheduler's own
             if free < 8 and self._fits(name, free + 1):
                 raise Broken("a node passes that has not so much left", f"{name}: {free} GPUs left, {free + 1} pass")
-            if free and not self._fits(name, free):
+            if free and left.room and not self._fits(name, free):
                 raise Broken("a node is rejected that has enough left", f"{name}: {free} GPUs left; {self.said}")
 
     def _fits(self, node: str, gpus: int, *, links: str = "", among: list[str] | None = None) -> bool:

@@ -146,6 +146,24 @@ def test_an_exception_in_the_sink_ends_nothing(error: Exception, monkeypatch: py
     assert seen.delays[0] > 0
 
 
+def test_deletions_that_a_failing_sink_missed_are_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No list tells of an object that is gone, nor of one whose name another object has: else its GPUs stay held."""
+    monkeypatch.setattr("tests.kube.test_reflector.Seen", lambda naps: Defective(naps, RuntimeError("x")))
+    lines = (("DELETED", pod("a", 11)), ("ADDED", pod("b", 12, uid="other")), ("ADDED", pod("bad", 13)))
+    seen, _, reflector = reflect(
+        listed(pod("a"), pod("b")),
+        watched(b"".join(hostile.line(change, raw(item)) for change, item in lines)),
+        listed(pod("b", 12, uid="other"), pod("bad", 13), version="14"),
+        watched(),
+        naps=2,
+    )
+    there: set[str] = set()
+    for event in (event for batch in seen.batches for event in batch):
+        (there.add if event.change == "set" else there.discard)(event.record.uid)
+    assert there == {"other", "bad"}
+    assert reflector.state.counters.defects == 1
+
+
 def test_the_log_is_bounded() -> None:
     """1,000 versions of one object that cannot be read, and 1,000 such objects: 20 lines, and the rest is counted."""
     lines = [hostile.deep(pod("same", 11 + n)) for n in range(1000)]

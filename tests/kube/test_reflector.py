@@ -557,6 +557,30 @@ def test_a_huge_page_is_given_in_slices() -> None:
     assert [len(batch) for batch in seen.batches] == [100] * 20
 
 
+def test_a_page_of_large_objects_is_asked_for_again_with_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """250 pods of 1.4 MB are 350 MB: no page is held that is larger than it may be, but for a single object."""
+    monkeypatch.setattr("extender.kube.reflector._LARGEST_PAGE", 5_000)
+    sizes = [2_000] * 10 + [9_000] + [10] * 300
+    items = [pod(f"p{i:03}", padding="x" * size) for i, size in enumerate(sizes)]
+    limits: list[int] = []
+
+    async def paged(request: Request, writer: Writer) -> None:
+        if request.watches:
+            await watched()(request, writer)
+            return
+        start, limit = int(request.params.get("continue", "0")), int(request.params["limit"])
+        limits.append(limit)
+        end = start + limit
+        await listed(*items[start:end], token=str(end) if end < len(items) else "")(request, writer)
+
+    seen, _, reflector = reflect(paged)
+    assert seen.changes == [("set", f"p{i:03}/1") for i in range(len(items))]
+    assert (reflector.state.counters.errors, reflector.state.counters.lists, seen.syncs) == (0, 1, 1)
+    assert limits[:3] == [250, 31, 3]
+    assert 1 in limits  # the largest comes alone
+    assert limits[-1] >= 16  # small objects come in larger pages again
+
+
 def test_forbidden_is_said_to_be_what_is_missing() -> None:
     _, _, reflector = reflect(failed(403, 'pods is forbidden: User "x" cannot list'), naps=2)
     assert reflector.missing() == 'Pod: forbidden: 403: pods is forbidden: User "x" cannot list'
