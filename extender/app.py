@@ -213,7 +213,7 @@ class Server:
                 return
             except CredentialsError as error:
                 self.failure = error
-                log.error("the cluster can not be watched", err=str(error))
+                log.error("the cluster cannot be watched", err=str(error))
                 self.failed(error)
                 return
             except Exception:
@@ -281,7 +281,7 @@ class Server:
         if verb == "preempt":
             dark = await self._dark()
             if dark >= self.settings.watch.staleness_seconds:
-                log.warning("nobody is evicted: pods, nodes or budgets are not watched", seconds=round(dark))
+                log.warning("no pod is evicted: pods, nodes or budgets are not watched", seconds=round(dark))
                 return Answer(wire.preemption(None), "dark")
             answer = preempt.preempt(self.decider, body, self.clock(), self.wall())
             if answer.decision is not None:
@@ -354,7 +354,7 @@ class Server:
         if pod is None or pod.uid != binding.uid:
             return Answer(wire.binding("the pod is gone, or another one has its name now"), "refused")
         if pod.partial:
-            return Answer(wire.binding("the pod cannot be read in full: its watch names the field"), "refused")
+            return Answer(wire.binding("the pod cannot be read in full: /readyz names the field"), "refused")
         self._look()
         answer = self.decider.bind(binding, pod, self.clock(), self.wall())
         if isinstance(answer, BindIntent):
@@ -416,7 +416,7 @@ class Server:
             self.events.node(name, node.uid, reason, text, warning=warning)
 
     def _about_tenant(self, change: Change) -> None:
-        """Told on the pod that failed last: the tenant sees its own Events, and not those of nodes."""
+        """Write an Event on the pod that failed last: the tenant sees its own Events, and not those of nodes."""
         failed = change.latest
         if self.events is not None and failed is not None:
             self.events.tenant(failed.party.namespace, failed.name, failed.uid, f"node {change.node}: {change.text}")
@@ -543,7 +543,7 @@ class Server:
         return self._page(pages.topologies(self.cluster, request.query_params.get("node")))
 
     async def debug_decisions(self, request: Request) -> Response:
-        """`?pod=NAMESPACE/NAME`: about one; `?most=`: decisions; `?nodes=`: of each."""
+        """`?pod=NAMESPACE/NAME`: of this pod alone; `?most=`: how many decisions; `?nodes=`: how many nodes of each."""
         text = request.query_params.get("pod")
         pod = None
         if text is not None:

@@ -81,7 +81,7 @@ class Ask(NamedTuple):
 
 class Cluster:
     """Nodes, pods and what they hold. `resources`: cpu, memory, pods, then the GPU resource names of the settings.
-    `live`: tenants write its objects while it is read; else it is as somebody states it."""
+    `live`: it is read from an API server, and tenants write its objects; else from a file."""
 
     def __init__(self, settings: Settings, *, live: bool = False) -> None:
         self.settings = settings

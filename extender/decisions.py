@@ -30,8 +30,8 @@ MOST_UNKNOWN: Final = 100  # names kept of nodes without a row: as many as are s
 # Bytes of memory of what a record is made of, roughly:
 OF_DECISION: Final = 5_000  # itself, its request, its dictionaries and the heads of its arrays
 OF_COLUMN: Final = 120  # the head of a scorer's column
-OF_VICTIM: Final = 1_000  # what is told of one victim
-OF_SLOT: Final = 400  # what is told of a slot that the pod takes
+OF_VICTIM: Final = 1_000  # what is written of one victim
+OF_SLOT: Final = 400  # what is written of a slot that the pod takes
 OF_NAME: Final = 70  # the head of a string
 OF_NUMBER: Final = 40  # a number in a tuple
 

@@ -110,7 +110,7 @@ def _named(
     kind: records.Kind, item: dict[str, Any], gpus: frozenset[str], invalid: list[Invalid]
 ) -> records.Record | None:
     """The record, as far as it can be read; None where nothing of it counts. A pod without a uid, as files written by
-    hand have it, gets one of its name: nobody has that."""
+    hand have it, gets one of its name: no other object has that."""
     if kind == "Group":
         return _group(item)
     try:

@@ -84,7 +84,8 @@ class Metrics:
             "outcome",
         )
         self.failing_nodes = self._gauge(
-            "failing_nodes", "Nodes that are refused because GPU pods failed there three times within ten minutes."
+            "failing_nodes",
+            "Nodes that are rejected for all pods because GPU pods failed there (settings: failingNodes).",
         )
         self.failing_node_rejections = self._gauge(
             "failing_node_rejections",

@@ -1,7 +1,7 @@
 """The pages that people, `gpu-extender` and Prometheus read. None holds up a verb: each is made in slices.
 
-A page that names pods or nodes is streamed, and at most MOST_PAGES are made at once. Who leaves, or reads too slowly,
-ends its page (see extender.connections).
+A page that names pods or nodes is streamed, and at most MOST_PAGES are made at once. A client that leaves, or reads
+too slowly, ends its page (see extender.connections).
 """
 
 from __future__ import annotations

@@ -170,9 +170,9 @@ def spares(
     wall: float,
 ) -> bool:
     """Whether `other`, which leaves the `losing` plans alone, costs no more in all than `found`, which takes what was
-    freed for them: all of them where it evicts, one where it evicts nobody. `rows`: the candidate nodes. A preemptor
-    that has no other place is left its own as long as only pods below it have to go for that. No budget is violated for
-    it: a loser may never ask again."""
+    freed for them: all of them where it evicts, one where it evicts no pod. `rows`: the candidate nodes. A preemptor
+    that has no other place keeps its own as long as only pods of lower priority are evicted for that. No budget is
+    violated for it: the preemptor that lost its place may never ask again."""
     assert other.best is not None
     terms, cluster = decider.policy.costs, decider.cluster
     if told.violations(cluster, other.best.pods) > told.violations(cluster, found.best.pods if found.best else ()):
@@ -193,8 +193,8 @@ def spares(
 def _again(
     decider: Decider, request: PodRequest, plan: Plan, offered: array[int], now: float, wall: float
 ) -> tuple[int, ...] | None:
-    """What evicting for the plan's pod on another of these nodes would cost; None where it can not be. The pod in turn
-    leaves alone what was freed for lower priorities: else one eviction would be outbid by the next, down to the lowest.
+    """What evicting for the plan's pod on another of these nodes would cost; None where that is impossible. The pod in
+    turn leaves alone what was freed for lower priorities: else one eviction outbids the next, down to the lowest.
     """
     cluster = decider.cluster
     pod = cluster.pods.get(plan.uid)

@@ -28,8 +28,8 @@ from extender.yaml_lines import Document, Place, parse_document, path_of
 API_VERSION: Final = "gpu-extender.io/v1"
 KIND: Final = "GpuExtenderConfiguration"
 SIZE_LIMIT: Final = 1 << 20
-MOST_PROBLEMS, LONGEST_TEXT = 40, 400  # of a file that is rejected: how many are shown, and characters of each
 """Bytes of a settings file. A real one has one or two KiB."""
+MOST_PROBLEMS, LONGEST_TEXT = 40, 400  # of a file that is rejected: how many are shown, and characters of each
 
 OLDEST_SCHEDULER: Final = (1, 28)
 RETRIES_FAILED_NODES: Final = (1, 38)

@@ -31,8 +31,8 @@ class Slices:
         self._turn = asyncio.Lock()
 
     async def of(self, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-        """The pieces' bytes, slice by slice. Who reads slowly holds up nobody: the turn is given back before a slice
-        is handed out."""
+        """The pieces' bytes, slice by slice. A client that reads slowly delays no other: the turn is given back
+        before a slice is handed out."""
         more = True
         while more:
             async with self._turn:

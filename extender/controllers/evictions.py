@@ -93,7 +93,7 @@ class Evictions:
         wall: Callable[[], float] = time.time,
         identity: str = "",
     ) -> None:
-        """`reserving`: None where nobody can be evicted, as in a frozen cluster; `dark`: as the server's Source has it,
+        """`reserving`: None where no pod can be evicted, as in a frozen cluster; `dark`: as the server's Source has it,
         for evictions."""
         self._decider, self._reserving, self._events, self._metrics = decider, reserving, events, metrics
         self._ready, self._dark, self._clock, self._wall = ready, dark, clock, wall
@@ -173,7 +173,7 @@ class Evictions:
             return
         now = self._clock()
         await self._campaign(now)
-        if self._is_dark():  # who is stuck is looked at when the watches are back
+        if self._is_dark():  # stuck pods are looked at when the watches are back
             return
         acting = server if self._lease is not None and self._lease.held else None
         if acting is not None:

@@ -1,4 +1,4 @@
-"""What contradicts a reservation that somebody else wrote: our own view of its pod and its victims.
+"""Whether a reservation that this server did not write contradicts what the watch shows of its pod and its victims.
 
 The ConfigMap has no signature. Whoever may write it could write a plan for any pod that waits, and have GPUs kept, or
 pods evicted, for it. So a plan is taken over only where everything agrees that we can see: it asks for what its pod
@@ -32,7 +32,7 @@ def contradiction(cluster: Cluster, plan: Plan, pod: PodRecord, *, evicts: bool)
     if plan.amounts[3:] != wanted or not any(wanted):
         return "its pod asks for other GPUs"
     if pod.never:
-        return "its pod may evict nobody (preemptionPolicy: Never)"
+        return "its pod may evict no pod (preemptionPolicy: Never)"
     if plan.own and not evicts:
         return "evictions of our own are off (settings: evictions.enabled)"
     return next((text for uid in plan.victims if (text := _of_victim(cluster, plan, uid))), "")

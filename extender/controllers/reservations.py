@@ -162,8 +162,8 @@ class Reservations:
                 self._decider.pod_gone(plan.uid)
 
     def _compare(self) -> None:
-        """Drop the plans of somebody else that contradict the lists. One whose pod we do not see yet is compared when
-        it comes; until then it lasts a few seconds at most."""
+        """Drop the plans that this server did not write and that contradict the lists. One whose pod we do not see yet
+        is compared when it comes; until then it lasts a few seconds at most."""
         decider = self._decider
         plans = {plan.uid: plan for plan in decider.holds.all_plans()} if self._foreign else {}
         for uid in sorted(self._foreign):

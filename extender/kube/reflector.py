@@ -614,7 +614,7 @@ class Reflector:
         yield Event(self.source.kind, "set", found)
 
     def _decode(self, raw: msgspec.Raw) -> Record | records.Identity:
-        """The record, as far as the object can be read; of one of which nothing counts only which one it is."""
+        """The record, as far as the object can be read; its identity alone where nothing of it counts."""
         try:
             group = self.source.group
             found = records.group(raw, *group) if group else records.record(self.source.kind, raw, self._gpus)

@@ -12,6 +12,7 @@ import pytest
 
 from tests.fuzz import PARTS
 from tests.fuzz.__main__ import show
+from tests.fuzz.asking import check_answer
 from tests.fuzz.engine import Broken, Outcome, Part, Step, replay, run, shrink
 from tests.fuzz.hostile import cut, cuts, mutated, render
 
@@ -93,3 +94,9 @@ def test_mutations_can_be_written() -> None:
     value = {"Pod": {"metadata": {"name": "x"}}, "NodeNames": ["a", "b"]}
     made = {cut(render(mutated(rng, value, 3)), cuts(rng)) for _ in range(500)}
     assert len(made) > 450
+
+
+def test_a_number_of_any_length_is_json() -> None:
+    """Whole nodes come back as they were sent."""
+    raw = b'{"Nodes":{"items":[{"spec":%s}]}}' % (b"9" * 5000)
+    assert check_answer("filter", 200, raw)["Nodes"]["items"] == [{"spec": "9" * 5000}]

@@ -409,7 +409,7 @@ def _told(cluster: Cluster) -> dict[str, Any]:
         "rows": rows,
         "gangs": gangs,
         "budgets": {uid: sorted(cluster.budgets_of(cluster.pods[uid])) for uid in uids},
-        "grouped": {str(ref): sorted(there.items()) for ref, there in cluster.grouped.items() if there},
+        "grouped": {repr(ref): sorted(there.items()) for ref, there in cluster.grouped.items() if there},
         "siblings": {str(key): sorted(there.items()) for key, there in cluster.siblings.items() if there},
         "bound": {name: sorted(there) for name, there in cluster.bound.items() if there},
         "waiting": dict(sorted(cluster.waiting.items())),
