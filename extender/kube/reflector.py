@@ -470,6 +470,7 @@ class Reflector:
         self.state.lost_at = None
         self.state.last_event = self._clock()
         await self._in_slices(self._vanished(list(self._known)))
+        self.state.rejected.clear()
         self._say_synced()
         delay = min(self._pace.absent_first * 2.0 ** min(self._absences, 32), self._pace.absent_retry)
         self._absences += 1

@@ -633,6 +633,15 @@ def test_an_api_that_was_served_is_absent_only_if_that_lasts(status: int) -> Non
     assert seen.delays[7] <= 7.5
 
 
+def test_an_api_that_is_gone_has_no_invalid_objects() -> None:
+    """They are gone with it, and /readyz names them no longer."""
+    volcano = next(source for source in GROUPS if source.group == ("scheduling.volcano.sh", "PodGroup"))
+    made = {"metadata": {"name": "g", "namespace": "ns", "uid": "u", "resourceVersion": "1"}, "spec": "x"}
+    for naps, named in ((1, ["ns/g"]), (8, [])):
+        _, _, reflector = reflect(listed(made, kind="PodGroup"), failed(404), source=volcano, naps=naps)
+        assert list(reflector.state.rejected) == named
+
+
 def test_what_says_how_many_must_run_is_read_where_it_is_installed_and_allowed() -> None:
     volcano = next(source for source in GROUPS if source.group == ("scheduling.volcano.sh", "PodGroup"))
     made = {"metadata": {"name": "g", "uid": "u", "resourceVersion": "1"}, "spec": {"minMember": 3}}
