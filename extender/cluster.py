@@ -116,6 +116,7 @@ class Cluster:
         self.nominated: dict[str, str] = {}  # uid of an unbound pod -> node name
         self.marks: dict[str, tuple[int, int, int]] = {}  # uid of a bound pod -> ids: gang, set of budgets, ask
         self.gang_ids: dict[gangs.Ref, int] = {}
+        self._gangs_named: dict[tuple[str, str], dict[int, None]] = {}  # (namespace, name) -> their ids
         self.gang_refs: list[gangs.Ref | None] = [None]  # by id; id 0 = none
         self.gang_members: list[dict[str, None]] = [{}]  # bound pods that name it
         self.gang_of_id: list[gangs.Gang | None] = [None]  # None: its pods do not depend on each other
@@ -530,6 +531,7 @@ class Cluster:
                     self.gang_members.append({})
                     self.gang_of_id.append(None)
                 self.gang_ids[named] = gang
+                self._gangs_named.setdefault((named.namespace, named.name), {})[gang] = None
                 self.gang_refs[gang] = named
             self.gang_members[gang][pod.uid] = None
             self._dirty_gangs.add(gang)
@@ -573,6 +575,10 @@ class Cluster:
             return
         if not members:
             del self.gang_ids[ref]
+            named = self._gangs_named[(ref.namespace, ref.name)]
+            del named[gang]
+            if not named:
+                del self._gangs_named[(ref.namespace, ref.name)]
             self.gang_refs[gang] = self.gang_of_id[gang] = None
             self.strays.pop(gang, None)
             self._free_gangs.append(gang)
@@ -645,9 +651,7 @@ class Cluster:
             self._note(pod)
         for pod in marked:
             self._mark(pod)
-        self._dirty_gangs.update(
-            self.gang_ids[ref] for ref in self.gang_ids if ref.namespace == record.namespace and ref.name == record.name
-        )
+        self._dirty_gangs.update(self._gangs_named.get((record.namespace, record.name), ()))
 
     def _set_node(self, node: NodeRecord, now: float) -> None:
         before = self.nodes.get(node.name)

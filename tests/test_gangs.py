@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import permutations
 from typing import Any
 
@@ -352,3 +352,25 @@ def test_the_two_best_nodes_are_told_though_others_are_left_early() -> None:
     assert (certificate["proved"], certificate["nodes_examined"]) == (True, 40)
     assert certificate["runner_up"]["node"] == alone[1][1]
     assert [victim["name"] for victim in certificate["runner_up"]["victims"]] == alone[1][2]
+
+
+def test_an_object_is_compared_with_the_gangs_of_its_name_only() -> None:
+    """Tenants make as many gangs as pods, and change their objects as often as they like."""
+
+    class Unread(dict[gangs.Ref, int]):
+        def __iter__(self) -> Iterator[gangs.Ref]:
+            raise AssertionError("all gangs are looked at")
+
+    world = World()
+    world.node("n", 8)
+    for i in range(4):
+        world.pod(f"p{i}", 1, "n", labels={"scheduling.x-k8s.io/pod-group": f"g{i % 2}"})
+    cluster = world.cluster
+    cluster.gang_ids = Unread(cluster.gang_ids)
+    for minimum in (1, 2):
+        world.set("Group", obj("scheduling.x-k8s.io/v1alpha1", "PodGroup", "g1", {"minMember": minimum}))
+        found = {gang.name: (gang.minimum, gang.known) for gang in cluster.gang_of_id if gang is not None}
+        assert found == {"default/g0": (2, False), "default/g1": (minimum, True)}
+    assert not cluster.faults
+    world.gone("p0", "p1", "p2", "p3")
+    assert not cluster._gangs_named
