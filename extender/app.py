@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -376,6 +378,7 @@ class Server:
                 raise ClientDisconnect
             refused = connections.refusal(request.scope)
             if refused is not None:
+                parts.clear()  # the connection keeps the error, which keeps this frame
                 raise refused
             part = message.get("body", b"")
             more = message.get("more_body", False)
@@ -718,6 +721,8 @@ def run(settings: Settings, *, kubeconfig: str | None = None, cluster_file: Path
                 Document(MIX, cluster.dump_mix, cluster.load_mix, namespace=settings.reservations.namespace)
             )
         live.tenants += [reservations, server.events, server.evictions]
+    # uvicorn stops gracefully and then raises the signal again, which would end the process before its last log lines.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     host = uvicorn.Server(config(create(server), settings))
     server.failed = lambda error: setattr(host, "should_exit", True)
     host.run()

@@ -5,7 +5,8 @@ when a request is not complete within `limits.requestSeconds` of its first byte,
 time. Headers and trailers have HEAD_BYTES. The bodies in progress of all requests have `limits.allBodiesBytes`.
 
 One client must not keep out another. So what is over a limit is taken from the client address that has most of it: its
-oldest unfinished body, or a connection of it that waits. kube-scheduler loses nothing to a client of another address.
+oldest unfinished body, or a connection of it that waits. kube-scheduler loses nothing to a client of another address,
+and little to one of its own (see _least_missed).
 uvicorn's own limit_concurrency would refuse whoever comes next, so it is not used.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final
@@ -26,6 +28,8 @@ from extender.metrics import Metrics
 from extender.settings import Settings
 
 HEAD_BYTES: Final = 64 << 10
+MOST_PIPELINED: Final = 16
+"""Requests that wait behind the one that is answered. Neither Go nor a browser sends any ahead of its answer."""
 SWEEP_SECONDS: Final = 1.0
 LOG_SECONDS: Final = 60.0
 log = get_log()
@@ -33,14 +37,29 @@ log = get_log()
 
 def lost(scope: Mapping[str, Any]) -> bool:
     """Whether the client of a request has left; False where another server than ours serves it."""
-    connection = scope.get("connection")
-    return connection is not None and connection.lost
+    if "connection" not in scope:
+        return False
+    connection = scope["connection"]()
+    return connection is None or connection.lost
 
 
 def refusal(scope: Mapping[str, Any]) -> BadRequest | None:
     """Why the body of a request is not read any further; None while it is."""
-    connection = scope.get("connection")
+    connection = scope["connection"]() if "connection" in scope else None
     return connection.refused if connection is not None else None
+
+
+def _least_missed(some: list[Connection], of: Mapping[str, int]) -> Connection:
+    """Of the address that has most, the one whose request came first, or that had its last answer first.
+
+    An attacker may have kube-scheduler's own address. Of its connections those that had an answer and those that had
+    none lose in turn: the larger half does. So new connections in masses cost no used one anything, and used ones in
+    masses do not keep out a new one. `of`: how much each address has."""
+    most = max(of[one.address] for one in some)
+    theirs = [one for one in some if of[one.address] == most]
+    new = [one for one in theirs if not one.answered]
+    used = [one for one in theirs if one.answered]
+    return min(new if len(new) > len(used) else used, key=lambda one: one.since if one.reading is None else one.reading)
 
 
 class Connections:
@@ -78,12 +97,11 @@ class Connections:
     def opened(self, connection: Connection) -> None:
         self.open[connection] = None
         while len(self.open) > self.limits.connections:
-            of = Counter(one.address for one in self.open)
             waiting = [one for one in self.open if one.waits]
             if not waiting:  # all are being answered: the newest waits for none of them
                 break
-            # max takes the first of equals, and the first is the oldest.
-            self.close(max(waiting, key=lambda one: (of[one.address], not one.answered)), "connections")
+            of = Counter(one.address for one in self.open)
+            self.close(_least_missed(waiting, of), "connections")
 
     def hold(self, connection: Connection, size: int) -> None:
         """`size` more bytes of a body have come."""
@@ -96,8 +114,7 @@ class Connections:
             unfinished = [one for one in self.open if one.held and one.reading is not None and one.refused is None]
             if not unfinished:
                 break
-            worst = max(unfinished, key=lambda one: (of[one.address], -(one.reading or 0.0)))
-            worst.refuse(
+            _least_missed(unfinished, of).refuse(
                 BodiesFull(
                     f"the bodies of all requests have more than {self.limits.all_bodies_bytes} bytes, and most of them "
                     "are of this client (settings: limits.allBodiesBytes)"
@@ -125,20 +142,21 @@ class Connections:
 
 
 class Connection(HttpToolsProtocol):
-    """One connection. `reading`: since when a request is read; `held`: bytes of its body; `answered`: it had an answer
-    before; `refused`: why its present body is not read any further."""
+    """One connection. `reading`: since when a request is read; `since`: when it came, or had its last answer; `held`:
+    bytes of its body; `answered`: it had an answer before; `refused`: why its present body is not read any further."""
 
     registry: ClassVar[Connections]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)  # type: ignore[arg-type] # asyncio's own types say it so
         self.lost = False
+        self._weak = weakref.ref(self)
         self.answered = False
         self.reading: float | None = None
         self.refused: BadRequest | None = None
         self.held = 0
         self.address = self.client[0] if self.client else ""
-        self._came = self.registry.clock()
+        self.since = self.registry.clock()
         self._loose = 0  # bytes since the last that was a body's, or a request's last
         self._in_head = False
         self._stalled: float | None = None  # since when the client takes too little
@@ -163,12 +181,16 @@ class Connection(HttpToolsProtocol):
             self.reading = self.registry.clock()
         self._loose += len(data)
         super().data_received(data)
-        if self._loose > HEAD_BYTES and not self.lost:
+        if self._loose > HEAD_BYTES and not self.lost and not self.transport.is_closing():
             self._answer(431, "head-too-large", f"the headers have more than {HEAD_BYTES} bytes", "headers")
 
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= MOST_PIPELINED:
+            self.registry.close(self, "pipelined")
+            raise ConnectionAbortedError  # ends the parser, which would go on to the end of what has come
         super().on_message_begin()
-        self.scope["connection"] = self  # type: ignore[typeddict-unknown-key] # for `lost` and `refusal`
+        # For `lost` and `refusal`. Weak: in a cycle each lost connection would wait for a collection, with its body.
+        self.scope["connection"] = self._weak  # type: ignore[typeddict-unknown-key]
         self._in_head = True
         if self.reading is None:
             self.reading = self.registry.clock()
@@ -192,6 +214,7 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         self.answered = True
+        self.since = self.registry.clock()
         self.registry.release(self)
         if self.reading is not None:  # the rest of a body that was refused, or the next request: from now on
             self.reading = self.registry.clock()
@@ -219,8 +242,9 @@ class Connection(HttpToolsProtocol):
                 self.registry.close(self, why)
                 return
         if self.reading is None:
-            # Go dials ahead, and keeps a connection that it has not used as long as one that it has.
-            if self.cycle is None and now - self._came > self.registry.keep_alive_seconds:
+            # Go dials ahead, and keeps a connection that it has not used as long as one that it has. uvicorn forgets
+            # the time of a used one whose last body was not read.
+            if self.waits and now - self.since > self.registry.keep_alive_seconds + 2 * SWEEP_SECONDS:
                 self.registry.close(self, "unused")
         elif now - self.reading > seconds and not self.pipeline and self._closing is None:
             self._late(now, seconds)

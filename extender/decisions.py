@@ -31,6 +31,7 @@ MOST_UNKNOWN: Final = 100  # names kept of nodes without a row: as many as are s
 OF_DECISION: Final = 5_000  # itself, its request, its dictionaries and the heads of its arrays
 OF_COLUMN: Final = 120  # the head of a scorer's column
 OF_VICTIM: Final = 1_000  # what is written of one victim
+OF_WARNING: Final = 250  # its dictionary
 OF_SLOT: Final = 400  # what is written of a slot that the pod takes
 OF_NAME: Final = 70  # the head of a string
 OF_NUMBER: Final = 40  # a number in a tuple
@@ -97,12 +98,18 @@ class Decision:
         shares: list[array[float]] = [self.total, *self.columns.values()]
         kept = sum(len(column) * column.itemsize for column in whole) + sum(8 * len(column) for column in shares)
         runner_up = (detail.get("certificate") or {}).get("runner_up") or {}
-        victims = len(detail.get("victims", ())) + len(runner_up.get("victims", ()))
+        victims = [*detail.get("victims", ()), *runner_up.get("victims", ())]
+        texts = [name for one in victims if isinstance(one, dict) for name in one.get("pdbs", ())]  # tenants make them
+        warnings = detail.get("warnings", ())
+        texts += [text for one in warnings for text in one.values()]
         slots = sum(len(priced["slots"]) for priced in detail.get("price", ()))
         named = len(request.uid) + len(request.namespace) + len(request.name) + len(self.error)
         named += sum(map(len, self.unknown)) + OF_NAME * len(self.unknown)
+        named += sum(map(len, texts)) + OF_NAME * len(texts) + OF_WARNING * len(warnings)
         others = OF_NUMBER * (len(request.siblings) + len(request.kin))
-        return OF_DECISION + kept + OF_COLUMN * len(shares) + OF_VICTIM * victims + OF_SLOT * slots + named + others
+        return (
+            OF_DECISION + kept + OF_COLUMN * len(shares) + OF_VICTIM * len(victims) + OF_SLOT * slots + named + others
+        )
 
 
 class Decisions:

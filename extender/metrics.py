@@ -188,7 +188,7 @@ VALUES: Final = {
     "refused_nodes code": "the keys of [reasons.md](reasons.md)",
     "bad_requests code": "`bad-request`, `body-too-large`, `body-too-late`, `bodies-full`",
     "connections_closed limit": "`request` or `answer` over its time, `headers` too large, too many `connections`, "
-    "`unused`",
+    "`unused`, too many requests `pipelined`",
     "watch_defects kind": "the kinds of objects that are watched, and `source` for all of them",
     "invalid_objects reason": "`too-deep` (all that is used of it was read), `partial` (some of it; the rest counts as "
     "the worst), `unreadable` (its last readable version counts), `unknown-event` (an event of no object), `not-held` "

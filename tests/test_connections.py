@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import httpx
@@ -15,8 +17,8 @@ import pytest
 import uvicorn
 
 from extender.app import VERBS, config
-from extender.connections import HEAD_BYTES
-from extender.errors import BadInput
+from extender.connections import HEAD_BYTES, MOST_PIPELINED
+from extender.errors import BadInput, BodiesFull
 from extender.settings import Known, Limits, Settings, parse_settings
 from tests.test_app import valid
 from tests.world import World
@@ -225,6 +227,78 @@ def test_too_many_connections_cost_the_client_that_has_them() -> None:
         scheduler.sendall(head("prioritize", 2) + b"{}")
         assert scheduler.recv(65536).startswith(b"HTTP/1.1 400 ")
         filter_works(port)
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_connections_of_the_schedulers_own_address_do_not_keep_it_out(answered: bool) -> None:
+    """A sidecar's scheduler, its probes and an attacker all have 127.0.0.1."""
+    with serving(LIMITS) as (_, port), ExitStack() as stack:
+        scheduler = stack.enter_context(dial(port))
+        scheduler.sendall(head("prioritize", 2) + b"{}")
+        scheduler.recv(65536)
+        for _ in range(LIMITS.connections + (10 if not answered else -1)):
+            stream = stack.enter_context(dial(port))
+            stream.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" if answered else b"POST /v1/filter")
+            if answered:
+                assert stream.recv(65536).startswith(b"HTTP/1.1 200 ")
+        for _ in range(3):
+            new = stack.enter_context(dial(port))
+            time.sleep(0.05)  # it is to be there before it asks, as one that Go dials ahead
+            new.sendall(head("prioritize", 2) + b"{}")
+            assert new.recv(65536).startswith(b"HTTP/1.1 400 ")
+        if not answered:
+            scheduler.sendall(head("prioritize", 2) + b"{}")
+            assert scheduler.recv(65536).startswith(b"HTTP/1.1 400 ")
+
+
+def test_requests_sent_ahead_have_a_limit() -> None:
+    """A read has room for 14,000 requests, each of 5 kB once it waits for its turn."""
+    with serving() as (world, port), dial(port) as stream:
+        stream.sendall((head("prioritize", 2) + b"{}") * MOST_PIPELINED)
+        said = b""
+        while said.count(b"HTTP/1.1 400 ") < MOST_PIPELINED:
+            said += stream.recv(65536)
+        with suppress(OSError):
+            stream.sendall(b"GET /healthz HTTP/1.1\r\n\r\n" * 2_000)
+        assert whole(stream).count(b"HTTP/1.1 ") <= MOST_PIPELINED
+        assert world.metric("connections_closed_total", limit="pipelined") == 1
+        filter_works(port)
+
+
+def test_a_used_connection_whose_last_body_was_not_read_does_not_stay_for_ever() -> None:
+    """uvicorn sets its time when the answer is sent, and forgets it when the rest of the body comes."""
+    with serving(LIMITS) as (world, port), dial(port) as stream:
+        stream.sendall(b"POST /nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n")
+        assert stream.recv(65536).startswith(b"HTTP/1.1 404 ")
+        stream.sendall(b" " * 100)
+        (connection,) = world.server.connections.open
+        until(lambda: connection.reading is None)
+        world.server.connections.keep_alive_seconds = 0
+        assert whole(stream) == b""
+        assert world.metric("connections_closed_total", limit="unused") == 1
+
+
+def test_refused_and_lost_bodies_leave_nothing_behind_for_a_collection() -> None:
+    """Without a verb's answer there is hardly a collection, and bodies are large."""
+    gc.collect()
+    gc.disable()
+    try:
+        with serving() as (world, port):
+            seen = []
+            for i in range(4):
+                with dial(port, OTHER) as stream:
+                    stream.sendall(head("filter", BODY) + b" " * (BODY // 2))
+                    until(lambda: world.server.connections.held >= BODY // 2)
+                    (connection,) = world.server.connections.open
+                    seen.append(weakref.ref(connection))
+                    if i % 2:
+                        connection.refuse(BodiesFull("full"))
+                        whole(stream)
+                    del connection
+                until(lambda: not world.server.connections.open)
+            until(lambda: not any(ref() for ref in seen))
+    finally:
+        gc.enable()
 
 
 def test_a_page_that_nobody_reads_is_not_made_to_its_end() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tracemalloc
 from array import array
 from itertools import islice
 from typing import Any
@@ -55,6 +56,27 @@ def test_what_is_told_of_victims_takes_room() -> None:
         one.detail = {"why": "it could not be reserved"}
         assert len(list(kept.latest())) <= 2
     assert len(list(kept.latest())) == 2
+
+
+def test_what_tenants_write_into_a_preemption_takes_room() -> None:
+    """Its warnings quote annotations, and a victim may have as many budgets as its namespace holds."""
+
+    def preemption() -> Decision:
+        warning = {"code": "claim-bounded", "path": "y" * 400, "message": "z" * 500}
+        victim = {"pdbs": [f"{'n' * 60}/{i:0>250}" for i in range(50)]}
+        return Decision("preempt", 0.0, 1, request(1), detail={"victims": [victim], "warnings": [dict(warning)] * 20})
+
+    texts = 50 * 311 + 20 * (13 + 400 + 500)
+    assert texts <= preemption().size() - Decision("preempt", 0.0, 1, request(1)).size() <= 1.5 * texts
+    kept = Decisions(4 << 20)
+    tracemalloc.start()
+    try:
+        for _ in range(500):
+            kept.add(preemption())
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert used <= 1.3 * (4 << 20)
 
 
 def test_nothing_is_kept_without_room() -> None:

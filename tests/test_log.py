@@ -9,9 +9,10 @@ import select
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,33 @@ def test_a_pipe_that_nobody_reads(tmp_path: Path) -> None:
         os.close(reading)
 
 
+def test_the_last_lines_are_written_before_a_signal_ends_the_process(tmp_path: Path) -> None:
+    """What reads the log is behind by more than the pipe holds when SIGTERM comes."""
+    reading, writing = os.pipe()
+    said: list[bytes] = []
+
+    def read() -> None:
+        with suppress(httpx.TransportError):
+            while True:  # until it takes no more connections
+                httpx.get(f"{client.base_url}/healthz", trust_env=False)
+        while part := os.read(reading, 1 << 16):
+            said.append(part)
+
+    reader = threading.Thread(target=read)
+    try:
+        with server(tmp_path, "", stderr=writing) as client:
+            os.close(writing)
+            for _ in range(400):
+                check_serves(client, 1)
+            reader.start()
+        reader.join(20)
+    finally:
+        os.close(reading)
+    lines = b"".join(said).splitlines()
+    assert sum(json.loads(line)["msg"] == "decided" for line in lines) == 400
+    assert json.loads(lines[-1])["msg"].startswith("Finished server process")
+
+
 # -- the writer itself -------------------------------------------------------------------------------------------------
 
 
@@ -141,7 +169,7 @@ def test_lines_beyond_the_room_are_dropped_and_counted() -> None:
         assert not writer.flush(0.01)
         large = writer.dropped
         said = b""
-        while not writer.flush(0.0):
+        while not writer.flush(0.05):  # the writer may have counted the last bytes not yet
             said += os.read(reading, 1 << 20)
         os.close(writing)
         while part := os.read(reading, 1 << 20):
@@ -159,7 +187,7 @@ def test_waiting_lines_have_a_limit_in_bytes_and_so_has_each() -> None:
             writer.line(b"x" * 1_000_000)
         kept = 2_000 - writer.dropped
         assert kept * (log.LONGEST_LINE + 20) <= WAITING_BYTES + (1 << 17)
-        while not writer.flush(0.0):
+        while not writer.flush(0.05):  # the writer may have counted the last bytes not yet
             os.read(reading, 1 << 20)
     finally:
         os.close(reading)

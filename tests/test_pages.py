@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import re
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -211,10 +212,9 @@ def test_a_tenant_can_not_make_a_piece_long() -> None:
 # -- who may ask, and who leaves ---------------------------------------------------------------------------------------
 
 
-def scope_of(lost: bool) -> dict[str, Any]:
-    connection = Connection.__new__(Connection)
-    connection.lost = lost
-    return {"type": "http", "connection": connection}
+def scope_of(connection: Connection) -> dict[str, Any]:
+    connection.lost = False
+    return {"type": "http", "connection": weakref.ref(connection)}
 
 
 def test_more_than_two_pages_at_once_are_refused_and_come_again_later() -> None:
@@ -243,11 +243,12 @@ def test_who_leaves_stops_the_work() -> None:
             yield b"x" * SLICE_BYTES
 
     made_pages = Pages(Slices(lambda: 0.0))
-    scope = scope_of(lost=False)
+    connection = Connection.__new__(Connection)
+    scope = scope_of(connection)
 
     async def send(message: Any) -> None:
         if made == 5:
-            scope["connection"].lost = True
+            connection.lost = True
 
     async def receive() -> Any:
         raise AssertionError("nothing is to be read")
