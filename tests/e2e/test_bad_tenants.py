@@ -44,6 +44,12 @@ def placed(cluster: Scene, name: str, namespace: str, node: str) -> float:
     return time.monotonic() - since
 
 
+def delete(cluster: Scene, name: str, namespace: str) -> None:
+    """Wait until the pod no longer exists."""
+    cluster.api.delete("Pod", name, namespace)
+    wait_for(lambda: cluster.api.find("Pod", name, namespace) is None, 30, f"the deletion of {name}")
+
+
 def events(cluster: Scene, namespace: str, reason: str) -> list[Object]:
     return [event for event in cluster.api.list("Event", namespace) if event.get("reason") == reason]
 
@@ -61,10 +67,11 @@ def test_failing_pods_of_one_tenant_reject_nodes_for_that_tenant_only(scene: Sce
     for node in ("a", "b"):
         cluster.api.create(builders.pod(f"good-{node}", other, 8, node_selector=on(node), grace=1))
         assert placed(cluster, f"good-{node}", other, node) < RUNNING_SECONDS
-        cluster.api.delete("Pod", f"good-{node}", other)
+        delete(cluster, f"good-{node}", other)
     # The first tenant's are rejected, and the reason says for whom
     cluster.pod("again", 1)
-    message = cluster.unschedulable("again", "for pods of this namespace: its GPU pods failed on the node three times")
+    reason = "for pods of this namespace: its GPU pods failed on the node three times"
+    message = cluster.unschedulable("again", f"2 gpu-extender: {reason}")
     assert message.startswith("0/2 nodes are available: 2 ")
     (decision, *_) = cluster.decisions("again")
     assert [(node["node"], node["scope"]) for node in decision["nodes"]] == [("a", "namespace"), ("b", "namespace")]
