@@ -124,3 +124,10 @@ def test_nothing_is_known_of_a_pod_that_never_came() -> None:
     holds = Holds(hold_seconds=5.0)
     assert (holds.get("a", 0.0), holds.planned("a", 0.0), holds.attempt("a", 0.0)) == (None, None, None)
     assert (list(holds.held(0.0)), list(holds.plans(0.0))) == ([], [])
+
+
+def test_silence_makes_no_hold_where_the_settings_turn_holds_off() -> None:
+    for seconds, kept in ((0.0, []), (5.0, ["p"])):
+        holds = Holds(hold_seconds=seconds, known_at=lambda: 90.0)  # the API server is silent since then
+        holds.hold("p", "n", AMOUNTS, 0, 100.0)
+        assert [hold.uid for hold in holds.held(100.0, unheard=True)] == kept
