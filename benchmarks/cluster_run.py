@@ -19,16 +19,16 @@ from typing import Any, Literal, Protocol
 import orjson
 
 from ext_core.links import LinkShapes
-from extender import records
-from extender.cluster import Cluster
-from extender.decide import Decider
-from extender.events import Event
-from extender.ledger import gpus_of
+from extender.cluster.cluster import Cluster
+from extender.cluster.ledger import gpus_of
+from extender.objects import records
+from extender.objects.event import Event
 from extender.settings import Settings
 from extender.sim.device_plugin import DevicePlugin, PluginPanicked
 from extender.sim.machines import GPU, Machine, machine
 from extender.sim.machines import node as node_object
 from extender.topologies.annotation import RELAY
+from extender.verbs.decide import Decider
 
 MEAN_SECONDS = 3600.0
 CPU_PER_GPU, MEMORY_PER_GPU = 4, 16  # cores, GiB: GPUs are what runs out

@@ -31,10 +31,10 @@ def serve(nodes: int, pods: int) -> None:
     """A server over a cluster made here; prints its port."""
     import uvicorn
 
-    from extender import records
-    from extender.app import SAFETY_NET, Server, config, create
-    from extender.cluster import Cluster
-    from extender.events import Event
+    from extender.cluster.cluster import Cluster
+    from extender.objects import records
+    from extender.objects.event import Event
+    from extender.server.app import SAFETY_NET, Server, config, create
     from extender.settings import Settings
     from tests.world import machine, pairs, workload
 

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from extender import app as product
+from extender.server import app as product
 from extender.settings import Settings
 
 SHORTLIST = 16

@@ -13,10 +13,11 @@ from benchmarks.openb_trace import WHOLE, Pod
 from ext_core import score
 from ext_core.links import LinkShapes
 from ext_core.table import NodeTable, PodTable
-from extender.contracts import PodRequest, Tables
-from extender.mix import ANYWHERE, Kind, Mix, Models, pulls
-from extender.policy import Policy
-from extender.selectors import Requirement
+from extender.cluster.demand_mix import ANYWHERE, Kind, Mix, Models, pulls
+from extender.cluster.tables import Tables
+from extender.objects.selectors import Requirement
+from extender.policy.contracts import PodRequest
+from extender.policy.policy import Policy
 from extender.settings import Settings
 
 MIB = 1 << 20

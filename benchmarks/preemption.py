@@ -44,12 +44,13 @@ from benchmarks import preemption_links as links
 from benchmarks import preemption_rules as rules
 from benchmarks.preemption_exact import Exact
 from benchmarks.preemption_rules import FLEETS, NOW, RULES, Choice, Cost, Fleet, State
-from extender import preempt, records
-from extender.cluster import Cluster
-from extender.decide import Decider
-from extender.events import Event
+from extender.cluster.cluster import Cluster
+from extender.objects import records
+from extender.objects.event import Event
 from extender.settings import Settings
 from extender.sim.machines import machine
+from extender.verbs import preempt
+from extender.verbs.decide import Decider
 
 OURS = "ours"
 LEXICOGRAPHIC, COST_ONLY = "exact lexicographic", "exact cost-only"

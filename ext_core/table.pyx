@@ -1,6 +1,6 @@
 """Packed tables: one column per fact, one row per node or pod.
 
-`extender.cluster` is the only writer. Rows are handed out by the writer and reused after `clear`; a column's values of
+`extender.cluster.cluster` is the only writer. Rows are handed out by the writer and reused after `clear`; a column's values of
 a cleared row are zero. Amounts are exact integers: milli-CPU, bytes, pod slots, units of GPUs.
 
 A GPU resource is counted in units: `units[row]` of them are one physical GPU (1: whole GPUs; N: replicas of

@@ -8,7 +8,8 @@ from typing import Protocol
 
 from ext_core.links import LinkShapes
 from ext_core.table import NodeTable, PodTable
-from extender.contracts import PodRequest, Reason, Scorer, Tables
+from extender.cluster.tables import Tables
+from extender.policy.contracts import PodRequest, Reason, Scorer
 
 RESOURCES = ("cpu", "memory", "pods", "nvidia.com/gpu", "amd.com/gpu")
 R = len(RESOURCES)

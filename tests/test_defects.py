@@ -9,17 +9,18 @@ from typing import Any
 
 import pytest
 
-from extender import app, gangs
-from extender.app import Frozen
-from extender.cluster import Cluster
+from extender.cluster.cluster import Cluster
 from extender.controllers import tenants
 from extender.controllers.live import Live
 from extender.controllers.tenants import begun
 from extender.kube.client import ApiServer, CredentialsError
 from extender.kube.reflector import SOURCES
-from extender.records import PodRecord
+from extender.objects import gangs
+from extender.objects.records import PodRecord
+from extender.objects.tolerant import Faults, Invalid
+from extender.server import app
+from extender.server.app import Frozen
 from extender.settings import Settings
-from extender.tolerant import Faults, Invalid
 from tests.kube.api_server import Request, Script, Writer, listed, serving, watched
 from tests.world import World, logged, workload
 

@@ -51,10 +51,12 @@ def test_plain_output_has_no_escapes(once: subprocess.CompletedProcess[str]) -> 
 @pytest.mark.parametrize(
     ("spoiled", "said"),
     [
-        ("from extender.rules.links import Links as it; it.fill = lambda *_: None", "not as told: pretrain waits"),
-        ("from extender.costs.work_lost import WorkLost as it; it.term = lambda _, victims: "
+        ("from extender.policy.rules.links import Links as it; it.fill = lambda *_: None",
+         "not as told: pretrain waits"),
+        ("from extender.policy.costs.work_lost import WorkLost as it; it.term = lambda _, victims: "
          "('sum', __import__('array').array('q', [0] * len(victims.pods)))", "not as told: "),
-        ("from extender.cluster import Cluster as it; it._set_pod = lambda *_: 1 / 0", "could not apply a write"),
+        ("from extender.cluster.cluster import Cluster as it; it._set_pod = lambda *_: 1 / 0",
+         "could not apply a write"),
     ],
 )  # fmt: skip
 def test_a_server_that_is_wrong_is_found_out(spoiled: str, said: str) -> None:

@@ -18,15 +18,15 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from extender import frozen
 from extender.cli import main
 from extender.cli.explain import _lines
 from extender.controllers.events import Events
 from extender.controllers.evictions import Evictions
-from extender.holds import RELEASES
 from extender.kube.events import Regarding
 from extender.kube.leases import Lease
 from extender.metrics import Metrics
+from extender.offline import frozen
+from extender.reservations.holds import RELEASES
 from extender.settings import Settings
 from tests.controllers.test_reservations import PATH as CONFIGMAP
 from tests.controllers.test_reservations import connected, keeper

@@ -7,12 +7,13 @@ import json
 
 import pytest
 
-from extender import app, records
-from extender.events import Event
-from extender.rules import REASONS
+from extender.objects import records
+from extender.objects.event import Event
+from extender.objects.tolerant import Faults
+from extender.policy.rules import REASONS
+from extender.server import app
 from extender.settings import Resource, Settings, Watch
-from extender.tolerant import Faults
-from tests.test_bind import Api
+from tests.verbs.test_bind import Api
 from tests.world import AMD, GPU, JSON, World, machine, pairs, refused, topology, workload
 
 TEXT = {reason.key: reason.text for reason in REASONS.values()}

@@ -9,11 +9,11 @@ import pytest
 from prometheus_client import generate_latest
 
 from ext_core.links import LinkShapes
-from extender.ledger import PLAN
-from extender.rules import REASONS
+from extender.cluster.ledger import PLAN
+from extender.policy.rules import REASONS
 from extender.topologies.annotation import KEY, RELAY, decode, encode
 from extender.topologies.load import from_catalogue
-from tests.test_bind import Api
+from tests.verbs.test_bind import Api
 from tests.world import DGX1V, GPU, JSON, World, topology
 
 STATED = {KEY: encode(replace(decode(topology(DGX1V)), uuids=tuple(f"GPU-{gpu:08d}" for gpu in range(8))))}

@@ -58,7 +58,7 @@ def test_the_core_imports_only_the_core() -> None:
     ("line", "package"),
     [
         ("import extender", "extender"),
-        ("from extender.wire import read_args", "extender"),
+        ("from extender.verbs.wire import read_args", "extender"),
         ("cimport numpy as np", "numpy"),
         ("cimport cython, numpy", "numpy"),
         ("from numpy cimport ndarray", "numpy"),

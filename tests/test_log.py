@@ -21,7 +21,7 @@ import pytest
 
 from extender import log
 from extender.log import WAITING_BYTES, WAITING_LINES, Writer
-from tests.test_app import valid
+from tests.server.test_app import valid
 
 CLUSTER = {
     "apiVersion": "v1",

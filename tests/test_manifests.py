@@ -10,8 +10,8 @@ import kubernetes_validate
 import pytest
 from ruamel.yaml import YAML
 
-from extender import app
-from extender.app import MIX
+from extender.server import app
+from extender.server.app import MIX
 from extender.settings import Known, Settings, read_settings
 
 MANIFESTS = Path(__file__).parent.parent / "manifests"

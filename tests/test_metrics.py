@@ -8,11 +8,11 @@ from typing import get_args
 
 from prometheus_client import generate_latest
 
-from extender.health import What
-from extender.holds import RELEASES
+from extender.cluster.ledger import Drift
+from extender.cluster.node_health import What
 from extender.kube.evictions import Outcome
-from extender.ledger import Drift
 from extender.metrics import BUCKETS, VALUES, Metrics, page
+from extender.reservations.holds import RELEASES
 from tests.world import World
 
 PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"

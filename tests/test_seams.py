@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from extender.ledger import PLAN
-from extender.rules import REASONS
+from extender.cluster.ledger import PLAN
+from extender.policy.rules import REASONS
 from extender.settings import Mix as MixSettings
 from extender.settings import Settings
 from extender.topologies.annotation import KEY, RELAY, decode, encode
-from tests.test_bind import Api
+from tests.verbs.test_bind import Api
 from tests.world import DGX1V, GPU, World, refused, topology, workload
 
 TEXT = {reason.key: reason.text for reason in REASONS.values()}

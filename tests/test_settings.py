@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from extender.costs import COSTS
 from extender.errors import BadSettings
-from extender.scorers import SCORERS
+from extender.policy.costs import COSTS
+from extender.policy.scorers import SCORERS
 from extender.settings import ClaimBounds, Known, Settings, parse_settings, read_settings
 
 KNOWN = Known(scorers=set(SCORERS), costs=set(COSTS))

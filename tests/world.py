@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Mu
 from contextlib import contextmanager
 from typing import Any
 
-from extender import records
-from extender.app import Binder, Server, Source, create
-from extender.cluster import Cluster
-from extender.events import Event
+from extender.cluster.cluster import Cluster
+from extender.cluster.slices import Slices
+from extender.objects import records
+from extender.objects.event import Event
+from extender.server.app import Binder, Server, Source, create
 from extender.settings import Settings
-from extender.slices import Slices
 from extender.topologies import Topology
 from extender.topologies.annotation import encode
 

@@ -39,7 +39,12 @@ def run(options: argparse.Namespace) -> int:
     """Prints the table and the findings."""
     settings = shared.settings_of(options)
     wall = moment(options.now)
-    from extender import check, frozen, tolerant, whatif  # here: --help need not load the core
+    from extender.objects import tolerant
+    from extender.offline import (
+        check,  # here: --help need not load the core
+        frozen,
+        whatif,
+    )
 
     if options.cluster is not None:
         raw, source = frozen.load(options.cluster), str(options.cluster)

@@ -36,7 +36,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from extender import compare, words
+    from extender.offline import compare, text
 
     if not 0 <= options.settle <= 60:
         raise BadInput(f"{options.settle} is not between 0 and 60", path="--settle")
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
         if len(found) > SHOWN:
             print(f"  and {len(found) - SHOWN} more (-o json has all)")
         for warning in warnings:
-            print(f"gpu-extender: {words.short(warning['message'], 400)}", file=sys.stderr)
+            print(f"gpu-extender: {text.short(warning['message'], 400)}", file=sys.stderr)
         print(f"plans: {drift['as_planned']} pods hold the GPUs that were planned, {drift['otherwise']} hold others")
     return DIFFER if found else 0
 
@@ -89,8 +89,10 @@ def _plain(value: Any) -> str:
 
 def _listed(options: argparse.Namespace, settings: Any) -> dict[str, Any]:
     """The same state, made from a list of our own."""
-    from extender import compare, frozen, tolerant
-    from extender.cluster import Cluster
+    from extender.cluster import dump
+    from extender.cluster.cluster import Cluster
+    from extender.objects import tolerant
+    from extender.offline import frozen
 
     cluster = Cluster(settings)
     invalid: list[tolerant.Invalid] = []
@@ -99,14 +101,14 @@ def _listed(options: argparse.Namespace, settings: Any) -> dict[str, Any]:
     else:
         events = asyncio.run(_list(options.kubeconfig, cluster.gpu_names, invalid))
     cluster.apply(events, time.monotonic())
-    return compare.state(cluster, tolerant.warnings(invalid))
+    return dump.state(cluster, tolerant.warnings(invalid))
 
 
 async def _list(kubeconfig: Path | None, gpus: frozenset[str], invalid: list[Any]) -> Any:
     from extender.kube import listing
     from extender.kube.client import ApiError, ApiServer, CredentialsError
     from extender.kube.client import Unreachable as NoAnswer
-    from extender.records import RecordError
+    from extender.objects.records import RecordError
 
     path = str(kubeconfig) if kubeconfig else None
     if path is None and "KUBERNETES_SERVICE_HOST" not in os.environ:

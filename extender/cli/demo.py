@@ -16,14 +16,15 @@ import uvicorn
 from rich.console import Console
 from rich.text import Text
 
-from extender import app, log
+from extender import log
 from extender.cli import options as shared
-from extender.cluster import Cluster
+from extender.cli.demo_source import SimSource
+from extender.cluster.cluster import Cluster
 from extender.errors import ExtenderError
+from extender.server import app
 from extender.settings import Settings
 from extender.sim.calls import CallFailed, Extender
 from extender.sim.day import Day, NotAsTold, Scene, build
-from extender.sim.source import SimSource
 
 HOST = "127.0.0.1"
 START_SECONDS = 30.0

@@ -50,7 +50,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
 
 
 def _known() -> Known:
-    from extender.costs import COSTS  # here, so that --help need not load the core
-    from extender.scorers import SCORERS
+    from extender.policy.costs import COSTS  # here, so that --help need not load the core
+    from extender.policy.scorers import SCORERS
 
     return Known(scorers=SCORERS.keys(), costs=COSTS.keys())

@@ -10,10 +10,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from extender.offline.text import count, gpus, short
 from extender.sim.machines import Machine
 from extender.sim.picture import gpu_map, legend
 from extender.topologies import Topology
-from extender.words import count, gpus, short
 
 WORDS = {
     "pdb_violations": "disruption budgets violated",

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from extender.cli import gpu_picture
-from extender.words import count, short
+from extender.offline.text import count, short
 
 COLOURS = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 Json = Mapping[str, Any]

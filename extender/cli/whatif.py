@@ -32,7 +32,11 @@ def run(options: argparse.Namespace) -> int:
     """Prints the plan."""
     settings = shared.settings_of(options)
     wall = moment(options.now)
-    from extender import frozen, records, tolerant, whatif  # here: --help need not load the core
+    from extender.objects import records, tolerant
+    from extender.offline import (
+        frozen,  # here: --help need not load the core
+        whatif,
+    )
 
     gpus = frozenset(resource.name for resource in settings.resources)
     file = frozen.load(options.cluster)
@@ -50,8 +54,8 @@ def run(options: argparse.Namespace) -> int:
     if options.output == "json":
         sys.stdout.write(orjson.dumps(answered, option=orjson.OPT_APPEND_NEWLINE).decode())
     else:
-        from extender import words
         from extender.cli import gpu_picture, plan
+        from extender.offline import text
 
         console = gpu_picture.console()
         for number, result in enumerate(answered["results"]):
@@ -59,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
                 console.print()
             plan.show(console, result, decider.cluster.topologies, answered["holdings"])
         for warning in answered["warnings"]:
-            print(f"gpu-extender: {words.short(warning['message'], 400)}", file=sys.stderr)
+            print(f"gpu-extender: {text.short(warning['message'], 400)}", file=sys.stderr)
     return whatif.exit_code(answered)
 
 

@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from extender.holds import Plan
 from extender.kube.client import ApiError, ApiServer, Unreachable
 from extender.kube.events import EventsApi, Regarding
 from extender.log import get_log
 from extender.metrics import Metrics
+from extender.reservations.holds import Plan
 
 PER_SECOND: Final = 5.0
 BURST: Final = 50.0

@@ -32,18 +32,18 @@ from typing import Final, Protocol
 
 import orjson
 
-from extender import preempt, wire
 from extender.controllers.events import Events, how_many, named, price_text
 from extender.controllers.tenants import own_namespace
-from extender.decide import Answer, Decider
-from extender.decisions import WORK_LOST, Decision
-from extender.holds import Plan
 from extender.kube import evictions
 from extender.kube.client import ApiError, ApiServer, Unreachable
 from extender.kube.leases import RETRY, Lease
 from extender.log import get_log
 from extender.metrics import Metrics
-from extender.records import PodRecord
+from extender.objects.records import PodRecord
+from extender.reservations.holds import Plan
+from extender.verbs import preempt, wire
+from extender.verbs.decide import Answer, Decider
+from extender.verbs.decisions import WORK_LOST, Decision
 
 WAIT_SECONDS: Final = 1.0  # kube-scheduler calls preempt within milliseconds of its filter call
 TICK_SECONDS: Final = 0.2

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from extender.cluster import Cluster
-from extender.holds import Plan
-from extender.records import PodRecord
+from extender.cluster.cluster import Cluster
+from extender.objects.records import PodRecord
+from extender.reservations.holds import Plan
 
 MOST_VICTIMS: Final = 1_000  # a node has some hundred pods
 MOST_TEXT: Final = 100_000  # bytes of one entry

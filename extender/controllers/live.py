@@ -10,17 +10,17 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from extender import wire
-from extender.cluster import Cluster
+from extender.cluster.cluster import Cluster
 from extender.controllers.document import Document
 from extender.controllers.tenants import Tenant, begun, keep
-from extender.events import Event
 from extender.kube.bindings import Bindings
 from extender.kube.client import ApiError, ApiServer, Unreachable
 from extender.kube.reflector import SOURCES, Pace, Reflector, Source, State
 from extender.log import get_log
-from extender.records import PodRecord, RecordError
-from extender.tolerant import LONGEST_NAME, Faults, Invalid
+from extender.objects.event import Event
+from extender.objects.records import PodRecord, RecordError
+from extender.objects.tolerant import LONGEST_NAME, Faults, Invalid
+from extender.verbs import wire
 
 VITAL = ("Pod", "Node")
 JUDGED = (*VITAL, "PodDisruptionBudget")  # what evictions are decided by; what else counts, as gangs, may be older

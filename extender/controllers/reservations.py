@@ -27,14 +27,14 @@ import orjson
 
 from extender.controllers.forged import AHEAD_SECONDS, MOST_TEXT, MOST_VICTIMS, believed, contradiction
 from extender.controllers.tenants import own_namespace
-from extender.decide import Decider
-from extender.holds import RELEASES, Plan
 from extender.kube.backoff import Backoff
 from extender.kube.client import ApiError, ApiServer, Unreachable
 from extender.kube.configmaps import ConfigMap, Conflict
 from extender.log import get_log
 from extender.metrics import Metrics
-from extender.records import MOST_GRACE
+from extender.objects.records import MOST_GRACE
+from extender.reservations.holds import RELEASES, Plan
+from extender.verbs.decide import Decider
 
 MOST_ENTRIES: Final = 500
 MOST_BYTES: Final = 900_000  # a ConfigMap may have 1 MiB

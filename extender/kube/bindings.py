@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from extender import records, tolerant
 from extender.kube.client import ApiError, ApiServer, Unreachable
-from extender.records import PodRecord, RecordError
+from extender.objects import records, tolerant
+from extender.objects.records import PodRecord, RecordError
 
 Outcome = Literal["bound", "conflict", "not-found", "refused", "unknown"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from extender import tolerant
-from extender.events import Event
 from extender.kube.client import ApiError, ApiServer
 from extender.kube.reflector import SOURCES, Source
+from extender.objects import tolerant
+from extender.objects.event import Event
 
 
 async def list_all(

@@ -7,7 +7,7 @@ Theory of operation
 2. Watch from the list's version on. Each event and each bookmark moves that version, so a watch that ends is resumed
    where it ended. Only a version that the server no longer has (410), an answer that makes no sense or an error that
    repeating cannot cure leads back to 1.
-   An object that cannot be read affects only itself: extender.tolerant reads the rest of it, and it is named.
+   An object that cannot be read affects only itself: extender.objects.tolerant reads the rest of it, and it is named.
    An unexpected exception leads back to 1 too: the next list gives the sink every object again, and before it the
    deletions that the sink may have missed.
 3. Between two tries lies a jittered, growing delay. It starts anew only after a watch that lived for a while: a server
@@ -38,12 +38,12 @@ from typing import Final, Protocol
 import msgspec
 
 from ext_core import prune
-from extender import records, tolerant
-from extender.events import Event
 from extender.kube.backoff import Backoff
 from extender.kube.client import ApiError, ApiServer, Silent, TooLarge, Unreachable
 from extender.log import Allowance, get_log
-from extender.records import Kind, PodRecord, Record, RecordError
+from extender.objects import records, tolerant
+from extender.objects.event import Event
+from extender.objects.records import Kind, PodRecord, Record, RecordError
 
 
 class Sink(Protocol):
@@ -82,14 +82,14 @@ class Source:
 
 # Finished pods hold nothing: they are left out as in kube-scheduler's own informer, and leave as deleted.
 PODS: Final = Source("Pod", "/api/v1/pods", field_selector="status.phase!=Succeeded,status.phase!=Failed", prompt=True)
-# For what they tell of their node (extender/health.py): the event by which a pod leaves PODS has its former state.
+# They report on their node (`cluster/node_health.py`): the event by which a pod leaves PODS has its former state.
 FAILED_PODS: Final = Source("FailedPod", "/api/v1/pods", field_selector="status.phase=Failed")
 NODES: Final = Source("Node", "/api/v1/nodes", limit=100, prompt=True)  # about three times as large as pods
 # Prompt, too: kube-scheduler deletes what we answer without asking the API server about budgets.
 BUDGETS: Final = Source("PodDisruptionBudget", "/apis/policy/v1/poddisruptionbudgets", prompt=True)
 PRIORITY_CLASSES: Final = Source("PriorityClass", "/apis/scheduling.k8s.io/v1/priorityclasses")
 DEVICE_CLASSES: Final = Source("DeviceClass", "/apis/resource.k8s.io/v1/deviceclasses", optional=True)
-# Who says how many pods of a gang must run (extender.gangs). Only what is installed is served.
+# Who says how many pods of a gang must run (extender.objects.gangs). Only what is installed is served.
 GROUPS: Final = tuple(
     Source("Group", f"/apis/{api}/{version}/{plural}", limit=500, optional=True, group=(api, kind))
     for api, version, kind, plural in (

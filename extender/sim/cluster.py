@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from extender.records import Kind
+from extender.objects.records import Kind
 from extender.sim.clock import Clock
 from extender.sim.machines import GPU
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import uvicorn
 
-from extender.app import config
 from extender.cli import main
-from extender.pages import MOST_PAGES
+from extender.server.app import config
 from extender.settings import Settings
+from extender.web.pages import MOST_PAGES
 from tests.world import World, machine, pairs, workload
 
 

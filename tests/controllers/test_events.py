@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from extender.controllers.events import BURST, Events, named, price_text
-from extender.faults import ADMISSION
 from extender.kube.events import MOST_NOTE, EventsApi, Regarding, micro_time, shortened
 from extender.metrics import Metrics
+from extender.objects.failure_cause import ADMISSION
 from tests.controllers.test_reservations import connected
 from tests.kube.api_server import Request
 from tests.kube.objects import Objects

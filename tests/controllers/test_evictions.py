@@ -412,7 +412,7 @@ def test_once_one_went_the_others_follow_when_they_may() -> None:
 
 
 def plan_by_hand(play: Play) -> Any:
-    from extender.holds import Plan
+    from extender.reservations.holds import Plan
 
     world = play.world
     amounts = tuple(4 if name.endswith("gpu") and "nvidia" in name else 0 for name in world.cluster.resources)

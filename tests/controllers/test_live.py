@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from extender import app
-from extender.cluster import Cluster
+from extender.cluster.cluster import Cluster
 from extender.controllers.live import Live
 from extender.kube.reflector import SOURCES, Reflector, State
+from extender.server import app
 from extender.settings import Settings
 from tests.world import World, workload
 

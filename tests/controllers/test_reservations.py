@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from extender.controllers.reservations import Reservations
-from extender.holds import Plan
 from extender.kube.client import ApiServer
 from extender.kube.configmaps import ConfigMap, Conflict, Kept
+from extender.reservations.holds import Plan
 from extender.settings import Reservations as Wanted
 from extender.settings import Settings
 from tests.kube.api_server import Request, Script, serving

@@ -6,9 +6,9 @@ from typing import Any
 
 import orjson
 
-from extender.cluster import Cluster
-from extender.frozen import parse
-from extender.ledger import NodeLedger
+from extender.cluster.cluster import Cluster
+from extender.cluster.ledger import NodeLedger
+from extender.offline.frozen import parse
 from extender.settings import Settings
 from tests.e2e.builders import container
 from tests.e2e.scene import Scene, SceneFactory

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from extender.events import Event
 from extender.kube.bindings import Bindings
 from extender.kube.client import ApiServer
 from extender.kube.reflector import NODES, PODS, SOURCES, Pace, Reflector, Source
-from extender.records import Kind, NodeRecord, PodRecord, Record
+from extender.objects.event import Event
+from extender.objects.records import Kind, NodeRecord, PodRecord, Record
 from tests.e2e import builders
 from tests.e2e.api import Api
 from tests.e2e.cluster import ControlPlane

@@ -15,10 +15,11 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from extender import records, wire
-from extender.app import VERBS
-from extender.events import Event
-from extender.records import PodRecord, RecordError
+from extender.objects import records
+from extender.objects.event import Event
+from extender.objects.records import PodRecord, RecordError
+from extender.server.app import VERBS
+from extender.verbs import wire
 from tests.fuzz import objects
 from tests.fuzz.asking import ask, check_answer, check_filter, check_prioritize, victims_of
 from tests.fuzz.engine import Broken, Step

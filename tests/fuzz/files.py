@@ -17,9 +17,9 @@ from ruamel.yaml import YAML
 from structlog.testing import capture_logs
 
 from extender import cli
-from extender.costs import COSTS
 from extender.errors import BadSettings
-from extender.scorers import SCORERS
+from extender.policy.costs import COSTS
+from extender.policy.scorers import SCORERS
 from extender.settings import Known, Settings, read_settings
 from tests.fuzz import objects
 from tests.fuzz.engine import Broken, Step

@@ -22,11 +22,11 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from extender import compare
-from extender.app import Server, create
-from extender.cluster import Cluster
+from extender.cluster import dump
+from extender.cluster.cluster import Cluster
 from extender.controllers.live import Live
 from extender.kube.reflector import SOURCES
+from extender.server.app import Server, create
 from extender.settings import Hold, Settings
 from tests.fuzz import accounts, objects
 from tests.fuzz.asking import ask, check_answer, check_filter
@@ -390,7 +390,7 @@ class _World:
 
 def _told(cluster: Cluster) -> dict[str, Any]:
     """What of the tables does not depend on the order and the times of what came."""
-    state = compare.state(cluster)
+    state = dump.state(cluster)
     rows = {}
     for name in cluster.nodes:
         row = cluster.tables.nodes.node(cluster.row(name))

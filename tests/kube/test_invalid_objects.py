@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from extender import tolerant
-from extender.cluster import Cluster
-from extender.events import Event
+from extender.cluster.cluster import Cluster
 from extender.kube.reflector import (
     BUDGETS,
     DEVICE_CLASSES,
@@ -25,7 +23,9 @@ from extender.kube.reflector import (
     Source,
     _Relist,
 )  # fmt: skip
-from extender.records import PodRecord
+from extender.objects import tolerant
+from extender.objects.event import Event
+from extender.objects.records import PodRecord
 from extender.settings import Settings
 from tests.kube import hostile
 from tests.kube.api_server import listed, watched, whole

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from extender.events import Event
 from extender.kube.client import ApiError, ApiServer
 from extender.kube.listing import list_all
 from extender.kube.reflector import DEVICE_CLASSES, NODES, PODS
+from extender.objects.event import Event
 from tests.kube.api_server import Script, failed, listed, serving
 from tests.world import GPU, machine, workload
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from extender.events import Event
 from extender.kube.backoff import Backoff
 from extender.kube.client import ApiServer
 from extender.kube.reflector import DEVICE_CLASSES, GROUPS, NODES, PODS, SOURCES, Pace, Reflector, Source
-from extender.records import GroupRecord, PodRecord
+from extender.objects.event import Event
+from extender.objects.records import GroupRecord, PodRecord
 from tests.kube.api_server import (
     Answer,
     Request,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender import records
+from extender.objects import records
 from extender.sim.cluster import SimCluster, pod
 from extender.sim.day import build
 from extender.sim.kubelet import Kubelets

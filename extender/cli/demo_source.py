@@ -1,0 +1,114 @@
+"""The simulated API server as the server sees it: its watch, and where bind writes.
+
+The simulation runs in a thread of its own; every write is handed to the event loop, where alone the cluster's state
+may be changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+from extender.cluster.cluster import Cluster
+from extender.objects import records
+from extender.objects.event import Event
+from extender.objects.records import PodRecord
+from extender.objects.tolerant import Faults
+from extender.sim.cluster import Change, Conflict, SimCluster
+from extender.verbs.wire import Binding
+
+
+class SimSource:
+    """A Source and a Binder, as the HTTP shell wants them. Not ready until all that is there has been applied."""
+
+    def __init__(self, simulated: SimCluster, cluster: Cluster, clock: Callable[[], float]) -> None:
+        self._simulated = simulated
+        self._cluster = cluster
+        self._clock = clock
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._listed = threading.Event()
+        self._failure: Exception | None = None
+
+    # ---- Source
+
+    def missing(self) -> list[str]:
+        return [] if self._listed.is_set() else ["the simulated cluster's lists"]
+
+    def ready_at(self) -> None:
+        return None
+
+    def dark(self, *, evicting: bool = False) -> float:
+        return 0.0
+
+    def hurry(self) -> None:
+        return
+
+    def returning(self) -> bool:
+        return False
+
+    def known_at(self) -> None:
+        return None
+
+    def ages(self) -> dict[str, float]:
+        return {}
+
+    def restarts(self) -> dict[str, int]:
+        return {}
+
+    def faults(self) -> Faults:
+        return Faults()
+
+    async def run(self) -> None:
+        """Feeds the cluster until it is cancelled."""
+        self._loop = asyncio.get_running_loop()
+        self._simulated.watch(self._hand_over)
+        self._loop.call_soon(self._listed.set)  # behind all that the watch has told already
+        await asyncio.Event().wait()
+
+    # ---- for the thread that simulates
+
+    def wait_until_listed(self, seconds: float) -> bool:
+        return self._listed.wait(seconds)
+
+    def settle(self, seconds: float = 10.0) -> None:
+        """Wait until all that has been written is applied; TimeoutError when the server does not come to it,
+        RuntimeError when it could not apply something."""
+        assert self._loop is not None
+        applied = threading.Event()
+        self._loop.call_soon_threadsafe(applied.set)  # behind everything that was handed over before
+        if not applied.wait(seconds):
+            raise TimeoutError("the server has not applied the simulation's writes")
+        if self._failure is not None:
+            raise RuntimeError(f"the server could not apply a write: {self._failure!r}") from self._failure
+
+    # ---- Binder
+
+    async def pod(self, namespace: str, name: str) -> PodRecord | None:
+        try:
+            return records.pod(self._simulated.named(namespace, name), self._cluster.gpu_names)
+        except KeyError:
+            return None
+
+    async def bind(self, binding: Binding, annotations: dict[str, str]) -> str:
+        try:
+            self._simulated.bind(binding.uid, binding.node, annotations)
+        except Conflict as conflict:
+            return f"conflict: {conflict}"
+        return ""
+
+    # ---- how
+
+    def _hand_over(self, change: Change) -> None:
+        assert self._loop is not None
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._apply, change)
+
+    def _apply(self, change: Change) -> None:
+        try:
+            record = records.record(change.kind, change.item, self._cluster.gpu_names)
+            self._cluster.apply([Event(change.kind, change.change, record)], self._clock())
+            if self._cluster.faults:
+                raise ValueError("an object could not be held; see the log")
+        except Exception as error:  # in a callback it would only be logged: settle() tells who waits
+            self._failure = error

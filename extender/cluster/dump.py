@@ -1,0 +1,97 @@
+"""The cluster as JSON: what `/debug/state` shows and `gpu-extender compare` compares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from extender.cluster.cluster import Cluster
+from extender.cluster.ledger import PLAN, indices
+from extender.cluster.slices import in_order
+
+MOST_COUNT: Final = (1 << 53) - 1  # what every reader of JSON reads exactly
+
+
+def state(cluster: Cluster, warnings: Sequence[Mapping[str, str]] = ()) -> dict[str, Any]:
+    """The cache as JSON: nodes by name, unfinished pods by uid, as the placement depends on them.
+
+    `warnings`: what could not be read in full.
+
+    `gpus` of a pod: the indices that it holds, None where unknown; `how`: observed, enforced, planned, predicted or
+    unknown, None for pods that hold no GPU on a node; `planned`: the indices of the plan that bind wrote, None without.
+    """
+    return {
+        **_head(cluster, warnings),
+        "nodes": {name: _node(cluster, name) for name in sorted(cluster.nodes)},
+        "pods": {uid: _pod(cluster, uid) for uid in sorted(cluster.pods) if not cluster.pods[uid].finished},
+        "generation_last": cluster.generation,
+    }
+
+
+def state_pieces(cluster: Cluster, warnings: Sequence[Mapping[str, str]] = ()) -> Iterator[bytes]:
+    """The JSON text of `state` in small pieces, while the cluster may change between any two: what is gone by then is
+    left out. `generation` and `generation_last`: the first and the last that it shows."""
+    yield orjson.dumps(_head(cluster, warnings))[:-1] + b',"nodes":{'
+    yield from _members((yield from in_order(cluster.nodes)), lambda name: _node(cluster, name))
+    yield b'},"pods":{'
+    yield from _members((yield from in_order(cluster.pods)), lambda uid: _pod(cluster, uid))
+    yield b'},"generation_last":%d}' % cluster.generation
+
+
+def _members(keys: Iterable[str], value_of: Callable[[str], dict[str, Any] | None]) -> Iterator[bytes]:
+    comma = b""
+    for key in keys:
+        value = value_of(key)
+        if value is None:
+            yield b""  # it was looked for, which takes time too
+            continue
+        yield comma + orjson.dumps(key) + b":" + orjson.dumps(value)
+        comma = b","
+
+
+def _head(cluster: Cluster, warnings: Sequence[Mapping[str, str]]) -> dict[str, Any]:
+    return {
+        "apiVersion": "gpu-extender.io/v1",
+        "kind": "CacheState",
+        "warnings": list(warnings),
+        "generation": cluster.generation,
+    }
+
+
+def _node(cluster: Cluster, name: str) -> dict[str, Any] | None:
+    """None: the node is gone."""
+    node = cluster.nodes.get(name)
+    if node is None:
+        return None
+    return {
+        "schedulable": not node.unschedulable,
+        "gpu_counts": _counts(node.gpus),
+        "topology": cluster.topologies[name].source if name in cluster.topologies else None,
+    }
+
+
+def _pod(cluster: Cluster, uid: str) -> dict[str, Any] | None:
+    """None: the pod is gone, or has finished."""
+    pod = cluster.pods.get(uid)
+    if pod is None or pod.finished:
+        return None
+    ledger = cluster.ledgers.get(pod.node)
+    holding = next((one for one in ledger.holdings if one.uid == uid), None) if ledger is not None else None
+    planned = indices(pod.annotations[PLAN]) if PLAN in pod.annotations else None
+    return {
+        "pod": f"{pod.namespace}/{pod.name}",
+        "node": pod.node or None,
+        "priority": pod.priority,
+        "terminating": pod.terminating,
+        "gpu_counts": _counts(pod.gpus),
+        "gpus": list(holding.gpus) if holding is not None and holding.gpus is not None else None,
+        "how": holding.how if holding is not None else None,
+        "planned": list(planned) if planned is not None else None,
+    }
+
+
+def _counts(gpus: Mapping[str, int] | Iterable[tuple[str, int]]) -> dict[str, int]:
+    """A quantity may be more than a JSON number holds."""
+    return {name: max(-MOST_COUNT, min(MOST_COUNT, count)) for name, count in dict(gpus).items()}

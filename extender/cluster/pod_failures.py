@@ -1,0 +1,276 @@
+"""Pods that failed on nodes: what is remembered of them, and for whose pods they count.
+
+A tenant is a namespace. What a pod of a tenant did wrong is held against that tenant's pods only: the tenant chooses
+the image, the command, the owner and the service account, so it can make its pods fail wherever it likes. A failure
+counts for the pods of all tenants in two cases:
+
+- kubelet or the container runtime reports it, and no pod can cause it (extender.objects.failure_cause);
+- pods of several independent parties failed on the node lately. Two parties are independent if nothing is common to
+  them that may be to blame: namespace, owner, image, service account.
+
+What is remembered is bounded, in failures of one tenant on one node, of one tenant, and of all. Of a tenant that
+exceeds its share the node is forgotten on which its latest failure is the oldest; no other tenant loses anything by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+What = Literal["admission", "runtime", "refused", "died"]
+OF_NODE: Final = frozenset({"admission", "runtime"})
+"""What no pod can cause at will."""
+
+HALF_LIFE_SECONDS: Final = 300.0
+LEAST_DOUBT: Final = 0.1  # less than this is none: after 17 minutes for one failure
+KEPT: Final = 20  # failures of one tenant on one node that are remembered, and as many that count for all
+KEPT_OF_TENANT: Final = 200
+KEPT_OF_TENANTS: Final = 2_000
+KEPT_OF_NODES: Final = 6_000  # of those that count for all: no tenant causes them
+WEIGHED: Final = 64  # different parties of a node that are compared with each other, the latest
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """Whose pod it was. `owner`: the controller's uid, else the pod's own; `images`: of its GPU containers."""
+
+    namespace: str
+    owner: str
+    images: frozenset[str]
+    service_account: str
+
+    def independent(self, other: Party) -> bool:
+        """Whether nothing that may be to blame is common to the two. A service account is one of its namespace: that
+        of the name `default` exists in each. Where images are not known they may be the same."""
+        return (
+            self.namespace != other.namespace
+            and self.owner != other.owner
+            and bool(self.images)
+            and bool(other.images)
+            and self.images.isdisjoint(other.images)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One pod that failed on a node. `at`: seconds on the server's clock."""
+
+    at: float
+    uid: str
+    name: str
+    party: Party
+    what: What
+
+    @property
+    def pod(self) -> str:
+        return f"{self.party.namespace}/{self.name}"
+
+    @property
+    def key(self) -> str:
+        """Against whom it is held: a namespace, or "" for all."""
+        return "" if self.what in OF_NODE else self.party.namespace
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """From when on nodes are rejected. `count` failures within `window` seconds; `parties`: so many independent ones
+    make failures of tenants count for all."""
+
+    count: int = 3
+    window: float = 600.0
+    parties: int = 2
+
+
+def doubt(failures: Iterable[Failure], now: float) -> float:
+    """Each failure counts half as much every five minutes; 0.0 for none to speak of."""
+    total = sum(0.5 ** (max(0.0, now - one.at) / HALF_LIFE_SECONDS) for one in failures)
+    return total if total >= LEAST_DOUBT else 0.0
+
+
+def independent(failures: Sequence[Failure], wanted: int) -> bool:
+    """Whether pods of so many parties failed that are independent of each other. Parties beyond WEIGHED, and sets that
+    are found only by trying all, count as not independent: then the node is not suspected."""
+    parties = list(dict.fromkeys(one.party for one in reversed(failures)))[:WEIGHED]
+    if len({party.namespace for party in parties}) < wanted:
+        return False
+    for first in parties:
+        chosen = [first]
+        for other in parties:
+            if len(chosen) < wanted and all(other.independent(one) for one in chosen):
+                chosen.append(other)
+        if len(chosen) >= wanted:
+            return True
+    return False
+
+
+def common(failures: Sequence[Failure]) -> str:
+    """What the failed pods have in common, for people: what to suspect first."""
+    first = failures[0].party
+    parties = [one.party for one in failures]
+    shared = []
+    if all(party.namespace == first.namespace for party in parties):
+        shared.append(f"namespace {first.namespace}")
+        if len(failures) > 1 and all(party.owner == first.owner for party in parties):
+            shared.append("owner")
+    if images := frozenset.intersection(*(party.images for party in parties)):
+        shared.append(f"image {min(images)}")
+    accounts = {(party.namespace, party.service_account) for party in parties}
+    if len(accounts) == 1 and first.service_account:
+        shared.append(f"service account {first.service_account}")
+    return ", ".join(shared) or "nothing"
+
+
+@dataclass(slots=True)
+class Failures:
+    """By node, and on it by key: a namespace, or "" for what counts for all. Each list has the oldest first."""
+
+    limits: Limits = field(default_factory=Limits)
+    _on: dict[str, dict[str, list[Failure]]] = field(default_factory=dict)
+    _of: dict[str, dict[str, None]] = field(default_factory=dict)  # key -> its nodes, the latest failure last
+    _counts: dict[str, int] = field(default_factory=dict)  # key -> failures
+    _sum: int = 0  # of all keys but ""
+    _sound: dict[str, float] = field(default_factory=dict)  # node -> what is older does not count for all
+
+    # -- what is read ---------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return sum(self._counts.values())
+
+    def nodes(self) -> Iterable[str]:
+        return self._on.keys()
+
+    def nodes_of(self, key: str) -> Iterable[str]:
+        return self._of.get(key, {}).keys()
+
+    def keys(self, node: str) -> Iterable[str]:
+        return self._on.get(node, {}).keys()
+
+    def held(self, node: str, key: str) -> Sequence[Failure]:
+        """What is held against a namespace, or ("") against the node, oldest first."""
+        return self._on.get(node, {}).get(key, ())
+
+    def on(self, node: str) -> list[Failure]:
+        """All that is remembered of a node, oldest first."""
+        return sorted((one for held in self._on.get(node, {}).values() for one in held), key=_order)
+
+    def for_all(self, node: str, now: float) -> list[Failure]:
+        """The failures that count for the pods of all tenants, oldest first."""
+        reported = list(self.held(node, ""))
+        if not reported and len(self._on.get(node, ())) < self.limits.parties:  # the usual case: one tenant's own
+            return reported
+        sound = self._sound.get(node, float("-inf"))
+        lately = [one for one in self.on(node) if now - one.at < self.limits.window and one.at >= sound]
+        if not independent(lately, self.limits.parties):
+            return reported
+        return sorted({*reported, *lately}, key=_order)
+
+    def for_tenant(self, node: str, namespace: str, for_all: Sequence[Failure]) -> list[Failure]:
+        """The failures that count for a namespace's pods: `for_all`, and its own; oldest first."""
+        return sorted({*for_all, *self.held(node, namespace)}, key=_order)
+
+    def enough(self, failures: Iterable[Failure], now: float) -> bool:
+        """Whether so many of them are recent that the node is rejected."""
+        return sum(now - one.at < self.limits.window for one in failures) >= self.limits.count
+
+    # -- what is written ------------------------------------------------------------------------------------------
+
+    def add(self, node: str, failure: Failure) -> set[str]:
+        """Remember it, once a pod. The nodes whose failures are others now."""
+        key = failure.key
+        if any(one.uid == failure.uid for one in self.held(node, key)):
+            return set()
+        held = self._on.setdefault(node, {}).setdefault(key, [])
+        held.append(failure)
+        held.sort(key=_order)
+        there = self._of.setdefault(key, {})
+        there.pop(node, None)
+        there[node] = None
+        self._count(key, 1)
+        changed = {node}
+        if len(held) > KEPT:
+            del held[0]
+            self._count(key, -1)
+        if self._counts[key] > (KEPT_OF_TENANT if key else KEPT_OF_NODES):
+            changed.add(self._forget_oldest(key))
+        if self._sum > KEPT_OF_TENANTS:
+            changed.add(self._forget_oldest(max((key for key in self._counts if key), key=self._counts.__getitem__)))
+        return changed
+
+    def keep(self, node: str, key: str, wanted: Callable[[Failure], bool]) -> bool:
+        """Forget the failures of a key that are not wanted. Whether there were any."""
+        held = self._on.get(node, {}).get(key, [])
+        kept = [one for one in held if wanted(one)]
+        if len(kept) == len(held):
+            return False
+        self._count(key, len(kept) - len(held))
+        if kept:
+            self._on[node][key] = kept
+        else:
+            self._drop(node, key)
+        return True
+
+    def forget(self, node: str) -> bool:
+        """All that is remembered of the node. Whether there was anything."""
+        keys = list(self.keys(node))
+        for key in keys:
+            self.keep(node, key, lambda one: False)
+        return bool(keys)
+
+    def sound(self, node: str, namespace: str, at: float) -> bool:
+        """A GPU pod of the namespace that started `at` has run well: whether anything counts no more.
+
+        It clears its own tenant's failures, and what is reported of the node, where none is newer: kubelet has handed
+        out a device. The runtime's errors with pods of other tenants stay: a pod whose `env` asks for no GPU
+        (NVIDIA_VISIBLE_DEVICES=void) runs on a node without a driver too. What is held against other tenants stays
+        theirs, but does not count for all any more."""
+        if node not in self._on:
+            return False
+
+        def stays(one: Failure) -> bool:
+            return one.what == "runtime" and one.party.namespace != namespace
+
+        changed = [
+            self.keep(node, key, stays)
+            for key in ("", namespace)
+            if (held := self.held(node, key)) and held[-1].at < at
+        ]
+        if node in self._on and at > self._sound.get(node, float("-inf")):
+            self._sound[node] = at
+            changed.append(True)
+        return any(changed)
+
+    def fade(self, node: str, now: float) -> None:
+        """Forget what is too old to count."""
+        for key in [key for key in self.keys(node) if not self._counts_for(node, key, now)]:
+            self.keep(node, key, lambda one: False)
+
+    def _counts_for(self, node: str, key: str, now: float) -> bool:
+        held = self.held(node, key)
+        return bool(doubt(held, now)) or now - held[-1].at < self.limits.window
+
+    def _forget_oldest(self, key: str) -> str:
+        node = next(iter(self._of[key]))
+        oldest = self._on[node][key][0]
+        self.keep(node, key, lambda one: one is not oldest)
+        return node
+
+    def _drop(self, node: str, key: str) -> None:
+        del self._on[node][key]
+        del self._of[key][node]
+        if not self._of[key]:
+            del self._of[key]
+        if not self._on[node]:
+            del self._on[node]
+            self._sound.pop(node, None)
+
+    def _count(self, key: str, change: int) -> None:
+        self._counts[key] = self._counts.get(key, 0) + change
+        if not self._counts[key]:
+            del self._counts[key]
+        if key:
+            self._sum += change
+
+
+def _order(failure: Failure) -> tuple[float, str]:
+    return failure.at, failure.uid

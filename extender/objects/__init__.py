@@ -1,0 +1,1 @@
+"""Kubernetes JSON to slim records: pure functions."""

@@ -1,0 +1,95 @@
+"""What a pod says of its own progress: when it last saved its work, and what a restart costs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from fractions import Fraction
+from math import ceil
+
+from extender.objects.records import PodRecord
+
+PROTECT = "gpu-extender.io/protect-for"
+CHECKPOINT = "gpu-extender.io/last-checkpoint"
+INTERVAL = "gpu-extender.io/checkpoint-interval"
+RESTART = "gpu-extender.io/restart-seconds"
+LONGEST_TEXT = 64  # characters of a duration: an annotation may have 256 KiB, and is read for each change of a node
+LONGEST = 100 * 365 * 86_400  # seconds: a longer duration counts as this, so that times stay times
+NOT_STARTED = 2**52  # milliseconds: later than any start, so nothing is lost and the pod counts as the youngest
+
+
+_PART = re.compile(r"(\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})(h|ms|m|s)", re.ASCII)
+_MILLISECONDS = {"h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
+
+
+def duration(text: str) -> int | None:
+    """Seconds, rounded up, of a duration as Go and Kubernetes write it ("90s", "45m", "1h30m", "1.5h"), or of plain
+    seconds ("5400"), LONGEST at most; None for anything else."""
+    text = text.strip()
+    if text.isascii() and text.isdigit() and len(text) < 10:
+        return int(text)
+    if not text or len(text) > LONGEST_TEXT or _PART.sub("", text):
+        return None
+    milliseconds = sum(Fraction(number) * _MILLISECONDS[unit] for number, unit in _PART.findall(text))
+    return min(ceil(milliseconds / 1000), LONGEST)
+
+
+def duration_text(seconds: int) -> str:
+    """As Go writes it: "1h0m0s", "45m0s", "30s"."""
+    hours, minutes = seconds // 3600, seconds // 60 % 60
+    text = f"{minutes}m{seconds % 60}s" if seconds >= 60 else f"{seconds}s"
+    return f"{hours}h{text}" if hours else text
+
+
+def protected_ms(pod: PodRecord, minimum_run: Mapping[str, float], most: int) -> int:
+    """Until when the pod is never a victim, milliseconds since 1970: the annotation protect-for, which counts as `most`
+    seconds at most, or the minimum run time of its PriorityClass (`minimum_run`, seconds by name), whichever is longer,
+    after its start. 0: it is not protected (an invalid duration is ignored); NOT_STARTED while it has not started."""
+    said = min(duration(pod.annotations.get(PROTECT, "0")) or 0, most)
+    seconds = max(said, minimum_run.get(pod.priority_class, 0.0))
+    if seconds <= 0:
+        return 0
+    return NOT_STARTED if pod.start is None else int((pod.start + seconds) * 1000)
+
+
+def start_ms(pod: PodRecord) -> int:
+    """Milliseconds since 1970; NOT_STARTED while it has not."""
+    return max(0, int(pod.start * 1000)) if pod.start is not None else NOT_STARTED
+
+
+def lost(gpus: int, start: int, saved: int, restart: int, now: int) -> int:
+    """Work in GPU-seconds that an eviction loses: GPUs x (now - last checkpoint, or start, + restart seconds).
+
+    `start`, `now`: milliseconds since 1970; `restart`: seconds; `saved`: as saved_ms returns it. A checkpoint in the
+    future counts as now.
+    """
+    return gpus * max(0, now - (saved or start)) // 1000 + gpus * restart
+
+
+def saved_ms(pod: PodRecord) -> int:
+    """Milliseconds since 1970 of the annotation last-checkpoint (RFC 3339 with an offset). 0 without a valid one, and
+    where it is not later than the pod's start: then the start counts, so that no pod seems to lose more than it ran."""
+    saved = checkpoint(pod.annotations.get(CHECKPOINT, ""))
+    return saved if saved > start_ms(pod) else 0
+
+
+def checkpoint(text: str) -> int:
+    """Milliseconds since 1970 of an RFC 3339 time with an offset; 0 when it is none."""
+    try:
+        moment = datetime.fromisoformat(text.strip().upper())  # RFC 3339 has t and z too
+    except ValueError:
+        return 0
+    if moment.tzinfo is None:
+        return 0
+    return max(0, int(moment.timestamp() * 1000))
+
+
+def whole(text: str) -> int | None:
+    """A number of seconds below 10^9; None for anything else."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+def restart_seconds(pod: PodRecord, most: int) -> int:
+    """Seconds of the annotation restart-seconds, `most` at most; 0 when it is absent or not a number."""
+    return min(whole(pod.annotations.get(RESTART, "")) or 0, most)

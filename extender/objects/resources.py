@@ -1,0 +1,235 @@
+"""What a pod asks for, summed as Kubernetes sums it.
+
+Source: component-helpers ``resource.PodRequests`` and the defaults of core/v1 (Kubernetes 1.37). Of all resources only
+``cpu`` (thousandths of a core), ``memory`` (bytes) and the GPU resources are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from sys import intern
+from typing import Final
+
+from extender.objects import schema
+from extender.objects.quantity import LARGEST, QuantityError, milli, value
+from extender.objects.schema import RecordError
+
+Amounts = dict[str, int]
+GpuCounts = tuple[tuple[str, int], ...]
+
+_POD_LEVEL: Final[frozenset[str]] = frozenset()
+"""No GPU may be asked for at the level of the pod."""
+
+
+def quantity(resources: Mapping[str, schema.Quantity], name: str, path: str) -> int:
+    """CPU in thousandths, all else in whole units, LARGEST at most; absent and null are 0. Devices must be asked
+    for whole, and no node has as many as that."""
+    text = resources.get(name)
+    if text is None:
+        return 0
+    try:
+        if name == "cpu":
+            return milli(text)
+        found = value(text)
+        if "/" in name and found == LARGEST:
+            raise QuantityError(f"more devices than any node has: {text!r}")
+        if "/" in name and milli(text) not in (found * 1000, LARGEST):
+            raise QuantityError(f"not a whole number: {text!r}")
+        return found
+    except QuantityError as error:
+        raise RecordError(f"{path}.{name}", str(error)) from error
+
+
+def pod_requests(spec: schema.PodSpec, status: schema.PodStatus, gpus: frozenset[str]) -> tuple[int, int, GpuCounts]:
+    """(CPU, memory, GPUs): what the scheduler counts for the pod on its node.
+
+    The sum of the containers (see _aggregate); while a resize in place is under way, the largest of what is wanted,
+    allocated and in effect; then the pod-level CPU and memory instead, where given; then the overhead.
+    """
+    wanted = [_asked(one.resources, gpus, _path("containers", index)) for index, one in _numbered(spec.containers)]
+    wanted_first = [
+        _asked(one.resources, gpus, _path("initContainers", index)) for index, one in _numbered(spec.init_containers)
+    ]
+    total = _aggregate(spec, wanted, wanted_first)
+    if status.resources or not _settled(spec, status):
+        total = _resized(spec, status, total, wanted, wanted_first, gpus)
+    if spec.resources is not None:
+        _apply_pod_level(total, spec.resources, status)
+    for name, count in _listed(spec.overhead, gpus, "spec.overhead").items():
+        total[name] = total.get(name, 0) + count
+    counts = tuple(sorted([(intern(name), count) for name, count in total.items() if name in gpus and count]))
+    return total.get("cpu", 0), total.get("memory", 0), counts
+
+
+def gpu_containers(spec: schema.PodSpec, gpus: frozenset[str]) -> tuple[tuple[str, str, int], ...]:
+    """(container, resource, count) with counts above 0, in the order in which kubelet admits them."""
+    found: list[tuple[str, str, int]] = []
+    for where, containers in (("initContainers", spec.init_containers), ("containers", spec.containers)):
+        for index, one in _numbered(containers):
+            asked = _asked(one.resources, gpus, _path(where, index))
+            found += [(intern(one.name or ""), intern(name), asked[name]) for name in sorted(gpus) if asked.get(name)]
+    return tuple(found)
+
+
+def asks_others(spec: schema.PodSpec, gpus: frozenset[str]) -> bool:
+    """Whether anything but CPU, memory and GPUs is asked for, by a container, the pod or its overhead."""
+    return not (_names(spec) | set(spec.overhead or ())) <= gpus | {"cpu", "memory"}
+
+
+def asks_devices(spec: schema.PodSpec, gpus: frozenset[str]) -> bool:
+    """Whether extended resources other than GPUs are asked for: device plugins hand them out, as a rule."""
+    return any("/" in name and "kubernetes.io/" not in name for name in _names(spec) - gpus)
+
+
+def _names(spec: schema.PodSpec) -> set[str]:
+    parts = [one.resources for one in (*(spec.containers or ()), *(spec.init_containers or ()))] + [spec.resources]
+    return {name for part in parts if part for listed in (part.requests, part.limits) for name in listed or ()}
+
+
+def _aggregate(spec: schema.PodSpec, containers: Sequence[Amounts], init_containers: Sequence[Amounts]) -> Amounts:
+    """max(all containers + all sidecars, the largest step of initialisation), resource by resource.
+
+    A step is one init container together with the sidecars that were started before it. The start of a sidecar need not
+    be looked at: it is never more than all containers and all sidecars.
+    """
+    total: Amounts = {}
+    for amounts in containers:
+        _add(total, amounts)
+    sidecars: Amounts = {}
+    largest: Amounts = {}
+    for one, amounts in zip(spec.init_containers or (), init_containers, strict=True):
+        if one.restart_policy == "Always":
+            _add(total, amounts)
+            _add(sidecars, amounts)
+        else:
+            step = dict(amounts)
+            _add(step, sidecars)
+            _raise_to(largest, step)
+    _raise_to(total, largest)
+    return total
+
+
+def _settled(spec: schema.PodSpec, status: schema.PodStatus) -> bool:
+    """Whether every container has what it asks for, to the letter: the usual case, and a cheap test for it."""
+    asked = {
+        one.name: None if one.resources is None else one.resources.requests
+        for containers in (spec.containers, spec.init_containers)
+        for one in containers or ()
+    }
+    for statuses in (status.container_statuses, status.init_container_statuses):
+        for one in statuses or ():
+            in_effect = None if one.resources is None else one.resources.requests
+            for had in (one.allocated_resources, in_effect):
+                if had and had != asked.get(one.name):
+                    return False
+    return True
+
+
+def _resized(
+    spec: schema.PodSpec,
+    status: schema.PodStatus,
+    total: Amounts,
+    wanted: Sequence[Amounts],
+    wanted_first: Sequence[Amounts],
+    gpus: frozenset[str],
+) -> Amounts:
+    """The largest of what is wanted, set aside by kubelet and in effect. A wish that is infeasible does not count."""
+    infeasible = _infeasible(status)
+    had = [] if infeasible else [total]
+    in_effect = None if status.resources is None else status.resources.requests
+    if in_effect is not None and status.allocated_resources is not None:
+        had.append(_listed(status.allocated_resources, gpus, "status.allocatedResources"))
+        had.append(_listed(in_effect, gpus, "status.resources.requests"))
+    else:
+        known = {one.name: one for one in (*(status.init_container_statuses or ()), *(status.container_statuses or ()))}
+        for choose in (_allocated, _in_effect):
+            by_container = [
+                [
+                    _found(known.get(one.name), choose, {} if infeasible else asked, gpus)
+                    for one, asked in zip(containers or (), amounts, strict=True)
+                ]
+                for containers, amounts in ((spec.containers, wanted), (spec.init_containers, wanted_first))
+            ]
+            had.append(_aggregate(spec, *by_container))
+    largest: Amounts = {}
+    for amounts in had:
+        _raise_to(largest, amounts)
+    return largest
+
+
+def _infeasible(status: schema.PodStatus) -> bool:
+    for one in status.conditions or ():
+        if one.type == "PodResizePending":
+            return one.reason == "Infeasible"
+    return False
+
+
+def _allocated(status: schema.ContainerStatus) -> schema.Resources:
+    return status.allocated_resources
+
+
+def _in_effect(status: schema.ContainerStatus) -> schema.Resources:
+    requests = None if status.resources is None else status.resources.requests
+    return status.allocated_resources if requests is None else requests
+
+
+def _found(
+    status: schema.ContainerStatus | None,
+    choose: Callable[[schema.ContainerStatus], schema.Resources],
+    otherwise: Amounts,
+    gpus: frozenset[str],
+) -> Amounts:
+    chosen = None if status is None else choose(status)
+    if status is None or chosen is None:
+        return otherwise
+    return _listed(chosen, gpus, f"status of container {status.name}")
+
+
+def _apply_pod_level(total: Amounts, resources: schema.Requirements, status: schema.PodStatus) -> None:
+    asked = _listed(resources.requests, _POD_LEVEL, "spec.resources.requests")
+    limits = _listed(resources.limits, _POD_LEVEL, "spec.resources.limits")
+    for name, count in limits.items():
+        # A limit alone: the API takes what the containers ask for, and without that the limit.
+        asked.setdefault(name, total.get(name, count))
+    if asked and status.resources is not None:
+        if _infeasible(status):
+            asked = {}
+        for more in (status.resources.requests, status.allocated_resources):
+            _raise_to(asked, _listed(more, _POD_LEVEL, "status.resources"))
+    total.update(asked)
+
+
+def _asked(resources: schema.Requirements | None, gpus: frozenset[str], path: str) -> Amounts:
+    """What one container asks for; a limit stands for a request that is missing, as the API defaults it."""
+    if resources is None:
+        return {}
+    found = _listed(resources.limits, gpus, f"{path}.limits")
+    found.update(_listed(resources.requests, gpus, f"{path}.requests"))
+    return found
+
+
+def _listed(resources: schema.Resources, gpus: frozenset[str], path: str) -> Amounts:
+    if not resources:
+        return {}
+    return {
+        name: quantity(resources, name, path) for name in resources if name == "cpu" or name == "memory" or name in gpus
+    }
+
+
+def _add(into: Amounts, more: Amounts) -> None:
+    for name, count in more.items():
+        into[name] = into.get(name, 0) + count
+
+
+def _raise_to(into: Amounts, least: Amounts) -> None:
+    for name, count in least.items():
+        if into.get(name, -1) < count:
+            into[name] = count
+
+
+def _numbered(containers: Sequence[schema.Container] | None) -> list[tuple[int, schema.Container]]:
+    return list(enumerate(containers or ()))
+
+
+def _path(where: str, index: int) -> str:
+    return f"spec.{where}[{index}].resources"

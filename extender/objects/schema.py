@@ -1,0 +1,448 @@
+"""Kubernetes objects as the API writes them, reduced to the fields that we use.
+
+msgspec fills these structs from JSON and skips what they do not name. Null is the same as absent everywhere, because
+Go's encoders write either. Nothing but `records.py` and `resources.py` reads them: they are its first step.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+import msgspec
+
+
+class RecordError(ValueError):
+    """An object that cannot be read. ``path`` is the field (``spec.nodeName``), "" for the whole object."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(f"{path}: {message}" if path else message)
+        self.path = path
+        self.message = message
+
+
+class Wire(msgspec.Struct, rename="camel", gc=False):
+    """One object or part of one. None of them refers back, so the garbage collector need not know them."""
+
+
+_Text = str | None
+_Flag = bool | None
+Quantity = str | int | float | None
+Resources = dict[str, Quantity] | None
+_Map = dict[str, str | None] | None
+_Time = datetime.datetime | None
+_Test = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
+_Tolerates = Literal["", "Equal", "Exists", "Lt", "Gt"]
+_Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
+_Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)] | None
+
+
+class OwnerReference(Wire):
+    api_version: _Text = None
+    kind: _Text = None
+    name: _Text = None
+    uid: _Text = None
+    controller: _Flag = None
+
+
+class Metadata(Wire):
+    uid: _Text = None
+    name: _Text = None
+    generate_name: _Text = None
+    namespace: _Text = None
+    resource_version: _Text = None
+    labels: _Map = None
+    annotations: _Map = None
+    owner_references: list[OwnerReference] | None = None
+    creation_timestamp: _Time = None
+    deletion_timestamp: _Time = None
+    deletion_grace_period_seconds: int | None = None
+
+
+class Requirements(Wire):
+    requests: Resources = None
+    limits: Resources = None
+
+
+class Port(Wire):
+    host_port: int | None = None
+
+
+class Container(Wire):
+    name: _Text = None
+    image: _Text = None
+    resources: Requirements | None = None
+    ports: list[Port] | None = None
+    restart_policy: _Text = None
+
+
+class Present(Wire):
+    """An object whose presence is all we ask."""
+
+
+class Volume(Wire):
+    persistent_volume_claim: Present | None = None
+    ephemeral: Present | None = None
+
+
+class Expression(Wire):
+    key: str
+    operator: _Test
+    values: list[str] | None = None
+
+
+class LabelSelector(Wire):
+    match_labels: _Map = None
+    match_expressions: list[Expression] | None = None
+
+
+class PodAffinityTerm(Wire):
+    topology_key: str = ""
+    label_selector: LabelSelector | None = None
+    namespaces: list[str] | None = None
+    namespace_selector: LabelSelector | None = None
+
+
+class PodAffinity(Wire):
+    required: list[PodAffinityTerm] | None = msgspec.field(
+        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    preferred: list[Present] | None = msgspec.field(
+        default=None, name="preferredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class NodeTerm(Wire):
+    match_expressions: list[Expression] | None = None
+    match_fields: list[Expression] | None = None
+
+
+class NodeSelector(Wire):
+    node_selector_terms: list[NodeTerm] | None = None
+
+
+class NodeAffinity(Wire):
+    required: NodeSelector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
+    preferred: list[Present] | None = msgspec.field(
+        default=None, name="preferredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class Affinity(Wire):
+    node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
+class Spread(Wire):
+    when_unsatisfiable: _Text = None
+
+
+class Toleration(Wire):
+    key: _Text = None
+    operator: _Tolerates | None = None
+    value: _Text = None
+    effect: Literal[""] | _Effect | None = None
+
+
+class WorkloadRef(Wire):
+    """spec.workloadRef of Kubernetes 1.35."""
+
+    name: _Text = None
+    pod_group: _Text = None
+    pod_group_replica_key: _Text = None
+
+
+class SchedulingGroup(Wire):
+    """spec.schedulingGroup of Kubernetes 1.36 and later."""
+
+    pod_group_name: _Text = None
+
+
+class PodSpec(Wire):
+    node_name: _Text = None
+    priority_class_name: _Text = None
+    workload_ref: WorkloadRef | None = None
+    scheduling_group: SchedulingGroup | None = None
+    scheduler_name: _Text = None
+    service_account_name: _Text = None
+    priority: _Int32 = None
+    preemption_policy: _Text = None
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+    overhead: Resources = None
+    resources: Requirements | None = None
+    host_network: _Flag = None
+    volumes: list[Volume] | None = None
+    resource_claims: list[Present] | None = None
+    affinity: Affinity | None = None
+    node_selector: _Map = None
+    tolerations: list[Toleration] | None = None
+    topology_spread_constraints: list[Spread] | None = None
+    scheduling_gates: list[Present] | None = None
+    termination_grace_period_seconds: int | None = None
+
+
+class Condition(Wire):
+    type: _Text = None
+    status: _Text = None
+    reason: _Text = None
+
+
+class Device(Wire):
+    resource_id: _Text = msgspec.field(default=None, name="resourceID")
+
+
+class DeviceStatus(Wire):
+    name: _Text = None
+    resources: list[Device] | None = None
+
+
+class StateDetail(Wire):
+    """Of a container that waits or has terminated."""
+
+    reason: _Text = None
+    message: _Text = None
+
+
+class ContainerState(Wire):
+    waiting: StateDetail | None = None
+    terminated: StateDetail | None = None
+
+
+class ContainerStatus(Wire):
+    name: _Text = None
+    restart_count: int | None = None
+    state: ContainerState | None = None
+    last_state: ContainerState | None = None
+    resources: Requirements | None = None
+    allocated_resources: Resources = None
+    allocated_resources_status: list[DeviceStatus] | None = None
+
+
+class PodStatus(Wire):
+    phase: _Text = None
+    resources: Requirements | None = None
+    allocated_resources: Resources = None
+    reason: _Text = None
+    message: _Text = None
+    nominated_node_name: _Text = None
+    start_time: _Time = None
+    conditions: list[Condition] | None = None
+    container_statuses: list[ContainerStatus] | None = None
+    init_container_statuses: list[ContainerStatus] | None = None
+
+
+class Pod(Wire):
+    metadata: Metadata | None = None
+    spec: PodSpec | None = None
+    status: PodStatus | None = None
+
+
+class Taint(Wire):
+    key: str
+    effect: _Effect
+    value: _Text = None
+
+
+class NodeSpec(Wire):
+    unschedulable: _Flag = None
+    taints: list[Taint] | None = None
+
+
+class NodeStatus(Wire):
+    allocatable: Resources = None
+    capacity: Resources = None
+
+
+class Node(Wire):
+    metadata: Metadata | None = None
+    spec: NodeSpec | None = None
+    status: NodeStatus | None = None
+
+
+class PdbSpec(Wire):
+    selector: LabelSelector | None = None
+
+
+class PdbStatus(Wire):
+    disruptions_allowed: _Int32 = None
+    disrupted_pods: dict[str, _Time] | None = None
+
+
+class Pdb(Wire):
+    metadata: Metadata | None = None
+    spec: PdbSpec | None = None
+    status: PdbStatus | None = None
+
+
+class PriorityClass(Wire):
+    value: _Int32
+    metadata: Metadata | None = None
+    preemption_policy: _Text = None
+    global_default: _Flag = None
+
+
+class DeviceClassSpec(Wire):
+    extended_resource_name: _Text = None
+
+
+class DeviceClass(Wire):
+    metadata: Metadata | None = None
+    spec: DeviceClassSpec | None = None
+
+
+class ListMetadata(Wire):
+    resource_version: _Text = None
+    continue_: _Text = msgspec.field(default=None, name="continue")
+
+
+class List(Wire):
+    kind: _Text = None
+    metadata: ListMetadata | None = None
+    items: list[msgspec.Raw] | None = None
+
+
+class Kinded(Wire):
+    kind: _Text = None
+    api_version: _Text = None
+
+
+class Named(Wire):
+    metadata: Metadata | None = None
+
+
+class GangPolicy(Wire):
+    min_count: int | None = None
+
+
+class SchedulingPolicy(Wire):
+    gang: GangPolicy | None = None
+    basic: Present | None = None
+
+
+class WorkloadPart(Wire):
+    name: _Text = None
+    policy: SchedulingPolicy | None = None
+    scheduling_policy: SchedulingPolicy | None = None
+    replicas: int | None = None
+
+
+class ReplicaSpec(Wire):
+    replicas: int | None = None
+
+
+class ElasticPolicy(Wire):
+    min_replicas: int | None = None
+
+
+class VolcanoPolicy(Wire):
+    min_available: int | None = None
+
+
+class RunPolicy(Wire):
+    scheduling_policy: VolcanoPolicy | None = None
+
+
+class JobTemplateSpec(Wire):
+    parallelism: int | None = None
+    completions: int | None = None
+
+
+class JobTemplate(Wire):
+    spec: JobTemplateSpec | None = None
+
+
+class ReplicatedJob(Wire):
+    replicas: int | None = None
+    template: JobTemplate | None = None
+
+
+class LeaderWorkerTemplate(Wire):
+    size: int | None = None
+
+
+class RayWorkers(Wire):
+    replicas: int | None = None
+    min_replicas: int | None = None
+    num_of_hosts: int | None = None
+
+
+class GroupSpec(Wire):
+    """What the objects that stand for a group of pods say of how many must run; each kind has some of these."""
+
+    min_member: int | None = None  # Volcano, Coscheduling
+    scheduling_policy: SchedulingPolicy | None = None  # scheduling.k8s.io PodGroup
+    pod_groups: list[WorkloadPart] | None = None  # scheduling.k8s.io/v1alpha1 Workload
+    pod_group_templates: list[WorkloadPart] | None = None  # the same, later
+    parallelism: int | None = None  # batch Job
+    completions: int | None = None
+    replicated_jobs: list[ReplicatedJob] | None = None  # JobSet
+    leader_worker_template: LeaderWorkerTemplate | None = None  # LeaderWorkerSet
+    worker_group_specs: list[RayWorkers] | None = None  # RayCluster
+    enable_in_tree_autoscaling: _Flag = None
+    run_policy: RunPolicy | None = None  # training operators
+    elastic_policy: ElasticPolicy | None = None
+    pytorch_replica_specs: dict[str, ReplicaSpec] | None = None
+    tf_replica_specs: dict[str, ReplicaSpec] | None = None
+    mpi_replica_specs: dict[str, ReplicaSpec] | None = None
+    xgb_replica_specs: dict[str, ReplicaSpec] | None = None
+    paddle_replica_specs: dict[str, ReplicaSpec] | None = None
+    jax_replica_specs: dict[str, ReplicaSpec] | None = None
+    mx_replica_specs: dict[str, ReplicaSpec] | None = None
+
+
+class GroupStatus(Wire):
+    succeeded: int | None = None
+
+
+class Group(Wire):
+    api_version: _Text = None
+    kind: _Text = None
+    metadata: Metadata | None = None
+    spec: GroupSpec | None = None
+    status: GroupStatus | None = None
+
+
+# ---- from bytes to these
+
+_WORDS = {
+    "int": "a whole number", "float": "a number that is not whole, or too large", "str": "text", "array": "a list",
+    "object": "an object", "bool": "true or false", "null": "nothing", "datetime": "a time",
+}  # fmt: skip
+_EXPECTED = re.compile(r"Expected `([^`]*)`, got `([^`]*)`")
+_WRONG_WORD = re.compile(r"Invalid enum value (.*)")
+
+
+def _plain(message: str, path: str) -> str:
+    """What msgspec found, for people: types in words, and which words are allowed."""
+    if found := _EXPECTED.fullmatch(message):
+        wanted = [_WORDS.get(one, one) for one in found[1].split(" | ") if one != "null"]
+        return f"expected {' or '.join(wanted)}, not {_WORDS.get(found[2], found[2])}"
+    if found := _WRONG_WORD.fullmatch(message):
+        field = path.rpartition(".")[2]
+        allowed = get_args(_Effect if field == "effect" else _Tolerates if ".tolerations[" in path else _Test)
+        return f"{found[1]} is none of " + ", ".join(word for word in allowed if word)
+    return message
+
+
+Source = bytes | bytearray | memoryview | msgspec.Raw | str | Mapping[str, Any]
+_W = TypeVar("_W")
+
+
+def read(source: Source, decoder: msgspec.json.Decoder[_W]) -> _W:
+    """The bytes, or a dict from YAML, as the decoder's struct. Raises RecordError, which says where."""
+    try:
+        if isinstance(source, Mapping):
+            return msgspec.convert(source, decoder.type)
+        return decoder.decode(source)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).rpartition(" - at `$")
+        path = path.rstrip("`").lstrip(".") if message else ""
+        raise RecordError(path, _plain(message or str(error), path)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RecordError("", f"not JSON: {error}") from error
+    except RecursionError as error:  # msgspec recurses even over what it skips
+        raise RecordError("", "nested too deep") from error

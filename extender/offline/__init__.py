@@ -1,0 +1,1 @@
+"""Questions about a cluster that was read from a file."""

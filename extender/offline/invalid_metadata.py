@@ -1,0 +1,155 @@
+"""What a cluster says that can not be meant, and is therefore not heeded: one sentence each, so that no plan rests on a
+silent repair. For what people write by hand: annotations, labels, the minimum of a group, files put together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from extender.cluster import ledger
+from extender.cluster.cluster import Cluster
+from extender.cluster.demand_mix import LINKS, MODES
+from extender.objects import gangs, progress
+from extender.objects.records import PodRecord
+
+MOST = 20  # of one kind; the others are counted
+Doubt = dict[str, str]
+
+
+def found(cluster: Cluster, items: Iterable[Any], wall: float) -> list[Doubt]:
+    """`code` and `message` of each, pods in the order of their names. `items`: the objects as they stand in the file;
+    `wall`: seconds since 1970."""
+    pods = sorted(cluster.pods.values(), key=lambda pod: (pod.namespace, pod.name, pod.uid))
+    told = [
+        *_twice(items),
+        *(doubt for pod in pods for doubt in of_pod(cluster, pod, wall)),
+        *_of_nodes(cluster),
+        *_of_groups(cluster),
+    ]
+    return _cut(told)
+
+
+def _doubt(code: str, message: str) -> Doubt:
+    return {"code": code, "message": message}
+
+
+def _cut(told: list[Doubt]) -> list[Doubt]:
+    count = Counter(one["code"] for one in told)
+    seen: Counter[str] = Counter()
+    kept = []
+    for one in told:
+        seen[one["code"]] += 1
+        if seen[one["code"]] <= MOST:
+            kept.append(one)
+        elif seen[one["code"]] == MOST + 1:
+            kept.append(_doubt(one["code"], f"and {count[one['code']] - MOST} more like that"))
+    return kept
+
+
+def _twice(items: Iterable[Any]) -> Iterator[Doubt]:
+    """Objects that stand in the file more than once: the last one counts."""
+    names: Counter[tuple[str, str]] = Counter()
+    uids: dict[str, str] = {}
+    for item in items:
+        meta = item.get("metadata") if isinstance(item, Mapping) else None
+        kind = item.get("kind") if isinstance(item, Mapping) else None
+        if not isinstance(meta, Mapping) or kind not in ("Node", "Pod"):
+            continue
+        name = str(meta.get("name") or meta.get("generateName") or "")
+        if kind == "Node":
+            names["node", name] += 1
+            continue
+        name = f"{meta.get('namespace') or 'default'}/{name}"
+        names["pod", name] += 1
+        uid = str(meta.get("uid") or "")
+        if uid and uids.setdefault(uid, name) != name:
+            yield _doubt("uid-twice", f"pods {uids[uid]} and {name} have the same uid {uid}: only the last one counts")
+    for (kind, name), times in sorted(names.items()):
+        if times > 1:
+            yield _doubt("object-twice", f"{kind} {name} is in the file {times} times: the last one counts")
+
+
+def of_pod(cluster: Cluster, pod: PodRecord, wall: float) -> Iterator[Doubt]:
+    """What one pod says."""
+    notes, name = pod.annotations, f"pod {pod.namespace}/{pod.name}"
+    said = notes.get(progress.PROTECT)
+    if said is not None and progress.duration(said) is None:
+        yield _doubt("bad-protect-for", f"{name}: {progress.PROTECT} is {said!r}, which is no duration: ignored")
+    said = notes.get(progress.CHECKPOINT)
+    if said is not None:
+        saved = progress.checkpoint(said)
+        if not saved:
+            yield _doubt(
+                "bad-last-checkpoint",
+                f"{name}: {progress.CHECKPOINT} is {said!r}, which is no time with a zone (2026-11-21T15:00:00Z): "
+                "ignored, so its work counts as not saved",
+            )
+        elif saved > wall * 1000:
+            yield _doubt(
+                "checkpoint-in-future",
+                f"{name}: {progress.CHECKPOINT} is {said}, which is yet to come: it counts as saved just now",
+            )
+    said = notes.get(progress.INTERVAL)
+    if said is not None and not progress.whole(said):
+        yield _doubt(
+            "bad-checkpoint-interval",
+            f"{name}: {progress.INTERVAL} is {said!r}, which is no whole number of seconds above 0: ignored",
+        )
+    said = notes.get(progress.RESTART)
+    if said is not None and progress.whole(said) is None:
+        yield _doubt(
+            "bad-restart-seconds",
+            f"{name}: {progress.RESTART} is {said!r}, which is no whole number of seconds: it counts as 0",
+        )
+    said = pod.labels.get(gangs.OUR_MINIMUM) or notes.get(gangs.OUR_MINIMUM)
+    if said is not None and gangs.number(said) is None:
+        yield _doubt("bad-gang-min", f"{name}: {gangs.OUR_MINIMUM} is {said!r}, which is no whole number: ignored")
+    running = cluster.gang_running(pod) if gangs.OUR_MINIMUM in pod.labels or gangs.OUR_MINIMUM in notes else ()
+    yield from (bounded.warning(pod) for bounded in cluster.claims.bounded(pod, running))
+    said = notes.get(LINKS)
+    if said is not None and said.strip().lower() not in MODES:
+        yield _doubt("bad-links", f"{name}: {LINKS} is {said!r}, none of {', '.join(MODES)}: it counts as required")
+    if pod.node and not pod.finished:
+        yield from _of_place(cluster, pod, name)
+
+
+def _of_place(cluster: Cluster, pod: PodRecord, name: str) -> Iterator[Doubt]:
+    if pod.node not in cluster.nodes:
+        yield _doubt("node-missing", f"{name} is on node {pod.node}, which is not there: it holds nothing anywhere")
+        return
+    how = next((one.how for one in cluster.ledgers[pod.node].holdings if one.uid == pod.uid), "")
+    if ledger.HELD in pod.annotations and not cluster.held_stated and how:
+        yield _doubt(
+            "held-gpus-not-trusted",
+            f"{name}: {ledger.HELD} is {pod.annotations[ledger.HELD][:80]!r}: ignored, since anybody who may write the "
+            "pod could have written it (settings: claims.heldGpus)",
+        )
+    elif ledger.HELD in pod.annotations and how not in ("", "observed"):
+        yield _doubt(
+            "bad-held-gpus",
+            f"{name}: {ledger.HELD} is {pod.annotations[ledger.HELD]!r}, which are no GPUs of {pod.node} that it can "
+            "hold: ignored",
+        )
+    elif ledger.PLAN in pod.annotations and how == "unknown":
+        yield _doubt(
+            "bad-gpus",
+            f"{name}: {ledger.PLAN} is {pod.annotations[ledger.PLAN]!r}, which it can not have on {pod.node} (others "
+            "hold them, or they are not there): ignored",
+        )
+
+
+def _of_nodes(cluster: Cluster) -> Iterator[Doubt]:
+    for node in sorted(cluster.ledgers):
+        if cluster.ledgers[node].doubled:
+            yield _doubt("gpus-held-twice", f"node {node}: several pods are said to hold the same GPU")
+
+
+def _of_groups(cluster: Cluster) -> Iterator[Doubt]:
+    for (_, kind, space, name), record in sorted(cluster.groups.items()):
+        said = (record.minimum, *(least for _, least in record.parts))
+        if any(least is not None and not 0 <= least <= gangs.MOST for least in said):
+            yield _doubt(
+                "bad-minimum",
+                f"{kind} {space}/{name}: how many pods must run is not what a number of pods can be: all of them count",
+            )

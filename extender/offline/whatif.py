@@ -1,0 +1,368 @@
+"""What would happen to a pod in a frozen cluster: the code of filter, prioritize and preempt, over all nodes.
+
+Each pod is judged alone, in the cluster as it stands in the file: the answers are not carried out one after the other.
+Every node is a candidate ("free choice"), while a kube-scheduler offers preempt a sample of them only. Nothing is in
+flight in a file: what is not said there is unknown, and no plugin is "away for a moment". Time does not end the search;
+the budget in sets does.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from ext_core import fit, score
+from extender.cluster.cluster import AWAY_SECONDS, Cluster
+from extender.cluster.ledger import gpus_of
+from extender.errors import BadInput
+from extender.objects.event import Event
+from extender.objects.records import NodeRecord, PodRecord
+from extender.objects.selectors import Taint, untolerated
+from extender.offline import invalid_metadata
+from extender.offline.frozen import SYSTEM_CLASSES
+from extender.policy import pod_request as requests
+from extender.policy.contracts import PodRequest
+from extender.policy.costs.leftover_fragmentation import LeftoverFragmentation
+from extender.policy.rules import REASONS
+from extender.policy.rules.count import RELEASING
+from extender.preemption import candidates, certificate, search
+from extender.settings import Settings
+from extender.verbs.decide import LINKS_ONLY, Decider
+from extender.verbs.preempt import repelled_from
+
+CHECKED = (
+    "cordon", "nodeSelector", "required node affinity", "taints", "CPU", "memory", "pod slots", "GPUs", "GPU links",
+    "required anti-affinity of running pods",
+)  # fmt: skip
+NOT_CHECKED = (
+    "pod affinity", "pod anti-affinity of the pod itself", "topology spread", "volumes", "host ports",
+    "resource claims", "other resources", "quotas and admission", "other plugins and extenders of the scheduler",
+)  # fmt: skip
+SHORT = ("too-little-cpu", "too-little-memory", "too-few-pod-slots")
+CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+LEFTOVER = LeftoverFragmentation.name
+LAST_MS = 253_402_300_799_000  # 9999-12-31T23:59:59Z: no later time can be written
+REMEDIES = {
+    "cordoned": "Uncordon the node.",
+    "node-selector": "Label the node as the pod's nodeSelector asks, or change that.",
+    "node-affinity": "Label the node as the pod's required node affinity asks, or change that.",
+    "taint": "Let the pod tolerate the node's taint.",
+    "too-little-cpu": "Ask for less CPU, or wait for pods to end.",
+    "too-little-memory": "Ask for less memory, or wait for pods to end.",
+    "too-few-pod-slots": "Wait for pods to end.",
+    "repelled-by-a-running-pod": "A pod there has a required anti-affinity to this one.",
+}  # of our own codes
+TOO_MANY_STAY = "Wait for pods to end: too many of those that hold the GPUs are never victims (see spared)."
+EXIT_CODES = {"fits": 0, "evict": 10, "cannot": 11}
+
+
+def frozen(settings: Settings, events: Iterable[Event]) -> Decider:
+    """A decider over a cluster in which nothing moves."""
+    cluster = Cluster(settings)
+    cluster.apply(events, 0.0)
+    cluster.tick(10 * AWAY_SECONDS)
+    return Decider.of(settings, cluster)
+
+
+def admit(cluster: Cluster, pod: PodRecord, number: int) -> PodRecord:
+    """The pod as the API server would write it: its priority by its class, and a uid. BadInput where it would not."""
+    path = f"pod {pod.namespace}/{pod.name}"
+    there = cluster.pod(pod.namespace, pod.name)
+    if pod.node or (there is not None and there.node and (not pod.uid or pod.uid == there.uid)):
+        raise BadInput(f"it is on node {pod.node or (there.node if there else '')} already", path=path)
+    if not pod.priority_given:
+        pod = _with_class(cluster, pod, path)
+    if not pod.uid:
+        pod = msgspec.structs.replace(pod, uid=there.uid if there is not None else f"what-if-{number}")
+    return pod
+
+
+def _with_class(cluster: Cluster, pod: PodRecord, path: str) -> PodRecord:
+    name = pod.priority_class
+    if name in SYSTEM_CLASSES:
+        return msgspec.structs.replace(pod, priority=SYSTEM_CLASSES[name])
+    if name:
+        found = cluster.priority_classes.get(name)
+        if found is None:
+            raise BadInput(f"there is no PriorityClass {name!r} in the cluster", path=path)
+    else:
+        # Of several the API server takes the one with the lowest value.
+        defaults = [one for one in cluster.priority_classes.values() if one.global_default]
+        found = min(defaults, key=lambda one: (one.value, one.name), default=None)
+        if found is None:
+            return pod
+    return msgspec.structs.replace(pod, priority=found.value, priority_class=found.name, never=pod.never or found.never)
+
+
+def answer(
+    decider: Decider, pods: Sequence[PodRecord], wall: float, items: Iterable[dict[str, Any]] = ()
+) -> dict[str, Any]:
+    """`kind: WhatIf`. `wall`: the time at which it is asked, seconds since 1970; `items`: the cluster's objects as they
+    stand in the file, to tell what stands there twice."""
+    cluster = decider.cluster
+    results, warnings = [], [*_about_cluster(cluster), *invalid_metadata.found(cluster, items, wall)]
+    for number, pod in enumerate(pods):
+        warnings += [one for one in invalid_metadata.of_pod(cluster, pod, wall) if one not in warnings]
+        result, said = judge(decider, admit(cluster, pod, number), wall)
+        results.append(result)
+        warnings += [one for one in said if one not in warnings]
+    return {
+        "apiVersion": "gpu-extender.io/v1",
+        "kind": "WhatIf",
+        "warnings": warnings,
+        "policy_hash": decider.settings.policy_hash,
+        "holdings": [
+            {"uid": one.uid, "node": name, "gpus": None if one.gpus is None else list(one.gpus), "how": one.how}
+            for name in sorted(cluster.ledgers)
+            for one in sorted(cluster.ledgers[name].holdings, key=lambda one: one.uid)
+        ],
+        "results": results,
+    }
+
+
+def exit_code(answered: dict[str, Any]) -> int:
+    """Of the worst result."""
+    return max((EXIT_CODES[result["verdict"]] for result in answered["results"]), default=0)
+
+
+def judge(decider: Decider, pod: PodRecord, wall: float) -> tuple[dict[str, Any], list[dict[str, str]]]:
+    """(the result for one pod, warnings)."""
+    cluster, now = decider.cluster, 20 * AWAY_SECONDS
+    request = requests.read(pod, cluster)
+    if not request.gpus:
+        wanted = ", ".join(cluster.resources[3:])
+        raise BadInput(f"it asks for no GPU ({wanted})", path=f"pod {pod.namespace}/{pod.name}")
+    cluster.at(wall)
+    decider.claim(request, now)
+    try:
+        return _judged(decider, request, pod, now, wall)
+    finally:
+        cluster.tables.nodes.drop_claims()
+
+
+def _judged(
+    decider: Decider, request: PodRequest, pod: PodRecord, now: float, wall: float
+) -> tuple[dict[str, Any], list[dict[str, str]]]:
+    cluster = decider.cluster
+    reasons: Counter[str] = Counter()
+    names: list[str] = []
+    for name in sorted(cluster.nodes):
+        if refusal := refused(pod, cluster.nodes[name]):
+            reasons[refusal] += 1
+        else:
+            names.append(name)
+    repelled = repelled_from(cluster, pod, names)
+    rows = array("i", [cluster.row(name) for name in names])
+    fits = array("i")
+    codes = dict(zip(names, decider.policy.judge(cluster.tables, request, rows), strict=True))
+    for name in names:
+        short = [r for r in search.amounts_short(cluster, request, cluster.row(name)) if r < len(SHORT)]
+        if codes[name]:
+            reasons[REASONS[codes[name]].key] += 1
+        elif short:
+            reasons[SHORT[short[0]]] += 1
+        elif name in repelled:
+            reasons["repelled-by-a-running-pod"] += 1
+        else:
+            fits.append(cluster.row(name))
+    warnings = list(_about_pod(decider, request, pod))
+    result: dict[str, Any] = {
+        "pod": {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid, "priority": pod.priority},
+        "verdict": "cannot",
+        "node": None,
+        "gpus": None,
+        "victims": [],
+        "cost": [],
+        "certificate": certificate.certificate(decider, search.Found(nodes=len(cluster.nodes))),
+        "reasons": dict(sorted(reasons.items())),
+        "remedies": {},
+        "spared": [],
+        "forbidden": None,
+        "checked": list(CHECKED),
+        "not_checked": list(NOT_CHECKED),
+    }
+    if fits:
+        total, _ = decider.policy.score(cluster.tables, request, fits)
+        best = score.top(cluster.tables.nodes, fits, total, 0)
+        row = score.ranked(fits, total, best)[0][0]
+        gpus = list(gpus_of(decider.choose(row, request))) or None
+        return result | {"verdict": "fits", "node": cluster.names[row], "gpus": gpus}, warnings
+    open_to_it = [name for name in names if name not in repelled]
+    rows = array("i", [cluster.row(name) for name in open_to_it])
+    found = search.find(decider, request, pod, rows, None, now, wall, limited=False)
+    if request.never:
+        # The certificate is of what may be done: nothing.
+        warnings.append(_warning("never-preempts", f"pod {request.namespace}/{request.name} may evict nobody"))
+        if found.best is not None:
+            result["forbidden"] = _eviction(decider, request, found.best)
+    else:
+        result["certificate"] = _certificate(decider, request, found)
+    if found.best is None or request.never:
+        result["remedies"] = _remedies(reasons, possible=found.best is not None)
+        result["spared"] = _spared(cluster, pod, open_to_it, wall)
+        return result, warnings
+    victims = certificate.important(found.best.pods)
+    node = found.best.node
+    cluster.tables.nodes.drop_claims()
+    with cluster.without({victim.uid for victim in victims}, node):
+        decider.claim(request, now)
+        gpus = list(gpus_of(decider.choose(found.best.row, request))) or None
+    warnings += certificate.warnings(cluster, victims)
+    if LINKS_ONLY[codes[node]] and not decider.settings.evictable_as_failed_nodes:
+        warnings.append(
+            _warning(
+                "links-only",
+                f"on {node} enough GPUs are free in number: kube-scheduler up to 1.37 asks us for an eviction only if "
+                "another node is a candidate of its own",
+            )
+        )
+    waits = [name for name in names if codes[name] == RELEASING.code]
+    if waits and not all(victim.terminating for victim in victims):
+        warnings.append(
+            _warning("terminating", f"pods are ending on {', '.join(waits[:3])}: the server waits for them first")
+        )
+    return result | {"verdict": "evict", "gpus": gpus} | _eviction(decider, request, found.best), warnings
+
+
+def _eviction(decider: Decider, request: PodRequest, best: candidates.Eviction) -> dict[str, Any]:
+    return {
+        "node": best.node,
+        "victims": [_victim(decider.cluster, victim) for victim in certificate.important(best.pods)],
+        "cost": _cost(decider, request, best),
+    }
+
+
+def _victim(cluster: Cluster, pod: PodRecord) -> dict[str, Any]:
+    gang = None if pod.terminating else cluster.gang_of(pod)
+    return certificate.victim(cluster, pod) | {"gang_source": gang.ref.source if gang is not None else None}
+
+
+def _certificate(decider: Decider, request: PodRequest, found: search.Found) -> dict[str, Any]:
+    made = certificate.certificate(decider, found)
+    if found.runner_up is not None:
+        made["runner_up"] = _eviction(decider, request, found.runner_up)
+    return made
+
+
+def _cost(decider: Decider, request: PodRequest, eviction: candidates.Eviction) -> list[dict[str, Any]]:
+    """The cost, in which what was not computed is null; the search counts it as 0."""
+    computed = _leftover_computed(decider.cluster, request, eviction)
+    return [
+        term | {"value": None} if term["term"] == LEFTOVER and not computed else term
+        for term in certificate.cost_of(decider, eviction)
+    ]
+
+
+def _leftover_computed(cluster: Cluster, request: PodRequest, eviction: candidates.Eviction) -> bool:
+    """Whether leftover_fragmentation was priced on the node, or has to be 0 there, since its GPUs are wired all alike.
+
+    As the search does it: machines of up to 8 GPUs whose links are known, more GPUs than one wanted, where not every
+    set of that size is as good, and no position is unknown (nor merely deduced, where the pod requires links)."""
+    node = cluster.tables.nodes.node(eviction.row)
+    shape, healthy, gpu = node["shape"], node["healthy"], node["gpu"]
+    assert isinstance(shape, int)
+    assert isinstance(healthy, int)
+    links = cluster.topologies[eviction.node].links if eviction.node in cluster.topologies else None
+    if not shape or links is None or gpu != request.resource:
+        return False
+    if len({links[i][j] for i in range(len(links)) for j in range(i)}) <= 1:
+        return True
+    if (
+        fit.uniform(cluster.tables.shapes, shape, healthy, request.wanted)
+        or healthy.bit_length() > candidates.PRICED_GPUS
+    ):
+        return False
+    holdings = cluster.ledgers[eviction.node].holdings
+    if request.links == "required":
+        return all(holding.how in ("observed", "enforced") and not holding.unsure for holding in holdings)
+    return not any(holding.unsure for holding in holdings)
+
+
+def _remedies(reasons: Iterable[str], *, possible: bool) -> dict[str, str]:
+    """What would help, by the code of the reason. `possible`: whether an eviction would."""
+    known = {reason.key: reason.remedy for reason in REASONS.values()} | REMEDIES
+    if not possible:
+        known |= {"gpus-busy": TOO_MANY_STAY, "links-busy": TOO_MANY_STAY}
+    return {code: known[code] for code in sorted(reasons) if code in known}
+
+
+def _spared(cluster: Cluster, pod: PodRecord, names: Iterable[str], wall: float) -> list[dict[str, Any]]:
+    """Who on these nodes is never a victim of this pod, by cause: how many pods with how many GPUs; of those that are
+    protected, until when the first one is. Of each pod the first cause counts; where pods hold GPUs, only they do."""
+    pods: Counter[str] = Counter()
+    gpus: Counter[str] = Counter()
+    until: list[int] = []
+    there = [other for name in names for other in cluster.pods_on(name)]
+    holders = [other for other in there if other.gpus]
+    for other in holders or there:
+        ends = cluster.claims.protected_ms(other)
+        if other.daemon:
+            cause = "daemonset"
+        elif other.mirror:
+            cause = "static"
+        elif other.priority >= pod.priority:
+            cause = "priority"
+        elif other.terminating:
+            continue
+        elif ends > wall * 1000:
+            cause = "protected"
+            until.append(ends)
+        elif pod.affinity_terms and pod.may_need(other):
+            cause = "affinity"
+        else:
+            continue
+        pods[cause] += 1
+        gpus[cause] += sum(cluster.amounts(other)[3:])
+    return [
+        {
+            "cause": cause,
+            "pods": pods[cause],
+            "gpus": gpus[cause],
+            "until": _rfc3339(min(until)) if cause == "protected" and min(until) <= LAST_MS else None,
+        }
+        for cause in sorted(pods)
+    ]
+
+
+def _rfc3339(milliseconds: int) -> str:
+    return datetime.fromtimestamp(-(-milliseconds // 1000), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def refused(pod: PodRecord, node: NodeRecord) -> str:
+    """Why kube-scheduler keeps the pod off the node whatever runs there; "" when it does not."""
+    if node.unschedulable and untolerated((CORDON,), pod.tolerations) is not None:
+        return "cordoned"
+    if any(node.labels.get(key) != wanted for key, wanted in pod.node_selector):
+        return "node-selector"
+    if not pod.accepts(node):
+        return "node-affinity"
+    taints = [taint for taint in node.taints if taint.key != CORDON.key or not node.unschedulable]
+    return "taint" if untolerated(taints, pod.tolerations) is not None else ""
+
+
+def _warning(code: str, message: str) -> dict[str, str]:
+    return {"code": code, "message": message}
+
+
+def _about_cluster(cluster: Cluster) -> list[dict[str, str]]:
+    found = []
+    if not cluster.nodes:
+        found.append(_warning("no-nodes", "the cluster has no nodes"))
+    if cluster.faults:
+        found.append(_warning("left-out", f"{cluster.faults} objects could not be held and are left out"))
+    return found
+
+
+def _about_pod(decider: Decider, request: PodRequest, pod: PodRecord) -> Iterator[dict[str, str]]:
+    name = f"pod {pod.namespace}/{pod.name}"
+    if not request.exchangeable or pod.affinity_terms:
+        yield _warning("not-all-checked", f"{name} asks for more than is checked: see not_checked")
+    if pod.gated:
+        yield _warning("gated", f"{name} has scheduling gates: it waits for them first")
+    if pod.scheduler_name == "default-scheduler" and not pod.priority_given and not decider.cluster.priority_classes:
+        yield _warning("no-priority-classes", f"{name} has priority {pod.priority}: the cluster has no PriorityClass")

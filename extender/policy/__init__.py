@@ -1,0 +1,1 @@
+"""Rules, scorers and cost terms, and what each of them promises."""

@@ -1,0 +1,156 @@
+"""What a rule, a scorer, a cost term and a topology source promise.
+
+1. They are called on the event loop between a request's first read and its answer: no await, no I/O, no thread.
+2. They see tables and a `PodRequest`, never Kubernetes JSON. They change nothing but the column they are given.
+3. Called twice with the same tables and request they fill the same column: no clock, no randomness of their own.
+4. A request sees exactly one generation of the cluster; `extender.cluster.cluster` is the only writer of the tables.
+5. kube-scheduler calls filter many times for one pod and may throw the answers away: nothing may follow from a call.
+6. It is never told that an answer was carried out: that is read from the watch (or the bind verb) alone.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+
+from extender.cluster.tables import Tables
+
+if TYPE_CHECKING:
+    from ext_core.victims import Term
+
+
+class Class(Enum):
+    """What a refusal means for eviction (extender-contract: which of the two Failed maps, or an Error)."""
+
+    HOPELESS = "hopeless"  # no eviction helps
+    EVICTABLE = "evictable"  # evicting pods of lower priority would help, or those that go already do
+    TRANSIENT = "transient"  # it passes by itself: our own view may be behind, or see Reason.lasting
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One reason of the closed list. `code`: its number in columns; `key`: metric label; `text`: one constant
+    sentence, since kube-scheduler counts equal strings; `remedy`: what a person can do."""
+
+    code: int
+    key: str
+    cls: Class
+    text: str
+    remedy: str
+    links_only: bool = False
+    lasting: bool = False  # transient, but for minutes: nobody waits for it, and evictions elsewhere go on
+    by_count: bool = False  # kube-scheduler, which counts too, would not have named the node
+
+
+@dataclass(frozen=True, slots=True)
+class PodRequest:
+    """A pod as the kernels need it. `amounts`: R exact integers (milli-CPU, bytes, 1 pod slot, GPUs by resource);
+    `gpus`: (resource index, units) with units > 0, where a GPU is one unit unless the node
+    says otherwise (NodeTable.units); `containers`: how many containers ask for GPUs; `links`:
+    required, preferred or ignore; `plugin`: device plugin model by resource index."""
+
+    uid: str
+    namespace: str
+    name: str
+    priority: int
+    never: bool
+    amounts: tuple[int, ...]
+    gpus: tuple[tuple[int, int], ...]
+    containers: int
+    links: str
+    nominated: str
+    wants_all: bool  # preferred affinity or a soft spread constraint of its own: no shortlist
+    exchangeable: bool  # nothing but CPU, memory, pod slots and GPUs decides where it fits
+    placement: str = "pack"  # or "spread"
+    siblings: tuple[int, ...] = ()  # rows of nodes with replicas of the same service, once for each; for spread
+    kin: tuple[int, ...] = ()  # rows of the nodes that its group's other pods are on, once for each
+    to_come: int = 0  # pods of its group that have no node yet, with itself; 0 = it has no group
+    share: int = 1  # units of each GPU that it asks for: as many as a GPU of the node has are whole ones
+
+    @property
+    def resource(self) -> int:
+        """Index of the GPU resource that its links are judged on: the one it asks most of. -1 without GPUs."""
+        if not self.gpus:
+            return -1
+        return max(self.gpus, key=lambda pair: (pair[1], -pair[0]))[0]
+
+    @property
+    def wanted(self) -> int:
+        """GPUs that it takes, or takes `share` units of each."""
+        if not self.gpus:
+            return 0
+        return max(self.gpus, key=lambda pair: (pair[1], -pair[0]))[1] // self.share
+
+
+class Rule(Protocol):
+    """Refuses candidate rows. The first rule in declared order that refuses a row gives its reason."""
+
+    name: ClassVar[str]
+    reasons: ClassVar[tuple[Reason, ...]]
+
+    def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
+        """Write reason codes into `out` (one byte a row) where it is still 0."""
+
+
+class Scorer(Protocol):
+    """Fills one column over candidate rows: 0.0 worst, 1.0 best."""
+
+    name: str
+    summary: str
+
+    def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Victims:
+    """The pods that may be victims, gathered node by node, most important first. `pods`: pod rows; the columns are
+    one number per gathered pod: `priority`, `start_ms`, `saved_ms` (0 unknown), `restart_s`, `grace_s`, `gpus`, `going`
+    (1 = terminating already). `now_ms`: milliseconds since 1970."""
+
+    pods: array[int]
+    priority: array[int]
+    start_ms: array[int]
+    saved_ms: array[int]
+    restart_s: array[int]
+    grace_s: array[int]
+    gpus: array[int]
+    going: array[int]
+    now_ms: int
+    budgets: Groups
+    gangs: Groups
+    gang_work: array[int]  # GPU-seconds lost by all running members of each gang, when it breaks
+    stranded: array[int]  # 1 = no other node has room for the pod; filled where a cost term asks
+    leftover: list[array[int]]  # per table of the search: a price for each set of GPUs left free
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Which groups each gathered pod is in: pod i is in members[starts[i]:starts[i+1]]; group g may lose
+    allowance[g] pods; `names` for people."""
+
+    starts: array[int]
+    members: array[int]
+    allowance: array[int]
+    names: tuple[str, ...]
+
+
+Bound = Literal["priority", "work", ""]
+
+
+class CostTerm(Protocol):
+    """One level of the cost of a set of victims, in one of the forms that the search can bound. `floor`: which bound
+    of `ext_core.scout` its value is never below on a node, "" = it is never below 0."""
+
+    name: str
+    unit: str
+    floor: Bound
+
+    def term(self, victims: Victims) -> Term:
+        """("sum", column) | ("max", column) | ("group" | "gang", starts, members, allowance, price) |
+        ("mask", prices per table)."""
+
+
+Labels = Mapping[str, str]

@@ -1,0 +1,20 @@
+"""The longest grace period among the victims: how long the preemptor waits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ext_core import gather
+from extender.policy.contracts import Bound, Victims
+
+if TYPE_CHECKING:
+    from ext_core.victims import Term
+
+
+class Grace:
+    name = "grace_seconds"
+    unit = "s"
+    floor: Bound = ""
+
+    def term(self, victims: Victims) -> Term:
+        return ("max", gather.unless(victims.grace_s, victims.going, 0))

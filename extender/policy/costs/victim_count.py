@@ -1,0 +1,21 @@
+"""How many pods are evicted that do not go anyway."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING
+
+from ext_core import gather
+from extender.policy.contracts import Bound, Victims
+
+if TYPE_CHECKING:
+    from ext_core.victims import Term
+
+
+class VictimCount:
+    name = "victims"
+    unit = "pods"
+    floor: Bound = ""
+
+    def term(self, victims: Victims) -> Term:
+        return ("sum", gather.unless(array("q", [1]) * len(victims.pods), victims.going, 0))

@@ -1,0 +1,87 @@
+"""The policy: rules in order, scorers with their weights, cost terms in order; built from the settings by name."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ext_core import score
+from ext_core.links import LinkShapes
+from extender.cluster.tables import Tables
+from extender.policy.contracts import CostTerm, PodRequest, Rule, Scorer
+from extender.policy.costs import COSTS
+from extender.policy.costs.leftover_fragmentation import prices
+from extender.policy.rules import RULES
+from extender.policy.scorers import SCORERS
+from extender.policy.scorers.fragmentation import Fragmentation
+from extender.policy.scorers.packing import Packing
+from extender.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    rules: tuple[Rule, ...]
+    scorers: tuple[tuple[Scorer, float], ...]
+    costs: tuple[CostTerm, ...]
+    prices: dict[tuple[int, int, int], array[int]] = field(default_factory=dict, compare=False)
+    fragmentation: Fragmentation = field(default_factory=Fragmentation)  # it chooses the GPUs, scored by or not
+
+    @classmethod
+    def of(cls, settings: Settings) -> Policy:
+        weights = settings.packing_weights
+        scorers: list[tuple[Scorer, float]] = []
+        for entry in settings.scorers:
+            made = (
+                Packing(weights.gpu, weights.cpu, weights.memory)
+                if entry.name == Packing.name
+                else SCORERS[entry.name]()
+            )
+            scorers.append((made, entry.weight))
+        return cls(tuple(rule() for rule in RULES), tuple(scorers), tuple(COSTS[name]() for name in settings.costs))
+
+    def leftover(self, shapes: LinkShapes, shape: int, gpus: int, wanted: int) -> array[int]:
+        """What each set of free GPUs of a shape leaves broken up; computed once."""
+        key = (shape, gpus, wanted)
+        if key not in self.prices:
+            self.prices[key] = prices(shapes, *key)
+        return self.prices[key]
+
+    def judge(self, tables: Tables, request: PodRequest, rows: array[int]) -> array[int]:
+        """A reason code per row, 0 = the pod fits there."""
+        codes = array("B", bytes(len(rows)))
+        for rule in self.rules:
+            rule.fill(tables, request, rows, codes)
+        return codes
+
+    def score(
+        self, tables: Tables, request: PodRequest, rows: array[int]
+    ) -> tuple[array[float], dict[str, array[float]]]:
+        """(the weighted sum, each scorer's column) over rows. The order of the scorers is part of the policy: it
+        decides the last bit of the sum."""
+        total = array("d", bytes(8 * len(rows)))
+        columns: dict[str, array[float]] = {}
+        for scorer, weight in self.scorers:
+            column = array("d", bytes(8 * len(rows)))
+            scorer.fill(tables, request, rows, column)
+            score.add(total, column, weight)
+            columns[scorer.name] = column
+        if request.gpus:
+            score.bury(tables.nodes, rows, request.resource, total)
+        return total, columns
+
+    def gpus(self, tables: Tables, request: PodRequest, rows: Sequence[int]) -> dict[int, int]:
+        """The mask of GPUs that we would take now, by row; 0 where positions are not modelled."""
+        return self.fragmentation.gpus(tables, request, rows)
+
+    def price(self, tables: Tables, request: PodRequest, names: Sequence[str], rows: Sequence[int]) -> list[Any]:
+        """What the pod would cost on these rows, for people: the dearest slots that it takes."""
+        return [
+            {
+                "node": names[row],
+                "cost": cost,
+                "slots": [{"type": name, "lost": lost, "cost": part} for name, lost, part in parts],
+            }
+            for row, cost, parts in self.fragmentation.explain(tables, request, rows)
+        ]

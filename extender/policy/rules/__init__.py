@@ -1,0 +1,56 @@
+"""Rules: why a node is refused. One short file a rule; the order below is the order in which they bite.
+
+A new rule: its file, one line here, a table test, a README row. Codes are columns' values, 1..255, never reused.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from extender.policy.contracts import Class, Reason, Rule
+from extender.policy.rules.count import Count
+from extender.policy.rules.failing import Failing, in_words
+from extender.policy.rules.hazard import Hazard
+from extender.policy.rules.links import Links
+from extender.policy.rules.resource import Resource
+from extender.policy.rules.shares import Shares
+from extender.settings import FailingNodes
+
+RULES: tuple[type[Rule], ...] = (Resource, Shares, Failing, Count, Links, Hazard)
+
+UNKNOWN_NODE = Reason(
+    code=1,
+    key="unknown-node",
+    cls=Class.TRANSIENT,
+    text="gpu-extender: the node is not known to the extender yet",
+    remedy="Nothing: the watch brings it within a second. If it stays, see /readyz.",
+)
+
+STALE = Reason(
+    code=8,
+    key="view-stale",
+    cls=Class.TRANSIENT,
+    text="gpu-extender: the API server is silent, what is known of pods and nodes may be out of date",
+    remedy="Nothing: the pod is tried again within seconds. If it stays, see /readyz and the API server; "
+    "watch.stalenessSeconds is how long a silence may last.",
+)
+
+HANDOVER = Reason(
+    code=9,
+    key="freed-elsewhere",
+    cls=Class.HOPELESS,
+    text="gpu-extender: pods are being evicted on another node to make room for this one",
+    remedy="Nothing: the pod lands there when its GPUs are free (see the Events of the pod).",
+)
+
+REASONS: dict[int, Reason] = {
+    reason.code: reason
+    for reason in (UNKNOWN_NODE, STALE, HANDOVER, *(reason for rule in RULES for reason in rule.reasons))
+}
+
+
+@lru_cache(maxsize=8)
+def texts(failing: FailingNodes) -> list[str]:
+    """Each code's sentence, "" for none, with the numbers of the settings in it."""
+    said = REASONS | {reason.code: reason for reason in in_words(failing)}
+    return [said[code].text if code in said else "" for code in range(max(said) + 1)]

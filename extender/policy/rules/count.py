@@ -1,0 +1,70 @@
+"""Enough GPUs are free: allocatable less what running, terminating, assumed and nominated pods hold."""
+
+from __future__ import annotations
+
+from array import array
+from typing import ClassVar
+
+from ext_core import fit
+from extender.cluster.tables import Tables
+from extender.policy.contracts import Class, PodRequest, Reason
+
+FEW = Reason(
+    code=10,
+    key="too-few-gpus",
+    cls=Class.HOPELESS,
+    text="gpu-extender: the node has fewer GPUs than requested",
+    remedy="Ask for fewer GPUs per pod, or add larger nodes.",
+    by_count=True,
+)
+PROMISED = Reason(
+    code=11,
+    key="gpus-promised",
+    cls=Class.TRANSIENT,
+    text="gpu-extender: the node's free GPUs are promised to a pod that is being bound",
+    remedy="Nothing: the pod is tried again within seconds.",
+)
+RESERVED = Reason(
+    code=12,
+    key="gpus-reserved",
+    cls=Class.HOPELESS,
+    text="gpu-extender: the node's free GPUs are reserved for a nominated pod of equal or higher priority",
+    remedy="Wait for the nominated pod to be bound, or raise this pod's priority.",
+)
+RELEASING = Reason(
+    code=13,
+    key="gpus-releasing",
+    cls=Class.EVICTABLE,
+    text="gpu-extender: the node's GPUs are still held by pods that are terminating",
+    remedy="Nothing: the pod is tried again when they are gone.",
+    by_count=True,
+)
+BUSY = Reason(
+    code=14,
+    key="gpus-busy",
+    cls=Class.EVICTABLE,
+    text="gpu-extender: too few GPUs are free, pods of lower priority hold them",
+    remedy="Wait, or let the pod preempt (preemptionPolicy: PreemptLowerPriority).",
+    by_count=True,
+)
+HELD = Reason(
+    code=15,
+    key="gpus-held",
+    cls=Class.HOPELESS,
+    text="gpu-extender: too few GPUs are free, pods that this one may not evict hold them",
+    remedy="Wait for running pods to end (or for their protection to), raise the priority, or add nodes.",
+    by_count=True,
+)
+
+
+class Count:
+    name: ClassVar[str] = "count"
+    reasons: ClassVar[tuple[Reason, ...]] = (FEW, PROMISED, RESERVED, RELEASING, BUSY, HELD)
+
+    def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
+        codes = (FEW.code, PROMISED.code, RESERVED.code, RELEASING.code, BUSY.code, HELD.code)
+        for resource, units in request.gpus:
+            fit.count(tables.nodes, tables.pods, rows, resource, units, request.priority, out, *codes)
+            # Enough in sum is not enough on one GPU: only shares of more than one unit can be left in pieces.
+            devices = units // request.share
+            fit.shares(tables.nodes, tables.pods, rows, resource, devices, request.share, request.priority, out, *codes)

@@ -1,0 +1,34 @@
+"""The node offers the GPU resource at all."""
+
+from __future__ import annotations
+
+from array import array
+from typing import ClassVar
+
+from ext_core import fit
+from extender.cluster.tables import Tables
+from extender.policy.contracts import Class, PodRequest, Reason
+
+NONE = Reason(
+    code=2,
+    key="no-gpu-resource",
+    cls=Class.HOPELESS,
+    text="gpu-extender: the node offers no GPUs of the requested resource name",
+    remedy="Ask for the resource name that the node's device plugin registers, or add GPU nodes.",
+)
+AWAY = Reason(
+    code=3,
+    key="device-plugin-away",
+    cls=Class.TRANSIENT,
+    text="gpu-extender: the node's device plugin offers no GPUs for the moment",
+    remedy="Look at the device plugin's pod on the node; a restart takes seconds.",
+)
+
+
+class Resource:
+    name: ClassVar[str] = "resource"
+    reasons: ClassVar[tuple[Reason, ...]] = (NONE, AWAY)
+
+    def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
+        for resource, _ in request.gpus:
+            fit.resource(tables.nodes, rows, resource, out, NONE.code, AWAY.code)

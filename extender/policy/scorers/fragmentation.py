@@ -1,0 +1,65 @@
+"""Room for the pods to come: what the placement takes of the slots that the cluster's own mix of pods asks for."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+from ext_core import slots
+from extender.cluster.tables import Tables
+from extender.policy.contracts import PodRequest
+
+SCARCITY = 1.0  # a slot's price falls with the number of such slots to this power
+SIZE = -1.5  # and rises with its GPUs to this one x the part of all GPUs that is free
+FULLNESS = 0.01  # what the whole of the largest node left empty costs: the last key
+
+
+class Fragmentation:
+    """Value 1 / (1 + cost). Cost: the slots that are lost, each at its type's price, and a little for emptiness.
+
+    The price of a type: how much it is asked for and how large it is, over the cluster's slots of it. The prices add
+    up to 1: 0.5 lost is half a slot of everything, or one slot of what makes half of the price. The powers are those
+    that left the fewest GPUs idle over all variants and modes of the openb trace (docs/benchmarks.md): the last slots
+    of a kind must be dear, and large ones the dearer the fuller the cluster is.
+    """
+
+    name = "fragmentation"
+    summary = "how few of the slots that pods to come will ask for are used up (the price of slots)"
+
+    def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
+        prices = self.prices(tables)
+        ask = _ask(request)
+        tables.demand.slots.fill(tables.nodes, tables.shapes, rows, ask, prices, FULLNESS, out)
+        slots.values(out)
+
+    def prices(self, tables: Tables) -> array[float]:
+        """float64, one a type of `tables.demand`."""
+        demand = tables.demand
+        demand.renew()
+        demand.slots.sync(tables.nodes, tables.shapes)
+        made = array("d", bytes(8 * len(demand.weights)))
+        size = SIZE * (1.0 - demand.slots.filled())
+        slots.prices(demand.weights, demand.sizes, demand.slots.totals(), size, SCARCITY, made)
+        return made
+
+    def gpus(self, tables: Tables, request: PodRequest, rows: Sequence[int]) -> dict[int, int]:
+        """The mask of GPUs that the cheapest placement takes, by row; 0 where positions are not modelled."""
+        prices, ask, choose = self.prices(tables), _ask(request), tables.demand.slots.choose
+        return {row: choose(tables.nodes, tables.shapes, row, ask, prices) for row in rows}
+
+    def explain(
+        self, tables: Tables, request: PodRequest, rows: Sequence[int], most: int = 5
+    ) -> list[tuple[int, float, list[tuple[str, int, float]]]]:
+        """(row, cost of its slots, [(type, slots lost, their cost)], the dearest first and `most` of them)."""
+        prices, ask, names = self.prices(tables), _ask(request), tables.demand.names
+        made = []
+        for row in rows:
+            lost = tables.demand.slots.losses(tables.nodes, tables.shapes, row, ask, prices)
+            costs = sorted((-prices[t] * count, t, count) for t, count in lost if prices[t] > 0)
+            parts = [(names[t], count, -cost) for cost, t, count in costs[:most]]
+            made.append((row, -sum(cost for cost, _, _ in costs), parts))
+        return made
+
+
+def _ask(request: PodRequest) -> tuple[int, int, int, int, int]:
+    return request.resource, request.wanted, request.share, request.amounts[0], request.amounts[1]

@@ -1,0 +1,18 @@
+"""Linked GPUs for this pod: ring bandwidth of what the node will hand out / the node's best for that size."""
+
+from __future__ import annotations
+
+from array import array
+
+from ext_core import score
+from extender.cluster.tables import Tables
+from extender.policy.contracts import PodRequest
+
+
+class Links:
+    name = "links"
+    summary = "ring bandwidth of the GPUs that the node will hand out, as a share of its best"
+
+    def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
+        wanted = 1 if request.links == "ignore" else request.wanted  # who ignores links is content anywhere
+        score.links(tables.nodes, tables.shapes, rows, request.resource, wanted, out)

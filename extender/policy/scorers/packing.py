@@ -1,0 +1,23 @@
+"""Fill nodes that are in use: (used + request) / allocatable, GPU 10, CPU 1, memory 1 (as MostAllocated)."""
+
+from __future__ import annotations
+
+from array import array
+
+from ext_core import score
+from extender.cluster.tables import Tables
+from extender.policy.contracts import PodRequest
+
+
+class Packing:
+    name = "packing"
+    summary = "how full the node is with the pod on it (GPU 10, CPU 1, memory 1)"
+
+    def __init__(self, gpu: float = 10.0, cpu: float = 1.0, memory: float = 1.0) -> None:
+        self._gpu, self._cpu, self._memory = gpu, cpu, memory
+
+    def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
+        asked = {resource for resource, _ in request.gpus}
+        weights = array("d", [self._cpu, self._memory, 0.0])
+        weights.extend(self._gpu if r in asked else 0.0 for r in range(3, len(tables.resources)))
+        score.packing(tables.nodes, rows, array("q", request.amounts), weights, out)

@@ -1,0 +1,25 @@
+"""Replicas of a service apart: fewest of its siblings on the node, then in the node's closest domain (rack, block).
+
+For pods with placement `spread` alone; to others all nodes are alike.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from ext_core import places
+from extender.cluster.tables import Tables
+from extender.policy.contracts import PodRequest
+
+
+class Spread:
+    name = "spread"
+    summary = (
+        "how few siblings (same controller, else same app) are on the node, then in its rack; for placement: spread"
+    )
+
+    def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
+        if request.placement == "spread":
+            places.spread(tables.places, rows, array("i", request.siblings), out)
+        else:
+            out[:] = array("d", [1.0]) * len(out)

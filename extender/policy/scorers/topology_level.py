@@ -1,0 +1,27 @@
+"""A group's pods close together: near the members that are placed already; the first one where the group fits best.
+
+Levels are the node labels of the settings (topologyLevels), the closest first; the node itself is closer than any.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from ext_core import places
+from extender.cluster.tables import Tables
+from extender.policy.contracts import PodRequest
+
+
+class TopologyLevel:
+    name = "topology_level"
+    summary = "how close (node, clique, rack, block) to the group's placed pods; for the first, whether all fit near it"
+
+    def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
+        if any(row >= 0 for row in request.kin):
+            places.together(tables.places, rows, array("i", request.kin), out)
+        elif request.to_come > 1:
+            units = request.amounts[request.resource]
+            fill, of = places.best_fit, request.namespace
+            fill(tables.nodes, tables.places, rows, request.resource, units, request.to_come, out, of)
+        else:
+            out[:] = array("d", [1.0]) * len(out)

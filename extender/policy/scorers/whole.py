@@ -1,0 +1,24 @@
+"""Several GPUs mean whole ones: nodes that hand out shares under the name of whole GPUs come last for such a pod.
+
+They are not refused: with time-slicing or MPS and no renaming, or MIG strategy single, an administrator has said that
+they are as good. A pod that ignores links takes its word.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from ext_core import places
+from extender.cluster.tables import Tables
+from extender.policy.contracts import PodRequest
+
+
+class Whole:
+    name = "whole"
+    summary = "whether several GPUs are whole ones, and not shares of GPUs under that name"
+
+    def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
+        if request.wanted < 2 or request.links == "ignore":
+            out[:] = array("d", [1.0]) * len(out)
+        else:
+            places.whole(tables.places, rows, out)

@@ -1,0 +1,1 @@
+"""The victim search that preempt, the eviction controller and what-if share."""

@@ -1,0 +1,104 @@
+"""Evictions as answers, Events and people are told them: victims, cost, certificate, warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ext_core import victims
+from extender.cluster.cluster import Cluster
+from extender.objects import gangs
+from extender.objects.records import PodRecord
+from extender.policy.costs.highest_priority import FREE
+from extender.preemption.candidates import Eviction
+from extender.preemption.search import LOWEST, Found
+from extender.verbs.decide import Decider
+
+MOST_WARNED = 20  # claims of victims that do not count as written
+
+
+def important(pods: Iterable[PodRecord]) -> list[PodRecord]:
+    """As kube-scheduler orders victims: higher priority first, then the earlier start."""
+    return sorted(pods, key=lambda pod: (-pod.priority, pod.start or 0.0, pod.uid))
+
+
+def violations(cluster: Cluster, pods: Sequence[PodRecord]) -> int:
+    """NumPDBViolations of these victims, counted as kube-scheduler counts it."""
+    inside = [() if pod.terminating else cluster.budgets_of(pod) for pod in pods]
+    keys = sorted({key for one in inside for key in one})
+    index = {key: g for g, key in enumerate(keys)}
+    allowance = [max(0, cluster.budgets[key].disruptions_allowed) for key in keys]
+    return victims.kube_pdb_violations(range(len(pods)), [[index[key] for key in one] for one in inside], allowance)
+
+
+def victim(cluster: Cluster, pod: PodRecord) -> dict[str, Any]:
+    """A victim as the answers tell it."""
+    holding = next((h for h in cluster.ledgers[pod.node].holdings if h.uid == pod.uid), None)
+    gang = None if pod.terminating else cluster.gang_of(pod)
+    return {
+        "namespace": pod.namespace,
+        "name": pod.name,
+        "uid": pod.uid,
+        "priority": pod.priority,
+        "gpu_count": holding.count if holding else 0,
+        "gpus": list(holding.gpus) if holding and holding.gpus is not None else None if holding else [],
+        "gang": gang.name if gang is not None else None,
+        "pdbs": [f"{namespace}/{name}" for namespace, name in cluster.budgets_of(pod)],
+        "terminating": pod.terminating,
+    }
+
+
+def cost_of(decider: Decider, eviction: Eviction) -> list[dict[str, Any]]:
+    """The cost by term; None where it is a maximum over no pods, or was not computed for these."""
+    return [
+        {
+            "term": cost.name,
+            "value": None if value in (LOWEST, FREE) or cost.name in eviction.unknown else value,
+            "unit": cost.unit,
+        }
+        for cost, value in zip(decider.policy.costs, eviction.cost, strict=True)
+    ]
+
+
+def certificate(decider: Decider, found: Found) -> dict[str, Any]:
+    """What the answer rests on."""
+    best, other = found.best, found.runner_up
+    names = [cost.name for cost in decider.policy.costs]
+    told = None
+    lost_on = None
+    if best is not None and other is not None:
+        told = {
+            "node": other.node,
+            "victims": [victim(decider.cluster, pod) for pod in important(other.pods)],
+            "cost": cost_of(decider, other),
+        }
+        pairs = zip(names, best.cost, other.cost, strict=True)
+        lost_on = next((name for name, a, b in pairs if a != b), "node name")
+    return {
+        "proved": found.proved,
+        "nodes_examined": found.nodes,
+        "sets_examined": found.sets,
+        "runner_up": told,
+        "lost_on": lost_on,
+    }
+
+
+def warnings(cluster: Cluster, pods: Iterable[PodRecord]) -> list[dict[str, str]]:
+    """What is not certain about these victims, and which of their claims do not count as written."""
+    victims = list(pods)
+    shown = [one.warning(pod) for pod in victims for one in cluster.claims.bounded(pod, cluster.gang_running(pod))]
+    return [*_unknown_minima(cluster, victims), *shown[:MOST_WARNED]]
+
+
+def _unknown_minima(cluster: Cluster, pods: Iterable[PodRecord]) -> list[dict[str, str]]:
+    found = {
+        gang.ref: gang for pod in pods if not pod.terminating and (gang := cluster.gang_of(pod)) and not gang.known
+    }
+    return [
+        {
+            "code": "gang-minimum-unknown",
+            "message": f"how many pods of {ref.source} gang {ref} must run can not be read ({gangs.SAYS[ref.source]}): "
+            + (f"all {len(gang.members)} running members are taken to be needed" if gang.minimum else "none is needed"),
+        }
+        for ref, gang in sorted(found.items())
+    ]

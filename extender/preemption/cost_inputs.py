@@ -1,0 +1,142 @@
+"""What the cost terms see of the gathered pods: their columns, budgets and gangs as groups, who can run elsewhere."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from ext_core import gather
+from extender.cluster.cluster import Cluster
+from extender.cluster.eligibility import MOST_PARTS, TooLong
+from extender.objects.progress import lost, saved_ms, start_ms
+from extender.objects.records import PodRecord
+from extender.policy.contracts import Groups, Victims
+from extender.policy.costs.victims_stranded import VictimsStranded
+from extender.verbs.decide import Decider
+
+FEW_ASKS = 64  # that are looked at whatever time is left: the pods of one search seldom ask for more different things
+FEW_PARTS = 512  # `Eligibility.program`: of those; beyond it an ask waits until the others are done
+CHECKED = 8  # asks between two looks at the clock
+
+
+@dataclass(slots=True)
+class Rooms:
+    """Where else the possible victims of one search have room. `until`: on this thread's clock, in nanoseconds, when no
+    more is looked at, 0 = never; `known`: what `gather.room` says, by ask; `alike`: by amounts and nodes; `free`: the
+    nodes that have some of a resource left."""
+
+    until: int = 0
+    known: dict[int, tuple[int, int]] = field(default_factory=dict)
+    alike: dict[tuple[object, ...], tuple[int, int]] = field(default_factory=dict)
+    free: dict[int, array[int]] = field(default_factory=dict)
+
+    def fill(self, cluster: Cluster, asks: list[int]) -> None:
+        """Look for room for these asks. Those that are short come first, and of each namespace one after the other: a
+        namespace whose pods all ask for something else waits for its own."""
+        new = [ask for ask in asks if ask not in self.known]
+        long: list[int] = []
+        for i, ask in enumerate(_in_turn(cluster, new)):
+            if self.until and i >= FEW_ASKS and i % CHECKED == 0 and time.thread_time_ns() > self.until:
+                return
+            try:
+                self.known[ask] = self._room(cluster, ask, FEW_PARTS if self.until else 0)
+            except TooLong:
+                long.append(ask)
+        for ask in long:
+            if time.thread_time_ns() > self.until:
+                return
+            with suppress(TooLong):
+                self.known[ask] = self._room(cluster, ask, MOST_PARTS)
+
+    def _room(self, cluster: Cluster, ask: int, most: int) -> tuple[int, int]:
+        asked, program = cluster.asks[ask], cluster.program(ask, most)
+        assert asked is not None
+        key = (asked.amounts, *program)
+        found = self.alike.get(key)
+        if found is None:
+            allowed = cluster.eligibility.rows(program)
+            scarce = max(r for r, wanted in enumerate(asked.amounts) if wanted > 0)  # GPUs, where it wants some
+            if scarce not in self.free:
+                self.free[scarce] = gather.some_free(cluster.tables.nodes, scarce)
+            found = gather.room(cluster.tables.nodes, array("q", asked.amounts), allowed, self.free[scarce])
+            if program.members <= FEW_ASKS:
+                self.alike[key] = found
+        return found
+
+
+def _in_turn(cluster: Cluster, asks: list[int]) -> list[int]:
+    """The first ask of each namespace, then the second of each, and so on."""
+    if len(asks) <= FEW_ASKS:
+        return asks
+    turns: Counter[str] = Counter()
+    placed: list[tuple[int, int]] = []
+    for ask in asks:
+        asked = cluster.asks[ask]
+        assert asked is not None
+        placed.append((turns[asked.namespace], ask))
+        turns[asked.namespace] += 1
+    return [ask for _, ask in sorted(placed)]
+
+
+def columns(
+    decider: Decider, gathered: gather.Gathered, prices: list[array[int]], now_ms: int, rooms: Rooms
+) -> tuple[Victims, frozenset[int]]:
+    """(what the cost terms see; asks of which it is not known whether there is room elsewhere: they count as if)."""
+    cluster = decider.cluster
+    stranded = array("q", bytes(8 * len(gathered.pods)))
+    missing: frozenset[int] = frozenset()
+    if any(isinstance(cost, VictimsStranded) for cost in decider.policy.costs):
+        present = gather.distinct(gathered.ask, gathered.going)
+        rooms.fill(cluster, present)
+        missing = frozenset(present).difference(rooms.known)
+        stranded = gather.stranded(cluster.tables.pods, gathered.pods, gathered.ask, gathered.going, rooms.known)
+    seen = Victims(
+        gathered.pods,
+        gathered.priority,
+        gathered.start_ms,
+        gathered.saved_ms,
+        gathered.restart_s,
+        gathered.grace_s,
+        gathered.gpus,
+        gathered.going,
+        now_ms,
+        _budgets(cluster, gathered),
+        *_gangs(cluster, gathered, now_ms),
+        stranded,
+        prices,
+    )
+    return seen, missing
+
+
+def _budgets(cluster: Cluster, gathered: gather.Gathered) -> Groups:
+    """PodDisruptionBudgets as groups. A pod that goes already, or that a budget has counted already, costs nothing."""
+    sets = gather.distinct(gathered.budgets, gathered.going)
+    keys = sorted({key for one in sets for key in cluster.budget_sets[one]})
+    index = {key: g for g, key in enumerate(keys)}
+    members = {one: tuple(index[key] for key in cluster.budget_sets[one]) for one in sets}
+    allowance = array("q", [max(0, cluster.budgets[key].disruptions_allowed) for key in keys])
+    names = tuple(f"{namespace}/{name}" for namespace, name in keys)
+    return Groups(*gather.memberships(gathered.budgets, gathered.going, members), allowance, names)
+
+
+def _gangs(cluster: Cluster, gathered: gather.Gathered, now_ms: int) -> tuple[Groups, array[int]]:
+    """(gangs as groups, the work in GPU-seconds that all running members of each lose when it breaks)."""
+    present = gather.distinct(gathered.gang, gathered.going)
+    members: dict[int, tuple[int, ...]] = {gang: (g,) for g, gang in enumerate(present)}
+    work = gather.gangs(cluster.tables.pods, len(cluster.gang_refs), now_ms)[1] if present else array("q")
+    found = [gang for one in present if (gang := cluster.gang_of_id[one]) is not None]
+    assert len(found) == len(present)
+    price = array("q", [work[one] for one in present])
+    for one in cluster.strays.keys() & members.keys():
+        price[members[one][0]] += sum(_lost(cluster, pod, now_ms) for pod in cluster.strays[one])
+    allowance = array("q", [gang.allowance for gang in found])
+    names = tuple([gang.ref.name for gang in found])
+    return Groups(*gather.memberships(gathered.gang, gathered.going, members), allowance, names), price
+
+
+def _lost(cluster: Cluster, pod: PodRecord, now_ms: int) -> int:
+    restart = cluster.claims.restart_seconds(pod)
+    return lost(sum(cluster.amounts(pod)[3:]), start_ms(pod), saved_ms(pod), restart, now_ms)

@@ -1,0 +1,1 @@
+"""What is assumed or reserved and not yet visible in the watch."""

@@ -1,0 +1,1 @@
+"""filter, prioritize, preempt, bind: bytes in, bytes and intents out; no await, no I/O."""

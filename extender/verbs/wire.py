@@ -1,0 +1,306 @@
+"""The only file that knows the field names of extender/v1.
+
+kube-scheduler writes Go's exported names (`Pod`, `NodeNames`, …) and `null` for what is not there. Requests are read
+exactly; answers are complete and in the same spelling.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Collection, Iterator, KeysView, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from ext_core import encode, scan
+from extender.errors import BadRequest
+from extender.objects import records
+from extender.objects.records import PodRecord
+
+LONGEST_NAME: Final = 253
+
+
+@dataclass(frozen=True, slots=True)
+class Args:
+    """ExtenderArgs. `rows`: the candidates' rows, -1 where a name is not known; `unknown`: (position, name) of those;
+    `names`: byte range of NodeNames; `nodes`: byte ranges of whole Node objects (nodeCacheCapable: false)."""
+
+    pod: PodRecord
+    rows: array[int]
+    unknown: list[tuple[int, str]]
+    body: bytes
+    names: tuple[int, int] | None
+    nodes: list[tuple[int, int]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """One candidate of ExtenderPreemptionArgs: uids of the victims that kube-scheduler found (may be none)."""
+
+    uids: tuple[str, ...]
+    violations: int
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """ExtenderPreemptionArgs. `rows`: of the nodes offered, -1 where a name is not known; `offered`: by node name;
+    where kube-scheduler wrote the plain form, only the nodes that we know, and a node's victims are read when they are
+    asked for; `whole`: all of them."""
+
+    pod: PodRecord
+    rows: array[int]
+    offered: Mapping[str, Offered]
+    whole: Callable[[], Mapping[str, Offered]]
+
+
+class _Lazy(Mapping[str, Offered]):
+    """The offered victims of known nodes, still bytes."""
+
+    def __init__(self, body: bytes, names: Sequence[str], plain: tuple[array[int], array[int]], path: str) -> None:
+        self._body, self._names, self._path = body, names, path
+        self._rows, self._spans = plain
+        self._found: dict[str, int] | None = None
+
+    @property
+    def _places(self) -> dict[str, int]:
+        """Few requests look at any."""
+        if self._found is None:
+            self._found = {self._names[row]: i for i, row in enumerate(self._rows) if row >= 0}
+        return self._found
+
+    def __getitem__(self, node: str) -> Offered:
+        at = 2 * self._places[node]
+        start, end = self._spans[at : at + 2]
+        try:
+            found = _offered(node, orjson.loads(self._body[start:end]), self._path, _meta_uid)
+        except orjson.JSONDecodeError as error:
+            raise BadRequest(f"malformed JSON: {error}", path=self._path) from error
+        assert found is not None
+        return found
+
+    def keys(self) -> KeysView[str]:
+        return self._places.keys()
+
+    def __contains__(self, node: object) -> bool:
+        return node in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._rows) - self._rows.count(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    namespace: str
+    name: str
+    uid: str
+    node: str
+
+
+def _null(body: bytes, span: tuple[int, int] | None) -> bool:
+    return span is None or (span[1] - span[0] == 4 and body[span[0] : span[1]] == b"null")  # a slice is a copy
+
+
+def _pod(body: bytes, keys: dict[str, tuple[int, int]], gpu_names: frozenset[str]) -> PodRecord:
+    span = keys.get("Pod")
+    if span is None or _null(body, span):
+        raise BadRequest("the request names no Pod", path="Pod")
+    try:
+        pod = records.pod(body[span[0] : span[1]], gpu_names)
+    except records.RecordError as error:
+        raise BadRequest(error.message, path=f"Pod.{error.path}".rstrip(".")) from error
+    if not pod.uid:
+        raise BadRequest("the pod has no uid", path="Pod.metadata.uid")
+    for key, text in (("uid", pod.uid), ("namespace", pod.namespace), ("name", pod.name)):
+        _short(text, f"Pod.metadata.{key}")
+    return pod
+
+
+def _short(text: str, path: str) -> None:
+    """What names an object is kept for minutes; the API server admits none that is longer."""
+    if len(text) > LONGEST_NAME:
+        raise BadRequest(f"{len(text)} characters, the limit is {LONGEST_NAME}", path=path)
+
+
+def _split(body: bytes) -> dict[str, tuple[int, int]]:
+    try:
+        return scan.split(body)
+    except scan.ScanError as error:
+        raise BadRequest(f"malformed JSON: {error}", path="") from error
+
+
+def read_args(body: bytes, index: scan.NameIndex, gpu_names: frozenset[str], most: int) -> Args:
+    """Parse a filter or prioritize request. At most `most` candidates."""
+    keys = _split(body)
+    pod = _pod(body, keys, gpu_names)
+    names, nodes = keys.get("NodeNames"), keys.get("Nodes")
+    try:
+        if names is not None and not _null(body, names):
+            rows, unknown, _ = scan.rows(body, names[0], names[1], index)
+            _bounded(len(rows), most, "NodeNames")
+            return Args(pod, rows, unknown, body, names, None)
+        if nodes is not None and not _null(body, nodes):
+            items = scan.items(body, nodes[0], nodes[1])
+            _bounded(len(items), most, "Nodes.items")
+            rows, unknown = array("i"), []
+            for i, (start, end) in enumerate(items):
+                name = scan.node_name(body, start, end)
+                row = index.get(name)
+                rows.append(row)
+                if row < 0:
+                    unknown.append((i, name))
+            return Args(pod, rows, unknown, body, None, items)
+    except scan.ScanError as error:
+        raise BadRequest(str(error), path="NodeNames" if nodes is None or _null(body, nodes) else "Nodes") from error
+    raise BadRequest("both NodeNames and Nodes are missing", path="NodeNames")
+
+
+def _bounded(count: int, most: int, path: str) -> None:
+    if count > most:
+        raise BadRequest(f"{count} candidates, the limit is {most} (settings: limits.names)", path=path)
+
+
+def untouched(args: Args) -> bytes:
+    """The filter answer that passes every candidate as it came."""
+    if args.names is not None:
+        names = args.body[args.names[0] : args.names[1]]
+        return b'{"Nodes":null,"NodeNames":' + names + b',"FailedNodes":{},"FailedAndUnresolvableNodes":{},"Error":""}'
+    items = b",".join(args.body[start:end] for start, end in args.nodes or ())
+    return (
+        b'{"Nodes":{"metadata":{},"items":[' + items + b']},"NodeNames":null,'
+        b'"FailedNodes":{},"FailedAndUnresolvableNodes":{},"Error":""}'
+    )
+
+
+def also_failed(body: bytes, node: str, text: str) -> bytes:
+    """A filter answer with one more entry in FailedNodes."""
+    answer = orjson.loads(body)
+    answer["FailedNodes"][node] = text
+    return orjson.dumps(answer)
+
+
+def filter_error(message: str) -> bytes:
+    return encode.filter_error(message)
+
+
+def flat_priorities(args: Args) -> bytes:
+    """A prioritize answer without an opinion."""
+    if args.names is not None:
+        names = orjson.loads(args.body[args.names[0] : args.names[1]])
+    else:
+        names = [scan.node_name(args.body, start, end) for start, end in args.nodes or ()]
+    return orjson.dumps([{"Host": name, "Score": 0} for name in names])
+
+
+def read_preemption(body: bytes, gpu_names: frozenset[str], index: scan.NameIndex, names: Sequence[str]) -> Preemption:
+    """`names`: of the nodes in `index`, by row."""
+    try:
+        keys, plain = scan.split_offers(body, "NodeNameToMetaVictims", index)
+    except scan.ScanError as error:
+        raise BadRequest(f"malformed JSON: {error}", path="") from error
+    pod = _pod(body, keys, gpu_names)
+    meta, full = keys.get("NodeNameToMetaVictims"), keys.get("NodeNameToVictims")
+    if meta is not None and not _null(body, meta):
+        path, span, uid_of = "NodeNameToMetaVictims", meta, _meta_uid
+    elif full is not None and not _null(body, full):
+        path, span, uid_of = "NodeNameToVictims", full, _full_uid
+    else:
+        return Preemption(pod, array("i"), {}, dict)
+
+    def whole() -> Mapping[str, Offered]:
+        return _offers(body, span, path, uid_of)
+
+    if plain is None or uid_of is not _meta_uid:
+        offered = whole()
+        return Preemption(pod, array("i", [index.get(name) for name in offered]), offered, whole)
+    return Preemption(pod, plain[0], _Lazy(body, names, plain, path), whole)
+
+
+def _offers(body: bytes, span: tuple[int, int], path: str, uid_of: Callable[[Any, str], str]) -> dict[str, Offered]:
+    try:
+        raw = orjson.loads(body[span[0] : span[1]])
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"malformed JSON: {error}", path=path) from error
+    if not isinstance(raw, dict):
+        raise BadRequest("not an object", path=path)
+    found = {node: _offered(node, victims, path, uid_of) for node, victims in raw.items()}
+    return {node: offer for node, offer in found.items() if offer is not None}
+
+
+def _offered(node: str, victims: Any, path: str, uid_of: Callable[[Any, str], str]) -> Offered | None:
+    if victims is None:
+        return None
+    if not isinstance(victims, dict):
+        raise BadRequest("not an object", path=f"{path}[{node!r}]")
+    pods, violations = victims.get("Pods"), victims.get("NumPDBViolations")
+    pods = [] if pods is None else pods
+    violations = 0 if violations is None else violations
+    # A bool is an int to Python, and orjson reads up to 2**64: neither decodes in Go when it is echoed.
+    if not isinstance(pods, list) or type(violations) is not int or abs(violations) >= 1 << 63:
+        raise BadRequest("Pods is not a list, or NumPDBViolations not an integer", path=f"{path}[{node!r}]")
+    return Offered(tuple(uid_of(pod, f"{path}[{node!r}].Pods") for pod in pods), violations)
+
+
+def preempt_request(body: bytes) -> bytes:
+    """A preempt request without candidates, for the pod of a filter or prioritize request."""
+    start, end = _split(body)["Pod"]
+    return b'{"Pod":' + body[start:end] + b"}"
+
+
+def _meta_uid(pod: Any, path: str) -> str:
+    uid = pod.get("UID") if isinstance(pod, dict) else None
+    if not isinstance(uid, str):
+        raise BadRequest("a victim without UID", path=path)
+    return uid
+
+
+def _full_uid(pod: Any, path: str) -> str:
+    metadata = pod.get("metadata") if isinstance(pod, dict) else None
+    uid = metadata.get("uid") if isinstance(metadata, dict) else None
+    if not isinstance(uid, str):
+        raise BadRequest("a victim without metadata.uid", path=path)
+    return uid
+
+
+def preemption(node: str | None, uids: Collection[str] = (), violations: int = 0) -> bytes:
+    """The preempt answer: one node with its victims, or none. Always the meta form."""
+    if node is None:
+        return b'{"NodeNameToMetaVictims":{}}'
+    victims = {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": violations}
+    return orjson.dumps({"NodeNameToMetaVictims": {node: victims}})
+
+
+def echo(preemption: Preemption) -> bytes:
+    """The preempt answer that leaves everything as it was offered (nodes without victims can not be named)."""
+    return orjson.dumps(
+        {
+            "NodeNameToMetaVictims": {
+                node: {"Pods": [{"UID": uid} for uid in offer.uids], "NumPDBViolations": offer.violations}
+                for node, offer in preemption.whole().items()
+                if offer.uids
+            }
+        }
+    )
+
+
+def read_binding(body: bytes) -> Binding:
+    try:
+        raw = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"malformed JSON: {error}", path="") from error
+    if not isinstance(raw, dict):
+        raise BadRequest("not an object", path="")
+    values = [raw.get(key) for key in ("PodNamespace", "PodName", "PodUID", "Node")]
+    for key, value in zip(("PodNamespace", "PodName", "PodUID", "Node"), values, strict=True):
+        if not isinstance(value, str) or not value:
+            raise BadRequest("missing, or not a string", path=key)
+        _short(value, key)
+    namespace, name, uid, node = values
+    return Binding(str(namespace), str(name), str(uid), str(node))
+
+
+def binding(error: str = "") -> bytes:
+    return orjson.dumps({"Error": error})

@@ -1,0 +1,336 @@
+"""What cannot be read counts as the worst, for each kind; and a server over such objects keeps its word."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from extender import cli
+from extender.cluster.cluster import MOST_AMOUNT, MOST_SUM
+from extender.errors import BadCluster
+from extender.objects import tolerant
+from extender.objects.event import Event
+from extender.objects.records import GroupRecord, Kind, NodeRecord, PdbRecord, PodRecord, Record
+from extender.objects.records import record as record_of
+from extender.offline import frozen
+from tests.kube import hostile
+from tests.world import GPU, JSON, World, machine, pairs, topology, workload
+
+GPUS = frozenset({GPU})
+
+
+def reading(kind: Kind, item: JSON, group: tuple[str, str] = ("", "")) -> tolerant.Reading:
+    return tolerant.read(kind, json.dumps(item).encode(), GPUS, "wrong", group)
+
+
+def of_pod(**spec: Any) -> PodRecord:
+    item = workload("p", 2, node="n", priority=7)
+    item["spec"] |= spec
+    record = reading("Pod", item).record
+    assert isinstance(record, PodRecord)
+    return record
+
+
+def held(world: World, *records: Record | None) -> None:
+    kinds: dict[type, Kind] = {PodRecord: "Pod", NodeRecord: "Node", PdbRecord: "PodDisruptionBudget"}
+    world.cluster.apply([Event(kinds[type(one)], "set", one) for one in records if one is not None], world.now)
+
+
+# -- each kind ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"containers": "x"},
+        {"containers": [3, {"resources": {"limits": {GPU: "2"}}}]},
+        {"containers": [{"resources": {"limits": {GPU: ["2"]}}}]},
+        {"containers": [{"resources": {"limits": {GPU: "two"}}}]},
+        {"containers": [{"resources": {"requests": {GPU: "-2"}}}]},
+        {"initContainers": [{"restartPolicy": 1, "resources": {"limits": {GPU: "2"}}}]},
+        {"containers": [{"resources": {"limits": {GPU: "1e30"}}}]},  # the API server clamps it, and accepts it
+        {"initContainers": [{"resources": {"requests": {GPU: "9223372036854775807"}}}]},
+        {"overhead": {GPU: "1e30"}},
+    ],
+)
+def test_a_count_that_cannot_be_read_is_more_than_any_node_has(spec: JSON) -> None:
+    record = of_pod(**spec)
+    assert (record.gpus, record.start, record.priority) == (((GPU, tolerant.UNKNOWN_COUNT),), None, 7)
+    assert record.partial
+
+
+@pytest.mark.parametrize(
+    ("spec", "gpus"),
+    [
+        ({"tolerations": [{"operator": "Perhaps"}]}, 2),
+        ({"overhead": {"cpu": "x"}}, 2),
+        ({"volumes": 3, "hostNetwork": "yes", "nodeSelector": {"a": 1}}, 2),
+        ({"containers": [{"ports": "x", "resources": {"limits": {GPU: "3", "memory": "lots"}}}]}, 3),
+        ({"containers": [{"resources": {"limits": {GPU: "1500m"}}}]}, 2),  # rounded up
+    ],
+)
+def test_a_count_that_can_be_read_counts(spec: JSON, gpus: int) -> None:
+    record = of_pod(**spec)
+    assert (record.gpus, record.priority, record.node, record.partial) == (((GPU, gpus),), 7, "n", True)
+
+
+def test_a_pod_that_cannot_be_ranked_or_named_is_no_victim() -> None:
+    """Its priority may be the highest, and an eviction needs its uid."""
+    assert of_pod(priority="high").priority == tolerant.NEVER_A_VICTIM
+    item = workload("p", 2, node="n", priority=7)
+    item["metadata"]["uid"] = 5
+    record = reading("Pod", item).record
+    assert isinstance(record, PodRecord)
+    assert (record.uid, record.priority, record.gpus) == ("unknown:default/p", tolerant.NEVER_A_VICTIM, ((GPU, 2),))
+
+
+def test_an_object_with_more_wrong_fields_than_are_looked_at_is_reduced_to_its_skeleton() -> None:
+    item = workload("p", 2, node="n", priority=7)
+    item["spec"]["tolerations"] = [{"operator": "Perhaps"}] * 1000
+    item["metadata"]["labels"] = {"a": 1}
+    record = reading("Pod", item).record
+    assert isinstance(record, PodRecord)
+    assert (record.name, record.node, record.priority) == ("p", "n", 7)
+    assert record.gpus == ((GPU, tolerant.UNKNOWN_COUNT),)
+
+
+def test_a_defect_of_the_reader_gives_no_gpus_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pod is where it is, of its priority, and counts as the holder of more GPUs than the node has."""
+    convert = msgspec.convert
+    calls: list[object] = []
+
+    def fails_once(*given: Any, **named: Any) -> Any:
+        calls.append(given)
+        if len(calls) == 1:
+            raise ZeroDivisionError
+        return convert(*given, **named)
+
+    monkeypatch.setattr(msgspec, "convert", fails_once)
+    found = of_pod()
+    assert (found.uid, found.node, found.priority, found.partial) == ("uid-p", "n", 7, True)
+    assert found.gpus == ((GPU, tolerant.UNKNOWN_COUNT),)
+
+
+def test_a_node_offers_what_can_be_read() -> None:
+    item = machine("n", 8)
+    item["status"]["allocatable"] |= {GPU: "many", "memory": "1e30"}
+    item["spec"] = {"unschedulable": "no", "taints": [{"key": "a", "effect": "Perhaps"}]}
+    record = reading("Node", item).record
+    assert isinstance(record, NodeRecord)
+    assert (record.gpus, record.memory, record.unschedulable, record.taints) == ({}, 2**63 - 1, True, ())
+    item["status"]["allocatable"] = "all"  # not its capacity
+    record = reading("Node", item).record
+    assert isinstance(record, NodeRecord)
+    assert (record.gpus, record.cpu_milli) == ({}, 0)
+
+
+@pytest.mark.parametrize(
+    ("spec", "matches"),
+    [
+        (7, True),
+        ({"selector": "x"}, True),
+        ({"selector": {"matchExpressions": [{"key": "a", "operator": "Near"}]}}, True),
+        ({"selector": {"matchExpressions": [{"key": "a", "operator": "In", "values": []}]}}, True),
+        ({"selector": {"matchLabels": {"a": "other"}, "matchExpressions": [{"operator": "In"}]}}, False),
+        ({"selector": {"matchLabels": {"a": "b"}, "matchExpressions": [{"operator": "In"}]}}, True),
+    ],
+)
+def test_what_cannot_be_read_of_a_selector_does_not_narrow_it(spec: Any, matches: bool) -> None:
+    budget = {"metadata": {"name": "b", "namespace": "x"}, "spec": spec, "status": {"disruptionsAllowed": "3"}}
+    record = reading("PodDisruptionBudget", budget).record
+    assert isinstance(record, PdbRecord)
+    assert (record.namespace, record.disruptions_allowed) == ("x", 0)
+    assert record.selector.matches({"a": "b"}) is matches
+
+
+def test_all_pods_of_a_group_that_cannot_be_read_must_run() -> None:
+    job = {"metadata": {"name": "j", "namespace": "x"}, "spec": {"parallelism": "three"}}
+    record = reading("Group", job, ("batch", "Job")).record
+    assert isinstance(record, GroupRecord)
+    assert (record.api, record.kind, record.name, record.minimum) == ("batch", "Job", "j", -1)
+
+
+@pytest.mark.parametrize("kind", ["PriorityClass", "DeviceClass", "FailedPod"])
+def test_of_other_kinds_the_last_readable_version_counts(kind: Kind) -> None:
+    found = reading(kind, {"metadata": {"name": "c", "uid": "u"}, "value": "x", "spec": 3})
+    assert (found.record, found.reason, found.identity.name) == (None, "unreadable", "c")
+
+
+def test_names_and_messages_are_bounded() -> None:
+    item = workload("p" * 10_000, 1, node="n", spec={"preemptionPolicy": 3})
+    found = tolerant.read("Pod", json.dumps(item).encode(), GPUS, "e" * 10_000)
+    assert len(tolerant.name_of(found.identity)) == tolerant.LONGEST_NAME
+    assert len(found.message) < 500
+    told = tolerant.warnings([tolerant.Invalid("Pod", "p", "m")] * 50)
+    assert len(told) == 21
+    assert told[-1]["message"] == "and 30 more"
+
+
+# -- the server over them -----------------------------------------------------------------------------------------
+
+
+def test_gpus_of_a_pod_with_a_huge_limit_are_not_given_away() -> None:
+    """The API server accepts `limits.memory: 1e30`; the pod runs, and holds its GPUs."""
+    world = World()
+    world.node("n", 8)
+    for name, more in (("memory", {"memory": "1e30"}), ("cpu", {"cpu": "1e18"})):
+        item = workload(name, 4, node="n", phase="Running", start=1.0)
+        item["spec"]["containers"][0]["resources"]["limits"] |= more
+        world.set("Pod", item)
+    assert world.filter(workload("p", 1))["NodeNames"] == []
+    assert world.preempt(workload("q", 4, priority=10), {"n": []}) in ({"n": ["memory"]}, {"n": ["cpu"]})
+
+
+def test_a_huge_request_fills_its_node_and_its_eviction_empties_it() -> None:
+    world = World()
+    world.node("n", 8)
+    world.set("Pod", workload("huge", 1, node="n", memory="1e30", cpu="1e18", phase="Running", start=1.0))
+    assert world.preempt(workload("q", 8, priority=10), {"n": []}) == {"n": ["huge"]}
+    world.gone("huge")
+    assert world.filter(workload("q", 8))["NodeNames"] == ["n"]
+
+
+def test_an_unknown_count_blocks_its_node_and_can_be_evicted() -> None:
+    world = World()
+    world.node("n", 8)
+    world.node("m", 8)
+    held(world, of_pod(containers="x"))
+    assert world.filter(workload("p", 1))["NodeNames"] == ["m"]
+    assert world.preempt(workload("q", 8, priority=10), {"n": []}) == {"n": ["p"]}
+    world.gone("p")
+    assert world.filter(workload("q", 8, priority=10), ["n"])["NodeNames"] == ["n"]
+
+
+def test_sums_of_huge_pods_do_not_wrap() -> None:
+    """33,000 pods on a node, each with more of everything than any node has: what is free is never positive, whatever
+    is claimed on top, and the node is whole again when they are gone."""
+    world = World()
+    world.node("n", 8, links=pairs(8))
+    item = workload("x", 99_999, node="n", memory="1e30", cpu="1e18", phase="Running", start=1.0)
+    one = record_of("Pod", json.dumps(item).encode(), GPUS)
+    records = [msgspec.structs.replace(one, name=f"x{n}", uid=f"uid-x{n}") for n in range(33_000)]
+    world.cluster.apply([Event("Pod", "set", record) for record in records], world.now)
+    assert world.cluster.faults == 0
+    nodes = world.cluster.tables.nodes
+    node = nodes.node(0)
+    assert node["used"] == (MOST_SUM, MOST_SUM, 33_000, 33_000 * 99_999, *(0,) * (len(world.cluster.resources) - 4))
+    assert 33_000 * MOST_AMOUNT > MOST_SUM
+    for _ in range(10_000):  # more than int64 holds
+        nodes.add_claim(0, (MOST_AMOUNT,) * len(world.cluster.resources), 0, True)
+    claimed = nodes.node(0)
+    assert all(0 <= amount <= 2**61 for key in ("claim", "tentative") for amount in claimed[key])  # type: ignore[union-attr]
+    assert all(
+        a - b - c >= -(2**63) for a, b, c in zip(*(claimed[key] for key in ("alloc", "used", "claim")), strict=True)
+    )
+    nodes.drop_claims()
+    for links in ("none", "required"):
+        assert world.filter(workload("p", 2, links=links))["NodeNames"] == []
+    world.cluster.apply([Event("Pod", "delete", record) for record in records], world.now)
+    assert world.filter(workload("q", 8))["NodeNames"] == ["n"]
+
+
+def test_bind_does_not_bind_what_it_cannot_read() -> None:
+    class Binder:
+        async def pod(self, namespace: str, name: str) -> PodRecord | None:
+            found = reading("Pod", workload("p", spec={"containers": 3})).record
+            return found if isinstance(found, PodRecord) else None
+
+        async def bind(self, binding: Any, annotations: dict[str, str]) -> str:
+            raise AssertionError("it binds")
+
+    world = World(binder=Binder())
+    world.node("n", 8)
+    body = {"PodName": "p", "PodNamespace": "default", "PodUID": "uid-p", "Node": "n"}
+    assert "read in full" in world.call("/v1/bind", json.dumps(body).encode()).json["Error"]
+
+
+# -- files --------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_read_as_far_as_it_can_be() -> None:
+    """What tenants write stops nobody, and is named; a node that cannot be read is an error of the file."""
+    bad = {"kind": "Pod"} | workload("bad", 8, node="n", spec={"tolerations": [{"operator": "Perhaps"}]})
+    deep = {"kind": "Pod"} | workload("deep", 2, node="m")
+    nodes = [json.dumps({"kind": "Node"} | machine(name, 8)).encode() for name in "nm"]
+    raw = hostile.page(*nodes, json.dumps(bad).encode(), hostile.deep(deep), kind="")
+    invalid: list[tolerant.Invalid] = []
+    world = World()
+    world.cluster.apply(frozen.parse(raw, GPUS, "file", invalid), world.now)
+    assert [(one.kind, one.name) for one in invalid] == [("Pod", "default/deep"), ("Pod", "default/bad")]
+    assert world.filter(workload("p", 7))["NodeNames"] == []
+    assert world.filter(workload("q", 6))["NodeNames"] == ["m"]
+    assert len(frozen.objects(raw, "file")) == 4
+    with pytest.raises(BadCluster, match="nested too deep"):
+        frozen.parse(b"kind: List\nitems: " + b"[" * 700 + b"]" * 700, GPUS)
+
+
+def test_a_graph_is_read_beside_a_partial_pod() -> None:
+    """Links stay sure where the pod says which GPUs it holds, and are not where it does not."""
+    for notes, expected in (({"gpu-extender.io/held-gpus": "0,1"}, ["n"]), ({}, [])):
+        world = World()
+        world.node("n", 8, annotations={"gpu-extender.io/topology": topology(pairs(8))})
+        item = workload("p", 2, node="n", phase="Running", annotations=notes)
+        item["spec"]["tolerations"] = [{"operator": "Perhaps"}]
+        held(world, reading("Pod", item).record)
+        assert world.filter(workload("q", 2, links="required"))["NodeNames"] == expected
+
+
+# -- bodies ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("depth", [150, 500, 985, 1500, 100_000])
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind"])
+def test_a_body_of_any_depth_is_answered(verb: str, depth: int) -> None:
+    """In the pod, beside it, and in place of a name: never an internal error, and the next request is answered."""
+    world = World()
+    world.node("n", 8)
+    pod = json.dumps(workload("p", 1)).encode()
+    deep = hostile.nested(depth)
+    bodies = [
+        b'{"Pod":' + hostile.deep(workload("p", 1), depth) + b',"NodeNames":["n"]}',
+        b'{"Pod":' + pod + b',"NodeNames":["n"],"More":' + deep + b"}",
+        b'{"Pod":' + pod + b',"NodeNames":[' + deep + b"]}",
+        b'{"Pod":' + pod + b',"Nodes":{"items":[' + deep + b"]}}",
+        b'{"Pod":' + pod + b',"NodeNameToMetaVictims":{"n":' + deep + b"}}",
+        b'{"Pod":' + pod + b',"NodeNameToVictims":{"n":{"Pods":[' + deep + b"]}}}",
+        b'{"PodName":' + deep + b',"PodNamespace":"d","PodUID":"u","Node":"n"}',
+        b"[" * depth + b"]" * depth,
+    ]
+    for body in bodies:
+        reply = world.call(f"/v1/{verb}", body)
+        assert reply.status in (200, 400)
+        assert b"internal" not in reply.body
+    assert world.metric("request_duration_seconds_count", verb=verb, result="error") == 0
+    assert world.filter(workload("q", 1))["NodeNames"] == ["n"]
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"metadata": {"name": "h"}, "spec": {"containers": [{"resources": {"limits": -1}}]}},
+        {"metadata": {"name": "h"}, "spec": 1e30},
+        {"metadata": {"name": "h"}, "spec": {"containers": 7, "initContainers": {"a": 1}}},
+    ],
+    ids=["limits", "spec", "containers"],
+)
+def test_check_reads_what_it_can_of_a_file(item: JSON, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hard = {"cpu": "1", "limits.cpu": "1"}
+    quota = {"kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": hard}}
+    file = tmp_path / "cluster.json"
+    file.write_text(json.dumps({"kind": "List", "items": [{"kind": "Pod"} | item, quota]}))
+    cli.main(["check", "--cluster", str(file), "-o", "json"])
+    answer = json.loads(capsys.readouterr().out)
+    assert [one["code"] for one in answer["warnings"]] == ["invalid-object"]
+
+
+def test_a_deep_annotation_is_an_error_that_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    item = b'{"metadata": {"annotations": {"a": ' + b"[" * 2000 + b"]" * 2000 + b"}}}"
+    file = tmp_path / "cluster.json"
+    file.write_bytes(b'{"kind": "List", "items": [' + item + b"]}")
+    assert cli.main(["check", "--cluster", str(file), "-o", "json"]) == 1
+    assert "Traceback" not in (said := capsys.readouterr().err)
+    assert json.loads(said)["error"]["path"]

@@ -1,0 +1,329 @@
+"""Clients that send or read too slowly, or hold too much, over real sockets: they lose their own, and nobody else's."""
+
+from __future__ import annotations
+
+import gc
+import json
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from extender.errors import BadInput, BodiesFull
+from extender.server.app import VERBS, config
+from extender.server.connections import HEAD_BYTES, MOST_PIPELINED
+from extender.settings import Known, Limits, Settings, parse_settings
+from tests.server.test_app import valid
+from tests.world import World
+
+BODY = 4 << 20
+LIMITS = Limits(request_seconds=1.0, body_bytes=BODY, all_bodies_bytes=2 * BODY, connections=20)
+OTHER = "127.0.0.2"  # another client's address: all of 127.0.0.0/8 is loopback
+
+
+@contextmanager
+def serving(limits: Limits = LIMITS, nodes: int = 2) -> Iterator[tuple[World, int]]:
+    settings = Settings(limits=limits)
+    world = World(settings)
+    for i in range(nodes):
+        world.node("nm"[i] if i < 2 else f"{i:03}" * 60, 2 if i == 0 else 4)
+    world.pod("low", 2, "n", priority=1)
+    server = uvicorn.Server(config(world.app, settings))
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        while not server.started:
+            time.sleep(0.01)
+        try:
+            yield world, listener.getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[World, int]]:
+    with serving() as (world, port):
+        yield world, port
+
+
+def dial(port: int, host: str = "127.0.0.1") -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=20, source_address=(host, 0))
+
+
+def head(verb: str, length: int) -> bytes:
+    return f"POST /v1/{verb} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
+
+
+def whole(stream: socket.socket) -> bytes:
+    """All that comes until the server closes; b"" also where it resets."""
+    said = b""
+    try:
+        while part := stream.recv(65536):
+            said += part
+    except ConnectionResetError:
+        pass
+    return said
+
+
+def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def filter_works(port: int) -> None:
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+        answer = client.post("/v1/filter", json=valid("filter"))
+        assert answer.json()["NodeNames"] == ["m"], answer.text
+
+
+@pytest.mark.parametrize("start", [b"P", b"POST /v1/filter HTTP/1.1\r\nHost: x\r\nX-A: ", b"\r\n", b"\r\n\r\nGE"])
+def test_headers_have_a_time(served: tuple[World, int], start: bytes) -> None:
+    _, port = served
+    with dial(port) as stream:
+        began = time.monotonic()
+        stream.sendall(start)
+        said = whole(stream)
+        assert 0.9 <= time.monotonic() - began <= 8.0
+        if start.strip():
+            assert said.startswith(b"HTTP/1.1 408 ")
+            assert b"limits.requestSeconds" in said
+    filter_works(port)
+
+
+def test_the_time_starts_with_the_first_byte_and_dripping_does_not_extend_it(served: tuple[World, int]) -> None:
+    _, port = served
+    with dial(port) as stream:
+        stream.sendall(head("prioritize", 2) + b"{}")  # a request before it changes nothing
+        assert stream.recv(65536).startswith(b"HTTP/1.1 400 ")
+        began = time.monotonic()
+        said, sent = b"", 0
+        stream.settimeout(0.1)
+        while time.monotonic() - began < 8.0:
+            try:
+                stream.sendall(b"GET /healthz HTTP/1.1\r\nX: "[sent : sent + 1] or b"y")
+                sent += 1
+                said = stream.recv(65536)
+                break
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+        assert 0.9 <= time.monotonic() - began < 8.0
+        assert said == b"" or said.startswith(b"HTTP/1.1 408 ")
+
+
+@pytest.mark.parametrize("sent", [0, 100])
+@pytest.mark.parametrize("verb", VERBS)
+def test_bodies_have_a_time(served: tuple[World, int], verb: str, sent: int) -> None:
+    """The error has the verb's own form, and names the setting."""
+    world, port = served
+    before = world.state()
+    with dial(port) as stream:
+        stream.sendall(head(verb, 500) + b" " * sent)
+        said = whole(stream)
+    top, _, body = said.partition(b"\r\n\r\n")
+    assert top.startswith(b"HTTP/1.1 200 " if verb in ("filter", "bind") else b"HTTP/1.1 408 ")
+    assert b"connection: close" in top
+    answer = json.loads(body)
+    message = answer["Error"] if verb in ("filter", "bind") else answer["error"]["message"]
+    assert "limits.requestSeconds" in message
+    assert world.state() == before
+    assert world.metric("bad_requests_total", verb=verb, code="body-too-late") >= 1
+
+
+def test_an_unused_connection_and_one_between_two_requests_stay_open(served: tuple[World, int]) -> None:
+    """kube-scheduler dials ahead, and keeps idle connections for 90 s."""
+    _, port = served
+    with dial(port) as fresh, dial(port) as used:
+        used.sendall(head("prioritize", 2) + b"{}")
+        used.recv(65536)
+        time.sleep(3.2)  # longer than the limit and a look at it: nothing is to happen
+        for stream in (fresh, used):
+            stream.sendall(head("prioritize", 2) + b"{}")
+            assert stream.recv(65536).startswith(b"HTTP/1.1 400 ")
+
+
+def test_half_sent_bodies_hold_no_more_than_the_limit_and_the_scheduler_is_served() -> None:
+    """One client holds all it can; another, at another address, is served at once, with a large body too."""
+    limits = LIMITS.model_copy(update={"request_seconds": 30.0})
+    with serving(limits) as (world, port), ExitStack() as stack:
+        held = world.server.connections
+        streams = [stack.enter_context(dial(port, OTHER)) for _ in range(6)]
+        for i, stream in enumerate(streams):
+            stream.sendall(head("filter" if i % 2 else "preempt", BODY) + b" " * (BODY // 2))
+            assert held.held <= limits.all_bodies_bytes + (1 << 20)
+        until(lambda: world.metric("bad_requests_total", verb="preempt", code="bodies-full") >= 1)
+        body = json.dumps(valid("filter")).encode()
+        body += b" " * (BODY - len(body))
+        for _ in range(3):
+            answer = httpx.post(f"http://127.0.0.1:{port}/v1/filter", content=body, trust_env=False)
+            assert answer.json()["NodeNames"] == ["m"]
+        until(lambda: held.held <= limits.all_bodies_bytes)
+        first = whole(streams[0])
+        assert first.startswith(b"HTTP/1.1 503 ")
+        assert b"limits.allBodiesBytes" in first
+        assert b"limits.allBodiesBytes" in json.loads(whole(streams[1]).partition(b"\r\n\r\n")[2])["Error"].encode()
+        left = held.held
+        assert left > 0
+        for stream in streams:
+            stream.close()
+        until(lambda: held.held == 0)
+
+
+@pytest.mark.parametrize("endless", ["headers", "trailers", "url"])
+def test_headers_and_trailers_have_a_limit_in_bytes(served: tuple[World, int], endless: str) -> None:
+    world, port = served
+    before = world.metric("connections_closed_total", limit="headers")
+    start = {
+        "headers": b"POST /v1/filter HTTP/1.1\r\nHost: x\r\nX: ",
+        "url": b"GET /",
+        "trailers": b"POST /v1/filter HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n \r\n0\r\nX: ",
+    }[endless]
+    with dial(port) as stream:
+        stream.sendall(start)
+        with pytest.raises(OSError, match=r"reset|Broken"):
+            stream.sendall(b"y" * (200 * HEAD_BYTES))
+    assert world.metric("connections_closed_total", limit="headers") == before + 1
+    filter_works(port)
+
+
+def test_a_client_that_does_not_read_its_answer_is_closed() -> None:
+    limits = LIMITS.model_copy(update={"names": 100_000})
+    with serving(limits, nodes=300) as (world, port):
+        names = list(world.cluster.nodes) * 60
+        body = json.dumps(world.args(valid("filter")["Pod"], names)).encode()
+        assert len(body) < BODY
+        with socket.socket() as stream:
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            stream.connect(("127.0.0.1", port))
+            stream.settimeout(20)
+            stream.sendall(head("prioritize", len(body)) + body)
+            until(lambda: world.metric("connections_closed_total", limit="answer") == 1)
+        assert not world.server.connections.open
+        filter_works(port)
+
+
+def test_too_many_connections_cost_the_client_that_has_them() -> None:
+    limits = LIMITS.model_copy(update={"request_seconds": 30.0})
+    with serving(limits) as (world, port), ExitStack() as stack:
+        scheduler = stack.enter_context(dial(port))
+        scheduler.sendall(head("prioritize", 2) + b"{}")
+        scheduler.recv(65536)
+        for _ in range(100):
+            stack.enter_context(dial(port, OTHER)).sendall(b"POST /v1/filter")
+        until(lambda: world.metric("connections_closed_total", limit="connections") == 81)
+        assert len(world.server.connections.open) == limits.connections
+        scheduler.sendall(head("prioritize", 2) + b"{}")
+        assert scheduler.recv(65536).startswith(b"HTTP/1.1 400 ")
+        filter_works(port)
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_connections_of_the_schedulers_own_address_do_not_keep_it_out(answered: bool) -> None:
+    """A sidecar's scheduler, its probes and an attacker all have 127.0.0.1."""
+    with serving(LIMITS) as (_, port), ExitStack() as stack:
+        scheduler = stack.enter_context(dial(port))
+        scheduler.sendall(head("prioritize", 2) + b"{}")
+        scheduler.recv(65536)
+        for _ in range(LIMITS.connections + (10 if not answered else -1)):
+            stream = stack.enter_context(dial(port))
+            stream.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" if answered else b"POST /v1/filter")
+            if answered:
+                assert stream.recv(65536).startswith(b"HTTP/1.1 200 ")
+        for _ in range(3):
+            new = stack.enter_context(dial(port))
+            time.sleep(0.05)  # it is to be there before it asks, as one that Go dials ahead
+            new.sendall(head("prioritize", 2) + b"{}")
+            assert new.recv(65536).startswith(b"HTTP/1.1 400 ")
+        if not answered:
+            scheduler.sendall(head("prioritize", 2) + b"{}")
+            assert scheduler.recv(65536).startswith(b"HTTP/1.1 400 ")
+
+
+def test_requests_sent_ahead_have_a_limit() -> None:
+    """A read has room for 14,000 requests, each of 5 kB once it waits for its turn."""
+    with serving() as (world, port), dial(port) as stream:
+        stream.sendall((head("prioritize", 2) + b"{}") * MOST_PIPELINED)
+        said = b""
+        while said.count(b"HTTP/1.1 400 ") < MOST_PIPELINED:
+            said += stream.recv(65536)
+        with suppress(OSError):
+            stream.sendall(b"GET /healthz HTTP/1.1\r\n\r\n" * 2_000)
+        assert whole(stream).count(b"HTTP/1.1 ") <= MOST_PIPELINED
+        assert world.metric("connections_closed_total", limit="pipelined") == 1
+        filter_works(port)
+
+
+def test_a_used_connection_whose_last_body_was_not_read_does_not_stay_for_ever() -> None:
+    """uvicorn sets its time when the answer is sent, and forgets it when the rest of the body comes."""
+    with serving(LIMITS) as (world, port), dial(port) as stream:
+        stream.sendall(b"POST /nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n")
+        assert stream.recv(65536).startswith(b"HTTP/1.1 404 ")
+        stream.sendall(b" " * 100)
+        (connection,) = world.server.connections.open
+        until(lambda: connection.reading is None)
+        world.server.connections.keep_alive_seconds = 0
+        assert whole(stream) == b""
+        assert world.metric("connections_closed_total", limit="unused") == 1
+
+
+def test_refused_and_lost_bodies_leave_nothing_behind_for_a_collection() -> None:
+    """Without a verb's answer there is hardly a collection, and bodies are large."""
+    gc.collect()
+    gc.disable()
+    try:
+        with serving() as (world, port):
+            seen = []
+            for i in range(4):
+                with dial(port, OTHER) as stream:
+                    stream.sendall(head("filter", BODY) + b" " * (BODY // 2))
+                    until(lambda: world.server.connections.held >= BODY // 2)
+                    (connection,) = world.server.connections.open
+                    seen.append(weakref.ref(connection))
+                    if i % 2:
+                        connection.refuse(BodiesFull("full"))
+                        whole(stream)
+                    del connection
+                until(lambda: not world.server.connections.open)
+            until(lambda: not any(ref() for ref in seen))
+    finally:
+        gc.enable()
+
+
+def test_a_page_that_nobody_reads_is_not_made_to_its_end() -> None:
+    """It holds a slice or two, and its turn goes to the next."""
+    with serving(LIMITS, nodes=400) as (world, port), socket.socket() as stream:
+        made = 0
+
+        def endless(*given: Any) -> Iterator[bytes]:
+            nonlocal made
+            while True:
+                made += 1
+                yield b"x" * 10_000
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("extender.web.pages.state", endless)
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            stream.connect(("127.0.0.1", port))
+            stream.sendall(b"GET /debug/state HTTP/1.1\r\nHost: x\r\n\r\n")
+            until(lambda: made > 0)
+            until(lambda: world.server.pages._open == 0)
+        assert made * 10_000 < 16 << 20  # what the kernel buffers, and two slices
+
+
+def test_the_settings_must_fit_each_other() -> None:
+    text = "apiVersion: gpu-extender.io/v1\nkind: GpuExtenderConfiguration\n"
+    text += "limits: {bodyBytes: 4096, allBodiesBytes: 2048}\n"
+    with pytest.raises(BadInput, match="allBodiesBytes below bodyBytes"):
+        parse_settings(text, Known((), ()))
