@@ -135,7 +135,7 @@ def _class(node: ast.ClassDef, name: str, *, record: bool, public: bool) -> Iter
 
 
 def _records(tree: ast.Module) -> set[str]:
-    """Names of the classes that may have as many attributes as they need: records, settings, the registry of metrics."""
+    """Classes that may have as many attributes as they need: records, settings, the registry of metrics."""
     kinds = RECORD_BASES | {"Metrics"}
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     while True:
