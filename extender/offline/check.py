@@ -292,7 +292,7 @@ def _unsaved(cluster: Cluster, levels: list[Level], wall: float) -> Iterator[Fin
         )
         if not evictable or pod.terminating or pod.daemon or pod.mirror:
             continue
-        if cluster.claims.protected_ms(pod) > now_ms:
+        if cluster.limits.protected_ms(pod) > now_ms:
             continue
         if not saved_ms(pod):
             (regular if whole(pod.annotations.get(INTERVAL, "")) else silent).setdefault(
@@ -301,7 +301,7 @@ def _unsaved(cluster: Cluster, levels: list[Level], wall: float) -> Iterator[Fin
 
     def loss(pods: list[PodRecord]) -> int:
         return sum(
-            lost(_gpus(cluster, pod), start_ms(pod), saved_ms(pod), cluster.claims.restart_seconds(pod), now_ms)
+            lost(_gpus(cluster, pod), start_ms(pod), saved_ms(pod), cluster.limits.restart_seconds(pod), now_ms)
             for pod in pods
         )
 
@@ -338,7 +338,7 @@ def _unsaved(cluster: Cluster, levels: list[Level], wall: float) -> Iterator[Fin
 
 def _work(cluster: Cluster, pod: PodRecord) -> str:
     """What is lost together: the gang, else what owns the pod, else the pod."""
-    ref = gangs.ref(pod, cluster.groups)
+    ref = gangs.ref(pod, cluster.gangs.objects)
     if ref:
         return f"{ref.source}/{ref}"
     return f"{pod.owner.kind}/{pod.namespace}/{pod.owner.name}" if pod.owner else f"Pod/{pod.namespace}/{pod.name}"
@@ -347,8 +347,8 @@ def _work(cluster: Cluster, pod: PodRecord) -> str:
 def _budgets(cluster: Cluster, items: list[Item]) -> Iterator[Finding]:
     pods = list(_running(cluster))
     specs = {(_space(item), _name(item)): _map(_at(item, "spec")) for item in _of(items, "PodDisruptionBudget")}
-    for key in sorted(cluster.budgets):
-        budget, spec = cluster.budgets[key], specs.get(key, {})
+    for key in sorted(cluster.budgets.records):
+        budget, spec = cluster.budgets.records[key], specs.get(key, {})
         about = f"PodDisruptionBudget/{key[0]}/{key[1]}"
         if budget.selector.empty:
             yield Finding(
