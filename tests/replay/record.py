@@ -30,7 +30,7 @@ from tests.replay.player import Player
 from tests.world import JSON, WALL, rfc3339, workload
 
 OF_EACH = 4  # recordings of each fleet
-EVENTS = 24  # things that happen in one recording
+EVENTS = 18  # things that happen in one recording
 
 
 class Recorder:
