@@ -30,6 +30,9 @@ lint: setup ## ruff, the layers, and the Cython files
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cython-lint ext_core # it calls pycodestyle by name
 	@$(BIN)/lint-imports --no-logo > $(VENV)/.layers 2>&1 || { cat $(VENV)/.layers; exit 1; }
 
+measures: setup ## how large packages, files, classes and functions are (BEFORE=revision: compared with it)
+	@$(BIN)/python -m tests.measures $(if $(BEFORE),--before $(BEFORE))
+
 types: setup ## mypy, strict
 	@$(BIN)/mypy --no-error-summary
 
@@ -73,4 +76,4 @@ $(VENV)/.built: $(VENV)/.ready $(KERNELS)
 	@$(BIN)/python -W ignore -c 'from setuptools import setup; setup()' --quiet build_ext --inplace
 	@touch $@
 
-.PHONY: help setup demo test check lint types soak fuzz attack loadtest bench clean
+.PHONY: help setup demo test check lint measures types soak fuzz attack loadtest bench clean

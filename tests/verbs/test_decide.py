@@ -239,7 +239,7 @@ ALONE = sorted(WHY.keys() - {"freed-elsewhere"})  # those of a node that is the 
 
 
 def test_every_reason_is_tried() -> None:
-    # tests/test_plugins.py, tests/controllers, tests/test_doubt.py
+    # tests/cluster/test_plugin_faults.py, tests/controllers, tests/test_doubt.py
     elsewhere = {"plugin-panics", "plugin-lost-gpu", "freed-elsewhere", "view-stale"}
     assert {reason.key for reason in REASONS.values()} == set(WHY) | elsewhere
 
