@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     gpus = frozenset(resource.name for resource in settings.resources)
     invalid: list[tolerant.Invalid] = []
     decider = whatif.frozen(settings, frozen.parse(raw, gpus, source, invalid))
-    answered = check.answer(decider, frozen.objects(raw, source), wall)
+    answered = check.answer(settings, decider.cluster, frozen.objects(raw, source), wall)
     answered["warnings"] = [*tolerant.warnings(invalid), *answered["warnings"]]
     if options.output == "json":
         sys.stdout.write(orjson.dumps(answered, option=orjson.OPT_APPEND_NEWLINE).decode())

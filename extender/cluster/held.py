@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from ext_core.rows import NodeUse, PodRow
 from extender.cluster.amounts import MOST_COUNT
 from extender.cluster.faults import Faults
 from extender.cluster.gpus.holdings import NodeLedger
@@ -47,17 +48,19 @@ class HeldColumns:
             at = rows.take(pod.uid)
             table.put(
                 at,
-                row,
-                pod.priority,
-                asked,
-                holding.mask if holding else 0,
-                holding.unsure if holding else 0,
-                (TERMINATING if pod.terminating else 0) | (SPARED if pod.daemon or pod.mirror else 0),
-                start=start_ms(pod),
-                saved=saved_ms(pod),
-                restart=limits.restart_seconds(pod),
-                grace=pod.grace_seconds,
-                until=limits.protected_ms(pod),
+                PodRow(
+                    row,
+                    pod.priority,
+                    asked,
+                    holding.mask if holding else 0,
+                    holding.unsure if holding else 0,
+                    (TERMINATING if pod.terminating else 0) | (SPARED if pod.daemon or pod.mirror else 0),
+                    start_ms(pod),
+                    saved_ms(pod),
+                    limits.restart_seconds(pod),
+                    pod.grace_seconds,
+                    limits.protected_ms(pod),
+                ),
             )
             self._pods.mark(at, pod.uid)
         self._set(row, ledger, self._pods.amounts.total(amounts))
@@ -66,8 +69,7 @@ class HeldColumns:
     def without(self, uids: set[str], node: str) -> Iterator[None]:
         """The tables as they were without these pods of the node; restored on leaving."""
         row, nodes, gpus = self._nodes.rows.row(node), self._tables.nodes, self._nodes.gpus
-        before, used = gpus.ledgers[node], nodes.node(row)["used"]
-        assert isinstance(used, tuple)
+        before, used = gpus.ledgers[node], nodes.used_of(row)
         left = [pod for pod in self._pods.on(node) if pod.uid not in uids]
         self._set(row, gpus.read(node, left, self._pods.placements.settling), self._used(left))
         try:
@@ -81,4 +83,4 @@ class HeldColumns:
     def _set(self, row: int, ledger: NodeLedger, used: tuple[int, ...]) -> None:
         unknown, pending = min(ledger.unknown, MOST_COUNT), min(ledger.pending, MOST_COUNT)
         parts = tuple([min(part, MOST_COUNT) for part in ledger.parts])
-        self._tables.nodes.set_held(row, used, ledger.sure, ledger.likely, unknown, pending, parts)
+        self._tables.nodes.set_held(row, NodeUse(used, ledger.sure, ledger.likely, unknown, pending, parts))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from ext_core.rows import NodeFacts
 from extender.cluster.amounts import FIRST_GPU, MOST_SUM
 from extender.cluster.demand.models import MachineModels
 from extender.cluster.gpus.statements import MOST
@@ -70,7 +71,8 @@ class Nodes:
             if gpus.whole and (count := node.gpus.get(resource, 0)):
                 self._models.meet(model, resource, count, node.cpu_milli, node.memory)
         tables = self._tables
-        tables.nodes.set_node(row, self._allocatable(node), index, gpus.shape, gpus.healthy, flags, gpus.units, model)
+        facts = NodeFacts(self._allocatable(node), index, gpus.shape, gpus.healthy, flags, gpus.units, model)
+        tables.nodes.set_node(row, facts)
         tables.places.set_domains(row, self._domains.set(node.name, node.labels))
         tables.places.set_split(row, not gpus.whole)
         tables.hazards.set(row, gpus.hazards)
