@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import json
 import random
 import threading
 import time
@@ -16,7 +15,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import combinations
 from types import TracebackType
 from typing import Any, Literal
 
@@ -24,35 +22,16 @@ import httpx
 
 from extender.node.graph import graph
 from extender.sim.device_plugin import DevicePlugin, device_plugin
+from extender.sim.machines import TOPOLOGY, Machine, gpu_uuids, machine, topology_annotation
 from tests.e2e import builders
 from tests.e2e.api import Api, ApiError, Object, Watch, WatchExpired, wait_for
-from tests.e2e.machines import Machine, gpu_uuid, machine
 from tests.e2e.truth import NodeDevices, Refused, Truth
 
 RUN_SECONDS = "sim.gpu-extender.io/run-seconds"
 FAILS = "sim.gpu-extender.io/fails"  # the pod's command ends with an error as soon as it runs
 FAIL_SECONDS = "sim.gpu-extender.io/fail-seconds"  # its container exits with 1 so long after its start
-TOPOLOGY = "gpu-extender.io/topology"
 RELAY = "gpu-extender.io/relay"
 Plugin = Literal["nvidia", "amd", "none", "plan", "relay"]
-
-
-def topology_annotation(what: Machine, uuids: Sequence[str], health: Sequence[bool]) -> str:
-    """The node annotation that tells the product what the machine looks like, as compact JSON."""
-    edges = [[a, b, what.links[a][b]] for a, b in combinations(range(what.gpus), 2) if what.links[a][b]]
-    value = {
-        "v": 1,
-        "gpus": what.gpus,
-        "links": edges,
-        "scope": what.scope,
-        "kind": what.kind,
-        "gbps": what.gbps,
-        "numa": what.numa,
-        "pcie": what.pcie,
-        "uuids": list(uuids),
-        "health": list(health),
-    }
-    return json.dumps(value, separators=(",", ":"))
 
 
 @dataclass
@@ -187,7 +166,7 @@ class SimulatedKubelets:
             name=name,
             resource=resource,
             plugin=self._plugin(plugin, what),
-            uuids=[gpu_uuid(name, index) for index in range(what.gpus)],
+            uuids=gpu_uuids(name, what),
             healthy=[True] * what.gpus,
             obeys_plan=plugin == "plan",
         )

@@ -8,9 +8,8 @@ import pytest
 
 from extender.node.graph import graph
 from extender.sim.device_plugin import Arbitrary, NvidiaBestEffort
+from extender.sim.machines import machine, topology_annotation
 from tests.e2e.builders import GPU, Object, container, pod
-from tests.e2e.kubelet import topology_annotation
-from tests.e2e.machines import machine
 from tests.e2e.truth import PLAN, NodeDevices, Refused, Truth, allocate, parse_plan
 
 
