@@ -14,11 +14,11 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from extender.sim import machines
+from extender.sim.truth import Event
 from tests.e2e import trace
 from tests.e2e.attack_load import HOSTILE, PRIORITIES
 from tests.e2e.soak_accounts import Preemptor, causes, why_unplaced
 from tests.e2e.trace import PodStory, Trace
-from tests.e2e.truth import Event
 
 FAILED_CALL = re.compile(r"code (5\d\d)")
 FAILING = "gpu-extender: GPU pods failed on the node"  # a node is rejected for all; else "for pods of this namespace"

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 
 from ext_core.links import LinkShapes
 from extender.sim.machines import gpu_uuids, machine, topology_annotation
+from extender.sim.truth import Event
 from extender.topologies import annotation
 from tests.e2e.kubelet import RUN_SECONDS
 from tests.e2e.scene import Scene
-from tests.e2e.truth import Event
 
 # Job sizes as MAPA draws them (1 to 5 GPUs, alike), and whole machines.
 SIZES = (1, 2, 3, 4, 5, 2, 4, 8)
