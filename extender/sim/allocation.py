@@ -143,7 +143,7 @@ def _asked(container: Object, resource: str) -> int:
 
 
 def container_status(container: Object, state: Object) -> Object:
-    """One entry of a pod's containerStatuses. `state`: {"running": ...} or {"terminated": ...}, as Kubernetes has it."""
+    """One entry of containerStatuses. `state`: {"running": ...} or {"terminated": ...}, as Kubernetes has it."""
     runs = "running" in state
     return {
         "name": container["name"],

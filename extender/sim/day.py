@@ -13,14 +13,16 @@ from typing import Any
 
 from rich.text import Text
 
-from extender.sim import bruteforce, in_tree, picture
+from extender.sim import bruteforce, in_tree
 from extender.sim.bruteforce import Eviction
 from extender.sim.calls import Extender
 from extender.sim.clock import Clock
 from extender.sim.cluster import SimCluster, full_name, pod
 from extender.sim.kubelet import Kubelets
 from extender.sim.machines import machine, node
+from extender.sim.overview import overview
 from extender.sim.scheduler import Outcome, Scheduler
+from extender.topologies.gpu_map import gpu_map, legend
 
 Object = dict[str, Any]
 MORNING = datetime(2026, 3, 2, 8, 0, tzinfo=UTC)
@@ -323,19 +325,18 @@ class Day:
         """One node's GPUs; `uid`: whose are marked."""
         chosen = self._kubelets.truth.gpus_of(uid) if uid else frozenset()
         taken = self._kubelets.truth.holders(name).keys() - chosen
-        drawn = picture.gpu_map(self._kubelets.machines[name], chosen, taken)
-        return [Text(f"{name}   {picture.legend(self._kubelets.machines[name])}", "dim"), *drawn]
+        what = self._kubelets.machines[name]
+        gpu_total = what.scope == "gpu-total"
+        drawn = gpu_map(what.links, chosen, taken, gpu_total=gpu_total)
+        return [Text(f"{name}   {legend(gpu_total=gpu_total)}", "dim"), *drawn]
 
     def _overview(self) -> list[Text]:
         names = {str(p["metadata"]["uid"]): p["metadata"]["name"] for p in self._cluster.pods()}
-        holders = {
-            name: {gpu: names[uid][0] for gpu, uid in self._kubelets.truth.holders(name).items()} for name in NODES
-        }
-        here = sorted(
-            {names[uid].partition("-")[0] for name in NODES for uid in self._kubelets.truth.holders(name).values()}
-        )
-        legend = "   ".join(f"{name[0]} {name}" for name in here)
-        return [*picture.overview(self._kubelets.machines, holders), Text(legend, "dim")]
+        held = self._kubelets.truth.holdings()
+        holders = {name: {gpu: names[uid][0] for gpu, uid in gpus.items()} for name, gpus in held.items()}
+        here = sorted({names[uid].partition("-")[0] for gpus in held.values() for uid in gpus.values()})
+        letters = "   ".join(f"{name[0]} {name}" for name in here)
+        return [*overview(self._kubelets.machines, holders), Text(letters, "dim")]
 
 
 def _expect(true: bool, what: str) -> None:

@@ -40,6 +40,7 @@ def relay(annotation: str) -> Preference:
     """What our relay prefers on the node with this topology annotation, by its own code: the plan, else the best by
     links."""
     links = graph(annotation)
+    assert links is not None
 
     def prefers(
         pod: Object, container: str, size: int, must_include: frozenset[int], available: frozenset[int]
