@@ -20,6 +20,8 @@ SHARED = "ext_core._cyutility"  # one copy of Cython's memoryview code for all m
 class build_ext(_build_ext):
     """setuptools' build_ext, with the directives of every kernel in one place."""
 
+    parallel: int | None
+
     def finalize_options(self) -> None:
         jobs = os.cpu_count() or 1
         if not any(e.name == SHARED for e in self.distribution.ext_modules):  # may run twice
