@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from extender.cluster.cluster import Cluster
-from extender.cluster.slices import Slices
 from extender.objects import decode, records
 from extender.objects.event import Event
 from extender.server.app import Binder, Server, Source, create
 from extender.settings import Settings
 from extender.topologies import Topology
 from extender.topologies.annotation import encode
+from extender.web.slices import Slices
 
 GPU, AMD = "nvidia.com/gpu", "amd.com/gpu"
 WALL = 1_800_000_000.0  # seconds since 1970
@@ -305,16 +305,16 @@ class World:
     def state(self) -> tuple[Any, ...]:
         """Everything that a bad request must leave alone."""
         rows = [self.cluster.tables.nodes.node(self.cluster.row(name)) for name in sorted(self.cluster.nodes)]
-        holds, decider = self.decider.holds, self.decider
+        decider = self.decider
         return (
             self.cluster.generation,
             dict(self.cluster.nodes),
             dict(self.cluster.pods),
-            dict(self.cluster.nominated),
+            dict(self.cluster.placements.nominated),
             rows,
-            list(holds.held(self.now)),
-            list(holds.plans(self.now)),
-            {uid: holds.attempt(uid, self.now) for uid in self.cluster.pods},
+            decider.assumed.current(self.now),
+            decider.reservations.current(self.now),
+            {uid: decider.attempts.of(uid, self.now) for uid in self.cluster.pods},
             len(list(decider.decisions.latest())),
         )
 

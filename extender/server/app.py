@@ -26,13 +26,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from extender.cluster.cluster import Cluster
-from extender.cluster.node_health import Change
-from extender.cluster.slices import BLOCK, Slices
+from extender.cluster.dump import BLOCK
+from extender.cluster.health.node_health import Change
+from extender.cluster.listener import Listener
 from extender.controllers.document import Document
 from extender.controllers.events import Events
 from extender.controllers.evictions import Evictions
 from extender.controllers.live import Live
-from extender.controllers.reservations import Reservations
+from extender.controllers.reservations import ReservationStore
 from extender.controllers.tenants import RESTART_SECONDS
 from extender.errors import BadRequest, BodyTooLarge, Busy, ExtenderError
 from extender.kube.client import CredentialsError
@@ -44,7 +45,7 @@ from extender.objects.tolerant import Faults, Invalid
 from extender.offline import frozen
 from extender.policy.rules import REASONS, UNKNOWN_NODE
 from extender.preemption import leave
-from extender.reservations.holds import Plan
+from extender.reservations.reservations import Reservation
 from extender.server import connections
 from extender.server.connections import Connections
 from extender.settings import Settings
@@ -52,6 +53,7 @@ from extender.verbs import decisions, preempt, wire
 from extender.verbs.decide import Answer, BindIntent, Decider
 from extender.web import pages
 from extender.web.pages import Pages
+from extender.web.slices import Slices
 
 VERBS = ("filter", "prioritize", "preempt", "bind")
 # A preempt call that evicts no pod parks its own in kube-scheduler until something happens. So while no pod may be
@@ -89,7 +91,7 @@ class Keeper(Protocol):
     @property
     def read_back(self) -> bool: ...
 
-    async def reserve(self, plan: Plan) -> str: ...
+    async def reserve(self, plan: Reservation) -> str: ...
 
 
 class Source(Protocol):
@@ -167,7 +169,7 @@ class Frozen:
             await self._beside()
 
 
-class Server:
+class Server(Listener):
     """The verbs of one process. `source` fills `cluster`; `binder` is None where the bind verb can not write."""
 
     def __init__(
@@ -192,11 +194,9 @@ class Server:
         self.metrics = metrics or Metrics()
         self.clock, self.wall = clock, wall
         self.decider = Decider.of(settings, cluster)
-        cluster.on_node_refused = lambda name, text: self._about_node(name, "GPUPodsFail", text, warning=True)
-        cluster.on_node_trusted = lambda name, text: self._about_node(name, "GPUPodsAllowed", text, warning=False)
-        cluster.on_tenant_refused = self._about_tenant
+        cluster.subscribe(self)
         self.decider.sampled = self._sampled
-        self.decider.holds.known_at = lambda: self.source.known_at()
+        self.decider.assumed.known_at = lambda: self.source.known_at()
         self.decider.leaves = partial(leave.leaves, self.decider)
         self.failure: Exception | None = None
         self.failed: Callable[[Exception], None] = lambda error: None
@@ -321,22 +321,22 @@ class Server:
 
     async def _reserved(self, answer: Answer) -> Answer:
         """The eviction, once its plan is kept; where it can not be kept nobody is evicted and nothing is reserved."""
-        decision, holds, pods, now = answer.decision, self.decider.holds, self.cluster.pods, self.clock()
+        decision, reservations, pods, now = answer.decision, self.decider.reservations, self.cluster.pods, self.clock()
         assert decision is not None
         request = decision.request
-        plan = holds.planned(request.uid, now)
+        plan = reservations.of(request.uid, now)
         assert plan is not None
         plan.pod = f"{request.namespace}/{request.name}"
         plan.grace = max((pods[uid].grace_seconds for uid in plan.victims if uid in pods), default=0)
         decision.detail["plan"] = plan.id
         why = await self.keeper.reserve(plan) if self.keeper is not None else ""
-        stands = holds.planned(request.uid, self.clock()) is plan
+        stands = reservations.of(request.uid, self.clock()) is plan
         if stands and not why:
             self.metrics.planned("kube-scheduler", len(plan.victims), decision.value_of(decisions.WORK_LOST))
             self._aside(self.events, lambda events: events.planned(plan, decision.detail))
             return answer
         if stands:
-            holds.drop_plan(request.uid)
+            reservations.drop(request.uid)
             text = f"nobody is evicted: the plan is not kept: {why}"
             self._aside(self.events, lambda events: events.about(plan, "PreemptionNotReserved", text))
         decision.result = "not-reserved"
@@ -398,7 +398,7 @@ class Server:
         Error would keep it back for a second and more, in which a higher priority may take its place."""
         if answer.result != "try-again" or answer.decision is None:
             return False
-        return self.decider.holds.planned(answer.decision.request.uid, self.clock()) is not None
+        return self.decider.reservations.of(answer.decision.request.uid, self.clock()) is not None
 
     def _may_settle(self, owed: bool) -> bool:
         """A live cluster's refusals wait a moment, a few times a second at most: the scheduler waits with us. Pods that
@@ -418,12 +418,20 @@ class Server:
         self.metrics.request_duration.labels(verb, result).observe(time.perf_counter() - began)
         return response
 
+    def node_rejected(self, node: str, text: str) -> None:
+        """Write an Event on the node."""
+        self._about_node(node, "GPUPodsFail", text, warning=True)
+
+    def node_accepted(self, node: str, text: str) -> None:
+        """Write an Event on the node."""
+        self._about_node(node, "GPUPodsAllowed", text, warning=False)
+
     def _about_node(self, name: str, reason: str, text: str, *, warning: bool) -> None:
         node = self.cluster.nodes.get(name)
         if self.events is not None and node is not None:
             self.events.node(name, node.uid, reason, text, warning=warning)
 
-    def _about_tenant(self, change: Change) -> None:
+    def node_rejected_for(self, change: Change) -> None:
         """Write an Event on the pod that failed last: the tenant sees its own Events, and not those of nodes."""
         failed = change.latest
         if self.events is not None and failed is not None:
@@ -505,7 +513,7 @@ class Server:
         for kind, count in (
             ("Node", len(cluster.nodes)),
             ("Pod", len(cluster.pods)),
-            ("PodDisruptionBudget", len(cluster.budgets)),
+            ("PodDisruptionBudget", len(cluster.budgets.records)),
             ("PriorityClass", len(cluster.priority_classes)),
             ("DeviceClass", len(cluster.device_classes)),
         ):
@@ -516,7 +524,7 @@ class Server:
         yield b""
         for kind, restarts in self.source.restarts().items():
             self._count(metrics.watch_restarts.labels(kind), restarts)
-        for outcome, count in cluster.drifts.items():
+        for outcome, count in cluster.gpus.drifts.items():
             self._count(metrics.plans.labels(outcome), count)
         faults = self.source.faults()
         rejected = {**faults.rejected} | {(kind, "not-held"): count for kind, count in cluster.faulted.items()}
@@ -531,12 +539,12 @@ class Server:
         metrics.failing_nodes.set(len(cluster.health.refused()))
         metrics.failing_node_rejections.labels("all").set(len(cluster.health.refused()))
         metrics.failing_node_rejections.labels("namespace").set(cluster.health.tenant_rejections())
-        metrics.reservations.set(len(self.decider.holds.all_plans()))
-        metrics.holds.set(self.decider.holds.count(self.clock()))
+        metrics.reservations.set(len(self.decider.reservations.all()))
+        metrics.holds.set(self.decider.assumed.count(self.clock()))
         yield b""
-        disagreements = yield from _total(cluster.topologies, lambda seen: bool(seen.disagreements))
+        disagreements = yield from _total(cluster.gpus.topologies, lambda seen: bool(seen.disagreements))
         metrics.topology_disagreements.set(disagreements)
-        doubled = yield from _total(cluster.ledgers, lambda ledger: ledger.doubled)
+        doubled = yield from _total(cluster.gpus.ledgers, lambda ledger: ledger.doubled)
         metrics.double_claimed_gpus.set(doubled)
         for family in metrics.registry.collect():
             yield generate_latest(_Family(family))
@@ -710,7 +718,7 @@ def run(settings: Settings, *, kubeconfig: str | None = None, cluster_file: Path
     else:
         live = Live(cluster, kubeconfig, staleness=settings.watch.staleness_seconds)
         server = Server(settings, cluster, source=live, binder=live)
-        reservations = Reservations(server.decider, server.metrics, ready=live.listed)
+        reservations = ReservationStore(server.decider, server.metrics, ready=live.listed)
         server.keeper = reservations
         server.events = Events(server.metrics, enabled=settings.events.enabled)
         server.evictions = Evictions(
@@ -723,7 +731,7 @@ def run(settings: Settings, *, kubeconfig: str | None = None, cluster_file: Path
         )
         if settings.reservations.store == "configmap":
             live.documents.append(
-                Document(MIX, cluster.dump_mix, cluster.load_mix, namespace=settings.reservations.namespace)
+                Document(MIX, cluster.demand.dump, cluster.demand.load, namespace=settings.reservations.namespace)
             )
         live.tenants += [reservations, server.events, server.evictions]
     # uvicorn stops gracefully and then raises the signal again, which would end the process before its last log lines.

@@ -27,7 +27,7 @@ RESOURCES = [
 SETTINGS: JSON = {
     "resources": RESOURCES,
     # The budget in sets alone ends a search: time must not change an answer.
-    "preemption": {"budgetMilliseconds": 60_000, "searchBudget": 20_000},
+    "preemption": {"budgetMilliseconds": 60_000, "searchBudget": 2_000},
     "decisions": {"maxBytes": 1 << 20},
 }
 
@@ -198,7 +198,7 @@ def node(chance: random.Random, fleet: Fleet, number: int) -> JSON:
 def divided(name: str, kind: str, labels: JSON) -> JSON:
     """A node whose GPUs are handed out in parts: four GPUs of four replicas, or MIG beside whole GPUs."""
     what = machines.machine("a100-4-sxm")
-    notes = {machines.TOPOLOGY: machines.topology_annotation(name, what)}
+    notes = {machines.TOPOLOGY: machines.topology_annotation(what, machines.gpu_uuids(name, what))}
     nvidia = {"nvidia.com/gpu.product": what.product, "nvidia.com/gpu.count": "4"}
     if kind == "shared":
         labels |= nvidia | {"nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.sharing-strategy": "time-slicing"}

@@ -17,7 +17,7 @@ from extender.policy.contracts import PodRequest, Reason, Rule
 from extender.policy.rules import REASONS
 from extender.preemption import search
 from extender.settings import Settings
-from tests.world import DGX1V, GPU, JSON, WALL, World, pairs, refused, workload
+from tests.world import DGX1V, GPU, JSON, WALL, World, pairs, refused, topology, workload
 
 NEW = Settings(scheduler_version="1.38")
 LINKS_BUSY = next(reason.text for reason in REASONS.values() if reason.key == "links-busy")
@@ -188,7 +188,7 @@ def test_the_plan_reserves_what_its_victims_leave() -> None:
     other = workload("other", 2, priority=1)
     assert world.filter(other)["NodeNames"] == []
     assert world.filter(workload("higher", 2, priority=11))["NodeNames"] == ["n"]
-    world.decider.holds.drop_hold("uid-higher")
+    world.decider.assumed.forget("uid-higher")
     assert world.filter(asks(4))["NodeNames"] == ["n"]
 
 
@@ -343,6 +343,21 @@ def test_a_node_where_no_eviction_makes_it_linked_is_left_out() -> None:
     world.pod("v", 4, "unknown", priority=1)
     pod = asks(links="required")
     assert world.preempt(pod, {"torn": ["torn-1"], "unknown": ["v"]}) == {}
+
+
+@pytest.mark.parametrize("failed", [7, 6])
+def test_an_eviction_does_not_free_a_gpu_that_is_not_healthy(failed: int) -> None:
+    """Before: status 503 where it was the last GPU, else a victim whose pair of GPUs is not whole."""
+    world = World()
+    health = json.dumps([gpu != failed for gpu in range(8)])
+    stated = topology(pairs(8)).replace('"health":null', f'"health":{health}')
+    world.node("n", 7, capacity=8, annotations={"gpu-extender.io/topology": stated})
+    world.pod("old", 1, "n", priority=1, held=[0], start=WALL - 1000)
+    world.pod("young", 2, "n", priority=1, held=[6, 7], start=WALL - 10)
+    world.pod("important", 2, "n", priority=20, held=[2, 4])
+    pod = asks(links="required")
+    assert refused(world.filter(pod)) == {"n": LINKS_BUSY}
+    assert world.preempt(pod, {"n": ["young"]}) == {"n": ["old"]}
 
 
 def test_counting_alone_does_not_suffice_where_links_are_required() -> None:
@@ -517,7 +532,7 @@ def suffices(case: Case, node: str, pods: tuple[JSON, ...]) -> bool:
     probe = json.loads(json.dumps(case.preemptor))
     probe["metadata"] |= {"uid": "uid-probe", "name": "probe"}
     passes = bool(case.world.filter(probe, [node])["NodeNames"])
-    case.world.decider.holds.drop_hold("uid-probe")
+    case.world.decider.assumed.forget("uid-probe")
     for pod in pods:
         case.world.set("Pod", pod)
     return passes
@@ -570,7 +585,7 @@ def test_the_answer_is_the_cheapest_of_all_sets_of_victims(block: int, monkeypat
         )["NodeNameToMetaVictims"]
         assert len(answer) == (best is not None)
         told = tuple(term["value"] for term in case.world.decision().get("cost", ()))[:6]
-        case.world.decider.holds.drop_plan("uid-p")  # it reserves what the victims leave
+        case.world.decider.reservations.drop("uid-p")  # it reserves what the victims leave
         for node, victims in answer.items():
             uids = [victim["UID"] for victim in victims["Pods"]]
             pods = tuple(pod for pod in case.nodes[node] if pod["metadata"]["uid"] in uids)

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from sys import intern
 from typing import Final
 
@@ -115,10 +116,16 @@ def owned(namespace: str, owner: Owner | None, objects: Objects) -> Ref | None:
     """The gang of what `owner` owns: the highest of its owners that stands for one."""
     found = None
     for api, kind, _, name in owners(namespace, owner, objects):
-        for source in SOURCES.values():
-            if source.owns(api, kind):
-                found = Ref(source.name, namespace, name)
+        source = _owning(api, kind)
+        if source is not None:
+            found = Ref(source.name, namespace, name)
     return found
+
+
+@lru_cache(maxsize=1024)
+def _owning(api: str, kind: str) -> Source | None:
+    """The source whose gang the pods of such an owner are."""
+    return next((source for source in SOURCES.values() if source.owns(api, kind)), None)
 
 
 def owners(namespace: str, owner: Owner | None, objects: Objects) -> Iterator[ObjectKey]:
