@@ -115,6 +115,8 @@ class Watch:
             self._arrived.put(None)
         except (ApiError, Unreachable) as error:
             self._arrived.put(error)
+        finally:
+            self._arrived.put(Unreachable("the watch was closed"))
 
 
 class Api:
