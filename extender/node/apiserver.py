@@ -98,6 +98,8 @@ class ApiServer:
                 _patience(connection, until)
                 if len(pieces) > MOST_BYTES:
                     raise Unreachable(f"the answer to {method} {path} is too long")
+            if answer.length:  # read1 ends at a closed connection as at the end of the answer
+                raise http.client.IncompleteRead(bytes(pieces), answer.length)
         except (OSError, http.client.HTTPException) as error:
             raise Unreachable(f"{method} {path}: {error}") from error
         finally:
@@ -268,7 +270,9 @@ def _decoded(body: bytes, status: int) -> Object:
         said = _loads(body)
     except ValueError:
         said = None
-    if status >= 300 or not isinstance(said, dict):
+    if status >= 300:
         message = said.get("message") if isinstance(said, dict) else body[:200].decode(errors="replace")
         raise Refused(status, str(message))
+    if not isinstance(said, dict):
+        raise Unreachable(f"the answer is no JSON object: {body[:200].decode(errors='replace')}")
     return said
