@@ -12,6 +12,7 @@ from array import array
 from cython cimport view
 
 from ext_core.ints cimport amount_t, row_t, int32_t, uint32_t
+from ext_core.links cimport LinkShapes
 from ext_core.rows import NodeRow
 
 
@@ -62,12 +63,14 @@ cdef tuple _down(amount_t[:, ::1] amounts, int row):
 
 
 cdef class NodeTable:
-    """Columns over nodes. `resources`: 3 (CPU, memory, pod slots) + the number of GPU resource names."""
+    """Columns over nodes. `resources`: 3 (CPU, memory, pod slots) + the number of GPU resource names; `shapes`: what
+    the link shapes of the rows are ids of."""
 
-    def __cinit__(self, int resources):
+    def __cinit__(self, int resources, LinkShapes shapes=None):
         if resources < FIRST_GPU:
             raise ValueError("a NodeTable has at least CPU, memory and pod slots")
         self.resources = resources
+        self.shapes = LinkShapes() if shapes is None else shapes
         self.height = 0
         self.capacity = 0
         self.owned = {}
