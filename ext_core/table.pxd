@@ -1,4 +1,4 @@
-from ext_core.ints cimport amount_t, mask_t, row_t, int32_t, int64_t, uint8_t
+from ext_core.ints cimport MOST_GPUS, amount_t, mask_t, row_t, int32_t, int64_t, uint8_t
 from ext_core.links cimport LinkShapes
 
 cdef enum:
@@ -6,12 +6,6 @@ cdef enum:
     MEMORY = 1     # bytes
     SLOTS = 2      # pod slots
     FIRST_GPU = 3  # the first GPU resource; the others follow in the order of the settings
-
-cdef extern from *:
-    int __builtin_popcount(unsigned int) noexcept nogil
-
-cdef enum:
-    MOST_GPUS = 16  # GPUs of a node whose positions are modelled
 
 cdef enum:
     AWAY = 2          # flags of a node: the device plugin has offered nothing for a moment only: it may be restarting

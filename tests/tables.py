@@ -45,7 +45,7 @@ class Small:
     def shape(self, links: Sequence[Sequence[int]], *, gpu_total: bool = False) -> int:
         """Its plugin is one that hands out any free GPUs: only what holds for all sets is certain."""
         made: int = self.tables.shapes.intern(
-            len(links), links, gpu_total=gpu_total, pcie=None, numa=None, plugin="arbitrary", gbps=25.0
+            links, gpu_total=gpu_total, pcie=None, numa=None, plugin="arbitrary", gbps=25.0
         )
         return made
 

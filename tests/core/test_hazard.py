@@ -24,8 +24,8 @@ IDS = range(6)
 SHAPES = LinkShapes()
 SWITCH = [[12 * (a != b) for b in IDS] for a in IDS]
 NEAR = [[4 * (a + b == 1) for b in IDS] for a in IDS]  # 0 and 1 on one PCIe switch, the rest far apart
-CRASHES = SHAPES.intern(6, SWITCH, gpu_total=True, pcie=NEAR, numa=None, plugin="nvidia", gbps=25.0)
-UNTOLD = SHAPES.intern(6, SWITCH, gpu_total=True, pcie=None, numa=None, plugin="nvidia", gbps=25.0)
+CRASHES = SHAPES.intern(SWITCH, gpu_total=True, pcie=NEAR, numa=None, plugin="nvidia", gbps=25.0)
+UNTOLD = SHAPES.intern(SWITCH, gpu_total=True, pcie=None, numa=None, plugin="nvidia", gbps=25.0)
 
 masks = st.sampled_from([0, 0, 1, 0b11, 0b101, 0b100, 0b110101])
 

@@ -40,9 +40,7 @@ PCIE = tuple(tuple(_near(a, b) for b in range(8)) for a in range(8))
 
 
 def _intern(shapes: LinkShapes, links: Sequence[Sequence[int]], *, switch: bool, plugin: str, known: bool) -> int:
-    return shapes.intern(
-        len(links), links, gpu_total=switch, pcie=PCIE if known else None, numa=None, plugin=plugin, gbps=25.0
-    )
+    return shapes.intern(links, gpu_total=switch, pcie=PCIE if known else None, numa=None, plugin=plugin, gbps=25.0)
 
 
 def _shapes() -> tuple[LinkShapes, dict[str, tuple[int, int]]]:
