@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
-from ext_core.links import LinkShapes
 from ext_core.places import Places
 from ext_core.slots import Slots
 from ext_core.table import NodeTable, PodTable
@@ -50,7 +49,6 @@ class Cluster(ClusterView):
         tables = Tables(
             NodeTable(len(resources)),
             PodTable(len(resources)),
-            LinkShapes(),
             resources,
             Places(len(settings.topology_levels)),
             demand=Demand(Slots(settings.mix.kinds), self.demand),
