@@ -9,6 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from ext_core.ask import Ask
 from ext_core.links import LinkShapes
 from ext_core.reference import table as lists
 from ext_core.table import NodeTable, PodTable
@@ -94,6 +95,14 @@ def amounts(gpus: int) -> st.SearchStrategy[tuple[int, int, int, int, int]]:
     return st.tuples(
         st.integers(0, 64_000), st.integers(0, 2**40), st.integers(0, 110), st.integers(0, gpus), st.integers(0, 3)
     )
+
+
+def _ask(held: tuple[int, int, int, int, int], priority: int) -> Ask:
+    """At least one GPU: a victim search is for GPUs."""
+    return Ask(held if any(held[GPU:]) else (*held[:GPU], 1, 0), priority=priority)
+
+
+asks = st.builds(_ask, amounts(8), priorities)
 
 
 @st.composite

@@ -17,4 +17,4 @@ class Grace:
     floor: Bound = ""
 
     def term(self, victims: Victims) -> Term:
-        return ("max", gather.unless(victims.grace_s, victims.going, 0))
+        return ("max", gather.unless(victims.grace_s, victims.terminating, 0))

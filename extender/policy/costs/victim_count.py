@@ -18,4 +18,4 @@ class VictimCount:
     floor: Bound = ""
 
     def term(self, victims: Victims) -> Term:
-        return ("sum", gather.unless(array("q", [1]) * len(victims.pods), victims.going, 0))
+        return ("sum", gather.unless(array("q", [1]) * len(victims.pods), victims.terminating, 0))
