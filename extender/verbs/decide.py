@@ -532,11 +532,9 @@ class Decider:
     def _outbid(self, plan: Plan) -> bool:
         """Whether pods of a higher priority sit where its victims were, and leave too little."""
         row, cluster = self.cluster.row(plan.node), self.cluster
-        node = cluster.tables.nodes.node(row)
-        alloc, used = node["alloc"], node["used"]
-        assert isinstance(alloc, tuple)
-        assert isinstance(used, tuple)
-        short = any(wanted > has - held for wanted, has, held in zip(plan.amounts, alloc, used, strict=True) if wanted)
+        nodes = cluster.tables.nodes
+        columns = zip(plan.amounts, nodes.alloc_of(row), nodes.used_of(row), strict=True)
+        short = any(wanted > has - held for wanted, has, held in columns if wanted)
         return short and any(pod.priority > plan.priority for pod in cluster.pods_on(plan.node))
 
     def _reserve(self, node: str, amounts: tuple[int, ...], pod: requests.PodRecord | None) -> None:
@@ -555,8 +553,7 @@ class Decider:
             return amounts
         if self._uniform(row, request.wanted):
             return amounts
-        alloc = self.cluster.tables.nodes.node(row)["alloc"]
-        assert isinstance(alloc, tuple)
+        alloc = self.cluster.tables.nodes.alloc_of(row)
         whole = list(amounts)
         whole[request.resource] = max(amounts[request.resource], alloc[request.resource])
         return tuple(whole)
@@ -564,10 +561,7 @@ class Decider:
     def _uniform(self, row: int, wanted: int) -> bool:
         """Whether any `wanted` GPUs of the node are linked, so that a count is guard enough."""
         tables = self.cluster.tables
-        node = tables.nodes.node(row)
-        shape, healthy = node["shape"], node["healthy"]
-        assert isinstance(shape, int)
-        assert isinstance(healthy, int)
+        shape, healthy, _ = tables.nodes.graph_of(row)
         return fit.uniform(tables.shapes, shape, healthy, wanted)
 
     def _hold(self, request: PodRequest, row: int, gpus: int, now: float) -> None:
@@ -583,7 +577,7 @@ class Decider:
     def choose(self, row: int, request: PodRequest) -> int:
         """The mask that we would take on a node now; 0 where positions are not modelled, or where GPUs are held there
         and nobody says which: any that we named could be one of them."""
-        if self.cluster.tables.nodes.node(row)["unknown"]:
+        if self.cluster.tables.nodes.unknown_of(row):
             return 0
         return self.policy.gpus(self.cluster.tables, request, (row,))[row]
 

@@ -102,7 +102,7 @@ def test_the_cluster_writes_it_down() -> None:
     health = '{"v":1,"gpus":4,"links":[],"health":[true,true,true,false]}'
     cluster.apply([event(3, topology=health)], 0.0)
     assert cluster.tables.hazards.get(cluster.row("n")) == PANICS_KNOWN | LOST_KNOWN
-    assert cluster.tables.nodes.node(cluster.row("n"))["healthy"] == 0b0111  # it counts only its healthy ones
+    assert cluster.tables.nodes.healthy_of(cluster.row("n")) == 0b0111  # it counts only its healthy ones
 
 
 def node_of(
