@@ -87,7 +87,7 @@ def test_victim_count() -> None:
 def test_work_lost() -> None:
     hour = 3600 * SECOND
     given = victims(
-        # never saved; saved 60 s ago; saved before it started (a resumed job); terminating; no GPU; starts in the future
+        # never saved; saved 60 s ago; saved before its start (a resumed job); terminating; no GPU; starts in the future
         gpus=[8, 2, 4, 8, 0, 2],
         start_ms=[NOW - hour, NOW - hour, NOW - 100 * SECOND, NOW - hour, NOW - hour, NOW + hour],
         saved_ms=[0, NOW - 60 * SECOND, NOW - hour, 0, 0, 0],
