@@ -2,6 +2,7 @@
 PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
+STUBS := $(patsubst ext_core/%.pyi,ext_core.%,$(wildcard ext_core/*.pyi))
 KERNELS := ext_core/_build.py $(wildcard ext_core/*.pyx ext_core/*.pxd)
 SECONDS ?= 60
 ROUNDS ?= 800
@@ -16,10 +17,10 @@ setup: $(VENV)/.built ## make .venv with the command gpu-extender in it (PYTHON=
 demo: setup ## a simulated cluster and a day on it, then serve it until Ctrl-C (ONCE=1: end after the day)
 	@$(BIN)/gpu-extender demo $(if $(ONCE),--once)
 
-test: setup lint types ## everything: lint, types, all tests, those on a real control plane too (needs Go)
+test: setup lint types checked ## everything: lint, types, all tests, those on a real control plane too (needs Go)
 	@$(BIN)/python -m pytest $(ARGS)
 
-check: setup lint types ## as test, without the real control plane
+check: setup lint types checked ## as test, without the real control plane
 	@$(BIN)/python -m pytest -m 'not e2e' $(ARGS)
 
 lint: setup ## ruff, the layers, and the Cython files
@@ -28,8 +29,12 @@ lint: setup ## ruff, the layers, and the Cython files
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cython-lint ext_core # it calls pycodestyle by name
 	@$(BIN)/lint-imports --no-logo > $(VENV)/.layers 2>&1 || { cat $(VENV)/.layers; exit 1; }
 
-types: setup ## mypy, strict
+types: setup ## mypy, strict; and the stubs of the core against its compiled modules
 	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/stubtest --mypy-config-file pyproject.toml --allowlist .ci/stubtest --concise $(STUBS) > $(VENV)/.stubs 2>&1 || { cat $(VENV)/.stubs; exit 1; }
+
+checked: setup ## the core tests on a build with bounds checks, overflow checks and the address sanitizer
+	@.ci/checked -q
 
 soak: setup ## more than 500 preemptions, the server killed at random points, and 1,000 pods whose plan must hold, 25 minutes (ROUNDS=800 pods)
 	@GPU_EXTENDER_ENFORCED=1000 GPU_EXTENDER_SOAK=$(ROUNDS) $(BIN)/python -m pytest -q -s tests/e2e/test_soak.py tests/e2e/test_enforced.py tests/e2e/test_mapa.py
@@ -65,4 +70,4 @@ $(VENV)/.built: $(VENV)/.ready $(KERNELS)
 	@$(BIN)/python -W ignore -c 'from setuptools import setup; setup()' --quiet build_ext --inplace
 	@touch $@
 
-.PHONY: help setup demo test check lint types soak fuzz attack loadtest bench clean
+.PHONY: help setup demo test check lint types checked soak fuzz attack loadtest bench clean
