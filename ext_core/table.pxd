@@ -1,4 +1,5 @@
 from ext_core.ints cimport MOST_GPUS, amount_t, mask_t, row_t, int32_t, int64_t, uint8_t
+from ext_core.links cimport LinkShapes
 
 cdef enum:
     CPU = 0        # milli-CPU
@@ -23,6 +24,7 @@ cdef enum:
 
 cdef class NodeTable:
     cdef readonly int resources     # R, number of rows of `alloc`
+    cdef readonly LinkShapes shapes  # what the ids in `shape` stand for
     cdef readonly int height        # rows handed out so far; every row is < height
     cdef int capacity
     cdef object owned               # keeps the memory of the views below alive

@@ -9,9 +9,11 @@ time-slicing or MPS; 1000: milli-GPU). Allocatable, used and claimed amounts of 
 
 from array import array
 
+cimport cython
 from cython cimport view
 
 from ext_core.ints cimport amount_t, row_t, int32_t, uint32_t
+from ext_core.links cimport LinkShapes
 from ext_core.rows import NodeRow
 
 
@@ -62,18 +64,21 @@ cdef tuple _down(amount_t[:, ::1] amounts, int row):
 
 
 cdef class NodeTable:
-    """Columns over nodes. `resources`: 3 (CPU, memory, pod slots) + the number of GPU resource names."""
+    """Columns over nodes. `resources`: 3 (CPU, memory, pod slots) + the number of GPU resource names; `shapes`: what
+    the link shapes of the rows are ids of."""
 
-    def __cinit__(self, int resources):
+    def __cinit__(self, int resources, LinkShapes shapes=None):
         if resources < FIRST_GPU:
             raise ValueError("a NodeTable has at least CPU, memory and pod slots")
         self.resources = resources
+        self.shapes = LinkShapes() if shapes is None else shapes
         self.height = 0
         self.capacity = 0
         self.owned = {}
         self.touched = []
         self.grow(64)
 
+    @cython.initializedcheck(False)  # the first time no column exists
     cdef int grow(self, int rows) except -1:
         cdef int kept = self.height
         self.alloc = _matrix(self.resources, rows, self.alloc, kept)
@@ -299,6 +304,7 @@ cdef class PodTable:
         self.grow(64)
         self.grow_heads(64)
 
+    @cython.initializedcheck(False)  # the first time no column exists
     cdef int grow(self, int pods) except -1:
         cdef int kept = self.height
         self.amounts = _matrix(self.resources, pods, self.amounts, kept)

@@ -16,7 +16,6 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from ext_core.encode import Heads
-from ext_core.links import LinkShapes
 from ext_core.places import Places
 from ext_core.rows import NodeFacts, NodeUse, PodRow
 from ext_core.scan import NameIndex
@@ -98,7 +97,6 @@ class Cluster:
         self.tables = Tables(
             NodeTable(width),
             PodTable(width),
-            LinkShapes(),
             self.resources,
             Places(len(settings.topology_levels)),
             demand=Demand(Slots(settings.mix.kinds)),

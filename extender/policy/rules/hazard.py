@@ -14,6 +14,7 @@ from array import array
 from typing import ClassVar
 
 from ext_core import hazard
+from ext_core.reasons import HazardCodes
 from extender.cluster.tables import Tables
 from extender.policy.contracts import Class, PodRequest, Reason
 
@@ -36,17 +37,7 @@ LOST = Reason(
 class Hazard:
     name: ClassVar[str] = "hazard"
     reasons: ClassVar[tuple[Reason, ...]] = (PANICS, LOST)
+    _codes: ClassVar = HazardCodes(panics=PANICS.code, lost=LOST.code)
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
-        hazard.refuse(
-            tables.nodes,
-            tables.shapes,
-            tables.hazards,
-            rows,
-            request.resource,
-            request.wanted,
-            request.containers,
-            out,
-            PANICS.code,
-            LOST.code,
-        )
+        hazard.reject(tables.nodes, tables.hazards, request.ask, rows, out, self._codes)

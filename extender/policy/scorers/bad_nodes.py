@@ -17,4 +17,4 @@ class BadNodes:
     summary = "how few GPU pods failed on the node lately (admission, or within a minute); each counts half after 5 min"
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
-        places.trusted(tables.places, rows, out, request.namespace)
+        places.trusted(tables.places, request.ask, rows, out)

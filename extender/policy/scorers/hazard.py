@@ -14,13 +14,4 @@ class Hazard:
     summary = "1 unless the device plugin may fail the pod there: over these free GPUs, or for a lost one"
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
-        hazard.safety(
-            tables.nodes,
-            tables.shapes,
-            tables.hazards,
-            rows,
-            request.resource,
-            request.wanted,
-            request.containers,
-            out,
-        )
+        hazard.safety(tables.nodes, tables.hazards, request.ask, rows, out)

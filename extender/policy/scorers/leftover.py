@@ -14,4 +14,4 @@ class Leftover:
     summary = "how little of the machine's ways to serve linked pods this one uses up"
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
-        score.leftover(tables.nodes, tables.shapes, rows, request.resource, request.wanted, out)
+        score.leftover(tables.nodes, request.ask, rows, out)

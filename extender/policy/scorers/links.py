@@ -14,5 +14,4 @@ class Links:
     summary = "ring bandwidth of the GPUs that the node will hand out, as a share of its best"
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
-        wanted = 1 if request.links == "ignore" else request.wanted  # who ignores links is content anywhere
-        score.links(tables.nodes, tables.shapes, rows, request.resource, wanted, out)
+        score.links(tables.nodes, request.ask, rows, out)
