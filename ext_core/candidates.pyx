@@ -6,7 +6,7 @@ from cpython cimport array as carray
 from cython cimport view
 from libc.string cimport memset
 
-from ext_core.ints cimport amount_t, int32_t
+from ext_core.ints cimport amount_t
 
 cdef object INT32 = array("i"), BYTES = array("B"), MASK = array("I")
 

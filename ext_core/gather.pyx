@@ -10,6 +10,7 @@ from cpython cimport array as carray
 
 from ext_core.ask cimport Ask
 from ext_core.candidates cimport Candidates
+from ext_core.checks cimport check_search
 from ext_core.ints cimport amount_t, mask_t, row_t, int32_t, int64_t, uint8_t, uint64_t
 from ext_core.masks cimport popcount
 from ext_core.table cimport SCHEDULABLE, TERMINATING, NodeTable, PodTable, work_lost
@@ -84,25 +85,13 @@ cdef inline bint _eligible(
     return pods.may_go(pod, priority, now_ms) and (pod >= needed.shape[0] or not needed[pod])
 
 
-cdef int check_request(NodeTable nodes, PodTable pods, Ask ask, const row_t[::1] rows) except -1:
-    cdef Py_ssize_t i
-    if ask.resources != nodes.resources or ask.resource < 0:
-        raise ValueError("the request has one amount per resource, and GPUs")
-    if pods.resources != nodes.resources:
-        raise ValueError("the tables differ in their resources")
-    for i in range(rows.shape[0]):
-        if not 0 <= rows[i] < nodes.height:
-            raise IndexError("row outside of the table")
-    return 0
-
-
 def victims(NodeTable nodes, PodTable pods, Ask ask, const row_t[::1] rows, int64_t now_ms=0, needed=b""):
     """The possible victims on each of `rows`, and what `ask` lacks there. See `gather.pyi`."""
     cdef const uint8_t[::1] near = needed
     cdef Py_ssize_t n = rows.shape[0], i, at, m = 0
     cdef row_t row, pod
     cdef mask_t staying
-    check_request(nodes, pods, ask, rows)
+    check_search(nodes, pods, ask, rows)
     starts = array("i", bytes(4 * (n + 1)))
     cdef int32_t[::1] start = starts
     with nogil:

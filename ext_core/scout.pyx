@@ -11,7 +11,7 @@ from array import array
 from libc.stdint cimport INT64_MAX
 
 from ext_core.ask cimport Ask
-from ext_core.gather cimport check_request
+from ext_core.checks cimport check_search
 from ext_core.ints cimport amount_t, int64_t, row_t
 from ext_core.ratio cimport part_down, ratio_less
 from ext_core.table cimport TERMINATING, NodeTable, PodTable
@@ -107,7 +107,7 @@ def bounds(NodeTable nodes, PodTable pods, Ask ask, const row_t[::1] rows, int64
     cdef Py_ssize_t i, n = rows.shape[0]
     cdef int resource = ask.resource
     cdef Bounds found
-    check_request(nodes, pods, ask, rows)
+    check_search(nodes, pods, ask, rows)
     priorities, works = array("q", bytes(8 * n)), array("q", bytes(8 * n))
     cdef int64_t[::1] least_priority = priorities, least_work = works
     with nogil:

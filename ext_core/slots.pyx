@@ -33,7 +33,7 @@ cdef enum:
     MOST_SEEN = 512        # rows of one call that are remembered, for those like them
     MOST_LISTS = 0x40000   # different lists of losses kept
     MOST_ENTRIES = 0x800000
-    UNBOUNDED = 0x40000000 # slots of a type without GPUs, before CPU and memory are looked at
+    UNBOUNDED = 0x40000000  # slots of a type without GPUs, before CPU and memory are looked at
     ALL_TYPES = 0          # older than any edition
 
 cdef struct Type:

@@ -18,9 +18,9 @@ class Gathered(Candidates):
         self.some_terminating = False
 
 
-def check_request(nodes: NodeTable, pods: PodTable, ask: Ask, rows: list[int]) -> None:
+def check_search(nodes: NodeTable, pods: PodTable, ask: Ask, rows: list[int]) -> None:
     if len(ask.amounts) != nodes.resources or ask.resource < 0:
-        raise ValueError("the request has one amount per resource, and GPUs")
+        raise ValueError("a victim search is for GPUs, with one amount per resource")
     if pods.resources != nodes.resources:
         raise ValueError("the tables differ in their resources")
     if any(not 0 <= row < nodes.height for row in rows):
@@ -30,7 +30,7 @@ def check_request(nodes: NodeTable, pods: PodTable, ask: Ask, rows: list[int]) -
 def victims(
     nodes: NodeTable, pods: PodTable, ask: Ask, rows: list[int], now_ms: int = 0, needed: bytes = b""
 ) -> Gathered:
-    check_request(nodes, pods, ask, rows)
+    check_search(nodes, pods, ask, rows)
     eligible = [
         [
             index

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from ext_core.ask import Ask
-from ext_core.reference.gather import check_request, work_of
+from ext_core.reference.gather import check_search, work_of
 from ext_core.reference.table import FIRST_GPU, SPARED, TERMINATING, NodeTable, PodTable
 
 MOST, MOST_WORK, NONE = 64, 1 << 56, 2**63 - 1
@@ -15,7 +15,7 @@ FREE = -(2**31) - 1
 def bounds(
     nodes: NodeTable, pods: PodTable, ask: Ask, rows: list[int], now_ms: int, priority_first: bool
 ) -> tuple[list[int], list[int]]:
-    check_request(nodes, pods, ask, rows)
+    check_search(nodes, pods, ask, rows)
     found = [_judge(nodes, pods, ask, row, now_ms, priority_first) for row in rows]
     return [one for one, _ in found], [one for _, one in found]
 
