@@ -3,31 +3,36 @@ PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STUBS := $(patsubst ext_core/%.pyi,ext_core.%,$(wildcard ext_core/*.pyi))
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 KERNELS := ext_core/_build.py $(wildcard ext_core/*.pyx ext_core/*.pxd)
 SECONDS ?= 60
 ROUNDS ?= 800
 PODS ?= 1000
 KILLS ?= 38
+NONE_IS_FINE = $(if $(ARGS),|| [ $$? -eq 5 ]) # pytest's status when ARGS names no test of this kind
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-setup: $(VENV)/.built ## make .venv with the command gpu-extender in it (PYTHON=... chooses the interpreter)
+setup: $(VENV)/.tools $(VENV)/.built ## make .venv with the command gpu-extender and all tools in it (PYTHON=... chooses the interpreter)
 
-demo: setup ## a simulated cluster and a day on it, then serve it until Ctrl-C (ONCE=1: end after the day)
+demo: $(VENV)/.built ## a simulated cluster and a day on it, then serve it until Ctrl-C (ONCE=1: end after the day)
 	@$(BIN)/gpu-extender demo $(if $(ONCE),--once)
 
-test: setup lint types checked ## everything: lint, types, all tests, those on a real control plane too (needs Go)
-	@$(BIN)/python -m pytest $(ARGS)
+test: check ## everything: lint, types, all tests, those on a real control plane too (needs Go)
+	@$(BIN)/python -m pytest -m e2e $(ARGS) $(NONE_IS_FINE)
 
-check: setup lint types checked ## as test, without the real control plane
-	@$(BIN)/python -m pytest -m 'not e2e' $(ARGS)
+check: lint types checked ## as test, without the real control plane
+	@$(BIN)/python -m pytest -n auto --dist worksteal -m 'not e2e' $(ARGS) $(NONE_IS_FINE)
 
 lint: setup ## ruff, the layers, and the Cython files
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cython-lint ext_core # it calls pycodestyle by name
 	@$(BIN)/lint-imports --no-logo > $(VENV)/.layers 2>&1 || { cat $(VENV)/.layers; exit 1; }
+
+measures: setup ## how large packages, files, classes and functions are (BEFORE=revision: compared with it)
+	@$(BIN)/python -m tests.measures $(if $(BEFORE),--before $(BEFORE))
 
 types: setup ## mypy, strict; and the stubs of the core against its compiled modules
 	@$(BIN)/mypy --no-error-summary
@@ -56,13 +61,19 @@ clean: ## remove what was made here (the control plane's binaries stay in the us
 	@rm -f ext_core/*.so ext_core/*.c
 	@find extender ext_core tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The environment: made anew only when the dependencies change.
+# The command and what it imports: made anew only when the dependencies change. pip compiles the core.
 $(VENV)/.ready: pyproject.toml
 	@python=$$(.ci/python "$(PYTHON)") && { test -x $(BIN)/python || $$python -m venv $(VENV); }
 	@echo "setup: installing what pyproject.toml names, and compiling the core"
 	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' > $(VENV)/.build-requires
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(VENV)/.build-requires
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[dev]'
+	@$(PIP) -r $(VENV)/.build-requires
+	@$(PIP) --no-build-isolation --editable .
+	@touch $@
+
+# What tests, linters and benchmarks import besides.
+$(VENV)/.tools: $(VENV)/.ready | $(VENV)/.built
+	@echo "setup: installing the tools of development"
+	@$(PIP) --no-build-isolation --editable '.[dev]'
 	@touch $@
 
 # The core: setuptools compiles again what is older than its source.
@@ -70,4 +81,4 @@ $(VENV)/.built: $(VENV)/.ready $(KERNELS)
 	@$(BIN)/python -W ignore -c 'from setuptools import setup; setup()' --quiet build_ext --inplace
 	@touch $@
 
-.PHONY: help setup demo test check lint types checked soak fuzz attack loadtest bench clean
+.PHONY: help setup demo test check lint measures types checked soak fuzz attack loadtest bench clean

@@ -15,10 +15,6 @@ from ext_core.shape cimport CERTAIN
 from ext_core.table cimport AWAY, FIRST_GPU, TERMINATING, NodeTable, PodTable
 
 
-cdef extern from *:
-    int __builtin_popcount(unsigned int) noexcept nogil
-
-
 cdef inline void _free_gpus(PodTable pods, row_t row, int resource, int priority,
                             amount_t* releasing, amount_t* lower) noexcept nogil:
     """What terminating pods, and those that may be victims of a pod of `priority`, hold of `resource` on a node."""
@@ -108,7 +104,7 @@ cdef inline code_t _on_gpus(NodeTable nodes, PodTable pods, Ask ask, int resourc
     cdef int gpu
     if nodes.gpu[row] != resource or nodes.healthy[row] == 0:
         return 0
-    if share > nodes.units[row] or __builtin_popcount(nodes.healthy[row] & 0xFFFF) < devices:
+    if share > nodes.units[row] or popcount(nodes.healthy[row] & 0xFFFF) < devices:
         return codes.few
     if _roomy(nodes, row, share, nodes.open_gpus(row), NULL, True) >= devices:
         return 0
@@ -153,7 +149,7 @@ cdef inline void _freed_parts(NodeTable nodes, PodTable pods, row_t row, int res
         releasing[gpu] = lower[gpu] = 0
     while pod >= 0:
         if pods.mask[pod] and (pods.flags[pod] & TERMINATING or pods.may_go(pod, priority, pods.now)):
-            each = pods.amounts[resource, pod] // __builtin_popcount(pods.mask[pod])
+            each = pods.amounts[resource, pod] // popcount(pods.mask[pod])
             for gpu in range(16):
                 if pods.mask[pod] >> gpu & 1:
                     if pods.flags[pod] & TERMINATING:
@@ -165,7 +161,7 @@ cdef inline void _freed_parts(NodeTable nodes, PodTable pods, row_t row, int res
 
 cdef inline int _hidden(NodeTable nodes, row_t row, int resource) noexcept nogil:
     """GPUs that the graph has and kubelet does not offer: unhealthy ones at unknown positions."""
-    cdef int hidden = __builtin_popcount(nodes.healthy[row]) - <int>nodes.alloc[resource, row]
+    cdef int hidden = popcount(nodes.healthy[row]) - <int>nodes.alloc[resource, row]
     return hidden if hidden > 0 else 0
 
 
@@ -193,7 +189,7 @@ cdef inline code_t _unlinked(NodeTable nodes, PodTable pods, LinkShapes shapes, 
         return codes.unknown
     hidden = _hidden(nodes, row, resource)
     free = nodes.healthy[row] & ~nodes.sure[row]
-    unknown = (nodes.unknown[row] + __builtin_popcount(nodes.likely[row] & ~nodes.sure[row])
+    unknown = (nodes.unknown[row] + popcount(nodes.likely[row] & ~nodes.sure[row])
                + nodes.claimed(resource, row) + hidden)
     if shapes.certainty(shape, free, wanted, unknown, ask.containers) == CERTAIN:
         return 0
@@ -225,7 +221,7 @@ def link_table(LinkShapes shapes, int shape, int gpus, int wanted, int container
     cdef uint8_t[::1] view = made
     cdef mask_t mask
     for mask in range(<mask_t>(1 << gpus)):
-        if __builtin_popcount(mask) >= wanted:
+        if popcount(mask) >= wanted:
             if containers == 0:
                 view[mask] = wanted < 2 or shapes.all_linked(shape, mask, wanted)
             else:

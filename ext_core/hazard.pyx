@@ -4,11 +4,9 @@ from ext_core.ask cimport Ask
 from ext_core.checks cimport check_ask, check_rows
 from ext_core.ints cimport code_t, mask_t, row_t, score_t, uint8_t
 from ext_core.links cimport LinkShapes
+from ext_core.masks cimport popcount
 from ext_core.reasons cimport HazardCodes
 from ext_core.table cimport NodeTable
-
-cdef extern from *:
-    int __builtin_popcount(unsigned int) noexcept nogil
 
 
 cdef class Hazards:
@@ -49,7 +47,7 @@ cdef inline int _crash(NodeTable nodes, LinkShapes shapes, Ask ask, row_t row, b
     else:
         held |= nodes.likely[row] | nodes.wanted[row]
     held = nodes.healthy[row] & ~held
-    if __builtin_popcount(held) != nodes.free_count(ask.resource, row):
+    if popcount(held) != nodes.free_count(ask.resource, row):
         return 0                                 # unhealthy GPUs at unknown positions, or claims without a position
     found = shapes.crash_of(nodes.shape[row], held, ask.wanted)
     return found if found > 0 else 0

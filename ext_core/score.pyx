@@ -10,7 +10,8 @@ from libc.stdlib cimport free as c_free, malloc
 from ext_core.ask cimport LINKS_IGNORED, Ask
 from ext_core.checks cimport check_ask, check_rows
 from ext_core.ints cimport mask_t, row_t, score_t, int32_t, int64_t
-from ext_core.links cimport Choice, LinkShapes
+from ext_core.links cimport LinkShapes
+from ext_core.shape cimport Choice
 from ext_core.table cimport NodeTable
 
 

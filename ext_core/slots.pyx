@@ -20,12 +20,11 @@ from libc.string cimport memcmp, memcpy, memset
 
 from ext_core.ask cimport Ask
 from ext_core.checks cimport check_ask, check_rows
-from ext_core.ints cimport amount_t, int8_t, int32_t, int64_t, mask_t, row_t, score_t, uint32_t, uint64_t
-from ext_core.links cimport Choice, LinkShapes
-from ext_core.table cimport CPU, MEMORY, FIRST_GPU, MOST_GPUS, SCHEDULABLE, SLOTS, NodeTable
-
-cdef extern from *:
-    int __builtin_popcount(unsigned int) noexcept nogil
+from ext_core.ints cimport MOST_GPUS, amount_t, int8_t, int32_t, int64_t, mask_t, row_t, score_t, uint32_t, uint64_t
+from ext_core.links cimport LinkShapes
+from ext_core.masks cimport popcount
+from ext_core.shape cimport Choice
+from ext_core.table cimport CPU, MEMORY, FIRST_GPU, SCHEDULABLE, SLOTS, NodeTable
 
 cdef enum:
     MOST_TYPES = 1024
@@ -491,8 +490,8 @@ cdef class Slots:
                 free += many[i] * (lefts[i] // <int32_t>one.share)
             n = (free if free < n else n) // one.devices
             return <int32_t>(n if n < UNBOUNDED else UNBOUNDED)
-        if __builtin_popcount(s.whole) < n:
-            n = __builtin_popcount(s.whole)
+        if popcount(s.whole) < n:
+            n = popcount(s.whole)
         n = n // one.devices
         if n == 0 or one.linked == 0:
             return <int32_t>n
@@ -508,7 +507,7 @@ cdef class Slots:
         cdef int8_t *known
         cdef int gpus, best, most
         cdef mask_t low
-        if size > MOST_GPUS or __builtin_popcount(free) < size or self.shapes.top_of(shape, free, size) <= 0:
+        if size > MOST_GPUS or popcount(free) < size or self.shapes.top_of(shape, free, size) <= 0:
             return 0
         gpus = self.shapes.shapes[shape].gpus
         free &= (<mask_t>1 << gpus) - 1
@@ -516,12 +515,12 @@ cdef class Slots:
         if known == NULL:
             known = <int8_t*>malloc(<size_t>1 << gpus)
             if known == NULL:
-                return __builtin_popcount(free) // size
+                return popcount(free) // size
             memset(known, -1, <size_t>1 << gpus)
             self.packs[shape * 17 + size] = known
         if known[free] >= 0:
             return known[free]
-        most = __builtin_popcount(free) // size
+        most = popcount(free) // size
         low = free & -free
         best = self._packed_with(shape, free, low, free ^ low, size, most)
         if best < most:
@@ -536,9 +535,9 @@ cdef class Slots:
         """The same, with one of the sets being `chosen` and more of `others`."""
         cdef int best = 0, found
         cdef mask_t low
-        if __builtin_popcount(chosen) == size:
+        if popcount(chosen) == size:
             return 1 + self._packed(shape, free & ~chosen, size) if self.shapes.ring_of(shape, chosen) > 0 else 0
-        while __builtin_popcount(chosen) + __builtin_popcount(others) >= size:
+        while popcount(chosen) + popcount(others) >= size:
             low = others & -others
             others ^= low
             found = self._packed_with(shape, free, chosen | low, others, size, most)

@@ -7,9 +7,6 @@ cdef enum:
     SLOTS = 2      # pod slots
     FIRST_GPU = 3  # the first GPU resource; the others follow in the order of the settings
 
-cdef extern from *:
-    int __builtin_popcount(unsigned int) noexcept nogil
-
 cdef enum:
     AWAY = 2          # flags of a node: the device plugin has offered nothing for a moment only: it may be restarting
     SCHEDULABLE = 4   # not cordoned

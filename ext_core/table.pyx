@@ -1,7 +1,7 @@
 """Packed tables: one column per fact, one row per node or pod.
 
-`extender.cluster.cluster` is the only writer. Rows are handed out by the writer and reused after `clear`; a column's values of
-a cleared row are zero. Amounts are exact integers: milli-CPU, bytes, pod slots, units of GPUs.
+`extender.cluster.cluster` is the only writer. The writer gives out rows, and gives them out again after `clear`; the
+values of a cleared row are zero. Amounts are exact integers: milli-CPU, bytes, pod slots, units of GPUs.
 
 A GPU resource is counted in units: `units[row]` of them are one physical GPU (1: whole GPUs; N: replicas of
 time-slicing or MPS; 1000: milli-GPU). Allocatable, used and claimed amounts of it are in units; masks are of GPUs.
@@ -14,6 +14,7 @@ from cython cimport view
 
 from ext_core.ints cimport amount_t, row_t, int32_t, uint32_t
 from ext_core.links cimport LinkShapes
+from ext_core.masks cimport popcount
 from ext_core.rows import NodeRow
 
 
@@ -212,7 +213,7 @@ cdef class NodeTable:
             if tentative:
                 self.tentative[r, row] = _sum(self.tentative[r, row], amounts[r])
         if wanted and self.units[row] > 1 and self.gpu[row] >= 0:
-            each = <amount_t>amounts[self.gpu[row]] // __builtin_popcount(wanted)
+            each = <amount_t>amounts[self.gpu[row]] // popcount(wanted)
         if 0 < each < self.units[row]:
             for r in range(MOST_GPUS):
                 if wanted >> r & 1:

@@ -32,7 +32,7 @@ from extender.controllers.document import Document
 from extender.controllers.events import Events
 from extender.controllers.evictions import Evictions
 from extender.controllers.live import Live
-from extender.controllers.reservations import Reservations
+from extender.controllers.reservations import ReservationStore
 from extender.controllers.tenants import RESTART_SECONDS
 from extender.errors import BadRequest, BodyTooLarge, Busy, ExtenderError
 from extender.kube.client import CredentialsError
@@ -44,7 +44,7 @@ from extender.objects.tolerant import Faults, Invalid
 from extender.offline import frozen
 from extender.policy.rules import REASONS, UNKNOWN_NODE
 from extender.preemption import leave
-from extender.reservations.holds import Plan
+from extender.reservations.reservations import Reservation
 from extender.server import connections
 from extender.server.connections import Connections
 from extender.settings import Settings
@@ -89,7 +89,7 @@ class Keeper(Protocol):
     @property
     def read_back(self) -> bool: ...
 
-    async def reserve(self, plan: Plan) -> str: ...
+    async def reserve(self, plan: Reservation) -> str: ...
 
 
 class Source(Protocol):
@@ -196,7 +196,7 @@ class Server:
         cluster.on_node_trusted = lambda name, text: self._about_node(name, "GPUPodsAllowed", text, warning=False)
         cluster.on_tenant_refused = self._about_tenant
         self.decider.sampled = self._sampled
-        self.decider.holds.known_at = lambda: self.source.known_at()
+        self.decider.assumed.known_at = lambda: self.source.known_at()
         self.decider.leaves = partial(leave.leaves, self.decider)
         self.failure: Exception | None = None
         self.failed: Callable[[Exception], None] = lambda error: None
@@ -321,22 +321,22 @@ class Server:
 
     async def _reserved(self, answer: Answer) -> Answer:
         """The eviction, once its plan is kept; where it can not be kept nobody is evicted and nothing is reserved."""
-        decision, holds, pods, now = answer.decision, self.decider.holds, self.cluster.pods, self.clock()
+        decision, reservations, pods, now = answer.decision, self.decider.reservations, self.cluster.pods, self.clock()
         assert decision is not None
         request = decision.request
-        plan = holds.planned(request.uid, now)
+        plan = reservations.of(request.uid, now)
         assert plan is not None
         plan.pod = f"{request.namespace}/{request.name}"
         plan.grace = max((pods[uid].grace_seconds for uid in plan.victims if uid in pods), default=0)
         decision.detail["plan"] = plan.id
         why = await self.keeper.reserve(plan) if self.keeper is not None else ""
-        stands = holds.planned(request.uid, self.clock()) is plan
+        stands = reservations.of(request.uid, self.clock()) is plan
         if stands and not why:
             self.metrics.planned("kube-scheduler", len(plan.victims), decision.value_of(decisions.WORK_LOST))
             self._aside(self.events, lambda events: events.planned(plan, decision.detail))
             return answer
         if stands:
-            holds.drop_plan(request.uid)
+            reservations.drop(request.uid)
             text = f"nobody is evicted: the plan is not kept: {why}"
             self._aside(self.events, lambda events: events.about(plan, "PreemptionNotReserved", text))
         decision.result = "not-reserved"
@@ -398,7 +398,7 @@ class Server:
         Error would keep it back for a second and more, in which a higher priority may take its place."""
         if answer.result != "try-again" or answer.decision is None:
             return False
-        return self.decider.holds.planned(answer.decision.request.uid, self.clock()) is not None
+        return self.decider.reservations.of(answer.decision.request.uid, self.clock()) is not None
 
     def _may_settle(self, owed: bool) -> bool:
         """A live cluster's refusals wait a moment, a few times a second at most: the scheduler waits with us. Pods that
@@ -531,8 +531,8 @@ class Server:
         metrics.failing_nodes.set(len(cluster.health.refused()))
         metrics.failing_node_rejections.labels("all").set(len(cluster.health.refused()))
         metrics.failing_node_rejections.labels("namespace").set(cluster.health.tenant_rejections())
-        metrics.reservations.set(len(self.decider.holds.all_plans()))
-        metrics.holds.set(self.decider.holds.count(self.clock()))
+        metrics.reservations.set(len(self.decider.reservations.all()))
+        metrics.holds.set(self.decider.assumed.count(self.clock()))
         yield b""
         disagreements = yield from _total(cluster.topologies, lambda seen: bool(seen.disagreements))
         metrics.topology_disagreements.set(disagreements)
@@ -710,7 +710,7 @@ def run(settings: Settings, *, kubeconfig: str | None = None, cluster_file: Path
     else:
         live = Live(cluster, kubeconfig, staleness=settings.watch.staleness_seconds)
         server = Server(settings, cluster, source=live, binder=live)
-        reservations = Reservations(server.decider, server.metrics, ready=live.listed)
+        reservations = ReservationStore(server.decider, server.metrics, ready=live.listed)
         server.keeper = reservations
         server.events = Events(server.metrics, enabled=settings.events.enabled)
         server.evictions = Evictions(

@@ -13,9 +13,12 @@ if TYPE_CHECKING:
 
 
 class HighestPriority:
+    """The highest priority among the victims that are not terminating already."""
+
     name = "highest_victim_priority"
     unit = "priority"
     floor: Bound = "priority"
 
     def term(self, victims: Victims) -> Term:
+        """Its form over the gathered pods, for the search."""
         return ("max", gather.unless(victims.priority, victims.terminating, FREE))

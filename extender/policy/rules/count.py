@@ -59,6 +59,8 @@ HELD = Reason(
 
 
 class Count:
+    """Rejects a node with too few free GPUs: never enough, assumed, reserved, terminating, or held."""
+
     name: ClassVar[str] = "count"
     reasons: ClassVar[tuple[Reason, ...]] = (FEW, PROMISED, RESERVED, RELEASING, BUSY, HELD)
     _codes: ClassVar = CountCodes(
@@ -71,4 +73,5 @@ class Count:
     )
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
+        """Writes the reason codes of the rejected `rows` into `out`."""
         fit.count(tables.nodes, tables.pods, request.ask, rows, out, self._codes)

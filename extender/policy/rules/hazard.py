@@ -35,9 +35,14 @@ LOST = Reason(
 
 
 class Hazard:
+    """Rejects a node whose device plugin is known to crash over the GPUs that are free there, or to fail every pod
+    since a GPU was lost (NVIDIA's plugin, 0.12.0 to 0.20.0).
+    """
+
     name: ClassVar[str] = "hazard"
     reasons: ClassVar[tuple[Reason, ...]] = (PANICS, LOST)
     _codes: ClassVar = HazardCodes(panics=PANICS.code, lost=LOST.code)
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
+        """Writes the reason codes of the rejected `rows` into `out`."""
         hazard.reject(tables.nodes, tables.hazards, request.ask, rows, out, self._codes)

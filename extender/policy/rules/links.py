@@ -55,6 +55,8 @@ HELD = Reason(
 
 
 class Links:
+    """Rejects a node that may allocate GPUs that are not linked, for pods with `links: required`."""
+
     name: ClassVar[str] = "links"
     reasons: ClassVar[tuple[Reason, ...]] = (GRAPH, NEVER, PENDING, BUSY, HELD)
     _codes: ClassVar = LinkCodes(
@@ -62,4 +64,5 @@ class Links:
     )
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
+        """Writes the reason codes of the rejected `rows` into `out`."""
         fit.links(tables.nodes, tables.pods, request.ask, rows, out, self._codes)

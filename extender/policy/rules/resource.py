@@ -27,9 +27,12 @@ AWAY = Reason(
 
 
 class Resource:
+    """Rejects a node that is not known yet, or that offers no GPUs of the requested name."""
+
     name: ClassVar[str] = "resource"
     reasons: ClassVar[tuple[Reason, ...]] = (NONE, AWAY)
     _codes: ClassVar = ResourceCodes(none=NONE.code, away=AWAY.code)
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
+        """Writes the reason codes of the rejected `rows` into `out`."""
         fit.resource(tables.nodes, request.ask, rows, out, self._codes)

@@ -10,8 +10,10 @@ from extender.policy.contracts import PodRequest
 
 
 class Links:
+    """Prefers nodes whose GPUs for this pod have more of the ring bandwidth that is best on the node."""
+
     name = "links"
-    summary = "ring bandwidth of the GPUs that the node will hand out, as a share of its best"
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
+        """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
         score.links(tables.nodes, request.ask, rows, out)
