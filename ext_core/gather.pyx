@@ -118,7 +118,7 @@ def victims(NodeTable nodes, PodTable pods, Ask ask, const row_t[::1] rows, int6
                 else:
                     staying |= pods.mask[pod]
                 pod = pods.next[pod]
-            _fill_pods(found, pods, staying, i)
+            _fill_pods(found, pods, nodes.healthy[row] & ~staying, i)
     return found
 
 
@@ -131,8 +131,8 @@ cdef void _fill_node(Gathered found, NodeTable nodes, Ask ask, row_t row, Py_ssi
         found.lack[r, i] = ask.amount[r] - nodes.free_count(r, row) if ask.amount[r] > 0 else 0
 
 
-cdef void _fill_pods(Gathered found, PodTable pods, mask_t staying, Py_ssize_t i) noexcept nogil:
-    """`staying`: GPUs of the node that its other pods hold; two pods may be seen on one GPU."""
+cdef void _fill_pods(Gathered found, PodTable pods, mask_t freeable, Py_ssize_t i) noexcept nogil:
+    """`freeable`: GPUs that are healthy, and that none of the node's other pods holds: two pods may be seen on one."""
     cdef Py_ssize_t at
     cdef row_t pod
     cdef int r
@@ -140,7 +140,7 @@ cdef void _fill_pods(Gathered found, PodTable pods, mask_t staying, Py_ssize_t i
         pod = found.rows[at]
         for r in range(found.resources):
             found.freed[r, at] = pods.amounts[r, pod]
-        found.gpu_masks[at] = pods.mask[pod] & ~staying
+        found.gpu_masks[at] = pods.mask[pod] & freeable
         found.unsure_gpus[at] = pods.unsure[pod]
         found.priorities[at] = pods.priority[pod]
         found.starts_ms[at] = pods.start[pod]

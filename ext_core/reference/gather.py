@@ -52,7 +52,7 @@ def victims(
         found.unknown[i] = at["unknown"] + likely + nodes.claim[row][ask.resource] + hidden
         staying = [pods.rows[index].mask for index in pods.on(row) if index not in eligible[i]]
         best_first = sorted(eligible[i], key=lambda index: (-pods.rows[index].priority, pods.rows[index].start, index))
-        found.masks += [pods.rows[index].mask & ~_union(staying) for index in best_first]
+        found.masks += [pods.rows[index].mask & ~_union(staying) & at["healthy"] for index in best_first]
         found.pods += best_first
     chosen = [pods.rows[index] for index in found.pods]
     found.unsure = [pod.unsure for pod in chosen]
