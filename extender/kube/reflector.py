@@ -378,9 +378,9 @@ class Reflector:
             for one in both:
                 one.cancel()
 
-    def reconnect(self, server: ApiServer) -> None:
-        """Goes on with a new connection, by a new list: what was known stays known until then."""
-        self._server, self._version, self._unsure = server, "", True
+    def relist(self) -> None:
+        """Go on by a new list: what was known stays known until then."""
+        self._version, self._unsure = "", True
 
     def _defect(self, error: Exception) -> str:
         self.state.counters.defects += 1

@@ -29,7 +29,7 @@ RELEASES = {
 """Why a plan ends: metric label and sentence."""
 
 
-BOUND_SECONDS = 60.0  # a watch that is behind for longer makes us not ready (extender.server.app)
+BOUND_SECONDS = 60.0  # a watch that is behind for longer makes us not ready (extender.web.health)
 UNHEARD_SECONDS = 60.0  # how much longer a hold lasts at most while the API server is silent
 
 

@@ -1,26 +1,20 @@
-"""A live cluster: one reflector a kind feeds the tables on the event loop; bindings go to the API server."""
+"""The watches of a live cluster: one reflector a kind feeds the tables on the event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import random
-import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 from extender.cluster.cluster import Cluster
-from extender.controllers.document import Document
-from extender.controllers.tenants import Tenant, begun, keep
-from extender.kube.bindings import Bindings
-from extender.kube.client import ApiError, ApiServer, Unreachable
+from extender.controllers.controller import ClusterSource
+from extender.kube.client import ApiServer
+from extender.kube.clock import Clock
 from extender.kube.reflector import SOURCES, Pace, Reflector, Source, State
 from extender.log import get_log
 from extender.objects.event import Event
-from extender.objects.records import PodRecord, RecordError
 from extender.objects.tolerant import LONGEST_NAME, Faults, Invalid
-from extender.verbs import wire
 
 VITAL = ("Pod", "Node")
 JUDGED = (*VITAL, "PodDisruptionBudget")  # what evictions are decided by; what else counts, as gangs, may be older
@@ -28,59 +22,48 @@ RETURN_SECONDS = 3.0  # from the server's answer to its last word on what happen
 log = get_log()
 
 
-def default_kubeconfig() -> str | None:
-    """None in a pod (its service account is used), else where kubectl looks."""
-    if "KUBERNETES_SERVICE_HOST" in os.environ:
-        return None
-    return os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
-
-
-class Live:
-    """Source and Binder over one API server. Connects when it runs, so that a server that is away is waited for."""
+class Watches(ClusterSource):
+    """The source of a live cluster. An API server that is away is waited for."""
 
     def __init__(
         self,
+        server: ApiServer,
         cluster: Cluster,
-        kubeconfig: str | None,
         *,
         staleness: float = 10.0,
-        seed: int | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        chance: random.Random | None = None,
+        clock: Clock | None = None,
     ) -> None:
         """`staleness`: seconds without the API server's word from which what we know is too old."""
-        self._staleness = staleness
+        self._server = server
         self._cluster = cluster
-        self._kubeconfig = kubeconfig
-        self._random = random.Random(seed)
-        self._clock = clock
-        self._reflectors: list[Reflector] = []
-        self._states: dict[str, State] = {}  # of what must be watched at any time
+        self._staleness = staleness
+        self._chance = chance or random.Random()
+        clock = clock or Clock()
+        self._clock, self._wall = clock.monotonic, clock.wall
+        self._reflectors = [self._reflector(source) for source in SOURCES]
+        # Of what must be watched at any time:
+        self._states: dict[str, State] = {one.source.kind: one.state for one in self._reflectors if one.source.prompt}
         self._ready_at: float | None = None
-        self._bindings: Bindings | None = None
-        self._server: ApiServer | None = None
-        self.tenants: list[Tenant] = []
-        self.documents: list[Document] = []
+        self._ran = False
 
-    # -- Source ---------------------------------------------------------------------------------------------------
+    # -- how current the cluster is -------------------------------------------------------------------------------
 
     def missing(self) -> list[str]:
-        if not self._reflectors:
-            return ["the API server's lists"]
-        tenants = [text for tenant in self.tenants if (text := tenant.missing())]
-        return self._unlisted() + tenants
+        """The lists that are not in, and why."""
+        return [text for reflector in self._reflectors if (text := reflector.missing())]
+
+    @property
+    def states(self) -> list[tuple[str, State]]:
+        """How each kind is watched, with its name. Versions of one API group have the same name."""
+        return [(one.source.name, one.state) for one in self._reflectors]
 
     def listed(self) -> bool:
         """Whether every list is in."""
-        return bool(self._reflectors) and not self._unlisted()
-
-    def ready(self) -> bool:
-        """Whether nothing is missing."""
         return not self.missing()
 
-    def _unlisted(self) -> list[str]:
-        return [text for reflector in self._reflectors if (text := reflector.missing())]
-
     def ready_at(self) -> float | None:
+        """When every list was in for the first time."""
         return self._ready_at
 
     def dark(self, *, evicting: bool = False) -> float:
@@ -88,9 +71,7 @@ class Live:
         word where that is too long ago; 0 while all are watched."""
         now, longest = self._clock(), 0.0
         for kind in JUDGED if evicting else VITAL:
-            state = self._states.get(kind)
-            if state is None:
-                continue
+            state = self._states[kind]
             if state.lost_at is not None:
                 longest = max(longest, now - state.lost_at)
             elif state.last_event is not None and now - state.last_event >= self._staleness:
@@ -111,12 +92,12 @@ class Live:
         return bool(lost) and all(state.reached_at is not None and state.reached_at >= since for state in lost)
 
     def known_at(self) -> float | None:
-        state = self._states.get("Pod")
-        if state is None:
-            return None
+        """The last word about pods, or the loss of their watch."""
+        state = self._states["Pod"]
         return state.lost_at if state.lost_at is not None else state.last_event
 
     def ages(self) -> dict[str, float]:
+        """Seconds since the last word, by kind."""
         now = self._clock()
         return {
             reflector.source.name: now - reflector.state.last_event
@@ -130,6 +111,7 @@ class Live:
         return {name: max(0, counters.watches - counters.turns - 1) for name, counters in counted}
 
     def faults(self) -> Faults:
+        """What the reflectors rejected, and their defects."""
         watched = [(reflector.source.name, reflector.state) for reflector in self._reflectors]
         return Faults(
             [
@@ -142,28 +124,22 @@ class Live:
         )
 
     async def run(self) -> None:
-        async with await ApiServer.connect(self._kubeconfig or default_kubeconfig()) as server:
-            self._server = server
-            self._bindings = Bindings(server, self._cluster.gpu_names)
-            for document in self.documents:  # before the pods come that it may have counted
-                await begun(document, server)
-            for reflector in self._reflectors:  # of a connection before this one
-                reflector.reconnect(server)
-            self._reflectors = self._reflectors or [self._reflector(server, source) for source in SOURCES]
-            self._states = {one.source.kind: one.state for one in self._reflectors if one.source.prompt}
-            async with asyncio.TaskGroup() as group:
-                for reflector in self._reflectors:
-                    group.create_task(reflector.run())
-                for tenant in (*self.tenants, *self.documents):
-                    group.create_task(keep(tenant, server))
+        """List and watch for ever. After a defect: by new lists; what was known stays known until then."""
+        if self._ran:
+            for reflector in self._reflectors:
+                reflector.relist()
+        self._ran = True
+        async with asyncio.TaskGroup() as group:
+            for reflector in self._reflectors:
+                group.create_task(reflector.run())
 
-    def _reflector(self, server: ApiServer, source: Source) -> Reflector:
+    def _reflector(self, source: Source) -> Reflector:
         return Reflector(
-            server,
+            self._server,
             source,
             self,
             self._cluster.gpu_names,
-            random_source=self._random,
+            random_source=self._chance,
             pace=Pace.prompt(self._staleness) if source.prompt else Pace(),
             clock=self._clock,
             returned=self._renew,
@@ -178,35 +154,14 @@ class Live:
     # -- the reflectors' sink -------------------------------------------------------------------------------------
 
     def apply(self, batch: Sequence[Event]) -> None:
-        self._cluster.apply(batch, self._clock(), time.time())
+        """Give the cluster the events of one slice."""
+        self._cluster.apply(batch, self._clock(), self._wall())
 
     def synced(self, kind: str) -> None:
+        """A list was given completely."""
         log.info("listed", kind=kind)
         if self.listed():
             self._ready_at = self._ready_at if self._ready_at is not None else self._clock()
             # What was listed stays: a full collection over it would stop every request for tens of milliseconds.
             gc.collect()
             gc.freeze()
-
-    # -- Binder ---------------------------------------------------------------------------------------------------
-
-    async def pod(self, namespace: str, name: str) -> PodRecord | None:
-        if self._bindings is None:
-            return None
-        try:
-            return await self._bindings.get_pod(namespace, name)
-        except (ApiError, Unreachable, RecordError) as error:
-            log.warning("the pod to bind can not be read", pod=f"{namespace}/{name}", err=str(error))
-            return None
-
-    async def bind(self, binding: wire.Binding, annotations: dict[str, str]) -> str:
-        if self._bindings is None:
-            return "not connected to the API server"
-        result = await self._bindings.bind(binding.namespace, binding.name, binding.uid, binding.node, annotations)
-        if result.outcome == "bound":
-            return ""
-        if result.outcome in ("conflict", "unknown"):  # it may be our own binding, answered before or lost on the way
-            pod = await self.pod(binding.namespace, binding.name)
-            if pod is not None and pod.uid == binding.uid and pod.node == binding.node:
-                return ""
-        return f"{result.outcome}: {result.message}"
