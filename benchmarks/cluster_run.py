@@ -212,7 +212,6 @@ def intern(shapes: LinkShapes, what: Machine) -> int:
     levels = ("SYS", "NODE", "PHB", "PXB", "PIX", "X")
     pcie = None if what.pcie is None else [[levels.index(level) for level in row] for row in what.pcie]
     return shapes.intern(
-        what.gpus,
         what.links,
         gpu_total=what.scope == "gpu-total",
         pcie=pcie,

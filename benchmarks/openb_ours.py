@@ -12,6 +12,7 @@ from benchmarks.openb_state import Ints, State, Ties
 from benchmarks.openb_trace import WHOLE, Pod
 from ext_core import score
 from ext_core.links import LinkShapes
+from ext_core.rows import NodeFacts, NodeUse
 from ext_core.table import NodeTable, PodTable
 from extender.cluster.demand_mix import ANYWHERE, Kind, Mix, Models, pulls
 from extender.cluster.tables import Tables
@@ -49,8 +50,9 @@ class Ours:
             model = self._models.of({MODEL: node.model})
             self._models.meet(model, "gpu", node.gpus, node.cpu, node.memory * MIB)
             alloc = (node.cpu, node.memory * MIB, MANY, node.gpus * WHOLE)
-            nodes.set_node(row, alloc, GPU, 0, (1 << node.gpus) - 1, SCHEDULABLE | HEALTHY, WHOLE, model)
-            nodes.set_held(row, (0, 0, 0, 0), 0, 0, 0, 0)
+            facts = NodeFacts(alloc, GPU, 0, (1 << node.gpus) - 1, SCHEDULABLE | HEALTHY, WHOLE, model)
+            nodes.set_node(row, facts)
+            nodes.set_held(row, NodeUse((0, 0, 0, 0), 0, 0, 0, 0))
         nodes.set_order(sorted(range(len(state.nodes)), key=lambda row: state.nodes[row].name))
 
     def arrive(self, pod: Pod) -> None:
@@ -93,7 +95,7 @@ class Ours:
             self._parts[row][g] += pod.milli
         whole = sum(1 << g for g, part in enumerate(self._parts[row]) if part == WHOLE)
         shared = tuple(0 if part == WHOLE else part for part in self._parts[row])
-        self._tables.nodes.set_held(row, (used[0], used[1], used[2], used[3]), whole, 0, 0, 0, shared)
+        self._tables.nodes.set_held(row, NodeUse(tuple(used), whole, 0, 0, 0, shared))
 
     def _write_demand(self) -> None:
         if self._written == (self._mix.revision, self._models.revision):

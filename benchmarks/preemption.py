@@ -105,7 +105,7 @@ class Server:
         began = time.perf_counter()
         answer = preempt.preempt(self.decider, body, float(self.asked), NOW)
         seconds = time.perf_counter() - began
-        self.decider.holds.drop_plan(f"preemptor-{self.asked}")
+        self.decider.reservations.drop(f"preemptor-{self.asked}")
         chosen = orjson.loads(answer.body).get("NodeNameToMetaVictims") or {}
         if not chosen or answer.decision is None:
             return Answered(None, seconds)

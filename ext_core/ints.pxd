@@ -1,6 +1,9 @@
 """Every C type of the core, with its meaning."""
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
+cdef enum:
+    MOST_GPUS = 16  # GPUs of a node whose positions are modelled
+
 ctypedef int32_t row_t       # index of a node in NodeTable, of a pod in PodTable; -1 = no such row
 ctypedef int64_t amount_t    # amount of a resource: milli-CPU, bytes, pod slots, whole GPUs
 ctypedef uint32_t mask_t     # set of GPUs of one node: bit i is the GPU that nvidia-smi calls i (at most 16)

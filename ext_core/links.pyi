@@ -23,14 +23,13 @@ class Chosen(NamedTuple):
 @disjoint_base
 class LinkShapes:
     planned: bool
-    """Whether pods come with a plan of all their GPUs, which a relay hands out; False at first."""
+    """Whether pods have planned GPUs, which a relay hands out; False at first."""
 
     def __new__(cls) -> LinkShapes: ...
     def __len__(self) -> int:
         """Shapes, the unknown one included."""
     def intern(
         self,
-        gpus: int,
         links: Sequence[Sequence[int]] | None,
         *,
         gpu_total: bool,
@@ -39,12 +38,12 @@ class LinkShapes:
         plugin: str,
         gbps: float,
     ) -> int:
-        """The id of this graph of 1..16 GPUs; equal arguments, equal id; links None: 0.
+        """The id of this graph of N = 1..16 GPUs; equal arguments, equal id; links None: 0.
 
         ``links``: N x N links of each pair (0..1000), symmetric; with ``gpu_total`` each GPU's total into the
         switches. ``pcie``: N x N levels SYS 0, NODE 1, PHB 2, PXB 3, PIX 4, same board or same GPU 5.
         ``numa``: each GPU's NUMA node, -1 = unknown. ``plugin``: "nvidia", "amd", "arbitrary", or
-        "relay" for ours in the place of any of them, which hands out what choice() says.
+        "relay" for ours in the place of any of them, which hands out what choice() returns.
         ``gbps``: GB/s per link and direction. ValueError for anything else.
         """
     def gpus(self, shape: int) -> int | None: ...
@@ -95,7 +94,7 @@ class LinkShapes:
     def certain(self, shape: int, free: int, k: int, unknown: int = 0, containers: int = 1) -> int:
         """Is whatever k GPUs the node hands out linked? 2 certain, 1 possible, 0 impossible, -1 unknown links.
 
-        ``unknown``: GPUs of ``free`` that are held, nobody knows which. ``containers`` that share the k GPUs: the
+        ``unknown``: how many GPUs of ``free`` are held at unknown positions. ``containers`` that share the k GPUs: the
         plugin is asked for one after the other. With either of these only "every set of k is linked" is certain;
         otherwise the device plugin's rule decides where it is known. A relay hands several containers one set
         where that is ``planned``; without a plan it is asked one by one too.

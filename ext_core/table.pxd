@@ -1,4 +1,4 @@
-from ext_core.ints cimport amount_t, mask_t, row_t, int32_t, int64_t, uint8_t
+from ext_core.ints cimport MOST_GPUS, amount_t, mask_t, row_t, int32_t, int64_t, uint8_t
 
 cdef enum:
     CPU = 0        # milli-CPU
@@ -8,9 +8,6 @@ cdef enum:
 
 cdef extern from *:
     int __builtin_popcount(unsigned int) noexcept nogil
-
-cdef enum:
-    MOST_GPUS = 16  # GPUs of a node whose positions are modelled
 
 cdef enum:
     AWAY = 2          # flags of a node: the device plugin has offered nothing for a moment only: it may be restarting

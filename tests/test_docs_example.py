@@ -28,7 +28,7 @@ from extender.kube.events import Regarding
 from extender.kube.leases import Lease
 from extender.metrics import Metrics
 from extender.offline import frozen
-from extender.reservations.holds import RELEASES
+from extender.reservations.release import CAUSES
 from extender.settings import Settings
 from tests.controllers.test_reservations import PATH as CONFIGMAP
 from tests.controllers.test_reservations import connected, keeper
@@ -151,4 +151,4 @@ def test_every_event_and_every_end_of_a_reservation_is_on_the_page() -> None:
     reasons = set(re.findall(r'"((?:Chosen|Preemption|Eviction|GPUPods)[A-Z]?\w+)"', code)) - {"Eviction"}
     assert len(reasons) >= 8
     assert reasons <= told
-    assert set(RELEASES) <= told
+    assert set(CAUSES) <= told

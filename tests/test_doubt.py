@@ -272,7 +272,7 @@ def test_a_hold_counts_against_links_while_the_api_server_is_silent(live: Watche
     def fits(links: str) -> bool:
         seconds = world.now - begin
         found = bool(world.filter(workload(f"{links}{seconds}", 2, links=links))["NodeNames"])
-        world.decider.holds.drop_hold(f"uid-{links}{seconds}")
+        world.decider.assumed.forget(f"uid-{links}{seconds}")
         return found
 
     assert world.filter(workload("whole", 8))["NodeNames"] == ["n"]

@@ -12,7 +12,7 @@ from extender.cluster.ledger import Drift
 from extender.cluster.node_health import What
 from extender.kube.evictions import Outcome
 from extender.metrics import BUCKETS, VALUES, Metrics, page
-from extender.reservations.holds import RELEASES
+from extender.reservations.release import CAUSES
 from tests.world import World
 
 PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
@@ -101,7 +101,7 @@ def test_the_values_on_the_page_are_those_of_the_code() -> None:
     def told(label: str) -> set[str]:
         return set(re.findall(r"`([\w-]+)`", VALUES[label]))
 
-    assert told("reservations_released cause") == set(RELEASES)
+    assert told("reservations_released cause") == set(CAUSES)
     assert told("plans outcome") == set(get_args(Drift))
     assert told("pod_failures what") == set(get_args(What))
     outcomes = set(get_args(Outcome))

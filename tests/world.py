@@ -323,16 +323,16 @@ class World:
     def state(self) -> tuple[Any, ...]:
         """Everything that a bad request must leave alone."""
         rows = [self.cluster.tables.nodes.node(self.cluster.row(name)) for name in sorted(self.cluster.nodes)]
-        holds, decider = self.decider.holds, self.decider
+        decider = self.decider
         return (
             self.cluster.generation,
             dict(self.cluster.nodes),
             dict(self.cluster.pods),
             dict(self.cluster.nominated),
             rows,
-            list(holds.held(self.now)),
-            list(holds.plans(self.now)),
-            {uid: holds.attempt(uid, self.now) for uid in self.cluster.pods},
+            decider.assumed.current(self.now),
+            decider.reservations.current(self.now),
+            {uid: decider.attempts.of(uid, self.now) for uid in self.cluster.pods},
             len(list(decider.decisions.latest())),
         )
 

@@ -6,6 +6,7 @@ to find it fast: it sorts where the kernel keeps a heap, and tries all sets wher
 
 from ext_core.reference import (
     columns,
+    device_plugin,
     encode,
     fit,
     gather,
@@ -13,6 +14,7 @@ from ext_core.reference import (
     links,
     places,
     prune,
+    rings,
     scan,
     score,
     scout,
@@ -23,6 +25,7 @@ from ext_core.reference import (
 
 __all__ = [
     "columns",
+    "device_plugin",
     "encode",
     "fit",
     "gather",
@@ -30,6 +33,7 @@ __all__ = [
     "links",
     "places",
     "prune",
+    "rings",
     "scan",
     "score",
     "scout",

@@ -7,11 +7,13 @@ from collections import namedtuple
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
-from itertools import combinations, pairwise, permutations
+from itertools import combinations
 from typing import Any
 
+from ext_core.reference.device_plugin import DevicePlugin, Gpus
+from ext_core.reference.rings import ring_links
+
 Chosen = namedtuple("Chosen", "gpus ring ring_best left left_before expected_ring")
-Gpus = tuple[int, ...]
 
 
 def _ids(mask: int) -> Gpus:
@@ -26,63 +28,20 @@ def _half_up(value: Fraction) -> int:
     return (2 * value.numerator + value.denominator) // (2 * value.denominator)
 
 
-def most(rows: list[list[int]], limits: list[int]) -> Fraction:
-    """max sum y, rows @ y <= limits, y >= 0, limits >= 0: the tableau simplex with Bland's rule."""
-    height, width = len(rows), len(rows[0])
-    table = [
-        [Fraction(v) for v in row] + [Fraction(int(i == j)) for j in range(height)] + [Fraction(limit)]
-        for i, (row, limit) in enumerate(zip(rows, limits, strict=True))
-    ]
-    goal = [Fraction(-1)] * width + [Fraction(0)] * (height + 1)
-    basic = list(range(width, width + height))
-    while (enter := next((j for j, cost in enumerate(goal[:-1]) if cost < 0), None)) is not None:
-        _, _, leave = min((t[-1] / t[enter], basic[i], i) for i, t in enumerate(table) if t[enter] > 0)
-        pivot = [v / table[leave][enter] for v in table[leave]]
-        for i in range(height):
-            if i != leave and table[i][enter]:
-                factor = table[i][enter]
-                table[i] = [a - factor * b for a, b in zip(table[i], pivot, strict=True)]
-        factor = goal[enter]
-        goal = [a - factor * b for a, b in zip(goal, pivot, strict=True)]
-        table[leave], basic[leave] = pivot, enter
-    return goal[-1]
-
-
-def ring_links(links: Sequence[Sequence[int]], gpus: Gpus, gpu_total: bool) -> Fraction:
-    """The most undirected Hamiltonian cycles of ``gpus``, at most 2 x links[i][j] on each pair; 0 = no ring."""
-    if len(gpus) < 2:
-        return Fraction(0)
-    if gpu_total:
-        seen = all(links[a][b] for a, b in combinations(gpus, 2))
-        return Fraction(min(max(links[a]) for a in gpus) if seen else 0)
-    if len(gpus) == 2:
-        return Fraction(links[gpus[0]][gpus[1]])
-    edges = [(a, b) for a, b in combinations(gpus, 2) if links[a][b]]
-    cycles = []
-    for rest in permutations(gpus[1:]):
-        walk = [gpus[0], *rest, gpus[0]]
-        used = [(min(a, b), max(a, b)) for a, b in pairwise(walk)]
-        if rest[0] < rest[-1] and all(links[a][b] for a, b in used):
-            cycles.append(used)
-    if not cycles:
-        return Fraction(0)
-    return most([[int(e in cycle) for cycle in cycles] for e in edges], [2 * links[a][b] for a, b in edges])
-
-
 class Graph:
     """One shape."""
 
     def __init__(
         self,
-        gpus: int,
         links: Sequence[Sequence[int]],
         gpu_total: bool,
         pcie: Sequence[Sequence[int]] | None,
         numa: Sequence[int] | None,
         plugin: str,
     ) -> None:
-        self.gpus, self.links, self.gpu_total = gpus, links, gpu_total
-        self.pcie, self.numa, self.plugin = pcie, numa, plugin
+        self.gpus, self.links, self.gpu_total = len(links), links, gpu_total
+        self.pcie, self.plugin = pcie, plugin
+        self.device = DevicePlugin(links, gpu_total, pcie, numa, plugin)
         self.ring = lru_cache(None)(self._ring)
 
     def _ring(self, ids: Gpus) -> int:
@@ -111,97 +70,19 @@ class Graph:
             total += best[1] + (1_000_000 * best[0] // whole if whole else 0)
         return total // self.gpus if self.gpus <= 12 else 0
 
-    def same_numa(self, a: int, b: int) -> bool:
-        return self.numa is not None and self.numa[a] == self.numa[b] and self.numa[a] >= 0
-
     def near(self, ids: Gpus) -> int:
-        return sum(self.pcie[a][b] if self.pcie else self.same_numa(a, b) for a, b in combinations(ids, 2))
+        return sum(self.pcie[a][b] if self.pcie else self.device.same_numa(a, b) for a, b in combinations(ids, 2))
 
     def objective(self, free: Gpus, ids: Gpus) -> tuple[int, int, int, int, int, int]:
         rest = tuple(i for i in free if i not in ids)
         future, ways = self.future(rest) + self.future(ids), self.ways(rest) + self.ways(ids)
         return self.ring(ids), self.left(rest), future, ways, self.near(ids), self.near(rest)
 
-    def points(self, ids: Gpus) -> int:
-        total = 0
-        for a, b in combinations(ids, 2):
-            if self.plugin == "nvidia":
-                total += 10 + 10 * (self.pcie[a][b] if self.pcie else 0)
-                total += 0 if self.gpu_total else 100 * min(self.links[a][b], 18)
-            elif self.plugin == "amd":
-                total += 20 + (10 if self.links[a][b] else 40) + (10 if self.same_numa(a, b) else 20)
-        return total
-
-    @lru_cache(None)  # noqa: B019
-    def best_splits(self, rest: Gpus, k: int) -> tuple[tuple[Gpus, ...], ...]:
-        """The splits into sets of k with the most points; where k does not divide, one set is smaller."""
-        if not rest:
-            return ((),)
-        found: dict[tuple[Gpus, ...], int] = {}
-        for size in {k, len(rest) % k or k}:
-            for others in combinations(rest[1:], size - 1):
-                for more in self.best_splits(tuple(i for i in rest[1:] if i not in others), k):
-                    split = ((rest[0], *others), *more)
-                    found[split] = sum(map(self.points, split))
-        return tuple(split for split, points in found.items() if points == max(found.values()))
-
-    def first_set(self, splits: Sequence[Sequence[Gpus]], rest: Gpus) -> dict[Gpus, Fraction]:
-        """How likely each set is the first of the split that the plugin keeps, when `rest` is in random order.
-
-        The first GPU begins it; then each GPU, as it comes, is taken if some best split has a set with it and all
-        taken before.
-        """
-        sets = {frozenset(s) for split in splits for s in split}
-        walk = {frozenset([i]): Fraction(1, len(rest)) for i in rest}
-        done: dict[Gpus, Fraction] = {}
-        while walk:
-            step: dict[frozenset[int], Fraction] = {}
-            for taken, chance in walk.items():
-                more = {i for s in sets if taken < s for i in s - taken}
-                for i in more:
-                    step[taken | {i}] = step.get(taken | {i}, Fraction(0)) + chance / len(more)
-                if not more:
-                    done[tuple(sorted(taken))] = done.get(tuple(sorted(taken)), Fraction(0)) + chance
-            walk = step
-        return done
-
-    def draw(self, rest: Gpus, k: int, best: Gpus | None, depth: int) -> dict[Gpus, Fraction] | None:
-        """How likely each set is the answer, `best` being the best of the `depth` sets before; None = unknown."""
-        free_sets = -(-self.draw_size // k)
-        splits = self.best_splits(rest, k)
-        peak = max((self.points(s) for split in splits for s in split), default=-1)
-        if best is not None and self.points(best) >= peak:
-            if free_sets > 6 and (depth > 5 or k != 2 or self.points(best) < self.strongest):
-                return None
-            return {best: Fraction(1)}
-        answers: dict[Gpus, Fraction] = {}
-        for first, chance in self.first_set(splits, rest).items():
-            left = tuple(i for i in rest if i not in first)
-            better = first if best is None or self.points(first) > self.points(best) else best
-            more = self.draw(left, k, better, depth + 1)
-            if more is None:
-                return None
-            for answer, share in more.items():
-                answers[answer] = answers.get(answer, Fraction(0)) + chance * share
-        return answers
-
     def answers(self, free: Gpus, k: int) -> dict[Gpus, Fraction] | None:
-        """How likely the plugin answers each set (smaller ones too); None = unknown."""
+        """How likely each set is handed out (smaller ones too); None = unknown."""
         if self.plugin == "relay":
             return {self.ordered(free, k)[0]: Fraction(1)}
-        if k in (1, len(free)):
-            sets = list(combinations(free, k))
-            return dict.fromkeys(sets, Fraction(1, len(sets)))
-        if self.plugin == "nvidia":
-            if self.pcie is None:
-                return None
-            self.draw_size, self.strongest = len(free), max(map(self.points, combinations(free, 2)))
-            return self.draw(free, k, None, 0)
-        if self.plugin == "amd" and (self.numa is None or min(self.numa) < 0):
-            return None
-        least = min(self.points(s) for s in combinations(free, k))
-        lightest = [s for s in combinations(free, k) if self.points(s) == least]
-        return dict.fromkeys(lightest, Fraction(1, len(lightest)))
+        return self.device.answers(free, k)
 
     def crash(self, free: Gpus, k: int) -> int | None:
         answers = self.answers(free, k)
@@ -239,7 +120,6 @@ class LinkShapes:
 
     def intern(
         self,
-        gpus: int,
         links: Sequence[Sequence[int]] | None,
         *,
         gpu_total: bool,
@@ -250,11 +130,11 @@ class LinkShapes:
     ) -> int:
         if links is None:
             return 0
-        key = repr((gpus, links, gpu_total, pcie, numa, plugin, gbps))
+        key = repr((links, gpu_total, pcie, numa, plugin, gbps))
         for shape, (known, _, _) in enumerate(self._graphs):
             if known == key:
                 return shape
-        self._graphs.append((key, Graph(gpus, links, gpu_total, pcie, numa, plugin), gbps))
+        self._graphs.append((key, Graph(links, gpu_total, pcie, numa, plugin), gbps))
         return len(self._graphs) - 1
 
     def _graph(self, shape: int) -> Graph | None:

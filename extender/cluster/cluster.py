@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from ext_core.encode import Heads
 from ext_core.links import LinkShapes
 from ext_core.places import Places
+from ext_core.rows import NodeFacts, NodeUse, PodRow
 from ext_core.scan import NameIndex
 from ext_core.slots import Slots
 from ext_core.table import NodeTable, PodTable
@@ -319,8 +320,7 @@ class Cluster:
     def without(self, uids: set[str], node: str) -> Iterator[None]:
         """The tables as they were, had these pods of the node gone; restored on leaving. For what-if only."""
         row, nodes = self.index.get(node), self.tables.nodes
-        before, used = self.ledgers[node], nodes.node(row)["used"]
-        assert isinstance(used, tuple)
+        before, used = self.ledgers[node], nodes.used_of(row)
         left = [self.pods[uid] for uid in self.bound.get(node, ()) if uid not in uids]
         self._set_held(row, self._read_ledger(node, left), self._used(left))
         try:
@@ -767,7 +767,9 @@ class Cluster:
         model = self.models.of(node.labels) if resource is not None else 0
         if resource is not None and divided.whole and node.gpus.get(resource, 0):
             self.models.meet(model, resource, node.gpus[resource], node.cpu_milli, node.memory)
-        self.tables.nodes.set_node(self.index.get(node.name), alloc, gpu, shape, healthy, flags, units, model)
+        self.tables.nodes.set_node(
+            self.index.get(node.name), NodeFacts(alloc, gpu, shape, healthy, flags, units, model)
+        )
         self.tables.places.set_domains(self.index.get(node.name), self.levels.set(node.name, node.labels))
         self.tables.places.set_split(self.index.get(node.name), resource is not None and not divided.whole)
         self.tables.hazards.set(self.index.get(node.name), against)
@@ -821,17 +823,19 @@ class Cluster:
             at = self._pod_row(pod.uid)
             self.tables.pods.put(
                 at,
-                row,
-                pod.priority,
-                self.amounts(pod),
-                holding.mask if holding else 0,
-                holding.unsure if holding else 0,
-                flags,
-                start=start_ms(pod),
-                saved=saved_ms(pod),
-                restart=self.claims.restart_seconds(pod),
-                grace=pod.grace_seconds,
-                until=self.claims.protected_ms(pod),
+                PodRow(
+                    row,
+                    pod.priority,
+                    self.amounts(pod),
+                    holding.mask if holding else 0,
+                    holding.unsure if holding else 0,
+                    flags,
+                    start_ms(pod),
+                    saved_ms(pod),
+                    self.claims.restart_seconds(pod),
+                    pod.grace_seconds,
+                    self.claims.protected_ms(pod),
+                ),
             )
             self._write_marks(at, pod.uid)
         self._set_held(row, read, self._used(pods))
@@ -868,12 +872,10 @@ class Cluster:
     def _set_held(self, row: int, read: ledger.NodeLedger, used: tuple[int, ...]) -> None:
         unknown, pending = min(read.unknown, MOST_COUNT), min(read.pending, MOST_COUNT)
         parts = tuple([min(part, MOST_COUNT) for part in read.parts])
-        self.tables.nodes.set_held(row, used, read.sure, read.likely, unknown, pending, parts)
+        self.tables.nodes.set_held(row, NodeUse(used, read.sure, read.likely, unknown, pending, parts))
 
     def _healthy(self, name: str) -> int:
-        healthy = self.tables.nodes.node(self.index.get(name))["healthy"]
-        assert isinstance(healthy, int)
-        return healthy
+        return self.tables.nodes.healthy_of(self.index.get(name))
 
 
 def _tell(node: str, before: Topology | None, now: Topology) -> None:

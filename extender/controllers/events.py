@@ -19,7 +19,7 @@ from extender.kube.client import ApiError, Unreachable
 from extender.kube.events import EventsApi, NewEvent, Regarding
 from extender.log import get_log
 from extender.metrics import Metrics
-from extender.reservations.holds import Plan
+from extender.reservations.reservations import Reservation
 
 PER_SECOND: Final = 5.0
 BURST: Final = 50.0
@@ -119,7 +119,7 @@ class Events(Controller):
         regarding = Regarding("Pod", namespace, pod, uid)
         self.tell(regarding, "NodeRejectedForNamespace", "Watching", note, warning=True)
 
-    def planned(self, plan: Plan, detail: Mapping[str, Any]) -> None:
+    def planned(self, plan: Reservation, detail: Mapping[str, Any]) -> None:
         """A preemption was answered, or an eviction of ours begins. `detail`: of its decision record."""
         preemptor = self._preemptor(plan)
         victims: Sequence[Any] = [one for one in detail.get("victims", ()) if isinstance(one, Mapping)]
@@ -140,13 +140,13 @@ class Events(Controller):
             f"plan {plan.id}: {going}; {price}",
         )
 
-    def about(self, plan: Plan, reason: str, note: str, *, warning: bool = True) -> None:
+    def about(self, plan: Reservation, reason: str, note: str, *, warning: bool = True) -> None:
         """Something about a plan, told on its preemptor."""
         action = "Evicting" if plan.own else "Preempting"
         self.tell(self._preemptor(plan), reason, action, f"plan {plan.id}: {note}", warning=warning)
 
     @staticmethod
-    def _preemptor(plan: Plan) -> Regarding:
+    def _preemptor(plan: Reservation) -> Regarding:
         namespace, _, name = plan.pod.partition("/")
         return Regarding("Pod", namespace, name, plan.uid)
 

@@ -36,7 +36,7 @@ from extender.kube.clock import Clock
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.records import PodRecord
-from extender.reservations.holds import Plan
+from extender.reservations.reservations import Reservation
 from extender.verbs import preempt, wire
 from extender.verbs.decide import Answer, Decider
 from extender.verbs.decisions import WORK_LOST, Decision
@@ -55,7 +55,7 @@ log = get_log()
 class Reserving(Protocol):
     """What keeps a plan; "" when it is kept."""
 
-    async def reserve(self, plan: Plan) -> str: ...
+    async def reserve(self, plan: Reservation) -> str: ...
 
 
 @dataclass(slots=True)
@@ -124,9 +124,9 @@ class Evictions(Controller):
         if decision is None or self._settings.evictable_as_failed_nodes:
             return
         request = decision.request
-        attempt = self._decider.holds.attempt(request.uid, now)
+        attempt = self._decider.attempts.of(request.uid, now)
         stuck = answer.result == "refused" and attempt is not None and attempt.links_only and not attempt.transient
-        if not stuck or request.never or self._decider.holds.planned(request.uid, now) is not None:
+        if not stuck or request.never or self._decider.reservations.of(request.uid, now) is not None:
             if answer.result == "fits":
                 self._stuck.pop(request.uid, None)
             return
@@ -164,7 +164,7 @@ class Evictions(Controller):
             return
         acting = evictor if evictor is not None and evictor.leadership.held else None
         if acting is not None:
-            for plan in self._decider.holds.all_plans():
+            for plan in self._decider.reservations.all():
                 if plan.own and self._paused.get(plan.id, now) <= now:
                     await self._carry_out(acting, plan)
         for uid, stuck in list(self._stuck.items()):
@@ -188,17 +188,17 @@ class Evictions(Controller):
     def _wants_lease(self, now: float) -> bool:
         """Whether kube-scheduler asks this instance, or evictions of its own are not carried out yet."""
         asked = self._asked_at is not None and now - self._asked_at < ASKED_SECONDS
-        return asked or any(plan.own for plan in self._decider.holds.all_plans())
+        return asked or any(plan.own for plan in self._decider.reservations.all())
 
     # -- plans ----------------------------------------------------------------------------------------------------
 
-    def _search(self, uid: str, stuck: Stuck) -> tuple[Plan, Decision, int] | None:
-        """(the cheapest plan, its record, how many budgets it violates). The plan stands in `holds` from then on."""
+    def _search(self, uid: str, stuck: Stuck) -> tuple[Reservation, Decision, int] | None:
+        """(the cheapest plan, its record, how many budgets it violates). It is reserved from then on."""
         decider, now = self._decider, self._clock()
-        attempt = decider.holds.attempt(uid, now)
-        if attempt is None or decider.holds.planned(uid, now) is not None:
+        attempt = decider.attempts.of(uid, now)
+        if attempt is None or decider.reservations.of(uid, now) is not None:
             return None
-        if self._stuck.get(uid) is not stuck or decider.holds.get(uid, now) is not None:
+        if self._stuck.get(uid) is not stuck or decider.assumed.get(uid, now) is not None:
             return None  # it was passed, or asked about, while we waited for the API server
         for node in [node for node, until in stuck.blocked.items() if until <= now]:
             del stuck.blocked[node]
@@ -209,7 +209,7 @@ class Evictions(Controller):
             answer = preempt.preempt(decider, stuck.body, now, self._wall())
         finally:
             attempt.links_only, attempt.at = every, at
-        plan, decision = decider.holds.planned(uid, now), answer.decision
+        plan, decision = decider.reservations.of(uid, now), answer.decision
         if decision is None:
             return None
         decision.verb = "evict"  # kube-scheduler did not ask
@@ -229,7 +229,7 @@ class Evictions(Controller):
         if found is None:
             return
         plan, decision, violations = found
-        self._decider.holds.drop_plan(plan.uid)
+        self._decider.reservations.drop(plan.uid)
         decision.result = "would-evict"
         place = f"on node {plan.node} would free linked GPUs for this pod"
         why = f"kube-scheduler up to 1.37 does not preempt for links alone; {self._what_does()}"
@@ -286,8 +286,8 @@ class Evictions(Controller):
             stuck.failures += 1
             stuck.due = stuck.quiet_until = self._clock() + _pause(stuck.failures)
 
-    def _give_up(self, plan: Plan, decision: Decision, why: str) -> None:
-        self._decider.holds.drop_plan(plan.uid)
+    def _give_up(self, plan: Reservation, decision: Decision, why: str) -> None:
+        self._decider.reservations.drop(plan.uid)
         decision.result, decision.error = "not-evicted", why
 
     async def _would_be_allowed(self, server: ApiServer, pods: list[PodRecord]) -> str:
@@ -301,14 +301,14 @@ class Evictions(Controller):
                 return f"{pod.namespace}/{pod.name}: {said.message}"
         return ""
 
-    async def _carry_out(self, evictor: Evictor, plan: Plan) -> None:
+    async def _carry_out(self, evictor: Evictor, plan: Reservation) -> None:
         """Evict what is still to be evicted. Once one victim goes, the others follow as soon as they may."""
-        cluster, holds = self._decider.cluster, self._decider.holds
+        cluster, reservations = self._decider.cluster, self._decider.reservations
         sitting = [cluster.pods[uid] for uid in plan.victims if uid in cluster.bound.get(plan.node, ())]
         left = [pod for pod in sitting if not pod.terminating]
         begun = len(left) < len(plan.victims)
         for pod in left:
-            if holds.planned(plan.uid, self._clock()) is not plan or not evictor.leadership.held:
+            if reservations.of(plan.uid, self._clock()) is not plan or not evictor.leadership.held:
                 return
             if self._is_dark():  # what went before may have waited long for the API server
                 return
@@ -319,7 +319,7 @@ class Evictions(Controller):
                 continue
             log.warning("a pod can not be evicted", pod=f"{pod.namespace}/{pod.name}", plan=plan.id, err=said.message)
             if not begun and said.outcome != "unknown":
-                holds.drop_plan(plan.uid)  # nobody went: another plan may do
+                reservations.drop(plan.uid)  # nobody went: another plan may do
             else:
                 self._events.about(plan, "EvictionWaits", f"{pod.namespace}/{pod.name}: {said.message}")
             break

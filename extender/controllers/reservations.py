@@ -1,4 +1,4 @@
-"""The plans of `holds`, kept in one ConfigMap of ours: what is freed for a preemptor stays its over our restarts.
+"""The plans of the decider, kept in one ConfigMap of ours: what is freed for a preemptor stays its over our restarts.
 
 Theory of operation
 -------------------
@@ -34,7 +34,8 @@ from extender.kube.configmaps import ConfigMap, Conflict
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.records import MOST_GRACE
-from extender.reservations.holds import RELEASES, Plan
+from extender.reservations.release import CAUSES
+from extender.reservations.reservations import Reservation
 from extender.verbs.decide import Decider
 
 MOST_ENTRIES: Final = 500
@@ -52,8 +53,8 @@ class Damaged(Exception):
     """An entry that says nothing we can use."""
 
 
-class Reservations(Controller):
-    """Keeps `decider.holds`' plans, and answers before a preempt reply whether its plan is kept."""
+class ReservationStore(Controller):
+    """Keeps `decider.reservations`' plans, and answers before a preempt reply whether its plan is kept."""
 
     name = "reservations"
 
@@ -98,8 +99,8 @@ class Reservations(Controller):
         """Whether the plans of a process before us are known: nobody needs to be guessed about after a start."""
         return self._read_at is not None
 
-    async def reserve(self, plan: Plan) -> str:
-        """Keep a plan that `holds` has; "" when it is written, else why it is not: then nobody may be evicted."""
+    async def reserve(self, plan: Reservation) -> str:
+        """Keep a plan that the decider has; "" when it is written, else why it is not: then nobody may be evicted."""
         if self._map is None:
             return ""
         began = time.perf_counter()
@@ -119,10 +120,10 @@ class Reservations(Controller):
             self._unsure.add(plan.uid)
         return why
 
-    def released(self, plan: Plan, cause: str) -> None:
-        """A plan reserves nothing any more. `cause`: one of RELEASES."""
+    def released(self, plan: Reservation, cause: str) -> None:
+        """A plan reserves nothing any more. `cause`: one of CAUSES."""
         self._metrics.reservations_released.labels(cause).inc()
-        log.info("reservation released", pod=plan.pod or plan.uid, node=plan.node, plan=plan.id, why=RELEASES[cause])
+        log.info("reservation released", pod=plan.pod or plan.uid, node=plan.node, plan=plan.id, why=CAUSES[cause])
 
     # -- the task -------------------------------------------------------------------------------------------------
 
@@ -158,7 +159,7 @@ class Reservations(Controller):
             return
         self._judged = True
         self._decider.up_since = self._clock()
-        for plan in self._decider.holds.all_plans():
+        for plan in self._decider.reservations.all():
             if plan.uid not in self._decider.cluster.pods:
                 self._decider.pod_gone(plan.uid)
 
@@ -166,7 +167,7 @@ class Reservations(Controller):
         """Drop the plans that this server did not write and that contradict the lists. One whose pod we do not see yet
         is compared when it comes; until then it lasts a few seconds at most."""
         decider = self._decider
-        plans = {plan.uid: plan for plan in decider.holds.all_plans()} if self._foreign else {}
+        plans = {plan.uid: plan for plan in decider.reservations.all()} if self._foreign else {}
         for uid in sorted(self._foreign):
             plan, pod = plans.get(uid), decider.cluster.pods.get(uid)
             if plan is not None and pod is None:
@@ -178,7 +179,7 @@ class Reservations(Controller):
             if not why:
                 believed(decider.cluster, plan, pod, emptied)
                 continue
-            decider.holds.drop_plan(uid)
+            decider.reservations.drop(uid)
             self._metrics.reservations_damaged.inc()
             log.warning(
                 "a reservation contradicts the cluster, and is dropped: who may write the ConfigMap?",
@@ -215,14 +216,14 @@ class Reservations(Controller):
     # -- the map --------------------------------------------------------------------------------------------------
 
     async def _flush(self, must: str = "") -> str:
-        """Make the map what `holds` says. "" or why the plan of the pod `must` has no place in it."""
+        """Make the map what the decider has. "" or why the plan of the pod `must` has no place in it."""
         assert self._map is not None
         async with self._lock:
             for _ in range(TRIES):
                 if self._version is None:
                     await self._read()
                     assert self._version is not None
-                wanted = {plan.uid: self._text(plan) for plan in self._decider.holds.all_plans()}
+                wanted = {plan.uid: self._text(plan) for plan in self._decider.reservations.all()}
                 if must and must not in wanted:
                     return "its pod is gone, or has a node"
                 if wanted == self._stored:
@@ -243,8 +244,8 @@ class Reservations(Controller):
     async def _read(self) -> None:
         assert self._map is not None
         theirs, version = await self._map.read()
-        holds, now = self._decider.holds, self._clock()
-        plans = {plan.uid: plan for plan in holds.all_plans()}
+        reservations, now = self._decider.reservations, self._clock()
+        plans = {plan.uid: plan for plan in reservations.all()}
         known = plans.keys()
         for uid, text in sorted(theirs.items())[:MOST_ENTRIES]:
             before = self._stored.get(uid)
@@ -258,11 +259,11 @@ class Reservations(Controller):
                 log.warning("a reservation can not be read, and is dropped", uid=uid[:80], err=str(error))
                 continue
             before_it = plans.get(uid)
-            holds.plan(plan)
+            reservations.add(plan)
             self._foreign[uid] = before_it.emptied if before_it is not None else None
             log.info("reservation taken over", pod=plan.pod or uid, node=plan.node, plan=plan.id)
         for uid in self._stored.keys() & known - theirs.keys():
-            holds.drop_plan(uid)  # another instance has seen its end
+            reservations.drop(uid)  # another instance has seen its end
         self._stored, self._version, self._read_at = theirs, version, now
         self._unsure.clear()
         if self._ready():
@@ -275,7 +276,7 @@ class Reservations(Controller):
 
     # -- one entry ------------------------------------------------------------------------------------------------
 
-    def _text(self, plan: Plan) -> str:
+    def _text(self, plan: Reservation) -> str:
         amounts = zip(self._decider.cluster.resources, plan.amounts, strict=True)
         entry: dict[str, Any] = {
             "format": FORMAT,
@@ -293,7 +294,7 @@ class Reservations(Controller):
             entry["own"] = True
         return orjson.dumps(entry).decode()
 
-    def _plan(self, uid: str, text: str, now: float) -> Plan:
+    def _plan(self, uid: str, text: str, now: float) -> Reservation:
         if len(text) > MOST_TEXT:
             raise Damaged(f"longer than {MOST_TEXT} characters")
         try:
@@ -322,7 +323,7 @@ class Reservations(Controller):
         emptied = _time(entry["emptied"]) - self._epoch if "emptied" in entry else None
         if at - self._epoch > now + AHEAD_SECONDS:
             raise Damaged("its time is yet to come")
-        return Plan(
+        return Reservation(
             uid,
             node,
             tuple(victims),

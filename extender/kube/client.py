@@ -8,11 +8,13 @@ they are due; the certificates of a kubeconfig are read once.
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -133,6 +135,9 @@ class ApiServer:
         The service account is never reached through the environment's proxy, the kubeconfig's server may be: proxies
         are for people's machines, and NO_PROXY with an address range would not be understood.
         """
+        other = "; --kubeconfig FILE names another, --cluster FILE a cluster from a file" if kubeconfig else ""
+        if kubeconfig is not None and not any(Path(one).expanduser().exists() for one in kubeconfig.split(os.pathsep)):
+            raise CredentialsError(f"{kubeconfig}: there is no such file{other}")
         configuration = Configuration()
         loading: Any = kubernetes_config  # its functions are untyped
         hooked: Any = configuration
@@ -146,7 +151,6 @@ class ApiServer:
                 hooked.refresh_api_key_hook = _Reload(loader, clock)
             tls = RESTClientObject(configuration).ssl_context
         except Exception as error:  # parsers, files, TLS, other people's plugins: anything may come out
-            other = "; --kubeconfig FILE names another, --cluster FILE a cluster from a file" if kubeconfig else ""
             raise CredentialsError(f"{kubeconfig or 'service account'}: {error}{other}") from error
 
         async def headers() -> Mapping[str, str]:

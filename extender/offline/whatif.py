@@ -263,10 +263,7 @@ def _leftover_computed(cluster: Cluster, request: PodRequest, eviction: candidat
 
     As the search does it: machines of up to 8 GPUs whose links are known, more GPUs than one wanted, where not every
     set of that size is as good, and no position is unknown (nor merely deduced, where the pod requires links)."""
-    node = cluster.tables.nodes.node(eviction.row)
-    shape, healthy, gpu = node["shape"], node["healthy"], node["gpu"]
-    assert isinstance(shape, int)
-    assert isinstance(healthy, int)
+    shape, healthy, gpu = cluster.tables.nodes.graph_of(eviction.row)
     links = cluster.topologies[eviction.node].links if eviction.node in cluster.topologies else None
     if not shape or links is None or gpu != request.resource:
         return False

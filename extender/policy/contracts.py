@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
+from ext_core.ask import Ask
 from extender.cluster.tables import Tables
 
 if TYPE_CHECKING:
@@ -47,10 +48,10 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class PodRequest:
-    """A pod as the kernels need it. `amounts`: R exact integers (milli-CPU, bytes, 1 pod slot, GPUs by resource);
-    `gpus`: (resource index, units) with units > 0, where a GPU is one unit unless the node
-    says otherwise (NodeTable.units); `containers`: how many containers ask for GPUs; `links`:
-    required, preferred or ignore; `plugin`: device plugin model by resource index."""
+    """A pod as policies read it. `amounts`: R exact integers (milli-CPU, bytes, 1 pod slot, GPUs by resource);
+    `gpus`: (resource index, units) with units > 0, where a GPU is one unit unless the node states otherwise
+    (NodeTable.units); `containers`: how many containers ask for GPUs; `links`: required, preferred or ignore;
+    `ask`: the same request as the kernels read it."""
 
     uid: str
     namespace: str
@@ -69,20 +70,21 @@ class PodRequest:
     kin: tuple[int, ...] = ()  # rows of the nodes that its group's other pods are on, once for each
     to_come: int = 0  # pods of its group that have no node yet, with itself; 0 = it has no group
     share: int = 1  # units of each GPU that it asks for: as many as a GPU of the node has are whole ones
+    ask: Ask = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        ask = Ask(self.amounts, self.share, self.containers, self.priority, self.links, self.namespace)
+        object.__setattr__(self, "ask", ask)  # the class is frozen: `ask` follows from the other fields
 
     @property
     def resource(self) -> int:
         """Index of the GPU resource that its links are judged on: the one it asks most of. -1 without GPUs."""
-        if not self.gpus:
-            return -1
-        return max(self.gpus, key=lambda pair: (pair[1], -pair[0]))[0]
+        return self.ask.resource
 
     @property
     def wanted(self) -> int:
         """GPUs that it takes, or takes `share` units of each."""
-        if not self.gpus:
-            return 0
-        return max(self.gpus, key=lambda pair: (pair[1], -pair[0]))[1] // self.share
+        return self.ask.wanted
 
 
 class Rule(Protocol):
@@ -99,7 +101,6 @@ class Scorer(Protocol):
     """Fills one column over candidate rows: 0.0 worst, 1.0 best."""
 
     name: str
-    summary: str
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None: ...
 

@@ -15,7 +15,7 @@ from extender.objects.records import PodRecord
 from extender.objects.selectors import untolerated
 from extender.policy.contracts import PodRequest
 from extender.preemption import certificate, search
-from extender.reservations.holds import Plan
+from extender.reservations.reservations import Reservation
 from extender.verbs.decide import Decider
 from extender.verbs.decisions import Decision
 from extender.verbs.preempt import MOST_LOSERS, repelled_from, spares
@@ -53,7 +53,7 @@ def _elsewhere(
     request: PodRequest,
     pod: PodRecord,
     rows: array[int],
-    lower: list[Plan],
+    lower: list[Reservation],
     now: float,
     wall: float,
 ) -> search.Found:

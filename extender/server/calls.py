@@ -64,7 +64,7 @@ class Calls:
         Error would keep it back for a second and more, in which a higher priority may take its place."""
         if answer.result != "try-again" or answer.decision is None:
             return False
-        return self._decider.holds.planned(answer.decision.request.uid, self._now()) is not None
+        return self._decider.reservations.of(answer.decision.request.uid, self._now()) is not None
 
     async def prioritize(self, body: bytes) -> Answer:
         """0..10 for each candidate node."""

@@ -22,7 +22,7 @@ from extender.controllers.events import Events
 from extender.controllers.evictions import Evictions, Evictor, View
 from extender.controllers.leadership import Leadership
 from extender.controllers.node_events import NodeEvents
-from extender.controllers.reservations import Reservations
+from extender.controllers.reservations import ReservationStore
 from extender.controllers.supervisor import Supervisor
 from extender.controllers.watches import Watches
 from extender.kube.bindings import Bindings
@@ -118,7 +118,7 @@ def connect(core: Core, outside: Outside | None = None, slices: Slices | None = 
     outside = outside or Outside()
     settings, cluster, decider, metrics, clock = core.settings, core.cluster, core.decider, core.metrics, core.clock
     source = outside.source
-    decider.holds.known_at = source.known_at
+    decider.assumed.known_at = source.known_at
     if outside.keeper is not None:
         decider.released = outside.keeper.released
     if outside.events is not None:
@@ -142,7 +142,9 @@ def connect(core: Core, outside: Outside | None = None, slices: Slices | None = 
     endpoint = Endpoint(calls, start, metrics, cluster.names, settings.limits.body_bytes)
     pages = Pages(slices or Slices(), lost)
     invalid = InvalidObjects(cluster, source.faults)
-    counts = Counts(cluster, decider.holds, source, invalid, supervisor.defects, clock.monotonic)
+    counts = Counts(
+        cluster, decider.assumed, decider.reservations, source, invalid, supervisor.defects, clock.monotonic
+    )
     views = routes.Views(
         Health(cluster, invalid, supervisor.missing, source.dark),
         MetricsPage(metrics, counts, pages),
@@ -173,7 +175,7 @@ def over_api(settings: Settings, server: ApiServer) -> Server:
     watches = Watches(server, cluster, staleness=settings.watch.staleness_seconds, clock=clock)
     stored = settings.reservations.store == "configmap"
     kept = ConfigMap(server, namespace, settings.reservations.name) if stored else None
-    reservations = Reservations(decider, metrics, kept, ready=watches.listed, clock=clock)
+    reservations = ReservationStore(decider, metrics, kept, ready=watches.listed, clock=clock)
     events = Events(metrics, EventsApi(server, socket.gethostname()) if settings.events.enabled else None)
     identity = f"{socket.gethostname()}_{os.getpid()}_{random.SystemRandom().getrandbits(32):08x}"
     lease = Lease(server, namespace, settings.evictions.lease, identity, clock=clock)

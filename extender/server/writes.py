@@ -9,7 +9,7 @@ from extender.controllers.events import Events
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.records import PodRecord
-from extender.reservations.holds import Plan
+from extender.reservations.reservations import Reservation
 from extender.verbs import decisions, wire
 from extender.verbs.decide import Answer, BindIntent, Decider
 from extender.verbs.decisions import Decision
@@ -37,11 +37,11 @@ class Keeper(Protocol):
         """Whether the reservations of a process before this one are known."""
         ...
 
-    async def reserve(self, plan: Plan) -> str:
+    async def reserve(self, plan: Reservation) -> str:
         """ "" once the plan is kept, else why it is not."""
         ...
 
-    def released(self, plan: Plan, cause: str) -> None:
+    def released(self, plan: Reservation, cause: str) -> None:
         """A plan reserves nothing any more."""
         ...
 
@@ -78,14 +78,15 @@ class Writes:
         return await self._reserved(answer, decision) if answer.result == "evict" else answer
 
     async def _reserved(self, answer: Answer, decision: Decision) -> Answer:
-        request, holds, pods = decision.request, self._decider.holds, self._decider.cluster.pods
-        plan = holds.planned(request.uid, self._clock())
+        request, pods = decision.request, self._decider.cluster.pods
+        reservations = self._decider.reservations
+        plan = reservations.of(request.uid, self._clock())
         assert plan is not None
         plan.pod = f"{request.namespace}/{request.name}"
         plan.grace = max((pods[uid].grace_seconds for uid in plan.victims if uid in pods), default=0)
         decision.detail["plan"] = plan.id
         why = await self._keeper.reserve(plan) if self._keeper is not None else ""
-        stands = holds.planned(request.uid, self._clock()) is plan
+        stands = reservations.of(request.uid, self._clock()) is plan
         events = self._events
         if stands and not why:
             self._metrics.planned("kube-scheduler", len(plan.victims), decision.value_of(decisions.WORK_LOST))
@@ -93,7 +94,7 @@ class Writes:
                 aside("events", lambda: events.planned(plan, decision.detail))
             return answer
         if stands:
-            holds.drop_plan(request.uid)
+            reservations.drop(request.uid)
             if events is not None:
                 text = f"no pod is evicted: the reservation is not kept: {why}"
                 aside("events", lambda: events.about(plan, "PreemptionNotReserved", text))

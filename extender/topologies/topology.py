@@ -56,7 +56,6 @@ class Topology:
         pcie = None if self.pcie is None else [[LEVELS.index(level) for level in row] for row in self.pcie]
         numa = None if self.numa is None else [-1 if node is None else node for node in self.numa]
         return shapes.intern(
-            self.gpus,
             self.links,
             gpu_total=self.gpu_total,
             pcie=pcie,

@@ -22,7 +22,9 @@ from extender.policy.policy import Policy
 from extender.policy.rules import HANDOVER, REASONS, STALE, UNKNOWN_NODE, texts
 from extender.policy.rules.count import PROMISED
 from extender.policy.rules.links import PENDING
-from extender.reservations.holds import Attempt, Hold, Holds, Plan
+from extender.reservations.assumed import AssumedPod, AssumedPods
+from extender.reservations.attempts import Attempt, Attempts
+from extender.reservations.reservations import Reservation, Reservations
 from extender.settings import Settings
 from extender.verbs import wire
 from extender.verbs.decisions import Decision, Decisions
@@ -92,7 +94,9 @@ class Decider:
     settings: Settings
     cluster: Cluster
     policy: Policy
-    holds: Holds
+    assumed: AssumedPods
+    reservations: Reservations
+    attempts: Attempts
     decisions: Decisions
     texts: list[str] = field(default_factory=lambda: texts(Settings().failing_nodes))  # by code
     sampled: Callable[[int, int], None] = field(default=lambda given, known: None)
@@ -104,14 +108,21 @@ class Decider:
     settled_at: float = float("-inf")  # until then pods of before a restart may be in flight
     stale: bool = False  # the API server is silent for longer than watch.stalenessSeconds
     leaves: Callable[[Decision, PodRecord, set[int], float], bool] = field(default=lambda *given: False)
-    released: Callable[[Plan, str], None] = field(default=lambda plan, cause: None)
+    released: Callable[[Reservation, str], None] = field(default=lambda plan, cause: None)
     swept: tuple[float, int] | None = None  # when, and at which generation, `sweep` looked last
     spared: frozenset[str] = frozenset()  # preemptors whose plans count though their priority is lower (`sparing`)
 
     @classmethod
     def of(cls, settings: Settings, cluster: Cluster) -> Decider:
-        holds = Holds(settings.hold.seconds, attempt_seconds=settings.shortlist.retry_window_seconds)
-        made = cls(settings, cluster, Policy.of(settings), holds, Decisions(settings.decisions.max_bytes))
+        made = cls(
+            settings,
+            cluster,
+            Policy.of(settings),
+            AssumedPods(settings.hold.seconds),
+            Reservations(),
+            Attempts(settings.shortlist.retry_window_seconds),
+            Decisions(settings.decisions.max_bytes),
+        )
         made.texts = texts(settings.failing_nodes)
         cluster.gone = made.pod_gone
         return made
@@ -128,7 +139,7 @@ class Decider:
             return Answer(wire.untouched(args), "untouched")
         cluster.tick(now)
         cluster.at(wall)
-        attempt = self.holds.attempt(request.uid, now)
+        attempt = self.attempts.of(request.uid, now)
         rows = _known(args)
         unknown = [name for _, name in args.unknown]
         decision = Decision("filter", wall, cluster.generation, request, rows=rows)
@@ -159,7 +170,7 @@ class Decider:
             self._tell_best(decision)
         finally:
             cluster.tables.nodes.drop_claims()
-        attempt = self.holds.attempted(
+        attempt = self.attempts.record(
             request.uid,
             now,
             tuple([cluster.names[row] for row in fit.refused(rows, decision.codes, LINKS_ONLY)[0]]),
@@ -177,7 +188,7 @@ class Decider:
         if decision.ranked:
             self._hold(request, decision.ranked[0], decision.gpus[decision.ranked[0]], now)
         else:
-            self.holds.drop_hold(request.uid)
+            self.assumed.forget(request.uid)
         body = self._filter_answer(args, decision, transient, now)
         stages.mark("encode")
         decision.stages_us = stages.spent
@@ -187,7 +198,7 @@ class Decider:
     def _filter_answer(self, args: wire.Args, decision: Decision, transient: bool, now: float) -> bytes:
         request = decision.request
         # An Error clears nominatedNodeName: a pod whose plan we do not remember is refused plainly instead.
-        forgotten = bool(request.nominated) and self.holds.planned(request.uid, now) is None
+        forgotten = bool(request.nominated) and self.reservations.of(request.uid, now) is None
         if not decision.ranked and transient and not forgotten:
             decision.result = "try-again"
             said = [code for code in decision.reasons if TRANSIENT[code]]
@@ -293,7 +304,7 @@ class Decider:
         self._wait_if_stale(decision)
         if decision.codes[0]:
             return self._bind_answer(decision, self.texts[decision.codes[0]])
-        self.holds.hold(request.uid, binding.node, request.amounts, gpus, now, bound=True)
+        self.assumed.assume(request.uid, binding.node, request.amounts, gpus, now, bound=True)
         decision.gpus = {row: gpus}
         annotations = (
             {"gpu-extender.io/gpus": _plan_text(pod, cluster.resources[request.resource], gpus)} if gpus else {}
@@ -304,10 +315,10 @@ class Decider:
         """The outcome of the write."""
         uid = intent.binding.uid
         if error and not error.startswith("unknown:"):  # of an unknown outcome the pod may be bound
-            self.holds.drop_hold(uid)
+            self.assumed.forget(uid)
         else:
             if error:
-                self.holds.doubt(uid, now)
+                self.assumed.unconfirmed(uid, now)
             intent.decision.detail["gpus"] = list(gpus_of(intent.gpus))
         return self._bind_answer(intent.decision, error)
 
@@ -376,7 +387,7 @@ class Decider:
 
         Whether the pod has to be tried again soon: its victims are gone, and nothing that happens later wakes it.
         """
-        plan = self.holds.planned(decision.request.uid, now)
+        plan = self.reservations.of(decision.request.uid, now)
         if taking and plan is not None and self.coming(plan, now):
             for i, row in enumerate(decision.rows):
                 if row in taking and self.cluster.names[row] != plan.node:
@@ -415,13 +426,13 @@ class Decider:
                 decision.codes[i] = decision.codes[i] or HANDOVER.code
         return True
 
-    def lower(self, request: PodRequest, now: float) -> list[Plan]:
+    def lower(self, request: PodRequest, now: float) -> list[Reservation]:
         """The plans of pods of a lower priority that are known to wait."""
-        plans = (plan for plan in self.holds.plans(now) if plan.uid in self.cluster.pods)
+        plans = (plan for plan in self.reservations.current(now) if plan.uid in self.cluster.pods)
         return [plan for plan in plans if plan.priority < request.priority and plan.uid != request.uid]
 
     @contextmanager
-    def sparing(self, request: PodRequest, plans: list[Plan], now: float) -> Iterator[None]:
+    def sparing(self, request: PodRequest, plans: list[Reservation], now: float) -> Iterator[None]:
         """Claims as if these plans were of the pod's own priority; made anew on leaving."""
         nodes = self.cluster.tables.nodes
         self.spared = frozenset(plan.uid for plan in plans)
@@ -434,7 +445,7 @@ class Decider:
             nodes.drop_claims()
             self.claim(request, now)
 
-    def coming(self, plan: Plan, now: float) -> bool:
+    def coming(self, plan: Reservation, now: float) -> bool:
         """Whether the pod is about to have its own place: the victims go, or have just gone."""
         soon = plan.emptied is None or now - plan.emptied <= CARRY_SECONDS
         return soon and not self.cordoned(plan.node)
@@ -456,11 +467,11 @@ class Decider:
         cluster = self.cluster
         counted = {request.uid}
         self.sweep(now)
-        held = list(self.holds.held(now, unheard=request.links == "required"))
+        held = list(self.assumed.current(now, unheard=request.links == "required"))
         for hold in held:
             if hold.bound:
                 self._count_hold(hold, counted)
-        for plan in self.holds.plans(now):
+        for plan in self.reservations.current(now):
             if (plan.priority < request.priority and plan.uid not in self.spared) or plan.uid in counted:
                 continue
             counted.add(plan.uid)
@@ -474,10 +485,10 @@ class Decider:
         for hold in held:
             self._count_hold(hold, counted)
 
-    def _count_hold(self, hold: Hold, counted: set[str]) -> None:
+    def _count_hold(self, hold: AssumedPod, counted: set[str]) -> None:
         pod = self.cluster.pods.get(hold.uid)
         if pod is not None and pod.node:
-            self.holds.drop_hold(hold.uid)
+            self.assumed.forget(hold.uid)
             return
         row = self.cluster.row(hold.node)
         if hold.uid not in counted and row >= 0:
@@ -489,21 +500,22 @@ class Decider:
         if self.swept == (now, self.cluster.generation):
             return
         self.swept = now, self.cluster.generation
-        for plan in self.holds.all_plans():
+        for plan in self.reservations.all():
             cause = self._over(plan, self.cluster.pods.get(plan.uid), now)
             if cause:
-                self.holds.drop_plan(plan.uid)
+                self.reservations.drop(plan.uid)
                 self.released(plan, cause)
 
     def pod_gone(self, uid: str) -> None:
         """The pod is deleted: nothing is held for it any more."""
-        plan = next((plan for plan in self.holds.all_plans() if plan.uid == uid), None)
-        self.holds.forget(uid)
+        plan = next((plan for plan in self.reservations.all() if plan.uid == uid), None)
+        self.assumed.forget(uid)
+        self.reservations.drop(uid)
         if plan is not None:
             self.released(plan, "deleted")
 
-    def _over(self, plan: Plan, pod: requests.PodRecord | None, now: float) -> str:
-        """Why a plan reserves nothing any more, one of holds.RELEASES; "" while it does.
+    def _over(self, plan: Reservation, pod: requests.PodRecord | None, now: float) -> str:
+        """Why a plan reserves nothing any more, one of release.CAUSES; "" while it does.
 
         That `nominatedNodeName` was cleared is no reason: a call that we fail to answer clears it.
         """
@@ -514,7 +526,7 @@ class Decider:
             return "bound"
         if pod.terminating:
             return "deleted"
-        if self.holds.old(plan, now):
+        if self.reservations.old(plan, now):
             return "victims-stay"
         if cluster.row(plan.node) < 0:
             return "node-lost"
@@ -529,14 +541,12 @@ class Decider:
         patience = OWN_PLAN_NOT_CARRIED_OUT if plan.own else PLAN_NOT_CARRIED_OUT
         return "not-carried-out" if untouched and now - plan.at > patience else ""
 
-    def _outbid(self, plan: Plan) -> bool:
+    def _outbid(self, plan: Reservation) -> bool:
         """Whether pods of a higher priority sit where its victims were, and leave too little."""
         row, cluster = self.cluster.row(plan.node), self.cluster
-        node = cluster.tables.nodes.node(row)
-        alloc, used = node["alloc"], node["used"]
-        assert isinstance(alloc, tuple)
-        assert isinstance(used, tuple)
-        short = any(wanted > has - held for wanted, has, held in zip(plan.amounts, alloc, used, strict=True) if wanted)
+        nodes = cluster.tables.nodes
+        columns = zip(plan.amounts, nodes.alloc_of(row), nodes.used_of(row), strict=True)
+        short = any(wanted > has - held for wanted, has, held in columns if wanted)
         return short and any(pod.priority > plan.priority for pod in cluster.pods_on(plan.node))
 
     def _reserve(self, node: str, amounts: tuple[int, ...], pod: requests.PodRecord | None) -> None:
@@ -555,8 +565,7 @@ class Decider:
             return amounts
         if self._uniform(row, request.wanted):
             return amounts
-        alloc = self.cluster.tables.nodes.node(row)["alloc"]
-        assert isinstance(alloc, tuple)
+        alloc = self.cluster.tables.nodes.alloc_of(row)
         whole = list(amounts)
         whole[request.resource] = max(amounts[request.resource], alloc[request.resource])
         return tuple(whole)
@@ -564,26 +573,23 @@ class Decider:
     def _uniform(self, row: int, wanted: int) -> bool:
         """Whether any `wanted` GPUs of the node are linked, so that a count is guard enough."""
         tables = self.cluster.tables
-        node = tables.nodes.node(row)
-        shape, healthy = node["shape"], node["healthy"]
-        assert isinstance(shape, int)
-        assert isinstance(healthy, int)
+        shape, healthy, _ = tables.nodes.graph_of(row)
         return fit.uniform(tables.shapes, shape, healthy, wanted)
 
     def _hold(self, request: PodRequest, row: int, gpus: int, now: float) -> None:
         # kube-scheduler binds side by side: whom it binds first is not whom it asked about first. With the bind verb
         # each pod is judged again as it is bound, without it we would never know.
         amounts = request.amounts if self.binds else self._guarded(request, row, request.amounts)
-        self.holds.hold(request.uid, self.cluster.names[row], amounts, gpus, now)
+        self.assumed.assume(request.uid, self.cluster.names[row], amounts, gpus, now)
 
     def _flying(self, now: float) -> list[tuple[str, str]]:
         """(uid, node) of the pods that are about to be bound, as far as we can tell."""
-        return [(hold.uid, hold.node) for hold in self.holds.held(now)]
+        return [(hold.uid, hold.node) for hold in self.assumed.current(now)]
 
     def choose(self, row: int, request: PodRequest) -> int:
         """The mask that we would take on a node now; 0 where positions are not modelled, or where GPUs are held there
         and nobody says which: any that we named could be one of them."""
-        if self.cluster.tables.nodes.node(row)["unknown"]:
+        if self.cluster.tables.nodes.unknown_of(row):
             return 0
         return self.policy.gpus(self.cluster.tables, request, (row,))[row]
 

@@ -267,6 +267,5 @@ def _by_dra(cluster: Cluster, name: str, row: int, request: PodRequest) -> bool:
     """Whether a node that fits offers none of a requested resource: only DRA can serve the pod there. As of now."""
     if cluster.row(name) != row:
         return False  # gone, or back in another place
-    alloc = cluster.tables.nodes.node(row)["alloc"]
-    assert isinstance(alloc, tuple)
+    alloc = cluster.tables.nodes.alloc_of(row)
     return any(alloc[resource] == 0 for resource, _ in request.gpus)

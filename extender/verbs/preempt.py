@@ -23,7 +23,7 @@ from extender.policy.costs.highest_priority import HighestPriority
 from extender.policy.rules.count import RELEASING
 from extender.preemption import candidates, certificate, search
 from extender.preemption.candidates import OVERDUE_SECONDS
-from extender.reservations.holds import Plan
+from extender.reservations.reservations import Reservation
 from extender.verbs import wire
 from extender.verbs.decide import CARRY_SECONDS, Answer, Decider, Stages
 from extender.verbs.decisions import Decision
@@ -44,7 +44,7 @@ def preempt(decider: Decider, body: bytes, now: float, wall: float) -> Answer:
     stages.mark("read")
     reason = _why_not(decider, request, asked.pod, now)
     decider.sweep(now)  # what is over reserves nothing, and is not to be answered again
-    standing = decider.holds.planned(request.uid, now)
+    standing = decider.reservations.of(request.uid, now)
     if reason:
         return _none(decider, decision, stages, reason)
     if standing is not None and standing.own:
@@ -91,7 +91,7 @@ def preempt(decider: Decider, body: bytes, now: float, wall: float) -> Answer:
 def _why_not(decider: Decider, request: PodRequest, pod: PodRecord, now: float) -> str:
     if request.never:
         return "the pod's preemptionPolicy is Never"
-    attempt = decider.holds.attempt(request.uid, now)
+    attempt = decider.attempts.of(request.uid, now)
     if attempt is not None and now - attempt.at <= FRESH_SECONDS:
         if attempt.transient:
             return "a node was refused only because our view may be behind"
@@ -125,12 +125,12 @@ def _would_fit(cluster: Cluster, request: PodRequest, node: NodeRecord) -> bool:
     )
 
 
-def _leaving(decider: Decider, request: PodRequest, standing: Plan, now: float, wall: float) -> set[str]:
+def _leaving(decider: Decider, request: PodRequest, standing: Reservation, now: float, wall: float) -> set[str]:
     """The pods that go from the plan's node besides its own victims: those that are ending, and the victims of plans
     whose preemptors count as being there already."""
     cluster = decider.cluster
     ending = {pod.uid for pod in cluster.pods_on(standing.node) if candidates.ends(pod, wall)}
-    others = [plan for plan in decider.holds.plans(now) if plan.node == standing.node and plan is not standing]
+    others = [plan for plan in decider.reservations.current(now) if plan.node == standing.node and plan is not standing]
     return ending.union(*(plan.victims for plan in others if plan.priority >= request.priority))
 
 
@@ -168,7 +168,7 @@ def spares(
     rows: array[int],
     found: search.Found,
     other: search.Found,
-    losing: Sequence[Plan],
+    losing: Sequence[Reservation],
     now: float,
     wall: float,
 ) -> bool:
@@ -196,7 +196,7 @@ def spares(
 
 
 def _again(
-    decider: Decider, request: PodRequest, plan: Plan, offered: array[int], now: float, wall: float
+    decider: Decider, request: PodRequest, plan: Reservation, offered: array[int], now: float, wall: float
 ) -> tuple[int, ...] | None:
     """What evicting for the plan's pod on another of these nodes would cost; None where that is impossible. The pod in
     turn leaves alone what was freed for lower priorities: else one eviction outbids the next, down to the lowest.
@@ -244,7 +244,7 @@ def _search(
 ) -> tuple[search.Found, str]:
     """(evictions, cheapest first; why nobody has to go, or "")."""
     cluster = decider.cluster
-    attempt = decider.holds.attempt(request.uid, now)
+    attempt = decider.attempts.of(request.uid, now)
     get, nodes = cluster.index.get, cluster.tables.nodes
     more = array("i")
     if request.exchangeable and attempt is not None and now - attempt.at <= FRESH_SECONDS:
@@ -307,7 +307,7 @@ def _evict(
     pods = certificate.important(best.pods)
     uids = tuple(pod.uid for pod in pods)
     request = decision.request
-    decider.holds.plan(Plan(request.uid, best.node, uids, request.amounts, request.priority, now))
+    decider.reservations.add(Reservation(request.uid, best.node, uids, request.amounts, request.priority, now))
     decision.detail = {
         "node": best.node,
         "victims": [certificate.victim(decider.cluster, pod) for pod in pods],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from prometheus_client import Counter, generate_latest
@@ -15,7 +16,8 @@ from extender.cluster.slices import BLOCK
 from extender.log import dropped_lines
 from extender.metrics import Metrics
 from extender.objects.tolerant import Faults
-from extender.reservations.holds import Holds
+from extender.reservations.assumed import AssumedPods
+from extender.reservations.reservations import Reservations
 from extender.web.invalid_objects import InvalidObjects
 from extender.web.pages import Pages
 
@@ -42,22 +44,19 @@ class Watched(Protocol):
         ...
 
 
+@dataclass(slots=True)
 class Counts:
-    """What the page reads when it is asked for, and puts into the metrics. `clock`: seconds."""
+    """What the page reads when it is asked for, and puts into the metrics. `defects`: unexpected exceptions, by
+    controller; `clock`: seconds."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        holds: Holds,
-        source: Watched,
-        invalid: InvalidObjects,
-        defects: Mapping[str, int],
-        clock: Callable[[], float],
-    ) -> None:
-        """`defects`: unexpected exceptions, by controller."""
-        self._cluster, self._holds, self._source = cluster, holds, source
-        self._invalid, self._defects, self._clock = invalid, defects, clock
-        self._counted: dict[Counter, int] = {}
+    cluster: Cluster
+    assumed: AssumedPods
+    reservations: Reservations
+    source: Watched
+    invalid: InvalidObjects
+    defects: Mapping[str, int]
+    clock: Callable[[], float]
+    _counted: dict[Counter, int] = field(default_factory=dict)
 
     def update(self, metrics: Metrics) -> Iterator[bytes]:
         """Work in small pieces, each an empty piece of the page."""
@@ -65,20 +64,20 @@ class Counts:
         yield b""
         self._update_counters(metrics)
         yield b""
-        health, holds = self._cluster.health, self._holds
+        health = self.cluster.health
         metrics.failing_nodes.set(len(health.refused()))
         metrics.failing_node_rejections.labels("all").set(len(health.refused()))
         metrics.failing_node_rejections.labels("namespace").set(health.tenant_rejections())
-        metrics.reservations.set(len(holds.all_plans()))
-        metrics.holds.set(holds.count(self._clock()))
+        metrics.reservations.set(len(self.reservations.all()))
+        metrics.holds.set(self.assumed.count(self.clock()))
         yield b""
-        disagreements = yield from _total(self._cluster.topologies, lambda seen: bool(seen.disagreements))
+        disagreements = yield from _total(self.cluster.topologies, lambda seen: bool(seen.disagreements))
         metrics.topology_disagreements.set(disagreements)
-        doubled = yield from _total(self._cluster.ledgers, lambda ledger: ledger.doubled)
+        doubled = yield from _total(self.cluster.ledgers, lambda ledger: ledger.doubled)
         metrics.double_claimed_gpus.set(doubled)
 
     def _update_cache(self, metrics: Metrics) -> None:
-        cluster = self._cluster
+        cluster = self.cluster
         for kind, count in (
             ("Node", len(cluster.nodes)),
             ("Pod", len(cluster.pods)),
@@ -87,19 +86,19 @@ class Counts:
             ("DeviceClass", len(cluster.device_classes)),
         ):
             metrics.cache_objects.labels(kind).set(count)
-        metrics.dark.set(self._source.dark(evicting=True))
-        for kind, age in self._source.ages().items():
+        metrics.dark.set(self.source.dark(evicting=True))
+        for kind, age in self.source.ages().items():
             metrics.cache_age.labels(kind).set(age)
 
     def _update_counters(self, metrics: Metrics) -> None:
-        cluster = self._cluster
-        for kind, restarts in self._source.restarts().items():
+        cluster = self.cluster
+        for kind, restarts in self.source.restarts().items():
             self._follow(metrics.watch_restarts.labels(kind), restarts)
         for outcome, count in cluster.drifts.items():
             self._follow(metrics.plans.labels(outcome), count)
-        for key, count in self._invalid.counts().items():
+        for key, count in self.invalid.counts().items():
             self._follow(metrics.invalid_objects.labels(*key), count)
-        for kind, count in {**self._source.faults().defects, **self._defects}.items():
+        for kind, count in {**self.source.faults().defects, **self.defects}.items():
             self._follow(metrics.watch_defects.labels(kind), count)
         for what, count in cluster.health.counts.items():
             self._follow(metrics.pod_failures.labels(what), count)

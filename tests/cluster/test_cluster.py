@@ -8,26 +8,24 @@ from typing import Any
 
 import pytest
 
+from ext_core.rows import NodeRow
 from extender.cluster import cluster as cluster_module
 from extender.objects.selectors import Selector
 from tests.world import DGX1V, GPU, JSON, WALL, World, machine, pairs, rfc3339, topology, workload
 
 
-def held(world: World, node: str) -> dict[str, Any]:
+def held(world: World, node: str) -> NodeRow:
     """What the tables say of a node."""
-    return dict(world.cluster.tables.nodes.node(world.cluster.row(node)))
+    return world.cluster.tables.nodes.node(world.cluster.row(node))
 
 
 def used(world: World, node: str) -> int:
-    return int(held(world, node)["used"][3])
+    return held(world, node).used[3]
 
 
 def summary(world: World) -> object:
     """Everything that decides, by name."""
-    nodes = {
-        name: {key: value for key, value in held(world, name).items() if key not in ("shape", "order")}
-        for name in world.cluster.nodes
-    }
+    nodes = {name: held(world, name)._replace(shape=0, order=0) for name in world.cluster.nodes}
     ledgers = {name: ledger.holdings for name, ledger in world.cluster.ledgers.items()}
     bound = {name: sorted(uids) for name, uids in world.cluster.bound.items()}
     return nodes, ledgers, bound, dict(world.cluster.nominated), world.cluster.schedulable_gpu_nodes
@@ -131,7 +129,7 @@ def test_without_shows_a_cluster_without_some_pods_and_puts_them_back() -> None:
     before, ledger = summary(world), world.cluster.ledgers["n"]
     with world.cluster.without({"uid-p0"}, "n"):
         assert used(world, "n") == 2
-        assert held(world, "n")["sure"] == 0b1100
+        assert held(world, "n").sure == 0b1100
     assert summary(world) == before
     assert world.cluster.ledgers["n"] == ledger
 
@@ -158,7 +156,7 @@ def test_positions_that_kubelet_tells_are_sure() -> None:
         {"name": "main", "allocatedResourcesStatus": [{"name": GPU, "resources": devices}]}
     ]
     world.set("Pod", pod)
-    assert held(world, "n")["sure"] == 0b101000
+    assert held(world, "n").sure == 0b101000
     assert [(h.gpus, h.how) for h in world.cluster.ledgers["n"].holdings] == [((3, 5), "observed")]
 
 
@@ -166,10 +164,10 @@ def test_what_settles_for_too_long_is_unknown() -> None:
     world = World()
     world.node("n", 4, links=pairs(4))
     world.pod("p", 2, "n", phase="Pending")
-    assert held(world, "n")["pending"] == 2
+    assert held(world, "n").pending == 2
     world.now += 31
     world.cluster.tick(world.now)
-    assert (held(world, "n")["pending"], held(world, "n")["unknown"]) == (0, 2)
+    assert (held(world, "n").pending, held(world, "n").unknown) == (0, 2)
 
 
 def test_schedulable_gpu_nodes_are_counted() -> None:
@@ -194,8 +192,8 @@ def test_rows_are_used_again_and_the_new_node_has_nothing_of_the_old() -> None:
     world.node("new", 2)
     assert world.cluster.row("new") == row
     assert world.cluster.row("old") == -1
-    assert held(world, "new")["used"] == (0, 0, 0, 0, 0, 0)
-    assert (held(world, "new")["sure"], held(world, "new")["shape"]) == (0, 0)
+    assert held(world, "new").used == (0, 0, 0, 0, 0, 0)
+    assert (held(world, "new").sure, held(world, "new").shape) == (0, 0)
 
 
 def test_gpus_that_two_pods_are_seen_to_hold_are_counted() -> None:
@@ -215,7 +213,7 @@ def test_unhealthy_gpus_are_not_handed_out() -> None:
     said = json.loads(topology(pairs(4))) | {"health": [True, False, True, True]}
     facts = machine("n", 3, capacity=4, annotations={"gpu-extender.io/topology": json.dumps(said)})
     world.set("Node", facts)
-    assert held(world, "n")["healthy"] == 0b1101
+    assert held(world, "n").healthy == 0b1101
     assert world.filter(workload("p", 2, links="required"))["NodeNames"] == ["n"]
     assert world.decision()["nodes"][0]["gpus"] == [2, 3]
 

@@ -102,7 +102,7 @@ def test_the_cluster_writes_it_down() -> None:
     health = '{"v":1,"gpus":4,"links":[],"health":[true,true,true,false]}'
     cluster.apply([event(3, topology=health)], 0.0)
     assert cluster.tables.hazards.get(cluster.row("n")) == PANICS_KNOWN | LOST_KNOWN
-    assert cluster.tables.nodes.node(cluster.row("n"))["healthy"] == 0b0111  # it counts only its healthy ones
+    assert cluster.tables.nodes.healthy_of(cluster.row("n")) == 0b0111  # it counts only its healthy ones
 
 
 def node_of(
@@ -150,7 +150,7 @@ def test_a_node_that_may_fail_the_pod_comes_last() -> None:
     for links in ("preferred", "ignore"):
         pod = workload(f"p-{links}", 3, links=links)
         assert world.filter(pod, ["n", "safe"])["NodeNames"] == ["safe", "n"]
-        world.decider.holds.drop_hold(pod["metadata"]["uid"])
+        world.decider.assumed.forget(pod["metadata"]["uid"])
     world.set("Node", node_of((0, 1), relay="1"))
     assert world.filter(workload("q", 3), ["n", "safe"])["NodeNames"] == ["n", "safe"]
 

@@ -1,4 +1,4 @@
-"""Reservations that outlive a restart: written before the reply, read back before Ready, released for a cause."""
+"""ReservationStore that outlive a restart: written before the reply, read back before Ready, released for a cause."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from extender.controllers.reservations import Reservations
+from extender.controllers.reservations import ReservationStore
 from extender.kube.client import ApiServer
 from extender.kube.clock import Clock
 from extender.kube.configmaps import ConfigMap, Conflict, Kept
-from extender.reservations.holds import Plan
+from extender.reservations.reservations import Reservation
 from extender.settings import Reservations as Wanted
 from extender.settings import Settings
 from tests.kube.api_server import Request, Script, serving
@@ -41,16 +41,16 @@ async def no_headers() -> Mapping[str, str]:
     return {}
 
 
-def store(made: World, server: ApiServer | None = None) -> Reservations:
+def store(made: World, server: ApiServer | None = None) -> ReservationStore:
     """The store of the world's reservations. Without `server` it reads and writes nothing."""
     server = server or ApiServer("http://127.0.0.1:1", headers=no_headers)
     wanted = made.settings.reservations
     kept = ConfigMap(server, "kube-system", wanted.name) if wanted.store == "configmap" else None
     clock = Clock(lambda: made.now, lambda: made.wall + made.now - 1000.0)
-    return Reservations(made.decider, made.metrics, kept, clock=clock)
+    return ReservationStore(made.decider, made.metrics, kept, clock=clock)
 
 
-def keeper(made: World, server: ApiServer | None = None) -> Reservations:
+def keeper(made: World, server: ApiServer | None = None) -> ReservationStore:
     """The same, which the world's server asks before it answers preempt."""
     reservations = store(made, server)
     made.connect(keeper=reservations)
@@ -86,7 +86,7 @@ async def ask(made: World, offered: Mapping[str, list[str]], name: str = "urgent
     return said
 
 
-def run(objects: Objects, made: World, test: Callable[[Reservations], Awaitable[None]]) -> None:
+def run(objects: Objects, made: World, test: Callable[[ReservationStore], Awaitable[None]]) -> None:
     async def whole() -> None:
         async with connected(objects) as server:
             reservations = keeper(made, server)
@@ -120,7 +120,7 @@ OFFER = {"n1": ["w0", "w1"]}
 def test_the_plan_is_written_before_the_reply() -> None:
     objects, made = Objects(), world()
 
-    async def test(reservations: Reservations) -> None:
+    async def test(reservations: ReservationStore) -> None:
         assert entries(objects) == {}
         answer = await ask(made, OFFER)
         assert list(answer) == ["n1"]
@@ -140,9 +140,9 @@ def test_a_write_that_fails_evicts_nobody_and_reserves_nothing(status: int, resu
     objects, made = Objects(), world()
     objects.fail = lambda request: 0 if request.method == "GET" else status
 
-    async def test(reservations: Reservations) -> None:
+    async def test(reservations: ReservationStore) -> None:
         assert await ask(made, OFFER) == {}
-        assert made.decider.holds.all_plans() == []
+        assert made.decider.reservations.all() == []
         latest = next(made.decider.decisions.latest())
         assert (latest.result, "not kept" in latest.error) == ("not-reserved", True)
 
@@ -155,17 +155,17 @@ def test_a_write_that_fails_evicts_nobody_and_reserves_nothing(status: int, resu
 def test_a_late_write_evicts_nobody_and_is_taken_back() -> None:
     objects, made = Objects(), world(deadline=0.05)
 
-    async def test(reservations: Reservations) -> None:
+    async def test(reservations: ReservationStore) -> None:
         objects.delay = 0.3
         assert await ask(made, OFFER) == {}
-        assert made.decider.holds.all_plans() == []
+        assert made.decider.reservations.all() == []
         objects.delay = 0.0
         await asyncio.sleep(0.4)  # the write lands after all
         made.now += 10
         await until(lambda: objects.said[-1][0] in ("PUT", "GET"))
         await reservations.refresh()
         assert entries(objects) == {}
-        assert made.decider.holds.all_plans() == []
+        assert made.decider.reservations.all() == []
 
     run(objects, made, test)
     assert made.metric("reservation_writes_total", result="late") == 1
@@ -177,7 +177,7 @@ def test_a_request_that_hangs_holds_up_no_preemptor_for_long(monkeypatch: pytest
     monkeypatch.setattr("extender.controllers.reservations.REREAD_SECONDS", 0.0)
     objects, made = Objects(), world(deadline=0.2)
 
-    async def test(reservations: Reservations) -> None:
+    async def test(reservations: ReservationStore) -> None:
         objects.delay, asked = 60.0, len(objects.said)
         await until(lambda: len(objects.said) > asked)  # it has the lock, and hangs
         assert await ask(made, OFFER) == {}
@@ -204,7 +204,7 @@ def test_the_map_is_read_again_seconds_after_an_outage(monkeypatch: pytest.Monke
 
     monkeypatch.setattr("extender.controllers.reservations.REREAD_SECONDS", 0.0)
 
-    async def test(reservations: Reservations) -> None:
+    async def test(reservations: ReservationStore) -> None:
         objects.fail = lambda request: 503
         monkeypatch.setattr("extender.controllers.reservations.asyncio.sleep", nap)
         await until_(lambda: len(delays) >= 30)
@@ -227,11 +227,11 @@ def test_the_map_is_read_again_seconds_after_an_outage(monkeypatch: pytest.Monke
 def test_a_restart_reads_them_back_before_it_is_ready() -> None:
     objects, before = Objects(), world()
 
-    async def first(reservations: Reservations) -> None:
+    async def first(reservations: ReservationStore) -> None:
         await ask(before, OFFER)
 
     run(objects, before, first)
-    plan = before.decider.holds.all_plans()[0]
+    plan = before.decider.reservations.all()[0]
 
     after = world()
     after.now = 50.0  # another process, another clock
@@ -243,9 +243,9 @@ def test_a_restart_reads_them_back_before_it_is_ready() -> None:
 
     assert not reservations.read_back
 
-    async def second(reservations: Reservations) -> None:
+    async def second(reservations: ReservationStore) -> None:
         assert reservations.read_back
-        [again] = after.decider.holds.all_plans()
+        [again] = after.decider.reservations.all()
         assert (again.uid, again.node, again.victims, again.amounts) == (
             plan.uid,
             plan.node,
@@ -260,7 +260,7 @@ def test_a_restart_reads_them_back_before_it_is_ready() -> None:
             rival = after.pod(f"rival{priority}", 4, priority=priority)
             assert after.filter(rival)["NodeNames"] == passes
             after.drop("Pod", rival)
-            after.decider.holds.forget(f"uid-rival{priority}")
+            after.decider.reservations.drop(f"uid-rival{priority}")
 
     run(objects, after, second)
 
@@ -272,11 +272,11 @@ def test_a_grace_period_beyond_any_time_is_read_back(grace: int) -> None:
     for i in range(4):
         before.pod(f"w{i}", 2, "n1", priority=1, held=(2 * i, 2 * i + 1), grace=grace)
 
-    async def first(reservations: Reservations) -> None:
+    async def first(reservations: ReservationStore) -> None:
         await ask(before, OFFER)
 
     run(objects, before, first)
-    [plan] = before.decider.holds.all_plans()
+    [plan] = before.decider.reservations.all()
     assert plan.grace == 10**9
     kept = json.loads(entries_raw(objects)["uid-urgent"])
     assert kept["grace"] == 10**9
@@ -287,8 +287,8 @@ def test_a_grace_period_beyond_any_time_is_read_back(grace: int) -> None:
         for i in range(4):
             after.pod(f"w{i}", 2, "n1", priority=1, held=(2 * i, 2 * i + 1), grace=grace)
 
-        async def second(reservations: Reservations, after: World = after) -> None:
-            [again] = after.decider.holds.all_plans()
+        async def second(reservations: ReservationStore, after: World = after) -> None:
+            [again] = after.decider.reservations.all()
             assert (again.id, again.grace) == (plan.id, 10**9)
 
         run(objects, after, second)
@@ -299,15 +299,15 @@ def test_a_preemptor_that_went_while_we_were_away_is_forgotten_at_once() -> None
     """Its plan is seconds old, so it is not the slack for a watch that lags: the lists are newer."""
     objects, before = Objects(), world()
 
-    async def first(reservations: Reservations) -> None:
+    async def first(reservations: ReservationStore) -> None:
         await ask(before, OFFER)
 
     run(objects, before, first)
     after = world()
     after.gone("urgent")
 
-    async def second(reservations: Reservations) -> None:
-        assert after.decider.holds.all_plans() == []
+    async def second(reservations: ReservationStore) -> None:
+        assert after.decider.reservations.all() == []
 
     run(objects, after, second)
     assert after.metric("reservations_released_total", cause="deleted") == 1
@@ -317,7 +317,7 @@ def test_while_the_server_was_away_the_preemptor_could_not_come() -> None:
     """The minute ends while nobody answers: the preemptor is tried again within ten seconds of our start."""
     objects, before = Objects(), world()
 
-    async def first(reservations: Reservations) -> None:
+    async def first(reservations: ReservationStore) -> None:
         await ask(before, OFFER)
         before.gone("w2", "w3")
         before.decider.sweep(before.now)
@@ -329,10 +329,10 @@ def test_while_the_server_was_away_the_preemptor_could_not_come() -> None:
     after.gone("w2", "w3")
     after.now += 70.0
 
-    async def second(reservations: Reservations) -> None:
+    async def second(reservations: ReservationStore) -> None:
         after.now += 11.0
         after.decider.sweep(after.now)
-        assert len(after.decider.holds.all_plans()) == 1
+        assert len(after.decider.reservations.all()) == 1
         after.now += 2.0
         assert released(after) == ["not-used"]
 
@@ -365,8 +365,8 @@ def test_what_is_damaged_is_dropped_and_the_rest_stays() -> None:
     objects = Objects()
     objects.put(PATH, {"metadata": {}, "data": damaged | {"uid-urgent": json.dumps(good)}})
 
-    async def test(reservations: Reservations) -> None:
-        assert [plan.uid for plan in made.decider.holds.all_plans()] == ["uid-urgent"]
+    async def test(reservations: ReservationStore) -> None:
+        assert [plan.uid for plan in made.decider.reservations.all()] == ["uid-urgent"]
         await until(lambda: list(entries_raw(objects)) == ["uid-urgent"])
 
     with logged() as lines:
@@ -409,12 +409,12 @@ def test_a_plan_that_contradicts_the_cluster_is_dropped_and_reported(
         "amounts": {GPU: 4, "pods": 1}, "at": made.wall, "grace": 30.0,
     }  # fmt: skip
 
-    async def test(reservations: Reservations) -> None:
+    async def test(reservations: ReservationStore) -> None:
         if late:
             objects.put(PATH, {"metadata": {}, "data": {"uid-urgent": json.dumps(good | change)}})
             made.now += 6.0
             await reservations.refresh()
-        assert made.decider.holds.all_plans() == []
+        assert made.decider.reservations.all() == []
         await until(lambda: not entries_raw(objects))
 
     if not late:
@@ -435,8 +435,8 @@ def test_what_a_plan_says_of_itself_keeps_it_no_longer() -> None:
     }  # fmt: skip
     objects.put(PATH, {"metadata": {}, "data": {"uid-urgent": json.dumps(entry)}})
 
-    async def test(reservations: Reservations) -> None:
-        [plan] = made.decider.holds.all_plans()
+    async def test(reservations: ReservationStore) -> None:
+        [plan] = made.decider.reservations.all()
         assert plan.amounts == made.cluster.amounts(made.cluster.pods["uid-urgent"])
         assert plan.grace == 30
         made.gone("w0", "w1")
@@ -449,7 +449,7 @@ def test_what_a_plan_says_of_itself_keeps_it_no_longer() -> None:
             objects.put(PATH, {"metadata": {"resourceVersion": version}, "data": {"uid-urgent": json.dumps(entry)}})
             made.now += 6.0
             await reservations.refresh()
-            assert [plan.emptied for plan in made.decider.holds.all_plans()] == [first]
+            assert [plan.emptied for plan in made.decider.reservations.all()] == [first]
         made.now = first + 61.0
         assert released(made) == ["not-used"]
 
@@ -462,7 +462,7 @@ def test_another_instance_wrote_meanwhile() -> None:
     made.node("n2", 8)
     made.pod("theirs", 2, priority=7)
 
-    async def test(reservations: Reservations) -> None:
+    async def test(reservations: ReservationStore) -> None:
         await ask(made, OFFER)
         other = json.loads(entries_raw(objects)["uid-urgent"]) | {
             "node": "n2", "victims": ["x"], "priority": 7, "pod": "default/theirs", "amounts": {"pods": 1, GPU: 2},
@@ -472,7 +472,7 @@ def test_another_instance_wrote_meanwhile() -> None:
         answer = await ask(made, {"n1": ["w2"]}, "second", 2)
         assert list(answer) == ["n1"]
         assert set(entries(objects)) == {"uid-theirs", "uid-second"}
-        assert {plan.uid for plan in made.decider.holds.all_plans()} == {"uid-theirs", "uid-second"}
+        assert {plan.uid for plan in made.decider.reservations.all()} == {"uid-theirs", "uid-second"}
 
     run(objects, made, test)
 
@@ -482,7 +482,7 @@ def test_a_plan_that_another_instance_replaced_is_taken_over() -> None:
     objects, made = Objects(), world()
     made.node("n2", 8)
 
-    async def test(reservations: Reservations) -> None:
+    async def test(reservations: ReservationStore) -> None:
         assert await ask(made, OFFER)
         stored = objects.stored[PATH]
         entry = json.loads(stored["data"]["uid-urgent"]) | {"node": "n2", "victims": ["uid-other"]}
@@ -490,7 +490,7 @@ def test_a_plan_that_another_instance_replaced_is_taken_over() -> None:
         stored["metadata"]["resourceVersion"] = str(int(stored["metadata"]["resourceVersion"]) + 1)
         made.now += 5.0
         await reservations.refresh()
-        assert [plan.node for plan in made.decider.holds.all_plans()] == ["n2"]
+        assert [plan.node for plan in made.decider.reservations.all()] == ["n2"]
         assert entries(objects)["uid-urgent"]["node"] == "n2"
 
     run(objects, made, test)
@@ -499,7 +499,7 @@ def test_a_plan_that_another_instance_replaced_is_taken_over() -> None:
 def test_no_right_to_read_is_said_once_and_does_not_stop_the_scheduling() -> None:
     objects, made = Objects(fail=lambda request: 403), world()
 
-    async def test(reservations: Reservations) -> None:
+    async def test(reservations: ReservationStore) -> None:
         assert reservations.missing() == []
         for _ in range(3):
             assert await ask(made, OFFER) == {}
@@ -515,7 +515,7 @@ def test_no_right_to_read_is_said_once_and_does_not_stop_the_scheduling() -> Non
 def test_memory_asks_nobody() -> None:
     objects, made = Objects(), world("memory")
 
-    async def test(reservations: Reservations) -> None:
+    async def test(reservations: ReservationStore) -> None:
         assert list(await ask(made, OFFER)) == ["n1"]
         assert objects.said == []
 
@@ -528,9 +528,9 @@ def test_entries_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(2):
         made.pod(f"other{i}", 1, priority=9)
         amounts = tuple(int(name == GPU) for name in made.cluster.resources)
-        made.decider.holds.plan(Plan(f"uid-other{i}", "n1", ("uid-w3",), amounts, 9, made.now, own=True))
+        made.decider.reservations.add(Reservation(f"uid-other{i}", "n1", ("uid-w3",), amounts, 9, made.now, own=True))
 
-    async def test(reservations: Reservations) -> None:
+    async def test(reservations: ReservationStore) -> None:
         assert await ask(made, OFFER) == {}
         assert next(made.decider.decisions.latest()).error.endswith("there are 2 reservations already")
 
@@ -540,10 +540,10 @@ def test_entries_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- what releases -----------------------------------------------------------------------------------------------------
 
 
-def planned(made: World) -> Plan:
+def planned(made: World) -> Reservation:
     amounts = tuple(4 if name == GPU else 0 for name in made.cluster.resources)
-    plan = Plan("uid-urgent", "n1", ("uid-w0", "uid-w1"), amounts, 9, made.now, pod="default/urgent")
-    made.decider.holds.plan(plan)
+    plan = Reservation("uid-urgent", "n1", ("uid-w0", "uid-w1"), amounts, 9, made.now, pod="default/urgent")
+    made.decider.reservations.add(plan)
     return plan
 
 
@@ -569,7 +569,7 @@ def test_a_cleared_nomination_releases_nothing() -> None:
     made.pod("urgent", 4, priority=9)
     made.now += 60
     assert released(made) == []
-    assert len(made.decider.holds.all_plans()) == 1
+    assert len(made.decider.reservations.all()) == 1
 
 
 def bound(made: World) -> None:
@@ -645,7 +645,7 @@ def test_what_releases(what: Callable[[World], None], cause: str) -> None:
     assert released(made) == []
     what(made)
     assert released(made) == [cause]
-    assert made.decider.holds.all_plans() == []
+    assert made.decider.reservations.all() == []
 
 
 def test_a_plan_that_a_higher_one_covers_stays_unless_another_takes_its_place() -> None:
@@ -659,16 +659,16 @@ def test_a_plan_that_a_higher_one_covers_stays_unless_another_takes_its_place() 
     plan = planned(made)
     carried_out(made)
     boss = made.pod("boss", 4, priority=20)
-    made.decider.holds.plan(Plan("uid-boss", "n1", plan.victims, plan.amounts, 20, made.now))
+    made.decider.reservations.add(Reservation("uid-boss", "n1", plan.victims, plan.amounts, 20, made.now))
     urgent = made.pod("urgent", 4, priority=9)
     assert made.preempt(urgent, {"n1": ["w0", "w1"]}) == {}  # nobody else could go
-    assert made.decider.holds.planned("uid-urgent", made.now) is plan
+    assert made.decider.reservations.of("uid-urgent", made.now) is plan
     # Now there is another node where it can evict.
     made.node("n2", 8)
     made.pod("x", 8, "n2", priority=1)
     assert made.preempt(urgent, {"n1": ["w0", "w1"], "n2": ["x"]}) == {"n2": ["x"]}
     assert released(made) == ["replaced"]
-    assert made.decider.holds.planned("uid-urgent", made.now) is not plan
+    assert made.decider.reservations.of("uid-urgent", made.now) is not plan
     assert boss["metadata"]["name"] == "boss"
     assert reservations.missing()
 

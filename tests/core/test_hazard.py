@@ -13,6 +13,7 @@ from ext_core import hazard
 from ext_core.links import LinkShapes
 from ext_core.reference import hazard as plain
 from ext_core.reference import table as lists
+from ext_core.rows import NodeFacts, NodeUse
 from ext_core.table import NodeTable
 
 R, GPU, OTHER = 5, 3, 4
@@ -20,8 +21,8 @@ IDS = range(6)
 SHAPES = LinkShapes()
 SWITCH = [[12 * (a != b) for b in IDS] for a in IDS]
 NEAR = [[4 * (a + b == 1) for b in IDS] for a in IDS]  # 0 and 1 on one PCIe switch, the rest far apart
-CRASHES = SHAPES.intern(6, SWITCH, gpu_total=True, pcie=NEAR, numa=None, plugin="nvidia", gbps=25.0)
-UNTOLD = SHAPES.intern(6, SWITCH, gpu_total=True, pcie=None, numa=None, plugin="nvidia", gbps=25.0)
+CRASHES = SHAPES.intern(SWITCH, gpu_total=True, pcie=NEAR, numa=None, plugin="nvidia", gbps=25.0)
+UNTOLD = SHAPES.intern(SWITCH, gpu_total=True, pcie=None, numa=None, plugin="nvidia", gbps=25.0)
 
 masks = st.sampled_from([0, 0, 1, 0b11, 0b101, 0b100, 0b110101])
 
@@ -41,8 +42,8 @@ def tables(draw: st.DrawFn) -> tuple[NodeTable, lists.NodeTable, hazard.Hazards,
         pending = draw(st.sampled_from([0, 0, 0, 1]))
         for table in (fast, slow):
             table.add(row)
-            table.set_node(row, (0, 0, 0, there, there), gpu, shape, healthy, 0)
-            table.set_held(row, (0, 0, 0, held, held), sure, likely, unknown, pending)
+            table.set_node(row, NodeFacts((0, 0, 0, there, there), gpu, shape, healthy, 0))
+            table.set_held(row, NodeUse((0, 0, 0, held, held), sure, likely, unknown, pending))
             if wanted:
                 table.add_claim(row, (0, 0, 0, 1, 0), wanted, False)
         against = draw(st.integers(0, 15))

@@ -34,7 +34,7 @@ def ids(group: int) -> tuple[int, ...]:
 
 def intern(shapes: LinkShapes, links: list[list[int]], **more: Any) -> int:
     given: dict[str, Any] = {"gpu_total": False, "pcie": None, "numa": None, "plugin": "arbitrary", "gbps": 25.0}
-    return shapes.intern(len(links), links, **(given | more))
+    return shapes.intern(links, **(given | more))
 
 
 def machine(name: str, plugin: str = "arbitrary") -> tuple[LinkShapes, int, int]:
@@ -215,7 +215,7 @@ def test_pcie_switch_decides_where_links_do_not() -> None:
 
 def test_shape_zero_knows_nothing_but_single_gpus() -> None:
     shapes = LinkShapes()
-    assert shapes.intern(4, None, gpu_total=False, pcie=None, numa=None, plugin="nvidia", gbps=0.0) == 0
+    assert shapes.intern(None, gpu_total=False, pcie=None, numa=None, plugin="nvidia", gbps=0.0) == 0
     assert shapes.choice(0, 15, 2) is None
     assert shapes.ring(0, 3) is None
     assert shapes.certain(0, 15, 1) == 2
@@ -234,8 +234,8 @@ def test_same_arguments_same_id() -> None:
 @pytest.mark.parametrize(
     ("links", "more", "message"),
     [
-        ([], {}, "gpus: 0"),
-        (clique(17, 1), {}, "gpus: 17"),
+        ([], {}, "links: 0 GPUs"),
+        (clique(17, 1), {}, "links: 17 GPUs"),
         ([[0, 1], [2, 0]], {}, r"links\[0\]\[1\] is 1, links\[1\]\[0\] is 2"),
         ([[0, 1]] * 2, {}, r"links\[0\]\[1\] is 1"),
         ([[1]], {}, "no link to itself"),
@@ -346,7 +346,7 @@ def test_twins_agree(data: st.DataObject) -> None:
     }
     fast, slow = LinkShapes(), reference.LinkShapes()
     shape = intern(fast, links, **more)
-    assert slow.intern(size, links, **more) == shape
+    assert slow.intern(links, **more) == shape
     assert fast.islands(shape) == slow.islands(shape)
     assert fast.components(shape) == slow.components(shape)
     assert (fast.gpus(shape), fast.gbps(shape)) == (slow.gpus(shape), slow.gbps(shape))

@@ -32,7 +32,7 @@ def graph(name: str) -> Graph:
     """The definitions, for a machine of the catalogue under NVIDIA's plugin."""
     entry = MACHINES[name]
     levels = [[LEVELS.index(level) for level in row] for row in entry["pcie"]]
-    return Graph(entry["gpus"], entry["links"], entry["nvswitch"], levels, None, "nvidia")
+    return Graph(entry["links"], entry["nvswitch"], levels, None, "nvidia")
 
 
 @pytest.mark.parametrize("name", ["dgx1-v100", "dgx-a100", "h100-nvl-8", "rtxpro6000-6", "hgx-b200-8"])
@@ -167,8 +167,8 @@ def test_samples_of_sixteen_against_all_splits(seed: int) -> None:
     for a, b in combinations(SIXTEEN, 2):
         levels[a][b] = levels[b][a] = rng.choice((0, 1, 1, 4)) if seed else PAIRS_AND_HALVES[a][b]
     shapes, shape = sixteen(levels)
-    slow = Graph(16, [[6 * (i != j) for j in SIXTEEN] for i in SIXTEEN], True, levels, None, "nvidia")
-    slow.points = lru_cache(None)(slow.points)  # type: ignore[method-assign]
+    slow = Graph([[6 * (i != j) for j in SIXTEEN] for i in SIXTEEN], True, levels, None, "nvidia")
+    slow.device.points = lru_cache(None)(slow.device.points)  # type: ignore[method-assign]
     for k, sizes in ((2, (9, 10)), (3, (9, 10)), (4, (9, 11)), (5, (11, 12)), (8, (13, 14))):
         for size in sizes:
             free = tuple(sorted(rng.sample(SIXTEEN, size)))

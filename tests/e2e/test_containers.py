@@ -50,8 +50,7 @@ def test_every_kind_of_container(scene: SceneFactory) -> None:
     ours, ledgers = our_ledgers(cluster)
     resource = ours.resources.index("nvidia.com/gpu")
     for node, held in truth.holdings().items():
-        used = ours.tables.nodes.node(ours.row(node))["used"]
-        assert isinstance(used, tuple)
+        used = ours.tables.nodes.used_of(ours.row(node))
         assert used[resource] == len(held), node
     said = {}
     for name, node in where.items():

@@ -399,12 +399,7 @@ def _told(cluster: Cluster) -> dict[str, Any]:
     rows = {}
     for name in cluster.nodes:
         row = cluster.tables.nodes.node(cluster.row(name))
-        taken = {
-            key: row[key]
-            for key in row
-            if key in ("alloc", "used", "sure", "likely", "unknown", "healthy", "parts", "gpu")
-        }
-        rows[name] = taken
+        rows[name] = (row.alloc, row.used, row.sure, row.likely, row.unknown, row.healthy, row.parts, row.gpu)
     uids = [uid for uid, pod in cluster.pods.items() if pod.node and not pod.finished]
     gangs = {uid: (found.name, found.minimum, sorted(p.uid for p in found.members)) for uid in uids
              if (found := cluster.gang_of(cluster.pods[uid])) is not None}  # fmt: skip

@@ -402,7 +402,7 @@ def test_a_protection_of_ages_is_one_of_a_century() -> None:
         items[1]["status"]["startTime"] = rfc3339(start)
         decider = decider_of(items, Settings())
         assert not decider.cluster.faults
-        assert decider.cluster.tables.nodes.node(0)["used"][3] == 2
+        assert decider.cluster.tables.nodes.used_of(0)[3] == 2
         (result,) = asked(items, workload("p", 4, priority=5))["results"]
         assert result["verdict"] == "cannot"
         assert (result["spared"][0]["until"] is None) == (start > WALL), annotation[:20]

@@ -29,7 +29,7 @@ def test_one_line_tells_the_plan_its_victims_its_cost_and_whether_it_is_proved()
     with logged() as lines:
         assert play.preempt(urgent, {"n1": ["n1-w1"], "n2": ["n2-w0"]}) == {"n1": ["n1-w0"]}
     [line] = [line for line in lines if line["event"] == "decided"]
-    [plan] = play.decider.holds.all_plans()
+    [plan] = play.decider.reservations.all()
     assert (line["verb"], line["result"], line["pod"], line["node"]) == ("preempt", "evict", "default/urgent", "n1")
     assert (line["candidates"], line["plan"]) == (2, plan.id)
     assert (line["victims"], line["evict"]) == (1, ["default/n1-w0"])

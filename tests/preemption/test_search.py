@@ -75,7 +75,7 @@ def test_leaving_nodes_out_by_their_bounds_changes_nothing(
             monkeypatch.setattr(search, "FIRST", 6)
             answer = world.post("preempt", {"Pod": pod, "NodeNameToMetaVictims": offered})
             detail = dict(world.decision())
-            world.decider.holds.drop_plan("uid-p")
+            world.decider.reservations.drop("uid-p")
             certificate = detail.pop("certificate", {})
             certificate.pop("sets_examined", None)
             told.append((answer, certificate, detail.get("cost")))

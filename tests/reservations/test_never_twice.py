@@ -133,7 +133,7 @@ def test_while_a_plan_stands_on_a_pair_machine_nobody_lower_breaks_the_pair() ->
         lower = workload("lower", 1)  # three GPUs are free, it would leave two: 1 and 2, or 1 and 3
         assert refused(world.filter(lower, ["n"])) == {"n": TEXT["gpus-reserved"]}
     assert world.filter(pod, ["n"])["NodeNames"] == ["n"]
-    world.decider.holds.drop_hold("uid-p")
+    world.decider.assumed.forget("uid-p")
     assert world.filter(workload("higher", 1, priority=101), ["n"])["NodeNames"] == ["n"]
 
 
@@ -223,7 +223,7 @@ def test_terminating_members_do_not_run_in_their_gang() -> None:
     world.pod("g2", 1, "n2", labels=gang, start=WALL)
     world.pod("g3", 1, "n2", labels=gang, start=WALL)
     assert world.preempt(urgent(4), {"n1": ["g1"]}) == {"n1": ["g1"]}  # it has one to spare
-    world.decider.holds.drop_plan("uid-p")
+    world.decider.reservations.drop("uid-p")
     world.pod("g3", 1, "n2", labels=gang, start=WALL, terminating=WALL + 20)
     assert world.preempt(urgent(4), {"n1": ["g1"]}) == {"n1": ["alone"]}
 
@@ -394,6 +394,6 @@ def test_a_higher_pod_prefers_a_node_that_nobody_waits_for() -> None:
     world.pod("u", 4, "n1")  # packing would choose n1 now: it would be full
     higher = workload("higher", 4, priority=200)
     assert world.filter(higher)["NodeNames"] == ["n2", "n1"]
-    world.decider.holds.drop_hold("uid-higher")
+    world.decider.assumed.forget("uid-higher")
     points = world.prioritize(higher)
     assert points["n2"] > points["n1"]

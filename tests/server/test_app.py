@@ -253,7 +253,7 @@ def test_100_000_names_are_answered_and_one_more_is_refused() -> None:
     assert answer["NodeNames"] == ["m"]
     assert len(answer["FailedAndUnresolvableNodes"]) == 99_999
     assert world.prioritize(workload("p", 2), names)["m"] == 10
-    world.decider.holds.drop_hold("uid-p")
+    world.decider.assumed.forget("uid-p")
     for pod in (workload("q", 2), workload("q")):
         for verb in ("filter", "prioritize"):
             body = json.dumps(world.args(pod, [*names, "n"])).encode()
@@ -358,9 +358,8 @@ def test_no_request_is_a_500_or_changes_the_cluster(request: tuple[str, bytes]) 
     after = world.state()
     if world.metric("bad_requests_total", verb=verb, code="bad-request"):
         assert after == before
-    world.decider.holds = World().decider.holds
-    assert [node["used"] for node in world.state()[4]] == [node["used"] for node in before[4]]
-    assert all(not any(node["claim"]) for node in world.state()[4])
+    assert [node.used for node in world.state()[4]] == [node.used for node in before[4]]
+    assert all(not any(node.claim) for node in world.state()[4])
     if verb == "filter" and reply.status == 200 and said["NodeNames"]:
         assert not said["Error"]
 

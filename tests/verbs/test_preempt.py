@@ -188,7 +188,7 @@ def test_the_plan_reserves_what_its_victims_leave() -> None:
     other = workload("other", 2, priority=1)
     assert world.filter(other)["NodeNames"] == []
     assert world.filter(workload("higher", 2, priority=11))["NodeNames"] == ["n"]
-    world.decider.holds.drop_hold("uid-higher")
+    world.decider.assumed.forget("uid-higher")
     assert world.filter(asks(4))["NodeNames"] == ["n"]
 
 
@@ -517,7 +517,7 @@ def suffices(case: Case, node: str, pods: tuple[JSON, ...]) -> bool:
     probe = json.loads(json.dumps(case.preemptor))
     probe["metadata"] |= {"uid": "uid-probe", "name": "probe"}
     passes = bool(case.world.filter(probe, [node])["NodeNames"])
-    case.world.decider.holds.drop_hold("uid-probe")
+    case.world.decider.assumed.forget("uid-probe")
     for pod in pods:
         case.world.set("Pod", pod)
     return passes
@@ -570,7 +570,7 @@ def test_the_answer_is_the_cheapest_of_all_sets_of_victims(block: int, monkeypat
         )["NodeNameToMetaVictims"]
         assert len(answer) == (best is not None)
         told = tuple(term["value"] for term in case.world.decision().get("cost", ()))[:6]
-        case.world.decider.holds.drop_plan("uid-p")  # it reserves what the victims leave
+        case.world.decider.reservations.drop("uid-p")  # it reserves what the victims leave
         for node, victims in answer.items():
             uids = [victim["UID"] for victim in victims["Pods"]]
             pods = tuple(pod for pod in case.nodes[node] if pod["metadata"]["uid"] in uids)

@@ -134,7 +134,7 @@ def test_leftover_fragmentation() -> None:
 def test_what_a_set_of_free_gpus_leaves_broken_up() -> None:
     shapes = LinkShapes()
     pairs = [[4 if a != b and a // 2 == b // 2 else 0 for b in range(4)] for a in range(4)]  # 0-1, 2-3
-    shape = shapes.intern(4, pairs, gpu_total=False, pcie=None, numa=[0] * 4, plugin="nvidia", gbps=25.0)
+    shape = shapes.intern(pairs, gpu_total=False, pcie=None, numa=[0] * 4, plugin="nvidia", gbps=25.0)
     found = prices(shapes, shape, 4, 1)
     whole, pair = shapes.ways(shape, 0b1111), shapes.ways(shape, 0b0011)
     assert whole is not None

@@ -18,7 +18,7 @@ def five(flags: int, **more: Any) -> tuple[Small, int]:
     """Over all five free GPUs the plugin crashes with probability .3 when it chooses three."""
     small = Small()
     shape = small.tables.shapes.intern(
-        5, switch(5), gpu_total=True, pcie=NEAR, numa=None, plugin="nvidia", gbps=25.0
+        switch(5), gpu_total=True, pcie=NEAR, numa=None, plugin="nvidia", gbps=25.0
     )  # fmt: skip
     row = small.node(5, shape=shape, **more)
     small.tables.hazards.set(row, flags)

@@ -1,0 +1,51 @@
+"""The request as the kernels read it: one struct, made once per request.
+
+A kernel takes tables, an `Ask` and candidate rows, and writes columns.
+"""
+
+from typing_extensions import disjoint_base
+
+@disjoint_base
+class Ask:
+    """One pod's request. It does not change."""
+
+    def __new__(
+        cls,
+        amounts: tuple[int, ...],
+        share: int = 1,
+        containers: int = 1,
+        priority: int = 0,
+        links: str = "preferred",
+        namespace: str = "",
+    ) -> Ask:
+        """`amounts`: R exact integers (milli-CPU, bytes, pod slots, units by GPU resource); `share`: units that the pod
+        takes of each GPU; `containers`: how many containers ask for GPUs; `links`: required, preferred or ignore.
+
+        ValueError: fewer than 3 amounts, a share below 1, another word for `links`. OverflowError: an amount beyond
+        64 bits, a priority beyond 32 bits.
+        """
+    @property
+    def amounts(self) -> tuple[int, ...]:
+        """R exact integers."""
+    @property
+    def resource(self) -> int:
+        """Index of the GPU resource that the links are judged on: the one with the most units, then the lowest index.
+        -1 without GPUs."""
+    @property
+    def wanted(self) -> int:
+        """GPUs of `resource` that the pod takes, or takes `share` units of each; 2^31 - 1 at most."""
+    @property
+    def share(self) -> int:
+        """Units that the pod takes of each GPU: as many as a GPU of the node has are a whole one."""
+    @property
+    def containers(self) -> int:
+        """How many containers ask for GPUs."""
+    @property
+    def priority(self) -> int:
+        """The pod's priority: pods below it may be its victims."""
+    @property
+    def links(self) -> str:
+        """required, preferred or ignore."""
+    @property
+    def namespace(self) -> str:
+        """Failures of the namespace's own pods count for this pod too."""

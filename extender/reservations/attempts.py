@@ -1,0 +1,51 @@
+"""Attempts: what a pod's latest filter call answered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Attempt:
+    """A pod's latest filter call. `first`: when its first call came; `links_only`: nodes rejected for links alone;
+    `transient`: whether a node was rejected with a transient reason, and `since` when that has been so without a pause;
+    `left_out`: whether feasible nodes were left out of the shortlist; `left`: whether this call, or one before, left
+    nodes to preemptors of lower priorities."""
+
+    first: float
+    at: float
+    links_only: tuple[str, ...] = ()
+    transient: bool = False
+    since: float | None = None
+    left_out: bool = False
+    left: bool = False
+
+
+@dataclass(slots=True)
+class Attempts:
+    """The latest attempt of each pod, for `seconds`. Time comes in as an argument."""
+
+    seconds: float = 300.0
+    _of: dict[str, Attempt] = field(default_factory=dict)
+
+    def of(self, uid: str, now: float) -> Attempt | None:
+        """The pod's latest filter call, when it was at most `seconds` ago."""
+        attempt = self._of.get(uid)
+        return attempt if attempt is not None and now - attempt.at <= self.seconds else None
+
+    def record(
+        self, uid: str, now: float, links_only: tuple[str, ...] = (), transient: bool = False, left_out: bool = False
+    ) -> Attempt:
+        """Remember a filter call; those that are too old are forgotten."""
+        before = self.of(uid, now)
+        self._of.pop(uid, None)  # the youngest stay at the end
+        made = Attempt(before.first if before else now, now, links_only, transient, None, left_out)
+        if transient:
+            made.since = before.since if before is not None and before.since is not None else now
+        self._of[uid] = made
+        while self._of:
+            eldest = next(iter(self._of))
+            if now - self._of[eldest].at <= self.seconds:
+                break
+            del self._of[eldest]
+        return made

@@ -1,0 +1,71 @@
+"""Reservations: the GPUs that are kept for one pod until it is bound or the reservation ends.
+
+A preemption that was answered (or an eviction of our own) reserves what its victims hold for the preemptor. Until the
+preemptor is bound, deleted or outbid, or its last victim has been gone for a minute, the same need is never answered
+with other victims. `release.py` states when a reservation ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+
+@dataclass(slots=True)
+class Reservation:
+    """One pod's. `victims`: uids; `amounts`: R amounts of the preemptor; `at`: when it was made, `emptied`: when its
+    last victim was first seen to be gone, on the caller's clock; `pod`: its namespace/name, for people; `grace`: the
+    victims' longest, in seconds; `own`: the evictions are our own."""
+
+    uid: str
+    node: str
+    victims: tuple[str, ...]
+    amounts: tuple[int, ...]
+    priority: int
+    at: float
+    emptied: float | None = None
+    pod: str = ""
+    grace: float = 0.0
+    own: bool = False
+
+    @property
+    def id(self) -> str:
+        """The name that people see: the same after a restart, another one for other victims."""
+        text = " ".join((self.uid, self.node, *sorted(self.victims)))
+        return sha256(text.encode()).hexdigest()[:8]
+
+
+@dataclass(slots=True)
+class Reservations:
+    """All reservations, one a preemptor, in the order they were made. Time comes in as an argument.
+
+    `seconds`: how long one lasts beyond the victims' grace: a victim that hangs must not bind its preemptor for ever.
+    """
+
+    seconds: float = 600.0
+    _of: dict[str, Reservation] = field(default_factory=dict)
+
+    def add(self, reservation: Reservation) -> None:
+        """Reserve; a reservation of the same pod before is replaced."""
+        self._of[reservation.uid] = reservation
+
+    def drop(self, uid: str) -> None:
+        """The pod has no reservation any more."""
+        self._of.pop(uid, None)
+
+    def of(self, uid: str, now: float) -> Reservation | None:
+        """The pod's reservation, if it is not too old."""
+        reservation = self._of.get(uid)
+        return reservation if reservation is not None and not self.old(reservation, now) else None
+
+    def current(self, now: float) -> list[Reservation]:
+        """Those that are not too old."""
+        return [reservation for reservation in self._of.values() if not self.old(reservation, now)]
+
+    def all(self) -> list[Reservation]:
+        """The old ones too, which have not been dropped yet."""
+        return list(self._of.values())
+
+    def old(self, reservation: Reservation, now: float) -> bool:
+        """Whether it is older than any reservation may be."""
+        return now - reservation.at > self.seconds + reservation.grace
