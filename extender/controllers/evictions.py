@@ -168,6 +168,8 @@ class Evictions(Controller):
                 if plan.own and self._paused.get(plan.id, now) <= now:
                     await self._carry_out(acting, plan)
         for uid, stuck in list(self._stuck.items()):
+            if self._stuck.get(uid) is not stuck:  # it was passed while another one waited for the API server
+                continue
             pod = self._decider.cluster.pods.get(uid)
             if pod.node if pod is not None else evictor is not None:
                 del self._stuck[uid]

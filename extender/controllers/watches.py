@@ -161,7 +161,16 @@ class Watches(ClusterSource):
         """A list was given completely."""
         log.info("listed", kind=kind)
         if self.listed():
-            self._ready_at = self._ready_at if self._ready_at is not None else self._clock()
-            # What was listed stays: a full collection over it would stop every request for tens of milliseconds.
-            gc.collect()
-            gc.freeze()
+            self._settled()
+
+    def absent(self, kind: str) -> None:
+        """The API is not served, or not allowed: there are no objects to keep."""
+        log.info("not served, or not allowed", kind=kind)
+        if self._ready_at is None and self.listed():
+            self._settled()
+
+    def _settled(self) -> None:
+        """What was listed stays: a full collection over it would stop every request for tens of milliseconds."""
+        self._ready_at = self._ready_at if self._ready_at is not None else self._clock()
+        gc.collect()
+        gc.freeze()

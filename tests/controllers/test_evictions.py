@@ -545,3 +545,30 @@ def test_nobody_is_evicted_for_a_pod_that_fits_meanwhile() -> None:
     play.run(test)
     assert play.evicted() == []
     assert play.world.decider.reservations.all() == []
+
+
+def test_a_stuck_pod_that_is_bound_while_another_waits_for_the_api_server_is_forgotten() -> None:
+    play = Play(nodes=2)
+    world = play.world
+    second = world.pod("second", 2, priority=8, links="required")
+    bound: list[str] = []
+
+    def meanwhile(request: Request) -> int:
+        if request.path.endswith("/eviction") and not bound:  # the first pod's plan waits for the dry run
+            world.node("free", 4, links=pairs(4))
+            bound.extend(world.filter(second)["NodeNames"])
+            world.pod("second", 2, bound[0], priority=8, links="required")
+        return 0
+
+    play.objects.fail = meanwhile
+
+    async def test(controller: Evictions) -> None:
+        await play.call()
+        await ask(world, second)
+        await controller.turn()  # takes the Lease
+        world.now += 1.1
+        await controller.turn()
+
+    play.run(test)
+    assert bound == ["free"]
+    assert play.evicted() == ["n0-0"]

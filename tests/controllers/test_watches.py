@@ -13,7 +13,7 @@ from extender.kube.clock import Clock
 from extender.kube.reflector import SOURCES, Reflector, State
 from extender.server import outage, settle
 from extender.settings import Settings
-from tests.world import World, workload
+from tests.world import World, logged, workload
 
 
 class Now:
@@ -151,3 +151,23 @@ def test_the_prompt_kinds_have_the_pace_of_the_settings_and_renew_the_others() -
     first._silent = True
     first._accepted()
     assert sorted([*renewed, "Pod", "Node", "PodDisruptionBudget"]) == sorted(source.name for source in SOURCES)
+
+
+def test_what_was_listed_is_frozen_once_however_often_an_api_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group that is not served is asked for every five minutes; a 403 is no list."""
+    made, states = live(Now())
+    frozen: list[int] = []
+    monkeypatch.setattr("extender.controllers.watches.gc.freeze", lambda: frozen.append(1))
+    states["Job.batch"].synced = states["DeviceClass"].synced = False
+    with logged() as lines:
+        made.synced("Pod")
+        assert frozen == []
+        assert made.ready_at() is None
+        for kind in ("Job.batch", "DeviceClass"):
+            states[kind].synced = True
+            made.absent(kind)
+        assert made.ready_at() is not None
+        for _ in range(3):
+            made.absent("Job.batch")
+    assert len(frozen) == 1
+    assert [line["kind"] for line in lines if line["event"] == "listed"] == ["Pod"]
