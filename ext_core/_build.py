@@ -23,7 +23,7 @@ class build_ext(_build_ext):
     parallel: int | None
 
     def finalize_options(self) -> None:
-        jobs = self.parallel or os.cpu_count() or 1
+        jobs = os.cpu_count() or 1
         if not any(e.name == SHARED for e in self.distribution.ext_modules):  # may run twice
             for extension in self.distribution.ext_modules:
                 # No fused multiply-add: the last bit of a score is part of the order, on every machine the same.

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from extender.cluster.cluster import Cluster
+from extender.cluster.listener import Listener
 from extender.controllers.controller import Controller, Frozen
 from extender.controllers.supervisor import Supervisor
 from extender.controllers.watches import Watches
@@ -106,11 +107,18 @@ def test_a_pod_over_which_we_fail_holds_its_gpus_until_it_is_gone(poison: None) 
         world.pod("poison", 5, "n", labels={"a": "b"})
         world.pod("other", 2, "n")
     assert [line["object"] for line in lines if line["event"] == "an object cannot be held in full"] == ["poison"]
+    for path in ("/readyz", "/debug/state"):
+        reply = world.call(path, method="GET")
+        assert reply.status == 200
+        assert [one["message"] for one in reply.json["warnings"]] == [
+            "Pod default/poison: cannot be held in full: KeyError('uid-poison')"
+        ]
     assert world.filter(workload("p", 1))["NodeNames"] == ["n"]
     assert world.filter(workload("q", 2))["NodeNames"] == []
     world.pod("poison", 5, "n", labels={"a": "c"})
     assert world.filter(workload("q", 2))["NodeNames"] == []
     world.gone("poison")
+    assert world.call("/readyz", method="GET").json["warnings"] == []
     world.now += 60
     assert world.filter(workload("r", 6))["NodeNames"] == ["n"]
     assert "gpu_extender_invalid_objects_total" in world.call("/metrics", method="GET").body.decode()
@@ -132,10 +140,11 @@ def test_callbacks_that_fail_spoil_nothing() -> None:
     world.node("n", 8)
     world.pod("a", 8, "n")
 
-    def gone(uid: str) -> None:
-        raise RecursionError(uid)
+    class Failing(Listener):
+        def pod_deleted(self, uid: str) -> None:
+            raise RecursionError(uid)
 
-    world.cluster.gone = gone
+    world.cluster.subscribe(Failing())
     world.gone("a")
     assert world.cluster.faults == 1
     assert world.filter(workload("p", 8))["NodeNames"] == ["n"]

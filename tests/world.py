@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from extender.cluster.slices import Slices
 from extender.controllers.controller import ClusterSource, Frozen
 from extender.controllers.events import Events
 from extender.controllers.evictions import Evictions
@@ -26,6 +25,7 @@ from extender.settings import Settings
 from extender.topologies import Topology
 from extender.topologies.annotation import encode
 from extender.verbs.decide import Answer
+from extender.web.slices import Slices
 
 GPU, AMD = "nvidia.com/gpu", "amd.com/gpu"
 WALL = 1_800_000_000.0  # seconds since 1970
@@ -176,9 +176,10 @@ class World:
     ) -> None:
         self.now, self.wall = 1000.0, WALL
         self.settings = settings or Settings()
-        self.core = wiring.Core.of(self.settings, clock=Clock(lambda: self.now, lambda: self.wall))
+        clock = Clock(lambda: self.now, lambda: self.wall)
+        self.core = wiring.Core.of(self.settings, events=events, clock=clock)
         self.cluster, self.decider, self.metrics = self.core.cluster, self.core.decider, self.core.metrics
-        self._outside = wiring.Outside(source or Frozen(), binder, events=events)
+        self._outside = wiring.Outside(source or Frozen(), binder)
         self._connect(self._outside)
 
     def connect(self, *, keeper: Keeper | None = None, evictions: Evictions | None = None) -> None:
@@ -328,7 +329,7 @@ class World:
             self.cluster.generation,
             dict(self.cluster.nodes),
             dict(self.cluster.pods),
-            dict(self.cluster.nominated),
+            dict(self.cluster.placements.nominated),
             rows,
             decider.assumed.current(self.now),
             decider.reservations.current(self.now),

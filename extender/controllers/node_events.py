@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from extender.cluster.node_health import Change
+from extender.cluster.health.node_health import Change
+from extender.cluster.listener import Listener
 from extender.controllers.events import Events
 from extender.objects.records import NodeRecord
 
 
-class NodeEvents:
+class NodeEvents(Listener):
     """Listens to the cluster's changes of a node's health. `nodes`: by name."""
 
     def __init__(self, events: Events, nodes: Mapping[str, NodeRecord]) -> None:
         self._events, self._nodes = events, nodes
 
-    def refused(self, name: str, text: str) -> None:
+    def node_rejected(self, node: str, text: str) -> None:
         """A node is rejected for all pods, with the reason `text`."""
-        self._about(name, "GPUPodsFail", text, warning=True)
+        self._about(node, "GPUPodsFail", text, warning=True)
 
-    def trusted(self, name: str, text: str) -> None:
+    def node_accepted(self, node: str, text: str) -> None:
         """A node is no longer rejected."""
-        self._about(name, "GPUPodsAllowed", text, warning=False)
+        self._about(node, "GPUPodsAllowed", text, warning=False)
 
-    def tenant_refused(self, change: Change) -> None:
+    def node_rejected_for(self, change: Change) -> None:
         """Write an Event on the pod that failed last: the tenant sees its own Events, and not those of nodes."""
         failed = change.latest
         if failed is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from starlette.background import BackgroundTask
@@ -29,7 +29,7 @@ log = get_log()
 class Endpoint:
     """The verbs of one server. While a list is missing every verb answers 503: never a guess."""
 
-    def __init__(self, calls: Calls, start: Start, metrics: Metrics, names: list[str], most_bytes: int) -> None:
+    def __init__(self, calls: Calls, start: Start, metrics: Metrics, names: Sequence[str], most_bytes: int) -> None:
         """`names`: of the nodes, by row; `most_bytes`: of a body."""
         self._calls = {
             "filter": calls.filter,

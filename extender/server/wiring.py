@@ -15,7 +15,6 @@ from typing import Final
 from starlette.applications import Starlette
 
 from extender.cluster.cluster import Cluster
-from extender.cluster.slices import Slices
 from extender.controllers.controller import ClusterSource, Controller, Frozen
 from extender.controllers.document import Document
 from extender.controllers.events import Events
@@ -56,6 +55,7 @@ from extender.web.health import Health
 from extender.web.invalid_objects import MOST_NAMED, InvalidObjects
 from extender.web.metrics_page import Counts, MetricsPage
 from extender.web.pages import Pages
+from extender.web.slices import Slices
 
 MIX: Final = "gpu-extender-mix"  # the ConfigMap of what is learned of the pods that come
 log = get_log()
@@ -67,22 +67,34 @@ async def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """What decides, and what counts: no I/O."""
+    """What decides, counts and notes: no I/O."""
 
     settings: Settings
     cluster: Cluster
     decider: Decider
+    events: Events
     metrics: Metrics
     clock: Clock
 
     @classmethod
-    def of(cls, settings: Settings, *, live: bool = False, clock: Clock | None = None) -> Core:
-        """With an empty cluster. `live`: it will be read from an API server."""
-        cluster, metrics = Cluster(settings, live=live), Metrics()
+    def of(
+        cls,
+        settings: Settings,
+        *,
+        live: bool = False,
+        metrics: Metrics | None = None,
+        events: Events | None = None,
+        clock: Clock | None = None,
+    ) -> Core:
+        """With an empty cluster. `live`: it will be read from an API server; `events`: None writes none."""
+        metrics = metrics or Metrics()
+        events = events or Events(metrics)
+        cluster = Cluster(settings, live=live)
+        cluster.subscribe(NodeEvents(events, cluster.nodes))
         decider = Decider.of(settings, cluster)
         decider.sampled = Sampling(metrics).note
         decider.leaves = partial(leave.leaves, decider)
-        return cls(settings, cluster, decider, metrics, clock or Clock())
+        return cls(settings, cluster, decider, events, metrics, clock or Clock())
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +104,6 @@ class Outside:
     source: ClusterSource = field(default_factory=Frozen)
     binder: Binder | None = None
     keeper: Keeper | None = None
-    events: Events | None = None
     evictions: Evictions | None = None
     controllers: tuple[Controller, ...] = ()
     """What runs beside the source, in the order in which it begins."""
@@ -121,20 +132,9 @@ def connect(core: Core, outside: Outside | None = None, slices: Slices | None = 
     decider.assumed.known_at = source.known_at
     if outside.keeper is not None:
         decider.released = outside.keeper.released
-    if outside.events is not None:
-        node_events = NodeEvents(outside.events, cluster.nodes)
-        cluster.on_node_refused, cluster.on_node_trusted = node_events.refused, node_events.trusted
-        cluster.on_tenant_refused = node_events.tenant_refused
     connections = Connections(settings, metrics)
     supervisor = Supervisor([connections, *outside.controllers, source])
-    writes = Writes(
-        decider,
-        metrics,
-        clock.monotonic,
-        binder=outside.binder,
-        keeper=outside.keeper,
-        events=outside.events,
-    )
+    writes = Writes(decider, metrics, clock.monotonic, core.events, binder=outside.binder, keeper=outside.keeper)
     outage = Outage(source, settings.watch.staleness_seconds, clock.monotonic)
     settling = Settling(clock.monotonic, lags=source.lags)
     calls = Calls(decider, clock, outage, settling, writes, outside.evictions)
@@ -163,20 +163,21 @@ def over_file(settings: Settings, path: Path) -> Server:
     for warning in tolerant.warnings(invalid, MOST_NAMED):
         log.warning("an object cannot be read in full", err=warning["message"])
     log.info("frozen cluster", nodes=len(cluster.nodes), pods=len(cluster.pods), file=str(path))
-    evictions = Evictions(core.decider, Events(core.metrics), core.metrics)
+    evictions = Evictions(core.decider, core.events, core.metrics)
     return connect(core, Outside(Frozen(invalid), evictions=evictions, controllers=(evictions,)))
 
 
 def over_api(settings: Settings, server: ApiServer) -> Server:
     """A server over the cluster of an API server. Nothing is read before its lifespan begins."""
-    core = Core.of(settings, live=True)
-    cluster, decider, metrics, clock = core.cluster, core.decider, core.metrics, core.clock
+    metrics, clock = Metrics(), Clock()
+    events = Events(metrics, EventsApi(server, socket.gethostname()) if settings.events.enabled else None)
+    core = Core.of(settings, live=True, metrics=metrics, events=events, clock=clock)
+    cluster, decider = core.cluster, core.decider
     namespace = own_namespace(settings.reservations.namespace)
     watches = Watches(server, cluster, staleness=settings.watch.staleness_seconds, clock=clock)
     stored = settings.reservations.store == "configmap"
     kept = ConfigMap(server, namespace, settings.reservations.name) if stored else None
     reservations = ReservationStore(decider, metrics, kept, ready=watches.listed, clock=clock)
-    events = Events(metrics, EventsApi(server, socket.gethostname()) if settings.events.enabled else None)
     identity = f"{socket.gethostname()}_{os.getpid()}_{random.SystemRandom().getrandbits(32):08x}"
     lease = Lease(server, namespace, settings.evictions.lease, identity, clock=clock)
     evictions = Evictions(
@@ -189,8 +190,6 @@ def over_api(settings: Settings, server: ApiServer) -> Server:
     )
     controllers: list[Controller] = [reservations, events, evictions]
     if stored:  # it is read before the source begins, whose pods it may have counted
-        controllers.append(Document(ConfigMap(server, namespace, MIX), cluster.dump_mix, cluster.load_mix))
+        controllers.append(Document(ConfigMap(server, namespace, MIX), cluster.demand.dump, cluster.demand.load))
     binder = ApiBinder(Bindings(server, cluster.gpu_names))
-    return connect(
-        core, Outside(watches, binder, reservations, events, evictions, tuple(controllers), close=server.close)
-    )
+    return connect(core, Outside(watches, binder, reservations, evictions, tuple(controllers), close=server.close))

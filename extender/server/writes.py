@@ -54,10 +54,10 @@ class Writes:
         decider: Decider,
         metrics: Metrics,
         clock: Callable[[], float],
+        events: Events,
         *,
         binder: Binder | None = None,
         keeper: Keeper | None = None,
-        events: Events | None = None,
     ) -> None:
         """`clock`: seconds; `binder`: None where the bind verb cannot write; `keeper`: None where plans need not be
         kept."""
@@ -90,14 +90,12 @@ class Writes:
         events = self._events
         if stands and not why:
             self._metrics.planned("kube-scheduler", len(plan.victims), decision.value_of(decisions.WORK_LOST))
-            if events is not None:
-                aside("events", lambda: events.planned(plan, decision.detail))
+            aside("events", lambda: events.planned(plan, decision.detail))
             return answer
         if stands:
             reservations.drop(request.uid)
-            if events is not None:
-                text = f"no pod is evicted: the reservation is not kept: {why}"
-                aside("events", lambda: events.about(plan, "PreemptionNotReserved", text))
+            text = f"no pod is evicted: the reservation is not kept: {why}"
+            aside("events", lambda: events.about(plan, "PreemptionNotReserved", text))
         decision.result = "not-reserved"
         decision.error = f"the reservation is not kept: {why or 'its pod is gone, or has a node'}"
         return Answer(wire.preemption(None), decision.result, decision)

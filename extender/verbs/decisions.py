@@ -17,8 +17,8 @@ from typing import Any, Final, TypeAlias
 import orjson
 
 from extender.cluster.cluster import Cluster
-from extender.cluster.ledger import gpus_of
-from extender.cluster.slices import BLOCK
+from extender.cluster.dump import BLOCK
+from extender.cluster.gpus.statements import gpus_of
 from extender.policy.contracts import PodRequest
 from extender.policy.rules import REASONS, UNKNOWN_NODE, texts
 from extender.policy.rules.failing import BROKEN, OWN
@@ -193,7 +193,7 @@ def _shown(decision: Decision, cluster: Cluster, rank: Mapping[int, int]) -> Gen
         blocks.append(
             sorted(
                 (0 if row in rank else 1 if not code else 2, rank.get(row, 0),
-                 cluster.name_at(row, decision.generation), row, code)
+                 cluster.rows.name_at(row, decision.generation), row, code)
                 for row, code in zip(rows, codes, strict=True)
             )
         )  # fmt: skip

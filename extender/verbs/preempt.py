@@ -14,7 +14,7 @@ from itertools import compress
 
 from ext_core import columns, gather
 from extender.cluster.cluster import Cluster
-from extender.cluster.eligibility import MOST_PARTS, TooLong
+from extender.cluster.nodes.eligibility import MOST_PARTS, TooLong
 from extender.objects.records import NodeRecord, PodRecord
 from extender.policy import pod_request as requests
 from extender.policy.contracts import CostTerm, PodRequest
@@ -36,7 +36,7 @@ RELEASE_SECONDS = 60.0  # how long a preemptor waits for pods that end by themse
 def preempt(decider: Decider, body: bytes, now: float, wall: float) -> Answer:
     stages = Stages()
     cluster = decider.cluster
-    asked = wire.read_preemption(body, cluster.gpu_names, cluster.index, cluster.names)
+    asked = wire.read_preemption(body, cluster.gpu_names, cluster.rows.index, cluster.names)
     request = requests.read(asked.pod, cluster)
     if not request.gpus:
         return Answer(wire.echo(asked), "untouched")
@@ -135,7 +135,7 @@ def _leaving(decider: Decider, request: PodRequest, standing: Reservation, now: 
 
 
 def _sits(cluster: Cluster, uid: str, node: str) -> bool:
-    return uid in cluster.bound.get(node, ())
+    return uid in cluster.placements.bound.get(node, ())
 
 
 def _sparing(
@@ -245,13 +245,13 @@ def _search(
     """(evictions, cheapest first; why nobody has to go, or "")."""
     cluster = decider.cluster
     attempt = decider.attempts.of(request.uid, now)
-    get, nodes = cluster.index.get, cluster.tables.nodes
+    get, nodes = cluster.rows.index.get, cluster.tables.nodes
     more = array("i")
     if request.exchangeable and attempt is not None and now - attempt.at <= FRESH_SECONDS:
         more = array("i", [get(name) for name in attempt.links_only])
     rows = gather.by_name(nodes, asked.rows, more)
     repelled: set[str] = set()
-    if cluster.repelling:
+    if cluster.placements.repelling:
         repelled = repelled_from(cluster, asked.pod, [cluster.names[row] for row in rows])
         offered = asked.offered.keys()
         kept = [name not in repelled or name in offered for name in map(cluster.names.__getitem__, rows)]
@@ -288,8 +288,8 @@ def repelled_from(cluster: Cluster, pod: PodRecord, names: Sequence[str]) -> set
     """The nodes where a running pod's required anti-affinity may speak of this one."""
     return {
         name
-        for name in (names if cluster.repelling else ())
-        if any(other.uid in cluster.repelling and other.may_repel(pod) for other in cluster.pods_on(name))
+        for name in (names if cluster.placements.repelling else ())
+        if any(other.uid in cluster.placements.repelling and other.may_repel(pod) for other in cluster.pods_on(name))
     }
 
 

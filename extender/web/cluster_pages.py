@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from extender.cluster import dump
-from extender.cluster.cluster import Cluster
-from extender.cluster.slices import in_order
+from extender.cluster.dump import in_order
+from extender.cluster.view import ClusterView
 from extender.web.invalid_objects import InvalidObjects
 from extender.web.pages import Pages
 
@@ -18,7 +18,7 @@ from extender.web.pages import Pages
 class ClusterPages:
     """The handlers of both pages."""
 
-    def __init__(self, cluster: Cluster, invalid: InvalidObjects, pages: Pages) -> None:
+    def __init__(self, cluster: ClusterView, invalid: InvalidObjects, pages: Pages) -> None:
         self._cluster, self._invalid, self._pages = cluster, invalid, pages
 
     async def state(self, request: Request) -> Response:
@@ -30,16 +30,16 @@ class ClusterPages:
         return self._pages.answer(topologies(self._cluster, request.query_params.get("node")))
 
 
-def topologies(cluster: Cluster, only: str | None) -> Iterator[bytes]:
+def topologies(cluster: ClusterView, only: str | None) -> Iterator[bytes]:
     """/debug/topologies: every node's GPU graph: from which source, with its warnings and what others say; `only`: of
     one node."""
     yield b'{"apiVersion":"gpu-extender.io/v1","kind":"TopologyList","warnings":[],"generation":%d,"topologies":[' % (
         cluster.generation
     )
-    names = (yield from in_order(cluster.topologies)) if only is None else iter((only,))
+    names = (yield from in_order(cluster.gpus.topologies)) if only is None else iter((only,))
     comma = b""
     for name in names:
-        topology = cluster.topologies.get(name)  # it may be gone by now
+        topology = cluster.gpus.topologies.get(name)  # it may be gone by now
         if topology is None:
             yield b""
             continue

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from extender.cluster.cluster import Cluster
-from extender.cluster.slices import BLOCK
+from extender.cluster.dump import BLOCK
 from extender.verbs import decisions
 from extender.verbs.decisions import Decision, Decisions
 from extender.web.pages import Pages

@@ -8,7 +8,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from extender.cluster.cluster import Cluster
+from extender.cluster.view import ClusterView
 from extender.web.invalid_objects import InvalidObjects
 
 NOT_READY_SECONDS: Final = 60.0
@@ -19,7 +19,7 @@ class Health:
     """The handlers of the three."""
 
     def __init__(
-        self, cluster: Cluster, invalid: InvalidObjects, missing: Callable[[], list[str]], dark: Callable[[], float]
+        self, cluster: ClusterView, invalid: InvalidObjects, missing: Callable[[], list[str]], dark: Callable[[], float]
     ) -> None:
         """`missing`: what is not known yet, in words; `dark`: seconds since pods and nodes were watched."""
         self._cluster, self._invalid, self._missing, self._dark = cluster, invalid, missing, dark

@@ -22,7 +22,7 @@ class InvalidObjects:
 
     def warnings(self) -> list[dict[str, str]]:
         """By name, MOST_NAMED at most: they do not make the server unready."""
-        return tolerant.warnings(self._faults().invalid, MOST_NAMED)
+        return tolerant.warnings([*self._faults().invalid, *self._cluster.invalid], MOST_NAMED)
 
     def counts(self) -> dict[tuple[str, str], int]:
         """Since the start, by kind and reason; each version of an object counts."""

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from extender.cluster.cluster import Cluster
-from extender.cluster.slices import BLOCK
+from extender.cluster.dump import BLOCK
 from extender.log import dropped_lines
 from extender.metrics import Metrics
 from extender.objects.tolerant import Faults
@@ -71,9 +71,9 @@ class Counts:
         metrics.reservations.set(len(self.reservations.all()))
         metrics.holds.set(self.assumed.count(self.clock()))
         yield b""
-        disagreements = yield from _total(self.cluster.topologies, lambda seen: bool(seen.disagreements))
+        disagreements = yield from _total(self.cluster.gpus.topologies, lambda seen: bool(seen.disagreements))
         metrics.topology_disagreements.set(disagreements)
-        doubled = yield from _total(self.cluster.ledgers, lambda ledger: ledger.doubled)
+        doubled = yield from _total(self.cluster.gpus.ledgers, lambda ledger: ledger.doubled)
         metrics.double_claimed_gpus.set(doubled)
 
     def _update_cache(self, metrics: Metrics) -> None:
@@ -81,7 +81,7 @@ class Counts:
         for kind, count in (
             ("Node", len(cluster.nodes)),
             ("Pod", len(cluster.pods)),
-            ("PodDisruptionBudget", len(cluster.budgets)),
+            ("PodDisruptionBudget", len(cluster.budgets.records)),
             ("PriorityClass", len(cluster.priority_classes)),
             ("DeviceClass", len(cluster.device_classes)),
         ):
@@ -94,7 +94,7 @@ class Counts:
         cluster = self.cluster
         for kind, restarts in self.source.restarts().items():
             self._follow(metrics.watch_restarts.labels(kind), restarts)
-        for outcome, count in cluster.drifts.items():
+        for outcome, count in cluster.gpus.drifts.items():
             self._follow(metrics.plans.labels(outcome), count)
         for key, count in self.invalid.counts().items():
             self._follow(metrics.invalid_objects.labels(*key), count)

@@ -12,9 +12,9 @@ from typing import Any, Final
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from extender.cluster.slices import Slices
 from extender.errors import Busy
 from extender.web.responses import error_response
+from extender.web.slices import Slices
 
 MOST_PAGES: Final = 2
 RETRY_SECONDS: Final = 2

@@ -151,7 +151,7 @@ def test_the_mix_of_requests_outlives_a_restart() -> None:
 
     async def kept(world: World, *, saves: bool) -> None:
         async with connected(objects) as server:
-            document = Document(map_of(server), world.cluster.dump_mix, world.cluster.load_mix)
+            document = Document(map_of(server), world.cluster.demand.dump, world.cluster.demand.load)
             await document.begin()
             if saves:
                 world.pod("p", 2)
@@ -159,5 +159,5 @@ def test_the_mix_of_requests_outlives_a_restart() -> None:
 
     asyncio.run(kept(first, saves=True))
     asyncio.run(kept(second, saves=False))
-    assert first.cluster.mix.weights() != []
-    assert second.cluster.mix.weights() == first.cluster.mix.weights()
+    assert first.cluster.demand.mix.weights() != []
+    assert second.cluster.demand.mix.weights() == first.cluster.demand.mix.weights()

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from extender import cli
-from extender.cluster.cluster import MOST_AMOUNT, MOST_SUM
+from extender.cluster.amounts import MOST_AMOUNT, MOST_SUM
 from extender.errors import BadCluster
 from extender.objects import tolerant
 from extender.objects.event import Event
