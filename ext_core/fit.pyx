@@ -10,6 +10,7 @@ from ext_core.ask cimport LINKS_REQUIRED, Ask
 from ext_core.checks cimport check_ask, check_rows
 from ext_core.ints cimport amount_t, code_t, mask_t, row_t, int32_t, uint8_t
 from ext_core.links cimport LinkShapes
+from ext_core.masks cimport popcount
 from ext_core.reasons cimport CountCodes, LinkCodes, ResourceCodes
 from ext_core.shape cimport CERTAIN
 from ext_core.table cimport AWAY, FIRST_GPU, TERMINATING, NodeTable, PodTable
