@@ -209,16 +209,7 @@ def fleet(nodes: int, shapes: LinkShapes) -> list[Host]:
 
 def intern(shapes: LinkShapes, what: Machine) -> int:
     """The machine's shape, its GPUs handed out by the stock plugin."""
-    levels = ("SYS", "NODE", "PHB", "PXB", "PIX", "X")
-    pcie = None if what.pcie is None else [[levels.index(level) for level in row] for row in what.pcie]
-    return shapes.intern(
-        what.links,
-        gpu_total=what.scope == "gpu-total",
-        pcie=pcie,
-        numa=what.numa,
-        plugin="nvidia",
-        gbps=what.gbps or 0.0,
-    )
+    return what.topology().intern(shapes, "nvidia")
 
 
 def sampled(nodes: int) -> int:

@@ -110,7 +110,7 @@ class ApiServer:
 class Watch:
     """Follows one list until it is stopped: all of it first, then each change, and all of it again when it must.
 
-    The callbacks run in the watch's thread. `seen_at` is when the server last spoke to us.
+    The callbacks run in the watch's thread.
     """
 
     def __init__(
@@ -134,7 +134,6 @@ class Watch:
         self._applying = threading.Lock()
         self._version = 0  # of the last answer that was applied
         self.synced = threading.Event()
-        self.seen_at: float | None = None
         self.restarts = 0
         self._thread = threading.Thread(target=self._follow, name=f"watch {path}", daemon=True)
 
@@ -170,7 +169,6 @@ class Watch:
         with self._applying:
             if self._is_newer(version, or_equal=True):
                 self._replace(list(listed.get("items") or ()))
-        self.seen_at = self._clock()
         self.synced.set()
         return version
 
@@ -218,7 +216,6 @@ class Watch:
                 connection.sock.settimeout(SILENT_SECONDS)
             self._open = connection
             while not self._stopping.is_set() and (line := answer.readline()):
-                self.seen_at = self._clock()
                 event = _loads(line)
                 kind, item = event.get("type"), event.get("object") or {}
                 if kind == "ERROR":

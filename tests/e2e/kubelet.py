@@ -235,11 +235,6 @@ class SimulatedKubelets:
         with self._lock:
             self._injections.append(_Injection(probability, node, times))
 
-    def refuse_no_more(self) -> None:
-        """Takes all refuse() back."""
-        with self._lock:
-            self._injections.clear()
-
     def settle(self, timeout: float = 30) -> None:
         """Waits until every bound pod of the API is admitted or refused and every deleted one is gone.
 

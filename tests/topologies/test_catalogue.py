@@ -40,7 +40,7 @@ def test_labels_that_leave_one_graph(labels: dict[str, str], gpus: int, ids: str
     ("labels", "gpus", "reason"),
     [
         ({}, 8, "no topology annotation"),
-        ({PRODUCT: V100}, 8, "different graphs (dgx1-v100, v100-8-permuted, azure-nd40rs-v2) and no label states which"),
+        ({PRODUCT: V100}, 8, "(dgx1-v100, v100-8-permuted, azure-nd40rs-v2) and no label states which"),
         ({PRODUCT: V100, MACHINE: "unknown", TYPE: "other"}, 8, "no label states which"),
         ({PRODUCT: A100}, 7, "7 x NVIDIA-A100-SXM4-40GB: not in the catalogue"),
         ({PRODUCT: A100 + "-MIG-1g.5gb"}, 8, "not in the catalogue"),
