@@ -70,9 +70,9 @@ def run(options: argparse.Namespace) -> int:
 async def _listed(kubeconfig: Path | None) -> bytes:
     """One List of everything that is looked at. Unreachable when a list is refused."""
     from ext_core import prune
-    from extender.controllers.live import default_kubeconfig
     from extender.errors import Unreachable
     from extender.kube import client
+    from extender.kube.in_cluster import default_kubeconfig
 
     items: list[bytes] = []
     try:

@@ -22,10 +22,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serves until SIGTERM or Ctrl-C; 1 when the source failed for good."""
+    """Serves until SIGTERM or Ctrl-C; 1 when the server could not start."""
     configure_logging(options)
     settings = settings_of(options)
-    from extender.server import app  # here: --help, a wrong option or a refused file need not load a server
+    from extender.server import serve  # here: --help, a wrong option or a refused file need not load a server
 
     kubeconfig = str(options.kubeconfig) if options.kubeconfig else None
-    return app.run(settings, kubeconfig=kubeconfig, cluster_file=options.cluster)
+    return serve.run(settings, kubeconfig=kubeconfig, cluster_file=options.cluster)

@@ -151,5 +151,5 @@ def test_a_gpu_that_is_not_healthy_is_not_gained() -> None:
          ("set_held", (0, (0, 0, 1, 2, 0), 0b1100, 0, 0, 0))],
         [("put", (0, 0, 0, (0, 0, 1, 2, 0), 0b1100, 0, 0))],  # GPU 3 failed while the pod ran
     )  # fmt: skip
-    found = gather.victims(world.nodes, world.pods, ints([0]), array("q", (0, 0, 1, 2, 0)), GPU, 5)
+    found = gather.victims(world.nodes, world.pods, Ask((0, 0, 1, 2, 0), priority=5), ints([0]))
     assert list(found.masks) == [0b0100]
