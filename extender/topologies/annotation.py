@@ -47,6 +47,16 @@ def relayed(annotations: Mapping[str, str], topology: Topology) -> bool:
     return annotations.get(RELAY) == "1" and topology.uuids is not None
 
 
+def relay_ignored(annotations: Mapping[str, str], topology: Topology) -> str:
+    """Why the annotation of a relay does not count, in one sentence; "" where it counts, or does not exist."""
+    stated = annotations.get(RELAY)
+    if stated is None or relayed(annotations, topology):
+        return ""
+    if stated != "1":
+        return f"annotation {RELAY} is {stated[:40]!r}, and only '1' counts: it is ignored"
+    return f"annotation {RELAY} is ignored: the believed topology has no GPU ids (uuids), which a relay needs"
+
+
 def read(annotations: Mapping[str, str], labels: Mapping[str, str], gpu_count: int) -> Topology | None:
     """What the agent's annotation says."""
     found = _read(KEY, annotations, gpu_count)
