@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
         for number, result in enumerate(answered["results"]):
             if number:
                 console.print()
-            plan.show(console, result, decider.cluster.topologies, answered["holdings"])
+            plan.show(console, result, decider.cluster.gpus.topologies, answered["holdings"])
         for warning in answered["warnings"]:
             print(f"gpu-extender: {text.short(warning['message'], 400)}", file=sys.stderr)
     return whatif.exit_code(answered)

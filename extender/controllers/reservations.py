@@ -160,7 +160,7 @@ class ReservationStore:
         self._decider.up_since = self._clock()
         for plan in self._decider.reservations.all():
             if plan.uid not in self._decider.cluster.pods:
-                self._decider.pod_gone(plan.uid)
+                self._decider.pod_deleted(plan.uid)
 
     def _compare(self) -> None:
         """Drop the plans that this server did not write and that contradict the lists. One whose pod we do not see yet

@@ -17,8 +17,10 @@ from typing import Any
 import msgspec
 
 from ext_core import fit, score
-from extender.cluster.cluster import AWAY_SECONDS, Cluster
-from extender.cluster.ledger import gpus_of
+from extender.cluster.cluster import Cluster
+from extender.cluster.gpus.statements import gpus_of
+from extender.cluster.gpus.store import AWAY_SECONDS
+from extender.cluster.view import ClusterView
 from extender.errors import BadInput
 from extender.objects.event import Event
 from extender.objects.records import NodeRecord, PodRecord
@@ -82,7 +84,7 @@ def admit(cluster: Cluster, pod: PodRecord, number: int) -> PodRecord:
     return pod
 
 
-def _with_class(cluster: Cluster, pod: PodRecord, path: str) -> PodRecord:
+def _with_class(cluster: ClusterView, pod: PodRecord, path: str) -> PodRecord:
     name = pod.priority_class
     if name in SYSTEM_CLASSES:
         return msgspec.structs.replace(pod, priority=SYSTEM_CLASSES[name])
@@ -118,8 +120,8 @@ def answer(
         "policy_hash": decider.settings.policy_hash,
         "holdings": [
             {"uid": one.uid, "node": name, "gpus": None if one.gpus is None else list(one.gpus), "how": one.how}
-            for name in sorted(cluster.ledgers)
-            for one in sorted(cluster.ledgers[name].holdings, key=lambda one: one.uid)
+            for name in sorted(cluster.gpus.ledgers)
+            for one in sorted(cluster.gpus.ledgers[name].holdings, key=lambda one: one.uid)
         ],
         "results": results,
     }
@@ -237,8 +239,8 @@ def _eviction(decider: Decider, request: PodRequest, best: candidates.Eviction) 
     }
 
 
-def _victim(cluster: Cluster, pod: PodRecord) -> dict[str, Any]:
-    gang = None if pod.terminating else cluster.gang_of(pod)
+def _victim(cluster: ClusterView, pod: PodRecord) -> dict[str, Any]:
+    gang = None if pod.terminating else cluster.gangs.of(pod)
     return certificate.victim(cluster, pod) | {"gang_source": gang.ref.source if gang is not None else None}
 
 
@@ -258,13 +260,13 @@ def _cost(decider: Decider, request: PodRequest, eviction: candidates.Eviction) 
     ]
 
 
-def _leftover_computed(cluster: Cluster, request: PodRequest, eviction: candidates.Eviction) -> bool:
+def _leftover_computed(cluster: ClusterView, request: PodRequest, eviction: candidates.Eviction) -> bool:
     """Whether leftover_fragmentation was priced on the node, or has to be 0 there, since its GPUs are wired all alike.
 
     As the search does it: machines of up to 8 GPUs whose links are known, more GPUs than one wanted, where not every
     set of that size is as good, and no position is unknown (nor merely deduced, where the pod requires links)."""
     shape, healthy, gpu = cluster.tables.nodes.graph_of(eviction.row)
-    links = cluster.topologies[eviction.node].links if eviction.node in cluster.topologies else None
+    links = cluster.gpus.topologies[eviction.node].links if eviction.node in cluster.gpus.topologies else None
     if not shape or links is None or gpu != request.resource:
         return False
     if len({links[i][j] for i in range(len(links)) for j in range(i)}) <= 1:
@@ -274,7 +276,7 @@ def _leftover_computed(cluster: Cluster, request: PodRequest, eviction: candidat
         or healthy.bit_length() > candidates.PRICED_GPUS
     ):
         return False
-    holdings = cluster.ledgers[eviction.node].holdings
+    holdings = cluster.gpus.ledgers[eviction.node].holdings
     if request.links == "required":
         return all(holding.how in ("observed", "enforced") and not holding.unsure for holding in holdings)
     return not any(holding.unsure for holding in holdings)
@@ -288,7 +290,7 @@ def _remedies(reasons: Iterable[str], *, possible: bool) -> dict[str, str]:
     return {code: known[code] for code in sorted(reasons) if code in known}
 
 
-def _spared(cluster: Cluster, pod: PodRecord, names: Iterable[str], wall: float) -> list[dict[str, Any]]:
+def _spared(cluster: ClusterView, pod: PodRecord, names: Iterable[str], wall: float) -> list[dict[str, Any]]:
     """Who on these nodes is never a victim of this pod, by cause: how many pods with how many GPUs; of those that are
     protected, until when the first one is. Of each pod the first cause counts; where pods hold GPUs, only they do."""
     pods: Counter[str] = Counter()
@@ -297,7 +299,7 @@ def _spared(cluster: Cluster, pod: PodRecord, names: Iterable[str], wall: float)
     there = [other for name in names for other in cluster.pods_on(name)]
     holders = [other for other in there if other.gpus]
     for other in holders or there:
-        ends = cluster.claims.protected_ms(other)
+        ends = cluster.limits.protected_ms(other)
         if other.daemon:
             cause = "daemonset"
         elif other.mirror:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from ext_core import fit, gather, victims
 from ext_core.links import LinkShapes
-from extender.cluster.cluster import Cluster
-from extender.cluster.ledger import Holding
+from extender.cluster.gpus.holdings import Holding
+from extender.cluster.view import ClusterView
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.costs.leftover_fragmentation import LeftoverFragmentation
@@ -182,7 +182,7 @@ class Problem:
                 continue
             chosen = [k for k in range(gathered.start[i], gathered.start[i + 1]) if result.chosen[k]]
             if chosen:
-                pods = tuple(cluster.pods[cluster.uid_of_row[gathered.pods[k]]] for k in chosen)
+                pods = tuple(cluster.pods[cluster.pod_rows.uids[gathered.pods[k]]] for k in chosen)
                 cost = tuple(result.cost[t * len(rows) + i] for t in range(len(self.terms)))
                 unknown = any(gathered.ask[k] in self.missing and not gathered.going[k] for k in chosen)
                 names = (VictimsStranded.name,) if unknown else ()
@@ -191,11 +191,11 @@ class Problem:
         return found
 
 
-def _needed(cluster: Cluster, pod: PodRecord, rows: array[int], floor: Floor) -> bytearray:
+def _needed(cluster: ClusterView, pod: PodRecord, rows: array[int], floor: Floor) -> bytearray:
     """A mark for each pod row that the preemptor's required affinity may need and kube-scheduler did not offer."""
     if not pod.affinity_terms:
         return bytearray()
-    needed = bytearray(len(cluster.uid_of_row))
+    needed = bytearray(len(cluster.pod_rows.uids))
     for row in rows:
         offered = (floor(cluster.names[row]) if floor else None) or ()
         for other in cluster.pods_on(cluster.names[row]):
@@ -209,10 +209,10 @@ def ends(pod: PodRecord, wall: float) -> bool:
     return pod.terminating and (pod.deletion_at is None or wall - pod.deletion_at <= OVERDUE_SECONDS)
 
 
-def _keep_overdue(cluster: Cluster, gathered: gather.Gathered, wall: float) -> None:
+def _keep_overdue(cluster: ClusterView, gathered: gather.Gathered, wall: float) -> None:
     """A pod that should have ended long ago frees nothing: a plan must not rest on it."""
     for k, row in enumerate(gathered.pods):
-        if gathered.going[k] and not ends(cluster.pods[cluster.uid_of_row[row]], wall):
+        if gathered.going[k] and not ends(cluster.pods[cluster.pod_rows.uids[row]], wall):
             gathered.masks[k] = 0
             gathered.unsure[k] = 0
             for r in range(len(cluster.resources)):
@@ -220,17 +220,24 @@ def _keep_overdue(cluster: Cluster, gathered: gather.Gathered, wall: float) -> N
 
 
 def _count_ending(
-    cluster: Cluster, gathered: gather.Gathered, tables: array[int], ok: list[bytes], wall: float, forced: array[int]
+    cluster: ClusterView,
+    gathered: gather.Gathered,
+    tables: array[int],
+    ok: list[bytes],
+    wall: float,
+    forced: array[int],
 ) -> None:
     """Where more free GPUs may be worse ones, those of whoever ends count as free, needed or not: they will be."""
     worse = [not fit.monotone(table) for table in ok]
     for i, table in enumerate(tables):
         for k in range(gathered.start[i], gathered.start[i + 1]) if table >= 0 and worse[table] else ():
-            if gathered.going[k] and ends(cluster.pods[cluster.uid_of_row[gathered.pods[k]]], wall):
+            if gathered.going[k] and ends(cluster.pods[cluster.pod_rows.uids[gathered.pods[k]]], wall):
                 forced[k] = 1
 
 
-def _floor(cluster: Cluster, rows: array[int], floor: Floor, gathered: gather.Gathered) -> tuple[array[int], set[int]]:
+def _floor(
+    cluster: ClusterView, rows: array[int], floor: Floor, gathered: gather.Gathered
+) -> tuple[array[int], set[int]]:
     """(1 for each gathered pod that must be among the victims, candidates where the floor can not be met)."""
     forced = array("B", bytes(len(gathered.pods)))
     impossible: set[int] = set()
@@ -240,7 +247,7 @@ def _floor(cluster: Cluster, rows: array[int], floor: Floor, gathered: gather.Ga
         uids = floor(cluster.names[row])
         if uids is None:
             continue
-        at = {cluster.uid_of_row[gathered.pods[k]]: k for k in range(gathered.start[i], gathered.start[i + 1])}
+        at = {cluster.pod_rows.uids[gathered.pods[k]]: k for k in range(gathered.start[i], gathered.start[i + 1])}
         for uid in uids:
             if uid in at:
                 forced[at[uid]] = 1
@@ -314,9 +321,9 @@ def _crashes(shapes: LinkShapes, shape: int, bits: int, wanted: int) -> bool:
     return any(shapes.crash(shape, mask, wanted) for mask in range(1 << bits))
 
 
-def _deduced(cluster: Cluster, name: str) -> Iterator[Holding]:
+def _deduced(cluster: ClusterView, name: str) -> Iterator[Holding]:
     """Holdings that are sure only because no other set is left."""
-    return (one for one in cluster.ledgers[name].holdings if one.mask and one.how in ("planned", "predicted"))
+    return (one for one in cluster.gpus.ledgers[name].holdings if one.mask and one.how in ("planned", "predicted"))
 
 
 def _without_deduction(
@@ -343,7 +350,7 @@ def _without_deduction(
             gathered.free[i] |= one.mask
             gathered.unknown[i] += one.count
         for k in range(gathered.start[i], gathered.start[i + 1]):
-            if held := deduced.get(cluster.uid_of_row[gathered.pods[k]]):
+            if held := deduced.get(cluster.pod_rows.uids[gathered.pods[k]]):
                 gathered.masks[k], gathered.unsure[k] = 0, held.count
         if (i - nodes) % 2:
             shape, healthy, _ = kinds[kind_of[i]]

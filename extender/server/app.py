@@ -26,8 +26,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from extender.cluster.cluster import Cluster
-from extender.cluster.node_health import Change
-from extender.cluster.slices import BLOCK, Slices
+from extender.cluster.dump import BLOCK
+from extender.cluster.health.node_health import Change
+from extender.cluster.listener import Listener
 from extender.controllers.document import Document
 from extender.controllers.events import Events
 from extender.controllers.evictions import Evictions
@@ -52,6 +53,7 @@ from extender.verbs import decisions, preempt, wire
 from extender.verbs.decide import Answer, BindIntent, Decider
 from extender.web import pages
 from extender.web.pages import Pages
+from extender.web.slices import Slices
 
 VERBS = ("filter", "prioritize", "preempt", "bind")
 # A preempt call that evicts no pod parks its own in kube-scheduler until something happens. So while no pod may be
@@ -167,7 +169,7 @@ class Frozen:
             await self._beside()
 
 
-class Server:
+class Server(Listener):
     """The verbs of one process. `source` fills `cluster`; `binder` is None where the bind verb can not write."""
 
     def __init__(
@@ -192,9 +194,7 @@ class Server:
         self.metrics = metrics or Metrics()
         self.clock, self.wall = clock, wall
         self.decider = Decider.of(settings, cluster)
-        cluster.on_node_refused = lambda name, text: self._about_node(name, "GPUPodsFail", text, warning=True)
-        cluster.on_node_trusted = lambda name, text: self._about_node(name, "GPUPodsAllowed", text, warning=False)
-        cluster.on_tenant_refused = self._about_tenant
+        cluster.subscribe(self)
         self.decider.sampled = self._sampled
         self.decider.assumed.known_at = lambda: self.source.known_at()
         self.decider.leaves = partial(leave.leaves, self.decider)
@@ -418,12 +418,20 @@ class Server:
         self.metrics.request_duration.labels(verb, result).observe(time.perf_counter() - began)
         return response
 
+    def node_rejected(self, node: str, text: str) -> None:
+        """Write an Event on the node."""
+        self._about_node(node, "GPUPodsFail", text, warning=True)
+
+    def node_accepted(self, node: str, text: str) -> None:
+        """Write an Event on the node."""
+        self._about_node(node, "GPUPodsAllowed", text, warning=False)
+
     def _about_node(self, name: str, reason: str, text: str, *, warning: bool) -> None:
         node = self.cluster.nodes.get(name)
         if self.events is not None and node is not None:
             self.events.node(name, node.uid, reason, text, warning=warning)
 
-    def _about_tenant(self, change: Change) -> None:
+    def node_rejected_for(self, change: Change) -> None:
         """Write an Event on the pod that failed last: the tenant sees its own Events, and not those of nodes."""
         failed = change.latest
         if self.events is not None and failed is not None:
@@ -505,7 +513,7 @@ class Server:
         for kind, count in (
             ("Node", len(cluster.nodes)),
             ("Pod", len(cluster.pods)),
-            ("PodDisruptionBudget", len(cluster.budgets)),
+            ("PodDisruptionBudget", len(cluster.budgets.records)),
             ("PriorityClass", len(cluster.priority_classes)),
             ("DeviceClass", len(cluster.device_classes)),
         ):
@@ -516,7 +524,7 @@ class Server:
         yield b""
         for kind, restarts in self.source.restarts().items():
             self._count(metrics.watch_restarts.labels(kind), restarts)
-        for outcome, count in cluster.drifts.items():
+        for outcome, count in cluster.gpus.drifts.items():
             self._count(metrics.plans.labels(outcome), count)
         faults = self.source.faults()
         rejected = {**faults.rejected} | {(kind, "not-held"): count for kind, count in cluster.faulted.items()}
@@ -534,9 +542,9 @@ class Server:
         metrics.reservations.set(len(self.decider.reservations.all()))
         metrics.holds.set(self.decider.assumed.count(self.clock()))
         yield b""
-        disagreements = yield from _total(cluster.topologies, lambda seen: bool(seen.disagreements))
+        disagreements = yield from _total(cluster.gpus.topologies, lambda seen: bool(seen.disagreements))
         metrics.topology_disagreements.set(disagreements)
-        doubled = yield from _total(cluster.ledgers, lambda ledger: ledger.doubled)
+        doubled = yield from _total(cluster.gpus.ledgers, lambda ledger: ledger.doubled)
         metrics.double_claimed_gpus.set(doubled)
         for family in metrics.registry.collect():
             yield generate_latest(_Family(family))
@@ -723,7 +731,7 @@ def run(settings: Settings, *, kubeconfig: str | None = None, cluster_file: Path
         )
         if settings.reservations.store == "configmap":
             live.documents.append(
-                Document(MIX, cluster.dump_mix, cluster.load_mix, namespace=settings.reservations.namespace)
+                Document(MIX, cluster.demand.dump, cluster.demand.load, namespace=settings.reservations.namespace)
             )
         live.tenants += [reservations, server.events, server.evictions]
     # uvicorn stops gracefully and then raises the signal again, which would end the process before its last log lines.

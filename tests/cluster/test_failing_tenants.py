@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from extender.cluster import node_health as health_module
-from extender.cluster.node_health import Health
-from extender.cluster.pod_failures import KEPT_OF_TENANT, KEPT_OF_TENANTS
+from extender.cluster.health import node_health as health_module
+from extender.cluster.health.node_health import NodeHealth
+from extender.cluster.health.pod_failures import KEPT_OF_TENANT, KEPT_OF_TENANTS
 from extender.objects import records
 from extender.objects.records import PodRecord
+from extender.objects.records.pods import MOST_IMAGES, MOST_OF_IMAGE
 from extender.policy.rules import REASONS
 from extender.settings import FailingNodes, Placement, Settings
 from tests.objects.test_failure_cause import NVML
@@ -214,10 +215,10 @@ def test_rows_follow_their_nodes() -> None:
     world.node("n3", 8)
     assert why(world, "evil") == {"n2": FOR_ONE}
     world.drop("Node", {"metadata": {"name": "n2", "uid": "uid-n2"}})
-    assert world.cluster.tables.places.groups() == []
+    assert world.cluster.tables.places.namespaces() == []
     for i in range(3):  # listed before its node
         fails(world, f"early{i}", "n4", namespace="evil")
-    assert world.cluster.tables.places.groups() == []
+    assert world.cluster.tables.places.namespaces() == []
     world.node("n4", 8)
     assert why(world, "evil") == {"n4": FOR_ONE}
 
@@ -273,7 +274,7 @@ def record(name: str, namespace: str, node: str, status: JSON) -> PodRecord:
 
 def test_state_and_time_stay_bounded_under_a_flood() -> None:
     """4,000 failing pods of 20 tenants on 500 nodes, as fast as they come: memory is bounded, and so is each tick."""
-    health, chance, spent = Health(), random.Random(3), []
+    health, chance, spent = NodeHealth(), random.Random(3), []
     shape = record("p", "ns", "node", {"phase": "Pending"})
     for i in range(4_000):
         now = i / 20
@@ -305,7 +306,7 @@ def test_state_and_time_stay_bounded_under_a_flood() -> None:
 
 def test_what_is_remembered_of_pods_that_ended_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health_module, "MOST_JUDGED", 100)
-    health = Health()
+    health = NodeHealth()
     shape = record("p", "ns", "node", {"phase": "Pending"})
     for i in range(1_000):
         bound = msgspec.structs.replace(shape, uid=f"uid-{i}", name=f"p{i}")
@@ -323,7 +324,7 @@ def test_what_the_record_keeps_of_images_is_bounded() -> None:
         {"name": f"c{i}", "image": f"{i:03d}" + "x" * 5_000, "resources": {"limits": {GPU: "1"}}} for i in range(20)
     ]
     kept = records.pod(made, frozenset({GPU})).images
-    assert len(kept) == records.MOST_IMAGES
-    assert all(len(image) == records.MOST_OF_IMAGE for image in kept)
+    assert len(kept) == MOST_IMAGES
+    assert all(len(image) == MOST_OF_IMAGE for image in kept)
     plain = records.pod(pod("q", 0, namespace="evil"), frozenset({GPU}))
     assert (plain.images, plain.service_account, plain.fault) == ((), "", "")

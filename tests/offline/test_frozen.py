@@ -66,7 +66,7 @@ def test_every_form_is_the_same_cluster(raw: bytes, tmp_path: Path) -> None:
     world.cluster.apply(events, world.now)
     cluster = world.cluster
     assert (list(cluster.nodes), [pod.name for pod in cluster.pods.values()]) == (["n"], ["r"])
-    assert cluster.budgets[("default", "b")].disruptions_allowed == 2
+    assert cluster.budgets.records[("default", "b")].disruptions_allowed == 2
     assert cluster.priority_classes["high"].value == 1000
     assert world.filter(workload("p", 5))["NodeNames"] == ["n"]
     assert world.filter(workload("q", 6))["NodeNames"] == []
