@@ -23,6 +23,7 @@ from extender.server import app
 from extender.server.app import Frozen
 from extender.settings import Settings
 from tests.kube.api_server import Request, Script, Writer, listed, serving, watched
+from tests.waiting import eventually
 from tests.world import World, logged, workload
 
 
@@ -198,12 +199,9 @@ def test_a_connection_that_failed_is_made_again_and_what_went_meanwhile_is_gone(
             seen: list[list[str]] = []
             for connections in (0, 1):
                 task = asyncio.create_task(live.run())
-                for _ in range(1000):
-                    await asyncio.sleep(0.01)
-                    names = sorted(pod.name for pod in cluster.pods.values())
-                    if live.listed() and len(names) == len(pods[connections]):
-                        break
-                seen.append(names)
+                await asyncio.sleep(0)  # the task begins: of the run before, all is listed
+                await eventually(lambda: live.listed() and len(cluster.pods) == len(pods[connections]))  # noqa: B023
+                seen.append(sorted(pod.name for pod in cluster.pods.values()))
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
             return seen

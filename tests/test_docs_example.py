@@ -31,6 +31,7 @@ from extender.settings import Settings
 from tests.controllers.test_reservations import PATH as CONFIGMAP
 from tests.controllers.test_reservations import connected, keeper
 from tests.kube.objects import Objects
+from tests.waiting import eventually
 from tests.world import JSON, World, logged
 
 ROOT = Path(__file__).parents[1]
@@ -78,7 +79,7 @@ def played(enabled: bool) -> dict[str, str]:
         async with connected(objects) as server:
             task = asyncio.create_task(reservations.run(server))
             controller._lease = Lease(server, "kube-system", "gpu-extender-evictions", "me", clock=lambda: world.now)
-            await asyncio.sleep(0.05)
+            await eventually(lambda: not reservations.missing())
             request = json.dumps(world.args(pod)).encode()
             refused = await world.server._answer("filter", request)
             await controller.turn(server)

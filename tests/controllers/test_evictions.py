@@ -21,6 +21,7 @@ from tests.controllers.test_reservations import PATH as CONFIGMAP
 from tests.controllers.test_reservations import connected, keeper
 from tests.kube.api_server import Request
 from tests.kube.objects import Objects
+from tests.waiting import eventually
 from tests.world import JSON, World, logged, pairs, refused, workload
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/gpu-extender-evictions"
@@ -84,7 +85,7 @@ class Play:
                     clock=lambda: world.now, wall=lambda: world.wall,
                 )  # fmt: skip
                 try:
-                    await asyncio.sleep(0.05)
+                    await eventually(lambda: not reservations.missing())
                     await test(made, server)
                 finally:
                     task.cancel()

@@ -9,19 +9,17 @@ import contextlib
 import re
 import socket
 import ssl
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import httpx
 import orjson
 
 Object = dict[str, Any]
 Objects = list[dict[str, Any]]
-T = TypeVar("T")
 
 FIELDS = b'"fieldsV1":'
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}]')
@@ -333,23 +331,6 @@ def _without_managed_fields(content: bytes) -> bytes:
         else:
             return content
     return b"".join([*kept, content[at:]])
-
-
-def wait_for(
-    predicate: Callable[[], T | None],
-    timeout: float,
-    message: str | Callable[[], object],
-    every: float = 0.05,
-) -> T:
-    """The first truthy answer of ``predicate``; AssertionError after ``timeout``. Times in seconds."""
-    deadline = time.monotonic() + timeout
-    while True:
-        if found := predicate():
-            return found
-        if time.monotonic() > deadline:
-            text = message if isinstance(message, str) else message()
-            raise AssertionError(f"not within {timeout} s: {text}")
-        time.sleep(every)
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:

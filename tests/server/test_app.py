@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +18,7 @@ from hypothesis import strategies as st
 from extender.objects.tolerant import Faults
 from extender.server.app import VERBS, config
 from extender.settings import Limits, Settings
+from tests.waiting import wait_for
 from tests.world import GPU, JSON, World, logged, machine, workload
 
 
@@ -458,8 +458,7 @@ def served() -> Iterator[tuple[World, str, int]]:
         port = listener.getsockname()[1]
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
-        while not server.started:
-            time.sleep(0.01)
+        wait_for(lambda: server.started)
         yield world, f"http://127.0.0.1:{port}", port
         server.should_exit = True
         thread.join()
