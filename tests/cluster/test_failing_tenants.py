@@ -13,6 +13,7 @@ from extender.cluster.health.node_health import NodeHealth
 from extender.cluster.health.pod_failures import KEPT_OF_TENANT, KEPT_OF_TENANTS
 from extender.objects import records
 from extender.objects.records import PodRecord
+from extender.objects.records.pods import MOST_IMAGES, MOST_OF_IMAGE
 from extender.policy.rules import REASONS
 from extender.settings import FailingNodes, Placement, Settings
 from tests.calls import calls_of
@@ -321,7 +322,7 @@ def test_what_the_record_keeps_of_images_is_bounded() -> None:
         {"name": f"c{i}", "image": f"{i:03d}" + "x" * 5_000, "resources": {"limits": {GPU: "1"}}} for i in range(20)
     ]
     kept = records.pod(made, frozenset({GPU})).images
-    assert len(kept) == records.MOST_IMAGES
-    assert all(len(image) == records.MOST_OF_IMAGE for image in kept)
+    assert len(kept) == MOST_IMAGES
+    assert all(len(image) == MOST_OF_IMAGE for image in kept)
     plain = records.pod(pod("q", 0, namespace="evil"), frozenset({GPU}))
     assert (plain.images, plain.service_account, plain.fault) == ((), "", "")

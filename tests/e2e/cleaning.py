@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.e2e.api import Api, ApiError
+from extender.kube.client import ApiError
+from tests.e2e.api import Api
 from tests.waiting import wait_for
 
 KEPT_NAMESPACES = {"default", "kube-system", "kube-public", "kube-node-lease"}
