@@ -357,8 +357,8 @@ def test_no_request_is_a_500_or_changes_the_cluster(request: tuple[str, bytes]) 
     after = world.state()
     if world.metric("bad_requests_total", verb=verb, code="bad-request"):
         assert after == before
-    assert [node["used"] for node in world.state()[4]] == [node["used"] for node in before[4]]
-    assert all(not any(node["claim"]) for node in world.state()[4])
+    assert [node.used for node in world.state()[4]] == [node.used for node in before[4]]
+    assert all(not any(node.claim) for node in world.state()[4])
     if verb == "filter" and reply.status == 200 and said["NodeNames"]:
         assert not said["Error"]
 
