@@ -216,10 +216,10 @@ def test_rows_follow_their_nodes() -> None:
     world.node("n3", 8)
     assert why(world, "evil") == {"n2": FOR_ONE}
     world.drop("Node", {"metadata": {"name": "n2", "uid": "uid-n2"}})
-    assert world.cluster.tables.places.groups() == []
+    assert world.cluster.tables.places.namespaces() == []
     for i in range(3):  # listed before its node
         fails(world, f"early{i}", "n4", namespace="evil")
-    assert world.cluster.tables.places.groups() == []
+    assert world.cluster.tables.places.namespaces() == []
     world.node("n4", 8)
     assert why(world, "evil") == {"n4": FOR_ONE}
 
