@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ext_core import victims
+from ext_core.scout import FREE
 from extender.cluster.view import ClusterView
 from extender.objects.records import PodRecord
-from extender.policy.costs.highest_priority import FREE
 from extender.preemption.candidates import Eviction
 from extender.preemption.search import LOWEST, Found
 from extender.verbs.decide import Decider
