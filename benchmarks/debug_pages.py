@@ -31,7 +31,7 @@ def serve(nodes: int, pods: int) -> None:
     """A server over a cluster made here; prints its port."""
     import uvicorn
 
-    from extender.objects import records
+    from extender.objects import decode, records
     from extender.objects.event import Event
     from extender.server import garbage, wiring
     from extender.server.serve import config
@@ -44,7 +44,7 @@ def serve(nodes: int, pods: int) -> None:
     cluster = core.cluster
 
     def record(kind: records.Kind, wire: object) -> Event:
-        return Event(kind, "set", records.record(kind, json.dumps(wire).encode(), cluster.gpu_names))
+        return Event(kind, "set", decode.record(kind, json.dumps(wire).encode(), cluster.gpu_names))
 
     made = (record("Node", machine(f"node-{i:06}", 8, links=pairs(8))) for i in range(nodes))
     held = (

@@ -1,11 +1,20 @@
 """Packed tables: one column per fact, one row per node or pod."""
 
+from ext_core.links import LinkShapes
 from ext_core.rows import NodeFacts, NodeRow, NodeUse, PodRow
 
 class NodeTable:
+    """Columns over nodes."""
+
     resources: int
+    """R: CPU, memory, pod slots and the GPU resources."""
+    shapes: LinkShapes
+    """What the link shapes of the rows are ids of."""
     height: int
-    def __init__(self, resources: int) -> None: ...
+    """Every row is below it."""
+
+    def __init__(self, resources: int, shapes: LinkShapes | None = None) -> None:
+        """`shapes`: none given = a new LinkShapes, which knows no graph. ValueError: fewer than 3 resources."""
     def add(self, row: int) -> None: ...
     def clear(self, row: int) -> None: ...
     def set_node(self, row: int, facts: NodeFacts) -> None:

@@ -17,7 +17,7 @@ from extender.controllers.controller import ClusterSource, Frozen
 from extender.controllers.events import Events
 from extender.controllers.evictions import Evictions
 from extender.kube.clock import Clock
-from extender.objects import records
+from extender.objects import decode, records
 from extender.objects.event import Event
 from extender.server import wiring
 from extender.server.writes import Binder, Keeper
@@ -195,12 +195,12 @@ class World:
     # -- the cluster ----------------------------------------------------------------------------------------------
 
     def set(self, kind: records.Kind, wire: JSON) -> JSON:
-        record = records.record(kind, json.dumps(wire).encode(), self.cluster.gpu_names)
+        record = decode.record(kind, json.dumps(wire).encode(), self.cluster.gpu_names)
         self.cluster.apply([Event(kind, "set", record)], self.now)
         return wire
 
     def drop(self, kind: records.Kind, wire: JSON) -> None:
-        record = records.record(kind, json.dumps(wire).encode(), self.cluster.gpu_names)
+        record = decode.record(kind, json.dumps(wire).encode(), self.cluster.gpu_names)
         self.cluster.apply([Event(kind, "delete", record)], self.now)
 
     def node(self, name: str, gpus: int | str = 8, **facts: Any) -> JSON:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from extender.cluster.cluster import Cluster
 from extender.controllers.controller import ClusterSource
-from extender.objects import records
+from extender.objects import decode, records
 from extender.objects.event import Event
 from extender.objects.records import PodRecord
 from extender.sim.cluster import Change, Conflict, SimCluster
@@ -83,7 +83,7 @@ class SimSource(ClusterSource):
 
     def _apply(self, change: Change) -> None:
         try:
-            record = records.record(change.kind, change.item, self._cluster.gpu_names)
+            record = decode.record(change.kind, change.item, self._cluster.gpu_names)
             self._cluster.apply([Event(change.kind, change.change, record)], self._clock())
             if self._cluster.faults:
                 raise ValueError("an object could not be held; see the log")

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from ext_core import fit, gather, victims
 from ext_core.links import LinkShapes
-from extender.cluster.cluster import Cluster
 from extender.cluster.gpus.holdings import Holding
+from extender.cluster.view import ClusterView
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.costs.leftover_fragmentation import LeftoverFragmentation
@@ -191,7 +191,7 @@ class Problem:
         return found
 
 
-def _needed(cluster: Cluster, pod: PodRecord, rows: array[int], floor: Floor) -> bytearray:
+def _needed(cluster: ClusterView, pod: PodRecord, rows: array[int], floor: Floor) -> bytearray:
     """A mark for each pod row that the preemptor's required affinity may need and kube-scheduler did not offer."""
     if not pod.affinity_terms:
         return bytearray()
@@ -209,7 +209,7 @@ def ends(pod: PodRecord, wall: float) -> bool:
     return pod.terminating and (pod.deletion_at is None or wall - pod.deletion_at <= OVERDUE_SECONDS)
 
 
-def _keep_overdue(cluster: Cluster, gathered: gather.Gathered, wall: float) -> None:
+def _keep_overdue(cluster: ClusterView, gathered: gather.Gathered, wall: float) -> None:
     """A pod that should have ended long ago frees nothing: a plan must not rest on it."""
     for k, row in enumerate(gathered.pods):
         if gathered.going[k] and not ends(cluster.pods[cluster.pod_rows.uids[row]], wall):
@@ -220,7 +220,12 @@ def _keep_overdue(cluster: Cluster, gathered: gather.Gathered, wall: float) -> N
 
 
 def _count_ending(
-    cluster: Cluster, gathered: gather.Gathered, tables: array[int], ok: list[bytes], wall: float, forced: array[int]
+    cluster: ClusterView,
+    gathered: gather.Gathered,
+    tables: array[int],
+    ok: list[bytes],
+    wall: float,
+    forced: array[int],
 ) -> None:
     """Where more free GPUs may be worse ones, those of whoever ends count as free, needed or not: they will be."""
     worse = [not fit.monotone(table) for table in ok]
@@ -230,7 +235,9 @@ def _count_ending(
                 forced[k] = 1
 
 
-def _floor(cluster: Cluster, rows: array[int], floor: Floor, gathered: gather.Gathered) -> tuple[array[int], set[int]]:
+def _floor(
+    cluster: ClusterView, rows: array[int], floor: Floor, gathered: gather.Gathered
+) -> tuple[array[int], set[int]]:
     """(1 for each gathered pod that must be among the victims, candidates where the floor can not be met)."""
     forced = array("B", bytes(len(gathered.pods)))
     impossible: set[int] = set()
@@ -314,7 +321,7 @@ def _crashes(shapes: LinkShapes, shape: int, bits: int, wanted: int) -> bool:
     return any(shapes.crash(shape, mask, wanted) for mask in range(1 << bits))
 
 
-def _deduced(cluster: Cluster, name: str) -> Iterator[Holding]:
+def _deduced(cluster: ClusterView, name: str) -> Iterator[Holding]:
     """Holdings that are sure only because no other set is left."""
     return (one for one in cluster.gpus.ledgers[name].holdings if one.mask and one.how in ("planned", "predicted"))
 

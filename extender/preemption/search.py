@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ext_core import scout
-from extender.cluster.cluster import Cluster
+from extender.cluster.view import ClusterView
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.costs.highest_priority import FREE
@@ -192,7 +192,7 @@ def fits_without(decider: Decider, request: PodRequest, row: int, uids: set[str]
         return not decider.policy.judge(cluster.tables, request, array("i", [row]))[0]
 
 
-def amounts_short(cluster: Cluster, request: PodRequest, row: int) -> tuple[int, ...]:
+def amounts_short(cluster: ClusterView, request: PodRequest, row: int) -> tuple[int, ...]:
     """The resources (by index) of which too little is free on the node, claims taken."""
     columns = zip(request.amounts, cluster.tables.nodes.free_of(row), strict=True)
     return tuple(r for r, (wanted, free) in enumerate(columns) if wanted and wanted > free)

@@ -12,6 +12,7 @@ from itertools import combinations, permutations
 from typing import Any, Literal
 
 from extender.sim.device_plugin import DevicePlugin, device_plugin
+from extender.topologies import Topology
 
 Object = dict[str, Any]
 GPU = "nvidia.com/gpu"
@@ -42,6 +43,18 @@ class Machine:
         """The stock plugin that hands them out."""
         model: Literal["amd", "nvidia"] = "amd" if self.kind == "xgmi" else "nvidia"
         return device_plugin(model, self.links, self.pcie, link_scope=self.scope, numa=self.numa)
+
+    def topology(self) -> Topology:
+        """As the server's topology sources state it."""
+        return Topology(
+            self.gpus,
+            self.links,
+            gpu_total=self.scope == "gpu-total",
+            kind=self.kind,
+            gbps=self.gbps or 0.0,
+            numa=self.numa,
+            pcie=self.pcie,
+        )
 
     def linked(self, gpus: Iterable[int]) -> bool:
         """Whether a ring through all of them over links exists, tried in every order (so for 8 GPUs at most).

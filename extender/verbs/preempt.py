@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from itertools import compress
 
 from ext_core import columns, gather
-from extender.cluster.cluster import Cluster
 from extender.cluster.nodes.eligibility import MOST_PARTS, TooLong
+from extender.cluster.view import ClusterView
 from extender.objects.records import NodeRecord, PodRecord
 from extender.policy import pod_request as requests
 from extender.policy.contracts import CostTerm, PodRequest
@@ -105,7 +105,7 @@ def _why_not(decider: Decider, request: PodRequest, pod: PodRecord, now: float) 
     return ""
 
 
-def _accepting(cluster: Cluster, pod: PodRecord, names: Sequence[str]) -> list[str] | None:
+def _accepting(cluster: ClusterView, pod: PodRecord, names: Sequence[str]) -> list[str] | None:
     """Those of the nodes that its node selector and required node affinity let it onto; None where it asks for more
     than can be looked at while it waits."""
     try:
@@ -116,7 +116,7 @@ def _accepting(cluster: Cluster, pod: PodRecord, names: Sequence[str]) -> list[s
     return [cluster.names[row] for row in columns.kept(rows, cluster.eligibility.rows(program))]
 
 
-def _would_fit(cluster: Cluster, request: PodRequest, node: NodeRecord) -> bool:
+def _would_fit(cluster: ClusterView, request: PodRequest, node: NodeRecord) -> bool:
     """Whether the capacity of a node whose plugin is away, less what is held there, is enough."""
     held = [cluster.amounts(pod) for pod in cluster.pods_on(node.name)]
     return all(
@@ -134,7 +134,7 @@ def _leaving(decider: Decider, request: PodRequest, standing: Reservation, now: 
     return ending.union(*(plan.victims for plan in others if plan.priority >= request.priority))
 
 
-def _sits(cluster: Cluster, uid: str, node: str) -> bool:
+def _sits(cluster: ClusterView, uid: str, node: str) -> bool:
     return uid in cluster.placements.bound.get(node, ())
 
 
@@ -284,7 +284,7 @@ def _search(
     return found, ""
 
 
-def repelled_from(cluster: Cluster, pod: PodRecord, names: Sequence[str]) -> set[str]:
+def repelled_from(cluster: ClusterView, pod: PodRecord, names: Sequence[str]) -> set[str]:
     """The nodes where a running pod's required anti-affinity may speak of this one."""
     return {
         name
@@ -293,7 +293,7 @@ def repelled_from(cluster: Cluster, pod: PodRecord, names: Sequence[str]) -> set
     }
 
 
-def _releases(cluster: Cluster, name: str, wall: float) -> bool:
+def _releases(cluster: ClusterView, name: str, wall: float) -> bool:
     """Whether waiting for what terminates on the node within a minute is enough, so that an eviction is in vain."""
     ends = [pod.deletion_at for pod in cluster.pods_on(name) if pod.terminating]
     return all(end is not None and -OVERDUE_SECONDS <= end - wall <= RELEASE_SECONDS for end in ends)

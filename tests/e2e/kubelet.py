@@ -18,8 +18,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Literal
 
-import httpx
-
+from extender.kube.client import ApiError, Unreachable
 from extender.node import plans
 from extender.node.graph import graph
 from extender.sim.allocation import NodeDevices, Preference, Refused, container_status, container_statuses
@@ -27,7 +26,7 @@ from extender.sim.device_plugin import DevicePlugin, device_plugin
 from extender.sim.machines import TOPOLOGY, Machine, gpu_uuids, machine, topology_annotation
 from extender.sim.truth import Truth
 from tests.e2e import builders
-from tests.e2e.api import Api, ApiError, Object, Watch, WatchExpired, wait_for
+from tests.e2e.api import Api, Object, Watch, WatchExpired, wait_for
 
 RUN_SECONDS = "sim.gpu-extender.io/run-seconds"
 FAILS = "sim.gpu-extender.io/fails"  # the pod's command ends with an error as soon as it runs
@@ -236,11 +235,6 @@ class SimulatedKubelets:
         with self._lock:
             self._injections.append(_Injection(probability, node, times))
 
-    def refuse_no_more(self) -> None:
-        """Takes all refuse() back."""
-        with self._lock:
-            self._injections.clear()
-
     def settle(self, timeout: float = 30) -> None:
         """Waits until every bound pod of the API is admitted or refused and every deleted one is gone.
 
@@ -271,7 +265,7 @@ class SimulatedKubelets:
                     for kind, pod in self._watch:
                         version = pod["metadata"]["resourceVersion"]
                         self._seen(kind, pod)
-            except (WatchExpired, ApiError, httpx.TransportError):
+            except (WatchExpired, ApiError, Unreachable):
                 self._stopping.wait(0.1)
 
     def _compare(self, pods: Sequence[Object]) -> None:
@@ -448,7 +442,7 @@ class SimulatedKubelets:
                     # 409 without a word of the uid: too many wrote at once, and the API server gave up retrying.
                     if error.status < 500 and error.status not in (409, 429):
                         raise
-                except httpx.TransportError:
+                except Unreachable:
                     pass
                 self._stopping.wait(0.2)
         finally:

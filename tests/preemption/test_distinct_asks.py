@@ -17,7 +17,7 @@ import pytest
 
 from ext_core import gather
 from extender.cluster import held
-from extender.objects import records
+from extender.objects import decode
 from extender.objects.event import Event
 from extender.preemption import cost_inputs
 from extender.preemption.cost_inputs import FEW_ASKS
@@ -60,7 +60,7 @@ def crowd(spec: Callable[[int], JSON], *, namespace: Callable[[int], str] = lamb
     ]  # fmt: skip
     pods += [workload(f"b{i}", 8, node=f"n{i:04d}", phase="Running", priority=1000) for i in range(FULL, NODES)]
     for kind, wires in (("Node", nodes), ("Pod", pods)):
-        made = [Event(kind, "set", records.record(kind, json.dumps(one).encode(), gpus)) for one in wires]  # type: ignore[arg-type]
+        made = [Event(kind, "set", decode.record(kind, json.dumps(one).encode(), gpus)) for one in wires]  # type: ignore[arg-type]
         world.cluster.apply(made, world.now)
     world.now += 100
     world.cluster.tick(world.now)
@@ -179,7 +179,7 @@ def test_50000_pods_that_come_and_go_leave_the_tables_as_they_were() -> None:
                      spec=toleration(n) | selector(n))
             for n in range(batch, batch + 500)
         ]  # fmt: skip
-        found = [records.record("Pod", json.dumps(one).encode(), gpus) for one in made]
+        found = [decode.record("Pod", json.dumps(one).encode(), gpus) for one in made]
         world.cluster.apply([*last[:400], *(Event("Pod", "set", one) for one in found), *last[400:]], world.now)
         if not batch % 10_000:
             for n in range(8):

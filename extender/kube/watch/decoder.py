@@ -11,7 +11,7 @@ from ext_core import prune
 from extender.kube.watch.kinds import WatchedKind
 from extender.kube.watch.state import State
 from extender.log import Allowance, get_log
-from extender.objects import records, tolerant
+from extender.objects import decode, tolerant
 from extender.objects.records import Identity, Record
 
 MOST_REJECTED: Final = 100  # kept by name
@@ -57,8 +57,7 @@ class Decoder:
     def record(self, raw: msgspec.Raw) -> Record | Identity:
         """The record, as far as the object can be read; its identity alone where nothing of it counts."""
         try:
-            group = self._watched.group
-            found = records.group(raw, *group) if group else records.record(self._watched.kind, raw, self._gpus)
+            found = decode.record(self._watched.kind, raw, self._gpus, self._watched.group)
         except Exception as error:  # RecordError, and whatever else the bytes of a hostile object may lead to
             return self._rejected(raw, str(error) or repr(error))
         if self._state.rejected:
