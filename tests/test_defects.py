@@ -14,7 +14,7 @@ from extender.controllers.controller import Controller, Frozen
 from extender.controllers.supervisor import Supervisor
 from extender.controllers.watches import Watches
 from extender.kube.client import ApiServer
-from extender.kube.reflector import SOURCES
+from extender.kube.watch.kinds import WATCHED_KINDS
 from extender.objects import gangs
 from extender.objects.records import PodRecord
 from extender.objects.tolerant import Faults, Invalid
@@ -180,7 +180,7 @@ def test_watches_that_failed_run_again_and_what_went_meanwhile_is_gone() -> None
             mine = "!=" in request.params["fieldSelector"]
             await listed(*(pods[connections] if mine else []))(request, writer)
         else:
-            kind = next(source.kind for source in SOURCES if source.path == request.path)
+            kind = next(source.kind for source in WATCHED_KINDS if source.path == request.path)
             await listed(kind=kind)(request, writer)
 
     async def headers() -> Mapping[str, str]:

@@ -1,10 +1,12 @@
-"""One call of a verb after its body is read: the decision, the short waits around it, and the writes it asks for."""
+"""The calls of verbs: from when everything is known, each is a decision, short waits around it, and its writes."""
 
 from __future__ import annotations
 
 import asyncio
 
+from extender.controllers.controller import ClusterSource
 from extender.controllers.evictions import Evictions
+from extender.controllers.supervisor import Supervisor
 from extender.kube.clock import Clock
 from extender.log import get_log
 from extender.server.outage import Outage
@@ -13,6 +15,7 @@ from extender.server.writes import Writes, aside
 from extender.verbs import preempt, wire
 from extender.verbs.decide import Answer, BindIntent, Decider
 
+YIELD_SECONDS = 12.0  # kube-scheduler retries a pod that met us dead after at most 10 s
 log = get_log()
 
 
@@ -93,3 +96,29 @@ class Calls:
         self._decider.stale = self._outage.stale()
         answer = self._decider.bind(binding, pod, self._now(), self._wall())
         return await self._writes.bound(answer) if isinstance(answer, BindIntent) else answer
+
+
+class Start:
+    """Watches for the moment when everything is known for the first time."""
+
+    def __init__(self, decider: Decider, source: ClusterSource, supervisor: Supervisor, writes: Writes) -> None:
+        self._decider, self._source, self._supervisor, self._writes = decider, source, supervisor, writes
+        self._ready = False
+
+    def missing(self) -> list[str]:
+        """What is not known yet, in words; empty when verbs may be answered."""
+        missing = self._supervisor.missing()
+        if not missing and not self._ready:
+            self._ready = True
+            self._begin()
+        return missing
+
+    def _begin(self) -> None:
+        """Pods that were answered before the start may be on their way, and preemptors may have met us dead."""
+        began, decider = self._source.ready_at(), self._decider
+        if began is None:  # no kube-scheduler counts too
+            return
+        decider.live = True
+        if not self._writes.read_back:
+            decider.yields_until = began + YIELD_SECONDS
+        decider.settled_at = began + decider.settings.hold.seconds

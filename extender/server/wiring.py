@@ -38,15 +38,12 @@ from extender.objects.tolerant import Invalid
 from extender.offline import frozen
 from extender.preemption import leave
 from extender.server import routes
-from extender.server.binder import ApiBinder
-from extender.server.calls import Calls
+from extender.server.calls import Calls, Start
 from extender.server.connections import Connections, lost
-from extender.server.endpoint import Endpoint
+from extender.server.endpoint import Endpoint, Sampling
 from extender.server.outage import Outage
-from extender.server.sampling import Sampling
 from extender.server.settle import Settling
-from extender.server.start import Start
-from extender.server.writes import Binder, Keeper, Writes
+from extender.server.writes import ApiBinder, Binder, Keeper, Writes
 from extender.settings import Settings
 from extender.verbs.decide import Decider
 from extender.web.cluster_pages import ClusterPages

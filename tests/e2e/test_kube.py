@@ -13,7 +13,9 @@ import pytest
 
 from extender.kube.bindings import Bindings
 from extender.kube.client import ApiServer
-from extender.kube.reflector import NODES, PODS, SOURCES, Pace, Reflector, Source
+from extender.kube.watch.kinds import NODES, PODS, WATCHED_KINDS, WatchedKind
+from extender.kube.watch.pace import Pace, Timing
+from extender.kube.watch.reflector import Reflector
 from extender.objects.event import Event
 from extender.objects.records import Kind, NodeRecord, PodRecord, Record
 from tests.e2e import builders
@@ -31,8 +33,10 @@ class Mirror:
     def __init__(self) -> None:
         self.objects: dict[tuple[Kind, str], Record] = {}
         self.synced_kinds: list[str] = []
+        self.events = 0
 
     def apply(self, batch: Sequence[Event]) -> None:
+        self.events += len(batch)
         for kind, change, record in batch:
             if change == "set":
                 self.objects[kind, record.name] = record
@@ -45,19 +49,20 @@ class Mirror:
     def absent(self, kind: str) -> None:
         self.synced_kinds.append(kind)
 
+    def returned(self) -> None:
+        pass
+
     def names(self, kind: Kind) -> list[str]:
         return sorted(name for of, name in self.objects if of == kind)
 
 
 @asynccontextmanager
 async def reflecting(
-    server: ApiServer, *sources: Source, pace: Pace | None = None
+    server: ApiServer, *sources: WatchedKind, pace: Pace | None = None
 ) -> AsyncIterator[tuple[Mirror, list[Reflector]]]:
     """Reflectors of these sources, stopped in the end."""
     mirror = Mirror()
-    reflectors = [
-        Reflector(server, source, mirror, GPUS, random_source=random.Random(1), pace=pace) for source in sources
-    ]
+    reflectors = [Reflector(server, source, mirror, GPUS, pace, Timing(chance=random.Random(1))) for source in sources]
     tasks = [asyncio.create_task(one.run()) for one in reflectors]
     try:
         yield mirror, reflectors
@@ -72,7 +77,7 @@ def test_every_kind_is_listed_and_watched(control_plane: ControlPlane, api: Api,
     """Pages of 7 over 40 nodes; then what happens is seen."""
     api.create_many(builders.node(f"n{number:02}", 8) for number in range(40))
     api.create(builders.pod("before", namespace, 2))
-    sources = [replace(source, limit=7) for source in SOURCES]
+    sources = [replace(source, limit=7) for source in WATCHED_KINDS]
 
     async def run() -> None:
         async with (
@@ -91,8 +96,8 @@ def test_every_kind_is_listed_and_watched(control_plane: ControlPlane, api: Api,
             assert (pod.gpus, pod.node, pod.phase) == (((builders.GPU, 2),), "", "Pending")
 
             await eventually(lambda: all(one.state.watching or one.state.absent for one in reflectors))
-            served = {one.source.name for one in reflectors if one.state.watching}
-            assert served >= {source.name for source in SOURCES if source.group is None} | {"Job.batch"}
+            served = {one.watched.name for one in reflectors if one.state.watching}
+            assert served >= {source.name for source in WATCHED_KINDS if source.group is None} | {"Job.batch"}
             await asyncio.to_thread(api.create, builders.pod("after", namespace, 1))
             await eventually(lambda: mirror.names("Pod") == ["after", "before"])
             await asyncio.to_thread(api.delete, "Node", "n39")
@@ -106,8 +111,8 @@ def test_every_kind_is_listed_and_watched(control_plane: ControlPlane, api: Api,
             told = mirror.objects["FailedPod", "after"]
             assert isinstance(told, PodRecord)
             assert told.reason == "UnexpectedAdmissionError"
-            assert [one.state.counters.lists for one in reflectors] == [1] * len(SOURCES)
-            assert [one.state.counters.errors for one in reflectors] == [0] * len(SOURCES)
+            assert sorted(mirror.synced_kinds) == sorted(watched.name for watched in WATCHED_KINDS)
+            assert [one.state.lost_at for one in reflectors] == [None] * len(WATCHED_KINDS)
 
     asyncio.run(run())
 
@@ -160,10 +165,10 @@ def test_no_event_is_lost_between_the_turns_of_a_prompt_watch(
                 assert reflector.state.lost_at is None
             await eventually(lambda: mirror.names("Pod") == sorted(wanted))
             counters = reflector.state.counters
-            print(f"{number} pods made in {counters.turns} turns of 1 s, {counters.bookmarks} bookmarks")
-            assert (counters.lists, counters.errors, counters.watches) == (1, 0, counters.turns + 1)
+            print(f"{number} pods made in {counters.turns} turns of 1 s")
+            assert (mirror.synced_kinds, counters.watches) == (["Pod"], counters.turns + 1)
             deleted = number - len(wanted)
-            assert counters.events == number + 2 * deleted  # a deletion first sets deletionTimestamp
+            assert mirror.events == number + 2 * deleted  # a deletion first sets deletionTimestamp
 
     asyncio.run(run())
 
@@ -181,8 +186,8 @@ def test_a_version_of_long_ago_leads_to_a_new_list(control_plane: ControlPlane, 
         ):
             await eventually(lambda: reflector.state.watching)
             reflector._version = "1"
-            await eventually(lambda: reflector.state.counters.lists == 2 and reflector.state.watching, 30)
-            assert reflector.state.counters.errors == 0
+            await eventually(lambda: mirror.synced_kinds == ["Pod"] * 2 and reflector.state.watching, 30)
+            assert reflector.state.lost_at is None
             assert mirror.names("Pod") == ["one"]
 
     asyncio.run(run())
