@@ -27,7 +27,7 @@ from starlette.routing import Route
 
 from extender.cluster.cluster import Cluster
 from extender.cluster.dump import BLOCK
-from extender.cluster.health.node_health import Change
+from extender.cluster.health.verdicts import Change
 from extender.cluster.listener import Listener
 from extender.controllers.document import Document
 from extender.controllers.events import Events

@@ -16,6 +16,7 @@ from extender.objects import records
 from extender.objects.records import PodRecord
 from extender.policy.rules import REASONS
 from extender.settings import FailingNodes, Placement, Settings
+from tests.cluster.reach import texts
 from tests.objects.test_failure_cause import NVML
 from tests.world import GPU, JSON, World, refused, workload
 
@@ -287,18 +288,17 @@ def test_state_and_time_stay_bounded_under_a_flood() -> None:
             health.tick(now)
             spent.append(time.thread_time() - began)
             health.stale.clear()
-            health.stale_tenants.clear()
-    assert 1_500 < len(health._failures) <= KEPT_OF_TENANTS
+            health.verdicts.stale_tenants.clear()
+    assert 1_500 < len(health) <= KEPT_OF_TENANTS
     assert all(len(health.standings(f"ns-{i}")) <= KEPT_OF_TENANT for i in range(20))
     assert not health._starts
     assert sorted(spent)[len(spent) * 9 // 10] < 0.1, "CPU seconds of a tick"
     for second in range(200):
         health.tick(1e6 + 10 * second)
         health.stale.clear()
-    assert len(health._failures) == 0
-    assert not health._standings
-    assert not health._tenants_on
-    assert not health._refused
+    assert len(health) == 0
+    health.verdicts.stale_tenants.clear()
+    assert texts(health.verdicts) == {"all"}  # the setting
     assert not health._judged
     assert not health._expiring
 

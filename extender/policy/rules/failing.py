@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from ext_core import places
-from extender.cluster.health.node_health import words_of
+from extender.cluster.health.verdicts import words_of
 from extender.cluster.tables import Tables
 from extender.policy.contracts import Class, PodRequest, Reason
 from extender.settings import FailingNodes
