@@ -10,12 +10,12 @@ import kubernetes_validate
 import pytest
 from ruamel.yaml import YAML
 
-from extender.server import app
-from extender.server.app import MIX
+from extender.server import outage
+from extender.server.wiring import MIX
 from extender.settings import Known, Settings, read_settings
 
 MANIFESTS = Path(__file__).parent.parent / "manifests"
-README = MANIFESTS.parent / "README.md"
+OPERATIONS = MANIFESTS.parent / "docs" / "operations.md"
 ROLES_OF_KUBERNETES = {"system:kube-scheduler", "system:volume-scheduler", "extension-apiserver-authentication-reader"}
 
 
@@ -124,8 +124,8 @@ def test_the_scheduler_asks_where_we_listen() -> None:
 def test_a_preempt_call_that_waits_for_the_api_server_answers_in_time() -> None:
     settings, timeout = Settings(), float(EXTENDER["httpTimeout"].removesuffix("s"))
     search = settings.preemption.budget_milliseconds / 1000
-    assert app.RETURN_SECONDS + search + settings.reservations.deadline_seconds < timeout
-    assert app.LOOK_SECONDS < app.LOOK_EVERY / 5  # an outage slows kube-scheduler down by little
+    assert outage.RETURN_SECONDS + search + settings.reservations.deadline_seconds < timeout
+    assert outage.LOOK_SECONDS < outage.LOOK_EVERY / 5  # an outage slows kube-scheduler down by little
 
 
 def test_both_containers_are_locked_down() -> None:
@@ -191,7 +191,7 @@ def plugin_config() -> list[Any]:
 
 
 def test_the_memory_limit_covers_the_largest_cluster_of_the_readme() -> None:
-    rows = re.findall(r"^\| [\d,]+ \| [\d,]+ \| ([\d,]+) \| ([\d,]+) \|$", README.read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| [\d,]+ \| [\d,]+ \| ([\d,]+) \| ([\d,]+) \|$", OPERATIONS.read_text(), re.MULTILINE)
     resident, limits = ([int(row[column].replace(",", "")) for row in rows] for column in (0, 1))
     assert len(rows) == 4
     assert limits == sorted(limits)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
-from ext_core.links import LinkShapes
 from ext_core.places import Places
 from ext_core.slots import Slots
 from ext_core.table import NodeTable, PodTable
@@ -37,6 +36,7 @@ from extender.objects.records import (
     PodRecord,
     PriorityClassRecord,
 )
+from extender.objects.tolerant import Invalid
 from extender.settings import Settings
 
 
@@ -50,7 +50,6 @@ class Cluster(ClusterView):
         tables = Tables(
             NodeTable(len(resources)),
             PodTable(len(resources)),
-            LinkShapes(),
             resources,
             Places(len(settings.topology_levels)),
             demand=Demand(Slots(settings.mix.kinds), self.demand),
@@ -79,6 +78,11 @@ class Cluster(ClusterView):
         return self._faults.counts
 
     @property
+    def invalid(self) -> list[Invalid]:
+        """The objects that are not held in full now, as far as they are kept by name."""
+        return self._faults.invalid
+
+    @property
     def faults(self) -> int:
         """Objects that could not be held in full."""
         return self._faults.counts.total()
@@ -102,9 +106,11 @@ class Cluster(ClusterView):
             try:
                 self._apply(event, now, wall)
             except Exception as error:  # one object that cannot be held must not stop the others
-                self._faults.note(event.kind, event.record.name, error, now)
+                self._faults.failed(event, error, now)
                 if event.kind == "Pod" and isinstance(event.record, PodRecord):
                     self._pods.hold_bare(event.record, deleted=event.change == "delete")
+            else:
+                self._faults.applied(event)
         self._refresh(now)
 
     def tick(self, now: float) -> None:

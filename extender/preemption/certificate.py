@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ext_core import victims
+from ext_core.scout import FREE
 from extender.cluster.view import ClusterView
-from extender.objects import gangs
 from extender.objects.records import PodRecord
-from extender.policy.costs.highest_priority import FREE
 from extender.preemption.candidates import Eviction
 from extender.preemption.search import LOWEST, Found
 from extender.verbs.decide import Decider
@@ -97,7 +96,7 @@ def _unknown_minima(cluster: ClusterView, pods: Iterable[PodRecord]) -> list[dic
     return [
         {
             "code": "gang-minimum-unknown",
-            "message": f"how many pods of {ref.source} gang {ref} must run can not be read ({gangs.SAYS[ref.source]}): "
+            "message": f"how many pods of {ref.source} gang {ref} must run can not be read ({gang.stated_by}): "
             + (f"all {len(gang.members)} running members are taken to be needed" if gang.minimum else "none is needed"),
         }
         for ref, gang in sorted(found.items())

@@ -168,7 +168,7 @@ def _show(value: Any) -> str:
 def _one_of(path: str, value: Any, allowed: tuple[str, ...]) -> str | None:
     if value is None or (type(value) is str and value in allowed):
         return value
-    raise TopologyError(path, f"{_show(value)} is none of {', '.join(allowed)}")
+    raise TopologyError(path, f"{_show(value)} is not one of {', '.join(allowed)}")
 
 
 def _list(path: str, value: Any, length: int) -> list[Any]:
@@ -202,7 +202,7 @@ def _links(edges: Any, gpus: int) -> tuple[tuple[int, ...], ...]:
 
 
 def _check_totals(links: tuple[tuple[int, ...], ...]) -> None:
-    """Behind one switch everybody sees everybody else; who sees nobody is off the fabric."""
+    """Behind one switch every GPU sees every other one; a GPU that sees none is off the fabric."""
     on = [gpu for gpu, row in enumerate(links) if any(row)]
     for a in on:
         for b in on:

@@ -66,5 +66,5 @@ class Topology:
 
 
 def unknown(gpus: int, detail: str, *warnings: str) -> Topology:
-    """A node whose GPU graph nobody knows, and why."""
+    """A node whose GPU graph is unknown, and why."""
     return Topology(gpus, None, detail=detail, warnings=warnings)

@@ -1,6 +1,6 @@
 """The device plugin of the node is known to fail the pod at admission, though the pod fits.
 
-Both reasons are hopeless, though a free set changes when any pod ends: nobody is evicted for a plugin's fault, and what
+Both reasons are hopeless, though a free set changes when any pod ends: no pod is evicted for a plugin's fault, and what
 is hopeless is tried again at any change of a pod or node, which is just when the free GPUs may have become harmless.
 "transient" would block preemption elsewhere for as long as the pods there run, and retry every few seconds.
 
@@ -14,6 +14,7 @@ from array import array
 from typing import ClassVar
 
 from ext_core import hazard
+from ext_core.reasons import HazardCodes
 from extender.cluster.tables import Tables
 from extender.policy.contracts import Class, PodRequest, Reason
 
@@ -22,14 +23,14 @@ PANICS = Reason(
     key="plugin-panics",
     cls=Class.HOPELESS,
     text="gpu-extender: the node's device plugin may crash when it chooses among the GPUs that are free there",
-    remedy="Nothing: another free set may do. A device plugin with go-gpuallocator#80 mended, or the relay, ends it.",
+    remedy="Nothing: another free set may do. A device plugin with go-gpuallocator#80 fixed, or the relay, ends it.",
 )
 LOST = Reason(
     code=61,
     key="plugin-lost-gpu",
     cls=Class.HOPELESS,
     text="gpu-extender: the node has lost a GPU, and its device plugin fails every pod for that",
-    remedy="Restart the node or take the GPU away. k8s-device-plugin#2038 mended, or the relay, ends it.",
+    remedy="Restart the node or take the GPU away. k8s-device-plugin#2038 fixed, or the relay, ends it.",
 )
 
 
@@ -40,18 +41,8 @@ class Hazard:
 
     name: ClassVar[str] = "hazard"
     reasons: ClassVar[tuple[Reason, ...]] = (PANICS, LOST)
+    _codes: ClassVar = HazardCodes(panics=PANICS.code, lost=LOST.code)
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
         """Writes the reason codes of the rejected `rows` into `out`."""
-        hazard.refuse(
-            tables.nodes,
-            tables.shapes,
-            tables.hazards,
-            rows,
-            request.resource,
-            request.wanted,
-            request.containers,
-            out,
-            PANICS.code,
-            LOST.code,
-        )
+        hazard.reject(tables.nodes, tables.hazards, request.ask, rows, out, self._codes)
