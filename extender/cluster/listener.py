@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from extender.cluster.health.node_health import Change
+from extender.cluster.health.verdicts import Change
 
 
 class Listener:

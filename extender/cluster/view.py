@@ -14,8 +14,9 @@ from ext_core.scan import NameIndex
 from extender.cluster.gpus.device_sharing import Division
 from extender.cluster.gpus.holdings import NodeLedger
 from extender.cluster.gpus.ledger import Drift
-from extender.cluster.health.node_health import NodeHealth, Standing
+from extender.cluster.health.node_health import NodeHealth
 from extender.cluster.health.pod_failures import Failure, What
+from extender.cluster.health.verdicts import Standing
 from extender.cluster.nodes.eligibility import Program
 from extender.cluster.nodes.store import Nodes
 from extender.cluster.pods.annotation_limits import AnnotationLimits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from extender.cluster.health.node_health import Change
+from extender.cluster.health.verdicts import Change
 from extender.cluster.listener import Listener
 from extender.controllers.events import Events
 from extender.objects.records import NodeRecord

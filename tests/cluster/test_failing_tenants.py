@@ -287,15 +287,15 @@ def test_state_and_work_stay_bounded_under_a_flood() -> None:
         if i % 20 == 0:
             spent.append(calls_of(lambda: health.tick(now)))  # noqa: B023
             health.stale.clear()
-            health.stale_tenants.clear()
-    assert 1_500 < len(health._failures) <= KEPT_OF_TENANTS
+            health.verdicts.stale_tenants.clear()
+    assert 1_500 < len(health) <= KEPT_OF_TENANTS
     assert all(len(health.standings(f"ns-{i}")) <= KEPT_OF_TENANT for i in range(20))
     assert not health._starts
     assert max(spent) < 100_000, "functions that a tick calls; at most 41,000 here"
     for second in range(200):
         health.tick(1e6 + 10 * second)
         health.stale.clear()
-    health.stale_tenants.clear()
+    health.verdicts.stale_tenants.clear()
     assert sizes(health) == sizes(NodeHealth())  # nothing is left
 
 

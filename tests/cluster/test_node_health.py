@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from extender.cluster.health.node_health import Change, NodeHealth
+from extender.cluster.health.node_health import NodeHealth
+from extender.cluster.health.verdicts import Change
 from extender.cluster.listener import Listener
 from extender.objects import records
 from extender.objects.records import PodRecord

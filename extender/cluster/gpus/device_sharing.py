@@ -38,6 +38,7 @@ class Division:
 
     @property
     def whole(self) -> bool:
+        """Whether whole GPUs are handed out."""
         return self.units == 1
 
 

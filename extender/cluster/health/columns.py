@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from extender.cluster.faults import Faults
-from extender.cluster.health.node_health import Change, NodeHealth
+from extender.cluster.health.node_health import NodeHealth
+from extender.cluster.health.verdicts import Change
 from extender.cluster.listener import Listener
 from extender.cluster.nodes.rows import NodeRows
 from extender.cluster.tables import Tables
@@ -34,9 +35,9 @@ class HealthColumns:
             if row >= 0:
                 self._tables.places.set_health(row, health.doubt(name, now), health.failing(name, now))
         health.stale.clear()
-        for namespace in health.stale_tenants:
+        for namespace in health.verdicts.stale_tenants:
             self._write_standings(namespace)
-        health.stale_tenants.clear()
+        health.verdicts.stale_tenants.clear()
         return bool(changes)
 
     def _announce(self, change: Change, now: float) -> None:

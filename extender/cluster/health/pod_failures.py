@@ -64,6 +64,7 @@ class Failure:
 
     @property
     def pod(self) -> str:
+        """Namespace and name of the pod."""
         return f"{self.party.namespace}/{self.name}"
 
     @property
@@ -138,12 +139,15 @@ class Failures:
         return sum(self._counts.values())
 
     def nodes(self) -> Iterable[str]:
+        """The nodes of which failures are remembered."""
         return self._on.keys()
 
     def nodes_of(self, key: str) -> Iterable[str]:
+        """The nodes with failures of a key, the latest failure last."""
         return self._of.get(key, {}).keys()
 
     def keys(self, node: str) -> Iterable[str]:
+        """The keys of the failures on a node."""
         return self._on.get(node, {}).keys()
 
     def held(self, node: str, key: str) -> Sequence[Failure]:
@@ -168,6 +172,11 @@ class Failures:
     def for_tenant(self, node: str, namespace: str, for_all: Sequence[Failure]) -> list[Failure]:
         """The failures that count for a namespace's pods: `for_all`, and its own; oldest first."""
         return sorted({*for_all, *self.held(node, namespace)}, key=_order)
+
+    def counting(self, node: str, now: float, namespace: str) -> Sequence[Failure]:
+        """The failures that count for all, or for a namespace's pods if one is named; oldest first."""
+        for_all = self.for_all(node, now)
+        return self.for_tenant(node, namespace, for_all) if namespace else for_all
 
     def enough(self, failures: Iterable[Failure], now: float) -> bool:
         """Whether so many of them are recent that the node is rejected."""
