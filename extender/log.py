@@ -3,7 +3,7 @@
 Keys as in Kubernetes' JSON logs where it has them: `ts`, `level`, `msg`, `pod` ("namespace/name"), `node`, `err`.
 The message is a constant sentence; what varies stands in the keys.
 
-A log that cannot be written stops nothing: a full disk, a closed pipe or one that nobody reads. A thread writes, so the
+A log that cannot be written stops nothing: a full disk, a closed pipe or one that is not read. A thread writes, so the
 event loop never waits for the log; a line that finds no room is dropped and counted. It is the server's only thread.
 """
 
@@ -111,7 +111,7 @@ class Writer:
         try:
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
-        except OSError:  # nobody reads it, or there is no room: the next lines may fare better
+        except OSError:  # it is not read, or there is no room: the next lines may fare better
             written = size - len(rest)
             self._failed += sum(end > written for end in accumulate(map(len, batch)))
 
@@ -205,7 +205,7 @@ class Allowance:
 
 
 class _FromStandardLibrary(logging.Handler):
-    """What libraries log through `logging` comes out in our form; `logger` says who spoke."""
+    """What libraries log through `logging` comes out in our form; `logger` names the library."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:

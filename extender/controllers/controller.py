@@ -24,7 +24,7 @@ class Controller:
 
 
 class ClusterSource(Controller):
-    """Fills the cluster, and says how current it is. These answers suit a source that is always current."""
+    """Fills the cluster, and states how current it is. These answers suit a source that is always current."""
 
     name = "source"
     lags = True

@@ -2,7 +2,7 @@
 
 `tell` only notes what happened. What repeats within six minutes becomes the `series` of the Event that is there,
 written at most every half minute; new Events are limited in rate, and what is beyond it is counted and left out.
-Without the right to write Events (403) that is said once, and nothing more is tried.
+Without the right to write Events (403) that is logged once, and nothing more is tried.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class Events(Controller):
         self.tell(Regarding("Node", "", name, uid), reason, "Watching", note, warning=warning)
 
     def tenant(self, namespace: str, pod: str, uid: str, note: str) -> None:
-        """A node is rejected for the namespace's pods alone: told on one of them. A tenant causes these at will, so
-        there are few: one a minute of a namespace, ten of all; the rest is left out."""
+        """A node is rejected for the namespace's pods alone: the Event is on one of them. A tenant causes these at
+        will, so there are few: one a minute of a namespace, ten of all; the rest is left out."""
         if self._api is None:
             return
         now = self._wall()
@@ -141,7 +141,7 @@ class Events(Controller):
         )
 
     def about(self, plan: Reservation, reason: str, note: str, *, warning: bool = True) -> None:
-        """Something about a plan, told on its preemptor."""
+        """Something about a plan: the Event is on its preemptor."""
         action = "Evicting" if plan.own else "Preempting"
         self.tell(self._preemptor(plan), reason, action, f"plan {plan.id}: {note}", warning=warning)
 

@@ -1,20 +1,20 @@
 """Evictions of our own, for the dead end of kube-scheduler up to 1.37: a pod whose nodes have enough GPUs in number and
-are refused for links alone makes no node a candidate for preemption there, so our preempt verb is never called.
+are rejected for links alone makes no node a candidate for preemption there, so our preempt verb is never called.
 
 Theory of operation
 -------------------
-1. A filter call that refuses every node, some for links alone, and is not followed by a preempt call within a second,
-   is such a pod. The very search that answers preempt says who would have to go.
+1. A filter call that rejects every node, some for links alone, and is not followed by a preempt call within a second,
+   shows such a pod. The search that answers preempt finds the victims.
 2. Where this instance may not evict (`evictions.enabled` is false, it does not hold the Lease, the cluster is a file)
-   that is told: by an Event on the pod, in its decision record, by `explain`; of one pod once a minute at most.
+   it only reports: by an Event on the pod, in its decision record, by `explain`; of one pod once a minute at most.
 3. Else, by the instance that holds the Lease: reserve as for a preemption (written first), ask for each eviction with
-   DryRun, then evict through the Eviction API. A plan that would violate a budget is not tried; where the API server
-   says no all the same (429), the node is left alone for a while and the next plan is tried, later and later.
-4. From then on the reserved node is the only one that our filter passes for the pod, and its preempt verb answers that
-   nobody has to go: kube-scheduler does not know these evictions as its own. It lands when the GPUs are really free.
+   DryRun, then evict through the Eviction API. A plan that would violate a budget is not tried. Where the API server
+   rejects it all the same (429), the node is left alone for a while and the next plan is tried, later and later.
+4. From then on the reserved node is the only one that our filter passes for the pod. Its preempt verb answers no
+   victims: kube-scheduler does not know these evictions as its own. The pod lands when the GPUs are really free.
 5. What a restart interrupts is taken up from the reservations: the same victims, never others.
 
-Only an instance that kube-scheduler asks wants the Lease: nobody else sees the filter calls.
+Only an instance that kube-scheduler asks wants the Lease: no other one sees the filter calls.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from extender.verbs.decisions import WORK_LOST, Decision
 
 WAIT_SECONDS: Final = 1.0  # kube-scheduler calls preempt within milliseconds of its filter call
 TICK_SECONDS: Final = 0.2
-ASKED_SECONDS: Final = 60.0  # without a filter call for so long the Lease is for somebody else
+ASKED_SECONDS: Final = 60.0  # without a filter call for so long the Lease is for another instance
 ADVICE_SECONDS: Final = 60.0  # between two looks at one pod that may only be advised
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 300.0  # after a plan that the API server did not allow
 MOST_WAITING: Final = 1_000
@@ -62,7 +62,7 @@ class Reserving(Protocol):
 
 @dataclass(slots=True)
 class Stuck:
-    """A pod that kube-scheduler can not preempt for. `body`: a preempt request without candidates."""
+    """A pod that kube-scheduler cannot preempt for. `body`: a preempt request without candidates."""
 
     body: bytes
     due: float  # when it is looked at next
@@ -116,7 +116,7 @@ class Evictions(Controller):
         self._asked_at: float | None = None
         self._paused: dict[str, float] = {}  # plan id -> until when its evictions wait
 
-    # -- what the server tells ------------------------------------------------------------------------------------
+    # -- what the server reports ----------------------------------------------------------------------------------
 
     def filtered(self, answer: Answer, body: bytes) -> None:
         """A filter call was answered."""
@@ -183,7 +183,7 @@ class Evictions(Controller):
                     self._advise(uid, stuck)
                     stuck.advised_at = now
             elif evictor is None and now - stuck.advised_at >= ADVICE_SECONDS and stuck.due == math.inf:
-                del self._stuck[uid]  # nobody hears of it when a pod goes that the file does not have
+                del self._stuck[uid]  # the deletion of a pod that the file does not have is never seen
 
     def _is_dark(self) -> bool:
         """Whether what we know is too old to evict by."""
@@ -285,7 +285,7 @@ class Evictions(Controller):
                 return
             self._give_up(plan, decision, why)
             stuck.blocked[plan.node] = self._clock() + _pause(stuck.failures + 1)
-            self._events.about(plan, "EvictionNotAllowed", f"nobody is evicted on node {plan.node}: {why}")
+            self._events.about(plan, "EvictionNotAllowed", f"no pod is evicted on node {plan.node}: {why}")
         if stuck.blocked:
             stuck.failures += 1
             stuck.due = stuck.quiet_until = self._clock() + _pause(stuck.failures)
@@ -295,7 +295,7 @@ class Evictions(Controller):
         decision.result, decision.error = "not-evicted", why
 
     async def _would_be_allowed(self, server: ApiServer, pods: list[PodRecord]) -> str:
-        """What the API server says to a dry run; "" when it allows every eviction."""
+        """Why the API server rejects a dry run; "" when it allows every eviction."""
         for pod in pods:
             if pod.terminating:
                 continue
@@ -306,7 +306,7 @@ class Evictions(Controller):
         return ""
 
     async def _carry_out(self, evictor: Evictor, plan: Reservation) -> None:
-        """Evict what is still to be evicted. Once one victim goes, the others follow as soon as they may."""
+        """Evict what is still to be evicted. Once one victim is evicted, the others follow as soon as they may."""
         cluster, reservations = self._decider.cluster, self._decider.reservations
         sitting = [cluster.pods[uid] for uid in plan.victims if uid in cluster.placements.bound.get(plan.node, ())]
         left = [pod for pod in sitting if not pod.terminating]
@@ -314,16 +314,16 @@ class Evictions(Controller):
         for pod in left:
             if reservations.of(plan.uid, self._clock()) is not plan or not evictor.leadership.held:
                 return
-            if self._is_dark():  # what went before may have waited long for the API server
+            if self._is_dark():  # the requests before may have waited long for the API server
                 return
             said = await evictions.evict(evictor.server, pod.namespace, pod.name, pod.uid, dry_run=False)
             self._metrics.evictions.labels(said.outcome).inc()
             if said.outcome in ("evicted", "gone"):
                 begun = True
                 continue
-            log.warning("a pod can not be evicted", pod=f"{pod.namespace}/{pod.name}", plan=plan.id, err=said.message)
+            log.warning("a pod cannot be evicted", pod=f"{pod.namespace}/{pod.name}", plan=plan.id, err=said.message)
             if not begun and said.outcome != "unknown":
-                reservations.drop(plan.uid)  # nobody went: another plan may do
+                reservations.drop(plan.uid)  # no pod was evicted: another plan may do
             else:
                 self._events.about(plan, "EvictionWaits", f"{pod.namespace}/{pod.name}: {said.message}")
             break

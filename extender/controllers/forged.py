@@ -19,10 +19,10 @@ AHEAD_SECONDS: Final = 300.0  # another machine's clock may be ahead by so much
 
 
 def contradiction(cluster: ClusterView, plan: Reservation, pod: PodRecord, *, evicts: bool) -> str:
-    """Why the plan can not be one of ours; "" when nothing contradicts it. `pod`: its preemptor, as the watch has it;
+    """Why the plan cannot be one of ours; "" when nothing contradicts it. `pod`: its preemptor, as the watch has it;
     `evicts`: whether the settings allow evictions of our own.
 
-    A victim that is in no list has terminated meanwhile, and says nothing.
+    A victim that is in no list has terminated meanwhile, and contradicts nothing.
     """
     wanted = cluster.amounts(pod)[3:]
     if plan.pod and plan.pod != f"{pod.namespace}/{pod.name}":
@@ -51,7 +51,7 @@ def _of_victim(cluster: ClusterView, plan: Reservation, uid: str) -> str:
 
 
 def believed(cluster: ClusterView, plan: Reservation, pod: PodRecord, emptied: float | None) -> None:
-    """Bound what the entry says by what we can see, so that it reserves no more, and no longer: by CPU and memory of
+    """Bound what the entry states by what we can see, so that it reserves no more, and no longer: by CPU and memory of
     the pod; by the grace of the victims that are there; where none is, by `emptied`: when the victims of our own plan
     for that pod were gone."""
     there = [victim for uid in plan.victims if (victim := cluster.pods.get(uid)) is not None]

@@ -4,14 +4,14 @@ Theory of operation
 -------------------
 1. One key per preemptor's uid, its value a small JSON object; times are seconds since 1970.
 2. A plan is written before its preempt reply is sent, within the deadline of the settings; when that fails the answer
-   is that nobody has to go, and nothing is reserved. All else that changes (a plan is over, its victims are gone) is
+   is that no pod is evicted, and nothing is reserved. All else that changes (a plan is over, its victims are gone) is
    written within about a second.
-3. One write at a time, and each replaces what was read: whoever finds that another instance has written since reads
+3. One write at a time, and each replaces what was read: an instance that finds that another has written since reads
    again, takes over what it does not know, drops what the other has removed, and writes anew.
 4. The map is read before the first verb is answered and every few seconds then, since another instance may have been
-   asked meanwhile. What can not be read is dropped with a warning; the rest stays. What somebody else wrote is compared
-   with the lists before it counts (extender.controllers.forged), and dropped as well where it contradicts them.
-5. Without the right to read or write it (403) nobody is evicted, which is said once and counted;
+   asked meanwhile. What cannot be read is dropped with a warning; the rest stays. What another instance wrote is
+   compared with the lists before it counts (forged.py), and dropped as well where it contradicts them.
+5. Without the right to read or write it (403) no pod is evicted, which is logged once and counted;
    `reservations.store: memory` does without the map, and without what it is good for.
 """
 
@@ -98,11 +98,11 @@ class ReservationStore(Controller):
 
     @property
     def read_back(self) -> bool:
-        """Whether the plans of a process before us are known: nobody needs to be guessed about after a start."""
+        """Whether the plans of a process before us are known: after a start no preemptor is unknown."""
         return self._read_at is not None
 
     async def reserve(self, plan: Reservation) -> str:
-        """Keep a plan that the decider has; "" when it is written, else why it is not: then nobody may be evicted."""
+        """Keep a plan that the decider has; "" when it is written, else why it is not: then no pod may be evicted."""
         if self._map is None:
             return ""
         began = time.perf_counter()
@@ -207,13 +207,13 @@ class ReservationStore(Controller):
             if trouble.logged != "forbidden":
                 trouble.logged = "forbidden"
                 log.error(
-                    "the reservations may not be kept, so nobody is evicted: allow get, create and update of the "
+                    "the reservations may not be kept, so no pod is evicted: allow get, create and update of the "
                     "ConfigMap (manifests/deployment.yaml), or set reservations.store to memory",
                     err=str(error),
                 )
         elif trouble.logged != "failed":
             trouble.logged = "failed"
-            log.warning("the reservations can not be read or written", err=str(error))
+            log.warning("the reservations cannot be read or written", err=str(error))
         return str(error)
 
     # -- the map --------------------------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ class ReservationStore(Controller):
                 plan = self._entries.plan(uid, text, now)
             except Damaged as error:
                 self._metrics.reservations_damaged.inc()
-                log.warning("a reservation can not be read, and is dropped", uid=uid[:80], err=str(error))
+                log.warning("a reservation cannot be read, and is dropped", uid=uid[:80], err=str(error))
                 continue
             before_it = plans.get(uid)
             reservations.add(plan)

@@ -1,4 +1,4 @@
-"""Binding a pod to a node, with the annotations that say which GPUs were planned for it."""
+"""Binding a pod to a node, with the annotations that state which GPUs were planned for it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Result(NamedTuple):
     """What became of a binding.
 
     ``conflict``: the pod is bound already, is being deleted, or is another one with the same name. ``unknown``: no
-    answer came, or one of 500 and above, after which the pod may or may not be bound; get_pod() tells.
+    answer came, or one of 500 and above, after which the pod may or may not be bound; get_pod() shows it.
     """
 
     outcome: Outcome

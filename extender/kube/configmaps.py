@@ -1,4 +1,4 @@
-"""One ConfigMap that is ours: read, and replaced only where nobody else has changed it since."""
+"""One ConfigMap that is ours: read, and replaced only where no other writer has changed it since."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _ConfigMap(msgspec.Struct):
 
 
 class Conflict(Exception):
-    """Somebody else wrote it, made it or deleted it since it was read."""
+    """Another writer wrote, made or deleted it since it was read."""
 
 
 class ConfigMap:

@@ -11,7 +11,7 @@ import msgspec
 from extender.kube.client import ApiServer
 
 CONTROLLER: Final = "gpu-extender.io/extender"
-MOST_NOTE: Final = 1024  # bytes; the API server refuses longer ones
+MOST_NOTE: Final = 1024  # bytes; the API server rejects longer ones
 
 
 class Regarding(NamedTuple):

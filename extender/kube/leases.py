@@ -1,6 +1,6 @@
 """A Lease of coordination.k8s.io: of several instances one holds it, as client-go's leader election has it.
 
-Clocks of machines are not compared: a Lease that nobody has renewed, as seen from here, for its whole duration is free.
+Clocks of machines are not compared: a Lease that was not renewed, as seen from here, for its whole duration is free.
 The holder stops acting earlier than that, when it could not renew for two thirds of the duration.
 
 The official client's `kubernetes.aio.leaderelection` is not used: it measures by the wall clock, releases no Lease, and
@@ -56,7 +56,7 @@ class Lease:
         *,
         clock: Clock | None = None,
     ) -> None:
-        """``identity``: ours, and nobody else's."""
+        """``identity``: of this process alone."""
         self._server = server
         self._where = f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace, safe='')}/leases"
         self._path = f"{self._where}/{quote(name, safe='')}"
@@ -123,7 +123,7 @@ class Lease:
             else:
                 await self._server.put(self._path, body)
         except ApiError as error:
-            if error.status == 409:  # somebody was faster
+            if error.status == 409:  # another instance was faster
                 return False
             raise
         return True

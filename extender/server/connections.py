@@ -7,7 +7,7 @@ time. Headers and trailers have HEAD_BYTES. The bodies in progress of all reques
 One client must not keep out another. So what is over a limit is taken from the client address that has most of it: its
 oldest unfinished body, or a connection of it that waits. kube-scheduler loses nothing to a client of another address,
 and little to one of its own (see _least_missed).
-uvicorn's own limit_concurrency would refuse whoever comes next, so it is not used.
+uvicorn's own limit_concurrency would reject the next client, so it is not used.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class Sampling:
             self._warned = True
             log.warning(
                 "kube-scheduler names fewer nodes than there are schedulable GPU nodes: the others are full, tainted "
-                "or not selected, or it samples (then set percentageOfNodesToScore: 100); said once, counted in "
+                "or not selected, or it samples (then set percentageOfNodesToScore: 100); logged once, counted in "
                 "gpu_extender_sampled_requests_total",
                 given=given,
                 known=known,

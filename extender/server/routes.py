@@ -71,7 +71,7 @@ def create(
 
 
 async def _no_page(request: Request, error: Exception) -> Response:
-    """A scheduler whose urlPrefix is wrong asks here, and shows its users the status alone: our log has to tell."""
+    """A scheduler whose urlPrefix is wrong asks here, and shows its users the status alone: our log states it."""
     path = request.url.path[:200]
     if request.method == "POST":
         log.warning("nothing is served here: is urlPrefix in the scheduler's configuration right?", path=path)

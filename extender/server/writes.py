@@ -129,9 +129,9 @@ class Writes:
         return Answer(wire.preemption(None), decision.result, decision)
 
     async def pod_to_bind(self, binding: wire.Binding) -> PodRecord | Answer:
-        """The pod that the request names, as the watch or the API server has it; else the answer that refuses it."""
+        """The pod that the request names, as the watch or the API server has it; else the answer that rejects it."""
         if self._binder is None:
-            return _not_bound("this server can not bind: it serves a frozen cluster")
+            return _not_bound("this server cannot bind: it serves a frozen cluster")
         pod = self._decider.cluster.pods.get(binding.uid) or await self._binder.pod(binding.namespace, binding.name)
         if pod is None or pod.uid != binding.uid:
             return _not_bound("the pod is gone, or another one has its name now")

@@ -31,8 +31,8 @@ class ClusterPages:
 
 
 def topologies(cluster: ClusterView, only: str | None) -> Iterator[bytes]:
-    """/debug/topologies: every node's GPU graph: from which source, with its warnings and what others say; `only`: of
-    one node."""
+    """/debug/topologies: every node's GPU graph: from which source, with its warnings and what other sources state;
+    `only`: of one node."""
     yield b'{"apiVersion":"gpu-extender.io/v1","kind":"TopologyList","warnings":[],"generation":%d,"topologies":[' % (
         cluster.generation
     )

@@ -64,7 +64,7 @@ def decision_list(
 ) -> Iterator[bytes]:
     """/debug/decisions: of `kept`, newest first, those about a pod (all without one). `show`: the text of one.
 
-    At most `most`, and DECISION_BYTES: `decisions_left_out` says how many of the most are not shown."""
+    At most `most`, and DECISION_BYTES: `decisions_left_out` states how many of the most are not shown."""
     yield b'{"apiVersion":"gpu-extender.io/v1","kind":"DecisionList","warnings":[],"decisions":['
     found = yield from _about(kept, pod, most)
     kept.clear()  # what is pushed out of the ring meanwhile may go

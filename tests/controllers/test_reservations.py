@@ -365,7 +365,7 @@ def test_what_is_damaged_is_dropped_and_the_rest_stays() -> None:
     with logged() as lines:
         run(objects, made, test)
     assert made.metric("reservations_damaged_total") == len(damaged)
-    assert sum(line["event"] == "a reservation can not be read, and is dropped" for line in lines) == len(damaged)
+    assert sum(line["event"] == "a reservation cannot be read, and is dropped" for line in lines) == len(damaged)
 
 
 def entries_raw(objects: Objects) -> dict[str, str]:

@@ -46,7 +46,7 @@ class Feed:
     def __init__(
         self, kind: Kind, sink: Sink, pace: Pace, clock: Callable[[], float], defect: Callable[[Exception], object]
     ) -> None:
-        """`clock`: seconds; `defect`: is told of exceptions of the sink that stop nothing."""
+        """`clock`: seconds; `defect`: called with exceptions of the sink that stop nothing."""
         self._kind, self._sink, self._pace, self._clock, self._defect = kind, sink, pace, clock, defect
         self._known: dict[Key, Record] = {}
         self._untold: list[Event] = []  # deletions that the sink may have missed: no list tells of them
