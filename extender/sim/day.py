@@ -6,7 +6,7 @@ by brute force, never against the server's own words: NotAsTold when anything ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -16,13 +16,11 @@ from rich.text import Text
 from extender.sim import bruteforce, in_tree
 from extender.sim.bruteforce import Eviction
 from extender.sim.calls import Extender
-from extender.sim.clock import Clock
-from extender.sim.cluster import SimCluster, full_name, pod
+from extender.sim.cluster import Clock, SimCluster, full_name, pod
 from extender.sim.kubelet import Kubelets
-from extender.sim.machines import machine, node
-from extender.sim.overview import overview
+from extender.sim.machines import Machine, machine, node
 from extender.sim.scheduler import Outcome, Scheduler
-from extender.topologies.gpu_map import gpu_map, legend
+from extender.topologies.gpu_map import FREE, TAKEN, gpu_map, legend
 
 Object = dict[str, Any]
 MORNING = datetime(2026, 3, 2, 8, 0, tzinfo=UTC)
@@ -65,6 +63,20 @@ def build(seed: int) -> tuple[Clock, SimCluster, Kubelets]:
         cluster.add_node(node(name, machine(what), annotate=name != "tray", **arm))  # type: ignore[arg-type]
         kubelets.add(name, machine(what))
     return clock, cluster, kubelets
+
+
+def overview(machines: Mapping[str, Machine], holders: Mapping[str, Mapping[int, str]]) -> Iterator[Text]:
+    """One line a node: a letter per GPU, `·` where it is free. `holders`: node -> GPU -> the holder's letter."""
+    names = max(map(len, machines))
+    products = max(len(what.product) for what in machines.values())
+    for name, what in machines.items():
+        line = Text(f"{name:<{names}}  {what.product:<{products}}  ")
+        for gpu in range(what.gpus):
+            letter = holders.get(name, {}).get(gpu)
+            line.append(f" {letter}" if letter else " ·", TAKEN if letter else FREE)
+        if not holders.get(name):
+            line.append("   whole node free", FREE)
+        yield line
 
 
 class Day:

@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from extender.sim.clock import Clock
-from extender.sim.cluster import Change, Conflict, SimCluster, pod
+from extender.sim.cluster import Change, Clock, Conflict, SimCluster, pod
 from extender.sim.machines import machine, node
 
 START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from extender.sim import in_tree
-from extender.sim.clock import Clock
-from extender.sim.cluster import SimCluster, pod
+from extender.sim.cluster import Clock, SimCluster, pod
 from extender.sim.machines import machine, node
 from tests.sim.test_cluster import START
 

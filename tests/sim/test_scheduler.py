@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from extender.sim.calls import CallFailed, Extender
-from extender.sim.clock import Clock
-from extender.sim.cluster import SimCluster, pod
+from extender.sim.cluster import Clock, SimCluster, pod
 from extender.sim.machines import machine, node
 from extender.sim.scheduler import ATTEMPTS, Scheduler
 from tests.sim.test_cluster import START

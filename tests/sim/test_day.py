@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from extender.sim.day import overview
 from extender.sim.machines import machine
-from extender.sim.overview import overview
 
 
 def test_the_overview_names_holders() -> None:
