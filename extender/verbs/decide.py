@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ext_core import encode, fit, score
+from ext_core.rows import Rejections
 from extender.cluster.cluster import Cluster
 from extender.cluster.ledger import gpus_of
 from extender.objects.records import PodRecord
@@ -212,13 +213,13 @@ class Decider:
         failed, unresolvable = self._refusals(decision)
         nominated = request.nominated
         unknown = [(name, UNKNOWN_NODE.code) for _, name in args.unknown if name != nominated]
-        common = (*failed, *unresolvable, self.texts, unknown)
+        rejections = Rejections(failed, unresolvable, self.texts, unknown)
         if args.nodes is None:
-            body = encode.filter_result(self.cluster.heads, decision.ranked, *common)
+            body = encode.filter_result(self.cluster.heads, decision.ranked, rejections)
         else:
             span_of = dict(zip(args.rows, args.nodes, strict=True))
             spans = [span_of[row] for row in decision.ranked]
-            body = encode.filter_result_nodes(self.cluster.heads, args.body, spans, *common)
+            body = encode.filter_result_nodes(self.cluster.heads, args.body, spans, rejections)
         # The pod's own nominated node is never unresolvable: it would preempt elsewhere.
         return wire.also_failed(body, nominated, UNKNOWN_NODE.text) if len(unknown) < len(args.unknown) else body
 
