@@ -4,7 +4,7 @@ A node's name is quoted and escaped once, when it enters `Heads`; a reply copies
 `orjson.dumps` gives for the same dict or list: no spaces, UTF-8 as it is, escapes only where JSON demands them.
 
 The GIL is kept while a reply is built: another thread's `Heads.set` could free a name under the loop. The loops are
-`nogil` functions all the same, so the compiler refuses any Python operation in them.
+`nogil` functions all the same, so the compiler rejects any Python operation in them.
 """
 
 cimport cython
@@ -21,7 +21,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     CODES = 256        # values of a code_t
-    NO_MEMORY = -2     # what a writing loop answers when the reply finds no room; -1 = done; 0 or more = the bad row
+    NO_MEMORY = -2     # a writing loop returns it without memory for the reply; -1 = done; 0 or more = the bad row
 
 cdef struct piece:
     const char* text   # NULL = none
@@ -208,7 +208,7 @@ cdef class Heads:
 
 
 cdef int check(Py_ssize_t outcome) except -1:
-    """The answer of a writing loop, as an exception."""
+    """Raise what a writing loop returned, where it failed."""
     if outcome == NO_MEMORY:
         raise MemoryError()
     if outcome >= 0:
@@ -259,7 +259,7 @@ cdef Py_ssize_t put_reasons(
 
 
 cdef inline char* write_number(int32_t number, char* at) noexcept nogil:
-    """Decimal digits, at most 11 with the sign; answers where they end."""
+    """Decimal digits, at most 11 with the sign; returns where they end."""
     cdef char digits[10]
     cdef int n = 0
     cdef uint32_t left = <uint32_t>number

@@ -16,9 +16,9 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from ext_core.encode import Heads
+from ext_core.name_index import NameIndex
 from ext_core.places import Places
 from ext_core.rows import NodeFacts, NodeUse, PodRow
-from ext_core.scan import NameIndex
 from ext_core.slots import Slots
 from ext_core.table import NodeTable, PodTable
 from extender.cluster import ledger, plugin_faults

@@ -174,7 +174,7 @@ class Decider:
         attempt = self.attempts.record(
             request.uid,
             now,
-            tuple([cluster.names[row] for row in fit.refused(rows, decision.codes, LINKS_ONLY)[0]]),
+            tuple([cluster.names[row] for row in fit.rejected(rows, decision.codes, LINKS_ONLY)[0]]),
             self._strange(unknown, now)
             or held_back
             or any(TRANSIENT[code] or (self.live and BY_COUNT[code]) for code in decision.reasons),
@@ -230,9 +230,9 @@ class Decider:
         """
         rows, codes = decision.rows, decision.codes
         if self.settings.evictable_as_failed_nodes:
-            return fit.refused(rows, codes, HOPEFUL), fit.refused(rows, codes, HOPELESS)
+            return fit.rejected(rows, codes, HOPEFUL), fit.rejected(rows, codes, HOPELESS)
         failed: Refused = (array("i"), array("B"))
-        unresolvable = fit.refused(rows, codes, ANY)
+        unresolvable = fit.rejected(rows, codes, ANY)
         nominated = self.cluster.row(decision.request.nominated) if decision.request.nominated else -1
         if nominated >= 0 and nominated in unresolvable[0]:
             at = unresolvable[0].index(nominated)
