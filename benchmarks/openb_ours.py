@@ -13,7 +13,10 @@ from benchmarks.openb_trace import WHOLE, Pod
 from ext_core import score
 from ext_core.rows import NodeFacts, NodeUse
 from ext_core.table import NodeTable, PodTable
-from extender.cluster.demand_mix import ANYWHERE, Kind, Mix, Models, pulls
+from extender.cluster.demand.kinds import Kind
+from extender.cluster.demand.mix import DemandMix
+from extender.cluster.demand.models import ANYWHERE, MachineModels
+from extender.cluster.demand.weights import weighted
 from extender.cluster.tables import Tables
 from extender.objects.selectors import Requirement
 from extender.policy.contracts import PodRequest
@@ -34,8 +37,8 @@ class Ours:
     def __init__(self, state: State, settings: Settings | None = None) -> None:
         settings = settings or Settings()
         self._policy = Policy.of(settings)
-        self._mix = Mix(settings.mix.half_life_seconds, settings.mix.kinds)
-        self._models = Models((MODEL,))
+        self._mix = DemandMix(settings.mix.half_life_seconds, settings.mix.kinds)
+        self._models = MachineModels((MODEL,))
         self._tables = Tables(NodeTable(len(RESOURCES)), PodTable(len(RESOURCES)), RESOURCES)
         self._written = (-1, -1)
         self._known: tuple[tuple[Kind, ...], int] = ((), -1)
@@ -101,8 +104,8 @@ class Ours:
             return
         self._written = (self._mix.revision, self._models.revision)
         machines = [kind._replace(share=WHOLE) for kind in self._models.whole()]
-        asked = pulls(self._mix.weights(), machines, self._mix.most, WHOLE)
-        kinds = tuple(pull.kind for pull in asked)
+        asked = weighted(self._mix.weights(), machines, self._mix.most, WHOLE)
+        kinds = tuple(one.kind for one in asked)
         if (kinds, self._models.revision) != self._known:
             self._known = (kinds, self._models.revision)
             self._types = [
@@ -111,6 +114,4 @@ class Ours:
                 for kind in kinds
             ]  # fmt: skip
             self._names = [str(kind) for kind in kinds]
-        self._tables.demand.set(
-            self._types, [pull.weight for pull in asked], [pull.size for pull in asked], self._names
-        )
+        self._tables.demand.set(self._types, [one.weight for one in asked], [one.size for one in asked], self._names)

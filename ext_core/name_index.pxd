@@ -19,6 +19,7 @@ cdef inline uint64_t load8(text_t at) noexcept nogil:
     return word
 
 
+@cython.overflowcheck(False)  # a hash wraps
 cdef inline uint64_t fold(uint64_t key, uint64_t word) noexcept nogil:
     """An xor-shift before the multiplication, which carries upwards only, and one after it: the low bits count."""
     key ^= word
@@ -26,6 +27,7 @@ cdef inline uint64_t fold(uint64_t key, uint64_t word) noexcept nogil:
     return key ^ (key >> 29)
 
 
+@cython.overflowcheck(False)  # a hash wraps
 cdef inline uint64_t name_hash(text_t name, Py_ssize_t size) noexcept nogil:
     """A multiply-and-fold hash of 8 bytes a step. It leaves no trace in any answer, so byte order does not matter."""
     cdef uint64_t word = 0, key = <uint64_t>size * 0x9E3779B97F4A7C15u

@@ -90,7 +90,8 @@ cdef class NameIndex:
         free(s.name)
         # Close the gap (Knuth, TAOCP vol. 3, 6.4, algorithm R): a follower moves into the hole unless that would put it
         # before its home.
-        hole = i = s - self.slots
+        with cython.overflowcheck(False):  # a difference of pointers, which Cython cannot check
+            hole = i = s - self.slots
         while True:
             i = (i + 1) & mask
             if self.slots[i].name == NULL:

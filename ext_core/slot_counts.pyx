@@ -17,7 +17,7 @@ from ext_core.table cimport CPU, MEMORY, FIRST_GPU, SCHEDULABLE, SLOTS, NodeTabl
 
 cdef enum:
     MOST_TYPES = 1024
-    UNBOUNDED = 1 << 30    # slots of a type without GPUs, before CPU and memory are looked at
+    UNBOUNDED = 0x40000000  # slots of a type without GPUs, before CPU and memory are looked at
 
 
 cdef class SlotCounts:

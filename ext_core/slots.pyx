@@ -8,6 +8,7 @@ What a request would take of a row is kept until the row's version changes. Rows
 list, whose price is summed once a call.
 """
 
+cimport cython
 from libc.math cimport pow as c_pow
 from libc.stdlib cimport free as c_free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
@@ -20,10 +21,10 @@ from ext_core.slot_counts cimport ALL_TYPES, SlotCounts, State, read_state
 from ext_core.table cimport CPU, MEMORY, NodeTable
 
 cdef enum:
-    MOST_KEPT = 1 << 26    # bytes of what is kept of requests; one is kept always
-    MOST_SEEN = 1 << 9     # rows of one call that are remembered, for those like them
-    MOST_LISTS = 1 << 18   # different lists of losses kept
-    MOST_ENTRIES = 1 << 23
+    MOST_KEPT = 0x4000000  # bytes of what is kept of requests; one is kept always
+    MOST_SEEN = 512        # rows of one call that are remembered, for those like them
+    MOST_LISTS = 0x40000   # different lists of losses kept
+    MOST_ENTRIES = 0x800000
 
 cdef struct Entry:
     int32_t column
@@ -300,9 +301,10 @@ cdef class Slots(SlotCounts):
         cdef uint64_t digest
         cdef int i
         s.row = 0
-        digest = <uint64_t>s.cpu * 1540483477 + <uint64_t>s.memory
-        digest = (digest ^ digest >> 29) * 1597334677 + <uint64_t>s.spare
-        digest = (digest ^ digest >> 31) * 1000003 + s.open
+        with cython.overflowcheck(False):  # a hash wraps
+            digest = <uint64_t>s.cpu * 1540483477 + <uint64_t>s.memory
+            digest = (digest ^ digest >> 29) * 1597334677 + <uint64_t>s.spare
+            digest = (digest ^ digest >> 31) * 1000003 + s.open
         i = <int>((digest ^ digest >> 23) & (MOST_SEEN - 1))
         if self.seen_call[i] == self.call and _same(&self.seen[i], s):
             s.row = row
@@ -412,8 +414,9 @@ cdef class Slots(SlotCounts):
             else:
                 continue
             self.entries[e].column = c
-            digest = (digest ^ <uint32_t>c) * 16777619
-            digest = (digest ^ <uint32_t>self.entries[e].lost) * 16777619
+            with cython.overflowcheck(False):  # a hash wraps
+                digest = (digest ^ <uint32_t>c) * 16777619
+                digest = (digest ^ <uint32_t>self.entries[e].lost) * 16777619
             e += 1
         digest ^= digest >> 15
         length = e - self.entry_count

@@ -1,7 +1,7 @@
 """What can go wrong, as one tree. Every error says what to answer: a code, a place, a sentence, an HTTP status.
 
     ExtenderError            internal         500  a defect of ours
-    ├── BadInput             bad-input        400  what somebody gave us cannot be used
+    ├── BadInput             bad-input        400  an input that cannot be used
     │   ├── BadRequest       bad-request      400  the body of a verb
     │   │   ├── BodyTooLarge body-too-large   413  larger than `limits.bodyBytes`
     │   │   ├── BodyTooLate  body-too-late    408  not here within `limits.requestSeconds`
@@ -12,8 +12,7 @@
     ├── NotFound             not-found        404  a pod, a node or a decision that we do not know
     ├── Conflict             conflict         409  the world has moved on; asking again may help
     ├── Busy                 busy             429  as many debug pages are read as may be at once
-    ├── Unreachable          unreachable      502  the API server, or the server that `explain` asks
-    └── NotReady             not-ready        503  the lists are not in yet; never a guess
+    └── Unreachable          unreachable      502  the API server, or the server that `explain` asks
 
 Codes are constants (they become metric labels and exit texts); what varies stands in `path` and `message`.
 """
@@ -47,7 +46,7 @@ class ExtenderError(Exception):
 
 
 class BadInput(ExtenderError):
-    """What somebody gave us cannot be used."""
+    """An input that cannot be used."""
 
     code = "bad-input"
     status = 400
@@ -150,14 +149,7 @@ class Busy(ExtenderError):
 
 
 class Unreachable(ExtenderError):
-    """Somebody whom we need does not answer."""
+    """A server that we need does not answer."""
 
     code = "unreachable"
     status = 502
-
-
-class NotReady(ExtenderError):
-    """Our view of the cluster is not complete; `path` names what is missing."""
-
-    code = "not-ready"
-    status = 503

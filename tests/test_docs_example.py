@@ -21,7 +21,9 @@ from ruamel.yaml import YAML
 from extender.cli import main
 from extender.cli.explain import _lines
 from extender.controllers.events import Events
-from extender.controllers.evictions import Evictions
+from extender.controllers.evictions import Evictions, Evictor
+from extender.controllers.leadership import Leadership
+from extender.kube.clock import Clock
 from extender.kube.events import Regarding
 from extender.kube.leases import Lease
 from extender.metrics import Metrics
@@ -31,6 +33,7 @@ from extender.settings import Settings
 from tests.controllers.test_reservations import PATH as CONFIGMAP
 from tests.controllers.test_reservations import connected, keeper
 from tests.kube.objects import Objects
+from tests.waiting import eventually
 from tests.world import JSON, World, logged
 
 ROOT = Path(__file__).parents[1]
@@ -67,23 +70,22 @@ def played(enabled: bool) -> dict[str, str]:
     world.wall = datetime.fromisoformat(NOW).timestamp()
     world.cluster.apply(frozen.read(ROOT / CLUSTER, world.cluster.gpu_names), world.now)
     pod, ear, objects = world.set("Pod", asked()), Ear(), Objects()
-    reservations = keeper(world)
-    controller = Evictions(
-        world.decider, reservations, ear, world.server.metrics,
-        clock=lambda: world.now, wall=lambda: world.wall, identity="me",
-    )  # fmt: skip
-    world.server.evictions = controller
+    clock = Clock(lambda: world.now, lambda: world.wall)
 
     async def whole() -> JSON:
         async with connected(objects) as server:
-            task = asyncio.create_task(reservations.run(server))
-            controller._lease = Lease(server, "kube-system", "gpu-extender-evictions", "me", clock=lambda: world.now)
-            await asyncio.sleep(0.05)
+            reservations = keeper(world, server)
+            lease = Lease(server, "kube-system", "gpu-extender-evictions", "me", clock=clock)
+            evictor = Evictor(server, Leadership(lease, world.metrics, clock.monotonic), reservations)
+            controller = Evictions(world.decider, ear, world.metrics, evictor, clock=clock)
+            world.connect(evictions=controller)
+            task = asyncio.create_task(reservations.run())
+            await eventually(lambda: not reservations.missing())
             request = json.dumps(world.args(pod)).encode()
-            refused = await world.server._answer("filter", request)
-            await controller.turn(server)
+            refused = await world.answered("filter", request)
+            await controller.turn()
             world.now += 1.1
-            await controller.turn(server)
+            await controller.turn()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             return json.loads(refused.body)  # type: ignore[no-any-return]

@@ -11,16 +11,16 @@ import threading
 from collections.abc import Callable
 
 from extender.cluster.cluster import Cluster
-from extender.objects import records
+from extender.controllers.controller import ClusterSource
+from extender.objects import decode, records
 from extender.objects.event import Event
 from extender.objects.records import PodRecord
-from extender.objects.tolerant import Faults
 from extender.sim.cluster import Change, Conflict, SimCluster
 from extender.verbs.wire import Binding
 
 
-class SimSource:
-    """A Source and a Binder, as the HTTP shell wants them. Not ready until all that is there has been applied."""
+class SimSource(ClusterSource):
+    """A source and a Binder, as the HTTP server wants them. Not ready until all that is there has been applied."""
 
     def __init__(self, simulated: SimCluster, cluster: Cluster, clock: Callable[[], float]) -> None:
         self._simulated = simulated
@@ -30,34 +30,11 @@ class SimSource:
         self._listed = threading.Event()
         self._failure: Exception | None = None
 
-    # ---- Source
+    # ---- ClusterSource
 
     def missing(self) -> list[str]:
+        """The lists, until all that is there has been applied."""
         return [] if self._listed.is_set() else ["the simulated cluster's lists"]
-
-    def ready_at(self) -> None:
-        return None
-
-    def dark(self, *, evicting: bool = False) -> float:
-        return 0.0
-
-    def hurry(self) -> None:
-        return
-
-    def returning(self) -> bool:
-        return False
-
-    def known_at(self) -> None:
-        return None
-
-    def ages(self) -> dict[str, float]:
-        return {}
-
-    def restarts(self) -> dict[str, int]:
-        return {}
-
-    def faults(self) -> Faults:
-        return Faults()
 
     async def run(self) -> None:
         """Feeds the cluster until it is cancelled."""
@@ -106,7 +83,7 @@ class SimSource:
 
     def _apply(self, change: Change) -> None:
         try:
-            record = records.record(change.kind, change.item, self._cluster.gpu_names)
+            record = decode.record(change.kind, change.item, self._cluster.gpu_names)
             self._cluster.apply([Event(change.kind, change.change, record)], self._clock())
             if self._cluster.faults:
                 raise ValueError("an object could not be held; see the log")

@@ -1,4 +1,4 @@
-"""The plans of `holds`, kept in one ConfigMap of ours: what is freed for a preemptor stays its over our restarts.
+"""The plans of the decider, kept in one ConfigMap of ours: what is freed for a preemptor stays its over our restarts.
 
 Theory of operation
 -------------------
@@ -25,10 +25,11 @@ from typing import Any, Final
 
 import orjson
 
+from extender.controllers.controller import Controller
 from extender.controllers.forged import AHEAD_SECONDS, MOST_TEXT, MOST_VICTIMS, believed, contradiction
-from extender.controllers.tenants import own_namespace
 from extender.kube.backoff import Backoff
-from extender.kube.client import ApiError, ApiServer, Unreachable
+from extender.kube.client import ApiError, Unreachable
+from extender.kube.clock import Clock
 from extender.kube.configmaps import ConfigMap, Conflict
 from extender.log import get_log
 from extender.metrics import Metrics
@@ -52,8 +53,8 @@ class Damaged(Exception):
     """An entry that says nothing we can use."""
 
 
-class ReservationStore:
-    """Keeps `decider.holds`' plans. A Tenant of the live cluster, and what the server asks before it replies."""
+class ReservationStore(Controller):
+    """Keeps `decider.reservations`' plans, and answers before a preempt reply whether its plan is kept."""
 
     name = "reservations"
 
@@ -61,18 +62,18 @@ class ReservationStore:
         self,
         decider: Decider,
         metrics: Metrics,
+        kept: ConfigMap | None,
         *,
         ready: Callable[[], bool] = lambda: True,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
+        clock: Clock | None = None,
     ) -> None:
-        """`ready`: whether the lists are in; before that no plan can be judged."""
-        self._decider, self._metrics, self._ready = decider, metrics, ready
-        self._clock = clock
-        self._epoch = wall() - clock()  # once, so that a plan is written in the same words always
+        """`kept`: None where the settings keep reservations in memory only; `ready`: whether the lists are in; before
+        that no plan can be judged."""
+        clock = clock or Clock()
+        self._decider, self._metrics, self._map, self._ready = decider, metrics, kept, ready
+        self._clock = clock.monotonic
+        self._epoch = clock.wall() - clock.monotonic()  # once, so that a plan is written in the same words always
         self._settings = decider.settings.reservations
-        self._in_memory = self._settings.store == "memory"
-        self._map: ConfigMap | None = None
         self._lock = asyncio.Lock()
         self._stored: dict[str, str] = {}  # what the map has, as far as we know
         self._unsure: set[str] = set()  # written with no answer: they may be in the map
@@ -85,13 +86,13 @@ class ReservationStore:
         self._said = ""
         self._forbidden = False
         metrics.reservations_kept.set(0)
-        decider.released = self._released
 
     # -- what the server asks -------------------------------------------------------------------------------------
 
-    def missing(self) -> str:
-        known = self._in_memory or self._judged or self._forbidden
-        return "" if known else f"reservations: {self._problem}"
+    def missing(self) -> list[str]:
+        """The reservations, until they are read and judged."""
+        known = self._map is None or self._judged or self._forbidden
+        return [] if known else [f"reservations: {self._problem}"]
 
     @property
     def read_back(self) -> bool:
@@ -99,8 +100,8 @@ class ReservationStore:
         return self._read_at is not None
 
     async def reserve(self, plan: Reservation) -> str:
-        """Keep a plan that `holds` has; "" when it is written, else why it is not: then nobody may be evicted."""
-        if self._in_memory:
+        """Keep a plan that the decider has; "" when it is written, else why it is not: then nobody may be evicted."""
+        if self._map is None:
             return ""
         began = time.perf_counter()
         try:
@@ -119,15 +120,15 @@ class ReservationStore:
             self._unsure.add(plan.uid)
         return why
 
-    def _released(self, plan: Reservation, cause: str) -> None:
+    def released(self, plan: Reservation, cause: str) -> None:
+        """A plan reserves nothing any more. `cause`: one of CAUSES."""
         self._metrics.reservations_released.labels(cause).inc()
         log.info("reservation released", pod=plan.pod or plan.uid, node=plan.node, plan=plan.id, why=CAUSES[cause])
 
     # -- the task -------------------------------------------------------------------------------------------------
 
-    async def run(self, server: ApiServer) -> None:
-        if not self._in_memory:
-            self._map = ConfigMap(server, own_namespace(self._settings.namespace), self._settings.name)
+    async def run(self) -> None:
+        """Read, compare, write and release, round after round."""
         backoff, failures, chance = Backoff(first=0.2, most=2.0), 0, random.Random()
         while True:
             delay = LOOK_SECONDS
@@ -160,7 +161,7 @@ class ReservationStore:
         self._decider.up_since = self._clock()
         for plan in self._decider.reservations.all():
             if plan.uid not in self._decider.cluster.pods:
-                self._decider.pod_gone(plan.uid)
+                self._decider.pod_deleted(plan.uid)
 
     def _compare(self) -> None:
         """Drop the plans that this server did not write and that contradict the lists. One whose pod we do not see yet
@@ -215,10 +216,8 @@ class ReservationStore:
     # -- the map --------------------------------------------------------------------------------------------------
 
     async def _flush(self, must: str = "") -> str:
-        """Make the map what `holds` says. "" or why the plan of the pod `must` has no place in it."""
-        assert self._map is not None or must
-        if self._map is None:
-            return "not connected to the API server"
+        """Make the map what the decider has. "" or why the plan of the pod `must` has no place in it."""
+        assert self._map is not None
         async with self._lock:
             for _ in range(TRIES):
                 if self._version is None:

@@ -1,9 +1,9 @@
 """What would happen to a pod in a frozen cluster: the code of filter, prioritize and preempt, over all nodes.
 
 Each pod is judged alone, in the cluster as it stands in the file: the answers are not carried out one after the other.
-Every node is a candidate ("free choice"), while a kube-scheduler offers preempt a sample of them only. Nothing is in
-flight in a file: what is not said there is unknown, and no plugin is "away for a moment". Time does not end the search;
-the budget in sets does.
+Every node is a candidate, while kube-scheduler offers preempt only a sample of them. A file has no assumed pods:
+what it does not state is unknown, and no device plugin is restarting. Time does not end the search; the budget in sets
+does.
 """
 
 from __future__ import annotations
@@ -11,21 +11,24 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from ext_core import fit, score
-from extender.cluster.cluster import AWAY_SECONDS, Cluster
-from extender.cluster.ledger import gpus_of
+from extender.cluster.cluster import Cluster
+from extender.cluster.gpus.statements import gpus_of
+from extender.cluster.gpus.store import AWAY_SECONDS
+from extender.cluster.view import ClusterView
 from extender.errors import BadInput
 from extender.objects.event import Event
 from extender.objects.records import NodeRecord, PodRecord
 from extender.objects.selectors import Taint, untolerated
 from extender.offline import invalid_metadata
 from extender.offline.frozen import SYSTEM_CLASSES
-from extender.policy import pod_request as requests
+from extender.policy import pod_request
 from extender.policy.contracts import PodRequest
 from extender.policy.costs.leftover_fragmentation import LeftoverFragmentation
 from extender.policy.rules import REASONS
@@ -62,7 +65,7 @@ EXIT_CODES = {"fits": 0, "evict": 10, "cannot": 11}
 
 
 def frozen(settings: Settings, events: Iterable[Event]) -> Decider:
-    """A decider over a cluster in which nothing moves."""
+    """A decider over a cluster that does not change."""
     cluster = Cluster(settings)
     cluster.apply(events, 0.0)
     cluster.tick(10 * AWAY_SECONDS)
@@ -82,7 +85,7 @@ def admit(cluster: Cluster, pod: PodRecord, number: int) -> PodRecord:
     return pod
 
 
-def _with_class(cluster: Cluster, pod: PodRecord, path: str) -> PodRecord:
+def _with_class(cluster: ClusterView, pod: PodRecord, path: str) -> PodRecord:
     name = pod.priority_class
     if name in SYSTEM_CLASSES:
         return msgspec.structs.replace(pod, priority=SYSTEM_CLASSES[name])
@@ -103,7 +106,7 @@ def answer(
     decider: Decider, pods: Sequence[PodRecord], wall: float, items: Iterable[dict[str, Any]] = ()
 ) -> dict[str, Any]:
     """`kind: WhatIf`. `wall`: the time at which it is asked, seconds since 1970; `items`: the cluster's objects as they
-    stand in the file, to tell what stands there twice."""
+    stand in the file, to find what stands there twice."""
     cluster = decider.cluster
     results, warnings = [], [*_about_cluster(cluster), *invalid_metadata.found(cluster, items, wall)]
     for number, pod in enumerate(pods):
@@ -118,8 +121,8 @@ def answer(
         "policy_hash": decider.settings.policy_hash,
         "holdings": [
             {"uid": one.uid, "node": name, "gpus": None if one.gpus is None else list(one.gpus), "how": one.how}
-            for name in sorted(cluster.ledgers)
-            for one in sorted(cluster.ledgers[name].holdings, key=lambda one: one.uid)
+            for name in sorted(cluster.gpus.ledgers)
+            for one in sorted(cluster.gpus.ledgers[name].holdings, key=lambda one: one.uid)
         ],
         "results": results,
     }
@@ -133,33 +136,62 @@ def exit_code(answered: dict[str, Any]) -> int:
 def judge(decider: Decider, pod: PodRecord, wall: float) -> tuple[dict[str, Any], list[dict[str, str]]]:
     """(the result for one pod, warnings)."""
     cluster, now = decider.cluster, 20 * AWAY_SECONDS
-    request = requests.read(pod, cluster)
+    request = pod_request.read(pod, cluster)
     if not request.gpus:
         wanted = ", ".join(cluster.resources[3:])
         raise BadInput(f"it asks for no GPU ({wanted})", path=f"pod {pod.namespace}/{pod.name}")
     cluster.at(wall)
     decider.claim(request, now)
     try:
-        return _judged(decider, request, pod, now, wall)
+        nodes = _nodes(decider, request, pod)
+        result, warnings = _empty(decider, pod, nodes), list(_about_pod(decider, request, pod))
+        if nodes.fits:
+            return result | _place(decider, request, nodes.fits), warnings
+        rows = array("i", [cluster.row(name) for name in nodes.open])
+        found = search.find(decider, request, pod, rows, None, now, wall, limited=False)
+        if request.never:
+            # The certificate is of what may be done: nothing.
+            warnings.append(_warning("never-preempts", f"pod {request.namespace}/{request.name} may not preempt"))
+            if found.best is not None:
+                result["forbidden"] = _eviction(decider, request, found.best)
+        else:
+            result["certificate"] = _certificate(decider, request, found)
+        if found.best is None or request.never:
+            result["remedies"] = _remedies(nodes.reasons, possible=found.best is not None)
+            result["spared"] = _spared(cluster, pod, nodes.open, wall)
+            return result, warnings
+        result |= {"verdict": "evict", "gpus": _gpus_after(decider, request, found.best, now)}
+        result |= _eviction(decider, request, found.best)
+        return result, warnings + _about_eviction(decider, nodes, found.best)
     finally:
         cluster.tables.nodes.drop_claims()
 
 
-def _judged(
-    decider: Decider, request: PodRequest, pod: PodRecord, now: float, wall: float
-) -> tuple[dict[str, Any], list[dict[str, str]]]:
+@dataclass(frozen=True, slots=True)
+class _Nodes:
+    """The nodes as filter judges them. `reasons`: how many nodes are rejected for what; `codes`: by name, of the nodes
+    that kube-scheduler allows, our own reason or 0; `open`: those of them that no running pod repels the pod from;
+    `fits`: rows of the nodes where it fits now."""
+
+    reasons: Counter[str]
+    codes: dict[str, int]
+    open: list[str]
+    fits: array[int]
+
+
+def _nodes(decider: Decider, request: PodRequest, pod: PodRecord) -> _Nodes:
     cluster = decider.cluster
     reasons: Counter[str] = Counter()
     names: list[str] = []
     for name in sorted(cluster.nodes):
-        if refusal := refused(pod, cluster.nodes[name]):
-            reasons[refusal] += 1
+        if reason := rejected(pod, cluster.nodes[name]):
+            reasons[reason] += 1
         else:
             names.append(name)
     repelled = repelled_from(cluster, pod, names)
     rows = array("i", [cluster.row(name) for name in names])
-    fits = array("i")
     codes = dict(zip(names, decider.policy.judge(cluster.tables, request, rows), strict=True))
+    fits = array("i")
     for name in names:
         short = [r for r in search.amounts_short(cluster, request, cluster.row(name)) if r < len(SHORT)]
         if codes[name]:
@@ -170,63 +202,65 @@ def _judged(
             reasons["repelled-by-a-running-pod"] += 1
         else:
             fits.append(cluster.row(name))
-    warnings = list(_about_pod(decider, request, pod))
-    result: dict[str, Any] = {
+    return _Nodes(reasons, codes, [name for name in names if name not in repelled], fits)
+
+
+def _empty(decider: Decider, pod: PodRecord, nodes: _Nodes) -> dict[str, Any]:
+    """The result of a pod that cannot be placed, before the search."""
+    return {
         "pod": {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid, "priority": pod.priority},
         "verdict": "cannot",
         "node": None,
         "gpus": None,
         "victims": [],
         "cost": [],
-        "certificate": certificate.certificate(decider, search.Found(nodes=len(cluster.nodes))),
-        "reasons": dict(sorted(reasons.items())),
+        "certificate": certificate.certificate(decider, search.Found(nodes=len(decider.cluster.nodes))),
+        "reasons": dict(sorted(nodes.reasons.items())),
         "remedies": {},
         "spared": [],
         "forbidden": None,
         "checked": list(CHECKED),
         "not_checked": list(NOT_CHECKED),
     }
-    if fits:
-        total, _ = decider.policy.score(cluster.tables, request, fits)
-        best = score.top(cluster.tables.nodes, fits, total, 0)
-        row = score.ranked(fits, total, best)[0][0]
-        gpus = list(gpus_of(decider.choose(row, request))) or None
-        return result | {"verdict": "fits", "node": cluster.names[row], "gpus": gpus}, warnings
-    open_to_it = [name for name in names if name not in repelled]
-    rows = array("i", [cluster.row(name) for name in open_to_it])
-    found = search.find(decider, request, pod, rows, None, now, wall, limited=False)
-    if request.never:
-        # The certificate is of what may be done: nothing.
-        warnings.append(_warning("never-preempts", f"pod {request.namespace}/{request.name} may evict nobody"))
-        if found.best is not None:
-            result["forbidden"] = _eviction(decider, request, found.best)
-    else:
-        result["certificate"] = _certificate(decider, request, found)
-    if found.best is None or request.never:
-        result["remedies"] = _remedies(reasons, possible=found.best is not None)
-        result["spared"] = _spared(cluster, pod, open_to_it, wall)
-        return result, warnings
-    victims = certificate.important(found.best.pods)
-    node = found.best.node
+
+
+def _place(decider: Decider, request: PodRequest, fits: array[int]) -> dict[str, Any]:
+    """The best of the nodes where the pod fits, and its GPUs there."""
+    cluster = decider.cluster
+    total, _ = decider.policy.score(cluster.tables, request, fits)
+    best = score.top(cluster.tables.nodes, fits, total, 0)
+    row = score.ranked(fits, total, best)[0][0]
+    gpus = list(gpus_of(decider.choose(row, request))) or None
+    return {"verdict": "fits", "node": cluster.names[row], "gpus": gpus}
+
+
+def _gpus_after(decider: Decider, request: PodRequest, best: candidates.Eviction, now: float) -> list[int] | None:
+    """The GPUs that the pod gets once the victims have terminated; None where they are unknown."""
+    cluster = decider.cluster
     cluster.tables.nodes.drop_claims()
-    with cluster.without({victim.uid for victim in victims}, node):
+    with cluster.without({victim.uid for victim in certificate.important(best.pods)}, best.node):
         decider.claim(request, now)
-        gpus = list(gpus_of(decider.choose(found.best.row, request))) or None
-    warnings += certificate.warnings(cluster, victims)
-    if LINKS_ONLY[codes[node]] and not decider.settings.evictable_as_failed_nodes:
+        return list(gpus_of(decider.choose(best.row, request))) or None
+
+
+def _about_eviction(decider: Decider, nodes: _Nodes, best: candidates.Eviction) -> list[dict[str, str]]:
+    """Warnings of an eviction."""
+    victims = certificate.important(best.pods)
+    warnings = certificate.warnings(decider.cluster, victims)
+    if LINKS_ONLY[nodes.codes[best.node]] and not decider.settings.evictable_as_failed_nodes:
         warnings.append(
             _warning(
                 "links-only",
-                f"on {node} enough GPUs are free in number: kube-scheduler up to 1.37 asks us for an eviction only if "
-                "another node is a candidate of its own",
+                f"on {best.node} enough GPUs are free in number: kube-scheduler up to 1.37 asks us for an eviction "
+                "only if another node is a candidate of its own",
             )
         )
-    waits = [name for name in names if codes[name] == RELEASING.code]
+    waits = [name for name, code in nodes.codes.items() if code == RELEASING.code]
     if waits and not all(victim.terminating for victim in victims):
         warnings.append(
-            _warning("terminating", f"pods are ending on {', '.join(waits[:3])}: the server waits for them first")
+            _warning("terminating", f"pods are terminating on {', '.join(waits[:3])}: the server waits for them first")
         )
-    return result | {"verdict": "evict", "gpus": gpus} | _eviction(decider, request, found.best), warnings
+    return warnings
 
 
 def _eviction(decider: Decider, request: PodRequest, best: candidates.Eviction) -> dict[str, Any]:
@@ -237,8 +271,8 @@ def _eviction(decider: Decider, request: PodRequest, best: candidates.Eviction) 
     }
 
 
-def _victim(cluster: Cluster, pod: PodRecord) -> dict[str, Any]:
-    gang = None if pod.terminating else cluster.gang_of(pod)
+def _victim(cluster: ClusterView, pod: PodRecord) -> dict[str, Any]:
+    gang = None if pod.terminating else cluster.gangs.of(pod)
     return certificate.victim(cluster, pod) | {"gang_source": gang.ref.source if gang is not None else None}
 
 
@@ -258,13 +292,13 @@ def _cost(decider: Decider, request: PodRequest, eviction: candidates.Eviction) 
     ]
 
 
-def _leftover_computed(cluster: Cluster, request: PodRequest, eviction: candidates.Eviction) -> bool:
+def _leftover_computed(cluster: ClusterView, request: PodRequest, eviction: candidates.Eviction) -> bool:
     """Whether leftover_fragmentation was priced on the node, or has to be 0 there, since its GPUs are wired all alike.
 
     As the search does it: machines of up to 8 GPUs whose links are known, more GPUs than one wanted, where not every
     set of that size is as good, and no position is unknown (nor merely deduced, where the pod requires links)."""
     shape, healthy, gpu = cluster.tables.nodes.graph_of(eviction.row)
-    links = cluster.topologies[eviction.node].links if eviction.node in cluster.topologies else None
+    links = cluster.gpus.topologies[eviction.node].links if eviction.node in cluster.gpus.topologies else None
     if not shape or links is None or gpu != request.resource:
         return False
     if len({links[i][j] for i in range(len(links)) for j in range(i)}) <= 1:
@@ -274,7 +308,7 @@ def _leftover_computed(cluster: Cluster, request: PodRequest, eviction: candidat
         or healthy.bit_length() > candidates.PRICED_GPUS
     ):
         return False
-    holdings = cluster.ledgers[eviction.node].holdings
+    holdings = cluster.gpus.ledgers[eviction.node].holdings
     if request.links == "required":
         return all(holding.how in ("observed", "enforced") and not holding.unsure for holding in holdings)
     return not any(holding.unsure for holding in holdings)
@@ -288,16 +322,17 @@ def _remedies(reasons: Iterable[str], *, possible: bool) -> dict[str, str]:
     return {code: known[code] for code in sorted(reasons) if code in known}
 
 
-def _spared(cluster: Cluster, pod: PodRecord, names: Iterable[str], wall: float) -> list[dict[str, Any]]:
-    """Who on these nodes is never a victim of this pod, by cause: how many pods with how many GPUs; of those that are
-    protected, until when the first one is. Of each pod the first cause counts; where pods hold GPUs, only they do."""
+def _spared(cluster: ClusterView, pod: PodRecord, names: Iterable[str], wall: float) -> list[dict[str, Any]]:
+    """Pods on these nodes that are never victims of this pod, by cause: how many pods with how many GPUs, and
+    until when the first of the protected ones is. Of each pod the first cause counts; where pods hold GPUs, only they
+    count."""
     pods: Counter[str] = Counter()
     gpus: Counter[str] = Counter()
     until: list[int] = []
     there = [other for name in names for other in cluster.pods_on(name)]
     holders = [other for other in there if other.gpus]
     for other in holders or there:
-        ends = cluster.claims.protected_ms(other)
+        ends = cluster.limits.protected_ms(other)
         if other.daemon:
             cause = "daemonset"
         elif other.mirror:
@@ -330,7 +365,7 @@ def _rfc3339(milliseconds: int) -> str:
     return datetime.fromtimestamp(-(-milliseconds // 1000), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def refused(pod: PodRecord, node: NodeRecord) -> str:
+def rejected(pod: PodRecord, node: NodeRecord) -> str:
     """Why kube-scheduler keeps the pod off the node whatever runs there; "" when it does not."""
     if node.unschedulable and untolerated((CORDON,), pod.tolerations) is not None:
         return "cordoned"

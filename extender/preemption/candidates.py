@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from ext_core import fit, gather, victims
 from ext_core.links import LinkShapes
-from extender.cluster.cluster import Cluster
-from extender.cluster.ledger import Holding
+from extender.cluster.gpus.holdings import Holding
+from extender.cluster.view import ClusterView
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.costs.leftover_fragmentation import LeftoverFragmentation
@@ -52,10 +52,6 @@ class Inquiry:
     def wall_ms(self) -> int:
         return int(self.wall * 1000)
 
-    @property
-    def amounts(self) -> array[int]:
-        return array("q", self.request.amounts)
-
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
@@ -86,9 +82,9 @@ class Problem:
         if blind:
             self.rows = rows + array("i", [rows[i] for i in blind for _ in range(2)])
             gathered, prices = self._gather()
-            _without_deduction(decider, inquiry.request, self.rows, gathered, len(rows), self.table_of, self.ok, prices)
-        if gathered.some_go and self.required:
-            _count_ending(cluster, gathered, self.table_of, self.ok, inquiry.wall, self.forced)
+            _without_deduction(decider, inquiry.request, self.rows, gathered, len(rows), prices)
+        if gathered.some_terminating and self.required:
+            _count_ending(cluster, gathered, inquiry.wall)
         seen, self.missing = columns(decider, gathered, prices, inquiry.wall_ms, inquiry.rooms)
         self.terms = [cost.term(seen) for cost in decider.policy.costs]
 
@@ -97,17 +93,15 @@ class Problem:
         self.gathered = gather.victims(
             cluster.tables.nodes,
             cluster.tables.pods,
+            inquiry.request.ask,
             self.rows,
-            inquiry.amounts,
-            inquiry.request.resource,
-            inquiry.request.priority,
             inquiry.wall_ms,
             _needed(cluster, inquiry.pod, self.rows, inquiry.floor),
         )
-        if self.gathered.some_go:
+        if self.gathered.some_terminating:
             _keep_overdue(cluster, self.gathered, inquiry.wall)
-        self.forced, self.impossible = _floor(cluster, self.rows, inquiry.floor, self.gathered)
-        self.table_of, self.ok, prices = _tables(
+        self.impossible = _floor(cluster, self.rows, inquiry.floor, self.gathered)
+        prices = _tables(
             inquiry.decider, inquiry.request, self.rows, self.gathered, self.impossible, required=self.required
         )
         return self.gathered, prices
@@ -118,7 +112,7 @@ class Problem:
         cluster, unknown = self.cluster, self.gathered.unknown
         return [
             i
-            for i, table in enumerate(self.table_of)
+            for i, table in enumerate(self.gathered.table)
             if table >= 0 and (unknown[i] or any(_deduced(cluster, cluster.names[self.rows[i]])))
         ]
 
@@ -129,7 +123,7 @@ class Problem:
             self.impossible.add(i)
         for k in range(first, gathered.start[i + 1]):
             if chosen >> (k - first) & 1:
-                self.forced[k] = 1
+                gathered.forced[k] = 1
                 continue
             gathered.masks[k] = gathered.unsure[k] = 0
             for r in range(len(self.cluster.resources)):
@@ -155,16 +149,7 @@ class Problem:
         for i in self.impossible:
             gathered.short[len(self.cluster.resources) - 1, i] = NEVER_SHORT
         result = victims.cheapest(
-            gathered.start,
-            gathered.short,
-            gathered.amounts,
-            gathered.masks,
-            gathered.free,
-            gathered.unknown,
-            gathered.unsure,
-            self.table_of,
-            self.ok,
-            self.forced,
+            gathered,
             self.terms,
             max(1, inquiry.budget - inquiry.sets),
             not every,
@@ -182,20 +167,20 @@ class Problem:
                 continue
             chosen = [k for k in range(gathered.start[i], gathered.start[i + 1]) if result.chosen[k]]
             if chosen:
-                pods = tuple(cluster.pods[cluster.uid_of_row[gathered.pods[k]]] for k in chosen)
+                pods = tuple(cluster.pods[cluster.pod_rows.uids[gathered.pods[k]]] for k in chosen)
                 cost = tuple(result.cost[t * len(rows) + i] for t in range(len(self.terms)))
-                unknown = any(gathered.ask[k] in self.missing and not gathered.going[k] for k in chosen)
+                unknown = any(gathered.ask[k] in self.missing and not gathered.terminating[k] for k in chosen)
                 names = (VictimsStranded.name,) if unknown else ()
                 found.append(Eviction(cluster.names[rows[i]], rows[i], pods, cost, i, names))
         found.sort(key=lambda eviction: (eviction.cost, eviction.node))  # and the case, as the sort is stable
         return found
 
 
-def _needed(cluster: Cluster, pod: PodRecord, rows: array[int], floor: Floor) -> bytearray:
+def _needed(cluster: ClusterView, pod: PodRecord, rows: array[int], floor: Floor) -> bytearray:
     """A mark for each pod row that the preemptor's required affinity may need and kube-scheduler did not offer."""
     if not pod.affinity_terms:
         return bytearray()
-    needed = bytearray(len(cluster.uid_of_row))
+    needed = bytearray(len(cluster.pod_rows.uids))
     for row in rows:
         offered = (floor(cluster.names[row]) if floor else None) or ()
         for other in cluster.pods_on(cluster.names[row]):
@@ -209,44 +194,41 @@ def ends(pod: PodRecord, wall: float) -> bool:
     return pod.terminating and (pod.deletion_at is None or wall - pod.deletion_at <= OVERDUE_SECONDS)
 
 
-def _keep_overdue(cluster: Cluster, gathered: gather.Gathered, wall: float) -> None:
+def _keep_overdue(cluster: ClusterView, gathered: gather.Gathered, wall: float) -> None:
     """A pod that should have ended long ago frees nothing: a plan must not rest on it."""
     for k, row in enumerate(gathered.pods):
-        if gathered.going[k] and not ends(cluster.pods[cluster.uid_of_row[row]], wall):
+        if gathered.terminating[k] and not ends(cluster.pods[cluster.pod_rows.uids[row]], wall):
             gathered.masks[k] = 0
             gathered.unsure[k] = 0
             for r in range(len(cluster.resources)):
                 gathered.amounts[r, k] = 0
 
 
-def _count_ending(
-    cluster: Cluster, gathered: gather.Gathered, tables: array[int], ok: list[bytes], wall: float, forced: array[int]
-) -> None:
-    """Where more free GPUs may be worse ones, those of whoever ends count as free, needed or not: they will be."""
-    worse = [not fit.monotone(table) for table in ok]
-    for i, table in enumerate(tables):
+def _count_ending(cluster: ClusterView, gathered: gather.Gathered, wall: float) -> None:
+    """Where more free GPUs may be worse ones, those of terminating pods count as free, needed or not: they will be."""
+    worse = [not fit.monotone(table) for table in gathered.ok]
+    for i, table in enumerate(gathered.table):
         for k in range(gathered.start[i], gathered.start[i + 1]) if table >= 0 and worse[table] else ():
-            if gathered.going[k] and ends(cluster.pods[cluster.uid_of_row[gathered.pods[k]]], wall):
-                forced[k] = 1
+            if gathered.terminating[k] and ends(cluster.pods[cluster.pod_rows.uids[gathered.pods[k]]], wall):
+                gathered.forced[k] = 1
 
 
-def _floor(cluster: Cluster, rows: array[int], floor: Floor, gathered: gather.Gathered) -> tuple[array[int], set[int]]:
-    """(1 for each gathered pod that must be among the victims, candidates where the floor can not be met)."""
-    forced = array("B", bytes(len(gathered.pods)))
+def _floor(cluster: ClusterView, rows: array[int], floor: Floor, gathered: gather.Gathered) -> set[int]:
+    """Marks the gathered pods that must be among the victims. The candidates where the floor cannot be met."""
     impossible: set[int] = set()
     if floor is None:
-        return forced, impossible
+        return impossible
     for i, row in enumerate(rows):
         uids = floor(cluster.names[row])
         if uids is None:
             continue
-        at = {cluster.uid_of_row[gathered.pods[k]]: k for k in range(gathered.start[i], gathered.start[i + 1])}
+        at = {cluster.pod_rows.uids[gathered.pods[k]]: k for k in range(gathered.start[i], gathered.start[i + 1])}
         for uid in uids:
             if uid in at:
-                forced[at[uid]] = 1
+                gathered.forced[at[uid]] = 1
             else:
                 impossible.add(i)  # a pod that we do not see there: its room can not be judged
-    return forced, impossible
+    return impossible
 
 
 def _tables(
@@ -257,16 +239,15 @@ def _tables(
     impossible: set[int],
     *,
     required: bool,
-) -> tuple[array[int], list[bytes], list[array[int]]]:
-    """(table per candidate, -1 where counting is enough; per table: which masks of free GPUs will do; what each mask
-    leaves broken up, by LeftoverFragmentation)."""
-    tables = array("i", [-1] * len(rows))
+) -> list[array[int]]:
+    """Fills `gathered.table`, -1 where counting is enough, and `gathered.ok`. By table: what each mask leaves broken
+    up, by LeftoverFragmentation."""
     priced = any(isinstance(cost, LeftoverFragmentation) for cost in decider.policy.costs)
     several = required and request.containers > 1  # then every set of that size has to be linked
     if not required and not priced:
-        return tables, [], []
+        return []
     nodes, shapes = decider.cluster.tables.nodes, decider.cluster.tables.shapes
-    ok: list[bytes] = []
+    ok = gathered.ok
     prices: list[array[int]] = []
     kind_of, kinds = gather.graphs(nodes, rows)
     table_of: list[int] = []  # by kind; -1: counting is enough, -2: no eviction can help
@@ -299,24 +280,24 @@ def _tables(
                 )
             table_of.append(known[shape, bits])
     if required:
-        tables = array("i", [table_of[kind] for kind in kind_of])
+        for i, kind in enumerate(kind_of):
+            gathered.table[i] = max(table_of[kind], -1)
         if -2 in table_of:
-            impossible.update(i for i, table in enumerate(tables) if table == -2)
-            tables = array("i", [max(table, -1) for table in tables])
+            impossible.update(i for i, kind in enumerate(kind_of) if table_of[kind] == -2)
     elif ok:
         # Where positions are unknown, what an eviction leaves free can not be priced.
-        pairs = zip(kind_of, gathered.unknown, strict=True)
-        tables = array("i", [-1 if unknown else table_of[kind] for kind, unknown in pairs])
-    return tables, ok, prices
+        for i, (kind, unknown) in enumerate(zip(kind_of, gathered.unknown, strict=True)):
+            gathered.table[i] = -1 if unknown else table_of[kind]
+    return prices
 
 
 def _crashes(shapes: LinkShapes, shape: int, bits: int, wanted: int) -> bool:
     return any(shapes.crash(shape, mask, wanted) for mask in range(1 << bits))
 
 
-def _deduced(cluster: Cluster, name: str) -> Iterator[Holding]:
+def _deduced(cluster: ClusterView, name: str) -> Iterator[Holding]:
     """Holdings that are sure only because no other set is left."""
-    return (one for one in cluster.ledgers[name].holdings if one.mask and one.how in ("planned", "predicted"))
+    return (one for one in cluster.gpus.ledgers[name].holdings if one.mask and one.how in ("planned", "predicted"))
 
 
 def _without_deduction(
@@ -325,8 +306,6 @@ def _without_deduction(
     rows: array[int],
     gathered: gather.Gathered,
     nodes: int,
-    tables: array[int],
-    ok: list[bytes],
     prices: list[array[int]],
 ) -> None:
     """Makes three cases of each node that is there thrice (once below `nodes`, then twice in a row).
@@ -343,16 +322,16 @@ def _without_deduction(
             gathered.free[i] |= one.mask
             gathered.unknown[i] += one.count
         for k in range(gathered.start[i], gathered.start[i + 1]):
-            if held := deduced.get(cluster.uid_of_row[gathered.pods[k]]):
+            if held := deduced.get(cluster.pod_rows.uids[gathered.pods[k]]):
                 gathered.masks[k], gathered.unsure[k] = 0, held.count
         if (i - nodes) % 2:
             shape, healthy, _ = kinds[kind_of[i]]
             bits = healthy.bit_length()
             if (shape, bits) not in known:
-                known[shape, bits] = len(ok)
-                ok.append(fit.link_table(shapes, shape, bits, request.wanted, 0))
+                known[shape, bits] = len(gathered.ok)
+                gathered.ok.append(fit.link_table(shapes, shape, bits, request.wanted, 0))
                 prices.append(array("q", bytes(8 << bits)))  # what stays free is not known
-            tables[i] = known[shape, bits]
+            gathered.table[i] = known[shape, bits]
             gathered.unknown[i] = 0
         elif deduced:
             first = rows.index(rows[i])

@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ext_core import scout
-from extender.cluster.cluster import Cluster
+from extender.cluster.view import ClusterView
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
-from extender.policy.costs.highest_priority import FREE
 from extender.preemption.candidates import Eviction, Floor, Inquiry, Problem, ends
 from extender.preemption.cost_inputs import Rooms
 from extender.verbs.decide import Decider
@@ -89,12 +88,9 @@ def _bounds(
     priority, work = scout.bounds(
         tables.nodes,
         tables.pods,
+        request.ask,
         rows,
-        array("q", request.amounts),
-        request.resource,
-        request.priority,
         wall_ms,
-        FREE,
         "priority" in kinds[: kinds.index("work")] if "work" in kinds else False,
     )
     floors = {"": array("q", bytes(8 * len(rows))), "priority": priority, "work": work}
@@ -150,7 +146,7 @@ def _one_by_one(inquiry: Inquiry, row: int) -> tuple[Eviction | None, bool]:
     pods = len(one.gathered.pods)
     if pods > FEW_PODS:
         return None, False
-    must = sum(1 << k for k in range(pods) if one.forced[k])
+    must = sum(1 << k for k in range(pods) if one.gathered.forced[k])
     problem = Problem(inquiry, array("i", [row]) * ((1 << pods) - 1), by_links=False)
     for i in range(len(problem.rows)):
         problem.only(i, i + 1, must)
@@ -192,7 +188,7 @@ def fits_without(decider: Decider, request: PodRequest, row: int, uids: set[str]
         return not decider.policy.judge(cluster.tables, request, array("i", [row]))[0]
 
 
-def amounts_short(cluster: Cluster, request: PodRequest, row: int) -> tuple[int, ...]:
+def amounts_short(cluster: ClusterView, request: PodRequest, row: int) -> tuple[int, ...]:
     """The resources (by index) of which too little is free on the node, claims taken."""
     columns = zip(request.amounts, cluster.tables.nodes.free_of(row), strict=True)
     return tuple(r for r, (wanted, free) in enumerate(columns) if wanted and wanted > free)

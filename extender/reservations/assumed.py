@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-BOUND_SECONDS = 60.0  # a watch that is behind for longer makes us not ready (extender.server.app)
+BOUND_SECONDS = 60.0  # a watch that is behind for longer makes us not ready (extender.web.health)
 UNHEARD_SECONDS = 60.0  # how much longer an assumed pod lasts at most while the API server is silent
 
 

@@ -15,7 +15,8 @@ from typing import TypeAlias
 from ext_core import encode, fit, score
 from ext_core.rows import Rejections
 from extender.cluster.cluster import Cluster
-from extender.cluster.ledger import gpus_of
+from extender.cluster.gpus.statements import gpus_of
+from extender.cluster.listener import Listener
 from extender.objects.records import PodRecord
 from extender.policy import pod_request as requests
 from extender.policy.contracts import Class, PodRequest, Reason
@@ -89,7 +90,7 @@ class Stages:
 
 
 @dataclass(slots=True)
-class Decider:
+class Decider(Listener):
     """Everything a verb needs: the cluster, the policy, what we answered before. One per server."""
 
     settings: Settings
@@ -125,7 +126,7 @@ class Decider:
             Decisions(settings.decisions.max_bytes),
         )
         made.texts = texts(settings.failing_nodes)
-        cluster.gone = made.pod_gone
+        cluster.subscribe(made)
         return made
 
     # -- filter ---------------------------------------------------------------------------------------------------
@@ -134,7 +135,7 @@ class Decider:
         """Which candidates fit; the best K of them on a pod's first attempt."""
         stages = Stages()
         cluster = self.cluster
-        args = wire.read_args(body, cluster.index, cluster.gpu_names, self.settings.limits.names)
+        args = wire.read_args(body, cluster.rows.index, cluster.gpu_names, self.settings.limits.names)
         request = requests.read(args.pod, cluster, self._flying(now))
         if not request.gpus:
             return Answer(wire.untouched(args), "untouched")
@@ -215,11 +216,11 @@ class Decider:
         unknown = [(name, UNKNOWN_NODE.code) for _, name in args.unknown if name != nominated]
         rejections = Rejections(failed, unresolvable, self.texts, unknown)
         if args.nodes is None:
-            body = encode.filter_result(self.cluster.heads, decision.ranked, rejections)
+            body = encode.filter_result(self.cluster.rows.heads, decision.ranked, rejections)
         else:
             span_of = dict(zip(args.rows, args.nodes, strict=True))
             spans = [span_of[row] for row in decision.ranked]
-            body = encode.filter_result_nodes(self.cluster.heads, args.body, spans, rejections)
+            body = encode.filter_result_nodes(self.cluster.rows.heads, args.body, spans, rejections)
         # The pod's own nominated node is never unresolvable: it would preempt elsewhere.
         return wire.also_failed(body, nominated, UNKNOWN_NODE.text) if len(unknown) < len(args.unknown) else body
 
@@ -246,7 +247,7 @@ class Decider:
         """0..10 for each candidate: the best alone has 10."""
         stages = Stages()
         cluster = self.cluster
-        args = wire.read_args(body, cluster.index, cluster.gpu_names, self.settings.limits.names)
+        args = wire.read_args(body, cluster.rows.index, cluster.gpu_names, self.settings.limits.names)
         request = requests.read(args.pod, cluster, self._flying(now))
         if not request.gpus:
             return Answer(wire.flat_priorities(args), "untouched")
@@ -271,7 +272,7 @@ class Decider:
         if decision.ranked:
             self._hold(request, decision.ranked[0], decision.gpus[decision.ranked[0]], now)
         decision.result = "scored"
-        body = encode.priorities(cluster.heads, decision.ranked, decision.points, unknown)
+        body = encode.priorities(cluster.rows.heads, decision.ranked, decision.points, unknown)
         stages.mark("encode")
         decision.stages_us = stages.spent
         self.decisions.add(decision)
@@ -370,7 +371,8 @@ class Decider:
         refused as pending until such pods must have been seen.
         """
         request = decision.request
-        if now < self.yields_until and any(priority > request.priority for priority in self.cluster.waiting.values()):
+        waiting = self.cluster.placements.waiting
+        if now < self.yields_until and any(priority > request.priority for priority in waiting.values()):
             # The GPUs that victims left may be its: its nomination is lost when the scheduler met us dead.
             for i, code in enumerate(decision.codes):
                 decision.codes[i] = code or PROMISED.code
@@ -477,7 +479,7 @@ class Decider:
                 continue
             counted.add(plan.uid)
             self._reserve(plan.node, plan.amounts, cluster.pods.get(plan.uid))
-        for uid, node in cluster.nominated.items():
+        for uid, node in cluster.placements.nominated.items():
             pod = cluster.pods[uid]
             if uid in counted or pod.priority < request.priority:
                 continue
@@ -507,7 +509,7 @@ class Decider:
                 self.reservations.drop(plan.uid)
                 self.released(plan, cause)
 
-    def pod_gone(self, uid: str) -> None:
+    def pod_deleted(self, uid: str) -> None:
         """The pod is deleted: nothing is held for it any more."""
         plan = next((plan for plan in self.reservations.all() if plan.uid == uid), None)
         self.assumed.forget(uid)
@@ -531,7 +533,7 @@ class Decider:
             return "victims-stay"
         if cluster.row(plan.node) < 0:
             return "node-lost"
-        left = [cluster.pods[uid] for uid in plan.victims if uid in cluster.bound.get(plan.node, ())]
+        left = [cluster.pods[uid] for uid in plan.victims if uid in cluster.placements.bound.get(plan.node, ())]
         if not left:
             plan.emptied = plan.emptied if plan.emptied is not None else now
             if self._outbid(plan):

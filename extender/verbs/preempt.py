@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from itertools import compress
 
 from ext_core import columns, gather
-from extender.cluster.cluster import Cluster
-from extender.cluster.eligibility import MOST_PARTS, TooLong
+from extender.cluster.nodes.eligibility import MOST_PARTS, TooLong
+from extender.cluster.view import ClusterView
 from extender.objects.records import NodeRecord, PodRecord
 from extender.policy import pod_request as requests
 from extender.policy.contracts import CostTerm, PodRequest
@@ -36,7 +36,7 @@ RELEASE_SECONDS = 60.0  # how long a preemptor waits for pods that end by themse
 def preempt(decider: Decider, body: bytes, now: float, wall: float) -> Answer:
     stages = Stages()
     cluster = decider.cluster
-    asked = wire.read_preemption(body, cluster.gpu_names, cluster.index, cluster.names)
+    asked = wire.read_preemption(body, cluster.gpu_names, cluster.rows.index, cluster.names)
     request = requests.read(asked.pod, cluster)
     if not request.gpus:
         return Answer(wire.echo(asked), "untouched")
@@ -105,7 +105,7 @@ def _why_not(decider: Decider, request: PodRequest, pod: PodRecord, now: float) 
     return ""
 
 
-def _accepting(cluster: Cluster, pod: PodRecord, names: Sequence[str]) -> list[str] | None:
+def _accepting(cluster: ClusterView, pod: PodRecord, names: Sequence[str]) -> list[str] | None:
     """Those of the nodes that its node selector and required node affinity let it onto; None where it asks for more
     than can be looked at while it waits."""
     try:
@@ -116,7 +116,7 @@ def _accepting(cluster: Cluster, pod: PodRecord, names: Sequence[str]) -> list[s
     return [cluster.names[row] for row in columns.kept(rows, cluster.eligibility.rows(program))]
 
 
-def _would_fit(cluster: Cluster, request: PodRequest, node: NodeRecord) -> bool:
+def _would_fit(cluster: ClusterView, request: PodRequest, node: NodeRecord) -> bool:
     """Whether the capacity of a node whose plugin is away, less what is held there, is enough."""
     held = [cluster.amounts(pod) for pod in cluster.pods_on(node.name)]
     return all(
@@ -134,8 +134,8 @@ def _leaving(decider: Decider, request: PodRequest, standing: Reservation, now: 
     return ending.union(*(plan.victims for plan in others if plan.priority >= request.priority))
 
 
-def _sits(cluster: Cluster, uid: str, node: str) -> bool:
-    return uid in cluster.bound.get(node, ())
+def _sits(cluster: ClusterView, uid: str, node: str) -> bool:
+    return uid in cluster.placements.bound.get(node, ())
 
 
 def _sparing(
@@ -245,13 +245,13 @@ def _search(
     """(evictions, cheapest first; why nobody has to go, or "")."""
     cluster = decider.cluster
     attempt = decider.attempts.of(request.uid, now)
-    get, nodes = cluster.index.get, cluster.tables.nodes
+    get, nodes = cluster.rows.index.get, cluster.tables.nodes
     more = array("i")
     if request.exchangeable and attempt is not None and now - attempt.at <= FRESH_SECONDS:
         more = array("i", [get(name) for name in attempt.links_only])
     rows = gather.by_name(nodes, asked.rows, more)
     repelled: set[str] = set()
-    if cluster.repelling:
+    if cluster.placements.repelling:
         repelled = repelled_from(cluster, asked.pod, [cluster.names[row] for row in rows])
         offered = asked.offered.keys()
         kept = [name not in repelled or name in offered for name in map(cluster.names.__getitem__, rows)]
@@ -284,16 +284,16 @@ def _search(
     return found, ""
 
 
-def repelled_from(cluster: Cluster, pod: PodRecord, names: Sequence[str]) -> set[str]:
+def repelled_from(cluster: ClusterView, pod: PodRecord, names: Sequence[str]) -> set[str]:
     """The nodes where a running pod's required anti-affinity may speak of this one."""
     return {
         name
-        for name in (names if cluster.repelling else ())
-        if any(other.uid in cluster.repelling and other.may_repel(pod) for other in cluster.pods_on(name))
+        for name in (names if cluster.placements.repelling else ())
+        if any(other.uid in cluster.placements.repelling and other.may_repel(pod) for other in cluster.pods_on(name))
     }
 
 
-def _releases(cluster: Cluster, name: str, wall: float) -> bool:
+def _releases(cluster: ClusterView, name: str, wall: float) -> bool:
     """Whether waiting for what terminates on the node within a minute is enough, so that an eviction is in vain."""
     ends = [pod.deletion_at for pod in cluster.pods_on(name) if pod.terminating]
     return all(end is not None and -OVERDUE_SECONDS <= end - wall <= RELEASE_SECONDS for end in ends)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,20 +13,20 @@ import pytest
 import uvicorn
 
 from extender.cli import main
-from extender.server.app import config
+from extender.server.serve import config
 from extender.settings import Settings
 from extender.web.pages import MOST_PAGES
+from tests.waiting import wait_for
 from tests.world import World, machine, pairs, workload
 
 
 @contextmanager
 def serving(world: World) -> Iterator[str]:
     """The world's server on a socket of its own; its address."""
-    host = uvicorn.Server(config(world.app, Settings.model_validate({"server": {"port": 0}})))
+    host = uvicorn.Server(config(world.app, world.server.connections, Settings.model_validate({"server": {"port": 0}})))
     thread = threading.Thread(target=host.run, daemon=True)
     thread.start()
-    while not host.started:
-        time.sleep(0.01)
+    wait_for(lambda: host.started)
     port = host.servers[0].sockets[0].getsockname()[1]
     try:
         yield f"http://127.0.0.1:{port}"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +15,7 @@ import pytest
 
 from extender.cli import main
 from tests.test_docs_example import CLUSTER, ROOT, asked
+from tests.waiting import wait_for
 
 WAIT = 30.0  # seconds, of a busy machine
 
@@ -29,15 +30,16 @@ def server(tmp_path: Path) -> Iterator[str]:
         process = subprocess.Popen(command, stderr=log)
     try:
         url = f"http://127.0.0.1:{port}"
-        ends = time.monotonic() + WAIT
-        while True:
+
+        def ready() -> bool:
             try:
                 urllib.request.urlopen(f"{url}/readyz", timeout=5).close()
-                break
             except OSError:
                 assert process.poll() is None, (tmp_path / "log").read_text()
-                assert time.monotonic() < ends
-                time.sleep(0.05)
+                return False
+            return True
+
+        wait_for(ready, WAIT)
         yield url
     finally:
         process.terminate()
@@ -48,15 +50,29 @@ def test_a_server_over_a_file_tells_what_an_eviction_would_do(server: str, capsy
     request = {"Pod": asked(), "Nodes": None, "NodeNames": ["n1", "n2"]}
     with urllib.request.urlopen(f"{server}/v1/filter", json.dumps(request).encode(), timeout=5) as reply:
         assert json.load(reply)["NodeNames"] == []
-    ends = time.monotonic() + WAIT
-    while True:
+
+    def explained() -> str:
         assert main(["explain", "serving/urgent", "--server", server]) == 0
         text = capsys.readouterr().out
-        if "would-evict" in text:
-            break
-        assert time.monotonic() < ends, text
-        time.sleep(0.1)
+        return text if "would-evict" in text else ""
+
+    text = wait_for(explained, WAIT)
     assert "  because: evicting 1 pod on node n1 would free linked GPUs for this pod. " in text
     assert "; evictions.enabled: true in gpu-extender's settings does\n" in text
     assert "  evict lab/notebook, priority 1000, 1 GPU (0)\n" in text
     assert "  cost: pdb_violations 0, highest_victim_priority 1000, gangs_broken 0, work_lost_gpu_seconds " in text
+
+
+def test_without_credentials_the_error_comes_first_and_nothing_is_served(tmp_path: Path) -> None:
+    missing = tmp_path / "no-such-file"
+    environment = {key: text for key, text in os.environ.items() if key != "KUBERNETES_SERVICE_HOST"}
+    for more, named in ((["--kubeconfig", str(missing)], {}), ([], {"KUBECONFIG": str(missing)})):
+        done = subprocess.run(
+            [sys.executable, "-m", "extender", "serve", *more],
+            env=environment | named, capture_output=True, text=True, timeout=WAIT, check=False,
+        )  # fmt: skip
+        assert done.returncode == 1
+        assert "startup complete" not in done.stderr
+        [line] = done.stderr.strip().splitlines()
+        assert line.startswith(f"gpu-extender: the API server: {missing}: ")
+        assert line.endswith("--kubeconfig FILE names another, --cluster FILE a cluster from a file")

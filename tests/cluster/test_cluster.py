@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ext_core.rows import NodeRow
-from extender.cluster import cluster as cluster_module
+from extender.cluster.pods import budgets as budgets_module
 from extender.objects.selectors import Selector
 from tests.world import DGX1V, GPU, JSON, WALL, World, machine, pairs, rfc3339, topology, workload
 
@@ -26,9 +26,9 @@ def used(world: World, node: str) -> int:
 def summary(world: World) -> object:
     """Everything that decides, by name."""
     nodes = {name: held(world, name)._replace(shape=0, order=0) for name in world.cluster.nodes}
-    ledgers = {name: ledger.holdings for name, ledger in world.cluster.ledgers.items()}
-    bound = {name: sorted(uids) for name, uids in world.cluster.bound.items()}
-    return nodes, ledgers, bound, dict(world.cluster.nominated), world.cluster.schedulable_gpu_nodes
+    ledgers = {name: ledger.holdings for name, ledger in world.cluster.gpus.ledgers.items()}
+    bound = {name: sorted(uids) for name, uids in world.cluster.placements.bound.items()}
+    return nodes, ledgers, bound, dict(world.cluster.placements.nominated), world.cluster.schedulable_gpu_nodes
 
 
 def random_events(rng: random.Random) -> list[tuple[Any, str, Any]]:
@@ -126,12 +126,12 @@ def test_without_shows_a_cluster_without_some_pods_and_puts_them_back() -> None:
     world.node("n", 4, links=pairs(4))
     for i in range(2):
         world.pod(f"p{i}", 2, "n", held=[2 * i, 2 * i + 1])
-    before, ledger = summary(world), world.cluster.ledgers["n"]
+    before, ledger = summary(world), world.cluster.gpus.ledgers["n"]
     with world.cluster.without({"uid-p0"}, "n"):
         assert used(world, "n") == 2
         assert held(world, "n").sure == 0b1100
     assert summary(world) == before
-    assert world.cluster.ledgers["n"] == ledger
+    assert world.cluster.gpus.ledgers["n"] == ledger
 
 
 def test_without_puts_them_back_when_the_question_fails() -> None:
@@ -157,7 +157,7 @@ def test_positions_that_kubelet_tells_are_sure() -> None:
     ]
     world.set("Pod", pod)
     assert held(world, "n").sure == 0b101000
-    assert [(h.gpus, h.how) for h in world.cluster.ledgers["n"].holdings] == [((3, 5), "observed")]
+    assert [(h.gpus, h.how) for h in world.cluster.gpus.ledgers["n"].holdings] == [((3, 5), "observed")]
 
 
 def test_what_settles_for_too_long_is_unknown() -> None:
@@ -201,7 +201,7 @@ def test_gpus_that_two_pods_are_seen_to_hold_are_counted() -> None:
     world.node("n", 4, links=pairs(4))
     world.pod("a", 2, "n", held=[0, 1])
     world.pod("b", 2, "n", held=[1, 2])
-    assert world.cluster.ledgers["n"].doubled == 1
+    assert world.cluster.gpus.ledgers["n"].doubled == 1
     world.call("/metrics", method="GET")
     assert world.metric("double_claimed_gpus") == 1
 
@@ -236,14 +236,14 @@ def test_a_budget_is_compared_with_the_pods_of_its_namespace_and_no_other_budget
     world.pod("p0", 0, "n", labels={"app": "a0"}, annotations={"gpu-extender.io/gang": "g"})
     assert not seen  # its labels are what they were
     cluster = world.cluster
-    assert {uid for uid, (_, budgets, _) in cluster.marks.items() if cluster.budget_sets[budgets]} == {
+    assert {uid for uid, pod in cluster.pods.items() if cluster.budgets.of(pod)} == {
         f"uid-p{i}" for i in range(1, 30, 3)
     }
 
 
 def test_budgets_that_come_and_go_leave_the_same_as_those_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of more than MOST_BUDGETS of a pod the first by name count, in whatever order they came."""
-    monkeypatch.setattr(cluster_module, "MOST_BUDGETS", 2)
+    monkeypatch.setattr(budgets_module, "MOST_BUDGETS", 2)
     rng = random.Random(3)
     for _ in range(60):
         world, kept = World(), dict[str, JSON]()
@@ -263,8 +263,7 @@ def test_budgets_that_come_and_go_leave_the_same_as_those_that_stay(monkeypatch:
         for pod in pods:
             fresh.set("Pod", pod)
         found, wanted = (
-            {uid: one.cluster.budget_sets[budgets] for uid, (_, budgets, _) in one.cluster.marks.items()}
-            for one in (world, fresh)
+            {uid: one.cluster.budgets.of(pod) for uid, pod in one.cluster.pods.items()} for one in (world, fresh)
         )
         assert found == wanted
-        assert len(world.cluster.budget_sets) == len(fresh.cluster.budget_sets)
+        assert len(world.cluster.budgets.sets) == len(fresh.cluster.budgets.sets)

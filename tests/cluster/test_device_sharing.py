@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from ext_core.rows import NodeRow
-from extender.cluster.device_sharing import Division, division, gpu_of, partial
-from extender.cluster.ledger import PLAN
+from extender.cluster.gpus.device_sharing import Division, division, gpu_of, partial
+from extender.cluster.gpus.statements import PLAN
 from extender.policy.rules import REASONS
 from extender.settings import Resource, Settings
 from extender.topologies.annotation import KEY, RELAY, decode, encode
@@ -111,7 +111,7 @@ def row(made: World) -> NodeRow:
 
 
 def holdings(made: World) -> list[tuple[str, tuple[int, ...] | None, str, int]]:
-    found = made.cluster.ledgers["n"].holdings
+    found = made.cluster.gpus.ledgers["n"].holdings
     return [(one.uid.removeprefix("uid-"), one.gpus, one.how, one.unsure) for one in found]
 
 
@@ -294,7 +294,7 @@ def test_sixteen_replicas_are_no_machine_of_sixteen_gpus() -> None:
     made.node("n", 16, labels=labels(2, 8, product="Tesla-V100-SXM3-32GB"))
     facts = row(made)
     assert (facts.units, facts.healthy, facts.shape) == (8, 0b11, 0)
-    assert made.cluster.topologies["n"].gpus == 2
+    assert made.cluster.gpus.topologies["n"].gpus == 2
 
 
 def test_health_counts_units() -> None:

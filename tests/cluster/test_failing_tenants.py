@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import random
-import time
 from typing import Any
 
 import msgspec
 import pytest
 
-from extender.cluster import node_health as health_module
-from extender.cluster.node_health import Health
-from extender.cluster.pod_failures import KEPT_OF_TENANT, KEPT_OF_TENANTS
+from extender.cluster.health import node_health as health_module
+from extender.cluster.health.node_health import NodeHealth
+from extender.cluster.health.pod_failures import KEPT_OF_TENANT, KEPT_OF_TENANTS
 from extender.objects import records
 from extender.objects.records import PodRecord
+from extender.objects.records.pods import MOST_IMAGES, MOST_OF_IMAGE
 from extender.policy.rules import REASONS
 from extender.settings import FailingNodes, Placement, Settings
+from tests.calls import calls_of
 from tests.objects.test_failure_cause import NVML
 from tests.world import GPU, JSON, World, refused, workload
 
@@ -271,9 +272,9 @@ def record(name: str, namespace: str, node: str, status: JSON) -> PodRecord:
     return records.pod(pod(name, node=node, namespace=namespace) | {"status": status}, frozenset({GPU}))
 
 
-def test_state_and_time_stay_bounded_under_a_flood() -> None:
+def test_state_and_work_stay_bounded_under_a_flood() -> None:
     """4,000 failing pods of 20 tenants on 500 nodes, as fast as they come: memory is bounded, and so is each tick."""
-    health, chance, spent = Health(), random.Random(3), []
+    health, chance, spent = NodeHealth(), random.Random(3), []
     shape = record("p", "ns", "node", {"phase": "Pending"})
     for i in range(4_000):
         now = i / 20
@@ -283,15 +284,13 @@ def test_state_and_time_stay_bounded_under_a_flood() -> None:
         health.pod(bound, None, now)
         health.pod(msgspec.structs.replace(bound, phase="Failed"), bound, now)
         if i % 20 == 0:
-            began = time.thread_time()
-            health.tick(now)
-            spent.append(time.thread_time() - began)
+            spent.append(calls_of(lambda: health.tick(now)))  # noqa: B023
             health.stale.clear()
             health.stale_tenants.clear()
     assert 1_500 < len(health._failures) <= KEPT_OF_TENANTS
     assert all(len(health.standings(f"ns-{i}")) <= KEPT_OF_TENANT for i in range(20))
     assert not health._starts
-    assert sorted(spent)[len(spent) * 9 // 10] < 0.1, "CPU seconds of a tick"
+    assert max(spent) < 100_000, "functions that a tick calls; at most 41,000 here"
     for second in range(200):
         health.tick(1e6 + 10 * second)
         health.stale.clear()
@@ -305,7 +304,7 @@ def test_state_and_time_stay_bounded_under_a_flood() -> None:
 
 def test_what_is_remembered_of_pods_that_ended_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health_module, "MOST_JUDGED", 100)
-    health = Health()
+    health = NodeHealth()
     shape = record("p", "ns", "node", {"phase": "Pending"})
     for i in range(1_000):
         bound = msgspec.structs.replace(shape, uid=f"uid-{i}", name=f"p{i}")
@@ -323,7 +322,7 @@ def test_what_the_record_keeps_of_images_is_bounded() -> None:
         {"name": f"c{i}", "image": f"{i:03d}" + "x" * 5_000, "resources": {"limits": {GPU: "1"}}} for i in range(20)
     ]
     kept = records.pod(made, frozenset({GPU})).images
-    assert len(kept) == records.MOST_IMAGES
-    assert all(len(image) == records.MOST_OF_IMAGE for image in kept)
+    assert len(kept) == MOST_IMAGES
+    assert all(len(image) == MOST_OF_IMAGE for image in kept)
     plain = records.pod(pod("q", 0, namespace="evil"), frozenset({GPU}))
     assert (plain.images, plain.service_account, plain.fault) == ((), "", "")

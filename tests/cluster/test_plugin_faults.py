@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from extender.cluster import plugin_faults
 from extender.cluster.cluster import Cluster
+from extender.cluster.gpus import plugin_faults
 from extender.objects.event import Event
 from extender.objects.records import node
 from extender.policy.rules import REASONS
@@ -24,7 +24,8 @@ FOUR = ((0,) * 4,) * 4
 def flags(annotations: dict[str, str] | None = None, labels: dict[str, str] | None = None, **more: Any) -> int:
     given: dict[str, Any] = {"plugin": "nvidia", "settings_version": None, "allocatable": 4, "capacity": 4}
     given |= {"topology": Topology(4, FOUR)} | more
-    return plugin_faults.hazards(annotations or {}, labels or {}, **given)
+    plugin = plugin_faults.DevicePlugin(given.pop("plugin"), given.pop("settings_version"))
+    return plugin_faults.hazards(annotations or {}, labels or {}, plugin, **given)
 
 
 @pytest.mark.parametrize(

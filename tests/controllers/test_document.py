@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from extender.controllers.document import Document
+from extender.kube.client import ApiServer
 from extender.kube.configmaps import ConfigMap
-from tests.controllers.test_reservations import connected, until
+from tests.controllers.test_reservations import connected
 from tests.kube.objects import Objects
+from tests.waiting import eventually
 from tests.world import World, logged
 
 PATH = "/api/v1/namespaces/kube-system/configmaps/gpu-extender-mix"
@@ -29,14 +31,27 @@ class Learner:
         self.sizes = {str(key): int(value) for key, value in json.loads(text)["sizes"].items()}
 
 
-def run(objects: Objects, learner: Learner, during: Callable[[], None] = lambda: None, every: float = 300.0) -> None:
+def map_of(server: ApiServer) -> ConfigMap:
+    return ConfigMap(server, "kube-system", "gpu-extender-mix")
+
+
+def run(
+    objects: Objects,
+    learner: Learner,
+    during: Callable[[], None] = lambda: None,
+    every: float = 300.0,
+    done: Callable[[], bool] = lambda: True,
+) -> None:
+    """Reads the document, and writes it at the end: once `done` holds."""
+
     async def whole() -> None:
         async with connected(objects) as server:
-            document = Document("gpu-extender-mix", learner.dump, learner.load, every=every)
-            await document.begin(server)
-            task = asyncio.create_task(document.run(server))
+            document = Document(map_of(server), learner.dump, learner.load, every=every)
+            await document.begin()
+            task = asyncio.create_task(document.run())
             during()
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0)  # the task begins
+            await eventually(done)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
@@ -63,11 +78,11 @@ def test_it_is_written_now_and_then() -> None:
 
     async def whole() -> None:
         async with connected(objects) as server:
-            task = asyncio.create_task(Document("gpu-extender-mix", learner.dump, learner.load, every=0.01).run(server))
-            await until(lambda: PATH in objects.stored)
+            task = asyncio.create_task(Document(map_of(server), learner.dump, learner.load, every=0.01).run())
+            await eventually(lambda: PATH in objects.stored)
             written.append(stored(objects))
             learner.sizes = {"1": 2}
-            await until(lambda: stored(objects) == {"sizes": {"1": 2}})
+            await eventually(lambda: stored(objects) == {"sizes": {"1": 2}})
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
@@ -103,10 +118,10 @@ def test_no_access_is_said_and_stops_nothing() -> None:
     objects, learner = Objects(fail=lambda request: 403), Learner()
     learner.sizes = {"1": 1}
     with logged() as lines:
-        run(objects, learner, every=0.01)
+        run(objects, learner, every=0.01, done=lambda: len(objects.said) >= 4)
     assert [line["event"] for line in lines] == [
-        "what was learned can not be read, and is learned anew",
-        "what was learned can not be kept",
+        "what was learned cannot be read, and is learned anew",
+        "what was learned cannot be kept",
     ]
 
 
@@ -123,8 +138,7 @@ def test_another_instance_writes_at_the_same_time() -> None:
 
     async def whole() -> None:
         async with connected(objects) as server:
-            document = Document("gpu-extender-mix", learner.dump, learner.load)
-            kept = ConfigMap(server, "kube-system", "gpu-extender-mix")
+            document = Document(map_of(server), learner.dump, learner.load)
             reads = 0
 
             def meddle(request: Any) -> int:
@@ -135,7 +149,7 @@ def test_another_instance_writes_at_the_same_time() -> None:
                 return 0
 
             objects.fail = meddle
-            await document.save(kept)
+            await document.save()
             assert reads == 2
 
     asyncio.run(whole())
@@ -147,13 +161,13 @@ def test_the_mix_of_requests_outlives_a_restart() -> None:
 
     async def kept(world: World, *, saves: bool) -> None:
         async with connected(objects) as server:
-            document = Document("gpu-extender-mix", world.cluster.dump_mix, world.cluster.load_mix)
-            await document.begin(server)
+            document = Document(map_of(server), world.cluster.demand.dump, world.cluster.demand.load)
+            await document.begin()
             if saves:
                 world.pod("p", 2)
-                await document.save(ConfigMap(server, "kube-system", "gpu-extender-mix"))
+                await document.save()
 
     asyncio.run(kept(first, saves=True))
     asyncio.run(kept(second, saves=False))
-    assert first.cluster.mix.weights() != []
-    assert second.cluster.mix.weights() == first.cluster.mix.weights()
+    assert first.cluster.demand.mix.weights() != []
+    assert second.cluster.demand.mix.weights() == first.cluster.demand.mix.weights()

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,6 +19,7 @@ from extender.objects.records import Kind, NodeRecord, PodRecord, Record
 from tests.e2e import builders
 from tests.e2e.api import Api
 from tests.e2e.cluster import ControlPlane
+from tests.waiting import eventually
 
 GPUS = frozenset({builders.GPU})
 PLAN = {"gpu-extender.io/gpus": "0,3"}
@@ -41,6 +40,9 @@ class Mirror:
                 del self.objects[kind, record.name]
 
     def synced(self, kind: str) -> None:
+        self.synced_kinds.append(kind)
+
+    def absent(self, kind: str) -> None:
         self.synced_kinds.append(kind)
 
     def names(self, kind: Kind) -> list[str]:
@@ -66,13 +68,6 @@ async def reflecting(
             assert isinstance(outcome, asyncio.CancelledError), outcome
 
 
-async def until(what: Callable[[], Any], seconds: float = 15) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it did not come"
-        await asyncio.sleep(0.01)
-
-
 def test_every_kind_is_listed_and_watched(control_plane: ControlPlane, api: Api, namespace: str) -> None:
     """Pages of 7 over 40 nodes; then what happens is seen."""
     api.create_many(builders.node(f"n{number:02}", 8) for number in range(40))
@@ -84,7 +79,7 @@ def test_every_kind_is_listed_and_watched(control_plane: ControlPlane, api: Api,
             await ApiServer.connect(str(control_plane.kubeconfig())) as server,
             reflecting(server, *sources) as (mirror, reflectors),
         ):
-            await until(lambda: not any(one.missing() for one in reflectors))
+            await eventually(lambda: not any(one.missing() for one in reflectors))
             assert mirror.names("Node") == [f"n{number:02}" for number in range(40)]
             assert reflectors[1].state.counters.pages == 6  # 40 / 7
             node = mirror.objects["Node", "n00"]
@@ -95,19 +90,19 @@ def test_every_kind_is_listed_and_watched(control_plane: ControlPlane, api: Api,
             assert isinstance(pod, PodRecord)
             assert (pod.gpus, pod.node, pod.phase) == (((builders.GPU, 2),), "", "Pending")
 
-            await until(lambda: all(one.state.watching or one.state.absent for one in reflectors))
+            await eventually(lambda: all(one.state.watching or one.state.absent for one in reflectors))
             served = {one.source.name for one in reflectors if one.state.watching}
             assert served >= {source.name for source in SOURCES if source.group is None} | {"Job.batch"}
             await asyncio.to_thread(api.create, builders.pod("after", namespace, 1))
-            await until(lambda: mirror.names("Pod") == ["after", "before"])
+            await eventually(lambda: mirror.names("Pod") == ["after", "before"])
             await asyncio.to_thread(api.delete, "Node", "n39")
-            await until(lambda: len(mirror.names("Node")) == 39)
+            await eventually(lambda: len(mirror.names("Node")) == 39)
             finished = {"status": {"phase": "Succeeded"}}
             await asyncio.to_thread(api.patch, "Pod", "before", finished, namespace, subresource="status")
-            await until(lambda: mirror.names("Pod") == ["after"])  # finished pods leave
+            await eventually(lambda: mirror.names("Pod") == ["after"])  # finished pods leave
             failed = {"status": {"phase": "Failed", "reason": "UnexpectedAdmissionError"}}
             await asyncio.to_thread(api.patch, "Pod", "after", failed, namespace, subresource="status")
-            await until(lambda: mirror.names("FailedPod") == ["after"] and not mirror.names("Pod"))
+            await eventually(lambda: mirror.names("FailedPod") == ["after"] and not mirror.names("Pod"))
             told = mirror.objects["FailedPod", "after"]
             assert isinstance(told, PodRecord)
             assert told.reason == "UnexpectedAdmissionError"
@@ -125,16 +120,16 @@ def test_an_outage_is_bridged(control_plane: ControlPlane, api: Api, namespace: 
             await ApiServer.connect(str(control_plane.kubeconfig())) as server,
             reflecting(server, PODS) as (mirror, (reflector,)),
         ):
-            await until(lambda: reflector.state.watching)
+            await eventually(lambda: reflector.state.watching)
             await asyncio.to_thread(control_plane.stop_apiserver)
-            await until(lambda: not reflector.state.watching)
+            await eventually(lambda: not reflector.state.watching)
             assert reflector.state.synced
             assert reflector.state.problem
-            await asyncio.sleep(2)
+            await asyncio.sleep(2)  # the window whose tries are counted: few, as the delays grow
             tries = reflector.state.counters.watches
             await asyncio.to_thread(control_plane.start_apiserver)
             await asyncio.to_thread(api.create, builders.pod("meanwhile", namespace, 1))
-            await until(lambda: mirror.names("Pod") == ["meanwhile"], 30)
+            await eventually(lambda: mirror.names("Pod") == ["meanwhile"], 30)
             assert tries < 8
             assert reflector.state.problem == ""
 
@@ -151,7 +146,7 @@ def test_no_event_is_lost_between_the_turns_of_a_prompt_watch(
             await ApiServer.connect(str(control_plane.kubeconfig())) as server,
             reflecting(server, PODS, pace=Pace.prompt(5.0)) as (mirror, (reflector,)),
         ):
-            await until(lambda: reflector.state.watching)
+            await eventually(lambda: reflector.state.watching)
             wanted: set[str] = set()
             number = 0
             while reflector.state.counters.turns < 6:
@@ -163,7 +158,7 @@ def test_no_event_is_lost_between_the_turns_of_a_prompt_watch(
                     wanted.remove(f"p{number - 1:03}")
                 number += 1
                 assert reflector.state.lost_at is None
-            await until(lambda: mirror.names("Pod") == sorted(wanted))
+            await eventually(lambda: mirror.names("Pod") == sorted(wanted))
             counters = reflector.state.counters
             print(f"{number} pods made in {counters.turns} turns of 1 s, {counters.bookmarks} bookmarks")
             assert (counters.lists, counters.errors, counters.watches) == (1, 0, counters.turns + 1)
@@ -184,9 +179,9 @@ def test_a_version_of_long_ago_leads_to_a_new_list(control_plane: ControlPlane, 
             await ApiServer.connect(str(control_plane.kubeconfig())) as server,
             reflecting(server, PODS, pace=Pace(watch_for=1)) as (mirror, (reflector,)),
         ):
-            await until(lambda: reflector.state.watching)
+            await eventually(lambda: reflector.state.watching)
             reflector._version = "1"
-            await until(lambda: reflector.state.counters.lists == 2 and reflector.state.watching, 30)
+            await eventually(lambda: reflector.state.counters.lists == 2 and reflector.state.watching, 30)
             assert reflector.state.counters.errors == 0
             assert mirror.names("Pod") == ["one"]
 
@@ -199,7 +194,7 @@ def test_what_is_forbidden_is_said(control_plane: ControlPlane, api: Api, namesp
 
     async def run() -> None:
         async with await ApiServer.connect(kubeconfig) as server, reflecting(server, NODES) as (_, (reflector,)):
-            await until(lambda: "forbidden" in reflector.missing())
+            await eventually(lambda: "forbidden" in reflector.missing())
             assert 'nodes is forbidden: User "system:serviceaccount' in reflector.missing()
 
     asyncio.run(run())

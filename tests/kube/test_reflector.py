@@ -30,6 +30,7 @@ from tests.kube.api_server import (
     watched,
     whole,
 )
+from tests.waiting import eventually
 
 
 def pod(name: str, version: int = 1, uid: str = "", **spec: Any) -> dict[str, Any]:
@@ -44,6 +45,7 @@ class Seen:
     def __init__(self, naps: int) -> None:
         self.batches: list[list[Event]] = []
         self.syncs = 0
+        self.absences: list[str] = []
         self.delays: list[float] = []
         self.now = 0.0
         self._naps = naps
@@ -55,6 +57,9 @@ class Seen:
 
     def synced(self, kind: str) -> None:
         self.syncs += 1
+
+    def absent(self, kind: str) -> None:
+        self.absences.append(kind)
 
     def clock(self) -> float:
         return self.now
@@ -392,13 +397,6 @@ QUICK = replace(Pace.prompt(5.0), inactivity=1.5)  # turns of 1 s
 SLOWLY = replace(QUICK, unanswered=Backoff(first=0.1, most=0.1))
 
 
-async def until(what: Callable[[], object], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it did not come"
-        await asyncio.sleep(0.005)
-
-
 def test_a_prompt_pace_says_something_before_the_state_is_too_old() -> None:
     for staleness in (5.0, 7.5, 10.0, 60.0):
         pace = Pace.prompt(staleness)
@@ -414,19 +412,22 @@ def test_a_turn_that_ends_on_time_is_resumed_at_once_and_is_no_loss() -> None:
         async with living(listed(version="10"), turned(line("ADDED", pod("a", 11))), turned(), pace=QUICK) as (
             reflector,
             script,
-            seen,
+            _,
         ):
-            words = []
-            while reflector.state.counters.turns < 3:
+            words: dict[int, float] = {}  # after each turn: when the server was heard last
+
+            def turned_thrice() -> bool:
                 losses.add(reflector.state.lost_at)
-                if reflector.state.last_event is not None:
-                    words.append(seen.clock() - reflector.state.last_event)
-                await asyncio.sleep(0.01)
+                words.setdefault(reflector.state.counters.turns, reflector.state.last_event or 0.0)
+                return reflector.state.counters.turns >= 3
+
+            await eventually(turned_thrice)
             counters = reflector.state.counters
             assert (counters.lists, counters.errors, counters.watches - counters.turns) in ((1, 0, 0), (1, 0, 1))
             assert watches(script)[:3] == ["10", "11", "11"]
             assert [request.params["timeoutSeconds"] for request in script.requests if request.watches][:3] == ["1"] * 3
-            assert max(words) < 1.5  # never silent for longer than a turn takes
+            assert sorted(words.values()) == list(words.values())
+            assert len(set(words.values())) == len(words)  # each turn says something
 
     asyncio.run(run())
     assert losses == {None}
@@ -441,7 +442,7 @@ def test_a_turn_whose_acceptance_is_heard_late_is_no_loss() -> None:
 
     async def run() -> None:
         async with living(listed(version="10"), late, pace=QUICK) as (reflector, _, _):
-            await until(lambda: reflector.state.counters.watches == 3)
+            await eventually(lambda: reflector.state.counters.watches == 3)
             assert (reflector.state.counters.turns, reflector.state.lost_at) == (2, None)
 
     asyncio.run(run())
@@ -460,7 +461,7 @@ def test_a_loss_is_measured_from_the_last_word_or_from_the_break(how: str) -> No
         )
         async with living(*answers, pace=SLOWLY) as (reflector, script, seen):
             state = reflector.state
-            await until(lambda: state.lost_at is not None)
+            await eventually(lambda: state.lost_at is not None)
             assert state.lost_at is not None
             assert state.last_event is not None
             lost_at, silent = state.lost_at, seen.clock() - state.last_event
@@ -470,11 +471,11 @@ def test_a_loss_is_measured_from_the_last_word_or_from_the_break(how: str) -> No
             else:
                 assert 0.0 <= lost_at - state.last_event < 0.3
             assert not state.watching
-            await until(lambda: state.watching)
+            await eventually(lambda: state.watching)
             assert state.lost_at == lost_at  # accepting a watch shows nothing yet
-            await until(lambda: seen.changes[-1:] == [("set", "b/12")])
+            await eventually(lambda: seen.changes[-1:] == [("set", "b/12")])
             assert state.lost_at == lost_at
-            await until(lambda: state.lost_at is None)
+            await eventually(lambda: state.lost_at is None)
             assert script.requests[-1].params["timeoutSeconds"] == "1"
             assert state.counters.lists == 1
             assert seen.returns == (how == "silence")
@@ -497,9 +498,9 @@ def test_a_list_after_a_loss_shows_at_once_what_happened_if_it_took_a_moment(tak
         answers = (listed(version="10"), watched(end="abort"), failed(410), slowly, watched(end="silence"))
         async with living(*answers, pace=SLOWLY) as (reflector, script, seen):
             seen.ahead = lambda: later
-            await until(lambda: reflector.state.lost_at is not None)
-            await until(lambda: len(watches(script)) == 3)
-            await until(lambda: reflector.state.watching)
+            await eventually(lambda: reflector.state.lost_at is not None)
+            await eventually(lambda: len(watches(script)) == 3)
+            await eventually(lambda: reflector.state.watching)
             assert (reflector.state.lost_at is None) == current
             assert reflector.state.last_event is not None
             assert seen.clock() - reflector.state.last_event >= takes
@@ -510,7 +511,7 @@ def test_a_list_after_a_loss_shows_at_once_what_happened_if_it_took_a_moment(tak
 def test_a_server_that_accepts_watches_and_never_says_anything_stays_lost() -> None:
     async def run() -> None:
         async with living(listed(version="10"), watched(end="silence"), pace=SLOWLY) as (reflector, script, seen):
-            await until(lambda: len(watches(script)) == 3)
+            await eventually(lambda: len(watches(script)) == 3)
             assert reflector.state.last_event is not None
             assert reflector.state.lost_at is not None
             assert seen.clock() - reflector.state.lost_at > 2 * QUICK.inactivity
@@ -524,10 +525,10 @@ def test_a_watch_that_is_renewed_goes_on_from_its_version_on_a_new_connection() 
     async def run() -> None:
         patient = Pace(unanswered=Backoff(first=0.1, most=0.1))
         async with living(listed(version="10"), watched(end="silence"), pace=patient) as (reflector, script, _):
-            await until(lambda: reflector.state.watching)
+            await eventually(lambda: reflector.state.watching)
             reflector.renew()
-            await until(lambda: len(watches(script)) == 2)
-            await until(lambda: reflector.state.watching)
+            await eventually(lambda: len(watches(script)) == 2)
+            await eventually(lambda: reflector.state.watching)
             assert watches(script) == ["10", "10"]
             assert reflector.state.counters.lists == 1
 
@@ -539,14 +540,14 @@ def test_the_next_try_can_be_hurried_but_not_against_the_servers_wish() -> None:
         pace = replace(QUICK, unanswered=Backoff(first=60.0, most=60.0), longest_retry_after=60.0)
         answers = (failed(503), listed(version="10"), failed(429, headers={"Retry-After": "60"}), watched())
         async with living(*answers, pace=pace) as (reflector, script, _):
-            await until(lambda: reflector.state.lost_at is not None)
-            await asyncio.sleep(0.05)
+            await eventually(lambda: reflector.state.lost_at is not None)
+            await asyncio.sleep(0.05)  # in this time there must be no request
             assert len(script.requests) == 1
             reflector.hurry()
-            await until(lambda: len(script.requests) == 3)
-            await asyncio.sleep(0.05)
+            await eventually(lambda: len(script.requests) == 3)
+            await eventually(lambda: reflector.state.lost_at is not None)
             reflector.hurry()
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # in this time there must be no request
             assert len(script.requests) == 3
 
     asyncio.run(run())
@@ -605,7 +606,7 @@ def test_forbidden_is_said_to_be_what_is_missing() -> None:
 def test_an_api_that_is_not_served_has_no_objects_and_is_asked_for_again() -> None:
     """Soon at first, as the server may still be starting; later every five minutes."""
     seen, script, reflector = reflect(failed(404), source=DEVICE_CLASSES, naps=10)
-    assert seen.syncs == len(script.requests) == 10
+    assert (seen.syncs, seen.absences, len(script.requests)) == (0, ["DeviceClass"], 10)
     assert reflector.state.synced
     assert reflector.state.absent
     assert reflector.state.lost_at is None

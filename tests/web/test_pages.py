@@ -14,11 +14,12 @@ import pytest
 from prometheus_client import generate_latest
 
 from extender.cluster import dump
-from extender.cluster.slices import BLOCK, SLICE_BYTES, SLICE_SECONDS, Slices, in_order
-from extender.server.connections import Connection
+from extender.cluster.dump import BLOCK, in_order
+from extender.server.connections import Connection, lost
 from extender.verbs import decisions
-from extender.web import pages
+from extender.web import cluster_pages, decisions_page, pages
 from extender.web.pages import Pages
+from extender.web.slices import SLICE_BYTES, SLICE_SECONDS, Slices
 from tests.world import World, pairs, workload
 
 PIECE_BYTES = 16 << 10
@@ -128,7 +129,7 @@ def test_the_cluster_may_change_between_any_two_pieces() -> None:
 
     made_by: tuple[Callable[[], Iterator[bytes]], ...] = (
         lambda: dump.state_pieces(world.cluster),
-        lambda: pages.topologies(world.cluster, None),
+        lambda: cluster_pages.topologies(world.cluster, None),
     )
     for page in made_by:
         made.clear()
@@ -138,7 +139,7 @@ def test_the_cluster_may_change_between_any_two_pieces() -> None:
         assert (shown["generation"], shown["generation_last"]) == (before, world.cluster.generation)
         nodes = list(shown["nodes"]) if "nodes" in shown else [one["node"] for one in shown["topologies"]]
         assert nodes == sorted(set(nodes))
-        assert {name for name in names if name in world.cluster.topologies} <= set(nodes) or "nodes" in shown
+        assert {name for name in names if name in world.cluster.gpus.topologies} <= set(nodes) or "nodes" in shown
         world = filled(700, 700)
 
 
@@ -158,7 +159,7 @@ def test_decisions_may_come_and_go_while_they_are_shown() -> None:
 
     weights = {entry.name: entry.weight for entry in world.settings.scorers}
     show = lambda one: decisions.pieces(one, world.cluster, weights, 3000)  # noqa: E731
-    shown = made_of(pages.decision_list(list(kept.latest()), None, 20, show), change)
+    shown = made_of(decisions_page.decision_list(list(kept.latest()), None, 20, show), change)
     assert shown["decisions"] == first  # the node that is gone keeps its name
     assert shown["decisions_left_out"] == 0
 
@@ -169,7 +170,7 @@ def test_the_answer_has_a_limit_in_bytes(monkeypatch: pytest.MonkeyPatch) -> Non
         world.filter(workload(f"w{i}", 2))
     whole = world.call("/debug/decisions?nodes=50", method="GET")
     assert (len(whole.json["decisions"]), whole.json["decisions_left_out"]) == (10, 0)
-    monkeypatch.setattr(pages, "DECISION_BYTES", len(whole.body) // 3)
+    monkeypatch.setattr(decisions_page, "DECISION_BYTES", len(whole.body) // 3)
     part = world.call("/debug/decisions?nodes=50", method="GET")
     assert part.json["decisions"] == whole.json["decisions"][:4]
     assert part.json["decisions_left_out"] == 6
@@ -184,7 +185,7 @@ def test_300_decisions_with_20000_nodes_are_made_in_small_pieces() -> None:
     weights = {entry.name: entry.weight for entry in world.settings.scorers}
     count = 0
     show = lambda one: decisions.pieces(one, world.cluster, weights, 20_000)  # noqa: E731
-    for piece in pages.decision_list(list(world.decider.decisions.latest()), None, 300, show):
+    for piece in decisions_page.decision_list(list(world.decider.decisions.latest()), None, 300, show):
         assert len(piece) <= PIECE_BYTES
         count += 1
     assert count >= 3 * (1100 + 1100 // BLOCK)  # a node's entry is a piece, a block of the sort is one
@@ -192,12 +193,12 @@ def test_300_decisions_with_20000_nodes_are_made_in_small_pieces() -> None:
 
 def test_metrics_are_made_in_pieces() -> None:
     world = filled(2500, 0)
-    pieces = list(world.server._metrics())
+    pieces = list(world.server.metrics_page.pieces())
     assert len(pieces) >= 30 + 2 * 2500 // (4 * BLOCK)
     assert max(map(len, pieces)) <= PIECE_BYTES
     text = world.call("/metrics", method="GET").body.decode()
     assert 'gpu_extender_cache_objects{kind="Node"} 2500.0' in text
-    whole = generate_latest(world.server.metrics.registry).decode()
+    whole = generate_latest(world.metrics.registry).decode()
     assert re.findall("(?m)^# .*$", text) == re.findall("(?m)^# .*$", whole)
 
 
@@ -205,10 +206,10 @@ def test_a_tenant_can_not_make_a_piece_long() -> None:
     world = filled(1, 0)
     world.pod("p", 1, "n00000", annotations={"gpu-extender.io/gpus": "0," * 120_000 + "0"})
     assert made_of(dump.state_pieces(world.cluster))["pods"]["uid-p"]["planned"] is None
-    from extender.cluster import ledger
+    from extender.cluster.gpus import statements
 
-    assert ledger.indices("0,1") == (0, 1)
-    assert ledger.indices(",".join(["0"] * 100) + " " * ledger.LONGEST) is None
+    assert statements.indices("0,1") == (0, 1)
+    assert statements.indices(",".join(["0"] * 100) + " " * statements.LONGEST) is None
 
 
 # -- who may ask, and who leaves ---------------------------------------------------------------------------------------
@@ -244,7 +245,7 @@ def test_who_leaves_stops_the_work() -> None:
             made += 1
             yield b"x" * SLICE_BYTES
 
-    made_pages = Pages(Slices(lambda: 0.0))
+    made_pages = Pages(Slices(lambda: 0.0), lost)
     connection = Connection.__new__(Connection)
     scope = scope_of(connection)
 
@@ -257,7 +258,7 @@ def test_who_leaves_stops_the_work() -> None:
 
     asyncio.run(made_pages.page(pieces())(scope, receive, send))
     assert made == 6
-    assert made_pages._open == 0
+    assert made_pages.open == 0
 
 
 def test_who_reads_too_slowly_is_ended() -> None:
@@ -269,4 +270,4 @@ def test_who_reads_too_slowly_is_ended() -> None:
 
     with pytest.raises(TimeoutError, match="not read within 120 s"):
         asyncio.run(made_pages.page(iter([b"x" * SLICE_BYTES] * 9))({"type": "http"}, nothing, nothing))  # type: ignore[arg-type]
-    assert made_pages._open == 0
+    assert made_pages.open == 0

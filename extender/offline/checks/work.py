@@ -44,7 +44,7 @@ def _evictable(posture: Posture) -> tuple[_Workloads, _Workloads]:
         preemptors = (level for level in posture.levels if not level.never and level.name not in SYSTEM_CLASSES)
         if pod.terminating or pod.daemon or pod.mirror or not any(level.value > pod.priority for level in preemptors):
             continue
-        if posture.cluster.claims.protected_ms(pod) > int(posture.wall * 1000) or saved_ms(pod):
+        if posture.cluster.limits.protected_ms(pod) > int(posture.wall * 1000) or saved_ms(pod):
             continue
         group = regular if whole(pod.annotations.get(INTERVAL, "")) else silent
         group.setdefault(_workload(posture, pod), []).append(pod)
@@ -53,7 +53,7 @@ def _evictable(posture: Posture) -> tuple[_Workloads, _Workloads]:
 
 def _workload(posture: Posture, pod: PodRecord) -> str:
     """What is lost together: the gang, else what owns the pod, else the pod."""
-    ref = gangs.ref(pod, posture.cluster.groups)
+    ref = gangs.ref(pod, posture.cluster.gangs.objects)
     if ref:
         return f"{ref.source}/{ref}"
     return f"{pod.owner.kind}/{pod.namespace}/{pod.owner.name}" if pod.owner else f"Pod/{pod.namespace}/{pod.name}"
@@ -61,7 +61,7 @@ def _workload(posture: Posture, pod: PodRecord) -> str:
 
 def _loss(posture: Posture, pods: list[PodRecord]) -> int:
     """GPU-seconds."""
-    now_ms, restart = int(posture.wall * 1000), posture.cluster.claims.restart_seconds
+    now_ms, restart = int(posture.wall * 1000), posture.cluster.limits.restart_seconds
     return sum(lost(posture.gpus(pod), start_ms(pod), saved_ms(pod), restart(pod), now_ms) for pod in pods)
 
 
@@ -104,7 +104,7 @@ def _not_reported(posture: Posture, workloads: _Workloads) -> Iterator[Finding]:
 
 def _budgets(posture: Posture) -> Iterator[Finding]:
     pods = list(posture.running())
-    budgets = posture.cluster.budgets
+    budgets = posture.cluster.budgets.records
     specs = {(namespace_of(one), name_of(one)): mapping(at(one, "spec")) for one in posture.of("PodDisruptionBudget")}
     for key in sorted(budgets):
         budget, spec = budgets[key], specs.get(key, {})

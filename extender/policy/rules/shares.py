@@ -6,7 +6,7 @@ from array import array
 from typing import ClassVar
 
 from ext_core import places
-from extender.cluster.device_sharing import partial
+from extender.cluster.gpus.device_sharing import partial
 from extender.cluster.tables import Tables
 from extender.policy.contracts import Class, PodRequest, Reason
 

@@ -1,0 +1,391 @@
+"""Nodes on which GPU pods fail: how much each is doubted, and which are rejected for now.
+
+A node whose GPU pods fail at kubelet's admission, or die (or their containers do) within a minute of being bound, looks
+the emptiest of all and draws the next pod, and the next. So each failure is doubt that halves every five minutes; three
+within ten minutes (settings: failingNodes) reject the node: for the pods of one namespace, or for all
+(extender.cluster.health.pod_failures). Whose failure it is, kubelet's report says (extender.objects.failure_cause).
+
+A GPU pod that started after the latest failure and still runs a minute later, or is seen to have run to its end, clears
+its own namespace's failures on the node, and those that kubelet reports: a device was handed to it. It does not clear
+the container runtime's errors with pods of others, since its own `env` may ask the runtime for no GPU; nor does it
+clear what is held against other namespaces, whose pods may fail for a reason of their own: that counts for all no more.
+Removing the node, and uncordoning it, clears everything.
+
+Not the node's fault: a pod that somebody deleted or evicted, and a workload whose pods die on two nodes.
+
+Nothing here reads a clock. `now` is seconds on the server's clock; `wall`, seconds since 1970, is only compared with
+the pods' own times, so that what is listed after a restart counts with its age. Without it the past is unknown and
+does not count.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, get_args
+
+from extender.cluster.health import pod_failures
+from extender.cluster.health.pod_failures import Failure, Failures, Limits, Party
+from extender.cluster.health.pod_failures import What as What
+from extender.objects.records import PodRecord
+
+YOUNG_SECONDS: Final = 60.0  # a pod that dies sooner after its binding may have died of the node
+SOUND_SECONDS: Final = 60.0  # one that runs for so long has shown that the node works
+REMEMBERED_SECONDS: Final = 1800.0
+FADE_SECONDS: Final = 5.0  # doubt is written anew so often: it loses 1.2 % meanwhile
+FADED_AT_ONCE: Final = 64  # nodes
+MOST_JUDGED: Final = 50_000  # pods that have ended, and are remembered so that each counts once
+MOST_BLAMED: Final = 5_000
+
+Reject = Literal["all", "namespace", "none"]
+"""Whose pods a node may be rejected for: those of all and of one namespace; of one namespace only; of none."""
+_WORDS: Final[dict[What, str]] = {
+    "admission": "at kubelet's admission",
+    "runtime": "as the container runtime had no GPU for them",
+    "refused": "refused by kubelet",
+    "died": f"within {YOUNG_SECONDS:.0f} s of being bound",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A node is rejected from now on, or no longer. `text`: one sentence for people; `namespace`: whose pods it is
+    rejected for, "" for all; `latest`: the failure that decided."""
+
+    node: str
+    refused: bool
+    text: str
+    namespace: str = ""
+    latest: Failure | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is held against one namespace's pods on a node, besides what counts for all."""
+
+    doubt: float
+    rejected: bool
+
+
+@dataclass(slots=True)
+class _Start:
+    """A pod that has not shown yet whether it lives. Times on the server's clock."""
+
+    node: str
+    namespace: str
+    bound: float
+    running: float | None = None
+
+
+@dataclass(slots=True)
+class NodeHealth:
+    """Fed with every change of a GPU pod; `stale` has the nodes whose doubt must be written anew, `stale_tenants` the
+    namespaces whose standings are others."""
+
+    limits: Limits = field(default_factory=Limits)
+    reject: Reject = "all"
+    stale: set[str] = field(default_factory=set)
+    stale_tenants: set[str] = field(default_factory=set)
+    counts: dict[What, int] = field(default_factory=lambda: dict.fromkeys(get_args(What), 0))  # since the start
+    _failures: Failures = field(default_factory=Failures)
+    _refused: set[str] = field(default_factory=set)
+    _standings: dict[str, dict[str, Standing]] = field(default_factory=dict)  # namespace -> node ->
+    _tenants_on: dict[str, tuple[str, ...]] = field(default_factory=dict)  # node -> namespaces with a standing
+    _starts: dict[str, _Start] = field(default_factory=dict)
+    _running: list[tuple[float, str]] = field(default_factory=list)  # (when it has run long enough, uid), a heap
+    _expiring: list[tuple[float, str]] = field(default_factory=list)  # (when a failure leaves the window, node), a heap
+    # Each in the order of the times:
+    _left: dict[str, tuple[float, _Start | None]] = field(default_factory=dict)  # pods that are gone since a moment
+    _judged: dict[str, tuple[float, None]] = field(default_factory=dict)  # uids of ended pods -> when we heard of it
+    _blamed: dict[tuple[str, str], tuple[float, None]] = field(default_factory=dict)  # workload that dies anywhere
+    _faded: float = float("-inf")
+    _fading: list[str] = field(default_factory=list)  # nodes whose turn is to come
+    _ticked: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._failures.limits = self.limits
+
+    # -- what is read ---------------------------------------------------------------------------------------------
+
+    def doubt(self, node: str, now: float, namespace: str = "") -> float:
+        """The failures that count for all, and for a namespace's pods if one is named, each counted half as much every
+        five minutes; 0.0 for none to speak of."""
+        return pod_failures.doubt(self._counting(node, now, namespace), now)
+
+    def failing(self, node: str, now: float, namespace: str = "") -> bool:
+        """Whether the node is rejected for all pods, or for a namespace's if one is named."""
+        if self.reject == "none" or (self.reject == "namespace" and not namespace):
+            return False
+        return self._failures.enough(self._counting(node, now, namespace), now)
+
+    def failures(self, node: str) -> tuple[Failure, ...]:
+        """What is remembered of a node, oldest first."""
+        return tuple(self._failures.on(node))
+
+    def failures_for(self, node: str, namespace: str) -> tuple[Failure, ...]:
+        """What counts for a namespace's pods on a node as of the latest tick, oldest first; KEPT at most."""
+        if node not in self._failures.nodes():  # nearly all: a decision may tell of thousands
+            return ()
+        return tuple(self._counting(node, self._ticked, namespace)[-pod_failures.KEPT :])
+
+    def refused(self) -> list[str]:
+        """The nodes that are rejected for all pods now, by name."""
+        return sorted(self._refused)
+
+    def standings(self, namespace: str) -> dict[str, Standing]:
+        """By node: what is held against the namespace's pods alone. As of the latest tick."""
+        return self._standings.get(namespace, {})
+
+    def tenant_rejections(self) -> int:
+        """Pairs of a namespace and a node that is rejected for its pods alone."""
+        return sum(one.rejected for nodes in self._standings.values() for one in nodes.values())
+
+    def _counting(self, node: str, now: float, namespace: str) -> Sequence[Failure]:
+        found = self._failures
+        for_all = found.for_all(node, now)
+        return found.for_tenant(node, namespace, for_all) if namespace else for_all
+
+    # -- what is written ------------------------------------------------------------------------------------------
+
+    def pod(self, pod: PodRecord, before: PodRecord | None, now: float, wall: float | None = None) -> None:
+        """A pod that asks for GPUs is new or has changed; `before`: what was known of it."""
+        if not pod.node:
+            return
+        if pod.finished:
+            if pod.uid not in self._judged:
+                self._judge(pod.uid, now)
+                self._ended(pod, before, now, wall)
+            self._starts.pop(pod.uid, None)
+            return
+        if pod.fault == "runtime":  # it does not start, however long ago it was bound
+            self._starts.pop(pod.uid, None)
+            if pod.uid not in self._judged and not pod.terminating:
+                self._judge(pod.uid, now)
+                self._add(pod, now, "runtime", now)
+            return
+        if pod.restarts:  # it runs, and does not live
+            start = self._starts.pop(pod.uid, None)
+            if start is not None and pod.uid not in self._judged and not pod.terminating:
+                self._judge(pod.uid, now)
+                if now - start.bound <= YOUNG_SECONDS:
+                    self._add(pod, now, "died", now)
+            return
+        self._lives(pod, before, now, wall)
+
+    def _lives(self, pod: PodRecord, before: PodRecord | None, now: float, wall: float | None) -> None:
+        age = None if wall is None or pod.start is None else max(0.0, wall - pod.start)
+        start = self._starts.get(pod.uid)
+        if start is None:
+            if before is not None and before.node:  # it has shown already that it lives
+                return
+            running = pod.phase == "Running"
+            if before is None and running and age is None:  # nobody knows since when
+                return
+            bound = now if before is not None or age is None else now - age
+            start = self._starts[pod.uid] = _Start(pod.node, pod.namespace, bound)
+            if running:
+                self._runs(pod.uid, start, bound)
+        elif pod.phase == "Running" and start.running is None:
+            self._runs(pod.uid, start, now)
+
+    def _runs(self, uid: str, start: _Start, since: float) -> None:
+        start.running = since
+        heapq.heappush(self._running, (since + SOUND_SECONDS, uid))
+
+    def gone(self, pod: PodRecord, now: float) -> None:
+        """The pod is deleted, which says nothing about the node; or has ended, and how is told in a moment."""
+        start = self._starts.pop(pod.uid, None)
+        if start is not None and self._sound(start, now):
+            self._clear(start)
+        self._left.pop(pod.uid, None)
+        self._left[pod.uid] = (now, start)
+
+    def forget(self, node: str) -> None:
+        """The node is new, or somebody says that it is well."""
+        if self._failures.forget(node):
+            self.stale.add(node)
+
+    def came(self, node: str) -> None:
+        """The node is known from now on; its pods may have failed before."""
+        if node in self._failures.nodes():
+            self.stale.add(node)
+            self.stale_tenants.update(self._tenants_on.get(node, ()))
+
+    def tick(self, now: float) -> list[Change]:
+        """Let time pass: doubt fades, pods that run for a minute clear their node. The changes since the last call."""
+        self._ticked = now
+        while self._running and self._running[0][0] <= now:
+            _, uid = heapq.heappop(self._running)
+            start = self._starts.get(uid)
+            if start is not None and self._sound(start, now):
+                del self._starts[uid]
+                self._clear(start)
+        while self._expiring and self._expiring[0][0] <= now:
+            self.stale.add(heapq.heappop(self._expiring)[1])
+        self._fade(now)
+        changes: list[Change] = []
+        for node in sorted(self.stale):
+            changes += self._weigh(node, now)
+        return changes
+
+    def _fade(self, now: float) -> None:
+        """Every few seconds all nodes' doubt is brought up to date, some nodes a call: none may take long."""
+        if not self._fading and not 0.0 <= now - self._faded < FADE_SECONDS:
+            self._faded = now
+            _trim(self._judged, now - REMEMBERED_SECONDS, MOST_JUDGED)
+            _trim(self._blamed, now - REMEMBERED_SECONDS, MOST_BLAMED)
+            _trim(self._left, now - YOUNG_SECONDS, MOST_JUDGED)
+            self._fading = list(self._failures.nodes())
+        for node in self._fading[-FADED_AT_ONCE:]:
+            self._failures.fade(node, now)
+            self.stale.add(node)
+        del self._fading[-FADED_AT_ONCE:]
+
+    def _weigh(self, node: str, now: float) -> list[Change]:
+        """Bring up to date for whom the node is rejected."""
+        failures, changes = self._failures, []
+        for_all = failures.for_all(node, now)
+        shared = set(for_all)
+        rejected = self.reject == "all" and failures.enough(for_all, now)
+        if rejected != (node in self._refused):
+            changes.append(self._change(node, rejected, for_all, "", now))
+            (self._refused.add if rejected else self._refused.discard)(node)
+        tenants = self._tenants(node, for_all)
+        for namespace in tenants:
+            before = self._standings.get(namespace, {}).get(node)
+            counting = failures.for_tenant(node, namespace, for_all)
+            own = pod_failures.doubt([one for one in counting if one not in shared], now)
+            alone = not rejected and self.reject != "none" and failures.enough(counting, now)
+            standing = Standing(own, alone) if own or alone else None
+            if standing == before:
+                continue
+            self.stale_tenants.add(namespace)
+            _put(self._standings, namespace, node, standing)
+            differs = alone != (before is not None and before.rejected)
+            if differs and (alone or not rejected):  # else it is told as one for all
+                changes.append(self._change(node, alone, counting, namespace, now))
+        kept = tuple(namespace for namespace in tenants if node in self._standings.get(namespace, {}))
+        if kept:
+            self._tenants_on[node] = kept
+        else:
+            self._tenants_on.pop(node, None)
+        return changes
+
+    def _tenants(self, node: str, for_all: Sequence[Failure]) -> list[str]:
+        """The namespaces of which something may be held against their own pods alone, or was so far."""
+        found = {key for key in self._failures.keys(node) if key} | set(self._tenants_on.get(node, ()))
+        if self.reject == "namespace":  # what counts for all rejects the node for those whose pods failed
+            found |= {one.party.namespace for one in for_all}
+        return sorted(found)
+
+    def _change(self, node: str, rejected: bool, counting: Sequence[Failure], namespace: str, now: float) -> Change:
+        of = f" of namespace {namespace}" if namespace else ""
+        if not rejected:
+            return Change(node, False, f"GPU pods{of} may be placed on the node again", namespace)
+        failed = [one for one in counting if now - one.at < self.limits.window]
+        kinds = [one.what for one in failed]
+        how = ", ".join(f"{kinds.count(what)} {words}" for what, words in _WORDS.items() if what in kinds)
+        minutes = words_of(self.limits.window)
+        text = (
+            f"{len(failed)} GPU pods failed on the node within {minutes} ({how}; the latest {failed[-1].pod}; "
+            f"in common: {pod_failures.common(failed)}): no more{of and ' GPU pods' + of} are placed on it for now"
+        )
+        return Change(node, True, text, namespace, failed[-1])
+
+    def _sound(self, start: _Start, now: float) -> bool:
+        return start.running is not None and now - start.running >= SOUND_SECONDS
+
+    def _clear(self, start: _Start) -> None:
+        if start.running is not None and self._failures.sound(start.node, start.namespace, start.running):
+            self.stale.add(start.node)
+
+    def _judge(self, uid: str, now: float) -> None:
+        self._judged[uid] = (now, None)
+
+    def _ended(self, pod: PodRecord, before: PodRecord | None, now: float, wall: float | None) -> None:
+        start = self._starts.get(pod.uid) or self._left.get(pod.uid, (now, None))[1]
+        alive = before is not None or pod.uid in self._left  # we have seen it before it ended
+        if pod.phase == "Succeeded":
+            if start is not None:
+                since = start.running if start.running is not None else now
+                self._clear(_Start(start.node, start.namespace, start.bound, since))
+            return
+        if pod.phase != "Failed" or pod.terminating or pod.disruption_target:
+            return
+        if pod.fault:
+            if alive:
+                self._add(pod, now, pod.fault, now)
+            elif wall is not None and pod.start is not None:  # listed after it failed: its start is when that was
+                self._add(pod, now - max(0.0, wall - pod.start), pod.fault, now)
+        elif start is not None and now - start.bound <= YOUNG_SECONDS:
+            self._add(pod, now, "died", now)
+
+    def _add(self, pod: PodRecord, at: float, what: What, now: float) -> None:
+        if now - at > REMEMBERED_SECONDS:
+            return
+        party = party_of(pod)
+        if what == "died" and self._dies_anywhere(pod.node, party, now):
+            return
+        self.counts[what] += 1
+        self.stale |= self._failures.add(pod.node, Failure(at, pod.uid, pod.name, party, what))
+        heapq.heappush(self._expiring, (at + self.limits.window, pod.node))
+
+    def _dies_anywhere(self, node: str, party: Party, now: float) -> bool:
+        """Whether the workload's pods die wherever they run: then its deaths are no node's fault. It is one of its
+        namespace: a pod may name any owner."""
+        key = (party.namespace, party.owner)
+        if key in self._blamed:
+            return True
+        failures = self._failures
+        others = [
+            other
+            for other in failures.nodes_of(party.namespace)
+            if other != node and any(_is_of(one, party.owner) for one in failures.held(other, party.namespace))
+        ]
+        if not others:
+            return False
+        self._blamed[key] = (now, None)
+        for other in [*others, node]:
+            if failures.keep(other, party.namespace, lambda one: not _is_of(one, party.owner)):
+                self.stale.add(other)
+        return True
+
+
+def party_of(pod: PodRecord) -> Party:
+    """Whose pod it is. One without an owner is its own."""
+    owner = pod.owner.uid if pod.owner is not None else pod.uid
+    return Party(pod.namespace, owner, frozenset(pod.images), pod.service_account)
+
+
+def words_of(seconds: float) -> str:
+    """A time span in words: "ten minutes", "90 s"."""
+    if seconds == 600.0:
+        return "ten minutes"
+    return f"{seconds / 60:g} minutes" if seconds >= 120 else f"{seconds:g} s"
+
+
+def _is_of(failure: Failure, owner: str) -> bool:
+    return failure.what == "died" and failure.party.owner == owner
+
+
+def _put(table: dict[str, dict[str, Standing]], namespace: str, node: str, standing: Standing | None) -> None:
+    inner = table.setdefault(namespace, {})
+    if standing is not None:
+        inner[node] = standing
+    else:
+        inner.pop(node, None)
+        if not inner:
+            del table[namespace]
+
+
+def _trim(table: dict[Any, tuple[float, Any]], before: float, most: int) -> None:
+    """Drop what is older, and the first of what is too much."""
+    extra = len(table) - most
+    old: list[Any] = []
+    for key, (at, _) in table.items():
+        if at >= before and len(old) >= extra:
+            break
+        old.append(key)
+    for key in old:
+        del table[key]

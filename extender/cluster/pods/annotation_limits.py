@@ -1,0 +1,143 @@
+"""What counts of the claims that pods make in annotations. Whoever creates a pod writes them, and each of them makes
+other pods likelier victims; so the settings bound each by PriorityClass and by namespace.
+
+| annotation | what counts |
+|---|---|
+| protect-for | `protectForSeconds` at most, after the start |
+| restart-seconds | `restartSeconds` at most |
+| last-checkpoint | not before the start, and not after now (extender.objects.progress) |
+| gang, gang-min, and any other source of a gang | `gangMin` at most; one running pod is no gang |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Final, Literal, NamedTuple
+
+from extender.objects import progress
+from extender.objects.gangs import OUR_MINIMUM, Gang, number
+from extender.objects.records import PodRecord
+from extender.settings import Settings
+
+MOST_SHOWN: Final = 80  # characters of an annotation
+Field = Literal["protect_for_seconds", "restart_seconds", "gang_min"]
+ALIAS: Final[dict[Field, str]] = {
+    "protect_for_seconds": "protectForSeconds",
+    "restart_seconds": "restartSeconds",
+    "gang_min": "gangMin",
+}
+
+
+class Bounds(NamedTuple):
+    """What a pod may claim at most: seconds, seconds, pods."""
+
+    protect_for_seconds: int
+    restart_seconds: int
+    gang_min: int
+
+
+class Bounded(NamedTuple):
+    """A claim that does not count as written. `counts`: what it counts as, and why; for people."""
+
+    annotation: str
+    said: str
+    counts: str
+
+    def warning(self, pod: PodRecord) -> dict[str, str]:
+        """As the commands print it."""
+        where = f"pod {pod.namespace}/{pod.name}"
+        said = self.said if len(self.said) <= MOST_SHOWN else self.said[:MOST_SHOWN] + "..."
+        return {
+            "code": "claim-bounded",
+            "path": f"{where}: metadata.annotations[{self.annotation}]",
+            "message": f"{where}: {self.annotation} {said!r} {self.counts}",
+        }
+
+
+class AnnotationLimits:
+    """The bounds of the settings, and what counts under them."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._claims = settings.claims
+        self._minimum_run = settings.preemption.minimum_run_seconds
+        claims = settings.claims
+        self._common = Bounds(claims.protect_for_seconds, claims.restart_seconds, claims.gang_min)
+
+    def of(self, pod: PodRecord) -> Bounds:
+        """The lower of what its PriorityClass and its namespace allow; what neither names is as for all pods."""
+        claims = self._claims
+        if pod.priority_class not in claims.by_priority_class and pod.namespace not in claims.by_namespace:
+            return self._common
+        return Bounds(*(self._bound(pod, field)[0] for field in ALIAS))
+
+    def _bound(self, pod: PodRecord, field: Field) -> tuple[int, str]:
+        """(the bound, the path of the setting that gives it)."""
+        claims, alias = self._claims, ALIAS[field]
+        found = [
+            (value, f"claims.{part}.{name}.{alias}")
+            for part, name, bounds in (
+                ("byNamespace", pod.namespace, claims.by_namespace.get(pod.namespace)),
+                ("byPriorityClass", pod.priority_class, claims.by_priority_class.get(pod.priority_class)),
+            )
+            if bounds is not None and (value := getattr(bounds, field)) is not None
+        ]
+        return min(found, default=(getattr(claims, field), f"claims.{alias}"))
+
+    def protected_ms(self, pod: PodRecord) -> int:
+        """Until when the pod is never a victim, as progress.protected_ms returns it."""
+        return progress.protected_ms(pod, self._minimum_run, self.of(pod).protect_for_seconds)
+
+    def restart_seconds(self, pod: PodRecord) -> int:
+        """Seconds that the pod's restart counts as."""
+        return progress.restart_seconds(pod, self.of(pod).restart_seconds)
+
+    def gang(self, found: Gang | None) -> Gang | None:
+        """The gang with the minimum that counts; 0, so that no eviction breaks it, while one pod of it runs.
+
+        One running pod is no gang, whatever minimum is stated: nothing else stops with it. A gang of which one pod is
+        left, or has come, does no work together, and a pod alone must not seem dearer for naming a gang. A minimum
+        beyond the running members counts as all of them: the first eviction breaks it.
+        """
+        if found is None:
+            return None
+        most = min(self.of(pod).gang_min for pod in found.members) if len(found.members) > 1 else 0
+        return found if found.minimum <= most else replace(found, minimum=most)
+
+    def bounded(self, pod: PodRecord, running: Sequence[PodRecord] = ()) -> Iterator[Bounded]:
+        """The claims of a pod that do not count as written. `running`: the running members of its gang."""
+        notes = pod.annotations
+        protect, restart = progress.duration(notes.get(progress.PROTECT, "")), notes.get(progress.RESTART, "")
+        most, setting = self._bound(pod, "protect_for_seconds")
+        if protect is not None and protect > most:
+            yield Bounded(
+                progress.PROTECT, notes[progress.PROTECT], _counts(progress.duration_text(most), most, setting)
+            )
+        most, setting = self._bound(pod, "restart_seconds")
+        if (progress.whole(restart) or 0) > most:
+            yield Bounded(progress.RESTART, restart, _counts(str(most), most, setting))
+        text = notes.get(progress.CHECKPOINT, "")
+        saved, start = progress.checkpoint(text), progress.start_ms(pod)
+        if 0 < saved < start and pod.start is not None:
+            yield Bounded(progress.CHECKPOINT, text, f"counts as {_time(pod.start)}, the pod's start")
+        yield from self._gang_min(pod, running)
+
+    def _gang_min(self, pod: PodRecord, running: Sequence[PodRecord]) -> Iterator[Bounded]:
+        text = pod.labels.get(OUR_MINIMUM) or pod.annotations.get(OUR_MINIMUM) or ""
+        said = number(text)
+        if not said:
+            return
+        most, setting = self._bound(pod, "gang_min")
+        if said > most:
+            yield Bounded(OUR_MINIMUM, text, _counts(str(most), most, setting))
+        elif len(running) == 1:
+            yield Bounded(OUR_MINIMUM, text, "does not count: one pod of the gang runs, and one pod is no gang")
+
+
+def _counts(text: str, most: int, setting: str) -> str:
+    return f"counts as {text} (settings: {setting})" if most else f"does not count (settings: {setting})"
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

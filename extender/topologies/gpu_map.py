@@ -1,0 +1,120 @@
+"""One node's GPUs for the terminal: their links, which of them a pod gets, and which others hold."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from functools import cache
+from itertools import permutations
+
+from rich.text import Text
+
+Links = tuple[tuple[int, ...], ...]  # N x N, 0 on the diagonal
+
+CHOSEN, TAKEN, FREE, LINK = "bold green", "yellow", "dim", "cyan"
+
+
+def gpu_map(
+    links: Links, chosen: Collection[int], taken: Collection[int], *, gpu_total: bool = False
+) -> Iterator[Text]:
+    """The lines of the drawing. `chosen` and `taken` are disjoint sets of indices; the others are free.
+
+    `gpu_total`: `links` counts the links of each GPU into a switch, not those of a pair.
+    """
+    yield from _switch(links, chosen, taken) if gpu_total else _grid(links, chosen, taken)
+
+
+def legend(*, gpu_total: bool = False) -> str:
+    """What the signs of gpu_map mean."""
+    lines = "" if gpu_total else "   ═ 2 or more links   ─ 1 link"
+    return f"[n] this pod's   (n) held by others   n free{lines}"
+
+
+def _switch(links: Links, chosen: Collection[int], taken: Collection[int]) -> Iterator[Text]:
+    title = f" NVSwitch, NV{max(links[0])} "
+    yield Text(f"{title:═^{6 * len(links) - 1}}", LINK)
+    yield Text("".join("   ║  " for _ in range(len(links))), LINK)
+    line = Text()
+    for gpu in range(len(links)):
+        line.append_text(_cell(gpu, chosen, taken)).append(" ")
+    yield line
+
+
+def _grid(links: Links, chosen: Collection[int], taken: Collection[int]) -> Iterator[Text]:
+    top, bottom = two_rows(links)
+    yield _row(links, top, chosen, taken)
+    between = Text()
+    for column, (a, b) in enumerate(zip(top, bottom, strict=True)):
+        between.append(f"  {_upright(links[a][b])}  ", LINK)
+        if column + 1 < len(top):
+            falling, rising = links[a][bottom[column + 1]], links[b][top[column + 1]]
+            between.append(f" {'╳' if falling and rising else '╲' if falling else '╱' if rising else ' '} ", LINK)
+    if not between.plain.isspace():
+        yield between
+    yield _row(links, bottom, chosen, taken)
+    drawn = {frozenset(pair) for pair in _neighbours(top, bottom)}
+    rest = [
+        f"{a}{_level(links[a][b])}{b}"
+        for a in range(len(links))
+        for b in range(a)
+        if links[a][b] and frozenset((a, b)) not in drawn
+    ]
+    if rest:
+        yield Text("and " + "  ".join(rest), LINK)
+
+
+def _row(links: Links, row: tuple[int, ...], chosen: Collection[int], taken: Collection[int]) -> Text:
+    line = Text()
+    for column, gpu in enumerate(row):
+        line.append_text(_cell(gpu, chosen, taken))
+        if column + 1 < len(row):
+            line.append(_level(links[gpu][row[column + 1]]) * 3, LINK)
+    return line
+
+
+def _cell(gpu: int, chosen: Collection[int], taken: Collection[int]) -> Text:
+    if gpu in chosen:
+        return Text(f"[ {gpu} ]", CHOSEN)
+    return Text(f"( {gpu} )", TAKEN) if gpu in taken else Text(f"  {gpu}  ", FREE)
+
+
+def _level(links: int) -> str:
+    return "═" if links > 1 else "─" if links else " "
+
+
+def _upright(links: int) -> str:
+    return "║" if links > 1 else "│" if links else " "
+
+
+@cache
+def two_rows(links: Links) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The arrangement in two rows that puts the most links between neighbours; the first such in index order.
+
+    Over 8 GPUs, or an odd number, are drawn in index order: trying all orders would take too long.
+    """
+    count = len(links)
+    half = count // 2
+    if count > 8 or count % 2:
+        return tuple(range(half)), tuple(range(half, 2 * half))
+    places = [
+        (a, b, 1 if a % half != b % half and (a < half) != (b < half) else 3)  # slanted lines are worth less
+        for a, b in _neighbours(tuple(range(half)), tuple(range(half, count)))
+    ]
+    best: tuple[int, ...] = tuple(range(count))
+    most = -1
+    for order in permutations(range(count)):
+        if 0 not in order[: (half + 1) // 2]:  # the others are these, mirrored
+            continue
+        shown = sum(worth * min(links[order[a]][order[b]], 2) for a, b, worth in places)
+        if shown > most:
+            best, most = order, shown
+    return best[:half], best[half:]
+
+
+def _neighbours(top: tuple[int, ...], bottom: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    for column in range(len(top)):
+        yield top[column], bottom[column]
+        if column + 1 < len(top):
+            yield top[column], top[column + 1]
+            yield bottom[column], bottom[column + 1]
+            yield top[column], bottom[column + 1]
+            yield bottom[column], top[column + 1]
