@@ -4,7 +4,7 @@ A node's name is quoted and escaped once, when it enters `Heads`; a reply copies
 `orjson.dumps` gives for the same dict or list: no spaces, UTF-8 as it is, escapes only where JSON demands them.
 
 The GIL is kept while a reply is built: another thread's `Heads.set` could free a name under the loop. The loops are
-`nogil` functions all the same, so the compiler refuses any Python operation in them.
+`nogil` functions all the same, so the compiler rejects any Python operation in them.
 """
 
 cimport cython
@@ -21,7 +21,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     CODES = 256        # values of a code_t
-    NO_MEMORY = -2     # what a writing loop answers when the reply finds no room; -1 = done; 0 or more = the bad row
+    NO_MEMORY = -2     # a writing loop returns it without memory for the reply; -1 = done; 0 or more = the bad row
 
 cdef struct piece:
     const char* text   # NULL = none
@@ -208,7 +208,7 @@ cdef class Heads:
 
 
 cdef int check(Py_ssize_t outcome) except -1:
-    """The answer of a writing loop, as an exception."""
+    """Raise what a writing loop returned, where it failed."""
     if outcome == NO_MEMORY:
         raise MemoryError()
     if outcome >= 0:
@@ -259,7 +259,7 @@ cdef Py_ssize_t put_reasons(
 
 
 cdef inline char* write_number(int32_t number, char* at) noexcept nogil:
-    """Decimal digits, at most 11 with the sign; answers where they end."""
+    """Decimal digits, at most 11 with the sign; returns where they end."""
     cdef char digits[10]
     cdef int n = 0
     cdef uint32_t left = <uint32_t>number
@@ -354,20 +354,15 @@ cdef class _Reasons:
         return 0
 
 
-cdef int put_failures(
-    sink* out,
-    Heads heads,
-    const row_t[::1] failed_rows,
-    const code_t[::1] failed_codes,
-    const row_t[::1] unresolvable_rows,
-    const code_t[::1] unresolvable_codes,
-    list texts,
-    list unknown,
-) except -1:
+cdef int put_rejections(sink* out, Heads heads, rejections) except -1:
     """The two maps and all that follows them."""
-    cdef _Reasons reasons = _Reasons(texts)
+    cdef list texts, unknown
+    cdef const row_t[::1] failed_rows, unresolvable_rows
+    cdef const code_t[::1] failed_codes, unresolvable_codes
     cdef str name
     cdef Py_ssize_t code
+    (failed_rows, failed_codes), (unresolvable_rows, unresolvable_codes), texts, unknown = rejections
+    cdef _Reasons reasons = _Reasons(texts)
     reasons.need_all(failed_rows, failed_codes)
     reasons.need_all(unresolvable_rows, unresolvable_codes)
     put_bytes(out, b',"FailedNodes":{')
@@ -395,45 +390,24 @@ cdef int close(sink* out, bytes bracket) except -1:
     return put_bytes(out, bracket)
 
 
-def filter_result(
-    Heads heads not None,
-    const row_t[::1] passed not None,
-    const row_t[::1] failed_rows not None,
-    const code_t[::1] failed_codes not None,
-    const row_t[::1] unresolvable_rows not None,
-    const code_t[::1] unresolvable_codes not None,
-    list texts not None,
-    list unknown not None,
-):
+def filter_result(Heads heads not None, const row_t[::1] passed not None, rejections not None):
     """An ExtenderFilterResult with NodeNames (nodeCacheCapable: true).
 
-    passed: rows, in the order of the reply. failed_*, unresolvable_*: rows and the code of each one's reason; texts:
-    code -> reason. unknown: (name, code) of nodes that have no row; they end the map of unresolvable nodes. A row or
-    name given twice is written twice, so give each once. ValueError: a row without a name, a code without a text,
-    columns of unequal length.
+    passed: rows, in the order of the reply. rejections: a Rejections. A row or name given twice is written twice, so
+    give each once. ValueError: a row without a name, a code without a text, columns of unequal length.
     """
     cdef sink out = heads.borrow()
     try:
         put_bytes(&out, b'{"Nodes":null,"NodeNames":[')
         check(put_names(&out, heads, passed))
         put(&out, "]", 1)
-        put_failures(&out, heads, failed_rows, failed_codes, unresolvable_rows, unresolvable_codes, texts, unknown)
+        put_rejections(&out, heads, rejections)
         return PyBytes_FromStringAndSize(out.text, out.size)
     finally:
         heads.give_back(out)
 
 
-def filter_result_nodes(
-    Heads heads not None,
-    bytes body not None,
-    list ranges not None,
-    const row_t[::1] failed_rows not None,
-    const code_t[::1] failed_codes not None,
-    const row_t[::1] unresolvable_rows not None,
-    const code_t[::1] unresolvable_codes not None,
-    list texts not None,
-    list unknown not None,
-):
+def filter_result_nodes(Heads heads not None, bytes body not None, list ranges not None, rejections not None):
     """An ExtenderFilterResult with whole Nodes (nodeCacheCapable: false): the raw bytes of the request, as they came.
 
     ranges: [start, end) in `body` of each node that passes (`scan.items`). The rest is as in `filter_result`, and a
@@ -451,7 +425,7 @@ def filter_result_nodes(
             put(&out, ",", 1)
         close(&out, b"]")
         put_bytes(&out, b'},"NodeNames":null')
-        put_failures(&out, heads, failed_rows, failed_codes, unresolvable_rows, unresolvable_codes, texts, unknown)
+        put_rejections(&out, heads, rejections)
         return PyBytes_FromStringAndSize(out.text, out.size)
     finally:
         free(out.text)

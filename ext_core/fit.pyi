@@ -34,14 +34,14 @@ def links(
     """
 
 def link_table(shapes: LinkShapes, shape: int, gpus: int, wanted: int, containers: int) -> bytes:
-    """One byte for each set of free GPUs (1 << `gpus`): 1 when `wanted` of it are sure to be linked, else 0.
+    """One byte for each set of free GPUs (1 << `gpus`): 1 when `wanted` of it are certain to be linked, else 0.
 
-    `containers`: of the pod; 0: whoever chooses the GPUs, any `wanted` of them have to be linked.
+    `containers`: of the pod; 0: any `wanted` of the GPUs have to be linked, whatever the node chooses.
     ValueError: more than 16 GPUs.
     """
 
 def monotone(table: bytes) -> bool:
-    """Whether every set of GPUs that will do still does with more GPUs in it. `table`: of link_table.
+    """Whether a superset of a sufficient set of GPUs is always sufficient. `table`: of link_table.
 
     ValueError: not 1 << GPUs marks.
     """
@@ -50,9 +50,9 @@ def uniform(shapes: LinkShapes, shape: int, healthy: int, wanted: int) -> bool:
     """Whether there are `wanted` healthy GPUs and any of them are linked, so that counting them is enough."""
 
 def passed(rows: array[int], codes: array[int] | bytearray) -> array[int]:
-    """The rows (int32) that no rule refused, in the order they came."""
+    """The rows (int32) that no rule rejected, in their order."""
 
-def refused(
+def rejected(
     rows: array[int], codes: array[int] | bytearray, chosen: array[int] | bytes | bytearray
 ) -> tuple[array[int], array[int]]:
     """(rows int32, codes uint8) of those whose code is marked in `chosen`: 256 bytes, one a code, 0 = not.

@@ -214,8 +214,8 @@ cdef inline code_t _unlinked(NodeTable nodes, PodTable pods, LinkShapes shapes, 
 
 
 def link_table(LinkShapes shapes, int shape, int gpus, int wanted, int containers):
-    """For the victim search: for each mask of free GPUs (1 << gpus), 1 when `wanted` of them are sure to be linked.
-    `containers` 0: whoever chooses them, any `wanted` are."""
+    """For the victim search: for each mask of free GPUs (1 << gpus), 1 when `wanted` of them are certain to be linked.
+    `containers` 0: any `wanted` of it are, whatever the node chooses."""
     if not 0 <= gpus <= 16:
         raise ValueError("a node has at most 16 GPUs")
     cdef bytearray made = bytearray(1 << gpus)
@@ -231,7 +231,7 @@ def link_table(LinkShapes shapes, int shape, int gpus, int wanted, int container
 
 
 def monotone(const uint8_t[::1] table):
-    """Whether every set of GPUs that will do still does with more GPUs in it; `table` as of link_table."""
+    """Whether a superset of a sufficient set of GPUs is always sufficient; `table` as of link_table."""
     cdef Py_ssize_t mask, size = table.shape[0], bit = 1
     cdef bint made = True
     if size == 0 or size & (size - 1):
@@ -250,7 +250,7 @@ def uniform(LinkShapes shapes, int shape, unsigned int healthy, int wanted):
 
 
 def passed(const row_t[::1] rows, const code_t[::1] codes):
-    """The rows that no rule refused, in the order they came."""
+    """The rows that no rule rejected, in their order."""
     if rows.shape[0] != codes.shape[0]:
         raise ValueError("rows and codes differ in length")
     cdef Py_ssize_t i, kept = 0
@@ -264,7 +264,7 @@ def passed(const row_t[::1] rows, const code_t[::1] codes):
     return made[:kept]
 
 
-def refused(const row_t[::1] rows, const code_t[::1] codes, const uint8_t[::1] chosen):
+def rejected(const row_t[::1] rows, const code_t[::1] codes, const uint8_t[::1] chosen):
     """(rows, codes) of those whose code is marked in `chosen` (one byte a code, 256 of them)."""
     if rows.shape[0] != codes.shape[0] or chosen.shape[0] != 256:
         raise ValueError("rows and codes differ in length, or chosen has not 256 marks")

@@ -3,7 +3,7 @@ from ext_core.ints cimport row_t, uint8_t
 cdef enum:
     PANICS = 1         # flags of a node: its device plugin may crash over a free set (an empty place in its answer)
     PANICS_KNOWN = 2   # its version is known to
-    LOST = 4           # a GPU is lost, and its device plugin may fail every pod for that
+    LOST = 4           # a GPU is lost, and its device plugin may fail every pod
     LOST_KNOWN = 8     # its version is known to
 
 

@@ -10,3 +10,4 @@ ctypedef uint32_t mask_t     # set of GPUs of one node: bit i is the GPU that nv
 ctypedef int32_t milli_t     # thousandths of a link (ring_links) or of another unit, as said where it is used
 ctypedef double score_t      # what a scorer fills: 0.0 (worst) .. 1.0 (best)
 ctypedef uint8_t code_t      # a reason's code; 0 = none
+ctypedef const unsigned char* text_t  # bytes of a text in UTF-8

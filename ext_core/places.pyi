@@ -16,7 +16,7 @@ class Places:
     def add(self, row: int) -> None: ...
     def clear(self, row: int) -> None: ...
     def set_health(self, row: int, doubt: float, failing: bool) -> None:
-        """`doubt` >= 0; `failing`: refused."""
+        """Write how badly GPU pods fared on the node. `doubt` >= 0; `failing`: the node is rejected for it."""
     def set_own(self, namespace: str, rows: Sequence[int], doubts: Sequence[float], failing: Sequence[int]) -> None:
         """Write what also counts for the pods of one namespace: rows in ascending order, a doubt >= 0 and 0 or 1 =
         failing for each. No rows: nothing."""

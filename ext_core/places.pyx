@@ -1,4 +1,4 @@
-"""Where a node stands, and how far it is to be trusted: columns that few rows fill, and the kernels that read them.
+"""The domains of a node and how pods fared there: columns that few rows fill, and the kernels that read them.
 
 Domains: the rack, block or NVLink domain that a node is in, one number a level, the closest level first. A level at
 which no node has a domain does not count. Doubt: how badly GPU pods fared on the node lately. What counts for the pods
@@ -72,14 +72,14 @@ cdef class Places:
         self.clear(row)
 
     def clear(self, int row):
-        """A node that nothing is known of."""
+        """Write a row without domains, failures and parts of GPUs."""
         self._check(row)
         self.set_domains(row, (0,) * self.levels)
         self.doubt[row] = 0.0
         self.failing[row] = self.split[row] = 0
 
     def set_health(self, int row, double doubt, bint failing):
-        """`doubt` >= 0; `failing`: refused."""
+        """Write how badly GPU pods fared on the node. `doubt` >= 0; `failing`: the node is rejected for it."""
         self._check(row)
         if not doubt >= 0.0:
             raise ValueError("doubt is not negative")
@@ -110,11 +110,12 @@ cdef class Places:
         return sorted(self.own)
 
     def set_split(self, int row, bint split):
+        """Write whether the node hands out parts of GPUs."""
         self._check(row)
         self.split[row] = split
 
     def set_domains(self, int row, tuple domains):
-        """`domains`: L numbers from 1, 0 = in none."""
+        """Write the domains of the node: L numbers from 1, 0 = in none."""
         self._check(row)
         if len(domains) != self.levels or (domains and min(domains) < 0):
             raise ValueError("set_domains: one number a level, none of them negative")
@@ -210,7 +211,7 @@ def failing(Places places, Ask ask, const row_t[::1] rows, code_t[::1] out, Fail
 
 
 def split(Places places, const row_t[::1] rows, code_t[::1] out, code_t code):
-    """Refuse the nodes whose GPUs are handed out in parts."""
+    """Reject the nodes that hand out parts of GPUs."""
     _check(rows, out.shape[0])
     cdef Py_ssize_t i
     with nogil:
@@ -227,7 +228,7 @@ cdef int32_t* _scratch(Py_ssize_t size) except NULL:
 
 
 def spread(Places places, const row_t[::1] rows, const row_t[::1] siblings, score_t[::1] out):
-    """How few of its siblings are near: on the node, then in the node's closest domain.
+    """How few siblings are near: on the node, then in the node's closest domain.
 
     1 - (s + d / (D + 1)) / (S + 1): s siblings on the node, d in its domain; S, D: the most that any candidate has.
     `siblings`: the row of each sibling, repeated where several are on one node; negative rows are left out.
@@ -268,8 +269,8 @@ def spread(Places places, const row_t[::1] rows, const row_t[::1] siblings, scor
 
 
 def together(Places places, const row_t[::1] rows, const row_t[::1] kin, score_t[::1] out):
-    """How close the node is to the group's other pods: the mean share of them that it shares the node with, then each
-    level's domain.
+    """How close the node is to the group's other pods: the mean share of them on the node, then in each level's
+    domain.
 
     `kin`: the row of each of them, repeated where several are on one node. 0 where there is none.
     """
@@ -301,7 +302,7 @@ def together(Places places, const row_t[::1] rows, const row_t[::1] kin, score_t
                 for i in range(kin.shape[0]):
                     if kin[i] >= 0:
                         shared[places.at(level, kin[i])] += 1
-                shared[0] = 0  # in no domain: near to nobody
+                shared[0] = 0  # in no domain: no pod is near
                 for i in range(rows.shape[0]):
                     out[i] += shared[places.at(level, rows[i])]
         with nogil:

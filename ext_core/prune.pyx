@@ -1,16 +1,16 @@
 """JSON of any depth, cut down to what a decoder with a recursion limit can read.
 
-Theory of operation. One pass over the bytes counts brackets outside of strings; nothing recurses and nothing is kept
-for each level, so 100,000 nested lists cost what 100 kB of text cost. Only brackets and quotes are looked at: whether
-the rest is JSON, whether a bracket closes one of its own kind, says the decoder that reads the result. These functions
-run only where that decoder has failed: one object must not hide the others of its page.
+Theory of operation. One pass over the bytes counts brackets outside of strings. Nothing recurses and nothing is kept
+for each level, so 100,000 nested lists cost what 100 kB of text cost. The pass reads brackets and quotes only. The
+decoder that reads the result checks whether the rest is JSON, and whether each bracket closes one of its own kind. The
+server calls these functions only where that decoder has failed: one object must not hide the others of its page.
 """
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.string cimport memchr, memcpy
 
-ctypedef const unsigned char* text_t
+from ext_core.ints cimport text_t
 
 
 cdef inline bint is_space(unsigned char ch) noexcept nogil:
@@ -24,7 +24,7 @@ cdef inline Py_ssize_t past_space(text_t text, Py_ssize_t at, Py_ssize_t end) no
 
 
 cdef Py_ssize_t past_string(text_t text, Py_ssize_t at, Py_ssize_t end) noexcept nogil:
-    """`at` is on the opening quote; answers the byte behind the closing one, -1 where there is none."""
+    """`at` is on the opening quote; returns the byte behind the closing one, -1 without one."""
     cdef text_t quote
     cdef Py_ssize_t found, slashes
     at += 1
@@ -45,7 +45,7 @@ cdef Py_ssize_t past_string(text_t text, Py_ssize_t at, Py_ssize_t end) noexcept
 
 
 cdef Py_ssize_t past_value(text_t text, Py_ssize_t at, Py_ssize_t end) noexcept nogil:
-    """`at` is on the first byte of a value; answers the byte behind its last, -1 where the text ends inside it."""
+    """`at` is on the first byte of a value; returns the byte behind its last, -1 where the text ends inside it."""
     cdef Py_ssize_t depth = 0
     cdef unsigned char ch
     while at < end:

@@ -1,7 +1,8 @@
-"""Typed records of table rows: what the writer gives and what readers get, one record a call."""
+"""Typed records of rows: what the writer gives, what readers get, and what a reply rejects."""
 
 from __future__ import annotations
 
+from array import array
 from typing import NamedTuple
 
 
@@ -101,3 +102,16 @@ class PlaceRow(NamedTuple):
     """Whether the node hands out parts of GPUs."""
     domains: tuple[int, ...]
     """The domain at each level, from 1; 0 = in none."""
+
+
+class Rejections(NamedTuple):
+    """The rejected nodes of a filter reply. A pair is (rows int32[n], reason codes uint8[n])."""
+
+    failed: tuple[array[int], array[int]]
+    """FailedNodes."""
+    unresolvable: tuple[array[int], array[int]]
+    """FailedAndUnresolvableNodes."""
+    texts: list[str]
+    """[code] the reason as people read it."""
+    unknown: list[tuple[str, int]]
+    """(name, code) of nodes without a row; they end the unresolvable ones."""

@@ -1,18 +1,11 @@
 from array import array
-from typing import final
+
+from ext_core.name_index import NameIndex
 
 class ScanError(ValueError):
     offset: int
     message: str
     def __init__(self, offset: int, message: str) -> None: ...
-
-@final
-class NameIndex:
-    def __new__(cls) -> NameIndex: ...
-    def __len__(self) -> int: ...
-    def add(self, name: str, row: int) -> None: ...
-    def remove(self, name: str) -> None: ...
-    def get(self, name: str) -> int: ...
 
 def split(body: bytes, max_depth: int = 200) -> dict[str, tuple[int, int]]: ...
 def items(body: bytes, start: int, end: int, max_depth: int = 200) -> list[tuple[int, int]]: ...
@@ -21,5 +14,5 @@ def rows(body: bytes, start: int, end: int, index: NameIndex) -> tuple[array[int
 def split_offers(
     body: bytes, key: str, index: NameIndex, max_depth: int = 200
 ) -> tuple[dict[str, tuple[int, int]], tuple[array[int], array[int]] | None]:
-    """(what `split` answers, (rows int32[n], spans int64[2n]) of the member `key`: node name -> victims as
-    kube-scheduler writes it; None: there is none, or a JSON decoder must judge it)."""
+    """(what `split` returns, (rows int32[n], spans int64[2n]) of the member `key`: node name -> victims as
+    kube-scheduler writes it; None: there is no such member, or only a JSON decoder can read it)."""

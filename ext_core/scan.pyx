@@ -1,27 +1,27 @@
 """Request bytes -> byte ranges and rows, without a Python object per node name.
 
 Theory of operation. A verb's body is a flat JSON object (Pod, Nodes, NodeNames) of which most bytes are node names or
-whole nodes. `split` checks the grammar of the whole text once, without recursion, and answers where each top-level
-value lies; whoever needs the inside of a value decodes that slice alone. `rows` turns the slice of names into rows of
-the node table by hashing the bytes where they lie.
+whole nodes. `split` checks the grammar of the whole text once, without recursion, and returns where each top-level
+value lies. A caller that needs the inside of a value decodes that slice alone. `rows` turns the slice of names into
+rows of the node table by hashing the bytes where they lie.
 
 What is checked: brackets, commas, colons, literals, numbers, escapes, control characters, depth. What is not: whether
-strings inside nested values are UTF-8 (a JSON decoder of that slice says so). Names and keys that become a `str` are,
+strings inside nested values are UTF-8 (a JSON decoder of that slice checks it). Names and keys that become a `str` are,
 and so are whole nodes (`items`), which go back as they came. A node's name has LONGEST_NAME bytes at most.
 
 The GIL is kept while a NameIndex is read: another thread's `add` could move the table under the loop. The loops are
-`nogil` functions all the same, so the compiler refuses any Python operation in them.
+`nogil` functions all the same, so the compiler rejects any Python operation in them.
 """
 
-cimport cython
 from cpython cimport array
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport uint32_t, uint64_t, UINT32_MAX
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
-from ext_core.ints cimport row_t
+from ext_core.ints cimport row_t, text_t
+from ext_core.name_index cimport NameIndex, name_hash, slot
 
 import array
 
@@ -40,8 +40,6 @@ cdef extern from *:
 cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
 
-ctypedef const unsigned char* text_t
-
 cdef enum:
     DEEPEST = 1024  # nesting that one call can follow: its stack is on the C stack
     LONGEST_NAME = 253  # bytes of a node's name: a DNS subdomain, as the API server checks it
@@ -59,7 +57,7 @@ cdef const char* TOO_LONG = "a node's name has more than 253 bytes"
 
 
 class ScanError(ValueError):
-    """The text is not the JSON that was asked for: `offset` is the byte in the body, `message` says what is wrong."""
+    """The text is not the JSON that was asked for: `offset` is the byte in the body, `message` states what is wrong."""
 
     def __init__(self, offset, message):
         super().__init__(offset, message)
@@ -70,7 +68,7 @@ class ScanError(ValueError):
         return f"byte {self.offset}: {self.message}"
 
 
-# --- The grammar (RFC 8259). Every function answers -1 and sets `wrong` on failure. ---
+# --- The grammar (RFC 8259). Every function returns -1 and sets `wrong` on failure. ---
 
 cdef inline int fail(cursor* c, Py_ssize_t at, const char* wrong) noexcept nogil:
     c.at = at
@@ -280,7 +278,7 @@ cdef int skip_value(cursor* c, Py_ssize_t deepest) noexcept nogil:
 # --- From string contents to names ---
 
 cdef Py_ssize_t unescape(text_t source, Py_ssize_t size, unsigned char* into) noexcept nogil:
-    """The UTF-8 bytes of a checked string's contents, never more than `size`; answers how many.
+    """The UTF-8 bytes of a checked string's contents, never more than `size`; returns how many.
 
     -1: half a surrogate pair.
     """
@@ -456,7 +454,7 @@ cdef int finish(cursor* c) except -1:
 
 cdef dict members(bytes body, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_depth, str plain=None,
                   NameIndex index=None, list offers=None):
-    """key -> range of its value, of the one object in [start, end). What the key `plain` offers goes to `offers`: one
+    """key -> range of its value, of the one object in [start, end). The value of the key `plain` goes to `offers`: one
     pass over a megabyte is cheaper than two."""
     cdef cursor c
     cdef Py_ssize_t key_at, value_at
@@ -517,7 +515,7 @@ def split(bytes body not None, Py_ssize_t max_depth=200):
 
 def items(bytes body not None, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_depth=200):
     """The range of each element of the array `items` of the NodeList in [start, end); none if `items` is null. The
-    elements are UTF-8 throughout, so they may go into an answer as they came.
+    elements are UTF-8 throughout, so a reply may carry them as they came.
 
     ScanError: not an object with `items`, an element is not an object, is not UTF-8, or has half a surrogate pair.
     """
@@ -578,173 +576,10 @@ def node_name(bytes body not None, Py_ssize_t start, Py_ssize_t end, Py_ssize_t 
 
 # --- Names -> rows ---
 
-cdef struct slot:
-    unsigned char* name  # owned copy; NULL = free slot
-    uint64_t key         # hash of the name
-    Py_ssize_t size      # bytes of the name
-    row_t row
-    uint32_t seen        # number of the last `rows` call that met the name
-
-
-cdef inline uint64_t load8(text_t at) noexcept nogil:
-    cdef uint64_t word
-    memcpy(&word, at, 8)
-    return word
-
-
-@cython.overflowcheck(False)  # a hash wraps
-cdef inline uint64_t fold(uint64_t key, uint64_t word) noexcept nogil:
-    """An xor-shift before the multiplication, which carries upwards only, and one after it: the low bits count."""
-    key ^= word
-    key = (key ^ (key >> 32)) * 0xFF51AFD7ED558CCDu
-    return key ^ (key >> 29)
-
-
-@cython.overflowcheck(False)  # a hash wraps
-cdef inline uint64_t name_hash(text_t name, Py_ssize_t size) noexcept nogil:
-    """A multiply-and-fold hash of 8 bytes a step. It leaves no trace in any answer, so byte order does not matter."""
-    cdef uint64_t word = 0, key = <uint64_t>size * 0x9E3779B97F4A7C15u
-    cdef Py_ssize_t i = 0
-    if size < 8:
-        for i in range(size):
-            word = (word << 8) | name[i]
-        return fold(key, word)
-    while i + 8 < size:
-        key = fold(key, load8(name + i))
-        i += 8
-    return fold(key, load8(name + size - 8))  # the last 8 bytes, overlapping: no call for a tail of unknown length
-
-
-cdef inline bint same(text_t one, text_t other, Py_ssize_t size) noexcept nogil:
-    """memcmp == 0, inline: most names are two or three words long and a call would cost more than the work."""
-    cdef Py_ssize_t i = 0
-    if size < 8:
-        for i in range(size):
-            if one[i] != other[i]:
-                return False
-        return True
-    while i + 8 < size:
-        if load8(one + i) != load8(other + i):
-            return False
-        i += 8
-    return load8(one + size - 8) == load8(other + size - 8)
-
-
-@cython.final
-cdef class NameIndex:
-    """Node name -> row: an open-addressing hash table over UTF-8 bytes, linear probing, at most half full."""
-
-    cdef slot* slots
-    cdef Py_ssize_t room      # slots; a power of two
-    cdef Py_ssize_t used
-    cdef uint32_t calls       # `rows` calls so far; the stamp of the present one
-
-    def __cinit__(self):
-        self.room = 16
-        self.used = 0
-        self.calls = 0
-        self.slots = <slot*>calloc(self.room, sizeof(slot))
-        if self.slots == NULL:
-            raise MemoryError()
-
-    def __dealloc__(self):
-        cdef Py_ssize_t i
-        if self.slots != NULL:
-            for i in range(self.room):
-                free(self.slots[i].name)
-            free(self.slots)
-
-    def __len__(self):
-        return self.used
-
-    cdef inline slot* find(self, text_t name, Py_ssize_t size, uint64_t key) noexcept nogil:
-        """The slot of the name, or the free slot where it would go."""
-        cdef Py_ssize_t mask = self.room - 1, i = <Py_ssize_t>(key & <uint64_t>mask)
-        cdef slot* s = self.slots + i
-        while s.name != NULL and not (s.key == key and s.size == size and same(s.name, name, size)):
-            i = (i + 1) & mask
-            s = self.slots + i
-        return s
-
-    cdef int grow(self) except -1:
-        cdef Py_ssize_t i, old_room = self.room
-        cdef slot* old = self.slots
-        cdef slot* fresh = <slot*>calloc(2 * old_room, sizeof(slot))
-        if fresh == NULL:
-            raise MemoryError()
-        self.slots = fresh
-        self.room = 2 * old_room
-        for i in range(old_room):
-            if old[i].name != NULL:
-                self.find(old[i].name, old[i].size, old[i].key)[0] = old[i]
-        free(old)
-        return 0
-
-    cdef uint32_t next_call(self) noexcept nogil:
-        cdef Py_ssize_t i
-        if self.calls == UINT32_MAX:  # after 4 billion calls: no old stamp may look new
-            for i in range(self.room):
-                self.slots[i].seen = 0
-            self.calls = 0
-        self.calls += 1
-        return self.calls
-
-    def add(self, str name not None, row_t row):
-        """ValueError: the row is negative, the name is in the table already, or has half a surrogate pair."""
-        cdef Py_ssize_t size
-        cdef text_t utf8 = <text_t>PyUnicode_AsUTF8AndSize(name, &size)
-        cdef uint64_t key = name_hash(utf8, size)
-        cdef unsigned char* copy
-        cdef slot* s
-        if row < 0:
-            raise ValueError(f"row {row} of {name!r} is negative")
-        if 2 * (self.used + 1) > self.room:
-            self.grow()
-        s = self.find(utf8, size, key)
-        if s.name != NULL:
-            raise ValueError(f"{name!r} is in the table already, as row {s.row}")
-        copy = <unsigned char*>malloc(size if size else 1)
-        if copy == NULL:
-            raise MemoryError()
-        memcpy(copy, utf8, size)
-        s.name, s.key, s.size, s.row, s.seen = copy, key, size, row, 0
-        self.used += 1
-
-    def remove(self, str name not None):
-        """KeyError: no such name."""
-        cdef Py_ssize_t size, hole, i, home, mask = self.room - 1
-        cdef text_t utf8 = <text_t>PyUnicode_AsUTF8AndSize(name, &size)
-        cdef slot* s = self.find(utf8, size, name_hash(utf8, size))
-        if s.name == NULL:
-            raise KeyError(name)
-        free(s.name)
-        # Close the gap (Knuth, TAOCP vol. 3, 6.4, algorithm R): a follower moves into the hole unless that would put it
-        # before its home.
-        with cython.overflowcheck(False):  # a difference of pointers, which Cython cannot check
-            hole = i = s - self.slots
-        while True:
-            i = (i + 1) & mask
-            if self.slots[i].name == NULL:
-                break
-            home = <Py_ssize_t>(self.slots[i].key & <uint64_t>mask)
-            if ((i - home) & mask) >= ((i - hole) & mask):
-                self.slots[hole] = self.slots[i]
-                hole = i
-        self.slots[hole].name = NULL
-        self.used -= 1
-
-    def get(self, str name not None):
-        """The name's row; -1 if there is none."""
-        cdef Py_ssize_t size
-        cdef text_t utf8 = <text_t>PyUnicode_AsUTF8AndSize(name, &size)
-        cdef slot* s = self.find(utf8, size, name_hash(utf8, size))
-        return -1 if s.name == NULL else s.row
-
-
 cdef Py_ssize_t look_up(
     cursor* c, NameIndex index, row_t* found, unsigned char* plain, Py_ssize_t* repeats
 ) noexcept nogil:
-    """The row of every name of the array that c.at stands before; answers how many. `plain`: room for the longest."""
+    """The row of every name of the array that c.at stands before; returns how many. `plain`: room for the longest."""
     cdef Py_ssize_t n = 0, start, size
     cdef uint32_t call = index.next_call()
     cdef text_t name
@@ -929,11 +764,11 @@ cdef object plain_offers(cursor* c, NameIndex index):
 
 
 def split_offers(bytes body not None, str key not None, NameIndex index not None, Py_ssize_t max_depth=200):
-    """(what `split` answers, offers): the member `key` names nodes and what kube-scheduler offers on each.
+    """(what `split` returns, offers): the member `key` names nodes and what kube-scheduler offers on each.
 
     offers: (rows, spans) in the order of the text: rows array('i'), -1 = not in the index; spans array('q'), two a
-    node: where its victims lie. None: no such member, not in the plain form (see `plain_victims`), or a name twice: a
-    JSON decoder must judge it.
+    node: where its victims lie. None: no such member, not in the plain form (see `plain_victims`), or a name twice:
+    only a JSON decoder can read it.
     """
     cdef list offers = []
     return members(body, 0, PyBytes_GET_SIZE(body), max_depth, key, index, offers), offers[0] if offers else None
@@ -942,7 +777,7 @@ def split_offers(bytes body not None, str key not None, NameIndex index not None
 def rows(bytes body not None, Py_ssize_t start, Py_ssize_t end, NameIndex index not None):
     """The row of every name in the JSON array of strings at [start, end), in order; -1 = not in the index.
 
-    Answers (rows, unknown, repeats): an array('i'); (position, name) of each name without a row; and how many of the
+    Returns (rows, unknown, repeats): an array('i'); (position, name) of each name without a row; and how many of the
     known names stood in the array before (they are kept in `rows`). ScanError: anything but an array of strings of
     LONGEST_NAME bytes at most, `null` included.
     """

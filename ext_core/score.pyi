@@ -35,4 +35,4 @@ def bury(nodes: NodeTable, ask: Ask, rows: array[int], total: array[float]) -> N
     """Set -1 where the node itself does not offer the GPU resource that the pod asks for."""
 
 def ranked(rows: array[int], total: array[float], best: array[int]) -> tuple[array[int], array[float]]:
-    """(rows, scores) in the order of `best`, indices as `top` answers them. IndexError outside of rows."""
+    """(rows, scores) in the order of `best`, indices as `top` returns them. IndexError outside of rows."""

@@ -117,7 +117,7 @@ cdef inline bint _before(const score_t* total, const int32_t* order, Py_ssize_t 
 def top(NodeTable nodes, const row_t[::1] rows, const score_t[::1] total, Py_ssize_t most):
     """Indices into `rows` of the best `most` (0 = all), best first; ties by the nodes' names.
 
-    A heap of the best so far: O(n log most); all of them are merged instead, in a third of its time.
+    A heap of the best so far: O(n log most). For all of them a merge takes a third of its time.
     """
     check_rows(nodes, rows, total.shape[0])
     cdef Py_ssize_t n = rows.shape[0], size = 0, i, at, held
@@ -224,7 +224,7 @@ cdef inline void _sift(Py_ssize_t* heap, Py_ssize_t size, Py_ssize_t item, const
 
 
 def ranked(const row_t[::1] rows, const score_t[::1] total, const int32_t[::1] best):
-    """(rows, scores) in the order of `best`, indices as `top` answers them."""
+    """(rows, scores) in the order of `best`, indices as `top` returns them."""
     if rows.shape[0] != total.shape[0]:
         raise ValueError("rows and total differ in length")
     cdef Py_ssize_t n = best.shape[0], i

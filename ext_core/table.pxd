@@ -15,7 +15,7 @@ cdef enum:
 cdef enum:
     TERMINATING = 1   # flags of a pod: deletionTimestamp is set
     SPARED = 2        # never a victim (DaemonSet, static and mirror pods)
-    PROTECTED = 4     # `until` is above 0; with SAVED written by `put`: who scans many pods need not read those columns
+    PROTECTED = 4     # `until` is above 0; with SAVED written by `put`: a scan of many pods does not read those columns
     SAVED = 8         # `saved` is above 0
 
 
@@ -27,15 +27,15 @@ cdef class NodeTable:
     cdef object owned               # keeps the memory of the views below alive
     cdef amount_t[:, ::1] alloc     # [R, row] allocatable
     cdef amount_t[:, ::1] used      # [R, row] requested by the pods that are bound to the node
-    cdef amount_t[:, ::1] claim     # [R, row] wanted by pods in flight and nominated pods; set for one decision
-    cdef amount_t[:, ::1] tentative  # [R, row] that part of claim that belongs to pods in flight
+    cdef amount_t[:, ::1] claim     # [R, row] claimed by assumed and nominated pods; set for one decision
+    cdef amount_t[:, ::1] tentative  # [R, row] the part of claim that belongs to assumed pods
     cdef int32_t[::1] gpu           # [row] resource index of the node's GPUs; -1 = none
     cdef int32_t[::1] shape         # [row] link shape of the GPUs; 0 = unknown
     cdef mask_t[::1] healthy        # [row] GPUs that exist and are healthy
     cdef mask_t[::1] sure           # [row] GPUs that are known to be held as a whole
-    cdef mask_t[::1] likely         # [row] GPUs that are probably held (planned, predicted)
+    cdef mask_t[::1] likely         # [row] GPUs that are probably held (planned, inferred)
     cdef mask_t[::1] wanted         # [row] GPUs that claims will probably take; set for one decision
-    cdef int32_t[::1] unknown       # [row] GPUs held at positions that nobody knows
+    cdef int32_t[::1] unknown       # [row] GPUs held at unknown positions
     cdef int32_t[::1] pending       # [row] part of likely + unknown that an admission under way will make known
     cdef int32_t[::1] order         # [row] rank of the node's name; the last tie-break
     cdef uint8_t[::1] flags         # [row] AWAY | SCHEDULABLE | 1 << r
@@ -54,10 +54,10 @@ cdef class NodeTable:
         self.clock += 1
         self.version[row] = self.clock
     cdef inline mask_t open_gpus(self, row_t row) noexcept nogil:
-        """GPUs that nobody holds, or will probably take, as a whole; parts of them may be taken."""
+        """GPUs that no pod holds, or will probably take, as a whole; pods may hold parts of them."""
         return (self.healthy[row] & ~(self.sure[row] | self.likely[row] | self.wanted[row])) & 0xFFFF
     cdef inline amount_t left_on(self, row_t row, int gpu) noexcept nogil:
-        """Units that are left of an open GPU; may be negative where more is told than there can be."""
+        """Units that are left of an open GPU; negative where pods report more than the GPU has."""
         return <amount_t>self.units[row] - self.part[gpu, row] - self.asked[gpu, row]
     cdef inline mask_t whole_gpus(self, row_t row) noexcept nogil:
         """GPUs that are wholly free."""
@@ -97,7 +97,7 @@ cdef class PodTable:
     cdef public int64_t now         # the time at which `until` is judged, milliseconds since 1970
     cdef int32_t[::1] gang          # [pod] id of its gang; 0 = none
     cdef int32_t[::1] budgets       # [pod] id of the set of disruption budgets that it is in; 0 = none
-    cdef int32_t[::1] ask           # [pod] id of what it asks for and where it may run; 0 = not told
+    cdef int32_t[::1] ask           # [pod] id of what it asks for and where it may run; 0 = unknown
     cdef row_t[::1] next, prev      # the chain of a node's pods
     cdef row_t[::1] head            # [node row] first pod of the chain; -1 = none
     cdef int head_capacity
@@ -105,7 +105,7 @@ cdef class PodTable:
     cdef int grow(self, int pods) except -1
     cdef int grow_heads(self, int nodes) except -1
     cdef inline bint may_go(self, row_t pod, int priority, int64_t now_ms) noexcept nogil:
-        """For a preemptor of that priority. What protects a pod for a time does not hold back one that goes already."""
+        """Whether a preemptor of that priority may evict the pod. A terminating pod is not protected."""
         cdef uint8_t flags = self.flags[pod]
         if self.priority[pod] >= priority or flags & SPARED:
             return False

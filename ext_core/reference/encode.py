@@ -1,9 +1,11 @@
-"""The slow, obvious twin of ext_core.encode: build the dict or list, let orjson write it."""
+"""Twin of `ext_core.encode`: build the dict or list, let orjson write it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
+
+from ext_core.rows import Rejections
 
 __all__ = ["Heads", "filter_error", "filter_result", "filter_result_nodes", "priorities"]
 
@@ -29,34 +31,15 @@ class Heads:
         return self.names[row]
 
 
-def filter_result(
-    heads: Heads,
-    passed: Sequence[int],
-    failed_rows: Sequence[int],
-    failed_codes: Sequence[int],
-    unresolvable_rows: Sequence[int],
-    unresolvable_codes: Sequence[int],
-    texts: list[str],
-    unknown: list[tuple[str, int]],
-) -> bytes:
-    failed, unresolvable = maps(heads, failed_rows, failed_codes, unresolvable_rows, unresolvable_codes, texts, unknown)
+def filter_result(heads: Heads, passed: Sequence[int], rejections: Rejections) -> bytes:
+    failed, unresolvable = maps(heads, rejections)
     return result(None, [heads.name(row) for row in passed], failed, unresolvable, "")
 
 
-def filter_result_nodes(
-    heads: Heads,
-    body: bytes,
-    ranges: list[tuple[int, int]],
-    failed_rows: Sequence[int],
-    failed_codes: Sequence[int],
-    unresolvable_rows: Sequence[int],
-    unresolvable_codes: Sequence[int],
-    texts: list[str],
-    unknown: list[tuple[str, int]],
-) -> bytes:
+def filter_result_nodes(heads: Heads, body: bytes, ranges: list[tuple[int, int]], rejections: Rejections) -> bytes:
     if not all(0 <= start < end <= len(body) for start, end in ranges):
         raise ValueError("a range is empty or not inside the body")
-    failed, unresolvable = maps(heads, failed_rows, failed_codes, unresolvable_rows, unresolvable_codes, texts, unknown)
+    failed, unresolvable = maps(heads, rejections)
     nodes = {"metadata": {}, "items": [orjson.Fragment(body[start:end]) for start, end in ranges]}
     return result(nodes, None, failed, unresolvable, "")
 
@@ -86,20 +69,16 @@ def result(
     )
 
 
-def maps(
-    heads: Heads,
-    failed_rows: Iterable[int],
-    failed_codes: Iterable[int],
-    unresolvable_rows: Iterable[int],
-    unresolvable_codes: Iterable[int],
-    texts: list[str],
-    unknown: list[tuple[str, int]],
-) -> tuple[dict[str, str], dict[str, str]]:
+def maps(heads: Heads, rejections: Rejections) -> tuple[dict[str, str], dict[str, str]]:
+    texts = rejections.texts
+
     def reason(code: int) -> str:
         if not 0 <= code < min(len(texts), 256):
             raise ValueError(f"code {code} has no text")
         return texts[code]
 
-    failed = {heads.name(row): reason(code) for row, code in zip(failed_rows, failed_codes, strict=True)}
-    rest = {heads.name(row): reason(code) for row, code in zip(unresolvable_rows, unresolvable_codes, strict=True)}
-    return failed, rest | {name: reason(code) for name, code in unknown}
+    def by_name(rejected: tuple[Sequence[int], Sequence[int]]) -> dict[str, str]:
+        return {heads.name(row): reason(code) for row, code in zip(*rejected, strict=True)}
+
+    unknown = {name: reason(code) for name, code in rejections.unknown}
+    return by_name(rejections.failed), by_name(rejections.unresolvable) | unknown

@@ -189,7 +189,7 @@ def passed(rows: list[int], codes: list[int]) -> list[int]:
     return [row for row, code in zip(rows, codes, strict=True) if code == 0]
 
 
-def refused(rows: list[int], codes: list[int], chosen: list[int]) -> tuple[list[int], list[int]]:
+def rejected(rows: list[int], codes: list[int], chosen: list[int]) -> tuple[list[int], list[int]]:
     if len(rows) != len(codes) or len(chosen) != 256:
         raise ValueError("rows and codes differ in length, or chosen has not 256 marks")
     found = [(row, code) for row, code in zip(rows, codes, strict=True) if code != 0 and chosen[code]]

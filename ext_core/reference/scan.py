@@ -1,4 +1,4 @@
-"""The slow, obvious twin of ext_core.scan: a JSON decoder finds where values end, a dict is the index.
+"""Twin of `ext_core.scan` and `ext_core.name_index`: a JSON decoder finds where values end, a dict is the index.
 
 The body is read as Latin-1, one character a byte, so that the decoder's positions are byte offsets.
 """
@@ -167,12 +167,12 @@ def within(body: bytes, start: int, end: int) -> None:
         raise ValueError("the range is not inside the body")
 
 
-def refuse(literal: str) -> NoReturn:
+def reject(literal: str) -> NoReturn:
     raise ValueError(f"{literal} is not JSON")
 
 
-# Numbers stay text: a number of any length is grammatical. NaN and Infinity, which Python adds, are refused.
-DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=refuse)
+# Numbers stay text: a number of any length is grammatical. NaN and Infinity, which Python adds, are rejected.
+DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=reject)
 PAIRS = json.JSONDecoder(parse_int=str, parse_float=str, object_pairs_hook=list)  # a key that comes twice, too
 
 
@@ -216,7 +216,7 @@ def skip(text: str, at: int, end: int, which: str) -> int:
 
 
 def depth_of(text: str, start: int) -> int:
-    """How deep the brackets outside strings go; for a text that is not JSON at all, anything."""
+    """How deep the brackets outside strings are nested; any number for a text that is not JSON."""
     depth = deepest = at = 0
     while at < len(text):
         if text[at] == '"':

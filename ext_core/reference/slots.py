@@ -1,4 +1,4 @@
-"""Twin of `ext_core.slots`. Nothing is kept: every slot is counted when it is asked for."""
+"""Twin of `ext_core.slots` and `ext_core.slot_counts`. Nothing is kept: each call counts every slot."""
 
 from __future__ import annotations
 

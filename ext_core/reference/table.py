@@ -216,7 +216,7 @@ class NodeTable:
         return at.shape, at.healthy, at.gpu
 
     def left(self, row: int) -> dict[int, int]:
-        """For each GPU that nobody holds or will probably take as a whole: units that are left of it."""
+        """For each GPU that no pod holds or will probably take as a whole: units that are left of it."""
         at = {name: column[row] for name, column in self.columns.items()}
         free = at["healthy"] & ~at["sure"] & ~at["likely"] & ~at["wanted"]
         return {

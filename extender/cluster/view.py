@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 from ext_core.encode import Heads
-from ext_core.scan import NameIndex
+from ext_core.name_index import NameIndex
 from extender.cluster.gpus.device_sharing import Division
 from extender.cluster.gpus.holdings import NodeLedger
 from extender.cluster.gpus.ledger import Drift

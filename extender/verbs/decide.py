@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ext_core import encode, fit, score
+from ext_core.rows import Rejections
 from extender.cluster.cluster import Cluster
 from extender.cluster.gpus.statements import gpus_of
 from extender.cluster.listener import Listener
@@ -174,7 +175,7 @@ class Decider(Listener):
         attempt = self.attempts.record(
             request.uid,
             now,
-            tuple([cluster.names[row] for row in fit.refused(rows, decision.codes, LINKS_ONLY)[0]]),
+            tuple([cluster.names[row] for row in fit.rejected(rows, decision.codes, LINKS_ONLY)[0]]),
             self._strange(unknown, now)
             or held_back
             or any(TRANSIENT[code] or (self.live and BY_COUNT[code]) for code in decision.reasons),
@@ -213,13 +214,13 @@ class Decider(Listener):
         failed, unresolvable = self._refusals(decision)
         nominated = request.nominated
         unknown = [(name, UNKNOWN_NODE.code) for _, name in args.unknown if name != nominated]
-        common = (*failed, *unresolvable, self.texts, unknown)
+        rejections = Rejections(failed, unresolvable, self.texts, unknown)
         if args.nodes is None:
-            body = encode.filter_result(self.cluster.rows.heads, decision.ranked, *common)
+            body = encode.filter_result(self.cluster.rows.heads, decision.ranked, rejections)
         else:
             span_of = dict(zip(args.rows, args.nodes, strict=True))
             spans = [span_of[row] for row in decision.ranked]
-            body = encode.filter_result_nodes(self.cluster.rows.heads, args.body, spans, *common)
+            body = encode.filter_result_nodes(self.cluster.rows.heads, args.body, spans, rejections)
         # The pod's own nominated node is never unresolvable: it would preempt elsewhere.
         return wire.also_failed(body, nominated, UNKNOWN_NODE.text) if len(unknown) < len(args.unknown) else body
 
@@ -230,9 +231,9 @@ class Decider(Listener):
         """
         rows, codes = decision.rows, decision.codes
         if self.settings.evictable_as_failed_nodes:
-            return fit.refused(rows, codes, HOPEFUL), fit.refused(rows, codes, HOPELESS)
+            return fit.rejected(rows, codes, HOPEFUL), fit.rejected(rows, codes, HOPELESS)
         failed: Refused = (array("i"), array("B"))
-        unresolvable = fit.refused(rows, codes, ANY)
+        unresolvable = fit.rejected(rows, codes, ANY)
         nominated = self.cluster.row(decision.request.nominated) if decision.request.nominated else -1
         if nominated >= 0 and nominated in unresolvable[0]:
             at = unresolvable[0].index(nominated)

@@ -14,6 +14,7 @@ from typing import Any, Final
 import orjson
 
 from ext_core import encode, scan
+from ext_core.name_index import NameIndex
 from extender.errors import BadRequest
 from extender.objects import records
 from extender.objects.records import PodRecord
@@ -132,7 +133,7 @@ def _split(body: bytes) -> dict[str, tuple[int, int]]:
         raise BadRequest(f"malformed JSON: {error}", path="") from error
 
 
-def read_args(body: bytes, index: scan.NameIndex, gpu_names: frozenset[str], most: int) -> Args:
+def read_args(body: bytes, index: NameIndex, gpu_names: frozenset[str], most: int) -> Args:
     """Parse a filter or prioritize request. At most `most` candidates."""
     keys = _split(body)
     pod = _pod(body, keys, gpu_names)
@@ -195,7 +196,7 @@ def flat_priorities(args: Args) -> bytes:
     return orjson.dumps([{"Host": name, "Score": 0} for name in names])
 
 
-def read_preemption(body: bytes, gpu_names: frozenset[str], index: scan.NameIndex, names: Sequence[str]) -> Preemption:
+def read_preemption(body: bytes, gpu_names: frozenset[str], index: NameIndex, names: Sequence[str]) -> Preemption:
     """`names`: of the nodes in `index`, by row."""
     try:
         keys, plain = scan.split_offers(body, "NodeNameToMetaVictims", index)

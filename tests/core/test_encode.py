@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ext_core import encode
 from ext_core.reference import encode as reference
+from ext_core.rows import Rejections
 
 # Every character that JSON escapes is likely, and so are neighbours of the limits: 0x1f, DEL, 2, 3 and 4 UTF-8 bytes.
 TEXT = st.text(
@@ -19,7 +20,8 @@ TEXT = st.text(
 )
 NAMES = st.lists(TEXT, unique=True, max_size=30)
 TEXTS = ["gpu: too few", 'quote " and \\ and \n', "", "späte Antwort 🐢"]
-EMPTY, NONE = array("i"), array("B")
+EMPTY = array("i")
+NO_ROWS = (EMPTY, array("B"))
 
 
 def both_heads(names: list[str]) -> tuple[encode.Heads, reference.Heads]:
@@ -39,17 +41,19 @@ def verdicts(draw: st.DrawFn) -> tuple[list[str], list[int], list[tuple[str, int
     return names[:cut], verdict, [(name, draw(st.integers(0, 3))) for name in names[cut:]]
 
 
-def columns(verdict: list[int]) -> tuple["array[int]", "array[int]", "array[int]", "array[int]", "array[int]"]:
+def columns(verdict: list[int], unknown: list[tuple[str, int]]) -> tuple["array[int]", Rejections]:
     def which(low: int, high: int) -> list[int]:
         return [i for i, v in enumerate(verdict) if low <= v <= high]
 
     failed, lost = which(0, 3), which(4, 7)
     return (
         array("i", [2 * i for i in which(-1, -1)]),
-        array("i", [2 * i for i in failed]),
-        array("B", [verdict[i] for i in failed]),
-        array("i", [2 * i for i in lost]),
-        array("B", [verdict[i] - 4 for i in lost]),
+        Rejections(
+            (array("i", [2 * i for i in failed]), array("B", [verdict[i] for i in failed])),
+            (array("i", [2 * i for i in lost]), array("B", [verdict[i] - 4 for i in lost])),
+            TEXTS,
+            unknown,
+        ),
     )
 
 
@@ -57,9 +61,9 @@ def columns(verdict: list[int]) -> tuple["array[int]", "array[int]", "array[int]
 def test_filter_result(case: tuple[list[str], list[int], list[tuple[str, int]]]) -> None:
     names, verdict, unknown = case
     fast, slow = both_heads(names)
-    columns_ = columns(verdict)
-    reply = encode.filter_result(fast, *columns_, TEXTS, unknown)
-    assert reply == reference.filter_result(slow, *columns_, TEXTS, unknown)
+    passed, rejections = columns(verdict, unknown)
+    reply = encode.filter_result(fast, passed, rejections)
+    assert reply == reference.filter_result(slow, passed, rejections)
     assert orjson.loads(reply)["NodeNames"] == [name for name, v in zip(names, verdict, strict=True) if v == -1]
 
 
@@ -73,9 +77,9 @@ def test_filter_result_nodes(
     for node in nodes:
         ranges.append((len(body), len(body) + len(orjson.dumps(node))))
         body += orjson.dumps(node) + b" ,"
-    rest = columns(verdict)[1:]
-    reply = encode.filter_result_nodes(fast, body, ranges, *rest, TEXTS, unknown)
-    assert reply == reference.filter_result_nodes(slow, body, ranges, *rest, TEXTS, unknown)
+    _, rejections = columns(verdict, unknown)
+    reply = encode.filter_result_nodes(fast, body, ranges, rejections)
+    assert reply == reference.filter_result_nodes(slow, body, ranges, rejections)
     assert orjson.loads(reply)["Nodes"] == {"metadata": {}, "items": nodes}
 
 
@@ -107,12 +111,12 @@ def test_the_bytes_are_those_of_the_contract() -> None:
     reply = encode.filter_result(
         heads,
         array("i", [0]),
-        array("i", [2]),
-        array("B", [1]),
-        array("i", [4]),
-        array("B", [0]),
-        ["a", "b"],
-        [("n4", 0)],
+        Rejections(
+            (array("i", [2]), array("B", [1])),
+            (array("i", [4]), array("B", [0])),
+            ["a", "b"],
+            [("n4", 0)],
+        ),
     )
     assert reply == (
         b'{"Nodes":null,"NodeNames":["n1"],"FailedNodes":{"n2":"b"},'
@@ -133,23 +137,24 @@ def test_large_clusters(count: int) -> None:
     rows, points = array("i", range(count)), array("b", [row % 11 for row in range(count)])
     assert encode.priorities(heads, rows, points, []) == reference.priorities(slow, rows, points, [])
     codes = array("B", [row % 4 for row in range(count)])
-    for columns_ in [
-        (rows, EMPTY, NONE, EMPTY, NONE),
-        (EMPTY, rows, codes, EMPTY, NONE),
-        (EMPTY, EMPTY, NONE, rows, codes),
+    for passed, failed, unresolvable in [
+        (rows, NO_ROWS, NO_ROWS),
+        (EMPTY, (rows, codes), NO_ROWS),
+        (EMPTY, NO_ROWS, (rows, codes)),
     ]:
-        assert encode.filter_result(heads, *columns_, TEXTS, []) == reference.filter_result(slow, *columns_, TEXTS, [])
+        rejections = Rejections(failed, unresolvable, TEXTS, [])
+        assert encode.filter_result(heads, passed, rejections) == reference.filter_result(slow, passed, rejections)
 
 
 @pytest.mark.parametrize("row", [-1, 1, 3, 4, 2**31 - 1])  # 0 and 2 have names; 4 lost its own
 @pytest.mark.parametrize("column", [0, 1, 2])
-def test_a_row_without_a_name_is_refused(row: int, column: int) -> None:
+def test_a_row_without_a_name_is_rejected(row: int, column: int) -> None:
     heads, _ = both_heads(["a", "b", "c"])
     heads.clear(4)
     rows = [array("i", [0, row] if i == column else []) for i in range(3)]
     codes = [array("B", [0] * len(r)) for r in rows]
     with pytest.raises(ValueError, match="entry 1 is a row without a name"):
-        encode.filter_result(heads, rows[0], rows[1], codes[1], rows[2], codes[2], TEXTS, [])
+        encode.filter_result(heads, rows[0], Rejections((rows[1], codes[1]), (rows[2], codes[2]), TEXTS, []))
     with pytest.raises(ValueError, match="entry 1 is a row without a name"):
         encode.priorities(heads, array("i", [0, row]), array("b", [1, 2]), [])
     assert encode.priorities(heads, array("i", [0]), array("b", [1]), []) == b'[{"Host":"a","Score":1}]'
@@ -170,22 +175,22 @@ def test_rows_are_renamed_and_cleared() -> None:
         heads.set(0, "\ud800")
 
 
-def test_columns_that_do_not_match_are_refused() -> None:
+def test_columns_that_do_not_match_are_rejected() -> None:
     heads, _ = both_heads(["a", "b"])
     one, two = array("i", [0]), array("B", [0, 0])
     with pytest.raises(ValueError, match="1 rows but 2 codes"):
-        encode.filter_result(heads, EMPTY, one, two, EMPTY, NONE, TEXTS, [])
+        encode.filter_result(heads, EMPTY, Rejections((one, two), NO_ROWS, TEXTS, []))
     with pytest.raises(ValueError, match="1 rows but 2 codes"):
-        encode.filter_result(heads, EMPTY, EMPTY, NONE, one, two, TEXTS, [])
+        encode.filter_result(heads, EMPTY, Rejections(NO_ROWS, (one, two), TEXTS, []))
     with pytest.raises(ValueError, match="1 rows but 2 points"):
         encode.priorities(heads, one, array("b", [0, 0]), [])
     with pytest.raises(ValueError, match="array"):
         encode.priorities(heads, one, array("h", [0]), [])
     with pytest.raises(ValueError, match="code 4 has no text"):
-        encode.filter_result(heads, EMPTY, one, array("B", [4]), EMPTY, NONE, TEXTS, [])
+        encode.filter_result(heads, EMPTY, Rejections((one, array("B", [4])), NO_ROWS, TEXTS, []))
     for code in (-1, 4, 256):
         with pytest.raises(ValueError, match=f"code {code}"):
-            encode.filter_result(heads, EMPTY, EMPTY, NONE, EMPTY, NONE, TEXTS, [("x", code)])
+            encode.filter_result(heads, EMPTY, Rejections(NO_ROWS, NO_ROWS, TEXTS, [("x", code)]))
     for bad in [(-1, 2), (0, 0), (2, 1), (0, 3)]:
         with pytest.raises(ValueError, match="range"):
-            encode.filter_result_nodes(heads, b"{}", [bad], EMPTY, NONE, EMPTY, NONE, TEXTS, [])
+            encode.filter_result_nodes(heads, b"{}", [bad], Rejections(NO_ROWS, NO_ROWS, TEXTS, []))

@@ -190,7 +190,7 @@ def test_monotone_by_hand() -> None:
 
 
 @pytest.mark.parametrize("gpus", [-1, 17])
-def test_link_table_refuses_more_than_16_gpus(gpus: int) -> None:
+def test_link_table_rejects_more_than_16_gpus(gpus: int) -> None:
     for module in (fit, plain):
         with pytest.raises(ValueError, match="at most 16"):
             module.link_table(SHAPES, 1, gpus, 2, 1)
@@ -227,19 +227,19 @@ pairs = st.lists(st.tuples(st.integers(0, 5), st.sampled_from([0, 0, 1, 7, 255])
 
 
 @given(pairs, st.sets(st.sampled_from([0, 1, 7, 255])))
-def test_passed_and_refused(columns: list[tuple[int, int]], marks: set[int]) -> None:
+def test_passed_and_rejected(columns: list[tuple[int, int]], marks: set[int]) -> None:
     rows, codes = [row for row, _ in columns], [code for _, code in columns]
     chosen = [1 if code in marks else 0 for code in range(256)]
     assert fit.passed(ints(rows), bytearray(codes)).tolist() == plain.passed(rows, codes)
-    found, why = fit.refused(ints(rows), bytearray(codes), bytes(chosen))
-    assert (found.tolist(), why.tolist()) == plain.refused(rows, codes, chosen)
+    found, why = fit.rejected(ints(rows), bytearray(codes), bytes(chosen))
+    assert (found.tolist(), why.tolist()) == plain.rejected(rows, codes, chosen)
 
 
 @pytest.mark.parametrize(("rows", "codes", "chosen"), [(1, 2, 256), (2, 1, 256), (1, 1, 255), (1, 1, 257)])
-def test_passed_and_refused_want_equal_lengths(rows: int, codes: int, chosen: int) -> None:
+def test_passed_and_rejected_want_equal_lengths(rows: int, codes: int, chosen: int) -> None:
     same_error(
-        lambda: fit.refused(ints([0] * rows), bytearray(codes), bytes(chosen)),
-        lambda: plain.refused([0] * rows, [0] * codes, [0] * chosen),
+        lambda: fit.rejected(ints([0] * rows), bytearray(codes), bytes(chosen)),
+        lambda: plain.rejected([0] * rows, [0] * codes, [0] * chosen),
     )
     same_error(lambda: fit.passed(ints([0] * rows), bytearray(codes)), lambda: plain.passed([0] * rows, [0] * codes))
 

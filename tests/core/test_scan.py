@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ext_core import scan
+from ext_core.name_index import NameIndex
 from ext_core.reference import scan as reference
 from ext_core.scan import ScanError
 
@@ -75,8 +76,8 @@ def same(body: bytes) -> Any:
     return found
 
 
-def both_indexes(names: list[str]) -> tuple[scan.NameIndex, reference.NameIndex]:
-    fast, slow = scan.NameIndex(), reference.NameIndex()
+def both_indexes(names: list[str]) -> tuple[NameIndex, reference.NameIndex]:
+    fast, slow = NameIndex(), reference.NameIndex()
     for row, name in enumerate(names):
         fast.add(name, row)
         slow.add(name, row)
@@ -276,7 +277,7 @@ def test_rows_takes_arrays_of_strings_only(body: bytes) -> None:
 
 
 def test_ranges_must_lie_in_the_body() -> None:
-    index = scan.NameIndex()
+    index = NameIndex()
     for start, end in [(-1, 2), (0, 3), (2, 1), (3, 3), (0, -1)]:
         with pytest.raises(ValueError, match="not inside"):
             scan.rows(b"[]", start, end, index)
@@ -360,7 +361,7 @@ def test_offers_in_the_form_of_kube_scheduler() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("aarg"), st.integers(0, 40)), max_size=200))
 def test_name_index(steps: list[tuple[str, int]]) -> None:
-    fast, slow = scan.NameIndex(), reference.NameIndex()
+    fast, slow = NameIndex(), reference.NameIndex()
     for what, number in steps:
         name = "n" * (number % 3) + str(number)
         for index in (fast, slow):
@@ -378,7 +379,7 @@ def test_name_index(steps: list[tuple[str, int]]) -> None:
 
 def test_name_index_grows_shrinks_and_keeps_every_name() -> None:
     dice = random.Random(3)
-    index, truth = scan.NameIndex(), dict[str, int]()
+    index, truth = NameIndex(), dict[str, int]()
     for step in range(20_000):
         name = f"node-{dice.randrange(2_000)}"
         if name in truth:
@@ -393,7 +394,7 @@ def test_name_index_grows_shrinks_and_keeps_every_name() -> None:
 
 
 def test_name_index_refuses() -> None:
-    index = scan.NameIndex()
+    index = NameIndex()
     index.add("a", 3)
     with pytest.raises(ValueError, match="already, as row 3"):
         index.add("a", 4)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from ext_core.encode import Heads
-from ext_core.scan import NameIndex
+from ext_core.name_index import NameIndex
 from extender.cluster.tables import Tables
 
 KEPT_NAMES: Final = 8  # of a row's former nodes, for decisions of earlier generations
