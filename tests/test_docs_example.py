@@ -69,7 +69,7 @@ def played(enabled: bool) -> dict[str, str]:
     pod, ear, objects = world.set("Pod", asked()), Ear(), Objects()
     reservations = keeper(world)
     controller = Evictions(
-        world.decider, reservations, ear, world.server.metrics,
+        world.verbs, reservations, ear, world.server.metrics,
         clock=lambda: world.now, wall=lambda: world.wall, identity="me",
     )  # fmt: skip
     world.server.evictions = controller

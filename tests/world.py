@@ -175,7 +175,7 @@ class World:
             wall=lambda: self.wall,
             slices=Slices(lambda: 0.0, _no_pause),
         )
-        self.decider = self.server.decider
+        self.verbs = self.server.verbs
         self.app = create(self.server)
 
     # -- the cluster ----------------------------------------------------------------------------------------------
@@ -305,17 +305,17 @@ class World:
     def state(self) -> tuple[Any, ...]:
         """Everything that a bad request must leave alone."""
         rows = [self.cluster.tables.nodes.node(self.cluster.row(name)) for name in sorted(self.cluster.nodes)]
-        decider = self.decider
+        verbs = self.verbs
         return (
             self.cluster.generation,
             dict(self.cluster.nodes),
             dict(self.cluster.pods),
             dict(self.cluster.nominated),
             rows,
-            decider.assumed.current(self.now),
-            decider.reservations.current(self.now),
-            {uid: decider.attempts.of(uid, self.now) for uid in self.cluster.pods},
-            len(list(decider.decisions.latest())),
+            verbs.assumed.current(self.now),
+            verbs.reservations.current(self.now),
+            {uid: verbs.attempts.of(uid, self.now) for uid in self.cluster.pods},
+            len(list(verbs.decisions.latest())),
         )
 
 

@@ -16,6 +16,7 @@ from extender.objects.event import Event
 from extender.objects.records import PodRecord
 from extender.objects.tolerant import Faults
 from extender.sim.cluster import Change, Conflict, SimCluster
+from extender.verbs.bind import Written
 from extender.verbs.wire import Binding
 
 
@@ -90,12 +91,12 @@ class SimSource:
         except KeyError:
             return None
 
-    async def bind(self, binding: Binding, annotations: dict[str, str]) -> str:
+    async def bind(self, binding: Binding, annotations: dict[str, str]) -> Written:
         try:
             self._simulated.bind(binding.uid, binding.node, annotations)
         except Conflict as conflict:
-            return f"conflict: {conflict}"
-        return ""
+            return Written("failed", f"conflict: {conflict}")
+        return Written("bound")
 
     # ---- how
 

@@ -27,10 +27,8 @@ import random
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
-
-import orjson
 
 from extender.controllers.events import Events, how_many, named, price_text
 from extender.controllers.tenants import own_namespace
@@ -41,9 +39,10 @@ from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.records import PodRecord
 from extender.reservations.reservations import Reservation
-from extender.verbs import preempt, wire
-from extender.verbs.decide import Answer, Decider
+from extender.verbs import wire
+from extender.verbs.answer import Answer
 from extender.verbs.decisions import WORK_LOST, Decision
+from extender.verbs.verbs import Verbs
 
 WAIT_SECONDS: Final = 1.0  # kube-scheduler calls preempt within milliseconds of its filter call
 TICK_SECONDS: Final = 0.2
@@ -82,7 +81,7 @@ class Evictions:
 
     def __init__(
         self,
-        decider: Decider,
+        verbs: Verbs,
         reserving: Reserving | None,
         events: Events,
         metrics: Metrics,
@@ -95,9 +94,9 @@ class Evictions:
     ) -> None:
         """`reserving`: None where no pod can be evicted, as in a frozen cluster; `dark`: as the server's Source has it,
         for evictions."""
-        self._decider, self._reserving, self._events, self._metrics = decider, reserving, events, metrics
+        self._verbs, self._reserving, self._events, self._metrics = verbs, reserving, events, metrics
         self._ready, self._dark, self._clock, self._wall = ready, dark, clock, wall
-        self._settings = decider.settings
+        self._settings = verbs.settings
         self._identity = identity or f"{socket.gethostname()}_{os.getpid()}_{random.SystemRandom().getrandbits(32):08x}"
         self._stuck: dict[str, Stuck] = {}
         self._asked_at: float | None = None
@@ -119,9 +118,9 @@ class Evictions:
         if decision is None or self._settings.evictable_as_failed_nodes:
             return
         request = decision.request
-        attempt = self._decider.attempts.of(request.uid, now)
+        attempt = self._verbs.attempts.of(request.uid, now)
         stuck = answer.result == "refused" and attempt is not None and attempt.links_only and not attempt.transient
-        if not stuck or request.never or self._decider.reservations.of(request.uid, now) is not None:
+        if not stuck or request.never or self._verbs.reservations.of(request.uid, now) is not None:
             if answer.result == "fits":
                 self._stuck.pop(request.uid, None)
             return
@@ -177,11 +176,11 @@ class Evictions:
             return
         acting = server if self._lease is not None and self._lease.held else None
         if acting is not None:
-            for plan in self._decider.reservations.all():
+            for plan in self._verbs.reservations.all():
                 if plan.own and self._paused.get(plan.id, now) <= now:
                     await self._carry_out(acting, plan)
         for uid, stuck in list(self._stuck.items()):
-            pod = self._decider.cluster.pods.get(uid)
+            pod = self._verbs.cluster.pods.get(uid)
             if pod.node if pod is not None else self._reserving is not None:
                 del self._stuck[uid]
             elif stuck.due <= now:
@@ -206,7 +205,7 @@ class Evictions:
             return
         asked = self._asked_at is not None and now - self._asked_at < ASKED_SECONDS
         try:
-            if asked or any(plan.own for plan in self._decider.reservations.all()):
+            if asked or any(plan.own for plan in self._verbs.reservations.all()):
                 self._stepped_at = now
                 async with asyncio.timeout(LEASE_SECONDS):
                     before, after = self._lease.held, await self._lease.step()
@@ -226,34 +225,22 @@ class Evictions:
 
     def _search(self, uid: str, stuck: Stuck) -> tuple[Reservation, Decision, int] | None:
         """(the cheapest plan, its record, how many budgets it violates). The plan stands in `holds` from then on."""
-        decider, now = self._decider, self._clock()
-        attempt = decider.attempts.of(uid, now)
-        if attempt is None or decider.reservations.of(uid, now) is not None:
+        verbs, now = self._verbs, self._clock()
+        attempt = verbs.attempts.of(uid, now)
+        if attempt is None or verbs.reservations.of(uid, now) is not None:
             return None
-        if self._stuck.get(uid) is not stuck or decider.assumed.get(uid, now) is not None:
+        if self._stuck.get(uid) is not stuck or verbs.assumed.get(uid, now) is not None:
             return None  # it was passed, or asked about, while we waited for the API server
         for node in [node for node, until in stuck.blocked.items() if until <= now]:
             del stuck.blocked[node]
-        every, at = attempt.links_only, attempt.at
-        attempt.links_only = tuple(name for name in every if name not in stuck.blocked)
-        attempt.at = now  # what kube-scheduler itself thought of these nodes is as old as its call
-        try:
-            answer = preempt.preempt(decider, stuck.body, now, self._wall())
-        finally:
-            attempt.links_only, attempt.at = every, at
-        plan, decision = decider.reservations.of(uid, now), answer.decision
-        if decision is None:
+        links_only = tuple(name for name in attempt.links_only if name not in stuck.blocked)
+        # What kube-scheduler itself thought of these nodes is as old as its call.
+        recent = replace(attempt, links_only=links_only, at=now)
+        decision, outcome = verbs.preempt.own(stuck.body, recent, now, self._wall())
+        self._metrics.searched(decision.proved, decision.result, decision.stages_us)
+        if outcome.reservation is None:
             return None
-        decision.verb = "evict"  # kube-scheduler did not ask
-        self._metrics.searched(decision.proved, answer.result, decision.stages_us)
-        if plan is None or answer.result != "evict":
-            return None
-        plan.own, plan.pod = True, f"{decision.request.namespace}/{decision.request.name}"
-        pods = decider.cluster.pods
-        plan.grace = max((pods[one].grace_seconds for one in plan.victims if one in pods), default=0)
-        decision.detail["plan"] = plan.id
-        [victims] = orjson.loads(answer.body)["NodeNameToMetaVictims"].values()
-        return plan, decision, int(victims["NumPDBViolations"])
+        return outcome.reservation, decision, outcome.violations
 
     def _advise(self, uid: str, stuck: Stuck) -> None:
         """Say what an eviction would do; nothing is reserved."""
@@ -261,7 +248,7 @@ class Evictions:
         if found is None:
             return
         plan, decision, violations = found
-        self._decider.reservations.drop(plan.uid)
+        self._verbs.reservations.drop(plan.uid)
         decision.result = "would-evict"
         place = f"on node {plan.node} would free linked GPUs for this pod"
         why = f"kube-scheduler up to 1.37 does not preempt for links alone; {self._what_does()}"
@@ -294,7 +281,7 @@ class Evictions:
             if found is None:
                 break
             plan, decision, violations = found
-            pods = [self._decider.cluster.pods[one] for one in plan.victims]
+            pods = [self._verbs.cluster.pods[one] for one in plan.victims]
             if violations:
                 why = "a PodDisruptionBudget does not allow it"
             else:
@@ -320,7 +307,7 @@ class Evictions:
             stuck.due = stuck.quiet_until = self._clock() + _pause(stuck.failures)
 
     def _give_up(self, plan: Reservation, decision: Decision, why: str) -> None:
-        self._decider.reservations.drop(plan.uid)
+        self._verbs.reservations.drop(plan.uid)
         decision.result, decision.error = "not-evicted", why
 
     async def _would_be_allowed(self, server: ApiServer, pods: list[PodRecord]) -> str:
@@ -336,7 +323,7 @@ class Evictions:
 
     async def _carry_out(self, server: ApiServer, plan: Reservation) -> None:
         """Evict what is still to be evicted. Once one victim goes, the others follow as soon as they may."""
-        cluster, reservations = self._decider.cluster, self._decider.reservations
+        cluster, reservations = self._verbs.cluster, self._verbs.reservations
         sitting = [cluster.pods[uid] for uid in plan.victims if uid in cluster.bound.get(plan.node, ())]
         left = [pod for pod in sitting if not pod.terminating]
         begun = len(left) < len(plan.victims)

@@ -20,7 +20,8 @@ from extender.log import get_log
 from extender.objects.event import Event
 from extender.objects.records import PodRecord, RecordError
 from extender.objects.tolerant import LONGEST_NAME, Faults, Invalid
-from extender.verbs import wire
+from extender.verbs.bind import Written
+from extender.verbs.wire import Binding
 
 VITAL = ("Pod", "Node")
 JUDGED = (*VITAL, "PodDisruptionBudget")  # what evictions are decided by; what else counts, as gangs, may be older
@@ -199,14 +200,15 @@ class Live:
             log.warning("the pod to bind can not be read", pod=f"{namespace}/{name}", err=str(error))
             return None
 
-    async def bind(self, binding: wire.Binding, annotations: dict[str, str]) -> str:
+    async def bind(self, binding: Binding, annotations: dict[str, str]) -> Written:
+        """Write the Binding. A pod that is bound to the node already counts as bound."""
         if self._bindings is None:
-            return "not connected to the API server"
+            return Written("failed", "not connected to the API server")
         result = await self._bindings.bind(binding.namespace, binding.name, binding.uid, binding.node, annotations)
         if result.outcome == "bound":
-            return ""
+            return Written("bound")
         if result.outcome in ("conflict", "unknown"):  # it may be our own binding, answered before or lost on the way
             pod = await self.pod(binding.namespace, binding.name)
             if pod is not None and pod.uid == binding.uid and pod.node == binding.node:
-                return ""
-        return f"{result.outcome}: {result.message}"
+                return Written("bound")
+        return Written("unknown" if result.outcome == "unknown" else "failed", f"{result.outcome}: {result.message}")

@@ -33,9 +33,8 @@ from extender.kube.configmaps import ConfigMap, Conflict
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.records import MOST_GRACE
-from extender.reservations.release import CAUSES
 from extender.reservations.reservations import Reservation
-from extender.verbs.decide import Decider
+from extender.verbs.verbs import Verbs
 
 MOST_ENTRIES: Final = 500
 MOST_BYTES: Final = 900_000  # a ConfigMap may have 1 MiB
@@ -53,13 +52,13 @@ class Damaged(Exception):
 
 
 class ReservationStore:
-    """Keeps `decider.holds`' plans. A Tenant of the live cluster, and what the server asks before it replies."""
+    """Keeps the reservations of `verbs`. A Tenant of the live cluster, and what the server asks before it replies."""
 
     name = "reservations"
 
     def __init__(
         self,
-        decider: Decider,
+        verbs: Verbs,
         metrics: Metrics,
         *,
         ready: Callable[[], bool] = lambda: True,
@@ -67,10 +66,10 @@ class ReservationStore:
         wall: Callable[[], float] = time.time,
     ) -> None:
         """`ready`: whether the lists are in; before that no plan can be judged."""
-        self._decider, self._metrics, self._ready = decider, metrics, ready
+        self._verbs, self._metrics, self._ready = verbs, metrics, ready
         self._clock = clock
         self._epoch = wall() - clock()  # once, so that a plan is written in the same words always
-        self._settings = decider.settings.reservations
+        self._settings = verbs.settings.reservations
         self._in_memory = self._settings.store == "memory"
         self._map: ConfigMap | None = None
         self._lock = asyncio.Lock()
@@ -85,7 +84,6 @@ class ReservationStore:
         self._said = ""
         self._forbidden = False
         metrics.reservations_kept.set(0)
-        decider.released = self._released
 
     # -- what the server asks -------------------------------------------------------------------------------------
 
@@ -119,10 +117,6 @@ class ReservationStore:
             self._unsure.add(plan.uid)
         return why
 
-    def _released(self, plan: Reservation, cause: str) -> None:
-        self._metrics.reservations_released.labels(cause).inc()
-        log.info("reservation released", pod=plan.pod or plan.uid, node=plan.node, plan=plan.id, why=CAUSES[cause])
-
     # -- the task -------------------------------------------------------------------------------------------------
 
     async def run(self, server: ApiServer) -> None:
@@ -147,7 +141,7 @@ class ReservationStore:
             if self._ready():
                 self._compare()
                 self._judge()
-                self._decider.sweep(self._clock())
+                self._verbs.releases.sweep(self._clock())
             elif not failures:
                 delay = SOON_SECONDS
             await asyncio.sleep(delay)
@@ -157,28 +151,28 @@ class ReservationStore:
         if self._judged or self._read_at is None:
             return
         self._judged = True
-        self._decider.up_since = self._clock()
-        for plan in self._decider.reservations.all():
-            if plan.uid not in self._decider.cluster.pods:
-                self._decider.pod_gone(plan.uid)
+        self._verbs.freshness.reservations_read(self._clock())
+        for plan in self._verbs.reservations.all():
+            if plan.uid not in self._verbs.cluster.pods:
+                self._verbs.releases.pod_deleted(plan.uid)
 
     def _compare(self) -> None:
         """Drop the plans that this server did not write and that contradict the lists. One whose pod we do not see yet
         is compared when it comes; until then it lasts a few seconds at most."""
-        decider = self._decider
-        plans = {plan.uid: plan for plan in decider.reservations.all()} if self._foreign else {}
+        verbs = self._verbs
+        plans = {plan.uid: plan for plan in verbs.reservations.all()} if self._foreign else {}
         for uid in sorted(self._foreign):
-            plan, pod = plans.get(uid), decider.cluster.pods.get(uid)
+            plan, pod = plans.get(uid), verbs.cluster.pods.get(uid)
             if plan is not None and pod is None:
                 continue
             emptied = self._foreign.pop(uid)
             if plan is None or pod is None:
                 continue
-            why = contradiction(decider.cluster, plan, pod, evicts=decider.settings.evictions.enabled)
+            why = contradiction(verbs.cluster, plan, pod, evicts=verbs.settings.evictions.enabled)
             if not why:
-                believed(decider.cluster, plan, pod, emptied)
+                believed(verbs.cluster, plan, pod, emptied)
                 continue
-            decider.reservations.drop(uid)
+            verbs.reservations.drop(uid)
             self._metrics.reservations_damaged.inc()
             log.warning(
                 "a reservation contradicts the cluster, and is dropped: who may write the ConfigMap?",
@@ -224,7 +218,7 @@ class ReservationStore:
                 if self._version is None:
                     await self._read()
                     assert self._version is not None
-                wanted = {plan.uid: self._text(plan) for plan in self._decider.reservations.all()}
+                wanted = {plan.uid: self._text(plan) for plan in self._verbs.reservations.all()}
                 if must and must not in wanted:
                     return "its pod is gone, or has a node"
                 if wanted == self._stored:
@@ -245,7 +239,7 @@ class ReservationStore:
     async def _read(self) -> None:
         assert self._map is not None
         theirs, version = await self._map.read()
-        reservations, now = self._decider.reservations, self._clock()
+        reservations, now = self._verbs.reservations, self._clock()
         plans = {plan.uid: plan for plan in reservations.all()}
         known = plans.keys()
         for uid, text in sorted(theirs.items())[:MOST_ENTRIES]:
@@ -278,7 +272,7 @@ class ReservationStore:
     # -- one entry ------------------------------------------------------------------------------------------------
 
     def _text(self, plan: Reservation) -> str:
-        amounts = zip(self._decider.cluster.resources, plan.amounts, strict=True)
+        amounts = zip(self._verbs.cluster.resources, plan.amounts, strict=True)
         entry: dict[str, Any] = {
             "format": FORMAT,
             "pod": plan.pod,
@@ -304,7 +298,7 @@ class ReservationStore:
             raise Damaged(f"not JSON: {error}") from error
         if not isinstance(entry, dict) or entry.get("format") != FORMAT:
             raise Damaged(f"not an entry of format {FORMAT}")
-        resources = self._decider.cluster.resources
+        resources = self._verbs.cluster.resources
         amounts, victims = entry.get("amounts"), entry.get("victims")
         if not isinstance(amounts, dict) or not all(_count(amount) for amount in amounts.values()):
             raise Damaged("amounts is not a mapping of whole numbers")

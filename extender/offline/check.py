@@ -19,8 +19,8 @@ from extender.objects.progress import CHECKPOINT, INTERVAL, lost, saved_ms, star
 from extender.objects.records import PodRecord
 from extender.offline import invalid_metadata, quotas
 from extender.offline.frozen import SYSTEM_CLASSES
+from extender.offline.snapshot import Snapshot
 from extender.offline.text import count
-from extender.verbs.decide import Decider
 
 RANK = "gpu-extender.io/rank"
 LOOKS_LIKE_GPU = ("gpu", "nvidia.com/", "amd.com/", "mig-", "xpu", "habana.ai/", "neuron")
@@ -64,20 +64,20 @@ class Level:
         return self.name or f"(no class, priority {self.value})"
 
 
-def answer(decider: Decider, items: Iterable[Item], wall: float) -> dict[str, Any]:
+def answer(snapshot: Snapshot, items: Iterable[Item], wall: float) -> dict[str, Any]:
     """`kind: Check`. `items`: the same objects as Kubernetes JSON, for what records do not keep."""
     listed = list(items)
-    levels = levels_of(decider.cluster)
+    levels = levels_of(snapshot.cluster)
     found = sorted(
-        findings(decider, listed, levels, wall),
+        findings(snapshot, listed, levels, wall),
         key=lambda one: (ORDER.index(one.severity), one.code, one.about, one.message),
     )
     severities = Counter(one.severity for one in found)
     return {
         "apiVersion": "gpu-extender.io/v1",
         "kind": "Check",
-        "warnings": invalid_metadata.found(decider.cluster, listed, wall),
-        "policy_hash": decider.settings.policy_hash,
+        "warnings": invalid_metadata.found(snapshot.cluster, listed, wall),
+        "policy_hash": snapshot.settings.policy_hash,
         "classes": [
             {
                 "name": level.name or None,
@@ -120,12 +120,12 @@ def levels_of(cluster: Cluster) -> list[Level]:
     return sorted(levels, key=lambda level: (-level.value, level.name))
 
 
-def findings(decider: Decider, items: list[Item], levels: list[Level], wall: float) -> Iterator[Finding]:
-    cluster = decider.cluster
-    yield from _ranks(decider, items, levels)
+def findings(snapshot: Snapshot, items: list[Item], levels: list[Level], wall: float) -> Iterator[Finding]:
+    cluster = snapshot.cluster
+    yield from _ranks(snapshot, items, levels)
     yield from _chains(levels)
     yield from _defaults(cluster, levels)
-    yield from _protection(decider)
+    yield from _protection(snapshot)
     yield from _unsaved(cluster, levels, wall)
     yield from _budgets(cluster, items)
     yield from _quotas(cluster, items)
@@ -150,10 +150,10 @@ def _gpus(cluster: Cluster, pod: PodRecord) -> int:
 # ---- the order of the classes
 
 
-def _ranks(decider: Decider, items: list[Item], levels: list[Level]) -> Iterator[Finding]:
+def _ranks(snapshot: Snapshot, items: list[Item], levels: list[Level]) -> Iterator[Finding]:
     named = {level.name: level for level in levels if level.name}
     wanted: dict[str, int] = {}
-    order = decider.settings.preemption.intended_order
+    order = snapshot.settings.preemption.intended_order
     if order:
         for place, name in enumerate(order):
             wanted[name] = len(order) - place
@@ -272,9 +272,9 @@ def _defaults(cluster: Cluster, levels: list[Level]) -> Iterator[Finding]:
 # ---- what an eviction would cost
 
 
-def _protection(decider: Decider) -> Iterator[Finding]:
-    known = decider.cluster.priority_classes.keys() | SYSTEM_CLASSES.keys()
-    for name in sorted(decider.settings.preemption.minimum_run_seconds.keys() - known):
+def _protection(snapshot: Snapshot) -> Iterator[Finding]:
+    known = snapshot.cluster.priority_classes.keys() | SYSTEM_CLASSES.keys()
+    for name in sorted(snapshot.settings.preemption.minimum_run_seconds.keys() - known):
         yield Finding(
             "error", "minimum-run-of-no-class", f"PriorityClass/{name}", "preemption.minimumRunSeconds protects its "
             "pods, but the cluster has no such PriorityClass: nobody is protected by it",

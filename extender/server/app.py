@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -43,14 +42,17 @@ from extender.objects.records import PodRecord
 from extender.objects.tolerant import Faults, Invalid
 from extender.offline import frozen
 from extender.policy.rules import REASONS, UNKNOWN_NODE
-from extender.preemption import leave
+from extender.reservations.freshness import Freshness
+from extender.reservations.release import CAUSES
 from extender.reservations.reservations import Reservation
 from extender.server import connections
 from extender.server.connections import Connections
 from extender.settings import Settings
-from extender.verbs import decisions, preempt, wire
-from extender.verbs.decide import Answer, BindIntent, Decider
-from extender.web import pages
+from extender.verbs import decisions, wire
+from extender.verbs.answer import Answer
+from extender.verbs.bind import BindIntent, Written
+from extender.verbs.verbs import Verbs
+from extender.web import decision_page, pages
 from extender.web.pages import Pages
 
 VERBS = ("filter", "prioritize", "preempt", "bind")
@@ -75,11 +77,11 @@ log = get_log()
 
 
 class Binder(Protocol):
-    """Performs bind's write. `bind` answers "" or what went wrong; a pod that is bound there already is "" too."""
+    """Performs bind's write; a pod that is bound there already counts as bound."""
 
     async def pod(self, namespace: str, name: str) -> PodRecord | None: ...
 
-    async def bind(self, binding: wire.Binding, annotations: dict[str, str]) -> str: ...
+    async def bind(self, binding: wire.Binding, annotations: dict[str, str]) -> Written: ...
 
 
 class Keeper(Protocol):
@@ -191,13 +193,13 @@ class Server:
         self.evictions: Evictions | None = None
         self.metrics = metrics or Metrics()
         self.clock, self.wall = clock, wall
-        self.decider = Decider.of(settings, cluster)
+        freshness = Freshness(
+            lambda: self.source.dark(), lambda: self.source.known_at(), settings.watch.staleness_seconds
+        )
+        self.verbs = Verbs.of(settings, cluster, freshness=freshness, released=self._released)
         cluster.on_node_refused = lambda name, text: self._about_node(name, "GPUPodsFail", text, warning=True)
         cluster.on_node_trusted = lambda name, text: self._about_node(name, "GPUPodsAllowed", text, warning=False)
         cluster.on_tenant_refused = self._about_tenant
-        self.decider.sampled = self._sampled
-        self.decider.assumed.known_at = lambda: self.source.known_at()
-        self.decider.leaves = partial(leave.leaves, self.decider)
         self.failure: Exception | None = None
         self.failed: Callable[[Exception], None] = lambda error: None
         self._warned = False
@@ -244,10 +246,12 @@ class Server:
                 self._was_ready = True
                 began_at = self.source.ready_at()
                 if began_at is not None:
-                    self.decider.live = True
-                    if self.keeper is None or not self.keeper.read_back:
-                        self.decider.yields_until = began_at + YIELD_SECONDS
-                    self.decider.settled_at = began_at + self.settings.hold.seconds
+                    guess = self.keeper is None or not self.keeper.read_back
+                    self.verbs.freshness.started(
+                        began_at,
+                        yield_seconds=YIELD_SECONDS if guess else 0.0,
+                        settle_seconds=self.settings.hold.seconds,
+                    )
             answer = await self._answer(verb, body)
         except BadRequest as error:
             self.metrics.bad_requests.labels(verb, error.code).inc()
@@ -262,6 +266,9 @@ class Server:
         if answer.decision is not None:
             for code, count in answer.decision.reasons.items():
                 self.metrics.refused_nodes.labels(REASONS[code].key).inc(count)
+            if "sampled" in answer.decision.detail:
+                sampled = answer.decision.detail["sampled"]
+                self._sampled(sampled["named"], sampled["schedulable_gpu_nodes"])
             if verb == "filter" and answer.decision.unknown_count:  # they have no row, and so no code
                 self.metrics.refused_nodes.labels(UNKNOWN_NODE.key).inc(answer.decision.unknown_count)
         told = BackgroundTask(self._after, verb, answer, self._node_of(answer))
@@ -269,9 +276,8 @@ class Server:
         return self._done(verb, began, "ok", response)
 
     async def _answer(self, verb: str, body: bytes) -> Answer:
-        self._look()
         if verb == "filter":
-            answer = self.decider.filter(body, self.clock(), self.wall())
+            answer = self.verbs.filter.answer(body, self.clock(), self.wall())
             owed = self._owed(answer)
             for _ in range(MOST_SETTLES if owed else 1):
                 if answer.result not in ("refused", "try-again") or not self._may_settle(owed):
@@ -279,18 +285,17 @@ class Server:
                 generation = self.cluster.generation
                 await asyncio.sleep(SETTLE_SECONDS)  # the scheduler may know of an event that is on its way to us
                 if self.cluster.generation != generation:
-                    self._look()
-                    answer = self.decider.filter(body, self.clock(), self.wall())
+                    answer = self.verbs.filter.answer(body, self.clock(), self.wall())
             self._aside(self.evictions, lambda evictions: evictions.filtered(answer, body))
             return answer
         if verb == "prioritize":
-            return self.decider.prioritize(body, self.clock(), self.wall())
+            return self.verbs.prioritize.answer(body, self.clock(), self.wall())
         if verb == "preempt":
             dark = await self._dark()
             if dark >= self.settings.watch.staleness_seconds:
                 log.warning("no pod is evicted: pods, nodes or budgets are not watched", seconds=round(dark))
                 return Answer(wire.preemption(None), "dark")
-            answer = preempt.preempt(self.decider, body, self.clock(), self.wall())
+            answer = self.verbs.preempt.answer(body, self.clock(), self.wall())
             if answer.decision is not None:
                 self.metrics.searched(answer.decision.proved, answer.result, answer.decision.stages_us)
             self._aside(self.evictions, lambda evictions: evictions.preempted(answer))
@@ -315,20 +320,13 @@ class Server:
             self._vain_waits += 1
         return dark
 
-    def _look(self) -> None:
-        """Note whether what we know is too old, right before a decision."""
-        self.decider.stale = self.source.dark() >= self.settings.watch.staleness_seconds
-
     async def _reserved(self, answer: Answer) -> Answer:
         """The eviction, once its plan is kept; where it can not be kept nobody is evicted and nothing is reserved."""
-        decision, reservations, pods, now = answer.decision, self.decider.reservations, self.cluster.pods, self.clock()
+        decision, reservations = answer.decision, self.verbs.reservations
         assert decision is not None
         request = decision.request
-        plan = reservations.of(request.uid, now)
+        plan = reservations.of(request.uid, self.clock())
         assert plan is not None
-        plan.pod = f"{request.namespace}/{request.name}"
-        plan.grace = max((pods[uid].grace_seconds for uid in plan.victims if uid in pods), default=0)
-        decision.detail["plan"] = plan.id
         why = await self.keeper.reserve(plan) if self.keeper is not None else ""
         stands = reservations.of(request.uid, self.clock()) is plan
         if stands and not why:
@@ -362,11 +360,10 @@ class Server:
             return Answer(wire.binding("the pod is gone, or another one has its name now"), "refused")
         if pod.partial:
             return Answer(wire.binding("the pod cannot be read in full: /readyz names the field"), "refused")
-        self._look()
-        answer = self.decider.bind(binding, pod, self.clock(), self.wall())
+        answer = self.verbs.bind.answer(binding, pod, self.clock(), self.wall())
         if isinstance(answer, BindIntent):
-            error = await self.binder.bind(answer.binding, answer.annotations)
-            answer = self.decider.bound(answer, error, self.clock())
+            outcome = await self.binder.bind(answer.binding, answer.annotations)
+            answer = self.verbs.bind.written(answer, outcome, self.clock())
         return answer
 
     async def _body(self, request: Request) -> bytes:
@@ -398,7 +395,7 @@ class Server:
         Error would keep it back for a second and more, in which a higher priority may take its place."""
         if answer.result != "try-again" or answer.decision is None:
             return False
-        return self.decider.reservations.of(answer.decision.request.uid, self.clock()) is not None
+        return self.verbs.reservations.of(answer.decision.request.uid, self.clock()) is not None
 
     def _may_settle(self, owed: bool) -> bool:
         """A live cluster's refusals wait a moment, a few times a second at most: the scheduler waits with us. Pods that
@@ -428,6 +425,17 @@ class Server:
         failed = change.latest
         if self.events is not None and failed is not None:
             self.events.tenant(failed.party.namespace, failed.name, failed.uid, f"node {change.node}: {change.text}")
+
+    def _released(self, reservation: Reservation, cause: str) -> None:
+        """Count a reservation that ends."""
+        self.metrics.reservations_released.labels(cause).inc()
+        log.info(
+            "reservation released",
+            pod=reservation.pod or reservation.uid,
+            node=reservation.node,
+            plan=reservation.id,
+            why=CAUSES[cause],
+        )
 
     def _sampled(self, given: int, known: int) -> None:
         self.metrics.sampled_requests.inc()
@@ -531,8 +539,8 @@ class Server:
         metrics.failing_nodes.set(len(cluster.health.refused()))
         metrics.failing_node_rejections.labels("all").set(len(cluster.health.refused()))
         metrics.failing_node_rejections.labels("namespace").set(cluster.health.tenant_rejections())
-        metrics.reservations.set(len(self.decider.reservations.all()))
-        metrics.holds.set(self.decider.assumed.count(self.clock()))
+        metrics.reservations.set(len(self.verbs.reservations.all()))
+        metrics.holds.set(self.verbs.assumed.count(self.clock()))
         yield b""
         disagreements = yield from _total(cluster.topologies, lambda seen: bool(seen.disagreements))
         metrics.topology_disagreements.set(disagreements)
@@ -565,13 +573,13 @@ class Server:
             return _error(400, "bad-request", "most and nodes are whole numbers", "most")
         weights = {entry.name: entry.weight for entry in self.settings.scorers}
         shown = min(nodes, pages.MOST_NODES)
-        kept = list(self.decider.decisions.latest())
+        kept = list(self.verbs.decisions.latest())
         return self._page(
             pages.decision_list(
                 kept,
                 pod,
                 max(1, min(most, pages.MOST_DECISIONS)),
-                lambda decision: decisions.pieces(decision, self.cluster, weights, shown),
+                lambda decision: decision_page.pieces(decision, self.cluster, weights, shown),
             )
         )
 
@@ -703,18 +711,18 @@ def run(settings: Settings, *, kubeconfig: str | None = None, cluster_file: Path
         gc.freeze()  # as Live does
         server = Server(settings, cluster)
         server.evictions = Evictions(
-            server.decider, None, Events(server.metrics, enabled=False), server.metrics, clock=server.clock
+            server.verbs, None, Events(server.metrics, enabled=False), server.metrics, clock=server.clock
         )
         server.source = Frozen(server.evictions.advise, invalid)
         log.info("frozen cluster", nodes=len(cluster.nodes), pods=len(cluster.pods), file=str(cluster_file))
     else:
         live = Live(cluster, kubeconfig, staleness=settings.watch.staleness_seconds)
         server = Server(settings, cluster, source=live, binder=live)
-        reservations = ReservationStore(server.decider, server.metrics, ready=live.listed)
+        reservations = ReservationStore(server.verbs, server.metrics, ready=live.listed)
         server.keeper = reservations
         server.events = Events(server.metrics, enabled=settings.events.enabled)
         server.evictions = Evictions(
-            server.decider,
+            server.verbs,
             reservations,
             server.events,
             server.metrics,

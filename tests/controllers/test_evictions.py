@@ -71,7 +71,7 @@ class Play:
         reservations = keeper(world)
         world.server.events = self.ear
         made = Evictions(
-            world.decider, reservations, self.ear, world.server.metrics, dark=lambda: self.dark,
+            world.verbs, reservations, self.ear, world.server.metrics, dark=lambda: self.dark,
             clock=lambda: world.now, wall=lambda: world.wall, identity="me",
         )  # fmt: skip
         world.server.evictions = made
@@ -128,7 +128,7 @@ def test_with_the_flag_off_it_is_told_and_nobody_is_touched() -> None:
 
     play.run(test)
     assert play.objects.posted == []
-    assert play.world.decider.reservations.all() == []
+    assert play.world.verbs.reservations.all() == []
     [(name, reason, note)] = play.ear.heard
     assert (name, reason) == ("urgent", "EvictionWouldHelp")
     assert "default/n0-0 on node n0" in note
@@ -205,7 +205,7 @@ def frozen(play: Play) -> Evictions:
     """The controller of a server over a file."""
     world = play.world
     made = Evictions(
-        world.decider, None, play.ear, world.server.metrics, clock=lambda: world.now, wall=lambda: world.wall
+        world.verbs, None, play.ear, world.server.metrics, clock=lambda: world.now, wall=lambda: world.wall
     )
     world.server.evictions = made
     return made
@@ -234,7 +234,7 @@ def test_of_a_frozen_cluster_it_is_told_too(enabled: bool, says: str, known: boo
     latest = play.world.decision(pod="default/urgent")
     assert (latest["verb"], latest["result"]) == ("evict", "would-evict")
     assert latest["eviction_would_help"]["enabled"] == enabled
-    assert play.world.decider.reservations.all() == []
+    assert play.world.verbs.reservations.all() == []
     play.world.now += 61
     asyncio.run(controller.turn(None))
     assert controller._stuck == {}  # of pods that a file does not have nobody hears when they go
@@ -276,7 +276,7 @@ def test_a_pod_for_which_preempt_is_called_is_not_stuck() -> None:
     async def test(controller: Evictions, server: ApiServer) -> None:
         await play.call()
         await play.call("preempt")
-        play.world.decider.reservations.drop("uid-urgent")
+        play.world.verbs.reservations.drop("uid-urgent")
         play.world.now += 1.1
         await controller.turn(server)
 
@@ -345,7 +345,7 @@ def test_a_budget_that_says_no_leads_to_another_plan() -> None:
     assert asked == ["n1-0", "n2-0", "n2-0"]
     assert play.evicted() == ["n2-0"]
     assert "EvictionNotAllowed" in [reason for _, reason, _ in play.ear.heard]
-    assert [plan.node for plan in play.world.decider.reservations.all()] == ["n2"]
+    assert [plan.node for plan in play.world.verbs.reservations.all()] == ["n2"]
 
 
 def test_what_a_budget_forbids_is_not_even_asked_for() -> None:
@@ -378,7 +378,7 @@ def test_where_every_plan_is_blocked_it_backs_off() -> None:
             assert len(play.evicted(dry_run=True)) == before  # refused before it is kept as posted
         evictions = [path for _, path in play.objects.said if path.endswith("eviction")]
         assert 3 <= len(evictions) <= 5  # at 1, 6, 16, 36 s
-        assert play.world.decider.reservations.all() == []
+        assert play.world.verbs.reservations.all() == []
 
     play.run(test)
 
@@ -401,7 +401,7 @@ def test_once_one_went_the_others_follow_when_they_may() -> None:
         await controller.turn(server)
         assert play.evicted() == ["n0-0"]
         play.goes("n0-0")
-        assert play.world.decider.reservations.all() == [plan]
+        assert play.world.verbs.reservations.all() == [plan]
         blocked[0] = False
         play.world.now += FIRST_PAUSE + 1
         await play.call()
@@ -419,7 +419,7 @@ def plan_by_hand(play: Play) -> Any:
     plan = Reservation(
         "uid-urgent", "n0", ("uid-n0-0", "uid-n0-2"), amounts, 9, world.now, pod="default/urgent", own=True
     )
-    world.decider.reservations.add(plan)
+    world.verbs.reservations.add(plan)
     return plan
 
 
@@ -452,7 +452,7 @@ def test_who_is_not_asked_does_not_want_the_lease() -> None:
         assert LEASE not in play.objects.stored
         await play.stuck(controller, server)
         assert play.objects.stored[LEASE]["spec"]["holderIdentity"] == "me"
-        play.world.decider.reservations.drop("uid-urgent")
+        play.world.verbs.reservations.drop("uid-urgent")
         for _ in range(40):
             play.world.now += 2.5
             await controller.turn(server)
@@ -470,7 +470,7 @@ def test_a_reservation_that_can_not_be_kept_evicts_nobody() -> None:
 
     play.run(test)
     assert play.evicted(dry_run=True) == play.evicted() == []
-    assert play.world.decider.reservations.all() == []
+    assert play.world.verbs.reservations.all() == []
 
 
 def test_a_restart_takes_it_up_with_the_same_victims() -> None:
@@ -489,7 +489,7 @@ def test_a_restart_takes_it_up_with_the_same_victims() -> None:
     first.objects.stored.pop(LEASE)
 
     async def again(controller: Evictions, server: ApiServer) -> None:
-        assert [plan.own for plan in second.world.decider.reservations.all()] == [True]
+        assert [plan.own for plan in second.world.verbs.reservations.all()] == [True]
         await controller.turn(server)
         assert second.evicted() == ["n0-0"]
 
@@ -537,4 +537,4 @@ def test_nobody_is_evicted_for_a_pod_that_fits_meanwhile() -> None:
 
     play.run(test)
     assert play.evicted() == []
-    assert play.world.decider.reservations.all() == []
+    assert play.world.verbs.reservations.all() == []

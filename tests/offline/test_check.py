@@ -17,7 +17,7 @@ from extender.cli.check import LISTS
 from extender.kube import client
 from extender.offline import check
 from extender.settings import ClaimBounds, Claims, Settings
-from tests.offline.test_whatif import decider_of
+from tests.offline.test_whatif import snapshot_of
 from tests.world import GPU, JSON, WALL, machine, workload
 
 PRIORITIES = Path(__file__).parents[2] / "manifests" / "priorities"
@@ -46,7 +46,7 @@ def quota(hard: JSON, *classes: str, **more: Any) -> JSON:
 
 
 def checked(*items: JSON, settings: Settings | None = None) -> JSON:
-    return check.answer(decider_of(list(items), settings or Settings()), list(items), WALL)
+    return check.answer(snapshot_of(list(items), settings or Settings()), list(items), WALL)
 
 
 def codes(answer: JSON, severity: str = "") -> list[str]:

@@ -16,8 +16,7 @@ from prometheus_client import generate_latest
 from extender.cluster import dump
 from extender.cluster.slices import BLOCK, SLICE_BYTES, SLICE_SECONDS, Slices, in_order
 from extender.server.connections import Connection
-from extender.verbs import decisions
-from extender.web import pages
+from extender.web import decision_page, pages
 from extender.web.pages import Pages
 from tests.world import World, pairs, workload
 
@@ -146,7 +145,7 @@ def test_decisions_may_come_and_go_while_they_are_shown() -> None:
     world = filled(BLOCK * 3, 0)
     for i in range(6):
         world.filter(workload(f"w{i}", 2))
-    kept = world.decider.decisions
+    kept = world.verbs.decisions
     first = world.call("/debug/decisions?nodes=3000", method="GET").json["decisions"]
     assert [len(one["nodes"]) for one in first] == [BLOCK * 3] * 6
 
@@ -157,7 +156,7 @@ def test_decisions_may_come_and_go_while_they_are_shown() -> None:
             world.node("other", 1)
 
     weights = {entry.name: entry.weight for entry in world.settings.scorers}
-    show = lambda one: decisions.pieces(one, world.cluster, weights, 3000)  # noqa: E731
+    show = lambda one: decision_page.pieces(one, world.cluster, weights, 3000)  # noqa: E731
     shown = made_of(pages.decision_list(list(kept.latest()), None, 20, show), change)
     assert shown["decisions"] == first  # the node that is gone keeps its name
     assert shown["decisions_left_out"] == 0
@@ -183,8 +182,8 @@ def test_300_decisions_with_20000_nodes_are_made_in_small_pieces() -> None:
         world.filter(workload(f"w{i}", 2))
     weights = {entry.name: entry.weight for entry in world.settings.scorers}
     count = 0
-    show = lambda one: decisions.pieces(one, world.cluster, weights, 20_000)  # noqa: E731
-    for piece in pages.decision_list(list(world.decider.decisions.latest()), None, 300, show):
+    show = lambda one: decision_page.pieces(one, world.cluster, weights, 20_000)  # noqa: E731
+    for piece in pages.decision_list(list(world.verbs.decisions.latest()), None, 300, show):
         assert len(piece) <= PIECE_BYTES
         count += 1
     assert count >= 3 * (1100 + 1100 // BLOCK)  # a node's entry is a piece, a block of the sort is one
