@@ -20,7 +20,7 @@ import orjson
 
 from ext_core.links import LinkShapes
 from extender.cluster.cluster import Cluster
-from extender.cluster.ledger import gpus_of
+from extender.cluster.gpus.statements import gpus_of
 from extender.objects import records
 from extender.objects.event import Event
 from extender.settings import Settings

@@ -12,8 +12,12 @@ from benchmarks.openb_state import Ints, State, Ties
 from benchmarks.openb_trace import WHOLE, Pod
 from ext_core import score
 from ext_core.links import LinkShapes
+from ext_core.rows import NodeFacts, NodeUse
 from ext_core.table import NodeTable, PodTable
-from extender.cluster.demand_mix import ANYWHERE, Kind, Mix, Models, pulls
+from extender.cluster.demand.kinds import Kind
+from extender.cluster.demand.mix import DemandMix
+from extender.cluster.demand.models import ANYWHERE, MachineModels
+from extender.cluster.demand.weights import weighted
 from extender.cluster.tables import Tables
 from extender.objects.selectors import Requirement
 from extender.policy.contracts import PodRequest
@@ -34,8 +38,8 @@ class Ours:
     def __init__(self, state: State, settings: Settings | None = None) -> None:
         settings = settings or Settings()
         self._policy = Policy.of(settings)
-        self._mix = Mix(settings.mix.half_life_seconds, settings.mix.kinds)
-        self._models = Models((MODEL,))
+        self._mix = DemandMix(settings.mix.half_life_seconds, settings.mix.kinds)
+        self._models = MachineModels((MODEL,))
         self._tables = Tables(NodeTable(len(RESOURCES)), PodTable(len(RESOURCES)), LinkShapes(), RESOURCES)
         self._written = (-1, -1)
         self._known: tuple[tuple[Kind, ...], int] = ((), -1)
@@ -49,8 +53,9 @@ class Ours:
             model = self._models.of({MODEL: node.model})
             self._models.meet(model, "gpu", node.gpus, node.cpu, node.memory * MIB)
             alloc = (node.cpu, node.memory * MIB, MANY, node.gpus * WHOLE)
-            nodes.set_node(row, alloc, GPU, 0, (1 << node.gpus) - 1, SCHEDULABLE | HEALTHY, WHOLE, model)
-            nodes.set_held(row, (0, 0, 0, 0), 0, 0, 0, 0)
+            facts = NodeFacts(alloc, GPU, 0, (1 << node.gpus) - 1, SCHEDULABLE | HEALTHY, WHOLE, model)
+            nodes.set_node(row, facts)
+            nodes.set_held(row, NodeUse((0, 0, 0, 0), 0, 0, 0, 0))
         nodes.set_order(sorted(range(len(state.nodes)), key=lambda row: state.nodes[row].name))
 
     def arrive(self, pod: Pod) -> None:
@@ -93,15 +98,15 @@ class Ours:
             self._parts[row][g] += pod.milli
         whole = sum(1 << g for g, part in enumerate(self._parts[row]) if part == WHOLE)
         shared = tuple(0 if part == WHOLE else part for part in self._parts[row])
-        self._tables.nodes.set_held(row, (used[0], used[1], used[2], used[3]), whole, 0, 0, 0, shared)
+        self._tables.nodes.set_held(row, NodeUse(tuple(used), whole, 0, 0, 0, shared))
 
     def _write_demand(self) -> None:
         if self._written == (self._mix.revision, self._models.revision):
             return
         self._written = (self._mix.revision, self._models.revision)
         machines = [kind._replace(share=WHOLE) for kind in self._models.whole()]
-        asked = pulls(self._mix.weights(), machines, self._mix.most, WHOLE)
-        kinds = tuple(pull.kind for pull in asked)
+        asked = weighted(self._mix.weights(), machines, self._mix.most, WHOLE)
+        kinds = tuple(one.kind for one in asked)
         if (kinds, self._models.revision) != self._known:
             self._known = (kinds, self._models.revision)
             self._types = [
@@ -110,6 +115,4 @@ class Ours:
                 for kind in kinds
             ]  # fmt: skip
             self._names = [str(kind) for kind in kinds]
-        self._tables.demand.set(
-            self._types, [pull.weight for pull in asked], [pull.size for pull in asked], self._names
-        )
+        self._tables.demand.set(self._types, [one.weight for one in asked], [one.size for one in asked], self._names)

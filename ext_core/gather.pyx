@@ -138,7 +138,8 @@ def victims(NodeTable nodes, PodTable pods, const row_t[::1] rows, const amount_
                 pod = chosen[at]
                 for r in range(nodes.resources):
                     amounts[r, at] = pods.amounts[r, pod]
-                masks[at] = pods.mask[pod] & ~staying  # two pods may be seen on one GPU
+                # Two pods may be seen on one GPU, and a pod on a GPU that has failed since.
+                masks[at] = pods.mask[pod] & ~staying & nodes.healthy[row]
                 unsure[at] = pods.unsure[pod]
                 prio[at] = pods.priority[pod]
                 begun[at] = pods.start[pod]

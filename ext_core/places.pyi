@@ -1,6 +1,7 @@
 from array import array
 from collections.abc import Sequence
 
+from ext_core.rows import PlaceRow
 from ext_core.table import NodeTable
 
 class Places:
@@ -21,7 +22,8 @@ class Places:
         """`domains`: L numbers from 1, 0 = in none."""
     def active(self) -> list[int]:
         """The levels at which some node has a domain, the closest first."""
-    def place(self, row: int) -> dict[str, float | bool | tuple[int, ...]]: ...
+    def place(self, row: int) -> PlaceRow:
+        """One row, for people and tests."""
 
 def trusted(places: Places, rows: array[int], out: array[float], group: str = "") -> None:
     """1 / (1 + doubt), with the doubt that counts for the group's pods only."""

@@ -11,6 +11,7 @@ from cython cimport view
 from libc.stdlib cimport calloc, free as c_free
 
 from ext_core.ints cimport amount_t, code_t, row_t, score_t, int32_t, int64_t, uint8_t
+from ext_core.rows import PlaceRow
 from ext_core.table cimport SCHEDULABLE, NodeTable
 
 
@@ -124,10 +125,10 @@ cdef class Places:
         return [level for level in range(self.levels) if self.members[level] > 0]
 
     def place(self, int row):
-        """One row as a dict, for people and tests."""
+        """One row, for people and tests."""
         self._check(row)
-        return {"doubt": self.doubt[row], "failing": bool(self.failing[row]), "split": bool(self.split[row]),
-                "domains": tuple([self.domain[level, row] for level in range(self.levels)])}
+        domains = tuple([self.domain[level, row] for level in range(self.levels)])
+        return PlaceRow(self.doubt[row], bool(self.failing[row]), bool(self.split[row]), domains)
 
 
 cdef int _check(const row_t[::1] rows, Py_ssize_t out) except -1:

@@ -1,40 +1,36 @@
 """Packed tables: one column per fact, one row per node or pod."""
 
+from ext_core.rows import NodeFacts, NodeRow, NodeUse, PodRow
+
 class NodeTable:
     resources: int
     height: int
     def __init__(self, resources: int) -> None: ...
     def add(self, row: int) -> None: ...
     def clear(self, row: int) -> None: ...
-    def set_node(
-        self,
-        row: int,
-        alloc: tuple[int, ...],
-        gpu: int,
-        shape: int,
-        healthy: int,
-        flags: int,
-        units: int = 1,
-        model: int = 0,
-    ) -> None:
-        """What the Node object says. `units`: of the GPU resource, per GPU; `model`: kind of machine, 0..63."""
-    def set_held(
-        self,
-        row: int,
-        used: tuple[int, ...],
-        sure: int,
-        likely: int,
-        unknown: int,
-        pending: int,
-        parts: tuple[int, ...] = (),
-    ) -> None:
-        """What its pods hold. `parts`: units of each GPU taken by pods that take less than the whole of it."""
+    def set_node(self, row: int, facts: NodeFacts) -> None:
+        """Write what the Node object states. IndexError: a row that was not added (so in every method)."""
+    def set_held(self, row: int, use: NodeUse) -> None:
+        """Write what the pods of the node hold. A GPU that is held as a whole is in a mask, not in `parts`."""
     def set_order(self, rows: list[int]) -> None: ...
     def add_claim(self, row: int, amounts: tuple[int, ...], wanted: int, tentative: bool) -> None: ...
     def drop_claims(self) -> None: ...
     def version_of(self, row: int) -> int:
         """A number that rises with every change of the row, and that no other row and no earlier state had."""
-    def node(self, row: int) -> dict[str, int | tuple[int, ...]]: ...
+    def node(self, row: int) -> NodeRow:
+        """One row, for people and tests."""
+    def alloc_of(self, row: int) -> tuple[int, ...]:
+        """R allocatable amounts of one row."""
+    def used_of(self, row: int) -> tuple[int, ...]:
+        """R amounts that the pods of one row hold."""
+    def free_of(self, row: int) -> tuple[int, ...]:
+        """R amounts that are left of one row, claims taken; below 0 where more is claimed than there is."""
+    def healthy_of(self, row: int) -> int:
+        """Mask of the GPUs of one row that exist and are healthy."""
+    def unknown_of(self, row: int) -> int:
+        """GPUs of one row that are held at unknown positions."""
+    def graph_of(self, row: int) -> tuple[int, int, int]:
+        """(link shape, mask of the healthy GPUs, index of the GPU resource or -1) of one row."""
 
 class PodTable:
     resources: int
@@ -43,21 +39,9 @@ class PodTable:
     """The time at which `until` is judged, milliseconds since 1970; 0 at first."""
 
     def __init__(self, resources: int) -> None: ...
-    def put(
-        self,
-        pod: int,
-        node: int,
-        priority: int,
-        amounts: tuple[int, ...],
-        mask: int,
-        unsure: int,
-        flags: int,
-        start: int = 0,
-        saved: int = 0,
-        restart: int = 0,
-        grace: int = 0,
-        until: int = 0,
-    ) -> None: ...
+    def put(self, pod: int, row: PodRow) -> None:
+        """Write pod row `pod`, new or known. What `mark` wrote stays. ValueError: a negative row or node, a wrong
+        number of amounts."""
     def mark(self, pod: int, gang: int, budgets: int, ask: int = 0) -> None: ...
     def drop(self, pod: int) -> None: ...
     def on(self, node: int) -> list[int]: ...

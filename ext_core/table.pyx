@@ -12,6 +12,7 @@ from array import array
 from cython cimport view
 
 from ext_core.ints cimport amount_t, row_t, int32_t, uint32_t
+from ext_core.rows import NodeRow
 
 
 cdef amount_t LARGEST = 1 << 61  # of a sum of claims: two of them and a node's amounts stay within 64 bits
@@ -46,6 +47,18 @@ cdef amount_t[:, ::1] _matrix(int resources, int rows, amount_t[:, ::1] old, int
 cdef inline amount_t _sum(amount_t a, amount_t b) noexcept nogil:
     """Of amounts from 0 on, LARGEST at most: no number of pods makes the sum negative."""
     return LARGEST if a > LARGEST - min(b, LARGEST) else a + b
+
+
+cdef inline tuple _fields(record):
+    """A record of `ext_core.rows`, to be unpacked: Cython unpacks a tuple, and not a kind of tuple, without a call."""
+    if not isinstance(record, tuple):
+        raise TypeError("a record of ext_core.rows is expected")
+    return <tuple>record
+
+
+cdef tuple _down(amount_t[:, ::1] amounts, int row):
+    cdef Py_ssize_t r
+    return tuple([amounts[r, row] for r in range(amounts.shape[0])])
 
 
 cdef class NodeTable:
@@ -128,19 +141,17 @@ cdef class NodeTable:
         if row < 0 or row >= self.height:
             raise IndexError(f"row {row} of {self.height}")
 
-    def set_node(self, int row, tuple alloc, int gpu, int shape, unsigned int healthy, int flags, int units=1,
-                 int model=0):
-        """What the Node object says. `alloc`: R amounts; `gpu`: resource index or -1; `healthy`: mask.
-
-        `units`: how many units of that resource one GPU is; `model`: which kind of machine it is (0..63, the
-        writer's own numbers), as the masks of allowed models in `ext_core.slots` have it.
-        """
+    def set_node(self, int row, facts):
+        """Write what the Node object states: a NodeFacts."""
         self._check(row)
+        cdef tuple alloc
+        cdef int gpu, shape, flags, units, model, r
+        cdef unsigned int healthy
+        alloc, gpu, shape, healthy, flags, units, model = _fields(facts)
         if len(alloc) != self.resources or not -1 <= gpu < self.resources:
             raise ValueError("set_node: amounts or resource index do not fit the table")
         if units < 1 or not 0 <= model < 64:
             raise ValueError("set_node: a GPU is one unit or more, and models are 0 to 63")
-        cdef int r
         for r in range(self.resources):
             self.alloc[r, row] = alloc[r]
         self.gpu[row] = gpu
@@ -151,19 +162,17 @@ cdef class NodeTable:
         self.model[row] = model
         self.touch(row)
 
-    def set_held(self, int row, tuple used, unsigned int sure, unsigned int likely, int unknown, int pending,
-                 tuple parts=()):
-        """What the node's pods hold. `used`: R amounts; masks and counts as in the columns.
-
-        `parts`: for each GPU the units taken by pods that take less than the whole of it; those that are not named
-        have 0. A GPU that somebody holds whole is in a mask.
-        """
+    def set_held(self, int row, use):
+        """Write what the pods of the node hold: a NodeUse. A GPU that is held as a whole is in a mask, not in parts."""
         self._check(row)
+        cdef tuple used, parts
+        cdef unsigned int sure, likely
+        cdef int unknown, pending, r
+        used, sure, likely, unknown, pending, parts = _fields(use)
         if len(used) != self.resources:
             raise ValueError("set_held: amounts do not fit the table")
         if len(parts) > MOST_GPUS or (parts and min(parts) < 0):
             raise ValueError("set_held: parts are at most 16 numbers, none of them negative")
-        cdef int r
         for r in range(MOST_GPUS):
             self.part[r, row] = parts[r] if r < len(parts) else 0
         self._begin(row)
@@ -234,21 +243,46 @@ cdef class NodeTable:
         return self.version[row]
 
     def node(self, int row):
-        """One row as a dict, for people and tests."""
+        """One row, for people and tests."""
+        self._check(row)
+        return NodeRow(
+            _down(self.alloc, row), _down(self.used, row), _down(self.claim, row), _down(self.tentative, row),
+            self.gpu[row], self.shape[row], self.healthy[row], self.sure[row], self.likely[row], self.wanted[row],
+            self.unknown[row], self.pending[row], self.order[row], self.flags[row], self.units[row], self.model[row],
+            tuple([self.part[r, row] for r in range(MOST_GPUS)]),
+            tuple([self.asked[r, row] for r in range(MOST_GPUS)]),
+        )
+
+    def alloc_of(self, int row):
+        """R allocatable amounts of one row."""
+        self._check(row)
+        return _down(self.alloc, row)
+
+    def used_of(self, int row):
+        """R amounts that the pods of one row hold."""
+        self._check(row)
+        return _down(self.used, row)
+
+    def free_of(self, int row):
+        """R amounts that are left of one row, claims taken; a claimed node may have less than nothing left."""
         self._check(row)
         cdef int r
-        return {
-            "alloc": tuple([self.alloc[r, row] for r in range(self.resources)]),
-            "used": tuple([self.used[r, row] for r in range(self.resources)]),
-            "claim": tuple([self.claim[r, row] for r in range(self.resources)]),
-            "tentative": tuple([self.tentative[r, row] for r in range(self.resources)]),
-            "gpu": self.gpu[row], "shape": self.shape[row],
-            "healthy": self.healthy[row], "sure": self.sure[row], "likely": self.likely[row],
-            "wanted": self.wanted[row], "unknown": self.unknown[row], "pending": self.pending[row],
-            "order": self.order[row], "flags": self.flags[row], "units": self.units[row], "model": self.model[row],
-            "parts": tuple([self.part[r, row] for r in range(MOST_GPUS)]),
-            "asked": tuple([self.asked[r, row] for r in range(MOST_GPUS)]),
-        }
+        return tuple([self.free_count(r, row) for r in range(self.resources)])
+
+    def healthy_of(self, int row):
+        """Mask of the GPUs of one row that exist and are healthy."""
+        self._check(row)
+        return self.healthy[row]
+
+    def unknown_of(self, int row):
+        """GPUs of one row that are held at unknown positions."""
+        self._check(row)
+        return self.unknown[row]
+
+    def graph_of(self, int row):
+        """(link shape, mask of the healthy GPUs, index of the GPU resource or -1) of one row."""
+        self._check(row)
+        return self.shape[row], self.healthy[row], self.gpu[row]
 
 
 cdef class PodTable:
@@ -303,10 +337,13 @@ cdef class PodTable:
         self.head_capacity = nodes
         return 0
 
-    def put(self, int pod, int node, int priority, tuple amounts, unsigned int mask, int unsure, int flags,
-            long long start=0, long long saved=0, int restart=0, int grace=0, long long until=0):
-        """Write pod row `pod` (new or known). `node` >= 0; `amounts`: R; times in ms since 1970, spans in s. What
-        `mark` wrote stays."""
+    def put(self, int pod, row):
+        """Write pod row `pod`, new or known, from a PodRow. What `mark` wrote stays."""
+        cdef int node, priority, unsure, flags, restart, grace
+        cdef tuple amounts
+        cdef unsigned int mask
+        cdef long long start, saved, until
+        node, priority, amounts, mask, unsure, flags, start, saved, restart, grace, until = _fields(row)
         if pod < 0 or node < 0 or len(amounts) != self.resources:
             raise ValueError("put: bad row, node or amounts")
         if pod >= self.capacity:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ext_core.links import LinkShapes
+from ext_core.rows import NodeFacts, NodeUse, PodRow
 from ext_core.table import NodeTable, PodTable
 from extender.cluster.tables import Tables
 from extender.policy.contracts import PodRequest, Reason, Scorer
@@ -72,16 +73,10 @@ class Small:
         nodes = self.tables.nodes
         nodes.add(row)
         count = gpus if there is None else there
-        nodes.set_node(
-            row,
-            (cpu[1], memory[1], 110, count if gpu == NVIDIA else 0, count if gpu == AMD else amd),
-            gpu,
-            shape,
-            (1 << gpus) - 1,
-            flags,
-        )
+        alloc = (cpu[1], memory[1], 110, count if gpu == NVIDIA else 0, count if gpu == AMD else amd)
+        nodes.set_node(row, NodeFacts(alloc, gpu, shape, (1 << gpus) - 1, flags))
         held = (cpu[0], memory[0], 0, used if gpu == NVIDIA else 0, used if gpu == AMD else 0)
-        nodes.set_held(row, held, sure, likely, unknown, pending)
+        nodes.set_held(row, NodeUse(held, sure, likely, unknown, pending))
         nodes.set_order(list(range(self._nodes)))
         return row
 
@@ -89,7 +84,7 @@ class Small:
         self, node: int, gpus: int, priority: int = 0, *, mask: int = 0, unsure: int = 0, flags: int = 0, until: int = 0
     ) -> int:
         row, self._pods = self._pods, self._pods + 1
-        self.tables.pods.put(row, node, priority, (0, 0, 1, gpus, 0), mask, unsure, flags, until=until)
+        self.tables.pods.put(row, PodRow(node, priority, (0, 0, 1, gpus, 0), mask, unsure, flags, until=until))
         return row
 
     def claim(self, node: int, gpus: int, *, amd: int = 0, wanted: int = 0, tentative: bool = False) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from extender.cluster.cluster import Cluster
+from extender.cluster.listener import Listener
 from extender.controllers import tenants
 from extender.controllers.live import Live
 from extender.controllers.tenants import begun
@@ -138,10 +139,11 @@ def test_callbacks_that_fail_spoil_nothing() -> None:
     world.node("n", 8)
     world.pod("a", 8, "n")
 
-    def gone(uid: str) -> None:
-        raise RecursionError(uid)
+    class Failing(Listener):
+        def pod_deleted(self, uid: str) -> None:
+            raise RecursionError(uid)
 
-    world.cluster.gone = gone
+    world.cluster.subscribe(Failing())
     world.gone("a")
     assert world.cluster.faults == 1
     assert world.filter(workload("p", 8))["NodeNames"] == ["n"]

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from ext_core.links import LinkShapes
-from extender.cluster.ledger import PLAN
+from extender.cluster.gpus.statements import PLAN
 from extender.policy.rules import REASONS
 from extender.topologies.annotation import KEY, RELAY, decode, encode
 from extender.topologies.load import from_catalogue
@@ -22,7 +22,7 @@ TEXT = {reason.key: reason.text for reason in REASONS.values()}
 
 
 def how(world: World, node: str = "n") -> dict[str, tuple[str, tuple[int, ...] | None]]:
-    return {one.uid: (one.how, one.gpus) for one in world.cluster.ledgers[node].holdings}
+    return {one.uid: (one.how, one.gpus) for one in world.cluster.gpus.ledgers[node].holdings}
 
 
 def test_the_relay_makes_more_free_sets_sure() -> None:
@@ -55,7 +55,7 @@ def test_drift_is_counted_and_printed() -> None:
         world.pod(name, 2, "n", annotations={PLAN: "0,3" if name == "a" else "1,2"}, held=held)
         world.pod(name, 2, "n", annotations={PLAN: "0,3" if name == "a" else "1,2"}, held=held)
     assert how(world)["uid-b"] == ("observed", (5, 7))
-    assert world.cluster.drifts == {"kept": 1, "other": 1}
+    assert world.cluster.gpus.drifts == {"kept": 1, "other": 1}
     for _ in range(2):
         world.call("/metrics", method="GET")
     text = generate_latest(world.server.metrics.registry).decode()

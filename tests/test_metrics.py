@@ -8,8 +8,8 @@ from typing import get_args
 
 from prometheus_client import generate_latest
 
-from extender.cluster.ledger import Drift
-from extender.cluster.node_health import What
+from extender.cluster.gpus.ledger import Drift
+from extender.cluster.health.node_health import What
 from extender.kube.evictions import Outcome
 from extender.metrics import BUCKETS, VALUES, Metrics, page
 from extender.reservations.release import CAUSES

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from extender.cluster.ledger import PLAN
+from extender.cluster.gpus.statements import PLAN
 from extender.policy.rules import REASONS
 from extender.settings import Mix as MixSettings
 from extender.settings import Settings
@@ -127,5 +127,5 @@ def test_as_many_kinds_as_the_settings_allow_are_priced() -> None:
     world.node("n", 8)
     for i in range(300):
         world.pod(f"p{i}", 1, cpu=str(i + 1))
-    assert len(world.cluster.mix.weights()) == 300
+    assert len(world.cluster.demand.mix.weights()) == 300
     assert world.filter(workload("q", 1))["NodeNames"] == ["n"]

@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from extender.cluster.cluster import Cluster
-from extender.cluster.slices import Slices
 from extender.objects import records
 from extender.objects.event import Event
 from extender.server.app import Binder, Server, Source, create
 from extender.settings import Settings
 from extender.topologies import Topology
 from extender.topologies.annotation import encode
+from extender.web.slices import Slices
 
 GPU, AMD = "nvidia.com/gpu", "amd.com/gpu"
 WALL = 1_800_000_000.0  # seconds since 1970
@@ -310,7 +310,7 @@ class World:
             self.cluster.generation,
             dict(self.cluster.nodes),
             dict(self.cluster.pods),
-            dict(self.cluster.nominated),
+            dict(self.cluster.placements.nominated),
             rows,
             verbs.assumed.current(self.now),
             verbs.reservations.current(self.now),

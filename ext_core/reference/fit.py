@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import combinations
 from typing import Protocol
 
-from ext_core.reference.table import AWAY, MOST_GPUS, SPARED, TERMINATING, NodeTable, Pod, PodTable
+from ext_core.reference.table import AWAY, MOST_GPUS, SPARED, TERMINATING, NodeTable, PodTable
+from ext_core.rows import PodRow
 
 CERTAIN = 2
 
@@ -31,7 +32,7 @@ def _open(rows: list[int], out: list[int]) -> list[tuple[int, int]]:
     return [(i, row) for i, row in enumerate(rows) if not out[i]]
 
 
-def _may_go(pods: PodTable, pod: Pod, priority: int) -> bool:
+def _may_go(pods: PodTable, pod: PodRow, priority: int) -> bool:
     return pod.priority < priority and not pod.flags & SPARED and pod.until <= pods.now
 
 
@@ -120,7 +121,7 @@ def shares(
         going = [pod for pod in on_node if pod.flags & TERMINATING]
         gone = going + [pod for pod in on_node if not pod.flags & TERMINATING and _may_go(pods, pod, priority)]
 
-        def enough(room: dict[int, int], gone: list[Pod] = []) -> bool:  # noqa: B006
+        def enough(room: dict[int, int], gone: list[PodRow] = []) -> bool:  # noqa: B006
             freed = {gpu: units + sum(_each(pod, resource, gpu) for pod in gone) for gpu, units in room.items()}
             return sum(units >= share for units in freed.values()) >= devices
 
@@ -138,7 +139,7 @@ def shares(
             out[i] = held
 
 
-def _each(pod: Pod, resource: int, gpu: int) -> int:
+def _each(pod: PodRow, resource: int, gpu: int) -> int:
     """Units that a pod is known to hold on a GPU."""
     return pod.amounts[resource] // pod.mask.bit_count() if pod.mask >> gpu & 1 else 0
 
@@ -186,7 +187,7 @@ def links(
             out[i] = held
 
 
-def _union(pods: list[Pod]) -> int:
+def _union(pods: list[PodRow]) -> int:
     mask = 0
     for pod in pods:
         mask |= pod.mask

@@ -65,7 +65,7 @@ def victims(
         ]
         best_first = [index for _, _, index in sorted(eligible)]
         staying = [pods.rows[index].mask for index in pods.on(row) if index not in best_first]
-        found.masks += [pods.rows[index].mask & ~_union(staying) for index in best_first]
+        found.masks += [pods.rows[index].mask & ~_union(staying) & at["healthy"] for index in best_first]
         found.pods += best_first
         found.start.append(len(found.pods))
     chosen = [pods.rows[index] for index in found.pods]

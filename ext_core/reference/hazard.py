@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ext_core.rows import NodeRow
+
 PANICS, PANICS_KNOWN, LOST, LOST_KNOWN = 1, 2, 4, 8
 
 
@@ -20,16 +22,16 @@ class Hazards:
         return self._flags.get(row, 0)
 
 
-def _crash(node: dict[str, Any], shapes: Any, resource: int, wanted: int, containers: int, certain: bool) -> int:
-    claim = node["claim"][resource]
-    unseen = node["likely"] & ~node["sure"] or node["pending"] or claim
-    if containers != 1 or node["unknown"] or (certain and unseen):
+def _crash(node: NodeRow, shapes: Any, resource: int, wanted: int, containers: int, certain: bool) -> int:
+    claim = node.claim[resource]
+    unseen = node.likely & ~node.sure or node.pending or claim
+    if containers != 1 or node.unknown or (certain and unseen):
         return 0
-    held = node["sure"] | (0 if certain else node["likely"] | node["wanted"])
-    free = node["healthy"] & ~held
-    if free.bit_count() != node["alloc"][resource] - node["used"][resource] - claim:
+    held = node.sure | (0 if certain else node.likely | node.wanted)
+    free = node.healthy & ~held
+    if free.bit_count() != node.alloc[resource] - node.used[resource] - claim:
         return 0
-    return shapes.crash(node["shape"], free, wanted) or 0
+    return shapes.crash(node.shape, free, wanted) or 0
 
 
 def refuse(
@@ -46,7 +48,7 @@ def refuse(
 ) -> None:
     for i, row in enumerate(rows):
         node, flags = nodes.node(row), hazards.get(row)
-        if out[i] or node["gpu"] != resource:
+        if out[i] or node.gpu != resource:
             continue
         if flags & LOST_KNOWN:
             out[i] = lost
@@ -60,9 +62,9 @@ def safety(
     for i, row in enumerate(rows):
         node, flags = nodes.node(row), hazards.get(row)
         found = [1.0]
-        if node["gpu"] == resource and flags & (LOST | LOST_KNOWN):
+        if node.gpu == resource and flags & (LOST | LOST_KNOWN):
             found.append(0.25)
-        if node["gpu"] == resource and flags & (PANICS | PANICS_KNOWN):
+        if node.gpu == resource and flags & (PANICS | PANICS_KNOWN):
             crash = _crash(node, shapes, resource, wanted, containers, False)
             found += [0.5 * (1.0 - crash / 1e6)] if crash else []
         out[i] = min(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ext_core.reference.table import NodeTable
+from ext_core.rows import PlaceRow
 
 SCHEDULABLE = 4
 CLEAN: tuple[float, bool, bool] = (0.0, False, False)
@@ -77,11 +78,9 @@ class Places:
     def active(self) -> list[int]:
         return [level for level in range(self.levels) if any(there[level] for there in self.domains.values())]
 
-    def place(self, row: int) -> dict[str, float | bool | tuple[int, ...]]:
+    def place(self, row: int) -> PlaceRow:
         self._check(row)
-        doubt, failing, split = self.facts.get(row, CLEAN)
-        domains = self.domains.get(row, (0,) * self.levels)
-        return {"doubt": doubt, "failing": failing, "split": split, "domains": domains}
+        return PlaceRow(*self.facts.get(row, CLEAN), self.domains.get(row, (0,) * self.levels))
 
     def near(self, row: int) -> list[str]:
         """Names of what the node is in: itself, then its domain at each active level, "" for none."""

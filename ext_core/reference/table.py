@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from ext_core.rows import NodeFacts, NodeRow, NodeUse, PodRow
 
 CPU, MEMORY, SLOTS, FIRST_GPU = 0, 1, 2, 3
 AWAY, SCHEDULABLE = 2, 4
@@ -73,44 +74,27 @@ class NodeTable:
         if not 0 <= row < self.height:
             raise IndexError(f"row {row} of {self.height}")
 
-    def set_node(
-        self,
-        row: int,
-        alloc: Sequence[int],
-        gpu: int,
-        shape: int,
-        healthy: int,
-        flags: int,
-        units: int = 1,
-        model: int = 0,
-    ) -> None:
+    def set_node(self, row: int, facts: NodeFacts) -> None:
         self._check(row)
-        if len(alloc) != self.resources or not -1 <= gpu < self.resources:
+        if len(facts.alloc) != self.resources or not -1 <= facts.gpu < self.resources:
             raise ValueError("set_node: amounts or resource index do not fit the table")
-        if units < 1 or not 0 <= model < 64:
+        if facts.units < 1 or not 0 <= facts.model < 64:
             raise ValueError("set_node: a GPU is one unit or more, and models are 0 to 63")
-        self.alloc[row] = list(alloc)
-        self._write(row, gpu=gpu, shape=shape, healthy=healthy, flags=flags, units=units, model=model)
+        columns = facts._asdict()
+        self.alloc[row] = list(columns.pop("alloc"))
+        self._write(row, **columns)
         self._touch(row)
 
-    def set_held(
-        self,
-        row: int,
-        used: Sequence[int],
-        sure: int,
-        likely: int,
-        unknown: int,
-        pending: int,
-        parts: Sequence[int] = (),
-    ) -> None:
+    def set_held(self, row: int, use: NodeUse) -> None:
         self._check(row)
-        if len(used) != self.resources:
+        if len(use.used) != self.resources:
             raise ValueError("set_held: amounts do not fit the table")
-        if len(parts) > MOST_GPUS or any(units < 0 for units in parts):
+        if len(use.parts) > MOST_GPUS or any(units < 0 for units in use.parts):
             raise ValueError("set_held: parts are at most 16 numbers, none of them negative")
-        self.used[row] = list(used)
-        self.parts[row] = [*parts, *[0] * (MOST_GPUS - len(parts))]
-        self._write(row, sure=sure, likely=likely, unknown=unknown, pending=pending)
+        columns = use._asdict()
+        self.used[row] = list(columns.pop("used"))
+        self.parts[row] = [*use.parts, *[0] * (MOST_GPUS - len(columns.pop("parts")))]
+        self._write(row, **columns)
         self._touch(row)
 
     def _write(self, row: int, **values: int) -> None:
@@ -148,13 +132,37 @@ class NodeTable:
             self._touch(row)
         self._touched.clear()
 
-    def node(self, row: int) -> dict[str, int | tuple[int, ...]]:
+    def node(self, row: int) -> NodeRow:
         self._check(row)
-        many = {"alloc": self.alloc, "used": self.used, "claim": self.claim, "tentative": self.tentative}
-        many |= {"parts": self.parts, "asked": self.asked}
-        return {name: tuple(amounts[row]) for name, amounts in many.items()} | {
-            name: column[row] for name, column in self.columns.items()
-        }
+        return NodeRow(
+            tuple(self.alloc[row]),
+            tuple(self.used[row]),
+            tuple(self.claim[row]),
+            tuple(self.tentative[row]),
+            parts=tuple(self.parts[row]),
+            asked=tuple(self.asked[row]),
+            **{name: column[row] for name, column in self.columns.items()},
+        )
+
+    def alloc_of(self, row: int) -> tuple[int, ...]:
+        return self.node(row).alloc
+
+    def used_of(self, row: int) -> tuple[int, ...]:
+        return self.node(row).used
+
+    def free_of(self, row: int) -> tuple[int, ...]:
+        at = self.node(row)
+        return tuple(a - b - c for a, b, c in zip(at.alloc, at.used, at.claim, strict=True))
+
+    def healthy_of(self, row: int) -> int:
+        return self.node(row).healthy
+
+    def unknown_of(self, row: int) -> int:
+        return self.node(row).unknown
+
+    def graph_of(self, row: int) -> tuple[int, int, int]:
+        at = self.node(row)
+        return at.shape, at.healthy, at.gpu
 
     def left(self, row: int) -> dict[int, int]:
         """For each GPU that nobody holds or will probably take as a whole: units that are left of it."""
@@ -170,23 +178,6 @@ class NodeTable:
         return self.alloc[row][resource] - self.used[row][resource] - self.claim[row][resource]
 
 
-@dataclass
-class Pod:
-    """One row of a PodTable."""
-
-    node: int
-    priority: int
-    amounts: tuple[int, ...]
-    mask: int
-    unsure: int
-    flags: int
-    start: int
-    saved: int
-    restart: int
-    grace: int
-    until: int
-
-
 class PodTable:
     """`rows[pod]` is what stands in the row, where something does."""
 
@@ -196,28 +187,14 @@ class PodTable:
         self.resources = resources
         self.height = 0
         self.now = 0
-        self.rows: dict[int, Pod] = {}
+        self.rows: dict[int, PodRow] = {}
         self.marks: dict[int, tuple[int, int, int]] = {}
 
-    def put(
-        self,
-        pod: int,
-        node: int,
-        priority: int,
-        amounts: tuple[int, ...],
-        mask: int,
-        unsure: int,
-        flags: int,
-        start: int = 0,
-        saved: int = 0,
-        restart: int = 0,
-        grace: int = 0,
-        until: int = 0,
-    ) -> None:
-        if pod < 0 or node < 0 or len(amounts) != self.resources:
+    def put(self, pod: int, row: PodRow) -> None:
+        if pod < 0 or row.node < 0 or len(row.amounts) != self.resources:
             raise ValueError("put: bad row, node or amounts")
         self.height = max(self.height, pod + 1)
-        self.rows[pod] = Pod(node, priority, amounts, mask, unsure, flags, start, saved, restart, grace, until)
+        self.rows[pod] = row
 
     def mark(self, pod: int, gang: int, budgets: int, ask: int = 0) -> None:
         if not 0 <= pod < self.height or min(gang, budgets, ask) < 0:

@@ -12,7 +12,8 @@ from pathlib import Path
 import orjson
 
 from extender.cli import cluster_file
-from extender.cli import options as shared
+from extender.cli.options import add_config, settings_of
+from extender.cli.output import add_output
 from extender.cli.whatif import moment
 
 LISTS = {
@@ -31,13 +32,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     cluster_file.add_cluster(parser, source)
     parser.add_argument("--now", metavar="RFC3339", help="the time at which it is asked (default: the clock)")
     parser.add_argument("--strict", action="store_true", help="warnings count as errors for the exit code")
-    shared.add_config(parser)
-    parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    add_config(parser)
+    add_output(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the table and the findings."""
-    settings = shared.settings_of(options)
+    settings = settings_of(options)
     wall = moment(options.now)
     from extender.objects import tolerant
     from extender.offline import check, frozen  # here: --help need not load the core
@@ -50,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     gpus = frozenset(resource.name for resource in settings.resources)
     invalid: list[tolerant.Invalid] = []
     snapshot = Snapshot.of(settings, frozen.parse(raw, gpus, source, invalid))
-    answered = check.answer(snapshot, frozen.objects(raw, source), wall)
+    answered = check.answer(settings, snapshot.cluster, frozen.objects(raw, source), wall)
     answered["warnings"] = [*tolerant.warnings(invalid), *answered["warnings"]]
     if options.output == "json":
         sys.stdout.write(orjson.dumps(answered, option=orjson.OPT_APPEND_NEWLINE).decode())

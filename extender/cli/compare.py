@@ -15,8 +15,9 @@ from typing import Any
 
 import orjson
 
-from extender.cli import options as shared
 from extender.cli.asking import ask
+from extender.cli.options import add_config, settings_of
+from extender.cli.output import add_output
 from extender.errors import BadInput, Unreachable
 
 DIFFER = 10
@@ -24,7 +25,7 @@ SHOWN = 50
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    shared.add_config(parser)
+    add_config(parser)
     parser.add_argument("--server", metavar="URL", default="http://127.0.0.1:8888", help="default: %(default)s")
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: in a pod its account, else kubectl's")
@@ -32,7 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--settle", metavar="SECONDS", type=float, default=2.0, help="between the two looks (default: %(default)s)"
     )
-    parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    add_output(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -40,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
 
     if not 0 <= options.settle <= 60:
         raise BadInput(f"{options.settle} is not between 0 and 60", path="--settle")
-    settings = shared.settings_of(options)
+    settings = settings_of(options)
     cached = ask(options.server, "/debug/state")
     listed = _listed(options, settings)
     invalid = listed["warnings"]

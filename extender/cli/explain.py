@@ -13,16 +13,17 @@ from urllib.parse import quote
 import orjson
 
 from extender.cli.asking import ask
+from extender.cli.output import add_output
 from extender.errors import BadInput, NotFound
 
 SHOWN_NODES = 10
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pod", metavar="NAMESPACE/NAME")
+    parser.add_argument("pod", metavar="NAMESPACE/NAME", help="the pod")
     parser.add_argument("--server", metavar="URL", default="http://127.0.0.1:8888", help="default: %(default)s")
     parser.add_argument("--most", type=int, default=5, metavar="N", help="decisions shown (default: %(default)s)")
-    parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    add_output(parser)
 
 
 def run(options: argparse.Namespace) -> int:

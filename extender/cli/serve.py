@@ -8,22 +8,22 @@ import argparse
 from pathlib import Path
 
 from extender.cli import cluster_file
-from extender.cli import options as shared
+from extender.cli.options import add_address, add_config, add_logging, configure_logging, settings_of
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    shared.add_config(parser)
-    shared.add_address(parser)
+    add_config(parser)
+    add_address(parser)
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: in a pod its account, else kubectl's")
     cluster_file.add_cluster(parser, source)
-    shared.add_logging(parser)
+    add_logging(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Serves until SIGTERM or Ctrl-C; 1 when the source failed for good."""
-    shared.configure_logging(options)
-    settings = shared.settings_of(options)
+    configure_logging(options)
+    settings = settings_of(options)
     from extender.server import app  # here: --help, a wrong option or a refused file need not load a server
 
     kubeconfig = str(options.kubeconfig) if options.kubeconfig else None

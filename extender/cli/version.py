@@ -7,9 +7,11 @@ from importlib.metadata import version
 
 import orjson
 
+from extender.cli.output import add_output
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    add_output(parser)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -13,7 +13,8 @@ from pathlib import Path
 import orjson
 
 from extender.cli import cluster_file
-from extender.cli import options as shared
+from extender.cli.options import add_config, settings_of
+from extender.cli.output import add_output
 from extender.errors import BadInput
 
 
@@ -24,13 +25,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="manifests of the pods (JSON or YAML; - is standard input)",
     )  # fmt: skip
     parser.add_argument("--now", metavar="RFC3339", help="the time at which it is asked (default: the clock)")
-    shared.add_config(parser)
-    parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    add_config(parser)
+    add_output(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the plan."""
-    settings = shared.settings_of(options)
+    settings = settings_of(options)
     wall = moment(options.now)
     from extender.objects import records, tolerant
     from extender.offline import frozen, whatif  # here: --help need not load the core
@@ -59,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
         for number, result in enumerate(answered["results"]):
             if number:
                 console.print()
-            plan.show(console, result, snapshot.cluster.topologies, answered["holdings"])
+            plan.show(console, result, snapshot.cluster.gpus.topologies, answered["holdings"])
         for warning in answered["warnings"]:
             print(f"gpu-extender: {text.short(warning['message'], 400)}", file=sys.stderr)
     return whatif.exit_code(answered)

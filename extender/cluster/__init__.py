@@ -1,1 +1,1 @@
-"""The cluster as the verbs see it: the only writer of its tables."""
+"""The cluster as the verbs see it: `Cluster` is the only writer of its state, readers get a `ClusterView`."""

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import heapq
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
 
-from extender.cluster.cluster import Cluster
-from extender.cluster.ledger import PLAN, indices
-from extender.cluster.slices import in_order
+from extender.cluster.gpus.statements import PLAN, indices
+from extender.cluster.view import ClusterView
 
+BLOCK: Final = 500
+"""Items that are sorted, or looked through, in one piece of work."""
 MOST_COUNT: Final = (1 << 53) - 1  # what every reader of JSON reads exactly
 
 
-def state(cluster: Cluster, warnings: Sequence[Mapping[str, str]] = ()) -> dict[str, Any]:
+def state(cluster: ClusterView, warnings: Sequence[Mapping[str, str]] = ()) -> dict[str, Any]:
     """The cache as JSON: nodes by name, unfinished pods by uid, as the placement depends on them.
 
     `warnings`: what could not be read in full.
@@ -30,7 +32,7 @@ def state(cluster: Cluster, warnings: Sequence[Mapping[str, str]] = ()) -> dict[
     }
 
 
-def state_pieces(cluster: Cluster, warnings: Sequence[Mapping[str, str]] = ()) -> Iterator[bytes]:
+def state_pieces(cluster: ClusterView, warnings: Sequence[Mapping[str, str]] = ()) -> Iterator[bytes]:
     """The JSON text of `state` in small pieces, while the cluster may change between any two: what is gone by then is
     left out. `generation` and `generation_last`: the first and the last that it shows."""
     yield orjson.dumps(_head(cluster, warnings))[:-1] + b',"nodes":{'
@@ -51,7 +53,7 @@ def _members(keys: Iterable[str], value_of: Callable[[str], dict[str, Any] | Non
         comma = b","
 
 
-def _head(cluster: Cluster, warnings: Sequence[Mapping[str, str]]) -> dict[str, Any]:
+def _head(cluster: ClusterView, warnings: Sequence[Mapping[str, str]]) -> dict[str, Any]:
     return {
         "apiVersion": "gpu-extender.io/v1",
         "kind": "CacheState",
@@ -60,7 +62,7 @@ def _head(cluster: Cluster, warnings: Sequence[Mapping[str, str]]) -> dict[str, 
     }
 
 
-def _node(cluster: Cluster, name: str) -> dict[str, Any] | None:
+def _node(cluster: ClusterView, name: str) -> dict[str, Any] | None:
     """None: the node is gone."""
     node = cluster.nodes.get(name)
     if node is None:
@@ -68,16 +70,16 @@ def _node(cluster: Cluster, name: str) -> dict[str, Any] | None:
     return {
         "schedulable": not node.unschedulable,
         "gpu_counts": _counts(node.gpus),
-        "topology": cluster.topologies[name].source if name in cluster.topologies else None,
+        "topology": cluster.gpus.topologies[name].source if name in cluster.gpus.topologies else None,
     }
 
 
-def _pod(cluster: Cluster, uid: str) -> dict[str, Any] | None:
+def _pod(cluster: ClusterView, uid: str) -> dict[str, Any] | None:
     """None: the pod is gone, or has finished."""
     pod = cluster.pods.get(uid)
     if pod is None or pod.finished:
         return None
-    ledger = cluster.ledgers.get(pod.node)
+    ledger = cluster.gpus.ledgers.get(pod.node)
     holding = next((one for one in ledger.holdings if one.uid == uid), None) if ledger is not None else None
     planned = indices(pod.annotations[PLAN]) if PLAN in pod.annotations else None
     return {
@@ -95,3 +97,13 @@ def _pod(cluster: Cluster, uid: str) -> dict[str, Any] | None:
 def _counts(gpus: Mapping[str, int] | Iterable[tuple[str, int]]) -> dict[str, int]:
     """A quantity may be more than a JSON number holds."""
     return {name: max(-MOST_COUNT, min(MOST_COUNT, count)) for name, count in dict(gpus).items()}
+
+
+def in_order(names: Iterable[str]) -> Generator[bytes, None, Iterator[str]]:
+    """The names, sorted. A generator of empty pieces, one a block: 150,000 names at once would take 0.1 s."""
+    kept = list(names)
+    blocks = []
+    for at in range(0, len(kept), BLOCK):
+        blocks.append(sorted(kept[at : at + BLOCK]))
+        yield b""
+    return heapq.merge(*blocks)

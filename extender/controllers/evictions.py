@@ -324,7 +324,7 @@ class Evictions:
     async def _carry_out(self, server: ApiServer, plan: Reservation) -> None:
         """Evict what is still to be evicted. Once one victim goes, the others follow as soon as they may."""
         cluster, reservations = self._verbs.cluster, self._verbs.reservations
-        sitting = [cluster.pods[uid] for uid in plan.victims if uid in cluster.bound.get(plan.node, ())]
+        sitting = [cluster.pods[uid] for uid in plan.victims if uid in cluster.placements.bound.get(plan.node, ())]
         left = [pod for pod in sitting if not pod.terminating]
         begun = len(left) < len(plan.victims)
         for pod in left:

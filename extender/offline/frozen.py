@@ -14,14 +14,13 @@ from typing import Any, Final
 
 import msgspec
 import orjson
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from ext_core import prune
 from extender.errors import BadCluster
 from extender.objects import records, tolerant
 from extender.objects.event import Event
 from extender.objects.tolerant import Invalid
+from extender.offline import yaml_documents
 
 SYSTEM_CLASSES: Final = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
@@ -165,9 +164,12 @@ def _with_priorities(events: list[Event]) -> list[Event]:
 
 
 def _items(raw: bytes, source: str, invalid: list[Invalid] | None = None) -> Iterator[Any]:
-    for document in _documents(raw, source, [] if invalid is None else invalid):
-        if document is None:
-            continue
+    documents = [one for one in _documents(raw, source, [] if invalid is None else invalid) if one is not None]
+    if not documents:
+        raise BadCluster(
+            "is empty: expected Kubernetes objects or a List, as kubectl get -o json prints it", path=source
+        )
+    for document in documents:
         if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
             raise BadCluster("expected a Kubernetes object or List, with apiVersion and kind", path=source)
         if document["kind"].endswith("List"):
@@ -194,10 +196,10 @@ def _documents(raw: bytes, source: str, invalid: list[Invalid]) -> list[Any]:
                 raise BadCluster(f"malformed JSON: {error}", path=source) from error
             return several
     try:
-        return list(YAML(typ="safe", pure=True).load_all(raw))
+        return list(yaml_documents.documents(raw))
     except RecursionError as error:
         raise BadCluster("nested too deep: write the object that is as JSON", path=source) from error
-    except (YAMLError, ValueError) as error:
+    except (yaml_documents.Error, ValueError) as error:
         raise BadCluster(f"malformed YAML: {' '.join(str(error).split())}", path=source) from error
 
 

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from extender.cluster import ledger
 from extender.cluster.cluster import Cluster
-from extender.cluster.demand_mix import LINKS, MODES
+from extender.cluster.demand.kinds import LINKS, MODES
+from extender.cluster.gpus.statements import HELD, PLAN
 from extender.objects import gangs, progress
 from extender.objects.records import PodRecord
 
@@ -105,8 +105,8 @@ def of_pod(cluster: Cluster, pod: PodRecord, wall: float) -> Iterator[Doubt]:
     said = pod.labels.get(gangs.OUR_MINIMUM) or notes.get(gangs.OUR_MINIMUM)
     if said is not None and gangs.number(said) is None:
         yield _doubt("bad-gang-min", f"{name}: {gangs.OUR_MINIMUM} is {said!r}, which is no whole number: ignored")
-    running = cluster.gang_running(pod) if gangs.OUR_MINIMUM in pod.labels or gangs.OUR_MINIMUM in notes else ()
-    yield from (bounded.warning(pod) for bounded in cluster.claims.bounded(pod, running))
+    running = cluster.gangs.running(pod) if gangs.OUR_MINIMUM in pod.labels or gangs.OUR_MINIMUM in notes else ()
+    yield from (bounded.warning(pod) for bounded in cluster.limits.bounded(pod, running))
     said = notes.get(LINKS)
     if said is not None and said.strip().lower() not in MODES:
         yield _doubt("bad-links", f"{name}: {LINKS} is {said!r}, none of {', '.join(MODES)}: it counts as required")
@@ -118,35 +118,34 @@ def _of_place(cluster: Cluster, pod: PodRecord, name: str) -> Iterator[Doubt]:
     if pod.node not in cluster.nodes:
         yield _doubt("node-missing", f"{name} is on node {pod.node}, which is not there: it holds nothing anywhere")
         return
-    how = next((one.how for one in cluster.ledgers[pod.node].holdings if one.uid == pod.uid), "")
-    if ledger.HELD in pod.annotations and not cluster.held_stated and how:
+    how = next((one.how for one in cluster.gpus.ledgers[pod.node].holdings if one.uid == pod.uid), "")
+    if HELD in pod.annotations and not cluster.gpus.held_counts and how:
         yield _doubt(
             "held-gpus-not-trusted",
-            f"{name}: {ledger.HELD} is {pod.annotations[ledger.HELD][:80]!r}: ignored, since anybody who may write the "
+            f"{name}: {HELD} is {pod.annotations[HELD][:80]!r}: ignored, since anybody who may write the "
             "pod could have written it (settings: claims.heldGpus)",
         )
-    elif ledger.HELD in pod.annotations and how not in ("", "observed"):
+    elif HELD in pod.annotations and how not in ("", "observed"):
         yield _doubt(
             "bad-held-gpus",
-            f"{name}: {ledger.HELD} is {pod.annotations[ledger.HELD]!r}, which are no GPUs of {pod.node} that it can "
-            "hold: ignored",
+            f"{name}: {HELD} is {pod.annotations[HELD]!r}, which are no GPUs of {pod.node} that it can hold: ignored",
         )
-    elif ledger.PLAN in pod.annotations and how == "unknown":
+    elif PLAN in pod.annotations and how == "unknown":
         yield _doubt(
             "bad-gpus",
-            f"{name}: {ledger.PLAN} is {pod.annotations[ledger.PLAN]!r}, which it can not have on {pod.node} (others "
+            f"{name}: {PLAN} is {pod.annotations[PLAN]!r}, which it can not have on {pod.node} (others "
             "hold them, or they are not there): ignored",
         )
 
 
 def _of_nodes(cluster: Cluster) -> Iterator[Doubt]:
-    for node in sorted(cluster.ledgers):
-        if cluster.ledgers[node].doubled:
+    for node in sorted(cluster.gpus.ledgers):
+        if cluster.gpus.ledgers[node].doubled:
             yield _doubt("gpus-held-twice", f"node {node}: several pods are said to hold the same GPU")
 
 
 def _of_groups(cluster: Cluster) -> Iterator[Doubt]:
-    for (_, kind, space, name), record in sorted(cluster.groups.items()):
+    for (_, kind, space, name), record in sorted(cluster.gangs.objects.items()):
         said = (record.minimum, *(least for _, least in record.parts))
         if any(least is not None and not 0 <= least <= gangs.MOST for least in said):
             yield _doubt(

@@ -26,7 +26,8 @@ class Scope:
     tests: tuple[Callable[[Item], bool], ...]
 
     @property
-    def nobody(self) -> bool:
+    def empty(self) -> bool:
+        """Whether no pod can be of all its classes."""
         return self.classes is not None and not self.classes
 
     def has(self, pod: Item) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from extender.cluster.cluster import AWAY_SECONDS, Cluster
+from extender.cluster.cluster import Cluster
+from extender.cluster.gpus.store import AWAY_SECONDS
 from extender.objects.event import Event
 from extender.policy.policy import Policy
 from extender.preemption.search import VictimSearch

@@ -18,7 +18,7 @@ import msgspec
 
 from ext_core import fit, score
 from extender.cluster.cluster import Cluster
-from extender.cluster.ledger import gpus_of
+from extender.cluster.gpus.statements import gpus_of
 from extender.errors import BadInput
 from extender.objects.records import NodeRecord, PodRecord
 from extender.objects.selectors import Taint, untolerated
@@ -111,8 +111,8 @@ def answer(
         "policy_hash": snapshot.settings.policy_hash,
         "holdings": [
             {"uid": one.uid, "node": name, "gpus": None if one.gpus is None else list(one.gpus), "how": one.how}
-            for name in sorted(cluster.ledgers)
-            for one in sorted(cluster.ledgers[name].holdings, key=lambda one: one.uid)
+            for name in sorted(cluster.gpus.ledgers)
+            for one in sorted(cluster.gpus.ledgers[name].holdings, key=lambda one: one.uid)
         ],
         "results": results,
     }
@@ -225,7 +225,7 @@ def _eviction(snapshot: Snapshot, request: PodRequest, best: candidates.Eviction
 
 
 def _victim(cluster: Cluster, pod: PodRecord) -> dict[str, Any]:
-    gang = None if pod.terminating else cluster.gang_of(pod)
+    gang = None if pod.terminating else cluster.gangs.of(pod)
     return certificate.victim(cluster, pod) | {"gang_source": gang.ref.source if gang is not None else None}
 
 
@@ -250,18 +250,15 @@ def _leftover_computed(cluster: Cluster, request: PodRequest, eviction: candidat
 
     As the search does it: machines of up to 8 GPUs whose links are known, more GPUs than one wanted, where not every
     set of that size is as good, and no position is unknown (nor merely deduced, where the pod requires links)."""
-    node = cluster.tables.nodes.node(eviction.row)
-    shape, healthy, gpu = node["shape"], node["healthy"], node["gpu"]
-    assert isinstance(shape, int)
-    assert isinstance(healthy, int)
-    links = cluster.topologies[eviction.node].links if eviction.node in cluster.topologies else None
+    shape, healthy, gpu = cluster.tables.nodes.graph_of(eviction.row)
+    links = cluster.gpus.topologies[eviction.node].links if eviction.node in cluster.gpus.topologies else None
     if not shape or links is None or gpu != request.resource:
         return False
     if len({links[i][j] for i in range(len(links)) for j in range(i)}) <= 1:
         return True
     if fit.uniform(cluster.tables.shapes, shape, healthy, request.wanted) or healthy.bit_length() > PRICED_GPUS:
         return False
-    holdings = cluster.ledgers[eviction.node].holdings
+    holdings = cluster.gpus.ledgers[eviction.node].holdings
     if request.links == "required":
         return all(holding.how in ("observed", "enforced") and not holding.unsure for holding in holdings)
     return not any(holding.unsure for holding in holdings)
@@ -284,7 +281,7 @@ def _spared(cluster: Cluster, pod: PodRecord, names: Iterable[str], wall: float)
     there = [other for name in names for other in cluster.pods_on(name)]
     holders = [other for other in there if other.gpus]
     for other in holders or there:
-        ends = cluster.claims.protected_ms(other)
+        ends = cluster.limits.protected_ms(other)
         if other.daemon:
             cause = "daemonset"
         elif other.mirror:

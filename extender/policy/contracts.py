@@ -101,7 +101,6 @@ class Scorer(Protocol):
     """Fills one column over candidate rows: 0.0 worst, 1.0 best."""
 
     name: str
-    summary: str
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None: ...
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from extender.cluster import siblings
 from extender.cluster.cluster import Cluster
-from extender.cluster.demand_mix import links_of
+from extender.cluster.demand.kinds import links_of
+from extender.cluster.pods import siblings
 from extender.objects import gangs
 from extender.objects.records import PodRecord as PodRecord
 from extender.policy.contracts import PodRequest
@@ -18,10 +18,10 @@ def read(pod: PodRecord, cluster: Cluster, flying: Iterable[tuple[str, str]] = (
     `flying`: (uid, node) of pods that are about to be bound there; they count as siblings and kin.
     """
     way = siblings.way(pod, cluster.settings.placement)
-    named = gangs.ref(pod, cluster.groups)
+    named = gangs.ref(pod, cluster.gangs.objects)
     underway: dict[str, str] = {}
     if way == "spread" or named is not None:
-        underway = {uid: node for uid, node in (*cluster.nominated.items(), *flying) if uid != pod.uid}
+        underway = {uid: node for uid, node in (*cluster.placements.nominated.items(), *flying) if uid != pod.uid}
     kin, to_come = ((), 0) if named is None else _group(pod, named, cluster, underway)
     amounts = cluster.amounts(pod)
     return PodRequest(
@@ -56,7 +56,7 @@ def _siblings(pod: PodRecord, cluster: Cluster, underway: dict[str, str]) -> tup
     if key is None:
         return ()
     there = {uid: node for uid, node in underway.items() if _is(cluster.pods.get(uid), key)}
-    there |= cluster.siblings.get(key, {})
+    there |= cluster.workloads.siblings.get(key, {})
     there.pop(pod.uid, None)
     return tuple(sorted(cluster.row(node) for node in there.values()))
 
@@ -70,9 +70,9 @@ def _group(pod: PodRecord, named: gangs.Ref, cluster: Cluster, underway: dict[st
 
     The group is as large as its minimum says, or as the pods of it that we know.
     """
-    known = cluster.grouped.get(named, {})
+    known = cluster.workloads.gang_pods.get(named, {})
     others = [cluster.pods[uid] for uid in known if uid != pod.uid]
-    group = gangs.gang(named, [pod, *others], cluster.groups)
+    group = gangs.gang(named, [pod, *others], cluster.gangs.objects)
     if group is None:
         return (), 0
     nodes = [other.node or underway.get(other.uid, "") for other in others]

@@ -78,7 +78,7 @@ class Policy:
     def planned(self, tables: Tables, request: PodRequest, row: int) -> int:
         """The mask of GPUs that bind plans on a node now; 0 where positions are not modelled, or where it is not known
         which GPUs are held there: any that we name could be one of them."""
-        if tables.nodes.node(row)["unknown"]:
+        if tables.nodes.unknown_of(row):
             return 0
         return self.gpus(tables, request, (row,))[row]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ext_core import columns
 from extender.cluster.cluster import Cluster
-from extender.cluster.eligibility import MOST_PARTS, TooLong
+from extender.cluster.nodes.eligibility import MOST_PARTS, TooLong
 from extender.objects.records import NodeRecord, PodRecord
 from extender.policy.contracts import PodRequest
 from extender.preemption.candidates import OVERDUE_SECONDS
@@ -30,8 +30,8 @@ def repelled_from(cluster: Cluster, pod: PodRecord, names: Sequence[str]) -> set
     """The nodes where a running pod's required anti-affinity may be about this one."""
     return {
         name
-        for name in (names if cluster.repelling else ())
-        if any(other.uid in cluster.repelling and other.may_repel(pod) for other in cluster.pods_on(name))
+        for name in (names if cluster.placements.repelling else ())
+        if any(other.uid in cluster.placements.repelling and other.may_repel(pod) for other in cluster.pods_on(name))
     }
 
 

@@ -147,7 +147,7 @@ class Problem:
         worse = [not fit.monotone(table) for table in self.tables.ok]
         for i, table in enumerate(self.tables.of):
             for k in range(gathered.start[i], gathered.start[i + 1]) if table >= 0 and worse[table] else ():
-                if gathered.going[k] and ends(cluster.pods[cluster.uid_of_row[gathered.pods[k]]], self.inquiry.wall):
+                if gathered.going[k] and ends(cluster.pods[cluster.pod_rows.uids[gathered.pods[k]]], self.inquiry.wall):
                     self.forced[k] = 1
 
     def only(self, i: int, chosen: int, must: int) -> None:
@@ -210,7 +210,7 @@ class Problem:
                 continue
             chosen = [k for k in range(gathered.start[i], gathered.start[i + 1]) if result.chosen[k]]
             if chosen:
-                pods = tuple(cluster.pods[cluster.uid_of_row[gathered.pods[k]]] for k in chosen)
+                pods = tuple(cluster.pods[cluster.pod_rows.uids[gathered.pods[k]]] for k in chosen)
                 cost = tuple(result.cost[t * len(rows) + i] for t in range(len(self.terms)))
                 unknown = any(gathered.ask[k] in self.missing and not gathered.going[k] for k in chosen)
                 names = (VictimsStranded.name,) if unknown else ()
@@ -223,7 +223,7 @@ def _needed(cluster: Cluster, pod: PodRecord, rows: array[int], floor: Floor) ->
     """A mark for each pod row that the preemptor's required affinity may need and kube-scheduler did not offer."""
     if not pod.affinity_terms:
         return bytearray()
-    needed = bytearray(len(cluster.uid_of_row))
+    needed = bytearray(len(cluster.pod_rows.uids))
     for row in rows:
         offered = (floor(cluster.names[row]) if floor else None) or ()
         for other in cluster.pods_on(cluster.names[row]):
@@ -240,7 +240,7 @@ def ends(pod: PodRecord, wall: float) -> bool:
 def _keep_overdue(cluster: Cluster, gathered: gather.Gathered, wall: float) -> None:
     """A pod that should have ended long ago frees nothing: no eviction must rest on it."""
     for k, row in enumerate(gathered.pods):
-        if gathered.going[k] and not ends(cluster.pods[cluster.uid_of_row[row]], wall):
+        if gathered.going[k] and not ends(cluster.pods[cluster.pod_rows.uids[row]], wall):
             gathered.masks[k] = 0
             gathered.unsure[k] = 0
             for r in range(len(cluster.resources)):
@@ -257,7 +257,7 @@ def _floor(cluster: Cluster, rows: array[int], floor: Floor, gathered: gather.Ga
         uids = floor(cluster.names[row])
         if uids is None:
             continue
-        at = {cluster.uid_of_row[gathered.pods[k]]: k for k in range(gathered.start[i], gathered.start[i + 1])}
+        at = {cluster.pod_rows.uids[gathered.pods[k]]: k for k in range(gathered.start[i], gathered.start[i + 1])}
         for uid in uids:
             if uid in at:
                 forced[at[uid]] = 1

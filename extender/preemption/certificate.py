@@ -24,17 +24,17 @@ def important(pods: Iterable[PodRecord]) -> list[PodRecord]:
 
 def violations(cluster: Cluster, pods: Sequence[PodRecord]) -> int:
     """NumPDBViolations of these victims, counted as kube-scheduler counts it."""
-    inside = [() if pod.terminating else cluster.budgets_of(pod) for pod in pods]
+    inside = [() if pod.terminating else cluster.budgets.of(pod) for pod in pods]
     keys = sorted({key for one in inside for key in one})
     index = {key: g for g, key in enumerate(keys)}
-    allowance = [max(0, cluster.budgets[key].disruptions_allowed) for key in keys]
+    allowance = [max(0, cluster.budgets.records[key].disruptions_allowed) for key in keys]
     return victims.kube_pdb_violations(range(len(pods)), [[index[key] for key in one] for one in inside], allowance)
 
 
 def victim(cluster: Cluster, pod: PodRecord) -> dict[str, Any]:
     """A victim as the answers tell it."""
-    holding = next((h for h in cluster.ledgers[pod.node].holdings if h.uid == pod.uid), None)
-    gang = None if pod.terminating else cluster.gang_of(pod)
+    holding = next((h for h in cluster.gpus.ledgers[pod.node].holdings if h.uid == pod.uid), None)
+    gang = None if pod.terminating else cluster.gangs.of(pod)
     return {
         "namespace": pod.namespace,
         "name": pod.name,
@@ -43,7 +43,7 @@ def victim(cluster: Cluster, pod: PodRecord) -> dict[str, Any]:
         "gpu_count": holding.count if holding else 0,
         "gpus": list(holding.gpus) if holding and holding.gpus is not None else None if holding else [],
         "gang": gang.name if gang is not None else None,
-        "pdbs": [f"{namespace}/{name}" for namespace, name in cluster.budgets_of(pod)],
+        "pdbs": [f"{namespace}/{name}" for namespace, name in cluster.budgets.of(pod)],
         "terminating": pod.terminating,
     }
 
@@ -86,13 +86,13 @@ def certificate(cluster: Cluster, policy: Policy, found: Found) -> dict[str, Any
 def warnings(cluster: Cluster, pods: Iterable[PodRecord]) -> list[dict[str, str]]:
     """What is not certain about these victims, and which of their claims do not count as written."""
     victims = list(pods)
-    shown = [one.warning(pod) for pod in victims for one in cluster.claims.bounded(pod, cluster.gang_running(pod))]
+    shown = [one.warning(pod) for pod in victims for one in cluster.limits.bounded(pod, cluster.gangs.running(pod))]
     return [*_unknown_minima(cluster, victims), *shown[:MOST_WARNED]]
 
 
 def _unknown_minima(cluster: Cluster, pods: Iterable[PodRecord]) -> list[dict[str, str]]:
     found = {
-        gang.ref: gang for pod in pods if not pod.terminating and (gang := cluster.gang_of(pod)) and not gang.known
+        gang.ref: gang for pod in pods if not pod.terminating and (gang := cluster.gangs.of(pod)) and not gang.known
     }
     return [
         {

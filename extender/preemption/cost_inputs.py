@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from ext_core import gather
 from extender.cluster.cluster import Cluster
-from extender.cluster.eligibility import MOST_PARTS, TooLong
+from extender.cluster.nodes.eligibility import MOST_PARTS, TooLong
 from extender.objects.progress import lost, saved_ms, start_ms
 from extender.objects.records import PodRecord
 from extender.policy.contracts import Groups, Victims
@@ -52,7 +52,7 @@ class Rooms:
                 self.known[ask] = self._room(cluster, ask, MOST_PARTS)
 
     def _room(self, cluster: Cluster, ask: int, most: int) -> tuple[int, int]:
-        asked, program = cluster.asks[ask], cluster.program(ask, most)
+        asked, program = cluster.requirements[ask], cluster.requirements.program(ask, most)
         assert asked is not None
         key = (asked.amounts, *program)
         found = self.alike.get(key)
@@ -74,7 +74,7 @@ def _in_turn(cluster: Cluster, asks: list[int]) -> list[int]:
     turns: Counter[str] = Counter()
     placed: list[tuple[int, int]] = []
     for ask in asks:
-        asked = cluster.asks[ask]
+        asked = cluster.requirements[ask]
         assert asked is not None
         placed.append((turns[asked.namespace], ask))
         turns[asked.namespace] += 1
@@ -118,10 +118,10 @@ def columns(
 def _budgets(cluster: Cluster, gathered: gather.Gathered) -> Groups:
     """PodDisruptionBudgets as groups. A pod that goes already, or that a budget has counted already, costs nothing."""
     sets = gather.distinct(gathered.budgets, gathered.going)
-    keys = sorted({key for one in sets for key in cluster.budget_sets[one]})
+    keys = sorted({key for one in sets for key in cluster.budgets.sets[one]})
     index = {key: g for g, key in enumerate(keys)}
-    members = {one: tuple(index[key] for key in cluster.budget_sets[one]) for one in sets}
-    allowance = array("q", [max(0, cluster.budgets[key].disruptions_allowed) for key in keys])
+    members = {one: tuple(index[key] for key in cluster.budgets.sets[one]) for one in sets}
+    allowance = array("q", [max(0, cluster.budgets.records[key].disruptions_allowed) for key in keys])
     names = tuple(f"{namespace}/{name}" for namespace, name in keys)
     return Groups(*gather.memberships(gathered.budgets, gathered.going, members), allowance, names)
 
@@ -130,17 +130,17 @@ def _gangs(cluster: Cluster, gathered: gather.Gathered, now_ms: int) -> tuple[Gr
     """(gangs as groups, the work in GPU-seconds that all running members of each lose when it breaks)."""
     present = gather.distinct(gathered.gang, gathered.going)
     members: dict[int, tuple[int, ...]] = {gang: (g,) for g, gang in enumerate(present)}
-    work = gather.gangs(cluster.tables.pods, len(cluster.gang_refs), now_ms)[1] if present else array("q")
-    found = [gang for one in present if (gang := cluster.gang_of_id[one]) is not None]
+    work = gather.gangs(cluster.tables.pods, len(cluster.gangs.by_number), now_ms)[1] if present else array("q")
+    found = [gang for one in present if (gang := cluster.gangs.by_number[one]) is not None]
     assert len(found) == len(present)
     price = array("q", [work[one] for one in present])
-    for one in cluster.strays.keys() & members.keys():
-        price[members[one][0]] += sum(_lost(cluster, pod, now_ms) for pod in cluster.strays[one])
+    for one in cluster.gangs.strays.keys() & members.keys():
+        price[members[one][0]] += sum(_lost(cluster, pod, now_ms) for pod in cluster.gangs.strays[one])
     allowance = array("q", [gang.allowance for gang in found])
     names = tuple([gang.ref.name for gang in found])
     return Groups(*gather.memberships(gathered.gang, gathered.going, members), allowance, names), price
 
 
 def _lost(cluster: Cluster, pod: PodRecord, now_ms: int) -> int:
-    restart = cluster.claims.restart_seconds(pod)
+    restart = cluster.limits.restart_seconds(pod)
     return lost(sum(cluster.amounts(pod)[3:]), start_ms(pod), saved_ms(pod), restart, now_ms)

@@ -182,7 +182,7 @@ class Preemption:
         cluster, request, now = self._cluster, preemptor.request, preemptor.now
         if standing.own:
             return Outcome("none", "pods are being evicted for it already, by ourselves")
-        there = cluster.bound.get(standing.node, ())
+        there = cluster.placements.bound.get(standing.node, ())
         left = [cluster.pods[uid] for uid in standing.victims if uid in there]
         row = cluster.row(standing.node)
         if left and row >= 0 and not cluster.nodes[standing.node].unschedulable:
@@ -238,10 +238,10 @@ class Preemption:
         cluster, request, victims = self._cluster, preemptor.request, offers.victims
         more = array("i")
         if request.exchangeable:
-            more = array("i", [cluster.index.get(name) for name in links_only])
+            more = array("i", [cluster.rows.index.get(name) for name in links_only])
         rows = gather.by_name(cluster.tables.nodes, offers.rows, more)
         repelled: set[str] = set()
-        if cluster.repelling:
+        if cluster.placements.repelling:
             repelled = repelled_from(cluster, preemptor.pod, [cluster.names[row] for row in rows])
             kept = [name not in repelled or name in victims for name in map(cluster.names.__getitem__, rows)]
             rows = array("i", compress(rows, kept))

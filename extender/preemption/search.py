@@ -183,10 +183,5 @@ def _one_each(evictions: Sequence[Eviction]) -> list[Eviction]:
 
 def amounts_short(cluster: Cluster, request: PodRequest, row: int) -> tuple[int, ...]:
     """The resources (by index) of which too little is free on the node, claims taken."""
-    node = cluster.tables.nodes.node(row)
-    alloc, used, claim = node["alloc"], node["used"], node["claim"]
-    assert isinstance(alloc, tuple)
-    assert isinstance(used, tuple)
-    assert isinstance(claim, tuple)
-    columns = zip(request.amounts, alloc, used, claim, strict=True)
-    return tuple(r for r, (wanted, has, held, taken) in enumerate(columns) if wanted and wanted > has - held - taken)
+    columns = zip(request.amounts, cluster.tables.nodes.free_of(row), strict=True)
+    return tuple(r for r, (wanted, free) in enumerate(columns) if wanted and wanted > free)

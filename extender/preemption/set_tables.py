@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ext_core import fit, gather
 from ext_core.links import LinkShapes
 from extender.cluster.cluster import Cluster
-from extender.cluster.ledger import Holding
+from extender.cluster.gpus.holdings import Holding
 from extender.policy.contracts import PodRequest
 from extender.policy.costs.leftover_fragmentation import LeftoverFragmentation
 from extender.policy.policy import Policy
@@ -108,7 +108,7 @@ class _Kinds:
 
 def deduced(cluster: Cluster, name: str) -> Iterator[Holding]:
     """Holdings that are sure only because no other set is left."""
-    return (one for one in cluster.ledgers[name].holdings if one.mask and one.how in ("planned", "predicted"))
+    return (one for one in cluster.gpus.ledgers[name].holdings if one.mask and one.how in ("planned", "predicted"))
 
 
 def without_deduction(
@@ -127,7 +127,7 @@ def without_deduction(
             gathered.free[i] |= one.mask
             gathered.unknown[i] += one.count
         for k in range(gathered.start[i], gathered.start[i + 1]):
-            if held := only_deduced.get(cluster.uid_of_row[gathered.pods[k]]):
+            if held := only_deduced.get(cluster.pod_rows.uids[gathered.pods[k]]):
                 gathered.masks[k], gathered.unsure[k] = 0, held.count
         if (i - nodes) % 2:
             shape, healthy, _ = kinds[kind_of[i]]

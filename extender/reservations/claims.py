@@ -103,7 +103,7 @@ class Claims:
             if counts and reservation.uid not in seen:
                 seen.add(reservation.uid)
                 self._reserve(reservation.node, reservation.amounts, cluster.pods.get(reservation.uid))
-        for uid, node in cluster.nominated.items():
+        for uid, node in cluster.placements.nominated.items():
             nominated = cluster.pods[uid]
             if uid not in seen and nominated.priority >= request.priority:
                 seen.add(uid)
@@ -140,8 +140,7 @@ class Claims:
             return amounts
         if uniform(self._cluster, row, request.wanted):
             return amounts
-        alloc = self._cluster.tables.nodes.node(row)["alloc"]
-        assert isinstance(alloc, tuple)
+        alloc = self._cluster.tables.nodes.alloc_of(row)
         whole = list(amounts)
         whole[request.resource] = max(amounts[request.resource], alloc[request.resource])
         return tuple(whole)
@@ -150,8 +149,5 @@ class Claims:
 def uniform(cluster: Cluster, row: int, wanted: int) -> bool:
     """Whether any `wanted` GPUs of the node are linked, so that a count is guard enough."""
     tables = cluster.tables
-    node = tables.nodes.node(row)
-    shape, healthy = node["shape"], node["healthy"]
-    assert isinstance(shape, int)
-    assert isinstance(healthy, int)
+    shape, healthy, _ = tables.nodes.graph_of(row)
     return fit.uniform(tables.shapes, shape, healthy, wanted)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from extender.cluster.cluster import Cluster
+from extender.cluster.listener import Listener
 from extender.objects.records import PodRecord
 from extender.reservations.assumed import AssumedPods
 from extender.reservations.freshness import Freshness
@@ -30,7 +31,7 @@ COME_BACK_SECONDS = 12.0  # kube-scheduler retries a pod that met us dead after 
 SLACK_SECONDS = 5.0  # kube-scheduler may call before our watch has brought the pod
 
 
-class Releases:
+class Releases(Listener):
     """Ends reservations whose time is over, and reports why."""
 
     def __init__(
@@ -91,7 +92,7 @@ class Releases:
             return "victims-stay"
         if cluster.row(reservation.node) < 0:
             return "node-lost"
-        there = cluster.bound.get(reservation.node, ())
+        there = cluster.placements.bound.get(reservation.node, ())
         left = [cluster.pods[uid] for uid in reservation.victims if uid in there]
         if not left:
             reservation.emptied = reservation.emptied if reservation.emptied is not None else now
@@ -106,10 +107,7 @@ class Releases:
     def _outbid(self, reservation: Reservation) -> bool:
         """Whether pods of a higher priority run where its victims were, and leave too little."""
         row, cluster = self._cluster.row(reservation.node), self._cluster
-        node = cluster.tables.nodes.node(row)
-        alloc, used = node["alloc"], node["used"]
-        assert isinstance(alloc, tuple)
-        assert isinstance(used, tuple)
-        columns = zip(reservation.amounts, alloc, used, strict=True)
+        nodes = cluster.tables.nodes
+        columns = zip(reservation.amounts, nodes.alloc_of(row), nodes.used_of(row), strict=True)
         short = any(wanted > has - held for wanted, has, held in columns if wanted)
         return short and any(pod.priority > reservation.priority for pod in cluster.pods_on(reservation.node))

@@ -25,8 +25,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from extender.cluster.cluster import Cluster
-from extender.cluster.node_health import Change
-from extender.cluster.slices import BLOCK, Slices
+from extender.cluster.dump import BLOCK
+from extender.cluster.health.node_health import Change
+from extender.cluster.listener import Listener
 from extender.controllers.document import Document
 from extender.controllers.events import Events
 from extender.controllers.evictions import Evictions
@@ -54,6 +55,7 @@ from extender.verbs.bind import BindIntent, Written
 from extender.verbs.verbs import Verbs
 from extender.web import decision_page, pages
 from extender.web.pages import Pages
+from extender.web.slices import Slices
 
 VERBS = ("filter", "prioritize", "preempt", "bind")
 # A preempt call that evicts no pod parks its own in kube-scheduler until something happens. So while no pod may be
@@ -169,7 +171,7 @@ class Frozen:
             await self._beside()
 
 
-class Server:
+class Server(Listener):
     """The verbs of one process. `source` fills `cluster`; `binder` is None where the bind verb can not write."""
 
     def __init__(
@@ -197,9 +199,7 @@ class Server:
             lambda: self.source.dark(), lambda: self.source.known_at(), settings.watch.staleness_seconds
         )
         self.verbs = Verbs.of(settings, cluster, freshness=freshness, released=self._released)
-        cluster.on_node_refused = lambda name, text: self._about_node(name, "GPUPodsFail", text, warning=True)
-        cluster.on_node_trusted = lambda name, text: self._about_node(name, "GPUPodsAllowed", text, warning=False)
-        cluster.on_tenant_refused = self._about_tenant
+        cluster.subscribe(self)
         self.failure: Exception | None = None
         self.failed: Callable[[Exception], None] = lambda error: None
         self._warned = False
@@ -415,12 +415,20 @@ class Server:
         self.metrics.request_duration.labels(verb, result).observe(time.perf_counter() - began)
         return response
 
+    def node_rejected(self, node: str, text: str) -> None:
+        """Write an Event on the node."""
+        self._about_node(node, "GPUPodsFail", text, warning=True)
+
+    def node_accepted(self, node: str, text: str) -> None:
+        """Write an Event on the node."""
+        self._about_node(node, "GPUPodsAllowed", text, warning=False)
+
     def _about_node(self, name: str, reason: str, text: str, *, warning: bool) -> None:
         node = self.cluster.nodes.get(name)
         if self.events is not None and node is not None:
             self.events.node(name, node.uid, reason, text, warning=warning)
 
-    def _about_tenant(self, change: Change) -> None:
+    def node_rejected_for(self, change: Change) -> None:
         """Write an Event on the pod that failed last: the tenant sees its own Events, and not those of nodes."""
         failed = change.latest
         if self.events is not None and failed is not None:
@@ -513,7 +521,7 @@ class Server:
         for kind, count in (
             ("Node", len(cluster.nodes)),
             ("Pod", len(cluster.pods)),
-            ("PodDisruptionBudget", len(cluster.budgets)),
+            ("PodDisruptionBudget", len(cluster.budgets.records)),
             ("PriorityClass", len(cluster.priority_classes)),
             ("DeviceClass", len(cluster.device_classes)),
         ):
@@ -524,7 +532,7 @@ class Server:
         yield b""
         for kind, restarts in self.source.restarts().items():
             self._count(metrics.watch_restarts.labels(kind), restarts)
-        for outcome, count in cluster.drifts.items():
+        for outcome, count in cluster.gpus.drifts.items():
             self._count(metrics.plans.labels(outcome), count)
         faults = self.source.faults()
         rejected = {**faults.rejected} | {(kind, "not-held"): count for kind, count in cluster.faulted.items()}
@@ -542,9 +550,9 @@ class Server:
         metrics.reservations.set(len(self.verbs.reservations.all()))
         metrics.holds.set(self.verbs.assumed.count(self.clock()))
         yield b""
-        disagreements = yield from _total(cluster.topologies, lambda seen: bool(seen.disagreements))
+        disagreements = yield from _total(cluster.gpus.topologies, lambda seen: bool(seen.disagreements))
         metrics.topology_disagreements.set(disagreements)
-        doubled = yield from _total(cluster.ledgers, lambda ledger: ledger.doubled)
+        doubled = yield from _total(cluster.gpus.ledgers, lambda ledger: ledger.doubled)
         metrics.double_claimed_gpus.set(doubled)
         for family in metrics.registry.collect():
             yield generate_latest(_Family(family))
@@ -731,7 +739,7 @@ def run(settings: Settings, *, kubeconfig: str | None = None, cluster_file: Path
         )
         if settings.reservations.store == "configmap":
             live.documents.append(
-                Document(MIX, cluster.dump_mix, cluster.load_mix, namespace=settings.reservations.namespace)
+                Document(MIX, cluster.demand.dump, cluster.demand.load, namespace=settings.reservations.namespace)
             )
         live.tenants += [reservations, server.events, server.evictions]
     # uvicorn stops gracefully and then raises the signal again, which would end the process before its last log lines.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from extender.cluster.cluster import Cluster
-from extender.cluster.ledger import gpus_of
+from extender.cluster.gpus.statements import gpus_of
 from extender.objects.records import PodRecord
 from extender.policy import pod_request
 from extender.policy.policy import Policy

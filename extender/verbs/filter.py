@@ -56,7 +56,7 @@ class Filter:
         """The answer to ExtenderArgs. Raises BadRequest."""
         stages = Stages()
         cluster, claims, attempts = self._cluster, self._claims, self._history.attempts
-        args = wire.read_args(body, cluster.index, cluster.gpu_names, self._settings.limits.names)
+        args = wire.read_args(body, cluster.rows.index, cluster.gpu_names, self._settings.limits.names)
         request = pod_request.read(args.pod, cluster, claims.places(now))
         if not request.gpus:
             return Answer(wire.untouched(args), "untouched")
@@ -142,11 +142,11 @@ class Filter:
         unknown = [(name, UNKNOWN_NODE.code) for _, name in args.unknown if name != nominated]
         common = (*failed, *unresolvable, self._texts, unknown)
         if args.nodes is None:
-            body = encode.filter_result(self._cluster.heads, decision.ranked, *common)
+            body = encode.filter_result(self._cluster.rows.heads, decision.ranked, *common)
         else:
             span_of = dict(zip(args.rows, args.nodes, strict=True))
             spans = [span_of[row] for row in decision.ranked]
-            body = encode.filter_result_nodes(self._cluster.heads, args.body, spans, *common)
+            body = encode.filter_result_nodes(self._cluster.rows.heads, args.body, spans, *common)
         # The pod's own nominated node is never unresolvable: it would preempt elsewhere.
         return wire.also_failed(body, nominated, UNKNOWN_NODE.text) if len(unknown) < len(args.unknown) else body
 

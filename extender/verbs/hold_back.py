@@ -118,7 +118,7 @@ class HoldBack:
         as pending until such pods must have been seen.
         """
         request = decision.request
-        waiting = self._cluster.waiting.values()
+        waiting = self._cluster.placements.waiting.values()
         if now < self.freshness.yields_until and any(priority > request.priority for priority in waiting):
             # The GPUs that victims left may be its: its nomination is lost when the scheduler met us dead.
             for i, code in enumerate(decision.codes):

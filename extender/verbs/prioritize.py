@@ -35,7 +35,7 @@ class Prioritize:
         """The answer to ExtenderArgs. Raises BadRequest."""
         stages = Stages()
         cluster, policy, claims = self._cluster, self._policy, self._claims
-        args = wire.read_args(body, cluster.index, cluster.gpu_names, self._settings.limits.names)
+        args = wire.read_args(body, cluster.rows.index, cluster.gpu_names, self._settings.limits.names)
         request = pod_request.read(args.pod, cluster, claims.places(now))
         if not request.gpus:
             return Answer(wire.flat_priorities(args), "untouched")
@@ -57,7 +57,7 @@ class Prioritize:
         if decision.ranked:
             claims.assume(request, decision.ranked[0], decision.gpus[decision.ranked[0]], now)
         decision.result = "scored"
-        body = encode.priorities(cluster.heads, decision.ranked, decision.points, unknown)
+        body = encode.priorities(cluster.rows.heads, decision.ranked, decision.points, unknown)
         stages.mark("encode")
         decision.stages_us = stages.spent
         self._history.decisions.add(decision)

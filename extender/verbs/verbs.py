@@ -66,7 +66,7 @@ class Verbs:
         preemption = Preemption(cluster, policy, claims, releases, search, outbid)
         attempts = Attempts(settings.shortlist.retry_window_seconds)
         history = History(attempts, Decisions(settings.decisions.max_bytes))
-        cluster.gone = releases.pod_deleted
+        cluster.subscribe(releases)
         return cls(
             settings,
             cluster,

@@ -11,8 +11,8 @@ from typing import Any, Final, TypeAlias
 import orjson
 
 from extender.cluster.cluster import Cluster
-from extender.cluster.ledger import gpus_of
-from extender.cluster.slices import BLOCK
+from extender.cluster.dump import BLOCK
+from extender.cluster.gpus.statements import gpus_of
 from extender.policy.contracts import PodRequest
 from extender.policy.rules import REASONS, UNKNOWN_NODE, texts
 from extender.policy.rules.failing import BROKEN, OWN
@@ -75,7 +75,7 @@ def _shown(decision: Decision, cluster: Cluster, rank: Mapping[int, int]) -> Gen
         blocks.append(
             sorted(
                 (0 if row in rank else 1 if not code else 2, rank.get(row, 0),
-                 cluster.name_at(row, decision.generation), row, code)
+                 cluster.rows.name_at(row, decision.generation), row, code)
                 for row, code in zip(rows, codes, strict=True)
             )
         )  # fmt: skip
@@ -149,6 +149,5 @@ def _by_dra(cluster: Cluster, name: str, row: int, request: PodRequest) -> bool:
     """Whether a node that fits offers none of a requested resource: only DRA can serve the pod there. As of now."""
     if cluster.row(name) != row:
         return False  # gone, or back in another place
-    alloc = cluster.tables.nodes.node(row)["alloc"]
-    assert isinstance(alloc, tuple)
+    alloc = cluster.tables.nodes.alloc_of(row)
     return any(alloc[resource] == 0 for resource, _ in request.gpus)

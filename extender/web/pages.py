@@ -17,10 +17,11 @@ from starlette.types import Receive, Scope, Send
 
 from extender.cluster import dump
 from extender.cluster.cluster import Cluster
-from extender.cluster.slices import BLOCK, Slices, in_order
+from extender.cluster.dump import BLOCK, in_order
 from extender.errors import Busy
 from extender.server.connections import lost
 from extender.verbs.decisions import Decision
+from extender.web.slices import Slices
 
 MOST_PAGES: Final = 2
 RETRY_SECONDS: Final = 2
@@ -95,10 +96,10 @@ def topologies(cluster: Cluster, only: str | None) -> Iterator[bytes]:
     yield b'{"apiVersion":"gpu-extender.io/v1","kind":"TopologyList","warnings":[],"generation":%d,"topologies":[' % (
         cluster.generation
     )
-    names = (yield from in_order(cluster.topologies)) if only is None else iter((only,))
+    names = (yield from in_order(cluster.gpus.topologies)) if only is None else iter((only,))
     comma = b""
     for name in names:
-        topology = cluster.topologies.get(name)  # it may be gone by now
+        topology = cluster.gpus.topologies.get(name)  # it may be gone by now
         if topology is None:
             yield b""
             continue

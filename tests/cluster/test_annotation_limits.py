@@ -9,7 +9,7 @@ import pytest
 
 from extender.cli import main
 from extender.cli.explain import _lines
-from extender.cluster.annotation_limits import Bounds, Claims
+from extender.cluster.pods.annotation_limits import AnnotationLimits, Bounds
 from extender.objects.progress import duration_text
 from extender.settings import ClaimBounds, Settings
 from extender.settings import Claims as Wanted
@@ -92,7 +92,7 @@ def test_the_warnings_are_bounded() -> None:
     assert len(bounded(world.decision())) == 20
     notes = {OURS + "last-checkpoint": " " * 100_000 + "1970-01-02T00:00:00Z"}
     pod = _record(workload("p", 1, node="n", start=WALL, annotations=notes))
-    (found,) = Claims(Settings()).bounded(pod)
+    (found,) = AnnotationLimits(Settings()).bounded(pod)
     assert len(found.warning(pod)["message"]) < 300
 
 
@@ -217,7 +217,7 @@ def test_of_class_and_namespace_the_lower_bound_counts(
     notes = {OURS + "protect-for": "999h"}
     made = workload("p", 1, node="n", start=WALL, annotations=notes, spec={"priorityClassName": "train"})
     pod = _record(made)
-    claims = Claims(Settings(claims=wanted))
+    claims = AnnotationLimits(Settings(claims=wanted))
     assert claims.of(pod) == Bounds(counts, 1, 1_000_000)
     assert claims.protected_ms(pod) == (int((WALL + counts) * 1000) if counts else 0)
     (found,) = claims.bounded(pod)
@@ -238,7 +238,7 @@ def _record(made: JSON) -> Any:
 def test_the_administrators_minimum_run_has_no_bound() -> None:
     preemption = Settings().preemption.model_copy(update={"minimum_run_seconds": {"train": 86_400.0}})
     made = workload("p", 1, node="n", start=WALL, spec={"priorityClassName": "train"})
-    claims = Claims(Settings(preemption=preemption))
+    claims = AnnotationLimits(Settings(preemption=preemption))
     assert claims.protected_ms(_record(made)) == int((WALL + 86_400) * 1000)
 
 

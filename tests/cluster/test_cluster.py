@@ -8,29 +8,27 @@ from typing import Any
 
 import pytest
 
-from extender.cluster import cluster as cluster_module
+from ext_core.rows import NodeRow
+from extender.cluster.pods import budgets as budgets_module
 from extender.objects.selectors import Selector
 from tests.world import DGX1V, GPU, JSON, WALL, World, machine, pairs, rfc3339, topology, workload
 
 
-def held(world: World, node: str) -> dict[str, Any]:
+def held(world: World, node: str) -> NodeRow:
     """What the tables say of a node."""
-    return dict(world.cluster.tables.nodes.node(world.cluster.row(node)))
+    return world.cluster.tables.nodes.node(world.cluster.row(node))
 
 
 def used(world: World, node: str) -> int:
-    return int(held(world, node)["used"][3])
+    return held(world, node).used[3]
 
 
 def summary(world: World) -> object:
     """Everything that decides, by name."""
-    nodes = {
-        name: {key: value for key, value in held(world, name).items() if key not in ("shape", "order")}
-        for name in world.cluster.nodes
-    }
-    ledgers = {name: ledger.holdings for name, ledger in world.cluster.ledgers.items()}
-    bound = {name: sorted(uids) for name, uids in world.cluster.bound.items()}
-    return nodes, ledgers, bound, dict(world.cluster.nominated), world.cluster.schedulable_gpu_nodes
+    nodes = {name: held(world, name)._replace(shape=0, order=0) for name in world.cluster.nodes}
+    ledgers = {name: ledger.holdings for name, ledger in world.cluster.gpus.ledgers.items()}
+    bound = {name: sorted(uids) for name, uids in world.cluster.placements.bound.items()}
+    return nodes, ledgers, bound, dict(world.cluster.placements.nominated), world.cluster.schedulable_gpu_nodes
 
 
 def random_events(rng: random.Random) -> list[tuple[Any, str, Any]]:
@@ -128,12 +126,12 @@ def test_without_shows_a_cluster_without_some_pods_and_puts_them_back() -> None:
     world.node("n", 4, links=pairs(4))
     for i in range(2):
         world.pod(f"p{i}", 2, "n", held=[2 * i, 2 * i + 1])
-    before, ledger = summary(world), world.cluster.ledgers["n"]
+    before, ledger = summary(world), world.cluster.gpus.ledgers["n"]
     with world.cluster.without({"uid-p0"}, "n"):
         assert used(world, "n") == 2
-        assert held(world, "n")["sure"] == 0b1100
+        assert held(world, "n").sure == 0b1100
     assert summary(world) == before
-    assert world.cluster.ledgers["n"] == ledger
+    assert world.cluster.gpus.ledgers["n"] == ledger
 
 
 def test_without_puts_them_back_when_the_question_fails() -> None:
@@ -158,18 +156,18 @@ def test_positions_that_kubelet_tells_are_sure() -> None:
         {"name": "main", "allocatedResourcesStatus": [{"name": GPU, "resources": devices}]}
     ]
     world.set("Pod", pod)
-    assert held(world, "n")["sure"] == 0b101000
-    assert [(h.gpus, h.how) for h in world.cluster.ledgers["n"].holdings] == [((3, 5), "observed")]
+    assert held(world, "n").sure == 0b101000
+    assert [(h.gpus, h.how) for h in world.cluster.gpus.ledgers["n"].holdings] == [((3, 5), "observed")]
 
 
 def test_what_settles_for_too_long_is_unknown() -> None:
     world = World()
     world.node("n", 4, links=pairs(4))
     world.pod("p", 2, "n", phase="Pending")
-    assert held(world, "n")["pending"] == 2
+    assert held(world, "n").pending == 2
     world.now += 31
     world.cluster.tick(world.now)
-    assert (held(world, "n")["pending"], held(world, "n")["unknown"]) == (0, 2)
+    assert (held(world, "n").pending, held(world, "n").unknown) == (0, 2)
 
 
 def test_schedulable_gpu_nodes_are_counted() -> None:
@@ -194,8 +192,8 @@ def test_rows_are_used_again_and_the_new_node_has_nothing_of_the_old() -> None:
     world.node("new", 2)
     assert world.cluster.row("new") == row
     assert world.cluster.row("old") == -1
-    assert held(world, "new")["used"] == (0, 0, 0, 0, 0, 0)
-    assert (held(world, "new")["sure"], held(world, "new")["shape"]) == (0, 0)
+    assert held(world, "new").used == (0, 0, 0, 0, 0, 0)
+    assert (held(world, "new").sure, held(world, "new").shape) == (0, 0)
 
 
 def test_gpus_that_two_pods_are_seen_to_hold_are_counted() -> None:
@@ -203,7 +201,7 @@ def test_gpus_that_two_pods_are_seen_to_hold_are_counted() -> None:
     world.node("n", 4, links=pairs(4))
     world.pod("a", 2, "n", held=[0, 1])
     world.pod("b", 2, "n", held=[1, 2])
-    assert world.cluster.ledgers["n"].doubled == 1
+    assert world.cluster.gpus.ledgers["n"].doubled == 1
     world.call("/metrics", method="GET")
     assert world.metric("double_claimed_gpus") == 1
 
@@ -215,7 +213,7 @@ def test_unhealthy_gpus_are_not_handed_out() -> None:
     said = json.loads(topology(pairs(4))) | {"health": [True, False, True, True]}
     facts = machine("n", 3, capacity=4, annotations={"gpu-extender.io/topology": json.dumps(said)})
     world.set("Node", facts)
-    assert held(world, "n")["healthy"] == 0b1101
+    assert held(world, "n").healthy == 0b1101
     assert world.filter(workload("p", 2, links="required"))["NodeNames"] == ["n"]
     assert world.decision()["nodes"][0]["gpus"] == [2, 3]
 
@@ -238,14 +236,14 @@ def test_a_budget_is_compared_with_the_pods_of_its_namespace_and_no_other_budget
     world.pod("p0", 0, "n", labels={"app": "a0"}, annotations={"gpu-extender.io/gang": "g"})
     assert not seen  # its labels are what they were
     cluster = world.cluster
-    assert {uid for uid, (_, budgets, _) in cluster.marks.items() if cluster.budget_sets[budgets]} == {
+    assert {uid for uid, pod in cluster.pods.items() if cluster.budgets.of(pod)} == {
         f"uid-p{i}" for i in range(1, 30, 3)
     }
 
 
 def test_budgets_that_come_and_go_leave_the_same_as_those_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of more than MOST_BUDGETS of a pod the first by name count, in whatever order they came."""
-    monkeypatch.setattr(cluster_module, "MOST_BUDGETS", 2)
+    monkeypatch.setattr(budgets_module, "MOST_BUDGETS", 2)
     rng = random.Random(3)
     for _ in range(60):
         world, kept = World(), dict[str, JSON]()
@@ -265,8 +263,7 @@ def test_budgets_that_come_and_go_leave_the_same_as_those_that_stay(monkeypatch:
         for pod in pods:
             fresh.set("Pod", pod)
         found, wanted = (
-            {uid: one.cluster.budget_sets[budgets] for uid, (_, budgets, _) in one.cluster.marks.items()}
-            for one in (world, fresh)
+            {uid: one.cluster.budgets.of(pod) for uid, pod in one.cluster.pods.items()} for one in (world, fresh)
         )
         assert found == wanted
-        assert len(world.cluster.budget_sets) == len(fresh.cluster.budget_sets)
+        assert len(world.cluster.budgets.sets) == len(fresh.cluster.budgets.sets)

@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.cluster.demand_mix import ANYWHERE, OTHERS, Kind, Mix, Models, kind_of, pulls, where_of
+from extender.cluster.demand.kinds import Kind, kind_of, where_of
+from extender.cluster.demand.mix import DemandMix
+from extender.cluster.demand.models import ANYWHERE, OTHERS, MachineModels
+from extender.cluster.demand.weights import weighted
 from extender.objects import records
 from extender.objects.selectors import Requirement
 from tests.world import AMD, GPU, World, workload
@@ -78,7 +81,7 @@ def test_where_a_pod_may_run(spec: dict[str, Any], where: Any) -> None:
 
 
 def test_models() -> None:
-    models = Models((PRODUCT, "type"))
+    models = MachineModels((PRODUCT, "type"))
     h100, h100_large, plain = {PRODUCT: "H100"}, {PRODUCT: "H100", "type": "large", "zone": "b"}, {"zone": "c"}
     assert [models.of(labels) for labels in (h100, h100_large, plain, h100)] == [0, 1, 2, 0]
     assert models.mask(()) == ANYWHERE
@@ -92,7 +95,7 @@ def test_models() -> None:
 
 
 def test_whole_machines() -> None:
-    models = Models(())
+    models = MachineModels(())
     models.meet(0, GPU, 8, 100_000, 1000)
     models.meet(0, GPU, 8, 90_000, 2000)
     models.meet(0, GPU, 1, 90_000, 2000)
@@ -106,7 +109,7 @@ def test_whole_machines() -> None:
 
 
 def test_half_after_the_half_life() -> None:
-    mix = Mix(7 * DAY)
+    mix = DemandMix(7 * DAY)
     mix.see(kind(1), "a", 0.0)
     mix.see(kind(1), "b", 0.0)
     mix.see(kind(2), "c", 7 * DAY)
@@ -115,7 +118,7 @@ def test_half_after_the_half_life() -> None:
 
 
 def test_years_go_by() -> None:
-    mix = Mix(DAY)
+    mix = DemandMix(DAY)
     mix.see(kind(1), "a", 0.0)
     mix.see(kind(2), "b", 5000 * DAY)
     mix.see(kind(2), "c", 5001 * DAY)
@@ -123,14 +126,14 @@ def test_years_go_by() -> None:
 
 
 def test_without_a_time_it_came_just_now() -> None:
-    mix = Mix(DAY)
+    mix = DemandMix(DAY)
     for _ in range(3):
         mix.see(kind(1))
     assert mix.weights() == [(kind(1), 3.0)]
 
 
 def test_beyond_the_bound_the_rare_count_for_the_nearest() -> None:
-    mix = Mix(DAY, most=2)
+    mix = DemandMix(DAY, most=2)
     for cpu in (1000, 1000, 9000, 9000):
         mix.see(kind(1, cpu))
     mix.see(kind(1, 8000))  # nearer to 9000
@@ -142,7 +145,7 @@ def test_beyond_the_bound_the_rare_count_for_the_nearest() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    mix = Mix(DAY, most=2)
+    mix = DemandMix(DAY, most=2)
     for cpu in range(100):
         mix.see(kind(1, cpu))
     assert len(json.loads(mix.dump())["kinds"]) <= 8
@@ -151,17 +154,17 @@ def test_memory_is_bounded() -> None:
 def test_bad_bounds() -> None:
     for half_life, most in ((0.0, 1), (-1.0, 1), (1.0, 0)):
         with pytest.raises(ValueError, match="a mix has"):
-            Mix(half_life, most)
+            DemandMix(half_life, most)
 
 
 # ---- over a restart
 
 
 def test_a_loaded_mix_counts_nobody_twice() -> None:
-    mix = Mix(DAY)
+    mix = DemandMix(DAY)
     mix.see(kind(1), "a", 100.0)
     mix.see(kind(2, where=(H100,)), "b", 200.0)
-    loaded = Mix.load(mix.dump(), DAY)
+    loaded = DemandMix.load(mix.dump(), DAY)
     assert loaded.weights() == mix.weights()
     for uid, at in (("a", 100.0), ("b", 200.0)):
         loaded.see(kind(1), uid, at)  # the watch brings them again
@@ -174,10 +177,10 @@ def test_a_loaded_mix_counts_nobody_twice() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5), st.integers(0, 3 * 86_400)), max_size=30))
 def test_dump_and_load_agree(pods: list[tuple[int, int, int]]) -> None:
-    mix = Mix(DAY, most=4)
+    mix = DemandMix(DAY, most=4)
     for i, (devices, cpu, at) in enumerate(pods):
         mix.see(kind(devices, cpu), f"uid-{i}", float(at))
-    loaded = Mix.load(mix.dump(), DAY, most=4)
+    loaded = DemandMix.load(mix.dump(), DAY, most=4)
     assert loaded.dump() == mix.dump()
     assert [one for one, _ in loaded.weights()] == [one for one, _ in mix.weights()]
 
@@ -196,15 +199,15 @@ def test_dump_and_load_agree(pods: list[tuple[int, int, int]]) -> None:
 )
 def test_what_is_no_mix_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a mix of requests"):
-        Mix.load(text, DAY)
+        DemandMix.load(text, DAY)
 
 
 # ---- what it weighs
 
 
-def test_pulls() -> None:
+def test_weights() -> None:
     lean, fat, large, expected = kind(1, 1000), kind(1, 9000), kind(8), kind(4)
-    made = pulls([(large, 1.0), (fat, 1.0), (lean, 1.0)], [expected, large], 256)
+    made = weighted([(large, 1.0), (fat, 1.0), (lean, 1.0)], [expected, large], 256)
     # Three of weight 1; the leanest single GPU weighs as much again as all of them.
     assert [(pull.kind, pull.weight, pull.size) for pull in made] == [
         (lean, 4.0, 1.0),
@@ -212,12 +215,12 @@ def test_pulls() -> None:
         (expected, 0.01**0.6, 1.0),
         (large, 1.0, 8.0),
     ]
-    assert len(pulls([(large, 1.0), (lean, 1.0)], [expected], 2)) == 2  # no room for what is only expected
+    assert len(weighted([(large, 1.0), (lean, 1.0)], [expected], 2)) == 2  # no room for what is only expected
 
 
 def test_the_leanest_is_one_that_comes_often_and_may_run_anywhere() -> None:
     often, rare, bound = kind(1, 1000), kind(1, 10), kind(1, 20, where=(H100,))
-    made = {pull.kind: pull.weight for pull in pulls([(often, 1000.0), (rare, 1.0), (bound, 500.0)], [], 256)}
+    made = {pull.kind: pull.weight for pull in weighted([(often, 1000.0), (rare, 1.0), (bound, 500.0)], [], 256)}
     assert made[rare] == 1.0
     assert made[bound] == 500.0**0.6
     assert made[often] == pytest.approx(2 * 1000.0**0.6 + 1.0 + 500.0**0.6)
@@ -228,7 +231,7 @@ def test_the_leanest_is_one_that_comes_often_and_may_run_anywhere() -> None:
 )
 def test_what_was_counted_in_between_changes_nothing(pods: list[tuple[int, int]]) -> None:
     """What is kept of the order and of who is near whom is what a mix finds that is asked only once."""
-    asked, once = Mix(3600.0, 3), Mix(3600.0, 3)
+    asked, once = DemandMix(3600.0, 3), DemandMix(3600.0, 3)
     for at, (devices, cpu) in enumerate(pods):
         for mix in (asked, once):
             mix.see(kind(devices, cpu), str(at), 60.0 * at)
@@ -247,7 +250,7 @@ def test_the_cluster_learns_each_pod_once() -> None:
     world.pod("q", 2, "n")
     world.pod("q", 2, "n")
     world.pod("none", 0)
-    two = [count for one, count in world.cluster.mix.weights() if one.devices == 2]
+    two = [count for one, count in world.cluster.demand.mix.weights() if one.devices == 2]
     assert two == [2.0]
     demand = world.cluster.tables.demand
     demand.renew()

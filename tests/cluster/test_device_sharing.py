@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from extender.cluster.device_sharing import Division, division, gpu_of, partial
-from extender.cluster.ledger import PLAN
+from ext_core.rows import NodeRow
+from extender.cluster.gpus.device_sharing import Division, division, gpu_of, partial
+from extender.cluster.gpus.statements import PLAN
 from extender.policy.rules import REASONS
 from extender.settings import Resource, Settings
 from extender.topologies.annotation import KEY, RELAY, decode, encode
@@ -105,12 +106,12 @@ def seen(
     return pod | {"status": pod["status"] | {"containerStatuses": statuses}}
 
 
-def row(made: World) -> dict[str, Any]:
-    return dict(made.cluster.tables.nodes.node(made.cluster.row("n")))
+def row(made: World) -> NodeRow:
+    return made.cluster.tables.nodes.node(made.cluster.row("n"))
 
 
 def holdings(made: World) -> list[tuple[str, tuple[int, ...] | None, str, int]]:
-    found = made.cluster.ledgers["n"].holdings
+    found = made.cluster.gpus.ledgers["n"].holdings
     return [(one.uid.removeprefix("uid-"), one.gpus, one.how, one.unsure) for one in found]
 
 
@@ -123,14 +124,14 @@ def test_replicas_are_counted_by_gpu() -> None:
     assert holdings(made) == [("a", (2,), "observed", 0), ("b", (2,), "observed", 0), ("c", (0,), "observed", 0),
                               ("d", (1, 3), "observed", 0)]  # fmt: skip
     facts = row(made)
-    assert facts["alloc"][4] == 16
-    assert facts["used"][4] == 8
-    assert (facts["units"], facts["healthy"], facts["shape"]) == (4, 0b1111, 0)
-    assert (facts["sure"], facts["likely"], facts["unknown"]) == (0b0001, 0, 0)  # c holds all of GPU 0
-    assert facts["parts"][:5] == (0, 1, 2, 1, 0)
+    assert facts.alloc[4] == 16
+    assert facts.used[4] == 8
+    assert (facts.units, facts.healthy, facts.shape) == (4, 0b1111, 0)
+    assert (facts.sure, facts.likely, facts.unknown) == (0b0001, 0, 0)  # c holds all of GPU 0
+    assert facts.parts[:5] == (0, 1, 2, 1, 0)
     assert made.metric("double_claimed_gpus") == 0
     made.gone("c")
-    assert row(made)["sure"] == 0
+    assert row(made).sure == 0
 
 
 def test_agents_and_plans_say_it_too() -> None:
@@ -154,8 +155,8 @@ def test_agents_and_plans_say_it_too() -> None:
         ("f", None, "unknown", 3),
     ]
     facts = row(made)
-    assert facts["parts"][:4] == (0, 3, 2, 2)
-    assert (facts["sure"], facts["likely"], facts["unknown"]) == (0, 1, 5)
+    assert facts.parts[:4] == (0, 3, 2, 2)
+    assert (facts.sure, facts.likely, facts.unknown) == (0, 1, 5)
 
 
 def test_a_relay_makes_plans_for_parts_sure() -> None:
@@ -177,7 +178,7 @@ def test_a_relay_makes_plans_for_parts_sure() -> None:
         assert holdings(made) == expected
     made.node("n", 16, resource=SHARED, labels=labels(), annotations={KEY: graph(), RELAY: "1"})
     facts = row(made)
-    assert (facts["sure"], facts["likely"], facts["unknown"], facts["parts"][:4]) == (0b0001, 0, 4, (0, 1, 2, 0))
+    assert (facts.sure, facts.likely, facts.unknown, facts.parts[:4]) == (0b0001, 0, 4, (0, 1, 2, 0))
     made.set("Pod", seen("b", [f"{UUIDS[3]}::{i}" for i in range(3)]))
     assert ("b", (3,), "observed", 0) in holdings(made)
 
@@ -195,7 +196,7 @@ def test_what_can_not_be_true_is_unknown(ids: list[str], count: int) -> None:
     made = world()
     made.set("Pod", seen("a", ids, count=count))
     assert holdings(made) == [("a", None, "unknown", count)]
-    assert row(made)["unknown"] == count
+    assert row(made).unknown == count
 
 
 def test_units_that_two_are_seen_to_hold_are_a_fault() -> None:
@@ -220,7 +221,7 @@ def test_uneven_replicas_are_counted_by_node() -> None:
     made.set("Pod", seen("a", [f"{UUIDS[2]}::0"]))
     assert holdings(made) == [("a", (2,), "observed", 1)]
     facts = row(made)
-    assert (facts["units"], facts["healthy"], facts["sure"], facts["unknown"]) == (1, 0, 0, 1)
+    assert (facts.units, facts.healthy, facts.sure, facts.unknown) == (1, 0, 0, 1)
     assert made.filter(workload("p", 9, resource=SHARED))["NodeNames"] == ["n"]
     assert refused(made.filter(workload("q", 10, resource=SHARED)))
 
@@ -292,8 +293,8 @@ def test_sixteen_replicas_are_no_machine_of_sixteen_gpus() -> None:
     made = World()
     made.node("n", 16, labels=labels(2, 8, product="Tesla-V100-SXM3-32GB"))
     facts = row(made)
-    assert (facts["units"], facts["healthy"], facts["shape"]) == (8, 0b11, 0)
-    assert made.cluster.topologies["n"].gpus == 2
+    assert (facts.units, facts.healthy, facts.shape) == (8, 0b11, 0)
+    assert made.cluster.gpus.topologies["n"].gpus == 2
 
 
 def test_health_counts_units() -> None:
@@ -301,9 +302,9 @@ def test_health_counts_units() -> None:
     made = World()
     notes = {"gpu-extender.io/topology": graph().replace('"health":null', '"health":[false,true,true,true]')}
     made.node("n", 12, capacity=16, resource=SHARED, labels=labels(), annotations=notes)
-    assert row(made)["healthy"] == 0b1110
+    assert row(made).healthy == 0b1110
     made.node("n", 16, resource=SHARED, labels=labels(), annotations=notes)
-    assert row(made)["healthy"] == 0b1111  # all are offered, so the statement is out of date
+    assert row(made).healthy == 0b1111  # all are offered, so the statement is out of date
 
 
 def test_evicting_shares_frees_units() -> None:
@@ -330,4 +331,4 @@ def test_a_plan_for_a_share_is_read_as_it_was_written() -> None:
     plan = ",".join(map(str, gpus))
     made.pod("p", 1, "n", resource=SHARED, annotations={"gpu-extender.io/gpus": plan})
     assert holdings(made) == [("p", tuple(gpus), "planned", 1)]
-    assert sum(row(made)["parts"]) == 1
+    assert sum(row(made).parts) == 1

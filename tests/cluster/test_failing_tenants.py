@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from extender.cluster import node_health as health_module
-from extender.cluster.node_health import Health
-from extender.cluster.pod_failures import KEPT_OF_TENANT, KEPT_OF_TENANTS
+from extender.cluster.health import node_health as health_module
+from extender.cluster.health.node_health import NodeHealth
+from extender.cluster.health.pod_failures import KEPT_OF_TENANT, KEPT_OF_TENANTS
 from extender.objects import records
 from extender.objects.records import PodRecord
 from extender.policy.rules import REASONS
@@ -273,7 +273,7 @@ def record(name: str, namespace: str, node: str, status: JSON) -> PodRecord:
 
 def test_state_and_time_stay_bounded_under_a_flood() -> None:
     """4,000 failing pods of 20 tenants on 500 nodes, as fast as they come: memory is bounded, and so is each tick."""
-    health, chance, spent = Health(), random.Random(3), []
+    health, chance, spent = NodeHealth(), random.Random(3), []
     shape = record("p", "ns", "node", {"phase": "Pending"})
     for i in range(4_000):
         now = i / 20
@@ -305,7 +305,7 @@ def test_state_and_time_stay_bounded_under_a_flood() -> None:
 
 def test_what_is_remembered_of_pods_that_ended_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health_module, "MOST_JUDGED", 100)
-    health = Health()
+    health = NodeHealth()
     shape = record("p", "ns", "node", {"phase": "Pending"})
     for i in range(1_000):
         bound = msgspec.structs.replace(shape, uid=f"uid-{i}", name=f"p{i}")

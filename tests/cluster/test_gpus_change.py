@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from extender.cluster.ledger import PLAN
+from extender.cluster.gpus.statements import PLAN
 from extender.topologies.annotation import KEY, RELAY, decode, encode
 from tests.world import DGX1V, GPU, World, topology, workload
 
@@ -28,7 +28,7 @@ def seen(world: World, name: str, *ids: str, plan: str = "") -> None:
 
 
 def held(world: World) -> dict[str, tuple[str, tuple[int, ...] | None]]:
-    return {one.uid.removeprefix("uid-"): (one.how, one.gpus) for one in world.cluster.ledgers["n"].holdings}
+    return {one.uid.removeprefix("uid-"): (one.how, one.gpus) for one in world.cluster.gpus.ledgers["n"].holdings}
 
 
 def test_renumbered_after_a_driver_update() -> None:
@@ -48,7 +48,7 @@ def test_a_node_that_came_back_with_other_gpus() -> None:
     seen(world, "a", OLD[0], OLD[3], plan="0,3")
     world.node("n", annotations=stated([f"GPU-{gpu:08d}" for gpu in range(100, 108)], **{RELAY: "1"}))
     assert held(world) == {"a": ("planned", (0, 3))}
-    assert world.cluster.ledgers["n"].sure == 0
+    assert world.cluster.gpus.ledgers["n"].sure == 0
 
 
 def test_a_gpu_disappears_and_comes_back() -> None:
@@ -80,6 +80,6 @@ def test_a_pod_that_ended_holds_nothing() -> None:
     world = World()
     world.node("n", annotations=stated(OLD, **{RELAY: "1"}))
     world.pod("a", 2, "n", annotations={PLAN: "0,3"})
-    assert world.cluster.ledgers["n"].sure == 0b1001
+    assert world.cluster.gpus.ledgers["n"].sure == 0b1001
     world.pod("a", 2, "n", annotations={PLAN: "0,3"}, phase="Succeeded")
     assert held(world) == {}

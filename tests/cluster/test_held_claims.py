@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from extender.cluster import ledger
 from extender.cluster.cluster import Cluster
+from extender.cluster.gpus import ledger
+from extender.cluster.gpus.holdings import Devices
 from extender.objects.records import PodRecord
 from extender.offline import invalid_metadata
 from extender.settings import Claims, Settings
@@ -17,10 +18,8 @@ Facts = dict[str, tuple[str, tuple[int, ...] | None]]
 
 
 def read(*pods: PodRecord, stated: bool, uuids: bool = True, units: int = 1) -> Facts:
-    made = ledger.read(
-        pods,
-        resource=RESOURCE, graph=ALL, healthy=ALL, index_of=UUIDS if uuids else {}, stated=stated, units=units,
-    )  # fmt: skip
+    devices = Devices(RESOURCE, ALL, ALL, UUIDS if uuids else {}, units=units)
+    made = ledger.read(pods, devices, held_counts=stated)
     return {one.uid: (one.how, one.gpus) for one in made.holdings}
 
 
@@ -63,7 +62,7 @@ def test_it_never_states_more_gpus_than_the_pod_has() -> None:
 )  # fmt: skip
 def test_when_it_counts(wanted: str, live: bool, counts: bool) -> None:
     settings = Settings(claims=Claims.model_validate({"held_gpus": wanted}))
-    assert Cluster(settings, live=live).held_stated is counts
+    assert Cluster(settings, live=live).gpus.held_counts is counts
 
 
 def test_a_forged_one_does_not_make_a_torn_set_look_linked() -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from extender.cluster import ledger
-from extender.cluster.ledger import HELD, PLAN
+from extender.cluster.gpus import ledger, statements
+from extender.cluster.gpus.holdings import Devices, NodeLedger
+from extender.cluster.gpus.statements import HELD, PLAN
 from extender.objects import records
 
 RESOURCE = "nvidia.com/gpu"
@@ -41,23 +42,17 @@ def read(
     index_of: dict[str, int] | None = None,
     settling: str = "",
     relayed: bool = False,
-) -> ledger.NodeLedger:
-    return ledger.read(
-        pods,
-        resource=RESOURCE,
-        graph=ALL if healthy else 0,
-        healthy=healthy,
-        index_of=UUIDS if index_of is None else index_of,
-        settling=frozenset(settling.split()),
-        relayed=relayed,
-    )
+) -> NodeLedger:
+    ids = UUIDS if index_of is None else index_of
+    devices = Devices(RESOURCE, ALL if healthy else 0, healthy, ids, relayed)
+    return ledger.read(pods, devices, frozenset(settling.split()))
 
 
-def sums(made: ledger.NodeLedger) -> tuple[int, int, int, int, int]:
+def sums(made: NodeLedger) -> tuple[int, int, int, int, int]:
     return made.sure, made.likely, made.unknown, made.pending, made.doubled
 
 
-def facts(made: ledger.NodeLedger) -> list[tuple[str, tuple[int, ...] | None, str, int, int]]:
+def facts(made: NodeLedger) -> list[tuple[str, tuple[int, ...] | None, str, int, int]]:
     return [(one.uid, one.gpus, one.how, one.mask, one.unsure) for one in made.holdings]
 
 
@@ -198,8 +193,8 @@ def test_pods_without_gpus_are_not_in_it() -> None:
 
 
 def test_another_resource_is_not_counted() -> None:
-    made = ledger.read([pod("a", 2)], resource="amd.com/gpu", graph=ALL, healthy=ALL, index_of={})
-    assert made == ledger.NodeLedger()
+    made = ledger.read([pod("a", 2)], Devices("amd.com/gpu", ALL, ALL))
+    assert made == NodeLedger()
 
 
 def test_the_order_of_the_pods_does_not_matter() -> None:
@@ -213,13 +208,13 @@ def test_the_order_of_the_pods_does_not_matter() -> None:
      ("1,1", None), ("c1=1;c2=1", None), ("1,", None), ("1.0", None), ("+1", None)],
 )  # fmt: skip
 def test_indices(text: str, expected: tuple[int, ...] | None) -> None:
-    assert ledger.indices(text) == expected
+    assert statements.indices(text) == expected
 
 
 def test_masks() -> None:
-    assert ledger.mask_of([0, 3]) == 0b1001
-    assert ledger.gpus_of(0b1001) == (0, 3)
-    assert ledger.gpus_of(0) == ()
+    assert statements.mask_of([0, 3]) == 0b1001
+    assert statements.gpus_of(0b1001) == (0, 3)
+    assert statements.gpus_of(0) == ()
 
 
 # ---- a node whose relay hands out what was planned
@@ -275,4 +270,4 @@ def test_drift_is_told_by_its_cause_and_once(
     pods = [runs, other]
     assert [*ledger.drifts(before, after, pods, healthy, relayed=relayed)] == [outcome]
     assert [*ledger.drifts(after, after, pods, healthy, relayed=relayed)] == []
-    assert [*ledger.drifts(ledger.NodeLedger(), after, pods, healthy, relayed=relayed)] == []
+    assert [*ledger.drifts(NodeLedger(), after, pods, healthy, relayed=relayed)] == []

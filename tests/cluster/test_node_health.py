@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from extender.cluster.node_health import Change, Health
+from extender.cluster.health.node_health import Change, NodeHealth
+from extender.cluster.listener import Listener
 from extender.objects import records
 from extender.objects.records import PodRecord
 from extender.policy.rules import REASONS
@@ -30,7 +31,7 @@ def owned(name: str, owner: str, status: JSON, node: str = "n") -> PodRecord:
     return records.pod(pod | {"status": status}, frozenset({GPU}))
 
 
-def fail(health: Health, name: str, at: float, node: str = "n", status: JSON = ADMISSION) -> None:
+def fail(health: NodeHealth, name: str, at: float, node: str = "n", status: JSON = ADMISSION) -> None:
     """Bound at `at` and failed in the same second."""
     bound = record(name, node)
     health.pod(bound, None, at)
@@ -41,7 +42,7 @@ def fail(health: Health, name: str, at: float, node: str = "n", status: JSON = A
 
 
 def test_doubt_halves_every_five_minutes_and_ends() -> None:
-    health = Health()
+    health = NodeHealth()
     assert health.doubt("n", 0.0) == 0.0
     fail(health, "a", 100.0)
     assert health.doubt("n", 100.0) == 1.0
@@ -55,7 +56,7 @@ def test_doubt_halves_every_five_minutes_and_ends() -> None:
 
 
 def test_three_within_ten_minutes_refuse_the_node_until_one_is_older() -> None:
-    health = Health()
+    health = NodeHealth()
     for i, at in enumerate((0.0, 300.0)):
         fail(health, f"p{i}", at)
         assert health.tick(at) == []
@@ -74,14 +75,14 @@ def test_three_within_ten_minutes_refuse_the_node_until_one_is_older() -> None:
 
 
 def test_three_that_are_too_far_apart_do_not() -> None:
-    health = Health()
+    health = NodeHealth()
     for i, at in enumerate((0.0, 300.0, 601.0)):
         fail(health, f"p{i}", at)
     assert not health.failing("n", 601.0)
 
 
 def test_one_pod_counts_once() -> None:
-    health = Health()
+    health = NodeHealth()
     fail(health, "a", 0.0)
     for at in (1.0, 2.0, 3.0):
         health.pod(record("a", status=ADMISSION), record("a", status=ADMISSION), at)
@@ -90,7 +91,7 @@ def test_one_pod_counts_once() -> None:
 
 @pytest.mark.parametrize(("age", "counts"), [(0.0, True), (60.0, True), (60.1, False)])
 def test_dead_within_a_minute_of_being_bound(age: float, counts: bool) -> None:
-    health = Health()
+    health = NodeHealth()
     unbound, bound = record("a", ""), record("a")
     health.pod(unbound, None, 0.0)
     health.pod(bound, unbound, 1000.0)
@@ -102,7 +103,7 @@ def test_dead_within_a_minute_of_being_bound(age: float, counts: bool) -> None:
 
 def test_a_container_that_dies_is_no_sign_of_life() -> None:
     """With restartPolicy Always the pod stays Running while its containers crash."""
-    health = Health()
+    health = NodeHealth()
     fail(health, "p", 0.0)
     _lives(health, "loop", 10.0)
     again: JSON = RUNNING | {"containerStatuses": [{"name": "main", "restartCount": 1}]}
@@ -115,7 +116,7 @@ def test_a_container_that_dies_is_no_sign_of_life() -> None:
 
 
 def test_a_container_that_dies_later_did_not_die_of_the_node() -> None:
-    health = Health()
+    health = NodeHealth()
     bound = record("slow")
     health.pod(bound, None, 0.0)
     again: JSON = RUNNING | {"containerStatuses": [{"name": "main", "restartCount": 1}]}
@@ -124,7 +125,7 @@ def test_a_container_that_dies_later_did_not_die_of_the_node() -> None:
 
 
 def test_who_was_sent_away_did_not_die_of_the_node() -> None:
-    health = Health()
+    health = NodeHealth()
     evicted: JSON = DEAD | {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "Preemption"}]}
     fail(health, "evicted", 0.0, status=evicted)
     bound = record("deleted")
@@ -136,7 +137,7 @@ def test_who_was_sent_away_did_not_die_of_the_node() -> None:
 
 
 def test_a_workload_that_dies_everywhere_is_to_blame_itself() -> None:
-    health = Health()
+    health = NodeHealth()
     for i, node in enumerate(("a", "a", "b", "a", "a", "c")):
         bound = owned(f"p{i}", "job", {"phase": "Pending"}, node)
         health.pod(bound, None, float(i))
@@ -153,7 +154,7 @@ def test_a_workload_that_dies_everywhere_is_to_blame_itself() -> None:
 
 
 def test_three_deaths_on_one_node_refuse_it_to_their_namespace() -> None:
-    health = Health()
+    health = NodeHealth()
     for i in range(3):
         fail(health, f"p{i}", float(i), status=DEAD)
     assert health.failing("n", 2.0, "default")
@@ -163,7 +164,7 @@ def test_three_deaths_on_one_node_refuse_it_to_their_namespace() -> None:
 
 def test_the_end_may_be_told_after_the_pod_has_left() -> None:
     """The watch of living pods and that of failed ones are two."""
-    health = Health()
+    health = NodeHealth()
     for name, node, status in (("a", "n", DEAD), ("b", "", ADMISSION), ("c", "n", ADMISSION)):
         known = record(name, node)
         health.pod(known, None, 0.0)
@@ -183,14 +184,14 @@ def test_the_end_may_be_told_after_the_pod_has_left() -> None:
 # -- what clears it ----------------------------------------------------------------------------------------------------
 
 
-def _lives(health: Health, name: str, at: float) -> None:
+def _lives(health: NodeHealth, name: str, at: float) -> None:
     bound = record(name)
     health.pod(bound, None, at)
     health.pod(record(name, status=RUNNING), bound, at)
 
 
 def test_a_pod_that_starts_and_runs_for_a_minute_clears_the_node() -> None:
-    health = Health()
+    health = NodeHealth()
     for i in range(3):
         fail(health, f"p{i}", float(i))
     health.tick(3.0)
@@ -202,7 +203,7 @@ def test_a_pod_that_starts_and_runs_for_a_minute_clears_the_node() -> None:
 
 
 def test_a_pod_that_started_before_the_failure_proves_nothing() -> None:
-    health = Health()
+    health = NodeHealth()
     _lives(health, "old", 0.0)
     fail(health, "p", 30.0)
     health.tick(100.0)
@@ -214,7 +215,7 @@ def test_a_pod_that_started_before_the_failure_proves_nothing() -> None:
 
 
 def test_a_pod_that_is_deleted_after_a_minute_has_cleared_the_node() -> None:
-    health = Health()
+    health = NodeHealth()
     fail(health, "p", 0.0)
     _lives(health, "good", 10.0)
     health.gone(record("good", status=RUNNING), 70.0)
@@ -222,7 +223,7 @@ def test_a_pod_that_is_deleted_after_a_minute_has_cleared_the_node() -> None:
 
 
 def test_a_pod_that_ran_to_its_end_clears_the_node() -> None:
-    health = Health()
+    health = NodeHealth()
     fail(health, "p", 0.0)
     bound = record("job")
     health.pod(bound, None, 5.0)
@@ -234,7 +235,7 @@ def test_a_pod_that_ran_to_its_end_clears_the_node() -> None:
 
 
 def test_what_is_listed_counts_with_its_age() -> None:
-    health = Health()
+    health = NodeHealth()
     for i, age in enumerate((100, 300, 500, 100_000)):
         health.pod(record(f"p{i}", start=WALL - age, status=ADMISSION), None, 50.0, WALL)
     assert health.failing("n", 50.0)
@@ -247,7 +248,7 @@ def test_what_is_listed_counts_with_its_age() -> None:
 
 
 def test_a_past_of_unknown_age_does_not_count() -> None:
-    health = Health()
+    health = NodeHealth()
     for i in range(3):
         health.pod(record(f"p{i}", status=ADMISSION), None, 0.0)
         health.pod(record(f"q{i}", status=ADMISSION), None, 0.0, WALL)
@@ -284,8 +285,15 @@ def test_any_healthy_node_wins_and_after_three_nobody_goes_there() -> None:
 def test_refused_and_told() -> None:
     world = World()
     told: list[tuple[str, str]] = []
-    world.cluster.on_node_refused = lambda name, text: told.append((name, text))
-    world.cluster.on_node_trusted = lambda name, text: told.append((name, "trusted"))
+
+    class Heard(Listener):
+        def node_rejected(self, node: str, text: str) -> None:
+            told.append((node, text))
+
+        def node_accepted(self, node: str, text: str) -> None:
+            told.append((node, "trusted"))
+
+    world.cluster.subscribe(Heard())
     world.node("bad", 8)
     world.node("good", 8)
     with logged() as lines:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.cluster.numbered import Numbered
+from extender.cluster.pods.numbered import Numbered
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 8)), max_size=200))

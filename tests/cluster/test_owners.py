@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from extender.cluster.cluster import Cluster
+from tests.cluster.reach import kept_of
 from tests.objects.test_gangs import obj, owned, pod
 from tests.world import JSON, World, workload
 
@@ -30,18 +31,16 @@ def group(kind: str, name: str, owner: tuple[str, str] | None) -> JSON:
 def belongs(cluster: Cluster) -> dict[str, Any]:
     """Who belongs to whom, without the numbers that the order of events gives."""
     return {
-        "grouped": cluster.grouped,
-        "siblings": cluster.siblings,
-        "gangs": {ref: set(cluster.gang_members[at]) for ref, at in cluster.gang_ids.items()},
-        "owners": {key: set(uids) for key, uids in cluster._owners.below.items()},
+        "grouped": cluster.workloads.gang_pods,
+        "siblings": cluster.workloads.siblings,
+        "gangs": {uid: {one.uid for one in cluster.gangs.running(pod)} for uid, pod in cluster.pods.items()},
     }
 
 
 def empty(cluster: Cluster) -> None:
-    assert belongs(cluster) == {"grouped": {}, "siblings": {}, "gangs": {}, "owners": {}}
-    for table in (cluster._noted, cluster._owners.above, cluster.marks, cluster.bound, cluster.waiting, cluster.pods):
-        assert not table
-    assert not any(cluster.gang_members)
+    assert belongs(cluster) == {"grouped": {}, "siblings": {}, "gangs": {}}
+    assert not kept_of(cluster, "uid-p")
+    assert not len(cluster.gangs)
 
 
 def test_a_circle_of_owners_leaves_nothing_behind() -> None:
@@ -115,5 +114,5 @@ def test_random_owners_and_pods_in_any_order(seed: int) -> None:
     empty(world.cluster)
     for made in groups.values():
         world.drop("Group", made)
-    assert not world.cluster.groups
+    assert not world.cluster.gangs.objects
     assert world.cluster.faults == 0

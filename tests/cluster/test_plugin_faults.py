@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from extender.cluster import plugin_faults
 from extender.cluster.cluster import Cluster
+from extender.cluster.gpus import plugin_faults
 from extender.objects.event import Event
 from extender.objects.records import node
 from extender.policy.rules import REASONS
@@ -24,7 +24,8 @@ FOUR = ((0,) * 4,) * 4
 def flags(annotations: dict[str, str] | None = None, labels: dict[str, str] | None = None, **more: Any) -> int:
     given: dict[str, Any] = {"plugin": "nvidia", "settings_version": None, "allocatable": 4, "capacity": 4}
     given |= {"topology": Topology(4, FOUR)} | more
-    return plugin_faults.hazards(annotations or {}, labels or {}, **given)
+    plugin = plugin_faults.DevicePlugin(given.pop("plugin"), given.pop("settings_version"))
+    return plugin_faults.hazards(annotations or {}, labels or {}, plugin, **given)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,7 @@ def test_the_cluster_writes_it_down() -> None:
     health = '{"v":1,"gpus":4,"links":[],"health":[true,true,true,false]}'
     cluster.apply([event(3, topology=health)], 0.0)
     assert cluster.tables.hazards.get(cluster.row("n")) == PANICS_KNOWN | LOST_KNOWN
-    assert cluster.tables.nodes.node(cluster.row("n"))["healthy"] == 0b0111  # it counts only its healthy ones
+    assert cluster.tables.nodes.healthy_of(cluster.row("n")) == 0b0111  # it counts only its healthy ones
 
 
 def node_of(

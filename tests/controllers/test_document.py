@@ -147,7 +147,7 @@ def test_the_mix_of_requests_outlives_a_restart() -> None:
 
     async def kept(world: World, *, saves: bool) -> None:
         async with connected(objects) as server:
-            document = Document("gpu-extender-mix", world.cluster.dump_mix, world.cluster.load_mix)
+            document = Document("gpu-extender-mix", world.cluster.demand.dump, world.cluster.demand.load)
             await document.begin(server)
             if saves:
                 world.pod("p", 2)
@@ -155,5 +155,5 @@ def test_the_mix_of_requests_outlives_a_restart() -> None:
 
     asyncio.run(kept(first, saves=True))
     asyncio.run(kept(second, saves=False))
-    assert first.cluster.mix.weights() != []
-    assert second.cluster.mix.weights() == first.cluster.mix.weights()
+    assert first.cluster.demand.mix.weights() != []
+    assert second.cluster.demand.mix.weights() == first.cluster.demand.mix.weights()

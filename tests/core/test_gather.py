@@ -143,3 +143,13 @@ def test_a_gpu_that_a_staying_pod_holds_too_is_not_gained() -> None:
     )  # fmt: skip
     found = gather.victims(world.nodes, world.pods, ints([0]), array("q", (0, 0, 1, 2, 0)), GPU, 5)
     assert (list(found.pods), list(found.masks)) == ([0], [0b0001])
+
+
+def test_a_gpu_that_is_not_healthy_is_not_gained() -> None:
+    world = build(
+        [("add", (0,)), ("set_node", (0, (0, 0, 9, 3, 0), GPU, 0, 0b0111, 0)),
+         ("set_held", (0, (0, 0, 1, 2, 0), 0b1100, 0, 0, 0))],
+        [("put", (0, 0, 0, (0, 0, 1, 2, 0), 0b1100, 0, 0))],  # GPU 3 failed while the pod ran
+    )  # fmt: skip
+    found = gather.victims(world.nodes, world.pods, ints([0]), array("q", (0, 0, 1, 2, 0)), GPU, 5)
+    assert list(found.masks) == [0b0100]

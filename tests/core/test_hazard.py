@@ -13,6 +13,7 @@ from ext_core import hazard
 from ext_core.links import LinkShapes
 from ext_core.reference import hazard as plain
 from ext_core.reference import table as lists
+from ext_core.rows import NodeFacts, NodeUse
 from ext_core.table import NodeTable
 
 R, GPU, OTHER = 5, 3, 4
@@ -41,8 +42,8 @@ def tables(draw: st.DrawFn) -> tuple[NodeTable, lists.NodeTable, hazard.Hazards,
         pending = draw(st.sampled_from([0, 0, 0, 1]))
         for table in (fast, slow):
             table.add(row)
-            table.set_node(row, (0, 0, 0, there, there), gpu, shape, healthy, 0)
-            table.set_held(row, (0, 0, 0, held, held), sure, likely, unknown, pending)
+            table.set_node(row, NodeFacts((0, 0, 0, there, there), gpu, shape, healthy, 0))
+            table.set_held(row, NodeUse((0, 0, 0, held, held), sure, likely, unknown, pending))
             if wanted:
                 table.add_claim(row, (0, 0, 0, 1, 0), wanted, False)
         against = draw(st.integers(0, 15))

@@ -74,7 +74,7 @@ def test_top(world: World, data: st.DataObject, most: int) -> None:
     total = data.draw(st.lists(few, min_size=len(rows), max_size=len(rows)))
     made = score.top(world.nodes, ints(rows), array("d", total), most).tolist()
     assert made == plain.top(world.twin_nodes, rows, total, most)
-    order = [world.nodes.node(row)["order"] for row in rows]
+    order = [world.nodes.node(row).order for row in rows]
     ranked = sorted(range(len(rows)), key=lambda i: (-total[i], order[i], i))
     assert made == (ranked[:most] if most > 0 else ranked)
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from ext_core import slots
 from ext_core.reference import slots as plain
 from ext_core.reference.slots import Request
-from tests.core.worlds import DGX1V, GPU, KINDS, OTHER, SHAPES, R, World, ints, masks, rows_of, same_error, worlds
+from ext_core.rows import NodeFacts, NodeUse
+from tests.core.worlds import DGX1V, GPU, KINDS, OTHER, SHAPES, R, World, call, ints, masks, rows_of, same_error, worlds
 
 ALL = 2**64 - 1
 numbers = st.sampled_from([0.0, 1.0, 0.5, 3.0, 0.1])
@@ -78,9 +79,9 @@ def test_slots_of_every_row(world: World, data: st.DataObject, kinds: list[Any])
         assert made.filled() == twin.filled()
         for row in range(world.nodes.height):
             assert made.counts(row).tolist() == twin.counts(row)
-        for method, arguments in data.draw(changes(world.nodes.height)):
-            getattr(world.nodes, method)(*arguments)
-            getattr(world.twin_nodes, method)(*arguments)
+        for change in data.draw(changes(world.nodes.height)):
+            call(world.nodes, change)
+            call(world.twin_nodes, change)
 
 
 @given(worlds(), st.data(), types, st.lists(requests, min_size=1, max_size=3), st.sampled_from([0.0, 0.1]))
@@ -108,9 +109,9 @@ def test_costs_and_choices(
             how = (SHAPES, row, request)
             assert made.choose(world.nodes, *how, paid) == twin.choose(world.twin_nodes, *how, prices)
             assert made.losses(world.nodes, *how, paid) == twin.losses(world.twin_nodes, *how, prices)
-        for method, arguments in data.draw(changes(world.nodes.height)):
-            getattr(world.nodes, method)(*arguments)
-            getattr(world.twin_nodes, method)(*arguments)
+        for change in data.draw(changes(world.nodes.height)):
+            call(world.nodes, change)
+            call(world.twin_nodes, change)
 
 
 @pytest.mark.parametrize("units", [1, 4])
@@ -120,9 +121,10 @@ def test_a_type_that_comes_later_is_lost_as_if_it_had_always_been_there(units: i
     nodes = NodeTable(R)
     for row, held in enumerate((0, 0b1111, 0)):
         nodes.add(row)
-        nodes.set_node(row, (64_000 - row, 1 << 40, 110, 8 * units, 0), GPU, 0, 0xFF, 4, units)
+        nodes.set_node(row, NodeFacts((64_000 - row, 1 << 40, 110, 8 * units, 0), GPU, 0, 0xFF, 4, units))
         parts = (1,) * (row > 1) if units > 1 else ()
-        nodes.set_held(row, (0, 0, 0, held.bit_count() * units + sum(parts), 0), held, 0, 0, 0, parts)
+        used = (0, 0, 0, held.bit_count() * units + sum(parts), 0)
+        nodes.set_held(row, NodeUse(used, held, 0, 0, 0, parts))
     one, four, eight = ((GPU, devices, units, 8000, 0, ALL, 0) for devices in (1, 4, 8))
     ask, late = (GPU, 1, 1, 0, 0), slots.Slots()
     for kinds in ([four], [one, four], [one, four, eight], [four, eight]):
@@ -208,9 +210,9 @@ def test_linked_sets_side_by_side(kind: str, free: int, size: int, sets: int) ->
     shape, gpus = KINDS[kind]
     nodes = NodeTable(R)
     nodes.add(0)
-    nodes.set_node(0, (64_000, 1 << 40, 110, gpus, 0), GPU, shape, (1 << gpus) - 1, 4)
+    nodes.set_node(0, NodeFacts((64_000, 1 << 40, 110, gpus, 0), GPU, shape, (1 << gpus) - 1, 4))
     held = ((1 << gpus) - 1) & ~free
-    nodes.set_held(0, (0, 0, 0, held.bit_count(), 0), held, 0, 0, 0)
+    nodes.set_held(0, NodeUse((0, 0, 0, held.bit_count(), 0), held, 0, 0, 0))
     made = slots.Slots()
     made.set_types([(GPU, size, 1, 0, 0, ALL, 2)])
     made.sync(nodes, SHAPES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ext_core.reference import table as lists
+from ext_core.rows import NodeFacts, NodeUse
 from ext_core.table import NodeTable, PodTable
-from tests.core.worlds import R, same_error
+from tests.core.worlds import R, call, same_error
 
 rows = st.integers(-1, 80)  # 80 > 64: the columns grow
 numbers = st.integers(0, 2**40)
@@ -46,8 +48,8 @@ pod_call = st.one_of(
 @given(st.lists(node_call, max_size=30))
 def test_node_table(calls: list[tuple[str, tuple[Any, ...]]]) -> None:
     compiled, plain = NodeTable(R), lists.NodeTable(R)
-    for method, arguments in [("add", (0,)), *calls]:
-        same_error(lambda: getattr(compiled, method)(*arguments), lambda: getattr(plain, method)(*arguments))  # noqa: B023
+    for one in [("add", (0,)), *calls]:
+        same_error(partial(call, compiled, one), partial(call, plain, one))
     assert compiled.height == plain.height
     for row in range(plain.height):
         assert compiled.node(row) == plain.node(row)
@@ -58,8 +60,8 @@ def test_node_table(calls: list[tuple[str, tuple[Any, ...]]]) -> None:
 @given(st.lists(pod_call, max_size=40))
 def test_pod_table(calls: list[tuple[str, tuple[Any, ...]]]) -> None:
     compiled, plain = PodTable(R), lists.PodTable(R)
-    for method, arguments in calls:
-        same_error(lambda: getattr(compiled, method)(*arguments), lambda: getattr(plain, method)(*arguments))  # noqa: B023
+    for one in calls:
+        same_error(partial(call, compiled, one), partial(call, plain, one))
     assert compiled.height == plain.height
     for node in range(-1, 75):
         assert compiled.on(node) == plain.on(node)
@@ -70,7 +72,7 @@ def test_rows_that_were_skipped_are_empty_nodes() -> None:
     table.add(2)
     assert table.height == 3
     assert table.node(0) == table.node(2)
-    assert table.node(0)["gpu"] == -1  # not resource 0
+    assert table.node(0).gpu == -1  # not resource 0
 
 
 def test_a_cleared_row_keeps_nothing() -> None:
@@ -78,8 +80,8 @@ def test_a_cleared_row_keeps_nothing() -> None:
     for row in (0, 1):
         table.add(row)
     empty = table.node(0)
-    table.set_node(1, (1, 2, 3, 4, 5), 3, 1, 0b1111, 7, 1000, 9)
-    table.set_held(1, (1, 1, 1, 1, 1), 1, 2, 1, 1, (0, 500))
+    table.set_node(1, NodeFacts((1, 2, 3, 4, 5), 3, 1, 0b1111, 7, 1000, 9))
+    table.set_held(1, NodeUse((1, 1, 1, 1, 1), 1, 2, 1, 1, (0, 500)))
     table.set_order([0, 1])
     table.add_claim(1, (1, 1, 1, 1, 1), 4, True)
     table.clear(1)
@@ -90,40 +92,40 @@ def test_columns_survive_growth() -> None:
     table = NodeTable(R)
     for row in range(200):
         table.add(row)
-        table.set_node(row, (row, 2 * row, 3 * row, 4, 0), 3, row, row, 0)
-    table.set_held(63, (9, 9, 9, 2, 0), 3, 4, 1, 1)
+        table.set_node(row, NodeFacts((row, 2 * row, 3 * row, 4, 0), 3, row, row, 0))
+    table.set_held(63, NodeUse((9, 9, 9, 2, 0), 3, 4, 1, 1))
     table.add(500)
-    assert [table.node(row)["shape"] for row in (0, 63, 64, 199)] == [0, 63, 64, 199]
-    assert table.node(63)["used"] == (9, 9, 9, 2, 0)
-    assert table.node(199)["alloc"] == (199, 398, 597, 4, 0)
+    assert [table.node(row).shape for row in (0, 63, 64, 199)] == [0, 63, 64, 199]
+    assert table.node(63).used == (9, 9, 9, 2, 0)
+    assert table.node(199).alloc == (199, 398, 597, 4, 0)
 
 
 def test_claims_count_until_they_are_dropped() -> None:
     table = NodeTable(R)
     table.add(0)
-    table.set_node(0, (1000, 1 << 30, 110, 8, 0), 3, 1, 0xFF, 0)
+    table.set_node(0, NodeFacts((1000, 1 << 30, 110, 8, 0), 3, 1, 0xFF, 0))
     table.add_claim(0, (100, 1, 1, 2, 3), 0b11, True)  # in flight: tentative
     table.add_claim(0, (100, 1, 1, 4, 0), 0b110, False)  # nominated: not
-    assert table.node(0)["claim"] == (200, 2, 2, 6, 3)
-    assert (table.node(0)["tentative"], table.node(0)["wanted"]) == ((100, 1, 1, 2, 3), 0b111)
+    assert table.node(0).claim == (200, 2, 2, 6, 3)
+    assert (table.node(0).tentative, table.node(0).wanted) == ((100, 1, 1, 2, 3), 0b111)
     table.drop_claims()
-    assert (table.node(0)["claim"], table.node(0)["tentative"], table.node(0)["wanted"]) == ((0,) * 5, (0,) * 5, 0)
+    assert (table.node(0).claim, table.node(0).tentative, table.node(0).wanted) == ((0,) * 5, (0,) * 5, 0)
 
 
 @pytest.mark.parametrize("make", [NodeTable, lists.NodeTable])
 def test_a_claim_takes_equal_parts_of_the_gpus_that_it_wants(make: Any) -> None:
     table = make(R)
     table.add(0)
-    table.set_node(0, (1000, 1 << 30, 110, 4000, 0), 3, 0, 0b1111, 4, 1000)
+    table.set_node(0, NodeFacts((1000, 1 << 30, 110, 4000, 0), 3, 0, 0b1111, 4, 1000))
     table.add_claim(0, (0, 0, 1, 250, 0), 0b0001, True)  # a quarter of GPU 0
     table.add_claim(0, (0, 0, 1, 1000, 0), 0b0110, True)  # half of 1 and half of 2
     table.add_claim(0, (0, 0, 1, 1000, 0), 0b1000, True)  # the whole of 3
-    assert table.node(0)["asked"][:4] == (250, 500, 500, 0)
-    assert table.node(0)["wanted"] == 0b1000
+    assert table.node(0).asked[:4] == (250, 500, 500, 0)
+    assert table.node(0).wanted == 0b1000
     table.drop_claims()
-    assert table.node(0)["asked"] == (0,) * 16
+    assert table.node(0).asked == (0,) * 16
     table.add_claim(0, (0, 0, 1, 1000, 0), 0, True)  # nobody knows which
-    assert table.node(0)["asked"] == (0,) * 16
+    assert table.node(0).asked == (0,) * 16
 
 
 @pytest.mark.parametrize("make", [NodeTable, lists.NodeTable])
@@ -133,8 +135,8 @@ def test_every_change_of_a_row_has_a_version_of_its_own(make: Any) -> None:
     table.add(1)
     seen = [table.version_of(0), table.version_of(1)]
     for change in (
-        lambda: table.set_node(0, (1, 1, 1, 1, 0), 3, 0, 1, 4),
-        lambda: table.set_held(0, (0,) * R, 0, 0, 0, 0),
+        lambda: table.set_node(0, NodeFacts((1, 1, 1, 1, 0), 3, 0, 1, 4)),
+        lambda: table.set_held(0, NodeUse((0,) * R, 0, 0, 0, 0)),
         lambda: table.add_claim(0, (0,) * R, 0, False),
         table.drop_claims,
         lambda: table.clear(0),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ext_core.links import LinkShapes
 from ext_core.reference import table as lists
+from ext_core.rows import NodeFacts, NodeUse, PodRow
 from ext_core.table import NodeTable, PodTable
 
 R = 5  # CPU, memory, pod slots, two GPU resources
@@ -71,14 +72,26 @@ class World:
     twin_pods: lists.PodTable
 
 
+RECORDS = {"set_node": NodeFacts, "set_held": NodeUse, "put": PodRow}
+
+
+def call(table: object, drawn: Call) -> None:
+    """Make one call. The arguments after the row are the fields of the record that the method takes, if any."""
+    method, arguments = drawn
+    if method in RECORDS:
+        row, *fields = arguments
+        arguments = (row, RECORDS[method](*fields))
+    getattr(table, method)(*arguments)
+
+
 def build(node_calls: Sequence[Call], pod_calls: Sequence[Call]) -> World:
     world = World(NodeTable(R), PodTable(R), lists.NodeTable(R), lists.PodTable(R))
-    for method, arguments in node_calls:
-        getattr(world.nodes, method)(*arguments)
-        getattr(world.twin_nodes, method)(*arguments)
-    for method, arguments in pod_calls:
-        getattr(world.pods, method)(*arguments)
-        getattr(world.twin_pods, method)(*arguments)
+    for one in node_calls:
+        call(world.nodes, one)
+        call(world.twin_nodes, one)
+    for one in pod_calls:
+        call(world.pods, one)
+        call(world.twin_pods, one)
     return world
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
 from extender.cluster.cluster import Cluster
-from extender.cluster.ledger import NodeLedger
+from extender.cluster.gpus.holdings import NodeLedger
 from extender.offline.frozen import parse
 from extender.settings import Settings
 from tests.e2e.builders import container
@@ -16,12 +17,12 @@ from tests.e2e.scene import Scene, SceneFactory
 H100 = {"topology": "dgx-h100"}
 
 
-def our_ledgers(cluster: Scene) -> tuple[Cluster, dict[str, NodeLedger]]:
+def our_ledgers(cluster: Scene) -> tuple[Cluster, Mapping[str, NodeLedger]]:
     """The product's own reading of the cluster as `kubectl get nodes,pods -A -o json` prints it."""
     items = [{**item, "kind": kind} for kind in ("Node", "Pod") for item in cluster.api.list(kind)]
     ours = Cluster(Settings())
     ours.apply(parse(orjson.dumps({"apiVersion": "v1", "kind": "List", "items": items}), ours.gpu_names), 0.0)
-    return ours, ours.ledgers
+    return ours, ours.gpus.ledgers
 
 
 def test_every_kind_of_container(scene: SceneFactory) -> None:
@@ -50,8 +51,7 @@ def test_every_kind_of_container(scene: SceneFactory) -> None:
     ours, ledgers = our_ledgers(cluster)
     resource = ours.resources.index("nvidia.com/gpu")
     for node, held in truth.holdings().items():
-        used = ours.tables.nodes.node(ours.row(node))["used"]
-        assert isinstance(used, tuple)
+        used = ours.tables.nodes.used_of(ours.row(node))
         assert used[resource] == len(held), node
     said = {}
     for name, node in where.items():

@@ -339,7 +339,7 @@ class _World:
             node = cluster.nodes.get("sentinel")
             return node is not None and node.labels.get("n") == str(number)
         if kind == "PodDisruptionBudget":
-            budget = cluster.budgets.get(("sentinel", "sentinel"))
+            budget = cluster.budgets.records.get(("sentinel", "sentinel"))
             return budget is not None and budget.disruptions_allowed == number
         if kind == "PriorityClass":
             priority = cluster.priority_classes.get("sentinel")
@@ -348,7 +348,7 @@ class _World:
             device = cluster.device_classes.get("sentinel")
             return device is not None and device.extended_resource_name == f"s/{number}"
         name, api = GROUPS[kind]
-        group = cluster.groups.get((api.partition("/")[0], name, "sentinel", "sentinel"))
+        group = cluster.gangs.objects.get((api.partition("/")[0], name, "sentinel", "sentinel"))
         return group is not None and group.minimum == number
 
     def _sync(self, kinds: set[str]) -> None:
@@ -394,26 +394,21 @@ def _told(cluster: Cluster) -> dict[str, Any]:
     rows = {}
     for name in cluster.nodes:
         row = cluster.tables.nodes.node(cluster.row(name))
-        taken = {
-            key: row[key]
-            for key in row
-            if key in ("alloc", "used", "sure", "likely", "unknown", "healthy", "parts", "gpu")
-        }
-        rows[name] = taken
+        rows[name] = (row.alloc, row.used, row.sure, row.likely, row.unknown, row.healthy, row.parts, row.gpu)
     uids = [uid for uid, pod in cluster.pods.items() if pod.node and not pod.finished]
     gangs = {uid: (found.name, found.minimum, sorted(p.uid for p in found.members)) for uid in uids
-             if (found := cluster.gang_of(cluster.pods[uid])) is not None}  # fmt: skip
+             if (found := cluster.gangs.of(cluster.pods[uid])) is not None}  # fmt: skip
     return {
         "pods": state["pods"],
         "nodes": state["nodes"],
         "rows": rows,
         "gangs": gangs,
-        "budgets": {uid: sorted(cluster.budgets_of(cluster.pods[uid])) for uid in uids},
-        "grouped": {repr(ref): sorted(there.items()) for ref, there in cluster.grouped.items() if there},
-        "siblings": {str(key): sorted(there.items()) for key, there in cluster.siblings.items() if there},
-        "bound": {name: sorted(there) for name, there in cluster.bound.items() if there},
-        "waiting": dict(sorted(cluster.waiting.items())),
-        "groups": {str(key): (one.minimum, one.parts, one.owner) for key, one in sorted(cluster.groups.items())},
+        "budgets": {uid: sorted(cluster.budgets.of(cluster.pods[uid])) for uid in uids},
+        "grouped": {repr(ref): sorted(there.items()) for ref, there in cluster.workloads.gang_pods.items() if there},
+        "siblings": {str(key): sorted(there.items()) for key, there in cluster.workloads.siblings.items() if there},
+        "bound": {name: sorted(there) for name, there in cluster.placements.bound.items() if there},
+        "waiting": dict(sorted(cluster.placements.waiting.items())),
+        "groups": {str(key): (one.minimum, one.parts, one.owner) for key, one in sorted(cluster.gangs.objects.items())},
     }
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import permutations
 from typing import Any
 
 import pytest
 
 from extender.objects import gangs, records
+from tests.cluster.reach import kept_of
 from tests.world import GPU, JSON, WALL, World, workload
 
 OURS = "gpu-extender.io/"
@@ -149,7 +150,7 @@ def test_who_belongs_together(facts: JSON, made: JSON | None, source: str, minim
             world.set("Pod", pod(f"p{i}", facts))
         if made is not None and not first and records.is_group(json.dumps(made)):
             world.set("Group", made)
-        gang = world.cluster.gang_of(world.cluster.pods["uid-p0"])
+        gang = world.cluster.gangs.of(world.cluster.pods["uid-p0"])
         assert gang is not None
         assert (gang.ref.source, gang.ref.name, len(gang.members)) == (source, "g", 3)
         assert (gang.minimum, gang.known) == ((3, False) if minimum is None else (minimum, True))
@@ -175,7 +176,7 @@ def test_who_does_not(facts: JSON, made: JSON | None) -> None:
         world.set("Pod", pod(f"p{i}", facts))
     if made is not None:
         world.set("Group", made)
-    assert world.cluster.gang_of(world.cluster.pods["uid-p0"]) is None
+    assert world.cluster.gangs.of(world.cluster.pods["uid-p0"]) is None
 
 
 JOBSET = obj(
@@ -202,16 +203,17 @@ def test_the_owners_of_owners_are_followed(above: JSON, source: str, order: int)
         for one in objects:
             world.set(kind, one)  # type: ignore[arg-type]
     cluster = world.cluster
-    gang = cluster.gang_of(cluster.pods["uid-p0"])
+    gang = cluster.gangs.of(cluster.pods["uid-p0"])
     assert gang is not None
     assert (gang.ref.source, gang.ref.name, gang.minimum, len(gang.members)) == (source, "js", 2, 2)
-    assert [*cluster.grouped.values()] == [{"uid-p0": "n", "uid-p1": "n", "uid-waits": ""}]
+    assert [*cluster.workloads.gang_pods.values()] == [{"uid-p0": "n", "uid-p1": "n", "uid-waits": ""}]
     world.drop("Group", jobs[0])  # what owns it is not known any more
-    assert cluster.gang_of(cluster.pods["uid-p0"]) is None  # one pod of a Job
-    assert {ref.source for ref in cluster.gang_ids} == {"job", source}
+    assert cluster.gangs.of(cluster.pods["uid-p0"]) is None  # one pod of a Job
+    assert {ref.source for ref in cluster.workloads.gang_pods} == {"job", source}
+    assert len(cluster.gangs) == 2
     world.gone("p0", "p1", "waits")
-    assert not cluster.gang_ids
-    assert not cluster.grouped
+    assert not len(cluster.gangs)
+    assert not cluster.workloads.gang_pods
 
 
 def test_a_pod_group_that_a_job_owns_is_as_any() -> None:
@@ -223,7 +225,7 @@ def test_a_pod_group_that_a_job_owns_is_as_any() -> None:
     for i in range(3):
         world.set("Pod", pod(f"p{i}", {"annotations": {"scheduling.k8s.io/group-name": "g"}}))
     world.set("Group", made)
-    gang = world.cluster.gang_of(world.cluster.pods["uid-p0"])
+    gang = world.cluster.gangs.of(world.cluster.pods["uid-p0"])
     assert gang is not None
     assert (gang.ref.source, gang.minimum) == ("volcano", 2)
 
@@ -233,11 +235,11 @@ def test_a_job_of_one_pod_is_no_gang_until_a_second_runs() -> None:
     world.node("n", 8)
     facts = {"owner": owned("Job", "batch/v1")}
     world.set("Pod", pod("p0", facts))
-    assert world.cluster.gang_of(world.cluster.pods["uid-p0"]) is None
+    assert world.cluster.gangs.of(world.cluster.pods["uid-p0"]) is None
     world.set("Pod", pod("p1", facts))
-    assert world.cluster.gang_of(world.cluster.pods["uid-p0"]) is not None
+    assert world.cluster.gangs.of(world.cluster.pods["uid-p0"]) is not None
     world.gone("p1")
-    assert world.cluster.gang_of(world.cluster.pods["uid-p0"]) is None
+    assert world.cluster.gangs.of(world.cluster.pods["uid-p0"]) is None
 
 
 def test_minima_that_contradict_each_other_are_unknown() -> None:
@@ -260,7 +262,7 @@ def test_a_minimum_that_no_gang_can_have_is_unknown() -> None:
     world.set("Group", obj("ray.io/v1", "RayCluster", "r", {"workerGroupSpecs": groups}))
     for i in range(2):
         world.pod(f"p{i}", 4, "n", start=WALL - 10, labels={"ray.io/cluster": "r"})
-    gang = world.cluster.gang_of(world.cluster.pods["uid-p0"])
+    gang = world.cluster.gangs.of(world.cluster.pods["uid-p0"])
     assert gang is not None
     assert (gang.minimum, gang.known) == (2, False)
     offer = {"n": ["p0", "p1"]}
@@ -296,7 +298,7 @@ def test_which_budgets_a_pod_is_in_follows_every_change() -> None:
     world.node("n", 8)
 
     def inside(name: str = "p") -> list[str]:
-        return [budget for _, budget in world.cluster.budgets_of(world.cluster.pods[f"uid-{name}"])]
+        return [budget for _, budget in world.cluster.budgets.of(world.cluster.pods[f"uid-{name}"])]
 
     world.budget("a", 1, {"app": "a"})
     world.pod("p", 1, "n", priority=1, labels={"app": "a", "tier": "x"})
@@ -324,13 +326,13 @@ def test_ids_of_gangs_are_used_again() -> None:
     for turn in range(20):
         for i in range(2):
             world.pod(f"p{i}", 1, "n", priority=1, labels={"gpu-extender.io/gang": f"g{turn}"})
-        gang = world.cluster.gang_of(world.cluster.pods["uid-p0"])
+        gang = world.cluster.gangs.of(world.cluster.pods["uid-p0"])
         assert gang is not None
         assert (gang.ref.name, len(gang.members)) == (f"g{turn}", 2)
-    assert len(world.cluster.gang_refs) <= 3
+    assert len(world.cluster.gangs.by_number) <= 3
     world.gone("p0", "p1")
-    assert not world.cluster.gang_ids
-    assert not world.cluster.marks
+    assert not len(world.cluster.gangs)
+    assert not kept_of(world.cluster, "uid-p")
 
 
 def test_the_two_best_nodes_are_told_though_others_are_left_early() -> None:
@@ -354,23 +356,27 @@ def test_the_two_best_nodes_are_told_though_others_are_left_early() -> None:
     assert [victim["name"] for victim in certificate["runner_up"]["victims"]] == alone[1][2]
 
 
-def test_an_object_is_compared_with_the_gangs_of_its_name_only() -> None:
+def test_an_object_is_compared_with_the_gangs_of_its_name_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tenants make as many gangs as pods, and change their objects as often as they like."""
+    read: list[str] = []
+    right = gangs.gang
 
-    class Unread(dict[gangs.Ref, int]):
-        def __iter__(self) -> Iterator[gangs.Ref]:
-            raise AssertionError("all gangs are looked at")
+    def gang(named: gangs.Ref, *facts: Any) -> gangs.Gang | None:
+        read.append(named.name)
+        return right(named, *facts)
 
+    monkeypatch.setattr(gangs, "gang", gang)
     world = World()
     world.node("n", 8)
     for i in range(4):
         world.pod(f"p{i}", 1, "n", labels={"scheduling.x-k8s.io/pod-group": f"g{i % 2}"})
     cluster = world.cluster
-    cluster.gang_ids = Unread(cluster.gang_ids)
     for minimum in (1, 2):
+        read.clear()
         world.set("Group", obj("scheduling.x-k8s.io/v1alpha1", "PodGroup", "g1", {"minMember": minimum}))
-        found = {gang.name: (gang.minimum, gang.known) for gang in cluster.gang_of_id if gang is not None}
+        assert read == ["g1"]
+        found = {gang.name: (gang.minimum, gang.known) for gang in cluster.gangs.by_number if gang is not None}
         assert found == {"default/g0": (2, False), "default/g1": (minimum, True)}
     assert not cluster.faults
     world.gone("p0", "p1", "p2", "p3")
-    assert not cluster._gangs_named
+    assert not len(cluster.gangs)

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from extender import cli
-from extender.cluster.cluster import MOST_AMOUNT, MOST_SUM
+from extender.cluster.amounts import MOST_AMOUNT, MOST_SUM
 from extender.errors import BadCluster
 from extender.objects import tolerant
 from extender.objects.event import Event
@@ -218,15 +218,13 @@ def test_sums_of_huge_pods_do_not_wrap() -> None:
     assert world.cluster.faults == 0
     nodes = world.cluster.tables.nodes
     node = nodes.node(0)
-    assert node["used"] == (MOST_SUM, MOST_SUM, 33_000, 33_000 * 99_999, *(0,) * (len(world.cluster.resources) - 4))
+    assert node.used == (MOST_SUM, MOST_SUM, 33_000, 33_000 * 99_999, *(0,) * (len(world.cluster.resources) - 4))
     assert 33_000 * MOST_AMOUNT > MOST_SUM
     for _ in range(10_000):  # more than int64 holds
         nodes.add_claim(0, (MOST_AMOUNT,) * len(world.cluster.resources), 0, True)
     claimed = nodes.node(0)
-    assert all(0 <= amount <= 2**61 for key in ("claim", "tentative") for amount in claimed[key])  # type: ignore[union-attr]
-    assert all(
-        a - b - c >= -(2**63) for a, b, c in zip(*(claimed[key] for key in ("alloc", "used", "claim")), strict=True)
-    )
+    assert all(0 <= amount <= 2**61 for amount in (*claimed.claim, *claimed.tentative))
+    assert all(a - b - c >= -(2**63) for a, b, c in zip(claimed.alloc, claimed.used, claimed.claim, strict=True))
     nodes.drop_claims()
     for links in ("none", "required"):
         assert world.filter(workload("p", 2, links=links))["NodeNames"] == []

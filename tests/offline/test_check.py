@@ -16,6 +16,7 @@ from extender.cli import main
 from extender.cli.check import LISTS
 from extender.kube import client
 from extender.offline import check
+from extender.offline.checks.work import MOST_JOBS
 from extender.settings import ClaimBounds, Claims, Settings
 from tests.offline.test_whatif import snapshot_of
 from tests.world import GPU, JSON, WALL, machine, workload
@@ -46,7 +47,8 @@ def quota(hard: JSON, *classes: str, **more: Any) -> JSON:
 
 
 def checked(*items: JSON, settings: Settings | None = None) -> JSON:
-    return check.answer(snapshot_of(list(items), settings or Settings()), list(items), WALL)
+    settings = settings or Settings()
+    return check.answer(settings, snapshot_of(list(items), settings).cluster, list(items), WALL)
 
 
 def codes(answer: JSON, severity: str = "") -> list[str]:
@@ -87,7 +89,18 @@ def test_without_an_intended_order_nothing_is_judged() -> None:
 @pytest.mark.parametrize(("policy", "found"), [("PreemptLowerPriority", True), ("Never", False)])
 def test_a_chain_of_evictions(policy: str, found: bool) -> None:
     answer = checked(cls("a", 3), cls("b", 2, preemptionPolicy=policy), cls("c", 1))
-    assert ("eviction-chain" in codes(answer)) == found
+    assert ("eviction-chain" in codes(answer, "warning")) == found
+
+
+@pytest.mark.parametrize(
+    ("ranks", "severity"), [((3, 2, 1), "info"), ((3, 2, 2), "warning"), ((3, 2, None), "warning")]
+)
+def test_a_chain_that_the_ranks_state_is_intended(ranks: tuple[int | None, ...], severity: str) -> None:
+    classes = [
+        cls(name, value, **({} if rank is None else {"rank": rank}))
+        for name, value, rank in zip("abc", (3, 2, 1), ranks, strict=True)
+    ]
+    assert "eviction-chain" in codes(checked(*classes), severity)
 
 
 def test_traps_of_the_global_default() -> None:
@@ -147,7 +160,7 @@ def test_checkpoints_that_are_not_reported() -> None:
 def test_jobs_beyond_fifty_are_summed() -> None:
     pods = [pod(f"p{i:02}", 0 if i > 52 else 1, "low", 1, start=WALL - 100 - i) for i in range(53)]
     answer = checked({"kind": "Node"} | machine("n", 64), cls("high", 10), cls("low", 1), *pods)
-    assert codes(answer).count("no-checkpoint") == check.MOST_JOBS
+    assert codes(answer).count("no-checkpoint") == MOST_JOBS
     (more,) = [one for one in answer["findings"] if one["code"] == "no-checkpoint-more"]
     assert more["facts"] == {"workloads": 3, "work_lost_gpu_seconds": 100 + 101 + 102}  # the cheapest three
     assert "3 more workloads of that kind are not listed" in more["message"]
@@ -189,6 +202,39 @@ def test_pods_of_the_system_classes_have_a_class() -> None:
     (level,) = [one for one in answer["classes"] if one["pods"]]
     assert (level["name"], level["evicts"]) == ("system-node-critical", ["system-cluster-critical"])
     assert "pods-without-class" not in codes(answer)
+
+
+def test_without_priority_classes_in_the_input_what_they_would_tell_is_unknown() -> None:
+    """The pods name a class; that it is not listed does not make them pods without one, nor the class one that does
+    not exist."""
+    preemption = Settings().preemption.model_copy(
+        update={"intended_order": ("high", "low"), "minimum_run_seconds": {"high": 60.0}}
+    )
+    settings = Settings().model_copy(update={"preemption": preemption})
+    items = [node(), pod("a", 2, "high", 100), pod("b", 1, "low", 1), quota({f"requests.{GPU}": "4"}, "high")]
+    answer = checked(*items, settings=settings)
+    levels = {one["name"]: (one["priority"], one["gpus"], one["evicts"]) for one in answer["classes"] if one["gpus"]}
+    assert levels == {"high": (100, 2, ["low"]), "low": (1, 1, [])}
+    assert not {"pods-without-class", "class-missing", "minimum-run-of-no-class", "quota-of-no-class"} & {
+        *codes(answer)
+    }
+    (found,) = [one for one in answer["findings"] if one["code"] == "classes-not-listed"]
+    assert (found["severity"], found["facts"]) == ("warning", {"pods": 2})
+    assert "pods name high, low" in found["message"]
+    assert "is unknown" in found["message"]
+    # With classes in the input one that is missing there is missing in the cluster.
+    answer = checked(*items, cls("low", 1), settings=settings)
+    assert {"class-missing", "minimum-run-of-no-class", "quota-of-no-class"} <= {*codes(answer, "error")}
+    (found,) = [one for one in answer["findings"] if one["code"] == "class-not-listed"]
+    assert found["about"] == "PriorityClass/high"
+    assert "pods-without-class" not in codes(answer)
+
+
+def test_a_priority_that_is_neither_in_the_pod_nor_in_its_class_is_unknown() -> None:
+    bare = pod("a", 2, "high")
+    del bare["spec"]["priority"]
+    (found,) = [one for one in checked(node(), bare)["findings"] if one["code"] == "classes-not-listed"]
+    assert "The priority of 1 pod is unknown and counts as 0" in found["message"]
 
 
 def test_claims_that_the_scheduler_does_not_show_us() -> None:
@@ -358,6 +404,13 @@ def test_the_classes_that_we_ship_are_in_order(path: Path) -> None:
     answer = checked(*json.loads(json.dumps(items)))
     assert codes(answer, "error") == []
     assert "no-intended-order" not in codes(answer)
+
+
+@pytest.mark.parametrize("path", sets(), ids=lambda path: path.name)
+def test_the_classes_that_we_ship_pass_check_strict(path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "cluster.json"
+    file.write_text(json.dumps({"kind": "List", "items": [*built(path), *built(path / "quotas")]}))
+    assert main(["check", "--strict", "--cluster", str(file)]) == 0
 
 
 class FakeServer:

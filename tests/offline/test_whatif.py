@@ -403,9 +403,7 @@ def test_a_protection_of_ages_is_one_of_a_century() -> None:
         items[1]["status"]["startTime"] = rfc3339(start)
         snapshot = snapshot_of(items, Settings())
         assert not snapshot.cluster.faults
-        used = snapshot.cluster.tables.nodes.node(0)["used"]
-        assert isinstance(used, tuple)
-        assert used[3] == 2
+        assert snapshot.cluster.tables.nodes.used_of(0)[3] == 2
         (result,) = asked(items, workload("p", 4, priority=5))["results"]
         assert result["verdict"] == "cannot"
         assert (result["spared"][0]["until"] is None) == (start > WALL), annotation[:20]

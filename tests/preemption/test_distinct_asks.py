@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 
 from ext_core import gather
+from extender.cluster import held
 from extender.objects import records
 from extender.objects.event import Event
 from extender.preemption import cost_inputs
 from extender.preemption.cost_inputs import FEW_ASKS
 from extender.settings import Settings
+from tests.cluster.reach import texts
 from tests.world import JSON, WALL, World, machine, workload
 
 NODES, FULL = 1000, 100
@@ -130,8 +132,8 @@ def test_what_the_budget_does_not_allow_is_unknown_and_unproved() -> None:
 def test_a_tenant_does_not_use_up_the_time_of_another() -> None:
     """The 799 asks of one namespace: that of the other is known all the same, though its pod came last."""
     world = crowd(lambda n: toleration(n) if n != 799 else {}, namespace=lambda n: "hostile" if n != 799 else "honest")
-    asks = list(range(1, 1 + len(world.cluster.asks)))
-    honest = next(ask for ask in asks if (one := world.cluster.asks[ask]) is not None and one.namespace == "honest")
+    asks = list(range(1, 1 + len(world.cluster.requirements)))
+    honest = next(ask for ask in asks if world.cluster.requirements[ask].namespace == "honest")
     rooms = cost_inputs.Rooms(until=1)
     rooms.fill(world.cluster, asks)
     assert FEW_ASKS <= len(rooms.known) < 100  # no more than the clock allows
@@ -146,18 +148,18 @@ def test_asks_of_great_length_wait_for_the_others() -> None:
         return {"nodeSelector": {f"mine-{n}-{k}": "x" for k in range(cost_inputs.FEW_PARTS // 8 + 1)}} if n < 20 else {}
 
     world = crowd(long)
-    asks = list(range(1, 1 + len(world.cluster.asks)))
+    asks = list(range(1, 1 + len(world.cluster.requirements)))
     rooms = cost_inputs.Rooms(until=1)
     rooms.fill(world.cluster, asks)
-    lengths = {ask: len(one.selector) for ask in asks if (one := world.cluster.asks[ask]) is not None}
+    lengths = {ask: len(world.cluster.requirements[ask].selector) for ask in asks}
     assert sorted(lengths.values()) == [0] * 2 + [cost_inputs.FEW_PARTS // 8 + 1] * 20
     assert rooms.known.keys() == {ask for ask in asks if not lengths[ask]}
 
 
 def sizes(world: World) -> tuple[int, ...]:
     cluster = world.cluster
-    lists: list[Sized] = [cluster.asks, cluster.budget_sets, cluster.marks, cluster._programs, cluster.pods]
-    return (*map(len, lists), len(cluster.eligibility), cluster.eligibility.columns.size())
+    lists: list[Sized] = [cluster.requirements, cluster.budgets.sets, cluster.pods, cluster.eligibility]
+    return (*map(len, lists), len(texts(cluster)))
 
 
 def test_50000_pods_that_come_and_go_leave_the_tables_as_they_were() -> None:
@@ -183,14 +185,15 @@ def test_50000_pods_that_come_and_go_leave_the_tables_as_they_were() -> None:
             for n in range(8):
                 world.budget(f"b{n}", 1, {"app": f"a{n}"})
         last = [Event("Pod", "delete", one) for one in found]
-        most = max(most, len(world.cluster.asks))
+        most = max(most, len(world.cluster.requirements))
     assert most == 501
     world.cluster.apply(last, world.now)
     for n in range(8):
         wire = {"metadata": {"name": f"b{n}", "namespace": "default", "uid": f"uid-b{n}"}, "spec": {"selector": None}}
         world.drop("PodDisruptionBudget", wire)
     assert sizes(world) == before
-    assert len(world.cluster.asks._values) < 2000  # what the ids index is as short as the most at a time
+    world.pod("after", 0, "n0", spec=toleration(-2))
+    assert world.cluster.requirements.number("uid-after") < 2000  # no more than at the busiest time
 
 
 def test_a_pod_is_in_32_budgets_at_most() -> None:
@@ -200,7 +203,7 @@ def test_a_pod_is_in_32_budgets_at_most() -> None:
     world.pod("p", 1, "n", labels={"app": "a"})
     for n in range(40):
         world.budget(f"b{n:02d}", 1, {"app": "a"})
-    names = [name for _, name in world.cluster.budgets_of(world.cluster.pods["uid-p"])]
+    names = [name for _, name in world.cluster.budgets.of(world.cluster.pods["uid-p"])]
     assert names == [f"b{n:02d}" for n in range(32)]
 
 
@@ -209,12 +212,12 @@ def test_no_row_names_an_id_that_is_free(monkeypatch: pytest.MonkeyPatch) -> Non
     world = World()
     world.node("n", 8)
     world.pod("p", 1, "n", spec=toleration(1))
-    first = world.cluster.marks["uid-p"][2]
+    first = world.cluster.requirements.number("uid-p")
     with monkeypatch.context() as patch:
-        patch.setattr(world.cluster, "_write_held", lambda name: 1 / 0)
+        patch.setattr(held, "start_ms", lambda pod: 1 / 0)
         world.pod("p", 1, "n", spec=toleration(2))
         world.pod("q", 0, "n", spec=toleration(3))
-    assert world.cluster.asks[first] is not None  # used again
+    assert world.cluster.requirements.number("uid-p") == first  # used again
     amounts = array("q", [0, 0, 1, 4, *[0] * (len(world.cluster.resources) - 4)])
     tables = world.cluster.tables
     found = gather.victims(tables.nodes, tables.pods, array("i", [0]), amounts, 3, 9)
@@ -222,5 +225,5 @@ def test_no_row_names_an_id_that_is_free(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [*found.ask] == [0]
     world.pod("p", 1, "n", spec=toleration(2))
     found = gather.victims(tables.nodes, tables.pods, array("i", [0]), amounts, 3, 9)
-    kept = {world.cluster.asks[ask] for ask in found.ask}
-    assert {one.tolerations[0].key for one in kept if one is not None} == {"mine-2", "mine-3"}
+    kept = {world.cluster.requirements[ask] for ask in found.ask}
+    assert {one.tolerations[0].key for one in kept} == {"mine-2", "mine-3"}

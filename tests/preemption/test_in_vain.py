@@ -50,10 +50,7 @@ class Case:
 
     def passes(self, gone: frozenset[str]) -> bool:
         """Whether what these leave free, beside the ending ones, is enough and sure to be linked."""
-        node = self.world.cluster.tables.nodes.node(0)
-        free, shape = node["healthy"], node["shape"]
-        assert isinstance(free, int)
-        assert isinstance(shape, int)
+        shape, free, _ = self.world.cluster.tables.nodes.graph_of(0)
         for name, mask in (self.low | self.stay).items():
             free &= ~(0 if name in gone else mask)
         return self.world.cluster.tables.shapes.certain(shape, free, self.size) == CERTAIN

@@ -27,7 +27,7 @@ RESOURCES = [
 SETTINGS: JSON = {
     "resources": RESOURCES,
     # The budget in sets alone ends a search: time must not change an answer.
-    "preemption": {"budgetMilliseconds": 60_000, "searchBudget": 20_000},
+    "preemption": {"budgetMilliseconds": 60_000, "searchBudget": 2_000},
     "decisions": {"maxBytes": 1 << 20},
 }
 

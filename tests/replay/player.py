@@ -20,7 +20,7 @@ from typing import Any
 
 from extender.settings import Settings
 from extender.verbs.bind import Written
-from tests.world import JSON, World
+from tests.world import JSON, World, logged
 
 RECORDED = Path(__file__).parent / "recorded"
 REASONS = (b'"FailedNodes"', b'"FailedAndUnresolvableNodes"')
@@ -67,7 +67,8 @@ class Player:
         """Sends a request. Returns what the server answers: status, answer, written."""
         self.at(step["at"])
         before = len(self._binder.written)
-        reply = self._world.call(f"/v1/{step['verb']}", step["body"].encode())
+        with logged():  # no lines to print
+            reply = self._world.call(f"/v1/{step['verb']}", step["body"].encode())
         written = self._binder.written[before:]
         return {"status": reply.status, "answer": reply.body.decode(), "written": written}
 

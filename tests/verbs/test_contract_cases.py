@@ -59,7 +59,7 @@ def read_preemption(reply: Reply, snapshot: dict[str, list[str]]) -> dict[str, l
 
 
 def snapshot(world: World) -> dict[str, list[str]]:
-    return {name: list(world.cluster.bound.get(name, ())) for name in world.cluster.nodes}
+    return {name: list(world.cluster.placements.bound.get(name, ())) for name in world.cluster.nodes}
 
 
 def ask_filter(world: World, pod: JSON, names: list[str]) -> tuple[list[str], dict[str, str]]:

@@ -18,7 +18,7 @@ from extender.policy.contracts import PodRequest, Reason
 from extender.policy.rules import REASONS, RULES
 from extender.preemption import search
 from extender.settings import Settings
-from tests.world import DGX1V, GPU, JSON, WALL, World, pairs, refused, workload
+from tests.world import DGX1V, GPU, JSON, WALL, World, pairs, refused, topology, workload
 
 NEW = Settings(scheduler_version="1.38")
 LINKS_BUSY = next(reason.text for reason in REASONS.values() if reason.key == "links-busy")
@@ -344,6 +344,21 @@ def test_a_node_where_no_eviction_makes_it_linked_is_left_out() -> None:
     world.pod("v", 4, "unknown", priority=1)
     pod = asks(links="required")
     assert world.preempt(pod, {"torn": ["torn-1"], "unknown": ["v"]}) == {}
+
+
+@pytest.mark.parametrize("failed", [7, 6])
+def test_an_eviction_does_not_free_a_gpu_that_is_not_healthy(failed: int) -> None:
+    """Before: status 503 where it was the last GPU, else a victim whose pair of GPUs is not whole."""
+    world = World()
+    health = json.dumps([gpu != failed for gpu in range(8)])
+    stated = topology(pairs(8)).replace('"health":null', f'"health":{health}')
+    world.node("n", 7, capacity=8, annotations={"gpu-extender.io/topology": stated})
+    world.pod("old", 1, "n", priority=1, held=[0], start=WALL - 1000)
+    world.pod("young", 2, "n", priority=1, held=[6, 7], start=WALL - 10)
+    world.pod("important", 2, "n", priority=20, held=[2, 4])
+    pod = asks(links="required")
+    assert refused(world.filter(pod)) == {"n": LINKS_BUSY}
+    assert world.preempt(pod, {"n": ["young"]}) == {"n": ["old"]}
 
 
 def test_counting_alone_does_not_suffice_where_links_are_required() -> None:

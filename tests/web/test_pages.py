@@ -14,10 +14,11 @@ import pytest
 from prometheus_client import generate_latest
 
 from extender.cluster import dump
-from extender.cluster.slices import BLOCK, SLICE_BYTES, SLICE_SECONDS, Slices, in_order
+from extender.cluster.dump import BLOCK, in_order
 from extender.server.connections import Connection
 from extender.web import decision_page, pages
 from extender.web.pages import Pages
+from extender.web.slices import SLICE_BYTES, SLICE_SECONDS, Slices
 from tests.world import World, pairs, workload
 
 PIECE_BYTES = 16 << 10
@@ -137,7 +138,7 @@ def test_the_cluster_may_change_between_any_two_pieces() -> None:
         assert (shown["generation"], shown["generation_last"]) == (before, world.cluster.generation)
         nodes = list(shown["nodes"]) if "nodes" in shown else [one["node"] for one in shown["topologies"]]
         assert nodes == sorted(set(nodes))
-        assert {name for name in names if name in world.cluster.topologies} <= set(nodes) or "nodes" in shown
+        assert {name for name in names if name in world.cluster.gpus.topologies} <= set(nodes) or "nodes" in shown
         world = filled(700, 700)
 
 
@@ -204,10 +205,10 @@ def test_a_tenant_can_not_make_a_piece_long() -> None:
     world = filled(1, 0)
     world.pod("p", 1, "n00000", annotations={"gpu-extender.io/gpus": "0," * 120_000 + "0"})
     assert made_of(dump.state_pieces(world.cluster))["pods"]["uid-p"]["planned"] is None
-    from extender.cluster import ledger
+    from extender.cluster.gpus import statements
 
-    assert ledger.indices("0,1") == (0, 1)
-    assert ledger.indices(",".join(["0"] * 100) + " " * ledger.LONGEST) is None
+    assert statements.indices("0,1") == (0, 1)
+    assert statements.indices(",".join(["0"] * 100) + " " * statements.LONGEST) is None
 
 
 # -- who may ask, and who leaves ---------------------------------------------------------------------------------------

@@ -12,10 +12,13 @@ if TYPE_CHECKING:
 
 
 class GangsBroken:
+    """Gangs of which fewer than their minimum stay running."""
+
     name = "gangs_broken"
     unit = "gangs"
     floor: Bound = ""
 
     def term(self, victims: Victims) -> Term:
+        """Its form over the gathered pods, for the search."""
         gangs = victims.gangs
         return ("gang", gangs.starts, gangs.members, gangs.allowance, array("q", [1] * len(gangs.allowance)))

@@ -12,9 +12,12 @@ if TYPE_CHECKING:
 
 
 class Grace:
+    """The longest grace period among the victims: how long the preemptor waits."""
+
     name = "grace_seconds"
     unit = "s"
     floor: Bound = ""
 
     def term(self, victims: Victims) -> Term:
+        """Its form over the gathered pods, for the search."""
         return ("max", gather.unless(victims.grace_s, victims.going, 0))

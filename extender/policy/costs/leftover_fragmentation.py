@@ -18,11 +18,16 @@ if TYPE_CHECKING:
 
 
 class LeftoverFragmentation:
+    """Ways to serve linked pods that are lost in what stays free, on machines of up to 8 GPUs whose links differ and
+    whose positions are known; 0 elsewhere.
+    """
+
     name = "leftover_fragmentation"
     unit = "ring links x 1000"
     floor: Bound = ""
 
     def term(self, victims: Victims) -> Term:
+        """Its form over the gathered pods, for the search."""
         tables: list[Buffer] = [*victims.leftover]
         return ("mask", tables)
 

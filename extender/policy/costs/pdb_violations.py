@@ -12,11 +12,14 @@ if TYPE_CHECKING:
 
 
 class PdbViolations:
+    """Victims beyond what their PodDisruptionBudget allows, counted as kube-scheduler counts them."""
+
     name = "pdb_violations"
     unit = "victims"
     floor: Bound = ""
 
     def term(self, victims: Victims) -> Term:
+        """Its form over the gathered pods, for the search."""
         budgets = victims.budgets
         price = array("q", [1] * len(budgets.allowance))
         return ("group", budgets.starts, budgets.members, budgets.allowance, price)

@@ -13,9 +13,12 @@ if TYPE_CHECKING:
 
 
 class VictimCount:
+    """The number of pods that are evicted and were not terminating already."""
+
     name = "victims"
     unit = "pods"
     floor: Bound = ""
 
     def term(self, victims: Victims) -> Term:
+        """Its form over the gathered pods, for the search."""
         return ("sum", gather.unless(array("q", [1]) * len(victims.pods), victims.going, 0))

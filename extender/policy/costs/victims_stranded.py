@@ -12,9 +12,12 @@ if TYPE_CHECKING:
 
 
 class VictimsStranded:
+    """Victims that fit on no other node now, by count of GPUs, CPU and memory, node affinity and tolerations."""
+
     name = "victims_stranded"
     unit = "pods"
     floor: Bound = ""
 
     def term(self, victims: Victims) -> Term:
+        """Its form over the gathered pods, for the search."""
         return ("sum", victims.stranded)

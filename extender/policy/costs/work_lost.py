@@ -13,11 +13,16 @@ if TYPE_CHECKING:
 
 
 class WorkLost:
+    """GPUs x time since the last checkpoint (or start), with the restart, of the victims and of all running members of
+    broken gangs, each pod once.
+    """
+
     name = "work_lost_gpu_seconds"
     unit = "GPU-seconds"
     floor: Bound = "work"
 
     def term(self, victims: Victims) -> Term:
+        """Its form over the gathered pods, for the search."""
         column = gather.lost(
             victims.gpus, victims.start_ms, victims.saved_ms, victims.restart_s, victims.going, victims.now_ms
         )

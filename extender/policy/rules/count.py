@@ -58,10 +58,13 @@ HELD = Reason(
 
 
 class Count:
+    """Rejects a node with too few free GPUs: never enough, assumed, reserved, terminating, or held."""
+
     name: ClassVar[str] = "count"
     reasons: ClassVar[tuple[Reason, ...]] = (FEW, PROMISED, RESERVED, RELEASING, BUSY, HELD)
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
+        """Writes the reason codes of the rejected `rows` into `out`."""
         codes = (FEW.code, PROMISED.code, RESERVED.code, RELEASING.code, BUSY.code, HELD.code)
         for resource, units in request.gpus:
             fit.count(tables.nodes, tables.pods, rows, resource, units, request.priority, out, *codes)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from ext_core import places
-from extender.cluster.node_health import words_of
+from extender.cluster.health.node_health import words_of
 from extender.cluster.tables import Tables
 from extender.policy.contracts import Class, PodRequest, Reason
 from extender.settings import FailingNodes
@@ -51,8 +51,14 @@ def in_words(settings: FailingNodes) -> tuple[Reason, Reason]:
 
 
 class Failing:
+    """Rejects a node where GPU pods failed `failingNodes.failures` times within the window, until the window is over or
+    a GPU pod runs there for a minute. It counts for all pods where kubelet reports the failures, or where pods of
+    independent parties failed; else for pods of the namespace whose pods failed.
+    """
+
     name: ClassVar[str] = "failing"
     reasons: ClassVar[tuple[Reason, ...]] = (BROKEN, OWN)
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
+        """Writes the reason codes of the rejected `rows` into `out`."""
         places.failing(tables.places, rows, out, BROKEN.code, request.namespace, OWN.code)

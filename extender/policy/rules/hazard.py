@@ -34,10 +34,15 @@ LOST = Reason(
 
 
 class Hazard:
+    """Rejects a node whose device plugin is known to crash over the GPUs that are free there, or to fail every pod
+    since a GPU was lost (NVIDIA's plugin, 0.12.0 to 0.20.0).
+    """
+
     name: ClassVar[str] = "hazard"
     reasons: ClassVar[tuple[Reason, ...]] = (PANICS, LOST)
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
+        """Writes the reason codes of the rejected `rows` into `out`."""
         hazard.refuse(
             tables.nodes,
             tables.shapes,

@@ -54,10 +54,13 @@ HELD = Reason(
 
 
 class Links:
+    """Rejects a node that may allocate GPUs that are not linked, for pods with `links: required`."""
+
     name: ClassVar[str] = "links"
     reasons: ClassVar[tuple[Reason, ...]] = (GRAPH, NEVER, PENDING, BUSY, HELD)
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
+        """Writes the reason codes of the rejected `rows` into `out`."""
         if request.links != "required":
             return
         fit.links(

@@ -26,9 +26,12 @@ AWAY = Reason(
 
 
 class Resource:
+    """Rejects a node that is not known yet, or that offers no GPUs of the requested name."""
+
     name: ClassVar[str] = "resource"
     reasons: ClassVar[tuple[Reason, ...]] = (NONE, AWAY)
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
+        """Writes the reason codes of the rejected `rows` into `out`."""
         for resource, _ in request.gpus:
             fit.resource(tables.nodes, rows, resource, out, NONE.code, AWAY.code)

@@ -6,7 +6,7 @@ from array import array
 from typing import ClassVar
 
 from ext_core import places
-from extender.cluster.device_sharing import partial
+from extender.cluster.gpus.device_sharing import partial
 from extender.cluster.tables import Tables
 from extender.policy.contracts import Class, PodRequest, Reason
 
@@ -21,10 +21,13 @@ ALL = bytes([SHARED.code, *range(1, 256)])  # refuses what is not refused yet
 
 
 class Shares:
+    """Rejects a node that offers shares of GPUs (replicas, MIG), for pods with `links: required`."""
+
     name: ClassVar[str] = "shares"
     reasons: ClassVar[tuple[Reason, ...]] = (SHARED,)
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
+        """Writes the reason codes of the rejected `rows` into `out`."""
         if request.links != "required" or request.wanted < 2:
             return
         if partial(tables.resources[request.resource]):

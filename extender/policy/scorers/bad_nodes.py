@@ -13,8 +13,12 @@ from extender.policy.contracts import PodRequest
 
 
 class BadNodes:
+    """Prefers nodes where no GPU pod failed lately, at admission or within a minute of being bound. Each failure counts
+    half after five minutes, and a namespace's own failures count for its pods only.
+    """
+
     name = "bad_nodes"
-    summary = "how few GPU pods failed on the node lately (admission, or within a minute); each counts half after 5 min"
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
+        """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
         places.trusted(tables.places, rows, out, request.namespace)

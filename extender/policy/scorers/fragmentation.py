@@ -15,18 +15,21 @@ FULLNESS = 0.01  # what the whole of the largest node left empty costs: the last
 
 
 class Fragmentation:
-    """Value 1 / (1 + cost). Cost: the slots that are lost, each at its type's price, and a little for emptiness.
+    """Prefers nodes where the pod takes least of the room that the cluster's own mix of pods will ask for. Each slot of
+    a request type has a price, high where few are left and many ask for it.
 
-    The price of a type: how much it is asked for and how large it is, over the cluster's slots of it. The prices add
-    up to 1: 0.5 lost is half a slot of everything, or one slot of what makes half of the price. The powers are those
-    that left the fewest GPUs idle over all variants and modes of the openb trace (docs/benchmarks.md): the last slots
-    of a kind must be dear, and large ones the dearer the fuller the cluster is.
+    Value 1 / (1 + cost). Cost: the slots that are lost, each at its type's price, and a little for emptiness.
+
+    The price of a type: how much it is asked for and how large it is, over the cluster's slots of it. The prices add up
+    to 1: 0.5 lost is half a slot of everything, or one slot of what makes half of the price. The powers are those that
+    left the fewest GPUs idle over all variants and modes of the openb trace (docs/benchmarks.md): the last slots of a
+    kind must cost most, and large ones the more the fuller the cluster is.
     """
 
     name = "fragmentation"
-    summary = "how few of the slots that pods to come will ask for are used up (the price of slots)"
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
+        """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
         prices = self.prices(tables)
         ask = _ask(request)
         tables.demand.slots.fill(tables.nodes, tables.shapes, rows, ask, prices, FULLNESS, out)

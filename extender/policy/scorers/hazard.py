@@ -10,10 +10,12 @@ from extender.policy.contracts import PodRequest
 
 
 class Hazard:
+    """Prefers nodes whose device plugin cannot fail the pod, over these free GPUs or for a lost one."""
+
     name = "hazard"
-    summary = "1 unless the device plugin may fail the pod there: over these free GPUs, or for a lost one"
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
+        """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
         hazard.safety(
             tables.nodes,
             tables.shapes,

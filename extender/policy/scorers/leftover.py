@@ -10,8 +10,10 @@ from extender.policy.contracts import PodRequest
 
 
 class Leftover:
+    """Prefers nodes that keep more linked sets of GPUs for later pods."""
+
     name = "leftover"
-    summary = "how little of the machine's ways to serve linked pods this one uses up"
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
+        """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
         score.leftover(tables.nodes, tables.shapes, rows, request.resource, request.wanted, out)

@@ -10,9 +10,11 @@ from extender.policy.contracts import PodRequest
 
 
 class Links:
+    """Prefers nodes whose GPUs for this pod have more of the ring bandwidth that is best on the node."""
+
     name = "links"
-    summary = "ring bandwidth of the GPUs that the node will hand out, as a share of its best"
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
+        """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
         wanted = 1 if request.links == "ignore" else request.wanted  # who ignores links is content anywhere
         score.links(tables.nodes, tables.shapes, rows, request.resource, wanted, out)

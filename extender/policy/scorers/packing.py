@@ -10,13 +10,15 @@ from extender.policy.contracts import PodRequest
 
 
 class Packing:
+    """Prefers nodes that are fuller with the pod on them, by the weights of `packingWeights`."""
+
     name = "packing"
-    summary = "how full the node is with the pod on it (GPU 10, CPU 1, memory 1)"
 
     def __init__(self, gpu: float = 10.0, cpu: float = 1.0, memory: float = 1.0) -> None:
         self._gpu, self._cpu, self._memory = gpu, cpu, memory
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
+        """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
         asked = {resource for resource, _ in request.gpus}
         weights = array("d", [self._cpu, self._memory, 0.0])
         weights.extend(self._gpu if r in asked else 0.0 for r in range(3, len(tables.resources)))

@@ -13,12 +13,14 @@ from extender.policy.contracts import PodRequest
 
 
 class Spread:
+    """Prefers nodes with the fewest siblings (same controller, else same app), then racks with the fewest, for pods
+    with placement `spread`.
+    """
+
     name = "spread"
-    summary = (
-        "how few siblings (same controller, else same app) are on the node, then in its rack; for placement: spread"
-    )
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
+        """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
         if request.placement == "spread":
             places.spread(tables.places, rows, array("i", request.siblings), out)
         else:

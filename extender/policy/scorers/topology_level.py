@@ -13,10 +13,14 @@ from extender.policy.contracts import PodRequest
 
 
 class TopologyLevel:
+    """Prefers nodes near the pods of its group that have a node (same node, NVLink clique, rack, block). For the first
+    pod: the closest domain that holds the whole group, and of these the one that the group fills best.
+    """
+
     name = "topology_level"
-    summary = "how close (node, clique, rack, block) to the group's placed pods; for the first, whether all fit near it"
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
+        """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
         if any(row >= 0 for row in request.kin):
             places.together(tables.places, rows, array("i", request.kin), out)
         elif request.to_come > 1:

@@ -14,10 +14,12 @@ from extender.policy.contracts import PodRequest
 
 
 class Whole:
+    """Prefers nodes whose GPUs are whole, for pods that ask for several: shares may have the name of whole GPUs."""
+
     name = "whole"
-    summary = "whether several GPUs are whole ones, and not shares of GPUs under that name"
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
+        """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
         if request.wanted < 2 or request.links == "ignore":
             out[:] = array("d", [1.0]) * len(out)
         else:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ext_core.rows import NodeFacts, NodeUse
 from extender.cluster.tables import Tables
 from extender.policy.contracts import PodRequest
 from extender.policy.policy import Policy
@@ -44,8 +45,8 @@ def values(tables: Tables, asked: PodRequest, *rows: int) -> list[float]:
 def shared_node(small: Small, parts: tuple[int, ...], *, cpu: int = 64_000) -> int:
     """A node of four GPUs of 1000 units."""
     row = small.node(4)
-    small.tables.nodes.set_node(row, (cpu, 256 * GIB, 110, 4000, 0), NVIDIA, 0, 0b1111, 4, 1000)
-    small.tables.nodes.set_held(row, (0, 0, 0, sum(parts), 0), 0, 0, 0, 0, parts)
+    small.tables.nodes.set_node(row, NodeFacts((cpu, 256 * GIB, 110, 4000, 0), NVIDIA, 0, 0b1111, 4, 1000))
+    small.tables.nodes.set_held(row, NodeUse((0, 0, 0, sum(parts), 0), 0, 0, 0, 0, parts))
     return row
 
 
@@ -76,7 +77,7 @@ def test_who_may_run_anywhere_leaves_the_model_that_others_need() -> None:
     small = Small()
     common, rare = small.node(8), small.node(8, used=7, sure=0b0111_1111)
     nodes = small.tables.nodes
-    nodes.set_node(rare, (64_000, 256 * GIB, 110, 8, 0), NVIDIA, 0, 0xFF, 4, 1, 1)  # model 1, and nearly full
+    nodes.set_node(rare, NodeFacts((64_000, 256 * GIB, 110, 8, 0), NVIDIA, 0, 0xFF, 4, 1, 1))  # nearly full
     demand(small.tables, (asks(1), 10.0), (asks(1, models=0b10), 1.0))
     assert values(small.tables, request(1), common)[0] > values(small.tables, request(1), rare)[0]
     demand(small.tables, (asks(1), 10.0))  # nobody asks for it: it is as good as any, and fuller

@@ -66,7 +66,7 @@ def test_siblings_that_go_or_have_gone_do_not_count() -> None:
     made.gone("s3")
     replica = workload("s4", 1, owner="ReplicaSet", annotations=SPREAD)
     assert made.filter(replica)["NodeNames"][0] == "a"  # packing: s1 is still there
-    assert not made.cluster.siblings
+    assert not made.cluster.workloads.siblings
 
 
 def test_siblings_by_the_name_of_their_app() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ext_core.places import Places
-from extender.cluster.domains import Levels
+from extender.cluster.nodes.domains import Domains
 from extender.cluster.tables import Tables
 from extender.policy.scorers.topology_level import TopologyLevel
 from extender.settings import Settings
@@ -72,7 +72,7 @@ def test_a_group_that_no_domain_holds_begins_where_most_fit() -> None:
 
 
 def test_levels_number_values_and_forget_them() -> None:
-    levels = Levels((CLIQUE, RACK))
+    levels = Domains((CLIQUE, RACK))
     assert levels.set("a", {CLIQUE: "x.1", RACK: "r"}) == (1, 1)
     assert levels.set("b", {CLIQUE: "y.1", RACK: "r"}) == (2, 1)
     assert levels.set("c", {RACK: ""}) == (0, 0)

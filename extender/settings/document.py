@@ -38,6 +38,8 @@ class Document:
 
     value: Any = None
     lines: dict[Place, int] = field(default_factory=dict)
+    texts: dict[Place, str] = field(default_factory=dict)
+    """Numbers and other plain values as they are written: 1.40 is the number 1.4."""
     problems: list[Problem] = field(default_factory=list)
 
     def line(self, place: Place) -> int | None:
@@ -129,7 +131,10 @@ class _Builder:
         if kind not in _SCALARS:
             self._refuse(node, place, f"has the tag {tag}; only plain values are read")
             return None
-        return str(node.value) if kind == "str" else self._yaml.constructor.construct_object(node)
+        if kind == "str":
+            return str(node.value)
+        self._document.texts[place] = str(node.value)
+        return self._yaml.constructor.construct_object(node)
 
     def _refuse(self, node: Node, place: Place, message: str) -> None:
         self._document.problems.append(Problem(path_of(place), message, node.start_mark.line + 1))

@@ -3,7 +3,7 @@
 A node whose GPU pods fail at kubelet's admission, or die (or their containers do) within a minute of being bound, looks
 the emptiest of all and draws the next pod, and the next. So each failure is doubt that halves every five minutes; three
 within ten minutes (settings: failingNodes) reject the node: for the pods of one namespace, or for all
-(extender.cluster.pod_failures). Whose failure it is, kubelet's report says (extender.objects.failure_cause).
+(extender.cluster.health.pod_failures). Whose failure it is, kubelet's report says (extender.objects.failure_cause).
 
 A GPU pod that started after the latest failure and still runs a minute later, or is seen to have run to its end, clears
 its own namespace's failures on the node, and those that kubelet reports: a device was handed to it. It does not clear
@@ -25,9 +25,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
 
-from extender.cluster import pod_failures as book
-from extender.cluster.pod_failures import Failure, Failures, Limits, Party
-from extender.cluster.pod_failures import What as What
+from extender.cluster.health import pod_failures
+from extender.cluster.health.pod_failures import Failure, Failures, Limits, Party
+from extender.cluster.health.pod_failures import What as What
 from extender.objects.records import PodRecord
 
 YOUNG_SECONDS: Final = 60.0  # a pod that dies sooner after its binding may have died of the node
@@ -79,7 +79,7 @@ class _Start:
 
 
 @dataclass(slots=True)
-class Health:
+class NodeHealth:
     """Fed with every change of a GPU pod; `stale` has the nodes whose doubt must be written anew, `stale_tenants` the
     namespaces whose standings are others."""
 
@@ -111,7 +111,7 @@ class Health:
     def doubt(self, node: str, now: float, namespace: str = "") -> float:
         """The failures that count for all, and for a namespace's pods if one is named, each counted half as much every
         five minutes; 0.0 for none to speak of."""
-        return book.doubt(self._counting(node, now, namespace), now)
+        return pod_failures.doubt(self._counting(node, now, namespace), now)
 
     def failing(self, node: str, now: float, namespace: str = "") -> bool:
         """Whether the node is rejected for all pods, or for a namespace's if one is named."""
@@ -124,10 +124,10 @@ class Health:
         return tuple(self._failures.on(node))
 
     def failures_for(self, node: str, namespace: str) -> tuple[Failure, ...]:
-        """What counts for a namespace's pods on a node as of the latest tick, oldest first: at most book.KEPT."""
+        """What counts for a namespace's pods on a node as of the latest tick, oldest first; KEPT at most."""
         if node not in self._failures.nodes():  # nearly all: a decision may tell of thousands
             return ()
-        return tuple(self._counting(node, self._ticked, namespace)[-book.KEPT :])
+        return tuple(self._counting(node, self._ticked, namespace)[-pod_failures.KEPT :])
 
     def refused(self) -> list[str]:
         """The nodes that are rejected for all pods now, by name."""
@@ -255,7 +255,7 @@ class Health:
         for namespace in tenants:
             before = self._standings.get(namespace, {}).get(node)
             counting = failures.for_tenant(node, namespace, for_all)
-            own = book.doubt([one for one in counting if one not in shared], now)
+            own = pod_failures.doubt([one for one in counting if one not in shared], now)
             alone = not rejected and self.reject != "none" and failures.enough(counting, now)
             standing = Standing(own, alone) if own or alone else None
             if standing == before:
@@ -289,7 +289,7 @@ class Health:
         minutes = words_of(self.limits.window)
         text = (
             f"{len(failed)} GPU pods failed on the node within {minutes} ({how}; the latest {failed[-1].pod}; "
-            f"in common: {book.common(failed)}): no more{of and ' GPU pods' + of} are placed on it for now"
+            f"in common: {pod_failures.common(failed)}): no more{of and ' GPU pods' + of} are placed on it for now"
         )
         return Change(node, True, text, namespace, failed[-1])
 

@@ -56,7 +56,7 @@ class Bounded(NamedTuple):
         }
 
 
-class Claims:
+class AnnotationLimits:
     """The bounds of the settings, and what counts under them."""
 
     def __init__(self, settings: Settings) -> None:

@@ -7,16 +7,13 @@ one slice is made at a time. So a verb waits for one slice at most, and half of 
 from __future__ import annotations
 
 import asyncio
-import heapq
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Final
 
 SLICE_SECONDS: Final = 0.001
 SLICE_BYTES: Final = 64 << 10
 """Of one send: a reader that is slow holds back the page, and two slices of memory."""
-BLOCK: Final = 500
-"""Items that are sorted, or looked through, in one piece of work."""
 
 
 class Slices:
@@ -48,13 +45,3 @@ class Slices:
                     await self._pause(SLICE_SECONDS)
             if size:
                 yield b"".join(made)
-
-
-def in_order(names: Iterable[str]) -> Generator[bytes, None, Iterator[str]]:
-    """The names, sorted. A generator of empty pieces, one a block: 150,000 names at once would take 0.1 s."""
-    kept = list(names)
-    blocks = []
-    for at in range(0, len(kept), BLOCK):
-        blocks.append(sorted(kept[at : at + BLOCK]))
-        yield b""
-    return heapq.merge(*blocks)

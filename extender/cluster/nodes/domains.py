@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 
-class Levels:
+class Domains:
     """Numbers from 1 for the values of each label; a number is used again when no node has its value any more."""
 
     def __init__(self, labels: Sequence[str]) -> None:

@@ -1,0 +1,55 @@
+"""`python -m extender.cli.page` prints docs/commands.md."""
+
+from __future__ import annotations
+
+import argparse
+from importlib import import_module
+from inspect import cleandoc
+from typing import Final
+
+from extender.cli import COMMANDS
+
+HEAD: Final = """# Commands
+
+`gpu-extender COMMAND --help` prints the same. Exit codes: 0 done, 1 error, 2 wrong usage, 130 interrupted; `whatif`,
+`check` and `compare` have more. Errors go to standard error, with `-o json` as JSON. This page is printed by
+`python -m extender.cli.page`.
+
+| command | what it does |
+|---|---|
+"""
+
+
+def page() -> str:
+    """docs/commands.md."""
+    overview = "".join(f"| [`{name}`](#{name}) | {what} |\n" for name, what in COMMANDS.items())
+    return HEAD + overview + "".join(map(_command, COMMANDS))
+
+
+def _command(name: str) -> str:
+    command = import_module(f"extender.cli.{name}")
+    parser = argparse.ArgumentParser(prog=f"gpu-extender {name}", add_help=False)
+    command.arguments(parser)
+    rows = "".join(f"| {_written(one)} | {_help(one)} |\n" for one in parser._actions)
+    table = f"\n| argument | meaning |\n|---|---|\n{rows}" if rows else ""
+    return f"\n## {name}\n\n{' '.join(cleandoc(command.__doc__ or '').split())}\n{table}"
+
+
+def _written(action: argparse.Action) -> str:
+    """How an argument is written: `-o`, `--output {text,json}`."""
+    choices = ",".join(map(str, action.choices or ()))
+    value = action.metavar or (f"{{{choices}}}" if choices else action.dest.upper())
+    if not action.option_strings:
+        return f"`{value}`"
+    names = [f"`{name}`" for name in action.option_strings[:-1]]
+    last = action.option_strings[-1] + (f" {value}" if action.nargs != 0 else "")
+    needed = " (required)" if action.required else ""
+    return ", ".join([*names, f"`{last}`"]) + needed
+
+
+def _help(action: argparse.Action) -> str:
+    return ((action.help or "") % {"default": action.default}).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -1,0 +1,186 @@
+"""The GPUs of all nodes: graph, division and ledger of each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from ext_core.links import LinkShapes
+from extender.cluster.gpus import ledger
+from extender.cluster.gpus.device_sharing import Division, division
+from extender.cluster.gpus.holdings import Devices, Holding, NodeLedger
+from extender.cluster.gpus.plugin_faults import DevicePlugin, hazards
+from extender.cluster.gpus.statements import PLAN, indices, mask_of
+from extender.log import get_log
+from extender.objects.records import NodeRecord, PodRecord
+from extender.settings import Settings
+from extender.topologies import Topology, resolve, unknown
+from extender.topologies.annotation import relayed
+from extender.topologies.topology import Plugin
+
+MOST_GPUS: Final = 16  # of a node whose GPUs have positions
+AWAY_SECONDS: Final = 60.0
+"""A node whose device plugin offers nothing for longer has none."""
+NEVER: Final = float("-inf")
+log = get_log()
+
+
+class GpuColumns(NamedTuple):
+    """What the table has of a node's GPUs. `shape`: of `LinkShapes`, 0 unknown; `healthy`: bit mask; `units`: of the
+    resource per GPU; `hazards`: flags of ext_core.hazard; `whole`: whether the node hands out whole GPUs; `away`:
+    whether its device plugin offers nothing, for AWAY_SECONDS at most."""
+
+    shape: int = 0
+    healthy: int = 0
+    units: int = 1
+    hazards: int = 0
+    whole: bool = True
+    away: bool = False
+
+
+NO_GPUS: Final = GpuColumns()
+
+
+class GpuStore:
+    """The GPUs of all nodes. `names`: the GPU resources; `topologies`, `divisions`, `ledgers`: by node name; `drifts`:
+    planned pods, counted when they are first observed to hold GPUs; `schedulable`: nodes that offer GPUs and are not
+    cordoned; `held_counts`: whether the annotation held-gpus counts."""
+
+    def __init__(self, settings: Settings, shapes: LinkShapes, *, held_counts: bool) -> None:
+        self.names = tuple(resource.name for resource in settings.resources)
+        self.name_set = frozenset(self.names)
+        self.held_counts = held_counts
+        self.topologies: dict[str, Topology] = {}
+        self.divisions: dict[str, Division] = {}
+        self.ledgers: dict[str, NodeLedger] = {}
+        self.drifts: Counter[ledger.Drift] = Counter()
+        self.schedulable: set[str] = set()
+        self._devices: dict[str, Devices] = {}
+        self._away: dict[str, float] = {}  # node -> since when its device plugin offers nothing
+        self._plugins = {
+            resource.name: DevicePlugin(resource.device_plugin, resource.plugin_version)
+            for resource in settings.resources
+        }
+        self._shapes = shapes
+
+    def resource_of(self, node: NodeRecord) -> str | None:
+        """The GPU resource whose devices the node's graph describes: the first that it offers."""
+        for offered in (node.gpus, node.gpu_capacity):
+            for name in self.names:
+                if offered.get(name, 0) > 0:
+                    return name
+        return None
+
+    def is_relayed(self, node: str) -> bool:
+        """Whether the node's relay hands out the planned GPUs."""
+        devices = self._devices.get(node)
+        return devices is not None and devices.relayed
+
+    def describe(self, node: NodeRecord, resource: str, now: float) -> GpuColumns:
+        """Read what the node states about its GPUs, which it offers as `resource`. `now`: the server's clock."""
+        offered = node.gpus.get(resource, 0)
+        divided = division(resource, max(offered, node.gpu_capacity.get(resource, 0)), node.labels)
+        count, units = divided.gpus, max(1, divided.units)
+        topology = resolve(node.annotations, node.labels, count) if count else unknown(0, divided.detail)
+        _log_faults(node.name, self.topologies.get(node.name), topology)
+        self.divisions[node.name], self.topologies[node.name] = divided, topology
+        by_relay = relayed(node.annotations, topology)
+        plugin = self._plugins[resource]
+        shape = healthy = faults = 0
+        if count <= MOST_GPUS and divided.units:
+            healthy = _healthy(topology, count, offered, units)
+            if divided.whole and topology.gpus == count:
+                model: Plugin = "relay" if by_relay else plugin.model
+                shape = topology.intern(self._shapes, model)
+        if divided.whole:
+            faults = hazards(node.annotations, node.labels, plugin, topology, allocatable=offered, capacity=count)
+        self._devices[node.name] = Devices(
+            resource,
+            (1 << count) - 1 if count <= MOST_GPUS else 0,
+            healthy,
+            {uuid: i for i, uuid in enumerate(topology.uuids) if uuid} if topology.uuids else {},
+            by_relay,
+            divided.units,
+        )
+        (self.schedulable.discard if node.unschedulable else self.schedulable.add)(node.name)
+        away = not offered and now - self._away.setdefault(node.name, now) <= AWAY_SECONDS
+        if offered:
+            self._away.pop(node.name, None)
+        return GpuColumns(shape, healthy, units, faults, divided.whole, away)
+
+    def away(self, now: float) -> Iterator[str]:
+        """Nodes whose device plugin offers nothing, for AWAY_SECONDS at most."""
+        return (name for name, since in self._away.items() if now - since <= AWAY_SECONDS)
+
+    def lost(self, now: float) -> list[str]:
+        """Nodes whose device plugin offers nothing for longer, each once."""
+        lost = [name for name, since in self._away.items() if NEVER < since < now - AWAY_SECONDS]
+        self._away.update(dict.fromkeys(lost, NEVER))
+        return lost
+
+    def forget(self, node: str) -> None:
+        """The node offers no GPUs."""
+        self.schedulable.discard(node)
+        self.topologies.pop(node, None)
+        self.divisions.pop(node, None)
+        self._devices.pop(node, None)
+
+    def drop(self, node: str) -> None:
+        """The node does not exist any more."""
+        self.forget(node)
+        self.ledgers.pop(node, None)
+        self._away.pop(node, None)
+
+    # -- which pod holds which --------------------------------------------------------------------------------------
+
+    def read(self, node: str, pods: Sequence[PodRecord], settling: Container[str]) -> NodeLedger:
+        """What `pods`, all on the node, hold of its GPUs. `settling`: uids of pods that are being admitted now."""
+        devices = self._devices.get(node)
+        if devices is None:
+            return NodeLedger()
+        return ledger.read(pods, devices, settling, held_counts=self.held_counts)
+
+    def renew(self, node: str, pods: Sequence[PodRecord], settling: Container[str]) -> NodeLedger:
+        """As `read`; the result is the node's ledger from now on."""
+        made = self.read(node, pods, settling)
+        before = self.ledgers.get(node)
+        if before is not None and before.holdings:
+            devices = self._devices.get(node)
+            healthy, by_relay = (devices.healthy, devices.relayed) if devices is not None else (0, False)
+            self.drifts.update(ledger.drifts(before, made, pods, healthy, relayed=by_relay))
+        self.ledgers[node] = made
+        return made
+
+    def follows_plans(self, node: str, pods: Sequence[PodRecord]) -> bool:
+        """Whether the node's relay gave one of its pods the very GPUs that were planned for it."""
+        if not self.is_relayed(node):
+            return False
+        plans = {pod.uid: pod.annotations.get(PLAN, "") for pod in pods}
+        return any(_as_planned(holding, plans[holding.uid]) for holding in self.ledgers[node].holdings)
+
+
+def _as_planned(holding: Holding, plan: str) -> bool:
+    return bool(holding.gpus) and holding.how in ("observed", "enforced") and indices(plan) == holding.gpus
+
+
+def _healthy(topology: Topology, count: int, offered: int, units: int) -> int:
+    """The bit mask of the GPUs that work. The topology's statement is out of date where more units are offered."""
+    if topology.health is not None and len(topology.health) == count:
+        stated = mask_of(i for i, good in enumerate(topology.health) if good)
+        if offered <= stated.bit_count() * units:
+            return stated
+    return (1 << count) - 1
+
+
+def _log_faults(node: str, before: Topology | None, now: Topology) -> None:
+    """Log what is wrong with a node's GPU graph, once a change."""
+    found = (now.warnings, now.disagreements)
+    if any(found) and (before is None or found != (before.warnings, before.disagreements)):
+        log.warning(
+            "what is said about a node's GPUs does not fit together",
+            node=node,
+            believed=now.detail,
+            disagreements=list(now.disagreements) or None,
+            warnings=list(now.warnings) or None,
+        )

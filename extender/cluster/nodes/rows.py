@@ -1,0 +1,71 @@
+"""The rows that nodes have in the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from ext_core.encode import Heads
+from ext_core.scan import NameIndex
+from extender.cluster.tables import Tables
+
+KEPT_NAMES: Final = 8  # of a row's former nodes, for decisions of earlier generations
+
+
+class NodeRows:
+    """One row a node; the row of a deleted node is used again. `index`: name -> row; `heads`: each name as the answers
+    write it; `names`: by row, "" = free."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.index = NameIndex()
+        self.heads = Heads()
+        self.names: list[str] = []
+        self._tables = tables
+        self._free: list[int] = []
+        self._former: dict[int, list[tuple[int, str]]] = {}  # row -> (first generation without it, name)
+        self._order_stale = False
+
+    def row(self, name: str) -> int:
+        """The node's row, -1 when it is not known."""
+        return self.index.get(name)
+
+    def name_at(self, row: int, generation: int) -> str:
+        """The name of the node that had `row` at `generation`."""
+        for without, name in self._former.get(row, ()):
+            if without > generation:
+                return name
+        return self.names[row]
+
+    def add(self, name: str) -> int:
+        """A row for a new node."""
+        row = self._free.pop() if self._free else len(self.names)
+        if row == len(self.names):
+            self.names.append("")
+        self.names[row] = name
+        self._tables.nodes.add(row)
+        self._tables.places.add(row)
+        self.index.add(name, row)
+        self.heads.set(row, name)
+        self._order_stale = True
+        return row
+
+    def remove(self, name: str, generation: int) -> int:
+        """The row of a deleted node, free from now on. `generation`: the first without the node."""
+        row = self.index.get(name)
+        self.index.remove(name)
+        self.heads.clear(row)
+        self._tables.nodes.clear(row)
+        self._tables.places.clear(row)
+        self.names[row] = ""
+        former = self._former.setdefault(row, [])
+        former.append((generation, name))
+        del former[:-KEPT_NAMES]
+        self._free.append(row)
+        self._order_stale = True
+        return row
+
+    def write_order(self, names: Iterable[str]) -> None:
+        """Write the order of the rows by name, where nodes have come or gone. `names`: of all nodes."""
+        if self._order_stale:
+            self._tables.nodes.set_order([self.index.get(name) for name in sorted(names)])
+            self._order_stale = False

@@ -1,0 +1,82 @@
+"""The nodes: their records, and the columns that follow from the Node object."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ext_core.rows import NodeFacts
+from extender.cluster.amounts import FIRST_GPU, MOST_SUM
+from extender.cluster.demand.models import MachineModels
+from extender.cluster.gpus.statements import MOST
+from extender.cluster.gpus.store import NO_GPUS, GpuStore
+from extender.cluster.nodes.domains import Domains
+from extender.cluster.nodes.eligibility import Eligibility
+from extender.cluster.nodes.rows import NodeRows
+from extender.cluster.tables import Tables
+from extender.objects.records import NodeRecord
+
+AWAY, SCHEDULABLE = 2, 4  # flags of NodeTable.set_node; from bit 3: a DeviceClass serves the resource of that index
+FLAGGED: Final = 8  # resources that have a flag
+
+
+class Nodes:
+    """All nodes. `records`: by name; `rows`: where they are in the tables; `eligibility`: which pods they accept."""
+
+    def __init__(self, tables: Tables, gpus: GpuStore, models: MachineModels, domains: Domains) -> None:
+        self.records: dict[str, NodeRecord] = {}
+        self.rows = NodeRows(tables)
+        self.gpus = gpus
+        self.eligibility = Eligibility()
+        self._tables = tables
+        self._models = models
+        self._domains = domains
+        self._served: frozenset[str] = frozenset()  # GPU resources that a DeviceClass serves
+
+    def set(self, node: NodeRecord, now: float) -> None:
+        """The node is new or has changed. `now`: seconds on the server's clock."""
+        row = self.rows.row(node.name) if node.name in self.records else self.rows.add(node.name)
+        self.records[node.name] = node
+        self.eligibility.set(row, node)
+        self.write(node, now)
+
+    def drop(self, name: str, generation: int) -> None:
+        """The node, which is known, does not exist any more. `generation`: the first without it."""
+        del self.records[name]
+        row = self.rows.remove(name, generation)
+        self._domains.drop(name)
+        self.eligibility.drop(row)
+        self.gpus.drop(name)
+
+    def serve(self, resources: frozenset[str], now: float) -> None:
+        """DeviceClasses serve these GPU resources from now on, and no others."""
+        if resources != self._served:
+            self._served = resources
+            for node in self.records.values():
+                self.write(node, now)
+
+    def write(self, node: NodeRecord, now: float) -> None:
+        """Write the columns that follow from the Node object."""
+        row, resource = self.rows.row(node.name), self.gpus.resource_of(node)
+        flags = SCHEDULABLE if not node.unschedulable else 0
+        for index, name in enumerate(self._tables.resources[:FLAGGED]):
+            if name in self._served:
+                flags |= 1 << index
+        gpus, index, model = NO_GPUS, -1, 0
+        if resource is None:
+            self.gpus.forget(node.name)
+        else:
+            gpus = self.gpus.describe(node, resource, now)
+            flags |= AWAY if gpus.away else 0
+            index, model = self._tables.resources.index(resource), self._models.of(node.labels)
+            if gpus.whole and (count := node.gpus.get(resource, 0)):
+                self._models.meet(model, resource, count, node.cpu_milli, node.memory)
+        tables = self._tables
+        facts = NodeFacts(self._allocatable(node), index, gpus.shape, gpus.healthy, flags, gpus.units, model)
+        tables.nodes.set_node(row, facts)
+        tables.places.set_domains(row, self._domains.set(node.name, node.labels))
+        tables.places.set_split(row, not gpus.whole)
+        tables.hazards.set(row, gpus.hazards)
+
+    def _allocatable(self, node: NodeRecord) -> tuple[int, ...]:
+        gpus = (min(node.gpus.get(name, 0), MOST) for name in self._tables.resources[FIRST_GPU:])
+        return (*(min(amount, MOST_SUM) for amount in (node.cpu_milli, node.memory, node.pods)), *gpus)

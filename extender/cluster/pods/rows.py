@@ -1,0 +1,44 @@
+"""The rows that bound pods have in the tables."""
+
+from __future__ import annotations
+
+from ext_core.table import PodTable
+
+
+class PodRows:
+    """One row a bound pod, once its node is written; a deleted pod's row is used again. `uids`: by row, "" free."""
+
+    def __init__(self, table: PodTable) -> None:
+        self.uids: list[str] = []
+        self._table = table
+        self._rows: dict[str, int] = {}
+        self._free: list[int] = []
+
+    def __getitem__(self, uid: str) -> int:
+        """The row of a pod that has one. KeyError: it has none."""
+        return self._rows[uid]
+
+    def get(self, uid: str) -> int | None:
+        """The pod's row, None where it has none."""
+        return self._rows.get(uid)
+
+    def take(self, uid: str) -> int:
+        """The pod's row; a free one where it had none."""
+        row = self._rows.get(uid)
+        if row is None:
+            if self._free:
+                row = self._free.pop()
+            else:
+                row = len(self.uids)
+                self.uids.append("")
+            self._rows[uid] = row
+            self.uids[row] = uid
+        return row
+
+    def free(self, uid: str) -> None:
+        """The pod needs no row any more."""
+        row = self._rows.pop(uid, None)
+        if row is not None:
+            self._table.drop(row)
+            self.uids[row] = ""
+            self._free.append(row)

@@ -1,0 +1,192 @@
+"""The pods: their records, where they are, and what they belong to.
+
+    Pending --bind--> on a node, settling --ids seen--> on a node, positions sure --deleted/ended--> gone
+       \\--nominated by kube-scheduler--/                 (a terminating pod holds its GPUs until it is gone)
+
+A pod keeps what it holds until it has terminated (Succeeded, Failed) or is deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ext_core.table import PodTable
+from extender.cluster.amounts import Amounts
+from extender.cluster.faults import Faults
+from extender.cluster.gpus.statements import HELD
+from extender.cluster.nodes.store import Nodes
+from extender.cluster.pods.annotation_limits import AnnotationLimits
+from extender.cluster.pods.budgets import Budgets, BudgetSet
+from extender.cluster.pods.gangs import Gangs
+from extender.cluster.pods.owners import Owners
+from extender.cluster.pods.placements import Placements
+from extender.cluster.pods.requirements import Requirements
+from extender.cluster.pods.rows import PodRows
+from extender.cluster.pods.workloads import Workloads
+from extender.objects.records import GroupRecord, PdbRecord, PodRecord
+from extender.objects.tolerant import bare
+
+
+class Pods:
+    """All pods. `records`: by uid; `uids`: by namespace and name; `stale_nodes`: the names of the nodes whose pods have
+    changed since the caller cleared it."""
+
+    def __init__(
+        self, table: PodTable, amounts: Amounts, limits: AnnotationLimits, nodes: Nodes, faults: Faults
+    ) -> None:
+        self.records: dict[str, PodRecord] = {}
+        self.uids: dict[tuple[str, str], str] = {}
+        self.amounts, self.limits = amounts, limits
+        self.placements = Placements()
+        self.rows = PodRows(table)
+        self.gangs = Gangs(self.records, nodes.records, limits, faults)
+        self.budgets = Budgets(self.uids)
+        self.requirements = Requirements(nodes.eligibility)
+        self.workloads = Workloads(self.gangs.objects)
+        self.stale_nodes: set[str] = set()
+        self._table = table
+        self._owners = Owners()  # of the pods that are bound, or in a workload
+        self._held_counts = nodes.gpus.held_counts
+
+    def on(self, node: str) -> Iterator[PodRecord]:
+        """The pods that hold something on a node."""
+        records = self.records
+        return (records[uid] for uid in self.placements.bound.get(node, ()))
+
+    # -- pods -----------------------------------------------------------------------------------------------------
+
+    def set(self, pod: PodRecord, now: float) -> None:
+        """The pod is new or has changed. `now`: seconds on the server's clock."""
+        before = self.records.get(pod.uid)
+        budgets: BudgetSet | None = None
+        if before is not None:
+            if before.labels == pod.labels and before.node and pod.uid in self.budgets:
+                budgets = self.budgets.of(before)
+            self._remove(before, keep_row=before.node == pod.node)
+        self.records[pod.uid] = pod
+        self._owners.add(pod, self.gangs.objects)
+        if pod.gpus and not pod.finished and not pod.terminating:
+            self.workloads.add(pod)
+        self.uids[(pod.namespace, pod.name)] = pod.uid
+        placements = self.placements
+        if pod.phase in ("Succeeded", "Failed"):
+            self.rows.free(pod.uid)
+            placements.settling.pop(pod.uid, None)
+            return
+        if not pod.node:
+            placements.wait(pod)
+            return
+        placements.bind(pod)
+        self._join(pod, budgets)
+        self.stale_nodes.add(pod.node)
+        if pod.held or (self._held_counts and HELD in pod.annotations) or pod.phase != "Pending":
+            placements.settling.pop(pod.uid, None)
+        elif before is None or not before.node:
+            placements.settling[pod.uid] = now
+
+    def drop(self, pod: PodRecord) -> None:
+        """The pod, which is known, is deleted."""
+        del self.records[pod.uid]
+        if self.uids.get((pod.namespace, pod.name)) == pod.uid:
+            del self.uids[(pod.namespace, pod.name)]
+        self._remove(pod, keep_row=False)
+        self.placements.settling.pop(pod.uid, None)
+
+    def hold_bare(self, pod: PodRecord, *, deleted: bool) -> None:
+        """After a defect: a pod that exists holds its GPUs on its node, and nothing else is known of it. A deleted pod
+        holds nothing. Only tables are written, so that this cannot fail as well."""
+        uid = pod.uid
+        before = self.records.pop(uid, pod)
+        for key in ((before.namespace, before.name), (pod.namespace, pod.name)):
+            if self.uids.get(key) == uid:
+                del self.uids[key]
+        placements = self.placements
+        placements.leave(uid)
+        placements.settling.pop(uid, None)
+        self._owners.drop(uid)
+        self.workloads.remove(uid)
+        for known in (before, pod):
+            self._part(known)
+            if placements.unbind(uid, known.node):
+                self.stale_nodes.add(known.node)
+        self.rows.free(uid)
+        if deleted:
+            return
+        self.records[uid] = bare(pod)
+        self.uids[(pod.namespace, pod.name)] = uid
+        if pod.node and not pod.finished:
+            placements.bound.setdefault(pod.node, {})[uid] = None
+            self.stale_nodes.add(pod.node)
+
+    def _remove(self, pod: PodRecord, *, keep_row: bool) -> None:
+        """Take a pod out of everything but `records` and `uids`."""
+        self._owners.drop(pod.uid)
+        self.workloads.remove(pod.uid)
+        self.placements.leave(pod.uid)
+        if pod.node:
+            self._part(pod)
+            if self.placements.unbind(pod.uid, pod.node):
+                self.stale_nodes.add(pod.node)
+        if not keep_row:
+            self.rows.free(pod.uid)
+
+    # -- what a bound pod belongs to, as numbers in the table -----------------------------------------------------
+
+    def _join(self, pod: PodRecord, budgets: BudgetSet | None = None) -> None:
+        """Find the numbers of a bound pod. They are written with its node, and the gang's when the gang is read.
+        `budgets`: those that it is in, where they are known."""
+        self.gangs.add(pod)
+        self.budgets.add(pod, budgets)
+        self.requirements.add(pod, self.amounts.of(pod))
+
+    def _part(self, pod: PodRecord) -> None:
+        """Give the numbers of a bound pod back."""
+        row = self.rows.get(pod.uid)
+        if row is not None:
+            self._table.mark(row, 0, 0, 0)  # no row names a number that is free, whatever fails until it is written
+        self.budgets.remove(pod)
+        self.requirements.remove(pod.uid)
+        self.gangs.remove(pod.uid)
+
+    def mark(self, row: int, uid: str) -> None:
+        """Write the numbers of a bound pod into its row."""
+        self._table.mark(row, self.gangs.number(uid), self.budgets.number(uid), self.requirements.number(uid))
+
+    def refresh(self, now: float) -> None:
+        """Bring the gangs that have changed up to date."""
+        self._mark_all(self.gangs.refresh(now))
+
+    def _mark_all(self, uids: Iterator[str]) -> None:
+        for uid in uids:
+            row = self.rows.get(uid)
+            if row is not None:
+                self.mark(row, uid)
+
+    # -- budgets and the objects of gangs -------------------------------------------------------------------------
+
+    def set_budget(self, budget: PdbRecord, change: str) -> None:
+        """A disruption budget is "set", or there is a "delete"."""
+        self._mark_all(self.budgets.set(budget, change))
+
+    def set_group(self, record: GroupRecord, change: str) -> None:
+        """An object that states how many pods must run is "set", or there is a "delete"."""
+        key = (record.api, record.kind, record.namespace, record.name)
+        before = self.gangs.objects.get(key)
+        owner = record.owner if change == "set" else None
+        pods: list[PodRecord] = []
+        if (before.owner if before is not None else None) != owner:  # another gang from here on
+            pods = [self.records[uid] for uid in self._owners.below.get(key, ())]
+        in_workloads = [pod for pod in pods if pod.uid in self.workloads]
+        bound = [pod for pod in pods if pod.uid in self.budgets]
+        for pod in pods:
+            self._owners.drop(pod.uid)
+            self.workloads.remove(pod.uid)
+        for pod in bound:
+            self._part(pod)
+        self.gangs.set(record, change)
+        for pod in pods:
+            self._owners.add(pod, self.gangs.objects)
+        for pod in in_workloads:
+            self.workloads.add(pod)
+        for pod in bound:
+            self._join(pod)

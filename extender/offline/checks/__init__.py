@@ -1,0 +1,10 @@
+"""What `gpu-extender check` looks for: one file a subject, each with `findings(posture)`."""
+
+from __future__ import annotations
+
+from extender.offline.checks import classes, names, quota, work
+from extender.offline.checks.finding import ORDER, Finding, Level, Posture, Severity
+
+__all__ = ["ORDER", "SUBJECTS", "Finding", "Level", "Posture", "Severity"]
+
+SUBJECTS = (classes, work, quota, names)

@@ -1,0 +1,147 @@
+"""A finding, and what all subjects look at: the cluster, the settings and the objects as they stand in the file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from extender.cluster.cluster import Cluster
+from extender.objects.records import PodRecord
+from extender.offline.frozen import SYSTEM_CLASSES
+from extender.settings import Settings
+
+Severity = Literal["error", "warning", "info"]
+ORDER: tuple[Severity, ...] = ("error", "warning", "info")
+Item = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong or worth knowing.
+
+    `code`: constant, in kebab-case; `about`: the object, as kind/name or kind/namespace/name; `facts`: its numbers,
+    units in their names.
+    """
+
+    severity: Severity
+    code: str
+    about: str
+    message: str
+    remedy: str
+    facts: tuple[tuple[str, int], ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """As `check -o json` prints it."""
+        said = {"severity": self.severity, "code": self.code, "about": self.about, "message": self.message}
+        return said | {"remedy": self.remedy, "facts": dict(self.facts)}
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A PriorityClass, or the pods of one priority that name no class (`name` "") or one that is not in the input.
+
+    `pods`, `gpus`: those that run with it; `never`: its pods have preemptionPolicy Never.
+    """
+
+    name: str
+    value: int
+    never: bool
+    pods: int
+    gpus: int
+
+    def evicts(self, other: Level) -> bool:
+        """Whether its pods may preempt those of the other."""
+        return not self.never and other.value < self.value
+
+    def __str__(self) -> str:
+        return self.name or f"(no class, priority {self.value})"
+
+
+@dataclass(frozen=True)
+class Posture:
+    """What is judged. `items`: the objects as Kubernetes JSON, for what records do not keep; `wall`: seconds since
+    1970 at which it is asked."""
+
+    settings: Settings
+    cluster: Cluster
+    items: list[Item]
+    wall: float
+
+    @cached_property
+    def levels(self) -> list[Level]:
+        """The PriorityClasses, and the priorities of GPU pods of no listed class; the highest first, then by name."""
+        return _levels(self)
+
+    @cached_property
+    def classes_listed(self) -> bool:
+        """Whether the input has any PriorityClass. Each cluster has two, so without one the input leaves them out."""
+        return bool(self.cluster.priority_classes)
+
+    @cached_property
+    def classes(self) -> frozenset[str]:
+        """The names of the PriorityClasses that exist."""
+        return frozenset(self.cluster.priority_classes) | frozenset(SYSTEM_CLASSES)
+
+    def of(self, kind: str) -> Iterator[Item]:
+        """The objects of one kind."""
+        return (item for item in self.items if item.get("kind") == kind)
+
+    def running(self) -> Iterator[PodRecord]:
+        """GPU pods on a node."""
+        for pod in self.cluster.pods.values():
+            if pod.node and not pod.finished and pod.gpus:
+                yield pod
+
+    def gpus(self, pod: PodRecord) -> int:
+        """How many GPUs the pod asks for."""
+        return sum(self.cluster.amounts(pod)[3:])
+
+
+def _levels(posture: Posture) -> list[Level]:
+    pods: Counter[tuple[str, int]] = Counter()
+    gpus: Counter[tuple[str, int]] = Counter()
+    never: dict[tuple[str, int], bool] = {}
+    classes = posture.cluster.priority_classes.values()
+    values = SYSTEM_CLASSES | {one.name: one.value for one in classes}
+    for pod in posture.running():
+        key = (pod.priority_class, values.get(pod.priority_class, pod.priority))
+        pods[key] += 1
+        gpus[key] += posture.gpus(pod)
+        never[key] = never.get(key, True) and pod.never
+    # Every cluster has these two, and whoever may create their pods preempts all others.
+    known = dict.fromkeys(SYSTEM_CLASSES.items(), False) | {(one.name, one.value): one.never for one in classes}
+    levels = [Level(*key, (never | known)[key], pods[key], gpus[key]) for key in pods.keys() | known.keys()]
+    return sorted(levels, key=lambda level: (-level.value, level.name))
+
+
+# ---- Kubernetes JSON
+
+
+def at(item: Any, *path: str) -> Any:
+    """What stands there; None where nothing does."""
+    for key in path:
+        item = item.get(key) if isinstance(item, Mapping) else None
+    return item
+
+
+def mapping(item: Any) -> Item:
+    """What a file has there, where it has a map: a pod that could be read in part may have anything."""
+    return item if isinstance(item, Mapping) else {}
+
+
+def name_of(item: Item) -> str:
+    """metadata.name, "" without one."""
+    return str(at(item, "metadata", "name") or "")
+
+
+def namespace_of(item: Item) -> str:
+    """metadata.namespace, "default" without one."""
+    return str(at(item, "metadata", "namespace") or "default")
+
+
+def verb(number: int, singular: str, plural: str) -> str:
+    """The form that agrees with the number."""
+    return singular if number == 1 else plural

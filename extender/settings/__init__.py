@@ -1,0 +1,48 @@
+"""The settings file: versioned, strict, read once, frozen.
+
+YAML or JSON, `apiVersion: gpu-extender.io/v1`, `kind: GpuExtenderConfiguration`. Every field has a default, so an
+empty file is a valid one. A field that is unknown, repeated, of the wrong type or out of range rejects the file: a
+server that runs with half of what was meant is worse than one that does not start. All problems are reported at once.
+
+The names of scorers and cost terms are checked against the registries, which the caller passes in (`Known`): they
+stand above this package. docs/settings.md is printed by `python -m extender.settings`.
+"""
+
+from extender.settings.checks import Known
+from extender.settings.fields import (
+    ClaimBounds,
+    Claims,
+    Decisions,
+    FailingNodes,
+    Hold,
+    Limits,
+    Mix,
+    Placement,
+    Preemption,
+    Reservations,
+    Resource,
+    Settings,
+    Shortlist,
+    Watch,
+)
+from extender.settings.reading import parse_settings, read_settings
+
+__all__ = [
+    "ClaimBounds",
+    "Claims",
+    "Decisions",
+    "FailingNodes",
+    "Hold",
+    "Known",
+    "Limits",
+    "Mix",
+    "Placement",
+    "Preemption",
+    "Reservations",
+    "Resource",
+    "Settings",
+    "Shortlist",
+    "Watch",
+    "parse_settings",
+    "read_settings",
+]

@@ -1,0 +1,374 @@
+"""The fields of the settings file, with their defaults and bounds."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
+
+from extender.settings.checks import (
+    extended_resource,
+    fault,
+    in_registry,
+    label_key,
+    label_rule,
+    no_repeats,
+    not_empty,
+    supported_scheduler,
+    version,
+)
+
+API_VERSION: Final = "gpu-extender.io/v1"
+KIND: Final = "GpuExtenderConfiguration"
+RETRIES_FAILED_NODES: Final = (1, 38)
+"""From this kube-scheduler on a node rejected by an extender alone can be a candidate for preemption. Before it, such
+a node in `FailedNodes` makes the scheduler try the pod again without end (kubernetes #139270, PR #135486)."""
+
+TOPOLOGY_LEVELS: Final = (
+    "nvidia.com/gpu.clique",  # GPU feature discovery: NVLink domain and partition (NVL72)
+    "accelerator.topograph.run/sub-domain",
+    "accelerator.topograph.run/domain",  # Topograph from 1.0 on
+    "network.topology.nvidia.com/accelerator",  # and before
+    "topology.k8s.aws/ultraserver-id",
+    "cloud.google.com/gce-topology-subblock",
+    "fabric.topograph.run/tier-0",
+    "network.topology.nvidia.com/leaf",
+    "topology.k8s.aws/network-node-layer-3",
+    "oci.oraclecloud.com/host.rack_id",
+    "cloud.provider.com/topology-rack",
+    "cloud.google.com/gce-topology-block",
+    "fabric.topograph.run/tier-1",
+    "network.topology.nvidia.com/block",
+    "network.topology.nvidia.com/spine",
+    "topology.k8s.aws/network-node-layer-2",
+    "oci.oraclecloud.com/host.network_block_id",
+    "cloud.provider.com/topology-block",
+    "fabric.topograph.run/tier-2",
+    "network.topology.nvidia.com/core",
+    "network.topology.nvidia.com/datacenter",
+    "topology.k8s.aws/network-node-layer-1",
+    "topology.kubernetes.io/zone",
+)
+"""Labels in use that state where a node stands, closest first; those that no node of a cluster has do not count."""
+
+
+class _Part(BaseModel):
+    """camelCase in the file, snake_case in Python."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        allow_inf_nan=False,
+    )
+
+
+class Resource(_Part):
+    """An extended resource whose amounts are GPUs, and which device plugin allocates them on the node."""
+
+    name: Annotated[str, AfterValidator(extended_resource)]
+    """The name as in the scheduler's `managedResources`."""
+    device_plugin: Literal["nvidia", "amd", "arbitrary"]
+    """Whose rule allocates the GPUs: that of NVIDIA's or AMD's stock plugin, or none that is known (`arbitrary`)."""
+    plugin_version: Annotated[str, Field(pattern=r"^v?\d{1,4}\.\d{1,4}\.\d{1,4}$")] | None = None
+    """The plugin's version, as `0.20.0`, where nodes do not state it: the rule `hazard` knows its faults."""
+
+
+class Shortlist(_Part):
+    """How many feasible nodes filter answers."""
+
+    size: int = Field(default=16, ge=0, le=100_000)
+    """The number of best nodes that filter answers on a pod's first attempt; 0: all."""
+    retry_window_seconds: float = Field(default=300.0, ge=0, le=86_400)
+    """A further attempt of the pod within this time gets all feasible nodes."""
+
+
+class WeightedScorer(_Part):
+    """A scorer by name; its column counts `weight` times."""
+
+    name: Annotated[str, AfterValidator(in_registry("scorers"))]
+    """One of the [scorers](policy.md#scorers)."""
+    weight: float = Field(gt=0, le=1_000_000)
+    """The scorer's value is multiplied by it."""
+
+
+class PackingWeights(_Part):
+    """Weights of the scorer `packing`, as in NodeResourcesFit's MostAllocated: keep them equal to the scheduler's."""
+
+    gpu: int = Field(default=10, ge=0, le=1_000)
+    """Weight of the GPUs in the scorer `packing`."""
+    cpu: int = Field(default=1, ge=0, le=1_000)
+    """Weight of the CPU."""
+    memory: int = Field(default=1, ge=0, le=1_000)
+    """Weight of the memory. Keep the three equal to those of the scheduler's `NodeResourcesFit`."""
+
+    @model_validator(mode="after")
+    def _some(self) -> Self:
+        if self.gpu + self.cpu + self.memory == 0:
+            raise fault("are all 0, so nothing could be packed by")
+        return self
+
+
+class Placement(_Part):
+    """Whether a pod without the annotation gpu-extender.io/placement is packed or spread."""
+
+    default: Literal["pack", "spread"] = "pack"
+    """Whether pods without the annotation `gpu-extender.io/placement` are packed or spread."""
+    by_label: dict[Annotated[str, AfterValidator(label_rule)], Literal["pack", "spread"]] = Field(
+        default_factory=dict, max_length=1_000
+    )
+    """The same by a pod's label: `key=value`, or `key` for any value. The first that matches counts."""
+    by_priority_class: dict[str, Literal["pack", "spread"]] = Field(default_factory=dict, max_length=1_000)
+    """The same by the name of a pod's PriorityClass, where no label matches."""
+
+
+class Hold(_Part):
+    """Assumed pods: answered, and not yet seen in the watch."""
+
+    seconds: float = Field(default=5.0, ge=0, le=60)
+    """How long an answered pod is assumed on its likely node before the watch reports where it is."""
+
+
+class Watch(_Part):
+    """How old the view of the cluster may be."""
+
+    staleness_seconds: float = Field(default=10.0, ge=5, le=60)
+    """After so long without an answer of the API server no pod is evicted, and pods with `links: required` wait.
+
+    Below 5 s a slow API server would look like a lost one; from 60 s on we are not ready anyway (/readyz).
+    """
+
+
+class Mix(_Part):
+    """The mix of requests that the scorer `fragmentation` learns from the pods that arrive."""
+
+    half_life_seconds: float = Field(default=7 * 86_400.0, ge=60, le=3_660 * 86_400)
+    """After this time a pod counts half in the mix of requests that the scorer `fragmentation` learns."""
+    kinds: int = Field(default=256, ge=1, le=1_024)
+    """The most different requests in the mix; beyond it the rarest count as the nearest other one."""
+    model_labels: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(no_repeats)] = (
+        "nvidia.com/gpu.product",
+        "amd.com/gpu.product-name",
+        "node.kubernetes.io/instance-type",
+    )
+    """Node labels that distinguish machines, for pods that select nodes by them."""
+
+
+class Preemption(_Part):
+    """The victim search."""
+
+    search_budget: int = Field(default=200_000, ge=1, le=1_000_000_000)
+    """Sets of victims examined for one request. Beyond it the best one found is answered, as not proved."""
+    budget_milliseconds: float = Field(default=20.0, gt=0, le=60_000)
+    """CPU time of one search. Beyond it the best one found is answered, as not proved."""
+    minimum_run_seconds: dict[str, Annotated[float, Field(ge=0, le=31_536_000)]] = Field(default_factory=dict)
+    """Seconds by the name of a PriorityClass: its pods are never victims before they have run so long."""
+    intended_order: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(no_repeats)] = ()
+    """PriorityClasses in the intended order, the most important first. Only `gpu-extender check` reads it."""
+    leave_freed_seconds: float = Field(default=30.0, ge=0, le=3_600)
+    """A pod leaves GPUs that were freed for a lower priority, once, where it preempts elsewhere at no higher cost and
+    its victims' grace period is at most this. 0: it takes them ([why](preemption.md#second-evictions))."""
+
+
+class ClaimBounds(_Part):
+    """Upper bounds of what a pod's annotations may state. An absent field is no bound."""
+
+    protect_for_seconds: int | None = Field(default=None, ge=0, le=31_536_000)
+    """The bound of `protect-for`."""
+    restart_seconds: int | None = Field(default=None, ge=0, le=604_800)
+    """The bound of `restart-seconds`."""
+    gang_min: int | None = Field(default=None, ge=0, le=1_000_000)
+    """The bound of how many pods of a gang must run."""
+
+
+class Claims(_Part):
+    """What the annotations of pods may claim at most: the creator of a pod writes them. 0: the annotation is ignored.
+
+    Of `byPriorityClass` and `byNamespace` the lower bound counts. A tenant chooses its class, so a class must not raise
+    what its namespace may claim; and a class that is there to be evicted stays so in every namespace.
+    """
+
+    protect_for_seconds: int = Field(default=3600, ge=0, le=31_536_000)
+    """The bound of `protect-for`; 0: it is ignored. `preemption.minimumRunSeconds` has no such bound."""
+    restart_seconds: int = Field(default=3600, ge=0, le=604_800)
+    """The bound of `restart-seconds`; 0: it is ignored."""
+    gang_min: int = Field(default=1_000_000, ge=0, le=1_000_000)
+    """The bound of how many pods of a gang must run, for every source of gangs; 0: no gang counts."""
+    by_priority_class: dict[str, ClaimBounds] = Field(default_factory=dict, max_length=10_000)
+    """Bounds for the pods of a PriorityClass, by its name."""
+    by_namespace: dict[str, ClaimBounds] = Field(default_factory=dict, max_length=10_000)
+    """Bounds for the pods of a namespace, by its name. Where several bounds apply, the lowest counts."""
+    held_gpus: Literal["auto", "kubelet", "policy"] = "auto"
+    """Whether the annotation `held-gpus` counts. `policy`: yes, an [admission policy](security.md) lets only the agent
+    write it. `kubelet`: no, only kubelet's own report counts. `auto`: no in a live cluster, yes in one from a file."""
+
+
+class Reservations(_Part):
+    """Where reservations are kept, so that a restart loses none."""
+
+    store: Literal["configmap", "memory"] = "configmap"
+    """`configmap`: a preemption is answered only once its reservation is written. `memory`: a restart forgets it."""
+    namespace: str = Field(default="", max_length=63)
+    """The namespace of the ConfigMap. Empty: that of the server's pod, and `kube-system` outside of a pod."""
+    name: str = Field(default="gpu-extender-reservations", min_length=1, max_length=253)
+    """The name of the ConfigMap."""
+    deadline_seconds: float = Field(default=0.2, gt=0, le=5)
+    """How long a preempt reply waits for the write. After that no pod is evicted."""
+
+
+class Evictions(_Part):
+    """Evictions of our own, for pods whose nodes are rejected for links alone: kube-scheduler up to 1.37 never asks."""
+
+    enabled: bool = False
+    """Whether the server evicts for pods whose nodes are rejected for links alone (`manifests/evictions.yaml`)."""
+    lease: str = Field(default="gpu-extender-evictions", min_length=1, max_length=253)
+    """The Lease whose holder evicts, in the namespace of the reservations."""
+
+
+class Events(_Part):
+    """What `kubectl describe` shows of an eviction."""
+
+    enabled: bool = True
+    """Whether Events are written on victims and preemptors."""
+
+
+class Decisions(_Part):
+    """The kept decision records of /debug/decisions."""
+
+    max_bytes: int = Field(default=32 << 20, ge=0, le=1 << 34)
+    """Memory of the kept decision records; the oldest are dropped beyond it, 0 keeps none."""
+
+
+class FailingNodes(_Part):
+    """From when on a node is rejected because GPU pods fail there (rule `failing`)."""
+
+    reject: Literal["all", "namespace", "none"] = "all"
+    """For which pods a node is rejected. `all`: for all, or for the namespace whose pods failed; `namespace`: never for
+    all; `none`: never."""
+    failures: int = Field(default=3, ge=1, le=20)
+    """So many failures within the window reject the node."""
+    window_seconds: float = Field(default=600.0, ge=60, le=1_800)
+    """The length of the window, and how long the node is rejected after the failures."""
+    parties: int = Field(default=2, ge=2, le=10)
+    """Failures that kubelet does not report count for all pods once pods of so many parties failed on the node. Parties
+    differ in namespace, owner, image and service account."""
+
+
+class Limits(_Part):
+    """Upper bounds of requests and connections."""
+
+    body_bytes: int = Field(default=128 << 20, ge=1 << 10, le=1 << 34)
+    """The largest body of a request. 5,000 whole Node objects (`nodeCacheCapable: false`) are 72 MB."""
+    names: int = Field(default=100_000, ge=1, le=10_000_000)
+    """The most node names in a request."""
+    all_bodies_bytes: int = Field(default=256 << 20, ge=1 << 10, le=1 << 36)
+    """The bodies of all requests in progress. Beyond it the client address that has most loses its oldest request."""
+    request_seconds: float = Field(default=30.0, ge=1, le=3_600)
+    """The time from a request's first byte to its last, and for its client to read the answer."""
+    connections: int = Field(default=1_000, ge=2, le=100_000)
+    """Open connections. Beyond it the client address that has most loses one that waits."""
+
+    @model_validator(mode="after")
+    def _room_for_one(self) -> Self:
+        if self.all_bodies_bytes < self.body_bytes:
+            raise fault("has an allBodiesBytes below bodyBytes, so the largest body would never be read")
+        return self
+
+
+class Server(_Part):
+    """Where the server listens."""
+
+    host: str = Field(default="127.0.0.1", min_length=1)
+    """The address to listen on; `--host` overrides it."""
+    port: int = Field(default=8888, ge=0, le=65_535)
+    """The port; `--port` overrides it, 0 lets the system choose."""
+    keep_alive_seconds: int = Field(default=120, gt=90, le=86_400)
+    """How long an idle connection stays open. kube-scheduler keeps it for 90 s, so a shorter time breaks requests."""
+
+
+class Settings(_Part):
+    """The whole file. `Settings()` is the default."""
+
+    api_version: Literal["gpu-extender.io/v1"] = API_VERSION
+    """The version of this file's format; required."""
+    kind: Literal["GpuExtenderConfiguration"] = KIND
+    """Required."""
+    resources: Annotated[
+        tuple[Resource, ...], Field(strict=False), AfterValidator(not_empty), AfterValidator(no_repeats)
+    ] = (
+        Resource(name="nvidia.com/gpu", device_plugin="nvidia"),
+        Resource(name="amd.com/gpu", device_plugin="amd"),
+        Resource(name="nvidia.com/gpu.shared", device_plugin="nvidia"),
+    )
+    """The extended resources that are GPUs."""
+    shortlist: Shortlist = Shortlist()
+    scorers: Annotated[tuple[WeightedScorer, ...], Field(strict=False), AfterValidator(no_repeats)] = (
+        WeightedScorer(name="bad_nodes", weight=1000.0),
+        WeightedScorer(name="hazard", weight=100.0),
+        WeightedScorer(name="whole", weight=20.0),
+        WeightedScorer(name="spread", weight=20.0),
+        WeightedScorer(name="topology_level", weight=10.0),
+        WeightedScorer(name="links", weight=10.0),
+        WeightedScorer(name="fragmentation", weight=1.0),
+        WeightedScorer(name="leftover", weight=0.05),
+        WeightedScorer(name="packing", weight=0.0001),
+    )
+    """The [scorers](policy.md#scorers) whose weighted sum ranks the nodes."""
+    costs: Annotated[
+        tuple[Annotated[str, AfterValidator(in_registry("costs"))], ...],
+        Field(strict=False),
+        AfterValidator(no_repeats),
+    ] = (
+        "pdb_violations",
+        "highest_victim_priority",
+        "gangs_broken",
+        "work_lost_gpu_seconds",
+        "grace_seconds",
+        "victims",
+        "leftover_fragmentation",
+        "victims_stranded",
+    )
+    """The [terms](policy.md#costs) of what an eviction costs, the first decides: they are compared one by one."""
+    packing_weights: PackingWeights = PackingWeights()
+    placement: Placement = Placement()
+    topology_levels: Annotated[
+        tuple[Annotated[str, AfterValidator(label_key)], ...],
+        Field(strict=False, max_length=32),
+        AfterValidator(no_repeats),
+    ] = TOPOLOGY_LEVELS
+    """Node labels whose values name places, the closest first. A value names one place in the whole cluster."""
+    hold: Hold = Hold()
+    watch: Watch = Watch()
+    mix: Mix = Mix()
+    scheduler_version: Annotated[str, AfterValidator(supported_scheduler)] = "1.37"
+    """MAJOR.MINOR of the kube-scheduler. From 1.38 on nodes where an eviction helps are answered in `FailedNodes`."""
+    preemption: Preemption = Preemption()
+    claims: Claims = Claims()
+    reservations: Reservations = Reservations()
+    evictions: Evictions = Evictions()
+    events: Events = Events()
+    decisions: Decisions = Decisions()
+    failing_nodes: FailingNodes = FailingNodes()
+    limits: Limits = Limits()
+    server: Server = Server()
+
+    @property
+    def policy_hash(self) -> str:
+        """Names the policy: equal for settings that answer alike, whatever the server's address and limits."""
+        said = self.model_dump_json(
+            by_alias=True, exclude={"server", "decisions", "limits", "hold", "shortlist", "watch"}
+        )
+        return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+    @property
+    def evictable_as_failed_nodes(self) -> bool:
+        """Whether a node where only an eviction would help goes to `FailedNodes`.
+
+        False: it goes to `FailedAndUnresolvableNodes`. The pod's own nominated node goes to `FailedNodes` always.
+        """
+        return version(self.scheduler_version) >= RETRIES_FAILED_NODES

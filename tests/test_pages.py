@@ -1,0 +1,62 @@
+"""The reference pages of docs/ are what the code prints, and the lists in it are complete."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from extender import metrics
+from extender.cli import page as commands
+from extender.objects import __main__ as names
+from extender.objects.annotations import NAMES, PREFIX
+from extender.policy import __main__ as policy
+from extender.policy.costs import COSTS
+from extender.policy.rules import RULES
+from extender.policy.rules import __main__ as reasons
+from extender.policy.scorers import SCORERS
+from extender.settings import __main__ as settings
+
+ROOT = Path(__file__).parents[1]
+PAGES: dict[str, tuple[Callable[[], str], str]] = {
+    "annotations.md": (names.page, "extender.objects"),
+    "commands.md": (commands.page, "extender.cli.page"),
+    "metrics.md": (metrics.page, "extender.metrics"),
+    "policy.md": (policy.page, "extender.policy"),
+    "reasons.md": (reasons.page, "extender.policy.rules"),
+    "settings.md": (settings.page, "extender.settings"),
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_what_the_code_prints(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NODE_NAME", raising=False)
+    page, module = PAGES[name]
+    assert (ROOT / "docs" / name).read_text() == page(), f"run: python -m {module} > docs/{name}"
+
+
+def test_every_field_of_the_settings_has_a_meaning() -> None:
+    assert [field for field, _, _, meaning in settings.rows() if len(meaning) < 9] == []
+
+
+def test_every_rule_scorer_and_cost_term_has_a_meaning() -> None:
+    rows = [line for line in policy.page().splitlines() if line.startswith("| `")]
+    assert len(rows) == len(RULES) + len(SCORERS) + len(COSTS)
+    assert [row for row in rows if len(row.split(" | ")[-1]) < 9] == []
+
+
+def test_every_argument_of_the_commands_has_a_meaning() -> None:
+    assert [line for line in commands.page().splitlines() if line.endswith("|  |")] == []
+
+
+def test_every_name_of_ours_in_the_code_is_on_the_page_of_annotations() -> None:
+    others = {"v1", "extender"}  # apiVersion, and the controller that Events name
+    found = {
+        name
+        for file in (ROOT / "extender").rglob("*.py")
+        if "sim" not in file.parts
+        for name in re.findall(rf'"{re.escape(PREFIX)}([a-z][a-z0-9-]*)"', file.read_text())
+    }
+    assert {one.name for one in NAMES} == found - others
