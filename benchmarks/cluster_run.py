@@ -21,7 +21,7 @@ import orjson
 from ext_core.links import LinkShapes
 from extender.cluster.cluster import Cluster
 from extender.cluster.gpus.statements import gpus_of
-from extender.objects import records
+from extender.objects import decode, records
 from extender.objects.event import Event
 from extender.settings import Settings
 from extender.sim.device_plugin import DevicePlugin, PluginPanicked
@@ -132,7 +132,7 @@ class Ours:
         self.cluster.apply([self._event("Node", item) for item in objects], 0.0)
 
     def _event(self, kind: records.Kind, item: dict[str, Any]) -> Event:
-        return Event(kind, "set", records.record(kind, item, self.cluster.gpu_names))
+        return Event(kind, "set", decode.record(kind, item, self.cluster.gpu_names))
 
     def choose(self, job: Job, feasible: Sequence[int], now: float) -> tuple[int, int]:
         pod = _pod(job)
@@ -209,16 +209,7 @@ def fleet(nodes: int, shapes: LinkShapes) -> list[Host]:
 
 def intern(shapes: LinkShapes, what: Machine) -> int:
     """The machine's shape, its GPUs handed out by the stock plugin."""
-    levels = ("SYS", "NODE", "PHB", "PXB", "PIX", "X")
-    pcie = None if what.pcie is None else [[levels.index(level) for level in row] for row in what.pcie]
-    return shapes.intern(
-        what.links,
-        gpu_total=what.scope == "gpu-total",
-        pcie=pcie,
-        numa=what.numa,
-        plugin="nvidia",
-        gbps=what.gbps or 0.0,
-    )
+    return what.topology().intern(shapes, "nvidia")
 
 
 def sampled(nodes: int) -> int:

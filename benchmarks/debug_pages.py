@@ -32,7 +32,7 @@ def serve(nodes: int, pods: int) -> None:
     import uvicorn
 
     from extender.cluster.cluster import Cluster
-    from extender.objects import records
+    from extender.objects import decode, records
     from extender.objects.event import Event
     from extender.server.app import SAFETY_NET, Server, config, create
     from extender.settings import Settings
@@ -43,7 +43,7 @@ def serve(nodes: int, pods: int) -> None:
     cluster = Cluster(settings)
 
     def record(kind: records.Kind, wire: object) -> Event:
-        return Event(kind, "set", records.record(kind, json.dumps(wire).encode(), cluster.gpu_names))
+        return Event(kind, "set", decode.record(kind, json.dumps(wire).encode(), cluster.gpu_names))
 
     made = (record("Node", machine(f"node-{i:06}", 8, links=pairs(8))) for i in range(nodes))
     held = (

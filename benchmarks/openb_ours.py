@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from benchmarks.openb_state import Ints, State, Ties
 from benchmarks.openb_trace import WHOLE, Pod
 from ext_core import score
-from ext_core.links import LinkShapes
 from ext_core.rows import NodeFacts, NodeUse
 from ext_core.table import NodeTable, PodTable
 from extender.cluster.demand.kinds import Kind
@@ -40,7 +39,7 @@ class Ours:
         self._policy = Policy.of(settings)
         self._mix = DemandMix(settings.mix.half_life_seconds, settings.mix.kinds)
         self._models = MachineModels((MODEL,))
-        self._tables = Tables(NodeTable(len(RESOURCES)), PodTable(len(RESOURCES)), LinkShapes(), RESOURCES)
+        self._tables = Tables(NodeTable(len(RESOURCES)), PodTable(len(RESOURCES)), RESOURCES)
         self._written = (-1, -1)
         self._known: tuple[tuple[Kind, ...], int] = ((), -1)
         self._types: list[tuple[int, int, int, int, int, int, int]] = []

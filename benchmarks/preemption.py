@@ -45,7 +45,7 @@ from benchmarks import preemption_rules as rules
 from benchmarks.preemption_exact import Exact
 from benchmarks.preemption_rules import FLEETS, NOW, RULES, Choice, Cost, Fleet, State
 from extender.cluster.cluster import Cluster
-from extender.objects import records
+from extender.objects import decode
 from extender.objects.event import Event
 from extender.settings import Settings
 from extender.sim.machines import machine
@@ -85,7 +85,7 @@ class Server:
         self.verbs = Verbs.of(settings, self.cluster)
         kinds = list(rules.objects(state))
         self.cluster.apply(
-            [Event(kind, "set", records.record(kind, item, self.cluster.gpu_names)) for kind, item in kinds],  # type: ignore[arg-type]
+            [Event(kind, "set", decode.record(kind, item, self.cluster.gpu_names)) for kind, item in kinds],  # type: ignore[arg-type]
             0.0,
         )
         self.by_name = {pod.name: pod for pod in state.pods}

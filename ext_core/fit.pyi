@@ -1,80 +1,36 @@
-"""Does it fit? Each kernel writes its reason's code over the candidate rows that no earlier rule refused.
+"""Does it fit? Each kernel writes its reason's code over the candidate rows that no earlier rule rejected.
 
-`rows`: int32[n]. `out`: uint8[n], the reason column, 0 = not refused yet; only zeros are overwritten. The codes are the
-caller's. ValueError: columns of different length, no such resource. IndexError: a row outside of the table.
+`rows`: int32[n]. `out`: uint8[n], the reason column, 0 = not rejected yet; only zeros are overwritten. `codes`: the
+caller's, as in `ext_core.reasons`. ValueError: columns of different length, a request for a table of other resources.
+IndexError: a row outside of the table.
 """
 
 from array import array
 
+from ext_core.ask import Ask
 from ext_core.links import LinkShapes
+from ext_core.reasons import CountCodes, LinkCodes, ResourceCodes
 from ext_core.table import NodeTable, PodTable
 
-def resource(
-    nodes: NodeTable, rows: array[int], resource: int, out: array[int] | bytearray, none: int, away: int
-) -> None:
-    """Refuse nodes without the resource: `none`; `away` where it is the node's by capacity, none allocatable."""
+def resource(nodes: NodeTable, ask: Ask, rows: array[int], out: array[int] | bytearray, codes: ResourceCodes) -> None:
+    """Reject nodes without a GPU resource that the pod asks for: `away` where the node has it by capacity and none of
+    it is allocatable, else `none`."""
 
 def count(
-    nodes: NodeTable,
-    pods: PodTable,
-    rows: array[int],
-    resource: int,
-    wanted: int,
-    priority: int,
-    out: array[int] | bytearray,
-    few: int,
-    promised: int,
-    reserved: int,
-    releasing: int,
-    busy: int,
-    held: int,
+    nodes: NodeTable, pods: PodTable, ask: Ask, rows: array[int], out: array[int] | bytearray, codes: CountCodes
 ) -> None:
-    """Refuse nodes with fewer than `wanted` free GPUs, and say why; the first that holds of:
+    """Reject nodes with too few free units of a GPU resource, in all or on single GPUs.
 
-    few: the node has not that many. promised: it would fit but for pods in flight. reserved: but for all claims.
-    releasing: it will fit when terminating pods are gone. busy: when pods that may go did too: below `priority`, not
-    spared, not protected at PodTable.now.
-    held: not even then.
+    On single GPUs: fewer GPUs have `ask.share` units left each than the pod takes. Pods may be victims that are below
+    `ask.priority`, not spared, and not protected at PodTable.now.
     """
 
-def shares(
-    nodes: NodeTable,
-    pods: PodTable,
-    rows: array[int],
-    resource: int,
-    devices: int,
-    share: int,
-    priority: int,
-    out: array[int] | bytearray,
-    few: int,
-    promised: int,
-    reserved: int,
-    releasing: int,
-    busy: int,
-    held: int,
-) -> None:
-    """Where fewer than `devices` GPUs have `share` units left each. Codes as in `count`, which comes before it."""
-
 def links(
-    nodes: NodeTable,
-    pods: PodTable,
-    shapes: LinkShapes,
-    rows: array[int],
-    resource: int,
-    wanted: int,
-    containers: int,
-    priority: int,
-    out: array[int] | bytearray,
-    graph: int,
-    never: int,
-    pending: int,
-    busy: int,
-    held: int,
+    nodes: NodeTable, pods: PodTable, ask: Ask, rows: array[int], out: array[int] | bytearray, codes: LinkCodes
 ) -> None:
-    """Refuse nodes that are not certain to hand out `wanted` linked GPUs (to `containers` containers in all).
+    """Reject nodes that are not certain to hand out `ask.wanted` linked GPUs, to `ask.containers` containers in all.
 
-    graph: the links are unknown. never: not even the empty node is certain. pending: an admission under way hides
-    positions. busy: evicting all that may go (as in `count`) would make it certain. held: not even that.
+    Only for a pod that requires linked GPUs, and two or more of them.
     """
 
 def link_table(shapes: LinkShapes, shape: int, gpus: int, wanted: int, containers: int) -> bytes:

@@ -1,22 +1,24 @@
-"""Does it fit? Each kernel walks the candidate rows that no earlier rule refused and writes its reason's code.
+"""Does it fit? Each kernel walks the candidate rows that no earlier rule rejected and writes its reason's code.
 
-The codes are the caller's (see `extender/rules`): the core knows numbers only. `out[i] == 0` means "not refused yet".
+The codes are the caller's (see `extender.policy.rules`): the core knows numbers only. `out[i] == 0` stands for a row
+that is not rejected yet.
 """
 
 from array import array
 
+from ext_core.ask cimport LINKS_REQUIRED, Ask
+from ext_core.checks cimport check_ask, check_rows
 from ext_core.ints cimport amount_t, code_t, mask_t, row_t, int32_t, uint8_t
 from ext_core.links cimport LinkShapes
-from ext_core.table cimport AWAY, TERMINATING, NodeTable, PodTable
-
-
-cdef extern from *:
-    int __builtin_popcount(unsigned int) noexcept nogil
+from ext_core.masks cimport popcount
+from ext_core.reasons cimport CountCodes, LinkCodes, ResourceCodes
+from ext_core.shape cimport CERTAIN
+from ext_core.table cimport AWAY, FIRST_GPU, TERMINATING, NodeTable, PodTable
 
 
 cdef inline void _free_gpus(PodTable pods, row_t row, int resource, int priority,
                             amount_t* releasing, amount_t* lower) noexcept nogil:
-    """What terminating pods, and those that may be victims of one of `priority`, hold of `resource` on a node."""
+    """What terminating pods, and those that may be victims of a pod of `priority`, hold of `resource` on a node."""
     cdef row_t pod = pods.head[row] if row < pods.head_capacity else -1
     releasing[0] = 0
     lower[0] = 0
@@ -28,117 +30,101 @@ cdef inline void _free_gpus(PodTable pods, row_t row, int resource, int priority
         pod = pods.next[pod]
 
 
-cdef int _check(NodeTable nodes, const row_t[::1] rows, code_t[::1] out, int resource) except -1:
-    cdef Py_ssize_t i
-    if out.shape[0] != rows.shape[0]:
-        raise ValueError("rows and out differ in length")
-    if not 0 <= resource < nodes.resources:
-        raise ValueError("no such resource index")
-    for i in range(rows.shape[0]):
-        if not 0 <= rows[i] < nodes.height:
-            raise IndexError("row outside of the table")
-    return 0
+def resource(NodeTable nodes, Ask ask, const row_t[::1] rows, code_t[::1] out, ResourceCodes codes not None):
+    """Reject nodes without a GPU resource that the pod asks for.
 
-
-def resource(NodeTable nodes, const row_t[::1] rows, int resource, code_t[::1] out, code_t none, code_t away):
-    """Refuse nodes without the GPU resource: `none`, or `away` where its plugin may be back soon.
-
-    A node that a DeviceClass (DRA) may serve is not refused here or below.
+    A node that a DeviceClass (DRA) may serve is not rejected here or below.
     """
-    _check(nodes, rows, out, resource)
+    check_rows(nodes, rows, out.shape[0])
+    check_ask(nodes, ask)
     cdef Py_ssize_t i
+    cdef int r
     cdef row_t row
     with nogil:
-        for i in range(rows.shape[0]):
-            row = rows[i]
-            if out[i] or nodes.alloc[resource, row] > 0 or nodes.served(resource, row):
+        for r in range(FIRST_GPU, ask.resources):
+            if ask.amount[r] <= 0:
                 continue
-            out[i] = away if nodes.flags[row] & AWAY and nodes.gpu[row] == resource else none
+            for i in range(rows.shape[0]):
+                row = rows[i]
+                if out[i] or nodes.alloc[r, row] > 0 or nodes.served(r, row):
+                    continue
+                out[i] = codes.away if nodes.flags[row] & AWAY and nodes.gpu[row] == r else codes.none
 
 
-def count(NodeTable nodes, PodTable pods, const row_t[::1] rows, int resource, amount_t wanted, int priority,
-          code_t[::1] out, code_t few, code_t promised, code_t reserved, code_t releasing, code_t busy, code_t held):
-    """Refuse nodes with fewer than `wanted` free GPUs.
+def count(NodeTable nodes, PodTable pods, Ask ask, const row_t[::1] rows, code_t[::1] out, CountCodes codes not None):
+    """Reject nodes with too few free GPUs, for each GPU resource that the pod asks for.
 
-    few: the node has not that many. promised: it would fit but for pods in flight. reserved: but for nominated pods.
-    releasing: it will fit when terminating pods are gone. busy: when pods that may go (PodTable.may_go) did too.
-    held: not even then.
+    Too few units in all; or fewer GPUs with `ask.share` units left each than the pod takes.
     """
-    _check(nodes, rows, out, resource)
+    check_rows(nodes, rows, out.shape[0])
+    check_ask(nodes, ask)
     cdef Py_ssize_t i
+    cdef int r
     cdef row_t row
-    cdef amount_t free, going = 0, lower = 0
     with nogil:
-        for i in range(rows.shape[0]):
-            row = rows[i]
-            if out[i] or nodes.served(resource, row):
+        for r in range(FIRST_GPU, ask.resources):
+            if ask.amount[r] <= 0:
                 continue
-            free = nodes.free_count(resource, row)
-            if free >= wanted:
-                continue
-            if nodes.alloc[resource, row] < wanted:
-                out[i] = few
-                continue
-            if free + nodes.tentative[resource, row] >= wanted:
-                out[i] = promised
-                continue
-            if free + nodes.claim[resource, row] >= wanted:
-                out[i] = reserved
-                continue
-            _free_gpus(pods, row, resource, priority, &going, &lower)
-            if free + going >= wanted:
-                out[i] = releasing
-            elif free + going + lower >= wanted:
-                out[i] = busy
-            else:
-                out[i] = held
+            for i in range(rows.shape[0]):
+                row = rows[i]
+                if out[i] or nodes.served(r, row):
+                    continue
+                out[i] = _in_all(nodes, pods, ask, r, row, codes)
+                if out[i] == 0 and ask.share > 1:  # one unit fits on any GPU that has one
+                    out[i] = _on_gpus(nodes, pods, ask, r, row, codes)
 
 
-def shares(NodeTable nodes, PodTable pods, const row_t[::1] rows, int resource, int devices, amount_t share,
-           int priority, code_t[::1] out, code_t few, code_t promised, code_t reserved, code_t releasing, code_t busy,
-           code_t held):
-    """Refuse nodes where fewer than `devices` GPUs have `share` units left each, though the count of units suffices.
+cdef inline code_t _in_all(NodeTable nodes, PodTable pods, Ask ask, int resource, row_t row,
+                           CountCodes codes) noexcept nogil:
+    """Why a node has too few units in all; 0 = it has enough."""
+    cdef amount_t wanted = ask.amount[resource], free = nodes.free_count(resource, row), releasing = 0, lower = 0
+    if free >= wanted:
+        return 0
+    if nodes.alloc[resource, row] < wanted:
+        return codes.few
+    if free + nodes.tentative[resource, row] >= wanted:
+        return codes.assumed
+    if free + nodes.claim[resource, row] >= wanted:
+        return codes.reserved
+    _free_gpus(pods, row, resource, ask.priority, &releasing, &lower)
+    if free + releasing >= wanted:
+        return codes.releasing
+    return codes.busy if free + releasing + lower >= wanted else codes.held
 
-    The codes are those of `count`, which comes first. One unit fits on any GPU that has one: nothing to refuse. Units
-    at positions that nobody knows are not held against a GPU; evicting pods frees what they are known to hold.
+
+cdef inline code_t _on_gpus(NodeTable nodes, PodTable pods, Ask ask, int resource, row_t row,
+                            CountCodes codes) noexcept nogil:
+    """Why too few GPUs of a node have `ask.share` units left each; 0 = enough of them have.
+
+    Units at unknown positions do not count against a GPU. The eviction of a pod frees what it surely holds.
     """
-    _check(nodes, rows, out, resource)
-    cdef Py_ssize_t i
-    cdef int gpu, there
-    cdef row_t row
-    cdef mask_t gone
-    cdef amount_t[16] going
+    cdef amount_t share = ask.share, devices = ask.amount[resource] // share
+    cdef mask_t gpus
+    cdef amount_t[16] releasing
     cdef amount_t[16] lower
-    if share <= 1:
-        return
-    with nogil:
-        for i in range(rows.shape[0]):
-            row = rows[i]
-            if out[i] or nodes.gpu[row] != resource or nodes.healthy[row] == 0 or nodes.served(resource, row):
-                continue
-            there = __builtin_popcount(nodes.healthy[row] & 0xFFFF)
-            if share > nodes.units[row] or there < devices:
-                out[i] = few
-                continue
-            if _roomy(nodes, row, share, nodes.open_gpus(row), NULL, True) >= devices:
-                continue
-            gone = nodes.healthy[row] & ~(nodes.sure[row] | nodes.likely[row]) & 0xFFFF
-            if _roomy(nodes, row, share, gone, NULL, False) >= devices:
-                out[i] = promised if nodes.tentative[resource, row] > 0 else reserved
-                continue
-            _freed_parts(nodes, pods, row, resource, priority, &going[0], &lower[0])
-            gone = nodes.healthy[row] & ~nodes.likely[row] & 0xFFFF
-            if _roomy(nodes, row, share, gone, &going[0], False) >= devices:
-                out[i] = releasing
-                continue
-            for gpu in range(16):
-                going[gpu] += lower[gpu]
-            out[i] = busy if _roomy(nodes, row, share, gone, &going[0], False) >= devices else held
+    cdef int gpu
+    if nodes.gpu[row] != resource or nodes.healthy[row] == 0:
+        return 0
+    if share > nodes.units[row] or popcount(nodes.healthy[row] & 0xFFFF) < devices:
+        return codes.few
+    if _roomy(nodes, row, share, nodes.open_gpus(row), NULL, True) >= devices:
+        return 0
+    gpus = nodes.healthy[row] & ~(nodes.sure[row] | nodes.likely[row]) & 0xFFFF
+    if _roomy(nodes, row, share, gpus, NULL, False) >= devices:
+        return codes.assumed if nodes.tentative[resource, row] > 0 else codes.reserved
+    _freed_parts(nodes, pods, row, resource, ask.priority, &releasing[0], &lower[0])
+    gpus = nodes.healthy[row] & ~nodes.likely[row] & 0xFFFF
+    if _roomy(nodes, row, share, gpus, &releasing[0], False) >= devices:
+        return codes.releasing
+    for gpu in range(16):
+        releasing[gpu] += lower[gpu]
+    return codes.busy if _roomy(nodes, row, share, gpus, &releasing[0], False) >= devices else codes.held
 
 
 cdef inline int _roomy(NodeTable nodes, row_t row, amount_t share, mask_t gpus, const amount_t* more,
                        bint asked) noexcept nogil:
-    """How many of `gpus` have `share` units left; `more`: units that come free on each, or NULL."""
+    """How many of `gpus` have `share` units left. `more`: units that come free on each, or NULL; `asked`: what claims
+    will probably take is not free."""
     cdef int gpu, found = 0
     cdef amount_t left
     for gpu in range(16):
@@ -154,84 +140,77 @@ cdef inline int _roomy(NodeTable nodes, row_t row, amount_t share, mask_t gpus, 
     return found
 
 
-cdef inline void _freed_parts(NodeTable nodes, PodTable pods, row_t row, int resource, int priority, amount_t* going,
-                              amount_t* lower) noexcept nogil:
-    """Units of each GPU that terminating pods, and those that may be victims of one of `priority`, surely hold."""
+cdef inline void _freed_parts(NodeTable nodes, PodTable pods, row_t row, int resource, int priority,
+                              amount_t* releasing, amount_t* lower) noexcept nogil:
+    """Units of each GPU that terminating pods, and those that may be victims of a pod of `priority`, surely hold."""
     cdef row_t pod = pods.head[row] if row < pods.head_capacity else -1
     cdef amount_t each
     cdef int gpu
     for gpu in range(16):
-        going[gpu] = lower[gpu] = 0
+        releasing[gpu] = lower[gpu] = 0
     while pod >= 0:
         if pods.mask[pod] and (pods.flags[pod] & TERMINATING or pods.may_go(pod, priority, pods.now)):
-            each = pods.amounts[resource, pod] // __builtin_popcount(pods.mask[pod])
+            each = pods.amounts[resource, pod] // popcount(pods.mask[pod])
             for gpu in range(16):
                 if pods.mask[pod] >> gpu & 1:
                     if pods.flags[pod] & TERMINATING:
-                        going[gpu] += each
+                        releasing[gpu] += each
                     else:
                         lower[gpu] += each
         pod = pods.next[pod]
 
 
 cdef inline int _hidden(NodeTable nodes, row_t row, int resource) noexcept nogil:
-    """GPUs that the graph has and kubelet does not offer: unhealthy ones at positions nobody told us."""
-    cdef int hidden = __builtin_popcount(nodes.healthy[row]) - <int>nodes.alloc[resource, row]
+    """GPUs that the graph has and kubelet does not offer: unhealthy ones at unknown positions."""
+    cdef int hidden = popcount(nodes.healthy[row]) - <int>nodes.alloc[resource, row]
     return hidden if hidden > 0 else 0
 
 
-def links(NodeTable nodes, PodTable pods, LinkShapes shapes, const row_t[::1] rows, int resource, int wanted,
-          int containers, int priority, code_t[::1] out, code_t graph, code_t never, code_t pending, code_t busy,
-          code_t held):
-    """Refuse nodes that may hand out `wanted` GPUs which are not linked (the pod says links: required).
-
-    graph: the node's link graph is unknown. never: not even the empty node is certain to give linked ones.
-    pending: an admission under way hides positions for now. busy: evicting all that may go (PodTable.may_go) would
-    make it certain. held: not even that.
-    """
-    _check(nodes, rows, out, resource)
+def links(NodeTable nodes, PodTable pods, Ask ask, const row_t[::1] rows, code_t[::1] out, LinkCodes codes not None):
+    """Reject nodes that may hand out GPUs which are not linked, where the pod requires linked GPUs."""
+    check_rows(nodes, rows, out.shape[0])
+    check_ask(nodes, ask)
     cdef Py_ssize_t i
-    cdef row_t row, pod
-    cdef mask_t free, freed, staying
-    cdef int unknown, hidden, left
-    if wanted < 2:
+    cdef LinkShapes shapes = nodes.shapes
+    if ask.mode != LINKS_REQUIRED or ask.wanted < 2:
         return
     with nogil:
         for i in range(rows.shape[0]):
-            row = rows[i]
-            if out[i]:
-                continue
-            if nodes.gpu[row] != resource or nodes.shape[row] == 0:
-                out[i] = graph
-                continue
-            hidden = _hidden(nodes, row, resource)
-            free = nodes.healthy[row] & ~nodes.sure[row]
-            unknown = (nodes.unknown[row] + __builtin_popcount(nodes.likely[row] & ~nodes.sure[row])
-                       + nodes.claimed(resource, row) + hidden)
-            if shapes.certainty(nodes.shape[row], free, wanted, unknown, containers) == 2:
-                continue
-            if shapes.certainty(nodes.shape[row], nodes.healthy[row], wanted, hidden, containers) != 2:
-                out[i] = never
-                continue
-            if nodes.pending[row] > 0 or nodes.tentative[resource, row] > 0:
-                out[i] = pending
-                continue
-            freed = free
-            staying = 0
-            left = unknown
-            pod = pods.head[row] if row < pods.head_capacity else -1
-            while pod >= 0:
-                if pods.flags[pod] & TERMINATING or pods.may_go(pod, priority, pods.now):
-                    freed |= pods.mask[pod]
-                    left -= pods.unsure[pod]
-                else:
-                    staying |= pods.mask[pod]
-                pod = pods.next[pod]
-            freed = freed & ~staying & nodes.healthy[row]  # two pods may be seen on one GPU
-            if shapes.certainty(nodes.shape[row], freed, wanted, left if left > 0 else 0, containers) == 2:
-                out[i] = busy
-            else:
-                out[i] = held
+            if out[i] == 0:
+                out[i] = _unlinked(nodes, pods, shapes, ask, rows[i], codes)
+
+
+cdef inline code_t _unlinked(NodeTable nodes, PodTable pods, LinkShapes shapes, Ask ask, row_t row,
+                             LinkCodes codes) noexcept nogil:
+    """Why a node is not certain to hand out linked GPUs; 0 = it is certain."""
+    cdef int resource = ask.resource, wanted = ask.wanted, shape = nodes.shape[row], hidden, unknown, left
+    cdef mask_t free, freed, staying = 0
+    cdef row_t pod
+    if nodes.gpu[row] != resource or shape == 0:
+        return codes.unknown
+    hidden = _hidden(nodes, row, resource)
+    free = nodes.healthy[row] & ~nodes.sure[row]
+    unknown = (nodes.unknown[row] + popcount(nodes.likely[row] & ~nodes.sure[row])
+               + nodes.claimed(resource, row) + hidden)
+    if shapes.certainty(shape, free, wanted, unknown, ask.containers) == CERTAIN:
+        return 0
+    if shapes.certainty(shape, nodes.healthy[row], wanted, hidden, ask.containers) != CERTAIN:
+        return codes.never
+    if nodes.pending[row] > 0 or nodes.tentative[resource, row] > 0:
+        return codes.pending
+    freed = free
+    left = unknown
+    pod = pods.head[row] if row < pods.head_capacity else -1
+    while pod >= 0:
+        if pods.flags[pod] & TERMINATING or pods.may_go(pod, ask.priority, pods.now):
+            freed |= pods.mask[pod]
+            left -= pods.unsure[pod]
+        else:
+            staying |= pods.mask[pod]
+        pod = pods.next[pod]
+    freed = freed & ~staying & nodes.healthy[row]  # two pods may report one GPU
+    left = left if left > 0 else 0
+    return codes.busy if shapes.certainty(shape, freed, wanted, left, ask.containers) == CERTAIN else codes.held
 
 
 def link_table(LinkShapes shapes, int shape, int gpus, int wanted, int containers):
@@ -243,7 +222,7 @@ def link_table(LinkShapes shapes, int shape, int gpus, int wanted, int container
     cdef uint8_t[::1] view = made
     cdef mask_t mask
     for mask in range(<mask_t>(1 << gpus)):
-        if __builtin_popcount(mask) >= wanted:
+        if popcount(mask) >= wanted:
             if containers == 0:
                 view[mask] = wanted < 2 or shapes.all_linked(shape, mask, wanted)
             else:

@@ -7,8 +7,8 @@ cdef class Places:
     cdef int capacity
     cdef object owned                 # keeps the memory of the views below alive
     cdef score_t[::1] doubt           # [row] how many pods failed there lately, each counted less as it ages; 0 = none
-    cdef uint8_t[::1] failing         # [row] 1 = refused for it
-    cdef dict own                     # group -> (rows, doubts, failing): what counts for that group's pods only
+    cdef uint8_t[::1] failing         # [row] 1 = rejected for it
+    cdef dict own                     # namespace -> (rows, doubts, failing): what also counts for its pods
     cdef uint8_t[::1] split           # [row] 1 = the node hands out parts of GPUs (replicas, MIG), no whole ones
     cdef int32_t[:, ::1] domain       # [L, row] the node's domain at each level, from 1; 0 = in none
     cdef int32_t[::1] members         # [L] how many nodes have a domain there

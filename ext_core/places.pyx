@@ -1,16 +1,20 @@
 """Where a node stands, and how far it is to be trusted: columns that few rows fill, and the kernels that read them.
 
 Domains: the rack, block or NVLink domain that a node is in, one number a level, the closest level first. A level at
-which no node has a domain does not count. Doubt: how badly GPU pods fared on the node lately; what counts for the pods
-of one group only (a namespace) is a short list of rows of that group, and most groups have none.
+which no node has a domain does not count. Doubt: how badly GPU pods fared on the node lately. What counts for the pods
+of one namespace only is a short list of rows of that namespace; most namespaces have none.
 """
 
 from array import array
 
+cimport cython
 from cython cimport view
 from libc.stdlib cimport calloc, free as c_free
 
+from ext_core.ask cimport Ask
+from ext_core.checks cimport check_ask
 from ext_core.ints cimport amount_t, code_t, row_t, score_t, int32_t, int64_t, uint8_t
+from ext_core.reasons cimport FailingCodes
 from ext_core.rows import PlaceRow
 from ext_core.table cimport SCHEDULABLE, NodeTable
 
@@ -39,6 +43,7 @@ cdef class Places:
         self.most = array("i", bytes(4 * max(levels, 1)))
         self.grow(64)
 
+    @cython.initializedcheck(False)  # the first time no column exists
     cdef int grow(self, int rows) except -1:
         cdef int kept = self.height
         self.domain = _matrix(self.levels, rows, self.domain, kept)
@@ -81,9 +86,9 @@ cdef class Places:
         self.doubt[row] = doubt
         self.failing[row] = failing
 
-    def set_own(self, str group, rows, doubts, failing):
-        """What counts for one group's pods besides: int32 rows in ascending order, a doubt >= 0 and 0 or 1 = refused
-        for each. No rows: nothing. Rows are not looked after: whoever clears one writes the group anew."""
+    def set_own(self, str namespace, rows, doubts, failing):
+        """Write what also counts for the pods of one namespace: rows in ascending order, a doubt >= 0 and 0 or 1 = failing
+        for each. No rows: nothing. `clear` does not change it: the writer writes the namespace again."""
         if not len(rows) == len(doubts) == len(failing):
             raise ValueError("set_own: one doubt and one mark a row")
         cdef row_t last = -1
@@ -96,12 +101,12 @@ cdef class Places:
             if not doubt >= 0.0:
                 raise ValueError("doubt is not negative")
         if len(rows):
-            self.own[group] = (array("i", rows), array("d", doubts), array("B", failing))
+            self.own[namespace] = (array("i", rows), array("d", doubts), array("B", failing))
         else:
-            self.own.pop(group, None)
+            self.own.pop(namespace, None)
 
-    def groups(self):
-        """The groups that have a list of their own, in the order of their names."""
+    def namespaces(self):
+        """The namespaces that have a list of their own, in the order of their names."""
         return sorted(self.own)
 
     def set_split(self, int row, bint split):
@@ -142,7 +147,7 @@ cdef int _check(const row_t[::1] rows, Py_ssize_t out) except -1:
 
 
 cdef inline Py_ssize_t _find(const row_t[::1] own, row_t row) noexcept nogil:
-    """Where `row` is among the ascending rows of a group, -1 = nowhere."""
+    """Where `row` is among the ascending rows of a namespace, -1 = nowhere."""
     cdef Py_ssize_t low = 0, high = own.shape[0], middle
     while low < high:
         middle = (low + high) // 2
@@ -153,13 +158,13 @@ cdef inline Py_ssize_t _find(const row_t[::1] own, row_t row) noexcept nogil:
     return low if low < own.shape[0] and own[low] == row else -1
 
 
-def trusted(Places places, const row_t[::1] rows, score_t[::1] out, str group=""):
-    """1 / (1 + doubt), with the doubt that counts for the group's pods only."""
+def trusted(Places places, Ask ask, const row_t[::1] rows, score_t[::1] out):
+    """1 / (1 + doubt), with the doubt that counts for pods of the request's namespace only."""
     _check(rows, out.shape[0])
     cdef Py_ssize_t i, at
     cdef const row_t[::1] own
     cdef const score_t[::1] doubts
-    cdef tuple held = places.own.get(group)
+    cdef tuple held = places.own.get(ask.namespace)
     with nogil:
         for i in range(rows.shape[0]):
             out[i] = 1.0 / (1.0 + places.doubt[rows[i]]) if rows[i] < places.height else 1.0
@@ -182,17 +187,17 @@ def whole(Places places, const row_t[::1] rows, score_t[::1] out):
             out[i] = 0.0 if rows[i] < places.height and places.split[rows[i]] else 1.0
 
 
-def failing(Places places, const row_t[::1] rows, code_t[::1] out, code_t code, str group="", code_t own_code=0):
-    """Refuse the nodes that are marked as failing; with `own_code` those that are so for the group's pods only."""
+def failing(Places places, Ask ask, const row_t[::1] rows, code_t[::1] out, FailingCodes codes not None):
+    """Reject the nodes that are marked as failing, for every pod or for pods of the request's namespace."""
     _check(rows, out.shape[0])
     cdef Py_ssize_t i, at
     cdef const row_t[::1] own
     cdef const uint8_t[::1] marks
-    cdef tuple held = places.own.get(group)
+    cdef tuple held = places.own.get(ask.namespace)
     with nogil:
         for i in range(rows.shape[0]):
             if out[i] == 0 and rows[i] < places.height and places.failing[rows[i]]:
-                out[i] = code
+                out[i] = codes.node
     if held is None:
         return
     own, marks = held[0], held[2]
@@ -201,7 +206,7 @@ def failing(Places places, const row_t[::1] rows, code_t[::1] out, code_t code, 
             if out[i] == 0:
                 at = _find(own, rows[i])
                 if at >= 0 and marks[at]:
-                    out[i] = own_code
+                    out[i] = codes.namespace
 
 
 def split(Places places, const row_t[::1] rows, code_t[::1] out, code_t code):
@@ -309,10 +314,10 @@ def together(Places places, const row_t[::1] rows, const row_t[::1] kin, score_t
 NONE, NO_MARKS = array("i"), array("B")
 
 
-cdef inline int64_t _slots(NodeTable nodes, Places places, row_t row, int resource, amount_t wanted,
-                           const row_t[::1] own, const uint8_t[::1] marks) noexcept nogil:
-    """How many pods of that size the node can take now. `own`, `marks`: rows of the group, and which are refused."""
-    cdef amount_t free = nodes.free_count(resource, row)
+cdef inline int64_t _slots(NodeTable nodes, Places places, Ask ask, row_t row, const row_t[::1] own,
+                           const uint8_t[::1] marks) noexcept nogil:
+    """How many pods like the request the node can take now. `own`, `marks`: the namespace's rows, and which fail."""
+    cdef amount_t wanted = ask.amount[ask.resource], free = nodes.free_count(ask.resource, row)
     cdef Py_ssize_t at
     if free < wanted or not nodes.flags[row] & SCHEDULABLE or (row < places.height and places.failing[row]):
         return 0
@@ -323,24 +328,24 @@ cdef inline int64_t _slots(NodeTable nodes, Places places, row_t row, int resour
     return free // wanted
 
 
-def best_fit(NodeTable nodes, Places places, const row_t[::1] rows, int resource, amount_t wanted, int64_t left,
-             score_t[::1] out, str group=""):
-    """Where a group of `left` pods of `wanted` GPUs each should begin. `group`: whose pods they are (`set_own`).
+def best_fit(NodeTable nodes, Places places, Ask ask, int64_t left, const row_t[::1] rows, score_t[::1] out):
+    """Where a group should begin of which `left` pods like the request have no node yet.
 
-    The node, then each level's domain, is asked whether it can hold all of them now. With A levels, the f-th of them
-    (the node is 0) the first that can, room for c pods there and for b at the level before:
-    (A + 1 - f + left / (c + 1) + b / (left + 1) / 1024) / (A + 2): the closest domain that holds the group, the one
-    that it fills best, and in it where most fit near each other. None can: room at the last level / (left + 1) /
-    (A + 2).
+    The node, then each level's domain, either has room for all of them now or does not. With A levels, the f-th of
+    them (the node is 0) the first that has, room for c pods there and for b at the level before:
+    (A + 1 - f + left / (c + 1) + b / (left + 1) / 1024) / (A + 2). So the closest domain that holds the group comes
+    first; then the one that it fills best; then, in it, where most of them fit near each other. Without any such
+    level: room at the last level / (left + 1) / (A + 2).
     """
     _check(rows, out.shape[0])
-    if not 0 <= resource < nodes.resources or wanted < 1 or left < 1:
-        raise ValueError("best_fit: no such resource, or a group of nothing")
+    check_ask(nodes, ask)
+    if ask.resource < 0 or left < 1:
+        raise ValueError("best_fit: a request without GPUs, or a group of no pods")
     cdef Py_ssize_t i
     for i in range(rows.shape[0]):
         if rows[i] >= nodes.height:
             raise IndexError("row outside of the table")
-    cdef tuple held = places.own.get(group, (NONE, None, NO_MARKS))
+    cdef tuple held = places.own.get(ask.namespace, (NONE, None, NO_MARKS))
     cdef const row_t[::1] own = held[0]
     cdef const uint8_t[::1] marks = held[2]
     cdef object array_of = array("i", places.active())
@@ -357,7 +362,7 @@ def best_fit(NodeTable nodes, Places places, const row_t[::1] rows, int resource
     try:
         with nogil:
             for row in range(nodes.height):
-                fits = _slots(nodes, places, row, resource, wanted, own, marks)
+                fits = _slots(nodes, places, ask, row, own, marks)
                 for a in range(count):
                     room[a * width + places.at(active[a], row)] += fits
             for a in range(count):
@@ -365,7 +370,7 @@ def best_fit(NodeTable nodes, Places places, const row_t[::1] rows, int resource
             for i in range(rows.shape[0]):
                 row = rows[i]
                 before = 0
-                fits = _slots(nodes, places, row, resource, wanted, own, marks)
+                fits = _slots(nodes, places, ask, row, own, marks)
                 first = 0
                 while fits < left and first < count:
                     before = fits

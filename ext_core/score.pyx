@@ -7,30 +7,23 @@ from array import array
 
 from libc.stdlib cimport free as c_free, malloc
 
-from ext_core.ints cimport amount_t, mask_t, row_t, score_t, int32_t, int64_t
-from ext_core.links cimport Choice, LinkShapes
+from ext_core.ask cimport LINKS_IGNORED, Ask
+from ext_core.checks cimport check_ask, check_rows
+from ext_core.ints cimport mask_t, row_t, score_t, int32_t, int64_t
+from ext_core.links cimport LinkShapes
+from ext_core.shape cimport Choice
 from ext_core.table cimport NodeTable
 
 
-cdef int _check(NodeTable nodes, const row_t[::1] rows, const score_t[::1] out) except -1:
-    cdef Py_ssize_t i
-    if out.shape[0] != rows.shape[0]:
-        raise ValueError("rows and out differ in length")
-    for i in range(rows.shape[0]):
-        if not 0 <= rows[i] < nodes.height:
-            raise IndexError("row outside of the table")
-    return 0
+def packing(NodeTable nodes, Ask ask, const row_t[::1] rows, const score_t[::1] weights, score_t[::1] out):
+    """How full the node is with the pod on it: the weighted mean of (used + claimed + asked) / allocatable.
 
-
-def packing(NodeTable nodes, const row_t[::1] rows, const amount_t[::1] request, const score_t[::1] weights,
-            score_t[::1] out):
-    """How full the node is with the pod on it: the weighted mean of (used + claimed + request) / allocatable.
-
-    As NodeResourcesFit's MostAllocated. `request`, `weights`: R; a resource that the node has not is left out.
+    As NodeResourcesFit's MostAllocated. `weights`: R; a resource that the node does not offer is left out.
     """
-    _check(nodes, rows, out)
-    if request.shape[0] != nodes.resources or weights.shape[0] != nodes.resources:
-        raise ValueError("request and weights have one number per resource")
+    check_rows(nodes, rows, out.shape[0])
+    check_ask(nodes, ask)
+    if weights.shape[0] != nodes.resources:
+        raise ValueError("weights have one number per resource")
     cdef Py_ssize_t i
     cdef int r
     cdef row_t row
@@ -43,49 +36,47 @@ def packing(NodeTable nodes, const row_t[::1] rows, const amount_t[::1] request,
             for r in range(nodes.resources):
                 if weights[r] <= 0.0 or nodes.alloc[r, row] <= 0:
                     continue
-                share = <double>(nodes.alloc[r, row] - nodes.free_count(r, row) + request[r]) / nodes.alloc[r, row]
+                share = <double>(nodes.alloc[r, row] - nodes.free_count(r, row) + ask.amount[r]) / nodes.alloc[r, row]
                 total += weights[r] * (1.0 if share > 1.0 else share)
                 weight += weights[r]
             out[i] = total / weight if weight > 0.0 else 0.0
 
 
-cdef inline mask_t _free(NodeTable nodes, row_t row) noexcept nogil:
-    return nodes.whole_gpus(row)
+def links(NodeTable nodes, Ask ask, const row_t[::1] rows, score_t[::1] out):
+    """Link quality: the ring bandwidth of the GPUs that the node will hand out / the node's own best for that size.
 
-
-def links(NodeTable nodes, LinkShapes shapes, const row_t[::1] rows, int resource, int wanted, score_t[::1] out):
-    """Link quality: the ring bandwidth of what will be handed out, as a share of the node's own best for that size.
-
-    What will be handed out: the device plugin's expectation where it can be told, else the best free set. One GPU
-    needs no link: 1. An unknown graph, and a node without any ring of that size: 0.
+    What it will hand out: the device plugin's expected answer where that is predictable, else the best free set. 1 for
+    one GPU, and for a pod that ignores links. 0 for an unknown graph, and for a node without any ring of that size.
     """
-    _check(nodes, rows, out)
+    check_rows(nodes, rows, out.shape[0])
     cdef Py_ssize_t i
     cdef row_t row
+    cdef LinkShapes shapes = nodes.shapes
     cdef const Choice* choice
-    cdef int ring
+    cdef int ring, wanted = 1 if ask.mode == LINKS_IGNORED else ask.wanted
     with nogil:
         for i in range(rows.shape[0]):
             row = rows[i]
             out[i] = 1.0 if wanted < 2 else 0.0
-            if wanted < 2 or nodes.gpu[row] != resource or nodes.shape[row] == 0:
+            if wanted < 2 or nodes.gpu[row] != ask.resource or nodes.shape[row] == 0:
                 continue
-            choice = shapes.best(nodes.shape[row], _free(nodes, row), wanted)
+            choice = shapes.best(nodes.shape[row], nodes.whole_gpus(row), wanted)
             if choice == NULL or choice.ring_best <= 0:
                 continue
             ring = choice.expected_ring if choice.expected_ring >= 0 else choice.ring
             out[i] = <double>ring / choice.ring_best
 
 
-def leftover(NodeTable nodes, LinkShapes shapes, const row_t[::1] rows, int resource, int wanted, score_t[::1] out):
-    """What stays whole for later: 1 - (ways lost by taking the best set) / (ways of the whole machine).
+def leftover(NodeTable nodes, Ask ask, const row_t[::1] rows, score_t[::1] out):
+    """What stays whole for later pods: 1 - (ways lost by taking the best set) / (ways of the whole machine).
 
-    Ways: the ring links of all sets of GPUs, summed (`LinkShapes.ways`). The loss is absolute, so that breaking up a
-    machine that is whole costs more than using up one that is broken already. 1 where nothing is known to be lost.
+    Ways: the ring links of all sets of GPUs, summed (`LinkShapes.ways`). The loss is absolute: to break up a whole
+    machine costs more than to use up a broken one. 1 where no loss is known.
     """
-    _check(nodes, rows, out)
+    check_rows(nodes, rows, out.shape[0])
     cdef Py_ssize_t i
     cdef row_t row
+    cdef LinkShapes shapes = nodes.shapes
     cdef const Choice* choice
     cdef mask_t free
     cdef int64_t whole
@@ -93,11 +84,11 @@ def leftover(NodeTable nodes, LinkShapes shapes, const row_t[::1] rows, int reso
         for i in range(rows.shape[0]):
             row = rows[i]
             out[i] = 1.0
-            if wanted < 1 or nodes.gpu[row] != resource or nodes.shape[row] == 0:
+            if ask.wanted < 1 or nodes.gpu[row] != ask.resource or nodes.shape[row] == 0:
                 continue
-            free = _free(nodes, row)
+            free = nodes.whole_gpus(row)
             whole = shapes.ways_of(nodes.shape[row], <mask_t>0xFFFF)
-            choice = shapes.best(nodes.shape[row], free, wanted)
+            choice = shapes.best(nodes.shape[row], free, ask.wanted)
             if choice == NULL or whole <= 0:
                 continue
             out[i] = 1.0 - <double>(shapes.ways_of(nodes.shape[row], free)
@@ -128,7 +119,7 @@ def top(NodeTable nodes, const row_t[::1] rows, const score_t[::1] total, Py_ssi
 
     A heap of the best so far: O(n log most); all of them are merged instead, in a third of its time.
     """
-    _check(nodes, rows, total)
+    check_rows(nodes, rows, total.shape[0])
     cdef Py_ssize_t n = rows.shape[0], size = 0, i, at, held
     if most <= 0 or most > n:
         most = n
@@ -274,13 +265,14 @@ def points(const score_t[::1] ranked):
     return made
 
 
-def bury(NodeTable nodes, const row_t[::1] rows, int resource, score_t[::1] total):
-    """Below all others: nodes that offer no such GPU themselves (a DeviceClass may serve the pod there)."""
-    _check(nodes, rows, total)
-    if not 0 <= resource < nodes.resources:
-        raise ValueError("no such resource index")
+def bury(NodeTable nodes, Ask ask, const row_t[::1] rows, score_t[::1] total):
+    """Below all others: nodes that do not offer the GPU resource themselves (a DeviceClass may serve the pod there)."""
+    check_rows(nodes, rows, total.shape[0])
+    check_ask(nodes, ask)
     cdef Py_ssize_t i
+    if ask.resource < 0:
+        return
     with nogil:
         for i in range(rows.shape[0]):
-            if nodes.alloc[resource, rows[i]] == 0:
+            if nodes.alloc[ask.resource, rows[i]] == 0:
                 total[i] = -1.0

@@ -1,18 +1,16 @@
 """The price of slots: what placing a pod takes away from the pods to come.
 
-A request is (resource, devices, share, cpu, memory): index of its GPU resource, GPUs (0: none), units of each,
-milli-CPU, bytes. `prices`: float64, one a type. ValueError: an impossible request, columns of different length, or
-another number of prices than types. IndexError: a row outside of the table.
+Of a request the GPUs of `Ask.resource`, CPU and memory count. `prices`: float64, one a type. ValueError: a request for
+another table or with negative amounts, columns of different length, or another number of prices than types.
+IndexError: a row outside of the table.
 """
 
 from array import array
 
 from typing_extensions import disjoint_base
 
-from ext_core.links import LinkShapes
+from ext_core.ask import Ask
 from ext_core.table import NodeTable
-
-Request = tuple[int, int, int, int, int]
 
 @disjoint_base
 class Slots:
@@ -26,7 +24,7 @@ class Slots:
         the machine has any of that size, 2 linked sets only. What is kept is dropped, unless the types before are
         among the new ones, in the same order.
         """
-    def sync(self, nodes: NodeTable, shapes: LinkShapes) -> None:
+    def sync(self, nodes: NodeTable) -> None:
         """Count the slots of rows that have changed. The calls below do it first."""
     def totals(self) -> array[int]:
         """int64[types]: slots in the whole cluster, as of the last sync. Cordoned nodes have none."""
@@ -37,9 +35,8 @@ class Slots:
     def fill(
         self,
         nodes: NodeTable,
-        shapes: LinkShapes,
+        ask: Ask,
         rows: array[int],
-        request: Request,
         prices: array[float],
         fullness: float,
         out: array[float],
@@ -49,24 +46,10 @@ class Slots:
         Sum over types of price x slots lost, and `fullness` x (CPU left / most CPU of a node + GPUs left / most GPUs
         of a node) / 2 with the pod on it.
         """
-    def choose(
-        self,
-        nodes: NodeTable,
-        shapes: LinkShapes,
-        row: int,
-        request: Request,
-        prices: array[float],
-    ) -> int:
+    def choose(self, nodes: NodeTable, ask: Ask, row: int, prices: array[float]) -> int:
         """The mask of GPUs to take: for whole GPUs the best linked set (lowest ids where links are unknown), for a
         share the GPU that costs least, then the smallest id. 0: positions are not modelled, or it does not fit."""
-    def losses(
-        self,
-        nodes: NodeTable,
-        shapes: LinkShapes,
-        row: int,
-        request: Request,
-        prices: array[float],
-    ) -> list[tuple[int, int]]:
+    def losses(self, nodes: NodeTable, ask: Ask, row: int, prices: array[float]) -> list[tuple[int, int]]:
         """(type, slots lost) of that choice, in the order of the types."""
 
 def prices(

@@ -13,24 +13,26 @@ what is kept of them as it is: only its own slots are counted.
 
 from array import array
 
+cimport cython
 from libc.math cimport pow as c_pow
 from libc.stdlib cimport free as c_free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
-from ext_core.ints cimport amount_t, int8_t, int32_t, int64_t, mask_t, row_t, score_t, uint32_t, uint64_t
-from ext_core.links cimport Choice, LinkShapes
-from ext_core.table cimport CPU, MEMORY, FIRST_GPU, MOST_GPUS, SCHEDULABLE, SLOTS, NodeTable
-
-cdef extern from *:
-    int __builtin_popcount(unsigned int) noexcept nogil
+from ext_core.ask cimport Ask
+from ext_core.checks cimport check_ask, check_rows
+from ext_core.ints cimport MOST_GPUS, amount_t, int8_t, int32_t, int64_t, mask_t, row_t, score_t, uint32_t, uint64_t
+from ext_core.links cimport LinkShapes
+from ext_core.masks cimport popcount
+from ext_core.shape cimport Choice
+from ext_core.table cimport CPU, MEMORY, FIRST_GPU, SCHEDULABLE, SLOTS, NodeTable
 
 cdef enum:
     MOST_TYPES = 1024
-    MOST_KEPT = 1 << 26    # bytes of what is kept of requests; one is kept always
-    MOST_SEEN = 1 << 9     # rows of one call that are remembered, for those like them
-    MOST_LISTS = 1 << 18   # different lists of losses kept
-    MOST_ENTRIES = 1 << 23
-    UNBOUNDED = 1 << 30    # slots of a type without GPUs, before CPU and memory are looked at
+    MOST_KEPT = 0x4000000  # bytes of what is kept of requests; one is kept always
+    MOST_SEEN = 512        # rows of one call that are remembered, for those like them
+    MOST_LISTS = 0x40000   # different lists of losses kept
+    MOST_ENTRIES = 0x800000
+    UNBOUNDED = 0x40000000  # slots of a type without GPUs, before CPU and memory are looked at
     ALL_TYPES = 0          # older than any edition
 
 cdef struct Type:
@@ -66,8 +68,8 @@ cdef struct Entry:
     int32_t column
     int32_t lost
 
-cdef struct Ask:           # a request
-    int resource
+cdef struct Need:          # a request, as far as slots are concerned
+    int resource           # -1: no GPUs
     int devices
     amount_t share, cpu, memory
 
@@ -303,7 +305,7 @@ cdef class Slots:
 
     # ---- slots
 
-    def sync(self, NodeTable nodes, LinkShapes shapes):
+    def sync(self, NodeTable nodes):
         """Count again the slots of rows that have changed. Everything below does this first."""
         cdef int row, t, width = self.most
         cdef void *made
@@ -312,16 +314,15 @@ cdef class Slots:
         cdef double gpus
         cdef bint changed = False
         cdef int64_t since
-        if (nodes is self.nodes and shapes is self.shapes and nodes.clock == self.clock
-                and self.known == self.edition):
+        if nodes is self.nodes and nodes.clock == self.clock and self.known == self.edition:
             return
-        if nodes is not self.nodes or shapes is not self.shapes:
+        if nodes is not self.nodes:
             for t in range(self.packs_size):
                 c_free(self.packs[t])
                 self.packs[t] = NULL
             self._forget()
             self.nodes = nodes
-            self.shapes = shapes
+            self.shapes = nodes.shapes
         for t in range(self.kinds):
             if self.types[t].devices and self.types[t].resource >= nodes.resources:
                 raise ValueError("a type's resource is not in the table")
@@ -342,7 +343,7 @@ cdef class Slots:
             memset(self.version + self.rows, 0, (row - self.rows) * sizeof(int64_t))
             memset(self.count + <size_t>self.rows * width, 0, <size_t>(row - self.rows) * width * sizeof(int32_t))
             self.rows = row
-        t = 17 * (<int>len(shapes) + 1)
+        t = 17 * (<int>len(self.shapes) + 1)
         if t > self.packs_size:
             made = realloc(self.packs, t * sizeof(int8_t*))
             if made == NULL:
@@ -489,8 +490,8 @@ cdef class Slots:
                 free += many[i] * (lefts[i] // <int32_t>one.share)
             n = (free if free < n else n) // one.devices
             return <int32_t>(n if n < UNBOUNDED else UNBOUNDED)
-        if __builtin_popcount(s.whole) < n:
-            n = __builtin_popcount(s.whole)
+        if popcount(s.whole) < n:
+            n = popcount(s.whole)
         n = n // one.devices
         if n == 0 or one.linked == 0:
             return <int32_t>n
@@ -506,7 +507,7 @@ cdef class Slots:
         cdef int8_t *known
         cdef int gpus, best, most
         cdef mask_t low
-        if size > MOST_GPUS or __builtin_popcount(free) < size or self.shapes.top_of(shape, free, size) <= 0:
+        if size > MOST_GPUS or popcount(free) < size or self.shapes.top_of(shape, free, size) <= 0:
             return 0
         gpus = self.shapes.shapes[shape].gpus
         free &= (<mask_t>1 << gpus) - 1
@@ -514,12 +515,12 @@ cdef class Slots:
         if known == NULL:
             known = <int8_t*>malloc(<size_t>1 << gpus)
             if known == NULL:
-                return __builtin_popcount(free) // size
+                return popcount(free) // size
             memset(known, -1, <size_t>1 << gpus)
             self.packs[shape * 17 + size] = known
         if known[free] >= 0:
             return known[free]
-        most = __builtin_popcount(free) // size
+        most = popcount(free) // size
         low = free & -free
         best = self._packed_with(shape, free, low, free ^ low, size, most)
         if best < most:
@@ -534,9 +535,9 @@ cdef class Slots:
         """The same, with one of the sets being `chosen` and more of `others`."""
         cdef int best = 0, found
         cdef mask_t low
-        if __builtin_popcount(chosen) == size:
+        if popcount(chosen) == size:
             return 1 + self._packed(shape, free & ~chosen, size) if self.shapes.ring_of(shape, chosen) > 0 else 0
-        while __builtin_popcount(chosen) + __builtin_popcount(others) >= size:
+        while popcount(chosen) + popcount(others) >= size:
             low = others & -others
             others ^= low
             found = self._packed_with(shape, free, chosen | low, others, size, most)
@@ -548,92 +549,84 @@ cdef class Slots:
 
     # ---- requests
 
-    def fill(self, NodeTable nodes, LinkShapes shapes, const row_t[::1] rows, tuple request, const score_t[::1] prices,
-             double fullness, score_t[::1] out):
+    def fill(self, NodeTable nodes, Ask ask, const row_t[::1] rows, const score_t[::1] prices, double fullness,
+             score_t[::1] out):
         """What placing the request on each of `rows` costs, with the cheapest choice of its GPUs.
 
         The sum over types of price x slots lost, and `fullness` x the mean of the node's CPU and GPUs that are left
         then, each as a part of the largest node's. `prices`: one number a type.
         """
         cdef Py_ssize_t i, n = rows.shape[0]
-        cdef Ask ask = self._ask(nodes, request, prices)
+        cdef Need need = self._need(nodes, ask, prices)
         cdef row_t row
         cdef _Kept kept
         cdef double left
-        if out.shape[0] != n:
-            raise ValueError("rows and out differ in length")
-        for i in range(n):
-            if not 0 <= rows[i] < nodes.height:
-                raise IndexError("row outside of the table")
-        self.sync(nodes, shapes)
-        kept = self._kept(ask)
+        check_rows(nodes, rows, out.shape[0])
+        self.sync(nodes)
+        kept = self._kept(need)
         self.call += 1
         kept.used = self.call
         self._pay(prices)
         with nogil:
             for i in range(n):
                 row = rows[i]
-                self._lose(kept, row, ask)
+                self._lose(kept, row, need)
                 out[i] = self._cheapest(kept, row, NULL)
                 if fullness > 0.0:
                     left = 0.0
                     if self.most_cpu > 0.0:
-                        left += <double>(nodes.free_count(CPU, row) - ask.cpu) / self.most_cpu
+                        left += <double>(nodes.free_count(CPU, row) - need.cpu) / self.most_cpu
                     if self.most_gpus > 0.0 and nodes.gpu[row] >= 0:
                         left += (<double>(nodes.free_count(nodes.gpu[row], row)
-                                          - (ask.devices * ask.share if ask.resource == nodes.gpu[row] else 0))
+                                          - (need.devices * need.share if need.resource == nodes.gpu[row] else 0))
                                  / nodes.units[row] / self.most_gpus)
                     out[i] += fullness * (0.5 * left)
 
-    def choose(self, NodeTable nodes, LinkShapes shapes, int row, tuple request, const score_t[::1] prices):
+    def choose(self, NodeTable nodes, Ask ask, int row, const score_t[::1] prices):
         """The mask of GPUs that the cheapest placement takes on one row; 0: positions not modelled, or none fit."""
-        return self._one(nodes, shapes, row, request, prices)[0]
+        return self._one(nodes, ask, row, prices)[0]
 
-    def losses(self, NodeTable nodes, LinkShapes shapes, int row, tuple request, const score_t[::1] prices):
+    def losses(self, NodeTable nodes, Ask ask, int row, const score_t[::1] prices):
         """[(type, slots lost)] of the cheapest placement on one row, in the order of the types."""
-        cdef int which = self._one(nodes, shapes, row, request, prices)[1]
+        cdef int which = self._one(nodes, ask, row, prices)[1]
         cdef int64_t e
         return [(self.place[self.entries[e].column], self.entries[e].lost)
                 for e in range(self.start[which], self.start[which + 1])]
 
-    cdef tuple _one(self, NodeTable nodes, LinkShapes shapes, int row, tuple request, const score_t[::1] prices):
-        cdef Ask ask = self._ask(nodes, request, prices)
+    cdef tuple _one(self, NodeTable nodes, Ask ask, int row, const score_t[::1] prices):
+        cdef Need need = self._need(nodes, ask, prices)
         cdef _Kept kept
         cdef int way = 0
         if not 0 <= row < nodes.height:
             raise IndexError("row outside of the table")
-        self.sync(nodes, shapes)
-        kept = self._kept(ask)
+        self.sync(nodes)
+        kept = self._kept(need)
         self.call += 1
         kept.used = self.call
         self._pay(prices)
-        self._lose(kept, row, ask)
+        self._lose(kept, row, need)
         self._cheapest(kept, row, &way)
         return kept.gpus[row * kept.width + way], kept.lists[row * kept.width + way]
 
-    cdef Ask _ask(self, NodeTable nodes, tuple request, const score_t[::1] prices) except *:
-        """`request`: (resource, devices, share, cpu, memory); devices 0: no GPUs."""
-        cdef Ask made
-        cdef int resource, devices
-        cdef amount_t share, cpu, memory
-        resource, devices, share, cpu, memory = request
+    cdef Need _need(self, NodeTable nodes, Ask ask, const score_t[::1] prices) except *:
+        cdef Need made
         if prices.shape[0] != self.kinds:
             raise ValueError("one price a type")
-        if devices < 0 or share < 1 or share >= 2**31 or cpu < 0 or memory < 0 or (
-                devices and not 0 <= resource < nodes.resources):
+        check_ask(nodes, ask)
+        if ask.share >= 2**31 or ask.amount[CPU] < 0 or ask.amount[MEMORY] < 0:
             raise ValueError("no such request")
-        made.resource = resource if devices else -1
-        made.devices = devices
-        made.share = share
-        made.cpu = cpu
-        made.memory = memory
+        made.resource = ask.resource if ask.wanted else -1
+        made.devices = ask.wanted
+        made.share = ask.share
+        made.cpu = ask.amount[CPU]
+        made.memory = ask.amount[MEMORY]
         return made
 
-    cdef _Kept _kept(self, Ask ask):
+    cdef _Kept _kept(self, Need need):
         """What is kept of the request; the one not used for the longest time makes room."""
-        key = (ask.resource, ask.devices, ask.share, ask.cpu, ask.memory)
+        key = (need.resource, need.devices, need.share, need.cpu, need.memory)
         cdef _Kept kept
-        cdef int width = MOST_GPUS if ask.devices == 1 and ask.share < self.most_units else 1
+        cdef int width = MOST_GPUS if need.devices == 1 and need.share < self.most_units else 1
         if self.list_count > MOST_LISTS or self.entry_count > MOST_ENTRIES:
             self._drop_lists()
         kept = self.kept.get(key)
@@ -686,7 +679,7 @@ cdef class Slots:
                     way[0] = w
         return best
 
-    cdef int _lose(self, _Kept kept, row_t row, Ask ask) except -1 nogil:
+    cdef int _lose(self, _Kept kept, row_t row, Need need) except -1 nogil:
         """Bring what the request would take of a row up to date, in each way that may be the cheapest."""
         cdef State state
         cdef row_t like
@@ -703,9 +696,9 @@ cdef class Slots:
         elif same:  # types have come: the ways are the same
             for way in range(kept.width):
                 if kept.lists[at + way] >= 0:
-                    self._way(kept, at + way, &state, ask, kept.gpus[at + way], kept.edition[row])
+                    self._way(kept, at + way, &state, need, kept.gpus[at + way], kept.edition[row])
         else:
-            self._ways(kept, at, &state, ask)
+            self._ways(kept, at, &state, need)
         kept.version[row] = self.nodes.version[row]
         kept.edition[row] = self.edition
         return 0
@@ -715,9 +708,10 @@ cdef class Slots:
         cdef uint64_t digest
         cdef int i
         s.row = 0
-        digest = <uint64_t>s.cpu * 1540483477 + <uint64_t>s.memory
-        digest = (digest ^ digest >> 29) * 1597334677 + <uint64_t>s.spare
-        digest = (digest ^ digest >> 31) * 1000003 + s.open
+        with cython.overflowcheck(False):  # a hash wraps
+            digest = <uint64_t>s.cpu * 1540483477 + <uint64_t>s.memory
+            digest = (digest ^ digest >> 29) * 1597334677 + <uint64_t>s.spare
+            digest = (digest ^ digest >> 31) * 1000003 + s.open
         i = <int>((digest ^ digest >> 23) & (MOST_SEEN - 1))
         if self.seen_call[i] == self.call and _same(&self.seen[i], s):
             s.row = row
@@ -728,7 +722,7 @@ cdef class Slots:
         s.row = row
         return row
 
-    cdef int _ways(self, _Kept kept, size_t at, const State *state, Ask ask) except -1 nogil:
+    cdef int _ways(self, _Kept kept, size_t at, const State *state, Need need) except -1 nogil:
         cdef mask_t rest
         cdef int gpu, other
         cdef const Choice *choice
@@ -736,40 +730,40 @@ cdef class Slots:
         for gpu in range(kept.width):
             kept.lists[at + gpu] = -1
             kept.gpus[at + gpu] = 0
-        if ask.devices == 1 and ask.resource == state.gpu and state.modelled and ask.share < state.units:
+        if need.devices == 1 and need.resource == state.gpu and state.modelled and need.share < state.units:
             rest = state.open
             if state.shape:  # which of several free GPUs: the one that leaves the best links
                 choice = self.shapes.best(state.shape, state.whole, 1)
                 if choice != NULL:
                     rest = (state.open & ~state.whole) | choice.gpus
             for gpu in range(MOST_GPUS):
-                if not rest >> gpu & 1 or state.left[gpu] < ask.share:
+                if not rest >> gpu & 1 or state.left[gpu] < need.share:
                     continue
                 for other in range(gpu):  # one of several with as much left is as good
                     if rest >> other & 1 and state.left[other] == state.left[gpu]:
                         break
                 else:
-                    self._way(kept, at + gpu, state, ask, <mask_t>1 << gpu, ALL_TYPES)
+                    self._way(kept, at + gpu, state, need, <mask_t>1 << gpu, ALL_TYPES)
                     any = True
         if not any:
-            self._way(kept, at, state, ask, self._take(state, ask), ALL_TYPES)
+            self._way(kept, at, state, need, self._take(state, need), ALL_TYPES)
         return 0
 
-    cdef mask_t _take(self, const State *s, const Ask ask) noexcept nogil:
+    cdef mask_t _take(self, const State *s, const Need need) noexcept nogil:
         """The GPUs for a request that has no choice to price: whole ones, or shares of several."""
         cdef const Choice *choice
         cdef mask_t rest, taken = 0
         cdef int _i, gpu, best
-        if ask.devices == 0 or ask.resource != s.gpu or not s.modelled or ask.share > s.units:
+        if need.devices == 0 or need.resource != s.gpu or not s.modelled or need.share > s.units:
             return 0
-        if ask.share == s.units and s.shape:
-            choice = self.shapes.best(s.shape, s.whole, ask.devices)
+        if need.share == s.units and s.shape:
+            choice = self.shapes.best(s.shape, s.whole, need.devices)
             return 0 if choice == NULL else choice.gpus
-        rest = s.whole if ask.share == s.units else s.open
-        for _i in range(ask.devices):
+        rest = s.whole if need.share == s.units else s.open
+        for _i in range(need.devices):
             best = -1
             for gpu in range(MOST_GPUS):
-                if rest >> gpu & 1 and s.left[gpu] >= ask.share and (best < 0 or s.left[gpu] < s.left[best]):
+                if rest >> gpu & 1 and s.left[gpu] >= need.share and (best < 0 or s.left[gpu] < s.left[best]):
                     best = gpu
             if best < 0:
                 return 0
@@ -777,24 +771,24 @@ cdef class Slots:
             rest &= ~(<mask_t>1 << best)
         return taken
 
-    cdef int _way(self, _Kept kept, size_t at, const State *before, Ask ask, mask_t gpus,
+    cdef int _way(self, _Kept kept, size_t at, const State *before, Need need, mask_t gpus,
                   int64_t since) except -1 nogil:
         """What one choice of GPUs takes; of types up to edition `since` what is kept already."""
         cdef State s
         cdef int gpu
         memcpy(&s, before, sizeof(State))
-        s.cpu -= ask.cpu
-        s.memory -= ask.memory
+        s.cpu -= need.cpu
+        s.memory -= need.memory
         s.slots -= 1
-        if ask.devices:
-            if ask.resource == s.gpu:
-                s.spare -= ask.devices * ask.share
+        if need.devices:
+            if need.resource == s.gpu:
+                s.spare -= need.devices * need.share
             else:
-                s.taken = ask.resource
-                s.other = ask.devices * ask.share
+                s.taken = need.resource
+                s.other = need.devices * need.share
         for gpu in range(MOST_GPUS):
             if gpus >> gpu & 1:
-                s.left[gpu] -= ask.share
+                s.left[gpu] -= need.share
         s.whole &= ~gpus
         self._count(&s, self.after, since)
         kept.gpus[at] = gpus
@@ -827,8 +821,9 @@ cdef class Slots:
             else:
                 continue
             self.entries[e].column = c
-            digest = (digest ^ <uint32_t>c) * 16777619
-            digest = (digest ^ <uint32_t>self.entries[e].lost) * 16777619
+            with cython.overflowcheck(False):  # a hash wraps
+                digest = (digest ^ <uint32_t>c) * 16777619
+                digest = (digest ^ <uint32_t>self.entries[e].lost) * 16777619
             e += 1
         digest ^= digest >> 15
         length = e - self.entry_count

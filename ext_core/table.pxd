@@ -1,13 +1,11 @@
 from ext_core.ints cimport MOST_GPUS, amount_t, mask_t, row_t, int32_t, int64_t, uint8_t
+from ext_core.links cimport LinkShapes
 
 cdef enum:
     CPU = 0        # milli-CPU
     MEMORY = 1     # bytes
     SLOTS = 2      # pod slots
     FIRST_GPU = 3  # the first GPU resource; the others follow in the order of the settings
-
-cdef extern from *:
-    int __builtin_popcount(unsigned int) noexcept nogil
 
 cdef enum:
     AWAY = 2          # flags of a node: the device plugin has offered nothing for a moment only: it may be restarting
@@ -23,6 +21,7 @@ cdef enum:
 
 cdef class NodeTable:
     cdef readonly int resources     # R, number of rows of `alloc`
+    cdef readonly LinkShapes shapes  # what the ids in `shape` stand for
     cdef readonly int height        # rows handed out so far; every row is < height
     cdef int capacity
     cdef object owned               # keeps the memory of the views below alive

@@ -1,7 +1,7 @@
 """Packed tables: one column per fact, one row per node or pod.
 
-`extender.cluster.cluster` is the only writer. Rows are handed out by the writer and reused after `clear`; a column's values of
-a cleared row are zero. Amounts are exact integers: milli-CPU, bytes, pod slots, units of GPUs.
+`extender.cluster.cluster` is the only writer. The writer gives out rows, and gives them out again after `clear`; the
+values of a cleared row are zero. Amounts are exact integers: milli-CPU, bytes, pod slots, units of GPUs.
 
 A GPU resource is counted in units: `units[row]` of them are one physical GPU (1: whole GPUs; N: replicas of
 time-slicing or MPS; 1000: milli-GPU). Allocatable, used and claimed amounts of it are in units; masks are of GPUs.
@@ -9,9 +9,12 @@ time-slicing or MPS; 1000: milli-GPU). Allocatable, used and claimed amounts of 
 
 from array import array
 
+cimport cython
 from cython cimport view
 
 from ext_core.ints cimport amount_t, row_t, int32_t, uint32_t
+from ext_core.links cimport LinkShapes
+from ext_core.masks cimport popcount
 from ext_core.rows import NodeRow
 
 
@@ -62,18 +65,21 @@ cdef tuple _down(amount_t[:, ::1] amounts, int row):
 
 
 cdef class NodeTable:
-    """Columns over nodes. `resources`: 3 (CPU, memory, pod slots) + the number of GPU resource names."""
+    """Columns over nodes. `resources`: 3 (CPU, memory, pod slots) + the number of GPU resource names; `shapes`: what
+    the link shapes of the rows are ids of."""
 
-    def __cinit__(self, int resources):
+    def __cinit__(self, int resources, LinkShapes shapes=None):
         if resources < FIRST_GPU:
             raise ValueError("a NodeTable has at least CPU, memory and pod slots")
         self.resources = resources
+        self.shapes = LinkShapes() if shapes is None else shapes
         self.height = 0
         self.capacity = 0
         self.owned = {}
         self.touched = []
         self.grow(64)
 
+    @cython.initializedcheck(False)  # the first time no column exists
     cdef int grow(self, int rows) except -1:
         cdef int kept = self.height
         self.alloc = _matrix(self.resources, rows, self.alloc, kept)
@@ -207,7 +213,7 @@ cdef class NodeTable:
             if tentative:
                 self.tentative[r, row] = _sum(self.tentative[r, row], amounts[r])
         if wanted and self.units[row] > 1 and self.gpu[row] >= 0:
-            each = <amount_t>amounts[self.gpu[row]] // __builtin_popcount(wanted)
+            each = <amount_t>amounts[self.gpu[row]] // popcount(wanted)
         if 0 < each < self.units[row]:
             for r in range(MOST_GPUS):
                 if wanted >> r & 1:
@@ -299,6 +305,7 @@ cdef class PodTable:
         self.grow(64)
         self.grow_heads(64)
 
+    @cython.initializedcheck(False)  # the first time no column exists
     cdef int grow(self, int pods) except -1:
         cdef int kept = self.height
         self.amounts = _matrix(self.resources, pods, self.amounts, kept)

@@ -12,8 +12,7 @@
     ├── NotFound             not-found        404  a pod, a node or a decision that we do not know
     ├── Conflict             conflict         409  the world has moved on; asking again may help
     ├── Busy                 busy             429  as many debug pages are read as may be at once
-    ├── Unreachable          unreachable      502  the API server, or the server that `explain` asks
-    └── NotReady             not-ready        503  the lists are not in yet; never a guess
+    └── Unreachable          unreachable      502  the API server, or the server that `explain` asks
 
 Codes are constants (they become metric labels and exit texts); what varies stands in `path` and `message`.
 """
@@ -154,10 +153,3 @@ class Unreachable(ExtenderError):
 
     code = "unreachable"
     status = 502
-
-
-class NotReady(ExtenderError):
-    """Our view of the cluster is not complete; `path` names what is missing."""
-
-    code = "not-ready"
-    status = 503

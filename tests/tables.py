@@ -6,7 +6,6 @@ from array import array
 from collections.abc import Sequence
 from typing import Protocol
 
-from ext_core.links import LinkShapes
 from ext_core.rows import NodeFacts, NodeUse, PodRow
 from ext_core.table import NodeTable, PodTable
 from extender.cluster.tables import Tables
@@ -40,7 +39,7 @@ class Small:
     """A table per kind of thing; each call adds one and gives its row."""
 
     def __init__(self) -> None:
-        self.tables = Tables(NodeTable(R), PodTable(R), LinkShapes(), RESOURCES)
+        self.tables = Tables(NodeTable(R), PodTable(R), RESOURCES)
         self._nodes = self._pods = 0
 
     def shape(self, links: Sequence[Sequence[int]], *, gpu_total: bool = False) -> int:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from extender.sim.truth import Event
 from tests.e2e import attack_load
 from tests.e2e.attack_accounts import Row, Seen, preemptors_of, report
 from tests.e2e.trace import PodStory, Trace
-from tests.e2e.truth import Event
 
 SPACES = {tenant: f"{tenant}-1" for tenant in (*attack_load.HONEST, attack_load.HOSTILE)}
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from extender.objects import records
+from extender.objects import decode
 from extender.objects.event import Event
 from extender.objects.tolerant import Faults
 from extender.policy.rules import REASONS
@@ -82,8 +82,8 @@ MONSTERS: dict[str, list[JSON]] = {
 def test_one_object_that_can_not_be_held_stops_nothing(monster: str) -> None:
     world = World()
     world.node("n", 8)
-    pods = [records.record("Pod", json.dumps(pod).encode(), world.cluster.gpu_names) for pod in MONSTERS[monster]]
-    other = records.record("Node", json.dumps(machine("other")).encode(), world.cluster.gpu_names)
+    pods = [decode.record("Pod", json.dumps(pod).encode(), world.cluster.gpu_names) for pod in MONSTERS[monster]]
+    other = decode.record("Node", json.dumps(machine("other")).encode(), world.cluster.gpu_names)
     changes = [Event("Pod", "set", pod) for pod in pods] + [Event("Node", "set", other)]
     world.cluster.apply(changes, world.now)
     world.pod("later", 4, "other")

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from extender.cluster.cluster import Cluster
-from extender.objects import records
+from extender.objects import decode, records
 from extender.objects.event import Event
 from extender.server.app import Binder, Server, Source, create
 from extender.settings import Settings
@@ -181,12 +181,12 @@ class World:
     # -- the cluster ----------------------------------------------------------------------------------------------
 
     def set(self, kind: records.Kind, wire: JSON) -> JSON:
-        record = records.record(kind, json.dumps(wire).encode(), self.cluster.gpu_names)
+        record = decode.record(kind, json.dumps(wire).encode(), self.cluster.gpu_names)
         self.cluster.apply([Event(kind, "set", record)], self.now)
         return wire
 
     def drop(self, kind: records.Kind, wire: JSON) -> None:
-        record = records.record(kind, json.dumps(wire).encode(), self.cluster.gpu_names)
+        record = decode.record(kind, json.dumps(wire).encode(), self.cluster.gpu_names)
         self.cluster.apply([Event(kind, "delete", record)], self.now)
 
     def node(self, name: str, gpus: int | str = 8, **facts: Any) -> JSON:

@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 from itertools import combinations
-from typing import Protocol
 
-from ext_core.reference.table import AWAY, MOST_GPUS, SPARED, TERMINATING, NodeTable, PodTable
+from ext_core.ask import Ask
+from ext_core.reasons import CountCodes, LinkCodes, ResourceCodes
+from ext_core.reference.table import (
+    AWAY,
+    MOST_GPUS,
+    SPARED,
+    TERMINATING,
+    NodeTable,
+    PodTable,
+    Shapes,
+    asked,
+    check,
+    check_ask,
+)
 from ext_core.rows import PodRow
 
 CERTAIN = 2
 
 
-class Shapes(Protocol):
-    """What is asked of link shapes: the Python face of `ext_core.links.LinkShapes`, or of its twin."""
-
-    def certain(self, shape: int, free: int, k: int, unknown: int = 0, containers: int = 1) -> int: ...
-    def linked(self, shape: int, gpus: int) -> bool | None: ...
-
-
-def _check(nodes: NodeTable, rows: list[int], resource: int, out: list[int]) -> None:
-    if len(rows) != len(out):
-        raise ValueError("rows and out differ in length")
-    if not 0 <= resource < nodes.resources:
-        raise ValueError("no such resource index")
-    if any(not 0 <= row < nodes.height for row in rows):
-        raise IndexError("row outside of the table")
+def _check(nodes: NodeTable, ask: Ask, rows: list[int], out: list[int]) -> None:
+    check(nodes, rows, out)
+    check_ask(nodes, ask)
 
 
 def _open(rows: list[int], out: list[int]) -> list[tuple[int, int]]:
-    """(index, row) of what no earlier rule refused."""
+    """(index, row) of what no earlier rule rejected."""
     return [(i, row) for i, row in enumerate(rows) if not out[i]]
 
 
@@ -40,103 +41,75 @@ def _served(nodes: NodeTable, row: int, resource: int) -> bool:
     return nodes.alloc[row][resource] == 0 and resource < 8 and bool(nodes.columns["flags"][row] & 1 << resource)
 
 
-def resource(nodes: NodeTable, rows: list[int], resource: int, out: list[int], none: int, away: int) -> None:
-    _check(nodes, rows, resource, out)
-    for i, row in _open(rows, out):
-        flags = nodes.columns["flags"][row]
-        if nodes.alloc[row][resource] <= 0 and not _served(nodes, row, resource):
-            named = flags & AWAY and nodes.columns["gpu"][row] == resource
-            out[i] = away if named else none
+def resource(nodes: NodeTable, ask: Ask, rows: list[int], out: list[int], codes: ResourceCodes) -> None:
+    _check(nodes, ask, rows, out)
+    for resource, _ in asked(ask):
+        for i, row in _open(rows, out):
+            flags = nodes.columns["flags"][row]
+            if nodes.alloc[row][resource] <= 0 and not _served(nodes, row, resource):
+                named = flags & AWAY and nodes.columns["gpu"][row] == resource
+                out[i] = codes.away if named else codes.none
 
 
-def count(
-    nodes: NodeTable,
-    pods: PodTable,
-    rows: list[int],
-    resource: int,
-    wanted: int,
-    priority: int,
-    out: list[int],
-    few: int,
-    promised: int,
-    reserved: int,
-    releasing: int,
-    busy: int,
-    held: int,
-) -> None:
-    _check(nodes, rows, resource, out)
-    for i, row in _open(rows, out):
-        there = nodes.alloc[row][resource]
-        if _served(nodes, row, resource):
-            continue
-        on_node = [pods.rows[pod] for pod in pods.on(row)]
-        tentative = nodes.tentative[row][resource]
-        claimed = nodes.claim[row][resource]
-        going = sum(pod.amounts[resource] for pod in on_node if pod.flags & TERMINATING)
-        lower = sum(
-            pod.amounts[resource] for pod in on_node if not pod.flags & TERMINATING and _may_go(pods, pod, priority)
-        )
-        free = nodes.free_count(resource, row)
-        if free >= wanted:
-            out[i] = 0
-        elif there < wanted:
-            out[i] = few
-        elif free + tentative >= wanted:
-            out[i] = promised
-        elif free + claimed >= wanted:
-            out[i] = reserved
-        elif free + going >= wanted:
-            out[i] = releasing
-        elif free + going + lower >= wanted:
-            out[i] = busy
-        else:
-            out[i] = held
+def count(nodes: NodeTable, pods: PodTable, ask: Ask, rows: list[int], out: list[int], codes: CountCodes) -> None:
+    _check(nodes, ask, rows, out)
+    for resource, _ in asked(ask):
+        for i, row in _open(rows, out):
+            if not _served(nodes, row, resource):
+                out[i] = _in_all(nodes, pods, ask, resource, row, codes)
+        for i, row in _open(rows, out):
+            if not _served(nodes, row, resource):
+                out[i] = _on_gpus(nodes, pods, ask, resource, row, codes)
 
 
-def shares(
-    nodes: NodeTable,
-    pods: PodTable,
-    rows: list[int],
-    resource: int,
-    devices: int,
-    share: int,
-    priority: int,
-    out: list[int],
-    few: int,
-    promised: int,
-    reserved: int,
-    releasing: int,
-    busy: int,
-    held: int,
-) -> None:
-    _check(nodes, rows, resource, out)
-    for i, row in _open(rows, out):
-        at = {name: column[row] for name, column in nodes.columns.items()}
-        if share <= 1 or at["gpu"] != resource or at["healthy"] == 0 or _served(nodes, row, resource):
-            continue
-        gpus = [gpu for gpu in range(MOST_GPUS) if at["healthy"] >> gpu & 1]
-        left = {gpu: 0 if at["sure"] >> gpu & 1 else at["units"] - nodes.parts[row][gpu] for gpu in gpus}
-        known = {gpu: left[gpu] for gpu in gpus if not at["likely"] >> gpu & 1}
-        on_node = [pods.rows[pod] for pod in pods.on(row)]
-        going = [pod for pod in on_node if pod.flags & TERMINATING]
-        gone = going + [pod for pod in on_node if not pod.flags & TERMINATING and _may_go(pods, pod, priority)]
+def _in_all(nodes: NodeTable, pods: PodTable, ask: Ask, resource: int, row: int, codes: CountCodes) -> int:
+    """Why a node has too few units in all; 0 = it has enough."""
+    wanted = ask.amounts[resource]
+    on_node = [pods.rows[pod] for pod in pods.on(row)]
+    releasing = sum(pod.amounts[resource] for pod in on_node if pod.flags & TERMINATING)
+    lower = sum(
+        pod.amounts[resource] for pod in on_node if not pod.flags & TERMINATING and _may_go(pods, pod, ask.priority)
+    )
+    free = nodes.free_count(resource, row)
+    if free >= wanted:
+        return 0
+    if nodes.alloc[row][resource] < wanted:
+        return codes.few
+    if free + nodes.tentative[row][resource] >= wanted:
+        return codes.assumed
+    if free + nodes.claim[row][resource] >= wanted:
+        return codes.reserved
+    if free + releasing >= wanted:
+        return codes.releasing
+    return codes.busy if free + releasing + lower >= wanted else codes.held
 
-        def enough(room: dict[int, int], gone: list[PodRow] = []) -> bool:  # noqa: B006
-            freed = {gpu: units + sum(_each(pod, resource, gpu) for pod in gone) for gpu, units in room.items()}
-            return sum(units >= share for units in freed.values()) >= devices
 
-        if share > at["units"] or len(gpus) < devices:
-            out[i] = few
-        elif enough(nodes.left(row)):
-            out[i] = 0
-        elif enough(known):
-            out[i] = promised if nodes.tentative[row][resource] > 0 else reserved
-        elif enough(known, going):
-            out[i] = releasing
-        elif enough(known, gone):
-            out[i] = busy
-        else:
-            out[i] = held
+def _on_gpus(nodes: NodeTable, pods: PodTable, ask: Ask, resource: int, row: int, codes: CountCodes) -> int:
+    """Why too few GPUs of a node have a share left; 0 = enough of them have."""
+    at = nodes.node(row)
+    share, devices = ask.share, ask.amounts[resource] // ask.share
+    if share <= 1 or at.gpu != resource or at.healthy == 0:
+        return 0
+    gpus = [gpu for gpu in range(MOST_GPUS) if at.healthy >> gpu & 1]
+    left = {gpu: 0 if at.sure >> gpu & 1 else at.units - at.parts[gpu] for gpu in gpus}
+    known = {gpu: left[gpu] for gpu in gpus if not at.likely >> gpu & 1}
+    on_node = [pods.rows[pod] for pod in pods.on(row)]
+    releasing = [pod for pod in on_node if pod.flags & TERMINATING]
+    gone = releasing + [pod for pod in on_node if not pod.flags & TERMINATING and _may_go(pods, pod, ask.priority)]
+
+    def enough(room: dict[int, int], gone: list[PodRow] = []) -> bool:  # noqa: B006
+        freed = {gpu: units + sum(_each(pod, resource, gpu) for pod in gone) for gpu, units in room.items()}
+        return sum(units >= share for units in freed.values()) >= devices
+
+    if share > at.units or len(gpus) < devices:
+        return codes.few
+    if enough(nodes.left(row)):
+        return 0
+    if enough(known):
+        return codes.assumed if nodes.tentative[row][resource] > 0 else codes.reserved
+    if enough(known, releasing):
+        return codes.releasing
+    return codes.busy if enough(known, gone) else codes.held
 
 
 def _each(pod: PodRow, resource: int, gpu: int) -> int:
@@ -144,47 +117,34 @@ def _each(pod: PodRow, resource: int, gpu: int) -> int:
     return pod.amounts[resource] // pod.mask.bit_count() if pod.mask >> gpu & 1 else 0
 
 
-def links(
-    nodes: NodeTable,
-    pods: PodTable,
-    shapes: Shapes,
-    rows: list[int],
-    resource: int,
-    wanted: int,
-    containers: int,
-    priority: int,
-    out: list[int],
-    graph: int,
-    never: int,
-    pending: int,
-    busy: int,
-    held: int,
-) -> None:
-    _check(nodes, rows, resource, out)
+def links(nodes: NodeTable, pods: PodTable, ask: Ask, rows: list[int], out: list[int], codes: LinkCodes) -> None:
+    _check(nodes, ask, rows, out)
+    if ask.links != "required" or ask.wanted < 2:
+        return
     for i, row in _open(rows, out):
-        at = {name: column[row] for name, column in nodes.columns.items()}
-        if wanted < 2:
-            continue
-        shape, healthy = at["shape"], at["healthy"]
-        hidden = max(0, healthy.bit_count() - nodes.alloc[row][resource])
-        unknown = at["unknown"] + (at["likely"] & ~at["sure"]).bit_count() + nodes.claim[row][resource] + hidden
-        on_node = [pods.rows[pod] for pod in pods.on(row)]
-        gone = [pod for pod in on_node if pod.flags & TERMINATING or _may_go(pods, pod, priority)]
-        stay = [pod for pod in on_node if pod not in gone]
-        freed = (_union(gone) | ~at["sure"]) & ~_union(stay)
-        left = max(0, unknown - sum(pod.unsure for pod in gone))
-        if shape == 0 or at["gpu"] != resource:
-            out[i] = graph
-        elif shapes.certain(shape, healthy & ~at["sure"], wanted, unknown, containers) == CERTAIN:
-            out[i] = 0
-        elif shapes.certain(shape, healthy, wanted, hidden, containers) != CERTAIN:
-            out[i] = never
-        elif at["pending"] > 0 or nodes.tentative[row][resource] > 0:
-            out[i] = pending
-        elif shapes.certain(shape, healthy & freed, wanted, left, containers) == CERTAIN:
-            out[i] = busy
-        else:
-            out[i] = held
+        out[i] = _unlinked(nodes, pods, ask, row, codes)
+
+
+def _unlinked(nodes: NodeTable, pods: PodTable, ask: Ask, row: int, codes: LinkCodes) -> int:
+    """Why a node is not certain to hand out linked GPUs; 0 = it is certain."""
+    at, shapes, wanted = nodes.node(row), nodes.shapes, ask.wanted
+    hidden = max(0, at.healthy.bit_count() - at.alloc[ask.resource])
+    unknown = at.unknown + (at.likely & ~at.sure).bit_count() + at.claim[ask.resource] + hidden
+    on_node = [pods.rows[pod] for pod in pods.on(row)]
+    gone = [pod for pod in on_node if pod.flags & TERMINATING or _may_go(pods, pod, ask.priority)]
+    stay = [pod for pod in on_node if pod not in gone]
+    freed = (_union(gone) | ~at.sure) & ~_union(stay)
+    left = max(0, unknown - sum(pod.unsure for pod in gone))
+    if at.shape == 0 or at.gpu != ask.resource:
+        return codes.unknown
+    if shapes.certain(at.shape, at.healthy & ~at.sure, wanted, unknown, ask.containers) == CERTAIN:
+        return 0
+    if shapes.certain(at.shape, at.healthy, wanted, hidden, ask.containers) != CERTAIN:
+        return codes.never
+    if at.pending > 0 or at.tentative[ask.resource] > 0:
+        return codes.pending
+    certain = shapes.certain(at.shape, at.healthy & freed, wanted, left, ask.containers) == CERTAIN
+    return codes.busy if certain else codes.held
 
 
 def _union(pods: list[PodRow]) -> int:

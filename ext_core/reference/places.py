@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ext_core.reference.table import NodeTable
+from ext_core.ask import Ask
+from ext_core.reasons import FailingCodes
+from ext_core.reference.table import NodeTable, check_ask
 from ext_core.rows import PlaceRow
 
 SCHEDULABLE = 4
@@ -12,7 +14,7 @@ CLEAN: tuple[float, bool, bool] = (0.0, False, False)
 
 
 class Places:
-    """Rows that nobody named are healthy nodes in no domain."""
+    """Rows that were never written are healthy nodes in no domain."""
 
     def __init__(self, levels: int = 0) -> None:
         if levels < 0:
@@ -21,7 +23,7 @@ class Places:
         self.height = 0
         self.facts: dict[int, tuple[float, bool, bool]] = {}  # row -> (doubt, failing, split)
         self.domains: dict[int, tuple[int, ...]] = {}
-        self.own: dict[str, dict[int, tuple[float, int]]] = {}  # group -> row -> (doubt, failing)
+        self.own: dict[str, dict[int, tuple[float, int]]] = {}  # namespace -> row -> (doubt, failing)
 
     def _check(self, row: int) -> None:
         if not 0 <= row < self.height:
@@ -44,26 +46,26 @@ class Places:
             raise ValueError("doubt is not negative")
         self.facts[row] = (doubt, failing, self.facts.get(row, CLEAN)[2])
 
-    def set_own(self, group: str, rows: Sequence[int], doubts: Sequence[float], failing: Sequence[int]) -> None:
+    def set_own(self, namespace: str, rows: Sequence[int], doubts: Sequence[float], failing: Sequence[int]) -> None:
         if not len(rows) == len(doubts) == len(failing):
             raise ValueError("set_own: one doubt and one mark a row")
         if list(rows) != sorted(set(rows)) or any(row < 0 for row in rows):
             raise ValueError("set_own: rows ascend from 0")
         if not all(doubt >= 0.0 for doubt in doubts):
             raise ValueError("doubt is not negative")
-        self.own.pop(group, None)
+        self.own.pop(namespace, None)
         if rows:
-            self.own[group] = dict(zip(rows, zip(doubts, failing, strict=True), strict=True))
+            self.own[namespace] = dict(zip(rows, zip(doubts, failing, strict=True), strict=True))
 
-    def groups(self) -> list[str]:
+    def namespaces(self) -> list[str]:
         return sorted(self.own)
 
-    def doubt(self, row: int, group: str) -> float:
-        return self.facts.get(row, CLEAN)[0] + self.own.get(group, {}).get(row, (0.0, 0))[0]
+    def doubt(self, row: int, namespace: str) -> float:
+        return self.facts.get(row, CLEAN)[0] + self.own.get(namespace, {}).get(row, (0.0, 0))[0]
 
-    def refused(self, row: int, group: str) -> bool:
-        """For the group's pods only."""
-        return bool(self.own.get(group, {}).get(row, (0.0, 0))[1])
+    def rejected(self, row: int, namespace: str) -> bool:
+        """For pods of the namespace only."""
+        return bool(self.own.get(namespace, {}).get(row, (0.0, 0))[1])
 
     def set_split(self, row: int, split: bool) -> None:
         self._check(row)
@@ -95,10 +97,10 @@ def _check(rows: list[int], out: list[float] | list[int]) -> None:
         raise IndexError("negative row")
 
 
-def trusted(places: Places, rows: list[int], out: list[float], group: str = "") -> None:
+def trusted(places: Places, ask: Ask, rows: list[int], out: list[float]) -> None:
     _check(rows, out)
     for i, row in enumerate(rows):
-        out[i] = 1.0 / (1.0 + places.doubt(row, group))
+        out[i] = 1.0 / (1.0 + places.doubt(row, ask.namespace))
 
 
 def whole(places: Places, rows: list[int], out: list[float]) -> None:
@@ -107,13 +109,13 @@ def whole(places: Places, rows: list[int], out: list[float]) -> None:
         out[i] = 0.0 if places.facts.get(row, CLEAN)[2] else 1.0
 
 
-def failing(places: Places, rows: list[int], out: list[int], code: int, group: str = "", own_code: int = 0) -> None:
+def failing(places: Places, ask: Ask, rows: list[int], out: list[int], codes: FailingCodes) -> None:
     _check(rows, out)
     for i, row in enumerate(rows):
         if not out[i] and places.facts.get(row, CLEAN)[1]:
-            out[i] = code
-        elif not out[i] and places.refused(row, group):
-            out[i] = own_code
+            out[i] = codes.node
+        elif not out[i] and places.rejected(row, ask.namespace):
+            out[i] = codes.namespace
 
 
 def split(places: Places, rows: list[int], out: list[int], code: int) -> None:
@@ -145,26 +147,19 @@ def together(places: Places, rows: list[int], kin: list[int], out: list[float]) 
         out[i] = shared / (len(there) * len(mine)) if there else 0.0
 
 
-def best_fit(
-    nodes: NodeTable,
-    places: Places,
-    rows: list[int],
-    resource: int,
-    wanted: int,
-    left: int,
-    out: list[float],
-    group: str = "",
-) -> None:
+def best_fit(nodes: NodeTable, places: Places, ask: Ask, left: int, rows: list[int], out: list[float]) -> None:
     _check(rows, out)
-    if not 0 <= resource < nodes.resources or wanted < 1 or left < 1:
-        raise ValueError("best_fit: no such resource, or a group of nothing")
+    check_ask(nodes, ask)
+    if ask.resource < 0 or left < 1:
+        raise ValueError("best_fit: a request without GPUs, or a group of no pods")
+    resource, wanted = ask.resource, ask.amounts[ask.resource]
     if any(row >= nodes.height for row in rows):
         raise IndexError("row outside of the table")
     room: dict[str, int] = {}
     for row in range(nodes.height):
         free = nodes.alloc[row][resource] - nodes.used[row][resource] - nodes.claim[row][resource]
         open_ = nodes.columns["flags"][row] & SCHEDULABLE and not places.facts.get(row, CLEAN)[1]
-        open_ = open_ and not places.refused(row, group)
+        open_ = open_ and not places.rejected(row, ask.namespace)
         for name in places.near(row):
             room[name] = room.get(name, 0) + (max(0, free) // wanted if open_ else 0)
     room[""] = 0

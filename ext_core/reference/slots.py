@@ -4,30 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Protocol
 
-from ext_core.reference.table import CPU, MEMORY, SCHEDULABLE, SLOTS, NodeTable
+from ext_core.ask import Ask
+from ext_core.reference.table import CPU, MEMORY, SCHEDULABLE, SLOTS, NodeTable, Shapes, check, check_ask
 
-Request = tuple[int, int, int, int, int]  # resource, devices, share, cpu, memory
-Type = tuple[int, int, int, int, int, int, int]  # the same, models, linked
-
-
-class Choice(Protocol):
-    @property
-    def gpus(self) -> int: ...
-
-
-class Shapes(Protocol):
-    """What is asked of link shapes: the Python face of `ext_core.links.LinkShapes`, or of its twin."""
-
-    def choice(self, shape: int, free: int, k: int) -> Choice | None: ...
-    def linked(self, shape: int, gpus: int) -> bool | None: ...
-    def gpus(self, shape: int) -> int | None: ...
+Type = tuple[int, int, int, int, int, int, int]  # resource, devices, share, cpu, memory, models, linked
 
 
 @dataclass(frozen=True)
 class Room:
-    """What a node has left. `spare`: units of each resource; `left`: of each GPU that nobody holds as a whole."""
+    """What a node has left. `spare`: units of each resource; `left`: of each GPU that no pod holds as a whole."""
 
     cpu: int
     memory: int
@@ -71,10 +57,10 @@ class Slots:
                 raise ValueError(f"type {i} is out of range")
         self._types = list(types)
 
-    def sync(self, nodes: NodeTable, shapes: Shapes) -> None:
+    def sync(self, nodes: NodeTable) -> None:
         if any(devices and resource >= nodes.resources for resource, devices, *_ in self._types):
             raise ValueError("a type's resource is not in the table")
-        self._counts = [self._count(nodes, shapes, row, _room(nodes, row)) for row in range(nodes.height)]
+        self._counts = [self._count(nodes, row, _room(nodes, row)) for row in range(nodes.height)]
         every = free = 0.0
         for row in range(nodes.height):
             gpu = nodes.columns["gpu"][row]
@@ -97,26 +83,21 @@ class Slots:
     def fill(
         self,
         nodes: NodeTable,
-        shapes: Shapes,
+        ask: Ask,
         rows: list[int],
-        request: Request,
         prices: list[float],
         fullness: float,
         out: list[float],
     ) -> None:
-        ask = self._ask(nodes, request, prices)
-        resource, devices, share, cpu, _ = request
-        if len(rows) != len(out):
-            raise ValueError("rows and out differ in length")
-        if any(not 0 <= row < nodes.height for row in rows):
-            raise IndexError("row outside of the table")
-        self.sync(nodes, shapes)
+        resource, devices, share, cpu, *_ = asked = self._asked(nodes, ask, prices)
+        check(nodes, rows, out)
+        self.sync(nodes)
         every = range(nodes.height)
         with_gpus = [row for row in every if nodes.columns["gpu"][row] >= 0]
         most_cpu = max((nodes.alloc[row][CPU] for row in every), default=0)
         most_gpus = max((_gpus(nodes, row, nodes.alloc[row]) for row in with_gpus), default=0.0)
         for i, row in enumerate(rows):
-            out[i] = self._cheapest(nodes, shapes, row, ask, prices)[0]
+            out[i] = self._cheapest(nodes, row, asked, prices)[0]
             left = 0.0
             if most_cpu > 0:
                 left += (nodes.free_count(CPU, row) - cpu) / most_cpu
@@ -127,58 +108,40 @@ class Slots:
             if fullness > 0:
                 out[i] += fullness * (0.5 * left)
 
-    def choose(
-        self,
-        nodes: NodeTable,
-        shapes: Shapes,
-        row: int,
-        request: Request,
-        prices: list[float],
-    ) -> int:
-        return self._one(nodes, shapes, row, request, prices)[1]
+    def choose(self, nodes: NodeTable, ask: Ask, row: int, prices: list[float]) -> int:
+        return self._one(nodes, ask, row, prices)[1]
 
-    def losses(
-        self,
-        nodes: NodeTable,
-        shapes: Shapes,
-        row: int,
-        request: Request,
-        prices: list[float],
-    ) -> list[tuple[int, int]]:
-        return self._one(nodes, shapes, row, request, prices)[2]
+    def losses(self, nodes: NodeTable, ask: Ask, row: int, prices: list[float]) -> list[tuple[int, int]]:
+        return self._one(nodes, ask, row, prices)[2]
 
     def _one(
-        self,
-        nodes: NodeTable,
-        shapes: Shapes,
-        row: int,
-        request: Request,
-        prices: list[float],
+        self, nodes: NodeTable, ask: Ask, row: int, prices: list[float]
     ) -> tuple[float, int, list[tuple[int, int]]]:
-        ask = self._ask(nodes, request, prices)
+        asked = self._asked(nodes, ask, prices)
         if not 0 <= row < nodes.height:
             raise IndexError("row outside of the table")
-        self.sync(nodes, shapes)
-        return self._cheapest(nodes, shapes, row, ask, prices)
+        self.sync(nodes)
+        return self._cheapest(nodes, row, asked, prices)
 
-    def _ask(self, nodes: NodeTable, request: Request, prices: list[float]) -> Type:
-        resource, devices, share, cpu, memory = request
+    def _asked(self, nodes: NodeTable, ask: Ask, prices: list[float]) -> Type:
+        """The request as a type of pods."""
         if len(prices) != len(self._types):
             raise ValueError("one price a type")
-        wrong = devices and not 0 <= resource < nodes.resources
-        if devices < 0 or not 1 <= share < 2**31 or cpu < 0 or memory < 0 or wrong:
+        check_ask(nodes, ask)
+        cpu, memory = ask.amounts[CPU], ask.amounts[MEMORY]
+        if ask.share >= 2**31 or cpu < 0 or memory < 0:
             raise ValueError("no such request")
-        return (resource if devices else -1, devices, share, cpu, memory, 0, 0)
+        return (ask.resource if ask.wanted else -1, ask.wanted, ask.share, cpu, memory, 0, 0)
 
     def _cheapest(
-        self, nodes: NodeTable, shapes: Shapes, row: int, ask: Type, prices: list[float]
+        self, nodes: NodeTable, row: int, ask: Type, prices: list[float]
     ) -> tuple[float, int, list[tuple[int, int]]]:
         """(cost, GPUs, losses) of the cheapest way; among equals the first."""
         room = _room(nodes, row)
         before = self._counts[row]
         found: list[tuple[float, int, list[tuple[int, int]]]] = []
-        for gpus in _ways(nodes, shapes, row, room, ask):
-            after = self._count(nodes, shapes, row, _with(nodes, row, room, ask, gpus))
+        for gpus in _ways(nodes, row, room, ask):
+            after = self._count(nodes, row, _with(nodes, row, room, ask, gpus))
             lost = [(t, b - a) for t, (b, a) in enumerate(zip(before, after, strict=True)) if a != b]
             cost = 0.0
             for t, slots in lost:
@@ -188,20 +151,20 @@ class Slots:
 
     # ---- slots
 
-    def _count(self, nodes: NodeTable, shapes: Shapes, row: int, room: Room) -> list[int]:
+    def _count(self, nodes: NodeTable, row: int, room: Room) -> list[int]:
         at = {name: column[row] for name, column in nodes.columns.items()}
         if not at["flags"] & SCHEDULABLE or room.cpu < 0 or room.memory < 0 or room.slots <= 0:
             return [0] * len(self._types)
         counts = []
         for one in self._types:
             cpu, memory, models = one[3:6]
-            bounds = [self._gpu_room(nodes, shapes, row, room, one), room.slots]
+            bounds = [self._gpu_room(nodes, row, room, one), room.slots]
             bounds += [room.cpu // cpu] if cpu else []
             bounds += [room.memory // memory] if memory else []
             counts.append(min(bounds) if models >> at["model"] & 1 else 0)
         return counts
 
-    def _gpu_room(self, nodes: NodeTable, shapes: Shapes, row: int, room: Room, one: Type) -> int:
+    def _gpu_room(self, nodes: NodeTable, row: int, room: Room, one: Type) -> int:
         """How many pods of the type the node's GPUs could take."""
         resource, devices, share, _, _, _, linked = one
         at = {name: column[row] for name, column in nodes.columns.items()}
@@ -223,11 +186,11 @@ class Slots:
             return fit
         if at["shape"] == 0:
             return 0 if linked == 2 else fit
-        every = tuple(range(shapes.gpus(at["shape"]) or 0))
+        every = tuple(range(nodes.shapes.gpus(at["shape"]) or 0))
         known = tuple(gpu for gpu in free if gpu in every)
-        if linked == 1 and not self._packed(shapes, at["shape"], every, devices):
+        if linked == 1 and not self._packed(nodes.shapes, at["shape"], every, devices):
             return fit
-        return min(fit, self._packed(shapes, at["shape"], known, devices))
+        return min(fit, self._packed(nodes.shapes, at["shape"], known, devices))
 
     def _packed(self, shapes: Shapes, shape: int, free: tuple[int, ...], size: int) -> int:
         key = (shapes, shape, free, size)
@@ -266,7 +229,7 @@ def _with(nodes: NodeTable, row: int, room: Room, ask: Type, gpus: int) -> Room:
     return replace(room, cpu=room.cpu - cpu, memory=room.memory - memory, slots=room.slots - 1, spare=spare, left=left)
 
 
-def _ways(nodes: NodeTable, shapes: Shapes, row: int, room: Room, ask: Type) -> list[int]:
+def _ways(nodes: NodeTable, row: int, room: Room, ask: Type) -> list[int]:
     """Sets of GPUs that may be the cheapest, in the order in which equals are taken."""
     resource, devices, share, _, _, _, _ = ask
     at = {name: column[row] for name, column in nodes.columns.items()}
@@ -276,14 +239,14 @@ def _ways(nodes: NodeTable, shapes: Shapes, row: int, room: Room, ask: Type) -> 
     free = room.whole(units)
     if share == units:
         if shape:
-            choice = shapes.choice(shape, _mask(free), devices)
+            choice = nodes.shapes.choice(shape, _mask(free), devices)
             return [0 if choice is None else choice.gpus]
         return [_mask(free[:devices]) if len(free) >= devices else 0]
     fit = [(left, gpu) for gpu, left in room.left if left >= share]
     if devices > 1:
         taken = sorted(fit)[:devices]
         return [_mask(tuple(gpu for _, gpu in taken)) if len(taken) == devices else 0]
-    choice = shapes.choice(shape, _mask(free), 1) if shape else None
+    choice = nodes.shapes.choice(shape, _mask(free), 1) if shape else None
     if choice is not None:
         fit = [(left, gpu) for left, gpu in fit if left < units or choice.gpus >> gpu & 1]
     lowest = dict(reversed(fit))  # the last one written wins: the smallest id

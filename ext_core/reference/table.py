@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
+from ext_core.ask import Ask
+from ext_core.links import LinkShapes
 from ext_core.rows import NodeFacts, NodeRow, NodeUse, PodRow
 
 CPU, MEMORY, SLOTS, FIRST_GPU = 0, 1, 2, 3
@@ -16,13 +19,61 @@ MOST_GPUS = 16
 LARGEST = 2**61
 
 
+def check(nodes: NodeTable, rows: Sequence[int], out: Sequence[float]) -> None:
+    """What a kernel checks of its columns and rows."""
+    if len(rows) != len(out):
+        raise ValueError("rows and out differ in length")
+    if any(not 0 <= row < nodes.height for row in rows):
+        raise IndexError("row outside of the table")
+
+
+def check_ask(nodes: NodeTable, ask: Ask) -> None:
+    """What a kernel checks of the request."""
+    if len(ask.amounts) != nodes.resources:
+        raise ValueError("the request and the table differ in resources")
+
+
+def asked(ask: Ask) -> list[tuple[int, int]]:
+    """(index, units) of the GPU resources that the pod asks for."""
+    return [(r, units) for r, units in enumerate(ask.amounts) if r >= FIRST_GPU and units > 0]
+
+
+class Choice(Protocol):
+    """The best free set of a size: rings and what is left in thousandths of a link; expected_ring -1 = unknown."""
+
+    @property
+    def gpus(self) -> int: ...
+    @property
+    def ring(self) -> int: ...
+    @property
+    def ring_best(self) -> int: ...
+    @property
+    def left(self) -> int: ...
+    @property
+    def left_before(self) -> int: ...
+    @property
+    def expected_ring(self) -> int: ...
+
+
+class Shapes(Protocol):
+    """What the twins ask of link shapes: the Python face of `ext_core.links.LinkShapes`, or of its twin."""
+
+    def certain(self, shape: int, free: int, k: int, unknown: int = 0, containers: int = 1) -> int: ...
+    def choice(self, shape: int, free: int, k: int) -> Choice | None: ...
+    def crash(self, shape: int, free: int, k: int) -> int | None: ...
+    def gpus(self, shape: int) -> int | None: ...
+    def linked(self, shape: int, gpus: int) -> bool | None: ...
+    def ways(self, shape: int, gpus: int) -> int | None: ...
+
+
 class NodeTable:
     """`alloc`, `used` and `claim` are one list per row of `resources` amounts; `columns` has the single numbers."""
 
-    def __init__(self, resources: int) -> None:
+    def __init__(self, resources: int, shapes: Shapes | None = None) -> None:
         if resources < FIRST_GPU:
             raise ValueError("a NodeTable has at least CPU, memory and pod slots")
         self.resources = resources
+        self.shapes: Shapes = LinkShapes() if shapes is None else shapes
         self.alloc: list[list[int]] = []
         self.used: list[list[int]] = []
         self.claim: list[list[int]] = []

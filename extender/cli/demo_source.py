@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 
 from extender.cluster.cluster import Cluster
-from extender.objects import records
+from extender.objects import decode, records
 from extender.objects.event import Event
 from extender.objects.records import PodRecord
 from extender.objects.tolerant import Faults
@@ -107,7 +107,7 @@ class SimSource:
 
     def _apply(self, change: Change) -> None:
         try:
-            record = records.record(change.kind, change.item, self._cluster.gpu_names)
+            record = decode.record(change.kind, change.item, self._cluster.gpu_names)
             self._cluster.apply([Event(change.kind, change.change, record)], self._clock())
             if self._cluster.faults:
                 raise ValueError("an object could not be held; see the log")

@@ -266,8 +266,11 @@ def _gpus(text: str) -> list[int]:
     for part in text.split(",") if text else []:
         ends = re.fullmatch(r"(\d{1,2})(?:-(\d{1,2}))?", part.strip())
         if ends is None:
-            raise argparse.ArgumentTypeError(f"{part.strip()!r} is no GPU's number, nor a range as in 0,2,4-7")
-        found += range(int(ends[1]), int(ends[2] or ends[1]) + 1)
+            raise argparse.ArgumentTypeError(f"{part.strip()!r} is not a GPU index or range, as in 0,2,4-7")
+        first, last = int(ends[1]), int(ends[2] or ends[1])
+        if last < first:
+            raise argparse.ArgumentTypeError(f"the range {first}-{last} is empty; write {last}-{first}")
+        found += range(first, last + 1)
     if len(set(found)) < len(found):
         raise argparse.ArgumentTypeError("a GPU is named twice")
     return sorted(found)

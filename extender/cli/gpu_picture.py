@@ -10,8 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from extender.sim.machines import Machine
-from extender.sim.picture import gpu_map, legend
+from extender.topologies.gpu_map import gpu_map, legend
 from extender.topologies.reading import Numa, Reading
 
 _STYLES = {"PIX": "green", "PXB": "green", "PHB": "yellow", "NODE": "yellow", "SYS": "red", "X": "dim", "?": "bold red"}
@@ -59,10 +58,10 @@ def drawing(said: Reading, chosen: Collection[int] = (), taken: Collection[int] 
         return
     if said.scope == "gpu-total" and not all(map(any, links)):
         return
-    machine = Machine(links, scope=said.scope or "pair")
-    yield from gpu_map(machine, chosen, taken)
+    gpu_total = said.scope == "gpu-total"
+    yield from gpu_map(links, chosen, taken, gpu_total=gpu_total)
     if chosen or taken:
-        yield Text(legend(machine), "dim")
+        yield Text(legend(gpu_total=gpu_total), "dim")
 
 
 def facts(said: Reading) -> Iterator[str]:

@@ -11,9 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from extender.offline.text import count, gpus, short
-from extender.sim.machines import Machine
-from extender.sim.picture import gpu_map, legend
 from extender.topologies import Topology
+from extender.topologies.gpu_map import gpu_map, legend
 
 WORDS = {
     "pdb_violations": "disruption budgets violated",
@@ -89,10 +88,9 @@ def _drawn(result: Json, topologies: Mapping[str, Topology], holdings: list[Json
     gone = {victim["uid"] for victim in result["victims"]}
     there = [one for one in holdings if one["node"] == result["node"] and one["uid"] not in gone]
     taken = {gpu for one in there for gpu in one["gpus"] or ()} - set(chosen)
-    machine = Machine(links, scope="gpu-total" if topology.gpu_total else "pair")
     yield Text()
-    yield from gpu_map(machine, chosen, taken)
-    yield Text(legend(machine), "dim")
+    yield from gpu_map(links, chosen, taken, gpu_total=topology.gpu_total)
+    yield Text(legend(gpu_total=topology.gpu_total), "dim")
 
 
 def _table(*columns: tuple[str, str]) -> Table:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
 
-from ext_core.links import LinkShapes
 from ext_core.places import Places
 from ext_core.slots import Slots
 from ext_core.table import NodeTable, PodTable
@@ -42,8 +40,7 @@ from extender.settings import Settings
 
 
 class Cluster(ClusterView):
-    """The only writer of cluster state. `demand`: what is expected after the pods that came; `priority_classes`,
-    `device_classes`: by name."""
+    """The only writer of cluster state. `demand`: what is expected after the pods that came."""
 
     def __init__(self, settings: Settings, *, live: bool = False, listeners: Sequence[Listener] = ()) -> None:
         """`live`: the state is read from an API server, and tenants write its objects; else from a file."""
@@ -52,7 +49,6 @@ class Cluster(ClusterView):
         tables = Tables(
             NodeTable(len(resources)),
             PodTable(len(resources)),
-            LinkShapes(),
             resources,
             Places(len(settings.topology_levels)),
             demand=Demand(Slots(settings.mix.kinds), self.demand),
@@ -70,8 +66,6 @@ class Cluster(ClusterView):
         self._listeners = list(listeners)
         self._health_columns = HealthColumns(health, tables, self._nodes.rows, self._listeners, self._faults)
         self._node_health = health
-        self.priority_classes: dict[str, PriorityClassRecord] = {}
-        self.device_classes: dict[str, DeviceClassRecord] = {}
 
     def subscribe(self, listener: Listener) -> None:
         """Call this listener, too, from now on."""
@@ -138,11 +132,9 @@ class Cluster(ClusterView):
         elif isinstance(record, GroupRecord):
             self._pods.set_group(record, event.change)
         elif isinstance(record, PriorityClassRecord):
-            _put(self.priority_classes, record, event.change)
+            self._pods.set_priority_class(record, event.change)
         elif isinstance(record, DeviceClassRecord):
-            _put(self.device_classes, record, event.change)
-            served = {device.extended_resource_name for device in self.device_classes.values()}
-            self._nodes.serve(self.gpu_names & served, now)
+            self._nodes.set_device_class(record, event.change, now)
 
     def _set_pod(self, pod: PodRecord, now: float, wall: float | None) -> None:
         before = self.pods.get(pod.uid)
@@ -195,10 +187,3 @@ class Cluster(ClusterView):
         self._held.refresh(now)
         self._nodes.rows.write_order(self.nodes)
         self._generation += 1
-
-
-def _put(table: dict[str, Any], record: PriorityClassRecord | DeviceClassRecord, change: str) -> None:
-    if change == "set":
-        table[record.name] = record
-    else:
-        table.pop(record.name, None)

@@ -72,8 +72,12 @@ class Tables:
 
     nodes: NodeTable
     pods: PodTable
-    shapes: LinkShapes
     resources: tuple[str, ...]
     places: Places = field(default_factory=Places)
     hazards: Hazards = field(default_factory=Hazards)
     demand: Demand = field(default_factory=Demand)
+
+    @property
+    def shapes(self) -> LinkShapes:
+        """The link graphs that the nodes' shapes are ids of."""
+        return self.nodes.shapes

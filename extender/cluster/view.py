@@ -25,7 +25,14 @@ from extender.cluster.pods.siblings import SiblingKey
 from extender.cluster.pods.store import Pods
 from extender.cluster.tables import Tables
 from extender.objects import gangs
-from extender.objects.records import GroupRecord, NodeRecord, PdbRecord, PodRecord
+from extender.objects.records import (
+    DeviceClassRecord,
+    GroupRecord,
+    NodeRecord,
+    PdbRecord,
+    PodRecord,
+    PriorityClassRecord,
+)
 from extender.objects.selectors import NodeTerm, Toleration
 from extender.settings import Settings
 from extender.topologies import Topology
@@ -302,6 +309,16 @@ class ClusterView:
     def limits(self) -> AnnotationLimits:
         """What counts of the annotations of pods."""
         return self._pods.limits
+
+    @property
+    def priority_classes(self) -> Mapping[str, PriorityClassRecord]:
+        """By name."""
+        return self._pods.priority_classes
+
+    @property
+    def device_classes(self) -> Mapping[str, DeviceClassRecord]:
+        """By name."""
+        return self._nodes.device_classes
 
     @property
     def schedulable_gpu_nodes(self) -> int:

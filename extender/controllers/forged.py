@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from extender.cluster.cluster import Cluster
+from extender.cluster.view import ClusterView
 from extender.objects.records import PodRecord
 from extender.reservations.reservations import Reservation
 
@@ -18,7 +18,7 @@ MOST_TEXT: Final = 100_000  # bytes of one entry
 AHEAD_SECONDS: Final = 300.0  # another machine's clock may be ahead by so much
 
 
-def contradiction(cluster: Cluster, plan: Reservation, pod: PodRecord, *, evicts: bool) -> str:
+def contradiction(cluster: ClusterView, plan: Reservation, pod: PodRecord, *, evicts: bool) -> str:
     """Why the plan can not be one of ours; "" when nothing contradicts it. `pod`: its preemptor, as the watch has it;
     `evicts`: whether the settings allow evictions of our own.
 
@@ -38,7 +38,7 @@ def contradiction(cluster: Cluster, plan: Reservation, pod: PodRecord, *, evicts
     return next((text for uid in plan.victims if (text := _of_victim(cluster, plan, uid))), "")
 
 
-def _of_victim(cluster: Cluster, plan: Reservation, uid: str) -> str:
+def _of_victim(cluster: ClusterView, plan: Reservation, uid: str) -> str:
     victim = cluster.pods.get(uid)
     if victim is None:
         return ""
@@ -50,7 +50,7 @@ def _of_victim(cluster: Cluster, plan: Reservation, uid: str) -> str:
     return f"{name} is never a victim" if victim.daemon or victim.mirror else ""
 
 
-def believed(cluster: Cluster, plan: Reservation, pod: PodRecord, emptied: float | None) -> None:
+def believed(cluster: ClusterView, plan: Reservation, pod: PodRecord, emptied: float | None) -> None:
     """Bound what the entry says by what we can see, so that it reserves no more, and no longer: by CPU and memory of
     the pod; by the grace of the victims that are there; where none is, by `emptied`: when the victims of our own plan
     for that pod were gone."""

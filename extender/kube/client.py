@@ -167,23 +167,34 @@ class ApiServer:
     async def get(self, path: str, params: Mapping[str, str] | None = None, *, most: int | None = None) -> bytes:
         """The body of a 200. ApiError for any other answer, Unreachable for none, TooLarge for one of more than `most`
         bytes."""
-        return await self._whole("GET", path, most, params=params or {})
+        return await self.request("GET", path, params=params, most=most)
 
     async def post(self, path: str, body: bytes) -> bytes:
         """The body of a 2xx answer to a JSON body. The same errors as get()."""
-        return await self._whole("POST", path, data=body)
+        return await self.request("POST", path, body)
 
     async def put(self, path: str, body: bytes) -> bytes:
         """As post(): the object that is there is replaced."""
-        return await self._whole("PUT", path, data=body)
+        return await self.request("PUT", path, body)
 
     async def patch(self, path: str, body: bytes) -> bytes:
         """As post(), with a JSON merge patch."""
-        return await self._whole("PATCH", path, data=body, content_type="application/merge-patch+json")
+        return await self.request("PATCH", path, body, content_type="application/merge-patch+json")
 
-    async def _whole(self, method: str, path: str, most: int | None = None, **more: Any) -> bytes:
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        params: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+        most: int | None = None,
+    ) -> bytes:
+        """The body of a 2xx answer to any method; the errors of get(). `content_type`: of `body`."""
         limits = aiohttp.ClientTimeout(total=self._timeout, connect=_ACQUIRE, sock_connect=_CONNECT)
-        async with self._answer(method, path, limits, **more) as answer:
+        sent: dict[str, Any] = {} if body is None else {"data": body, "content_type": content_type}
+        async with self._answer(method, path, limits, params=params or {}, **sent) as answer:
             if most is None:
                 return await answer.read()
             parts, size = [], 0

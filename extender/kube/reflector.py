@@ -41,7 +41,7 @@ from ext_core import prune
 from extender.kube.backoff import Backoff
 from extender.kube.client import ApiError, ApiServer, Silent, TooLarge, Unreachable
 from extender.log import Allowance, get_log
-from extender.objects import records, tolerant
+from extender.objects import decode, records, tolerant
 from extender.objects.event import Event
 from extender.objects.records import Kind, PodRecord, Record, RecordError
 
@@ -617,8 +617,7 @@ class Reflector:
     def _decode(self, raw: msgspec.Raw) -> Record | records.Identity:
         """The record, as far as the object can be read; its identity alone where nothing of it counts."""
         try:
-            group = self.source.group
-            found = records.group(raw, *group) if group else records.record(self.source.kind, raw, self._gpus)
+            found = decode.record(self.source.kind, raw, self._gpus, self.source.group)
         except Exception as error:  # RecordError, and whatever else the bytes of a hostile object may lead to
             return self._rejected(raw, str(error) or repr(error))
         if self.state.rejected:

@@ -61,7 +61,6 @@ class Agent:
         self._topology_file, self._mode_file, self._clock = topology_file, mode_file, clock
         self._stated: Topology | None = None
         self._seen_at = clock()
-        self.last_round: float | None = None
 
     def look(self) -> None:
         """One round."""
@@ -80,7 +79,6 @@ class Agent:
                     self._say_of_pods()
         except ExtenderError as error:
             self._trouble("API server", error)
-        self.last_round = self._clock()
 
     def _text(self) -> str | None:
         """The annotation's value by what we see now, left for the relay too; None while we see nothing usable."""

@@ -98,6 +98,8 @@ class ApiServer:
                 _patience(connection, until)
                 if len(pieces) > MOST_BYTES:
                     raise Unreachable(f"the answer to {method} {path} is too long")
+            if answer.length:  # read1 ends at a closed connection as at the end of the answer
+                raise http.client.IncompleteRead(bytes(pieces), answer.length)
         except (OSError, http.client.HTTPException) as error:
             raise Unreachable(f"{method} {path}: {error}") from error
         finally:
@@ -108,7 +110,7 @@ class ApiServer:
 class Watch:
     """Follows one list until it is stopped: all of it first, then each change, and all of it again when it must.
 
-    The callbacks run in the watch's thread. `seen_at` is when the server last spoke to us.
+    The callbacks run in the watch's thread.
     """
 
     def __init__(
@@ -132,7 +134,6 @@ class Watch:
         self._applying = threading.Lock()
         self._version = 0  # of the last answer that was applied
         self.synced = threading.Event()
-        self.seen_at: float | None = None
         self.restarts = 0
         self._thread = threading.Thread(target=self._follow, name=f"watch {path}", daemon=True)
 
@@ -168,7 +169,6 @@ class Watch:
         with self._applying:
             if self._is_newer(version, or_equal=True):
                 self._replace(list(listed.get("items") or ()))
-        self.seen_at = self._clock()
         self.synced.set()
         return version
 
@@ -216,7 +216,6 @@ class Watch:
                 connection.sock.settimeout(SILENT_SECONDS)
             self._open = connection
             while not self._stopping.is_set() and (line := answer.readline()):
-                self.seen_at = self._clock()
                 event = _loads(line)
                 kind, item = event.get("type"), event.get("object") or {}
                 if kind == "ERROR":
@@ -268,7 +267,9 @@ def _decoded(body: bytes, status: int) -> Object:
         said = _loads(body)
     except ValueError:
         said = None
-    if status >= 300 or not isinstance(said, dict):
+    if status >= 300:
         message = said.get("message") if isinstance(said, dict) else body[:200].decode(errors="replace")
         raise Refused(status, str(message))
+    if not isinstance(said, dict):
+        raise Unreachable(f"the answer is no JSON object: {body[:200].decode(errors='replace')}")
     return said

@@ -27,7 +27,7 @@ import msgspec
 import orjson
 
 from ext_core import prune
-from extender.objects import records, schema
+from extender.objects import decode, gangs, records, schema
 from extender.objects.quantity import LARGEST, QuantityError, value
 from extender.objects.records import GroupRecord, Identity, Kind, Page, PdbRecord, PodRecord, Record
 from extender.objects.resources import quantity
@@ -158,7 +158,7 @@ def bare(pod: PodRecord) -> PodRecord:
 
 def _exact(kind: Kind, source: Source, gpus: frozenset[str], group: tuple[str, str]) -> Record | None:
     try:
-        return records.group(source, *group) if kind == "Group" else records.record(kind, source, gpus)
+        return decode.record(kind, source, gpus, group if kind == "Group" else None)
     except RecordError:
         return None
 
@@ -377,7 +377,7 @@ def _group(plain: dict[str, Any], gpus: frozenset[str], group: tuple[str, str]) 
     named, _ = _strip({"metadata": plain.get("metadata")}, schema.Named)
     texts = {key: said for key in ("apiVersion", "kind") if isinstance(said := plain.get(key), str)}
     bare = texts | {"metadata": msgspec.to_builtins(named.metadata)}
-    record: GroupRecord = records.group(bare, *group)
+    record: GroupRecord = gangs.group(bare, *group)
     return msgspec.structs.replace(record, minimum=-1), "all of its pods must run"
 
 
@@ -428,7 +428,7 @@ def all_of(
     """The records of `items`, each as far as it can be read; what is wrong with one goes to `invalid`."""
     for raw in items:
         try:
-            yield records.group(raw, *group) if group else records.record(kind, raw, gpus)
+            yield decode.record(kind, raw, gpus, group)
         except Exception as error:
             found = read(kind, raw, gpus, str(error), group or ("", ""))
             invalid.append(Invalid(group[1] if group else kind, name_of(found.identity), found.message))

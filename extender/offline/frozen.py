@@ -1,7 +1,7 @@
 """A frozen cluster: a Kubernetes List from a file.
 
 As `kubectl get -A -o json` prints it (`gpu-extender whatif --help`): JSON or YAML, one List or several documents.
-What says how many pods of a gang must run (Jobs, PodGroups ...: records.GROUPS) is read where it is in the file.
+What says how many pods of a gang must run (Jobs, PodGroups ...: gangs.GROUP_KINDS) is read where it is in the file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import orjson
 
 from ext_core import prune
 from extender.errors import BadCluster
-from extender.objects import records, tolerant
+from extender.objects import decode, gangs, records, tolerant
 from extender.objects.event import Event
 from extender.objects.tolerant import Invalid
 from extender.offline import yaml_documents
@@ -78,7 +78,7 @@ def parse(
             continue
         known: records.Kind | None = next((one for one in records.KINDS if one == kind), None)
         try:
-            if known is None and records.is_group(item):
+            if known is None and gangs.is_group(item):
                 known = "Group"
             if known is not None:
                 record = _named(known, item, gpus, found)
@@ -113,7 +113,7 @@ def _named(
     if kind == "Group":
         return _group(item)
     try:
-        record: records.Record | None = records.record(kind, item, gpus)
+        record: records.Record | None = decode.record(kind, item, gpus)
     except records.RecordError as error:
         which = _of(item)
         if kind != "Pod" or not which:
@@ -128,11 +128,11 @@ def _named(
 
 def _group(item: dict[str, Any]) -> records.GroupRecord:
     try:
-        return records.group(item)
+        return gangs.group(item)
     except records.RecordError:
         metadata = item.get("metadata")
         bare = {"apiVersion": item.get("apiVersion"), "kind": item["kind"], "metadata": metadata}
-        return msgspec.structs.replace(records.group(bare), minimum=-1)
+        return msgspec.structs.replace(gangs.group(bare), minimum=-1)
 
 
 def _of(item: dict[str, Any]) -> str:

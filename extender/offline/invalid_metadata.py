@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from extender.cluster.cluster import Cluster
 from extender.cluster.demand.kinds import LINKS, MODES
 from extender.cluster.gpus.statements import HELD, PLAN
+from extender.cluster.view import ClusterView
 from extender.objects import gangs, progress
 from extender.objects.records import PodRecord
 
@@ -17,7 +17,7 @@ MOST = 20  # of one kind; the others are counted
 Doubt = dict[str, str]
 
 
-def found(cluster: Cluster, items: Iterable[Any], wall: float) -> list[Doubt]:
+def found(cluster: ClusterView, items: Iterable[Any], wall: float) -> list[Doubt]:
     """`code` and `message` of each, pods in the order of their names. `items`: the objects as they stand in the file;
     `wall`: seconds since 1970."""
     pods = sorted(cluster.pods.values(), key=lambda pod: (pod.namespace, pod.name, pod.uid))
@@ -70,7 +70,7 @@ def _twice(items: Iterable[Any]) -> Iterator[Doubt]:
             yield _doubt("object-twice", f"{kind} {name} is in the file {times} times: the last one counts")
 
 
-def of_pod(cluster: Cluster, pod: PodRecord, wall: float) -> Iterator[Doubt]:
+def of_pod(cluster: ClusterView, pod: PodRecord, wall: float) -> Iterator[Doubt]:
     """What one pod says."""
     notes, name = pod.annotations, f"pod {pod.namespace}/{pod.name}"
     said = notes.get(progress.PROTECT)
@@ -114,7 +114,7 @@ def of_pod(cluster: Cluster, pod: PodRecord, wall: float) -> Iterator[Doubt]:
         yield from _of_place(cluster, pod, name)
 
 
-def _of_place(cluster: Cluster, pod: PodRecord, name: str) -> Iterator[Doubt]:
+def _of_place(cluster: ClusterView, pod: PodRecord, name: str) -> Iterator[Doubt]:
     if pod.node not in cluster.nodes:
         yield _doubt("node-missing", f"{name} is on node {pod.node}, which is not there: it holds nothing anywhere")
         return
@@ -138,13 +138,13 @@ def _of_place(cluster: Cluster, pod: PodRecord, name: str) -> Iterator[Doubt]:
         )
 
 
-def _of_nodes(cluster: Cluster) -> Iterator[Doubt]:
+def _of_nodes(cluster: ClusterView) -> Iterator[Doubt]:
     for node in sorted(cluster.gpus.ledgers):
         if cluster.gpus.ledgers[node].doubled:
             yield _doubt("gpus-held-twice", f"node {node}: several pods are said to hold the same GPU")
 
 
-def _of_groups(cluster: Cluster) -> Iterator[Doubt]:
+def _of_groups(cluster: ClusterView) -> Iterator[Doubt]:
     for (_, kind, space, name), record in sorted(cluster.gangs.objects.items()):
         said = (record.minimum, *(least for _, least in record.parts))
         if any(least is not None and not 0 <= least <= gangs.MOST for least in said):

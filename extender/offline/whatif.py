@@ -19,6 +19,7 @@ import msgspec
 from ext_core import fit, score
 from extender.cluster.cluster import Cluster
 from extender.cluster.gpus.statements import gpus_of
+from extender.cluster.view import ClusterView
 from extender.errors import BadInput
 from extender.objects.records import NodeRecord, PodRecord
 from extender.objects.selectors import Taint, untolerated
@@ -62,7 +63,7 @@ TOO_MANY_STAY = "Wait for pods to end: too many of those that hold the GPUs are 
 EXIT_CODES = {"fits": 0, "evict": 10, "cannot": 11}
 
 
-def admit(cluster: Cluster, pod: PodRecord, number: int) -> PodRecord:
+def admit(cluster: ClusterView, pod: PodRecord, number: int) -> PodRecord:
     """The pod as the API server would write it: its priority by its class, and a uid. BadInput where it would not."""
     path = f"pod {pod.namespace}/{pod.name}"
     there = cluster.pod(pod.namespace, pod.name)
@@ -75,7 +76,7 @@ def admit(cluster: Cluster, pod: PodRecord, number: int) -> PodRecord:
     return pod
 
 
-def _with_class(cluster: Cluster, pod: PodRecord, path: str) -> PodRecord:
+def _with_class(cluster: ClusterView, pod: PodRecord, path: str) -> PodRecord:
     name = pod.priority_class
     if name in SYSTEM_CLASSES:
         return msgspec.structs.replace(pod, priority=SYSTEM_CLASSES[name])
@@ -224,7 +225,7 @@ def _eviction(snapshot: Snapshot, request: PodRequest, best: candidates.Eviction
     }
 
 
-def _victim(cluster: Cluster, pod: PodRecord) -> dict[str, Any]:
+def _victim(cluster: ClusterView, pod: PodRecord) -> dict[str, Any]:
     gang = None if pod.terminating else cluster.gangs.of(pod)
     return certificate.victim(cluster, pod) | {"gang_source": gang.ref.source if gang is not None else None}
 
@@ -245,7 +246,7 @@ def _cost(snapshot: Snapshot, request: PodRequest, eviction: candidates.Eviction
     ]
 
 
-def _leftover_computed(cluster: Cluster, request: PodRequest, eviction: candidates.Eviction) -> bool:
+def _leftover_computed(cluster: ClusterView, request: PodRequest, eviction: candidates.Eviction) -> bool:
     """Whether leftover_fragmentation was priced on the node, or has to be 0 there, since its GPUs are wired all alike.
 
     As the search does it: machines of up to 8 GPUs whose links are known, more GPUs than one wanted, where not every
@@ -272,7 +273,7 @@ def _remedies(reasons: Iterable[str], *, possible: bool) -> dict[str, str]:
     return {code: known[code] for code in sorted(reasons) if code in known}
 
 
-def _spared(cluster: Cluster, pod: PodRecord, names: Iterable[str], wall: float) -> list[dict[str, Any]]:
+def _spared(cluster: ClusterView, pod: PodRecord, names: Iterable[str], wall: float) -> list[dict[str, Any]]:
     """Who on these nodes is never a victim of this pod, by cause: how many pods with how many GPUs; of those that are
     protected, until when the first one is. Of each pod the first cause counts; where pods hold GPUs, only they do."""
     pods: Counter[str] = Counter()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from extender.cluster.cluster import Cluster
 from extender.cluster.demand.kinds import links_of
 from extender.cluster.pods import siblings
+from extender.cluster.view import ClusterView
 from extender.objects import gangs
 from extender.objects.records import PodRecord as PodRecord
 from extender.policy.contracts import PodRequest
 
 
-def read(pod: PodRecord, cluster: Cluster, flying: Iterable[tuple[str, str]] = ()) -> PodRequest:
+def read(pod: PodRecord, cluster: ClusterView, flying: Iterable[tuple[str, str]] = ()) -> PodRequest:
     """An unknown value of the links annotation counts as `required`: what was meant is not guessed away.
 
     `flying`: (uid, node) of pods that are about to be bound there; they count as siblings and kin.
@@ -51,7 +51,7 @@ def read(pod: PodRecord, cluster: Cluster, flying: Iterable[tuple[str, str]] = (
     )
 
 
-def _siblings(pod: PodRecord, cluster: Cluster, underway: dict[str, str]) -> tuple[int, ...]:
+def _siblings(pod: PodRecord, cluster: ClusterView, underway: dict[str, str]) -> tuple[int, ...]:
     key = siblings.siblings(pod)
     if key is None:
         return ()
@@ -65,7 +65,9 @@ def _is(pod: PodRecord | None, key: siblings.SiblingKey) -> bool:
     return pod is not None and siblings.siblings(pod) == key
 
 
-def _group(pod: PodRecord, named: gangs.Ref, cluster: Cluster, underway: dict[str, str]) -> tuple[tuple[int, ...], int]:
+def _group(
+    pod: PodRecord, named: gangs.Ref, cluster: ClusterView, underway: dict[str, str]
+) -> tuple[tuple[int, ...], int]:
     """(rows of the group's other pods that have a node, how many have none yet); none where it has no group.
 
     The group is as large as its minimum says, or as the pods of it that we know.

@@ -67,8 +67,7 @@ class Policy:
             scorer.fill(tables, request, rows, column)
             score.add(total, column, weight)
             columns[scorer.name] = column
-        if request.gpus:
-            score.bury(tables.nodes, rows, request.resource, total)
+        score.bury(tables.nodes, request.ask, rows, total)
         return total, columns
 
     def gpus(self, tables: Tables, request: PodRequest, rows: Sequence[int]) -> dict[int, int]:

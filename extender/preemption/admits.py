@@ -6,8 +6,8 @@ from array import array
 from collections.abc import Sequence
 
 from ext_core import columns
-from extender.cluster.cluster import Cluster
 from extender.cluster.nodes.eligibility import MOST_PARTS, TooLong
+from extender.cluster.view import ClusterView
 from extender.objects.records import NodeRecord, PodRecord
 from extender.policy.contracts import PodRequest
 from extender.preemption.candidates import OVERDUE_SECONDS
@@ -15,7 +15,7 @@ from extender.preemption.candidates import OVERDUE_SECONDS
 RELEASE_SECONDS = 60.0  # how long a preemptor waits for pods that terminate anyway, rather than evict
 
 
-def accepting(cluster: Cluster, pod: PodRecord, names: Sequence[str]) -> list[str] | None:
+def accepting(cluster: ClusterView, pod: PodRecord, names: Sequence[str]) -> list[str] | None:
     """Those of the nodes that the pod's node selector and required node affinity admit; None where they have more parts
     than can be looked at while it waits."""
     try:
@@ -26,7 +26,7 @@ def accepting(cluster: Cluster, pod: PodRecord, names: Sequence[str]) -> list[st
     return [cluster.names[row] for row in columns.kept(rows, cluster.eligibility.rows(program))]
 
 
-def repelled_from(cluster: Cluster, pod: PodRecord, names: Sequence[str]) -> set[str]:
+def repelled_from(cluster: ClusterView, pod: PodRecord, names: Sequence[str]) -> set[str]:
     """The nodes where a running pod's required anti-affinity may be about this one."""
     return {
         name
@@ -35,7 +35,7 @@ def repelled_from(cluster: Cluster, pod: PodRecord, names: Sequence[str]) -> set
     }
 
 
-def may_come_back(cluster: Cluster, request: PodRequest, pod: PodRecord, now: float) -> str:
+def may_come_back(cluster: ClusterView, request: PodRequest, pod: PodRecord, now: float) -> str:
     """The first node whose device plugin offers nothing for a moment, and on which the pod fits once it does; ""."""
     away = list(cluster.away(now))
     accepted = accepting(cluster, pod, [node.name for node in away]) if away else None
@@ -45,7 +45,7 @@ def may_come_back(cluster: Cluster, request: PodRequest, pod: PodRecord, now: fl
     return ""
 
 
-def _would_fit(cluster: Cluster, request: PodRequest, node: NodeRecord) -> bool:
+def _would_fit(cluster: ClusterView, request: PodRequest, node: NodeRecord) -> bool:
     """Whether the capacity of a node whose plugin is away, less what is held there, is enough."""
     held = [cluster.amounts(pod) for pod in cluster.pods_on(node.name)]
     return all(
@@ -54,7 +54,7 @@ def _would_fit(cluster: Cluster, request: PodRequest, node: NodeRecord) -> bool:
     )
 
 
-def releases(cluster: Cluster, name: str, wall: float) -> bool:
+def releases(cluster: ClusterView, name: str, wall: float) -> bool:
     """Whether all that terminates on the node has terminated within a minute, so that an eviction is in vain."""
     ends = [pod.deletion_at for pod in cluster.pods_on(name) if pod.terminating]
     return all(end is not None and -OVERDUE_SECONDS <= end - wall <= RELEASE_SECONDS for end in ends)

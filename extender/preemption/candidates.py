@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ext_core import fit, gather, victims
-from extender.cluster.cluster import Cluster
+from extender.cluster.view import ClusterView
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.costs.victims_stranded import VictimsStranded
@@ -40,7 +40,7 @@ class Inquiry:
     nodes; `ends`: on this thread's clock, in nanoseconds, 0 = never; `sets`: search nodes examined so far; `rooms`:
     what it knows of other places."""
 
-    cluster: Cluster
+    cluster: ClusterView
     policy: Policy
     preemptor: Preemptor
     floor: Floor
@@ -68,11 +68,6 @@ class Inquiry:
     def wall_ms(self) -> int:
         """Milliseconds since 1970."""
         return int(self.preemptor.wall * 1000)
-
-    @property
-    def amounts(self) -> array[int]:
-        """R amounts of the preemptor."""
-        return array("q", self.preemptor.request.amounts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +98,11 @@ class Problem:
         if blind:
             self.rows = rows + array("i", [rows[i] for i in blind for _ in range(2)])
             self._gather()
-            without_deduction(self.cluster, inquiry.request, self.rows, self.gathered, len(rows), self.tables)
-        if self.gathered.some_go and self.required:
+            without_deduction(self.cluster, inquiry.request, self.rows, self.gathered, len(rows), self.prices)
+        if self.gathered.some_terminating and self.required:
             self._count_ending()
         seen, self.missing = columns(
-            self.cluster, inquiry.policy, self.gathered, self.tables.prices, inquiry.wall_ms, inquiry.rooms
+            self.cluster, inquiry.policy, self.gathered, self.prices, inquiry.wall_ms, inquiry.rooms
         )
         self.terms = [cost.term(seen) for cost in inquiry.policy.costs]
 
@@ -116,18 +111,16 @@ class Problem:
         self.gathered = gather.victims(
             cluster.tables.nodes,
             cluster.tables.pods,
+            inquiry.request.ask,
             self.rows,
-            inquiry.amounts,
-            inquiry.request.resource,
-            inquiry.request.priority,
             inquiry.wall_ms,
             _needed(cluster, inquiry.pod, self.rows, inquiry.floor),
         )
-        if self.gathered.some_go:
+        if self.gathered.some_terminating:
             _keep_overdue(cluster, self.gathered, inquiry.wall)
-        self.forced, self.impossible = _floor(cluster, self.rows, inquiry.floor, self.gathered)
-        self.tables, hopeless = set_tables(
-            cluster, inquiry.policy, inquiry.request, self.rows, self.gathered.unknown, required=self.required
+        self.impossible = _floor(cluster, self.rows, inquiry.floor, self.gathered)
+        self.prices, hopeless = set_tables(
+            cluster, inquiry.policy, inquiry.request, self.rows, self.gathered, required=self.required
         )
         self.impossible |= hopeless
 
@@ -137,18 +130,19 @@ class Problem:
         cluster, unknown = self.cluster, self.gathered.unknown
         return [
             i
-            for i, table in enumerate(self.tables.of)
+            for i, table in enumerate(self.gathered.table)
             if table >= 0 and (unknown[i] or any(deduced(cluster, cluster.names[self.rows[i]])))
         ]
 
     def _count_ending(self) -> None:
         """Where more free GPUs may be worse ones, those of pods that are terminating count as free, needed or not."""
         gathered, cluster = self.gathered, self.cluster
-        worse = [not fit.monotone(table) for table in self.tables.ok]
-        for i, table in enumerate(self.tables.of):
+        worse = [not fit.monotone(table) for table in gathered.ok]
+        for i, table in enumerate(gathered.table):
             for k in range(gathered.start[i], gathered.start[i + 1]) if table >= 0 and worse[table] else ():
-                if gathered.going[k] and ends(cluster.pods[cluster.pod_rows.uids[gathered.pods[k]]], self.inquiry.wall):
-                    self.forced[k] = 1
+                pod = cluster.pods[cluster.pod_rows.uids[gathered.pods[k]]]
+                if gathered.terminating[k] and ends(pod, self.inquiry.wall):
+                    gathered.forced[k] = 1
 
     def only(self, i: int, chosen: int, must: int) -> None:
         """Leave candidate i one set: of its pods those in the mask `chosen`, which has to hold `must`."""
@@ -157,7 +151,7 @@ class Problem:
             self.impossible.add(i)
         for k in range(first, gathered.start[i + 1]):
             if chosen >> (k - first) & 1:
-                self.forced[k] = 1
+                gathered.forced[k] = 1
                 continue
             gathered.masks[k] = gathered.unsure[k] = 0
             for r in range(len(self.cluster.resources)):
@@ -183,16 +177,7 @@ class Problem:
         for i in self.impossible:
             gathered.short[len(self.cluster.resources) - 1, i] = NEVER_SHORT
         result = victims.cheapest(
-            gathered.start,
-            gathered.short,
-            gathered.amounts,
-            gathered.masks,
-            gathered.free,
-            gathered.unknown,
-            gathered.unsure,
-            self.tables.of,
-            self.tables.ok,
-            self.forced,
+            gathered,
             self.terms,
             max(1, inquiry.budget - inquiry.sets),
             not every,
@@ -212,14 +197,14 @@ class Problem:
             if chosen:
                 pods = tuple(cluster.pods[cluster.pod_rows.uids[gathered.pods[k]]] for k in chosen)
                 cost = tuple(result.cost[t * len(rows) + i] for t in range(len(self.terms)))
-                unknown = any(gathered.ask[k] in self.missing and not gathered.going[k] for k in chosen)
+                unknown = any(gathered.ask[k] in self.missing and not gathered.terminating[k] for k in chosen)
                 names = (VictimsStranded.name,) if unknown else ()
                 found.append(Eviction(cluster.names[rows[i]], rows[i], pods, cost, i, names))
         found.sort(key=lambda eviction: (eviction.cost, eviction.node))  # and the case, as the sort is stable
         return found
 
 
-def _needed(cluster: Cluster, pod: PodRecord, rows: array[int], floor: Floor) -> bytearray:
+def _needed(cluster: ClusterView, pod: PodRecord, rows: array[int], floor: Floor) -> bytearray:
     """A mark for each pod row that the preemptor's required affinity may need and kube-scheduler did not offer."""
     if not pod.affinity_terms:
         return bytearray()
@@ -237,22 +222,21 @@ def ends(pod: PodRecord, wall: float) -> bool:
     return pod.terminating and (pod.deletion_at is None or wall - pod.deletion_at <= OVERDUE_SECONDS)
 
 
-def _keep_overdue(cluster: Cluster, gathered: gather.Gathered, wall: float) -> None:
+def _keep_overdue(cluster: ClusterView, gathered: gather.Gathered, wall: float) -> None:
     """A pod that should have ended long ago frees nothing: no eviction must rest on it."""
     for k, row in enumerate(gathered.pods):
-        if gathered.going[k] and not ends(cluster.pods[cluster.pod_rows.uids[row]], wall):
+        if gathered.terminating[k] and not ends(cluster.pods[cluster.pod_rows.uids[row]], wall):
             gathered.masks[k] = 0
             gathered.unsure[k] = 0
             for r in range(len(cluster.resources)):
                 gathered.amounts[r, k] = 0
 
 
-def _floor(cluster: Cluster, rows: array[int], floor: Floor, gathered: gather.Gathered) -> tuple[array[int], set[int]]:
-    """(1 for each gathered pod that must be among the victims, candidates where the floor cannot be met)."""
-    forced = array("B", bytes(len(gathered.pods)))
+def _floor(cluster: ClusterView, rows: array[int], floor: Floor, gathered: gather.Gathered) -> set[int]:
+    """Marks the gathered pods that must be among the victims. The candidates where the floor cannot be met."""
     impossible: set[int] = set()
     if floor is None:
-        return forced, impossible
+        return impossible
     for i, row in enumerate(rows):
         uids = floor(cluster.names[row])
         if uids is None:
@@ -260,7 +244,7 @@ def _floor(cluster: Cluster, rows: array[int], floor: Floor, gathered: gather.Ga
         at = {cluster.pod_rows.uids[gathered.pods[k]]: k for k in range(gathered.start[i], gathered.start[i + 1])}
         for uid in uids:
             if uid in at:
-                forced[at[uid]] = 1
+                gathered.forced[at[uid]] = 1
             else:
                 impossible.add(i)  # a pod that we do not see there: its room cannot be judged
-    return forced, impossible
+    return impossible

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ext_core import victims
-from extender.cluster.cluster import Cluster
-from extender.objects import gangs
+from ext_core.scout import FREE
+from extender.cluster.view import ClusterView
 from extender.objects.records import PodRecord
-from extender.policy.costs.highest_priority import FREE
 from extender.policy.policy import Policy
 from extender.preemption.candidates import Eviction
 from extender.preemption.search import LOWEST, Found
@@ -22,7 +21,7 @@ def important(pods: Iterable[PodRecord]) -> list[PodRecord]:
     return sorted(pods, key=lambda pod: (-pod.priority, pod.start or 0.0, pod.uid))
 
 
-def violations(cluster: Cluster, pods: Sequence[PodRecord]) -> int:
+def violations(cluster: ClusterView, pods: Sequence[PodRecord]) -> int:
     """NumPDBViolations of these victims, counted as kube-scheduler counts it."""
     inside = [() if pod.terminating else cluster.budgets.of(pod) for pod in pods]
     keys = sorted({key for one in inside for key in one})
@@ -31,7 +30,7 @@ def violations(cluster: Cluster, pods: Sequence[PodRecord]) -> int:
     return victims.kube_pdb_violations(range(len(pods)), [[index[key] for key in one] for one in inside], allowance)
 
 
-def victim(cluster: Cluster, pod: PodRecord) -> dict[str, Any]:
+def victim(cluster: ClusterView, pod: PodRecord) -> dict[str, Any]:
     """A victim as the answers tell it."""
     holding = next((h for h in cluster.gpus.ledgers[pod.node].holdings if h.uid == pod.uid), None)
     gang = None if pod.terminating else cluster.gangs.of(pod)
@@ -60,7 +59,7 @@ def cost_of(policy: Policy, eviction: Eviction) -> list[dict[str, Any]]:
     ]
 
 
-def certificate(cluster: Cluster, policy: Policy, found: Found) -> dict[str, Any]:
+def certificate(cluster: ClusterView, policy: Policy, found: Found) -> dict[str, Any]:
     """What the answer rests on."""
     best, other = found.best, found.runner_up
     names = [cost.name for cost in policy.costs]
@@ -83,21 +82,21 @@ def certificate(cluster: Cluster, policy: Policy, found: Found) -> dict[str, Any
     }
 
 
-def warnings(cluster: Cluster, pods: Iterable[PodRecord]) -> list[dict[str, str]]:
+def warnings(cluster: ClusterView, pods: Iterable[PodRecord]) -> list[dict[str, str]]:
     """What is not certain about these victims, and which of their claims do not count as written."""
     victims = list(pods)
     shown = [one.warning(pod) for pod in victims for one in cluster.limits.bounded(pod, cluster.gangs.running(pod))]
     return [*_unknown_minima(cluster, victims), *shown[:MOST_WARNED]]
 
 
-def _unknown_minima(cluster: Cluster, pods: Iterable[PodRecord]) -> list[dict[str, str]]:
+def _unknown_minima(cluster: ClusterView, pods: Iterable[PodRecord]) -> list[dict[str, str]]:
     found = {
         gang.ref: gang for pod in pods if not pod.terminating and (gang := cluster.gangs.of(pod)) and not gang.known
     }
     return [
         {
             "code": "gang-minimum-unknown",
-            "message": f"how many pods of {ref.source} gang {ref} must run can not be read ({gangs.SAYS[ref.source]}): "
+            "message": f"how many pods of {ref.source} gang {ref} must run can not be read ({gang.stated_by}): "
             + (f"all {len(gang.members)} running members are taken to be needed" if gang.minimum else "none is needed"),
         }
         for ref, gang in sorted(found.items())

@@ -9,8 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ext_core import gather
-from extender.cluster.cluster import Cluster
 from extender.cluster.nodes.eligibility import MOST_PARTS, TooLong
+from extender.cluster.view import ClusterView
 from extender.objects.progress import lost, saved_ms, start_ms
 from extender.objects.records import PodRecord
 from extender.policy.contracts import Groups, Victims
@@ -33,7 +33,7 @@ class Rooms:
     alike: dict[tuple[object, ...], tuple[int, int]] = field(default_factory=dict)
     free: dict[int, array[int]] = field(default_factory=dict)
 
-    def fill(self, cluster: Cluster, asks: list[int]) -> None:
+    def fill(self, cluster: ClusterView, asks: list[int]) -> None:
         """Look for room for these asks. Those that are short come first, and of each namespace one after the other: a
         namespace whose pods all ask for something else waits for its own."""
         new = [ask for ask in asks if ask not in self.known]
@@ -51,7 +51,7 @@ class Rooms:
             with suppress(TooLong):
                 self.known[ask] = self._room(cluster, ask, MOST_PARTS)
 
-    def _room(self, cluster: Cluster, ask: int, most: int) -> tuple[int, int]:
+    def _room(self, cluster: ClusterView, ask: int, most: int) -> tuple[int, int]:
         asked, program = cluster.requirements[ask], cluster.requirements.program(ask, most)
         assert asked is not None
         key = (asked.amounts, *program)
@@ -67,7 +67,7 @@ class Rooms:
         return found
 
 
-def _in_turn(cluster: Cluster, asks: list[int]) -> list[int]:
+def _in_turn(cluster: ClusterView, asks: list[int]) -> list[int]:
     """The first ask of each namespace, then the second of each, and so on."""
     if len(asks) <= FEW_ASKS:
         return asks
@@ -82,7 +82,7 @@ def _in_turn(cluster: Cluster, asks: list[int]) -> list[int]:
 
 
 def columns(
-    cluster: Cluster,
+    cluster: ClusterView,
     policy: Policy,
     gathered: gather.Gathered,
     prices: list[array[int]],
@@ -93,10 +93,10 @@ def columns(
     stranded = array("q", bytes(8 * len(gathered.pods)))
     missing: frozenset[int] = frozenset()
     if any(isinstance(cost, VictimsStranded) for cost in policy.costs):
-        present = gather.distinct(gathered.ask, gathered.going)
+        present = gather.distinct(gathered.ask, gathered.terminating)
         rooms.fill(cluster, present)
         missing = frozenset(present).difference(rooms.known)
-        stranded = gather.stranded(cluster.tables.pods, gathered.pods, gathered.ask, gathered.going, rooms.known)
+        stranded = gather.stranded(cluster.tables.pods, gathered.pods, gathered.ask, gathered.terminating, rooms.known)
     seen = Victims(
         gathered.pods,
         gathered.priority,
@@ -105,7 +105,7 @@ def columns(
         gathered.restart_s,
         gathered.grace_s,
         gathered.gpus,
-        gathered.going,
+        gathered.terminating,
         now_ms,
         _budgets(cluster, gathered),
         *_gangs(cluster, gathered, now_ms),
@@ -115,20 +115,20 @@ def columns(
     return seen, missing
 
 
-def _budgets(cluster: Cluster, gathered: gather.Gathered) -> Groups:
+def _budgets(cluster: ClusterView, gathered: gather.Gathered) -> Groups:
     """PodDisruptionBudgets as groups. A pod that goes already, or that a budget has counted already, costs nothing."""
-    sets = gather.distinct(gathered.budgets, gathered.going)
+    sets = gather.distinct(gathered.budgets, gathered.terminating)
     keys = sorted({key for one in sets for key in cluster.budgets.sets[one]})
     index = {key: g for g, key in enumerate(keys)}
     members = {one: tuple(index[key] for key in cluster.budgets.sets[one]) for one in sets}
     allowance = array("q", [max(0, cluster.budgets.records[key].disruptions_allowed) for key in keys])
     names = tuple(f"{namespace}/{name}" for namespace, name in keys)
-    return Groups(*gather.memberships(gathered.budgets, gathered.going, members), allowance, names)
+    return Groups(*gather.memberships(gathered.budgets, gathered.terminating, members), allowance, names)
 
 
-def _gangs(cluster: Cluster, gathered: gather.Gathered, now_ms: int) -> tuple[Groups, array[int]]:
+def _gangs(cluster: ClusterView, gathered: gather.Gathered, now_ms: int) -> tuple[Groups, array[int]]:
     """(gangs as groups, the work in GPU-seconds that all running members of each lose when it breaks)."""
-    present = gather.distinct(gathered.gang, gathered.going)
+    present = gather.distinct(gathered.gang, gathered.terminating)
     members: dict[int, tuple[int, ...]] = {gang: (g,) for g, gang in enumerate(present)}
     work = gather.gangs(cluster.tables.pods, len(cluster.gangs.by_number), now_ms)[1] if present else array("q")
     found = [gang for one in present if (gang := cluster.gangs.by_number[one]) is not None]
@@ -138,9 +138,9 @@ def _gangs(cluster: Cluster, gathered: gather.Gathered, now_ms: int) -> tuple[Gr
         price[members[one][0]] += sum(_lost(cluster, pod, now_ms) for pod in cluster.gangs.strays[one])
     allowance = array("q", [gang.allowance for gang in found])
     names = tuple([gang.ref.name for gang in found])
-    return Groups(*gather.memberships(gathered.gang, gathered.going, members), allowance, names), price
+    return Groups(*gather.memberships(gathered.gang, gathered.terminating, members), allowance, names), price
 
 
-def _lost(cluster: Cluster, pod: PodRecord, now_ms: int) -> int:
+def _lost(cluster: ClusterView, pod: PodRecord, now_ms: int) -> int:
     restart = cluster.limits.restart_seconds(pod)
     return lost(sum(cluster.amounts(pod)[3:]), start_ms(pod), saved_ms(pod), restart, now_ms)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 from ext_core import scout
 from extender.cluster.cluster import Cluster
+from extender.cluster.view import ClusterView
 from extender.policy.contracts import PodRequest
-from extender.policy.costs.highest_priority import FREE
 from extender.policy.policy import Policy
 from extender.preemption.candidates import Eviction, Floor, Inquiry, Preemptor, Problem, ends
 from extender.preemption.cost_inputs import Rooms
@@ -92,12 +92,9 @@ class VictimSearch:
         priority, work = scout.bounds(
             tables.nodes,
             tables.pods,
+            request.ask,
             rows,
-            array("q", request.amounts),
-            request.resource,
-            request.priority,
             int(preemptor.wall * 1000),
-            FREE,
             "priority" in kinds[: kinds.index("work")] if "work" in kinds else False,
         )
         floors = {"": array("q", bytes(8 * len(rows))), "priority": priority, "work": work}
@@ -150,7 +147,7 @@ class VictimSearch:
         pods = len(one.gathered.pods)
         if pods > FEW_PODS:
             return None, False
-        must = sum(1 << k for k in range(pods) if one.forced[k])
+        must = sum(1 << k for k in range(pods) if one.gathered.forced[k])
         problem = Problem(inquiry, array("i", [row]) * ((1 << pods) - 1), by_links=False)
         for i in range(len(problem.rows)):
             problem.only(i, i + 1, must)
@@ -181,7 +178,7 @@ def _one_each(evictions: Sequence[Eviction]) -> list[Eviction]:
     return list(first.values())
 
 
-def amounts_short(cluster: Cluster, request: PodRequest, row: int) -> tuple[int, ...]:
+def amounts_short(cluster: ClusterView, request: PodRequest, row: int) -> tuple[int, ...]:
     """The resources (by index) of which too little is free on the node, claims taken."""
     columns = zip(request.amounts, cluster.tables.nodes.free_of(row), strict=True)
     return tuple(r for r, (wanted, free) in enumerate(columns) if wanted and wanted > free)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ext_core import fit, gather
 from ext_core.links import LinkShapes
-from extender.cluster.cluster import Cluster
 from extender.cluster.gpus.holdings import Holding
+from extender.cluster.view import ClusterView
 from extender.policy.contracts import PodRequest
 from extender.policy.costs.leftover_fragmentation import LeftoverFragmentation
 from extender.policy.policy import Policy
@@ -23,40 +22,36 @@ PRICED_GPUS = 8  # larger machines that are not uniform have too many sets to pr
 COUNT, HOPELESS = -1, -2  # instead of a table: counting is enough; no eviction helps
 
 
-@dataclass(slots=True)
-class SetTables:
-    """`of`: table per candidate, -1 where counting is enough; per table: `ok`, one byte for each mask of free GPUs, 1
-    where it suffices; `prices`: what each mask leaves broken up, by LeftoverFragmentation."""
-
-    of: array[int]
-    ok: list[bytes]
-    prices: list[array[int]]
-
-
 def set_tables(
-    cluster: Cluster, policy: Policy, request: PodRequest, rows: array[int], unknown: array[int], *, required: bool
-) -> tuple[SetTables, set[int]]:
-    """(the tables, candidates where no eviction helps). `unknown`: by candidate, GPUs that pods hold at positions that
-    are not known; `required`: the links are looked at."""
+    cluster: ClusterView,
+    policy: Policy,
+    request: PodRequest,
+    rows: array[int],
+    gathered: gather.Gathered,
+    *,
+    required: bool,
+) -> tuple[list[array[int]], set[int]]:
+    """(by table: what each mask of free GPUs leaves broken up, by LeftoverFragmentation; candidates where no eviction
+    helps). Fills `gathered.table`, by candidate, COUNT where counting is enough, and `gathered.ok`: by table, one byte
+    for each mask, 1 where it suffices. `required`: the links are looked at."""
     priced = any(isinstance(cost, LeftoverFragmentation) for cost in policy.costs)
     if not required and not priced:
-        return SetTables(array("i", [COUNT] * len(rows)), [], []), set()
+        return [], set()
     made = _Kinds(cluster.tables.shapes, policy, request, required=required, priced=priced)
     kind_of, kinds = gather.graphs(cluster.tables.nodes, rows)
     table_of = [made.table(*kind) for kind in kinds]
+    gathered.ok.extend(made.ok)
     impossible: set[int] = set()
     if required:
-        tables = array("i", [table_of[kind] for kind in kind_of])
+        for i, kind in enumerate(kind_of):
+            gathered.table[i] = max(table_of[kind], COUNT)
         if HOPELESS in table_of:
-            impossible.update(i for i, table in enumerate(tables) if table == HOPELESS)
-            tables = array("i", [max(table, COUNT) for table in tables])
+            impossible.update(i for i, kind in enumerate(kind_of) if table_of[kind] == HOPELESS)
     elif made.ok:
         # Where positions are unknown, what an eviction leaves free cannot be priced.
-        pairs = zip(kind_of, unknown, strict=True)
-        tables = array("i", [COUNT if hidden else table_of[kind] for kind, hidden in pairs])
-    else:
-        tables = array("i", [COUNT] * len(rows))
-    return SetTables(tables, made.ok, made.prices), impossible
+        for i, (kind, unknown) in enumerate(zip(kind_of, gathered.unknown, strict=True)):
+            gathered.table[i] = COUNT if unknown else table_of[kind]
+    return made.prices, impossible
 
 
 class _Kinds:
@@ -106,13 +101,18 @@ class _Kinds:
         return array("q", bytes(8 << bits))
 
 
-def deduced(cluster: Cluster, name: str) -> Iterator[Holding]:
+def deduced(cluster: ClusterView, name: str) -> Iterator[Holding]:
     """Holdings that are sure only because no other set is left."""
     return (one for one in cluster.gpus.ledgers[name].holdings if one.mask and one.how in ("planned", "predicted"))
 
 
 def without_deduction(
-    cluster: Cluster, request: PodRequest, rows: array[int], gathered: gather.Gathered, nodes: int, tables: SetTables
+    cluster: ClusterView,
+    request: PodRequest,
+    rows: array[int],
+    gathered: gather.Gathered,
+    nodes: int,
+    prices: list[array[int]],
 ) -> None:
     """Makes three cases of each node that is in `rows` thrice (once below `nodes`, then twice in a row).
 
@@ -133,10 +133,10 @@ def without_deduction(
             shape, healthy, _ = kinds[kind_of[i]]
             bits = healthy.bit_length()
             if (shape, bits) not in known:
-                known[shape, bits] = len(tables.ok)
-                tables.ok.append(fit.link_table(cluster.tables.shapes, shape, bits, request.wanted, 0))
-                tables.prices.append(array("q", bytes(8 << bits)))  # what stays free is not known
-            tables.of[i] = known[shape, bits]
+                known[shape, bits] = len(gathered.ok)
+                gathered.ok.append(fit.link_table(cluster.tables.shapes, shape, bits, request.wanted, 0))
+                prices.append(array("q", bytes(8 << bits)))  # what stays free is not known
+            gathered.table[i] = known[shape, bits]
             gathered.unknown[i] = 0
         elif only_deduced:
             first = rows.index(rows[i])

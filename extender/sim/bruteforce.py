@@ -63,7 +63,7 @@ def _evictions(cluster: SimCluster, kubelets: Kubelets, pod: Object, node: Objec
             uids = frozenset(str(victim["metadata"]["uid"]) for victim in gone)
             if in_tree.refusal(pod, node, [p for p in there if p["metadata"]["uid"] not in uids]) is not None:
                 continue
-            free = kubelets.free(name).union(*(kubelets.gpus_of(uid) for uid in uids))
+            free = kubelets.truth.free(name).union(*(kubelets.truth.gpus_of(uid) for uid in uids))
             if not required or always_linked(kubelets.machines[name], free, wanted):
                 yield Eviction(_cost(cluster, kubelets, gone), name, uids)
 
@@ -81,7 +81,7 @@ def _cost(cluster: SimCluster, kubelets: Kubelets, gone: Sequence[Object]) -> tu
         if said := notes.get("gpu-extender.io/last-checkpoint"):
             since = max(since, _seconds(said))
         restart = min(3600, int(notes.get("gpu-extender.io/restart-seconds", "0")))
-        lost += len(kubelets.gpus_of(str(victim["metadata"]["uid"]))) * (int(now - since) + restart)
+        lost += len(kubelets.truth.gpus_of(str(victim["metadata"]["uid"]))) * (int(now - since) + restart)
     return (
         violations,
         max(in_tree.priority(victim) for victim in gone),

@@ -13,14 +13,16 @@ from typing import Any
 
 from rich.text import Text
 
-from extender.sim import bruteforce, in_tree, picture
+from extender.sim import bruteforce, in_tree
 from extender.sim.bruteforce import Eviction
 from extender.sim.calls import Extender
 from extender.sim.clock import Clock
 from extender.sim.cluster import SimCluster, full_name, pod
 from extender.sim.kubelet import Kubelets
 from extender.sim.machines import machine, node
+from extender.sim.overview import overview
 from extender.sim.scheduler import Outcome, Scheduler
+from extender.topologies.gpu_map import gpu_map, legend
 
 Object = dict[str, Any]
 MORNING = datetime(2026, 3, 2, 8, 0, tzinfo=UTC)
@@ -93,7 +95,7 @@ class Day:
         where = {outcome.node for outcome in outcomes}
         _expect(all(outcome.result == "bound" for outcome in outcomes), "every notebook finds a node")
         _expect(len(where) == 1, f"the notebooks share one node, not {sorted(where)}")
-        untouched = [name for name in NODES if not self._kubelets.holders(name)]
+        untouched = [name for name in NODES if not self._kubelets.truth.holders(name)]
         _expect(len(untouched) == len(NODES) - 1, "all other nodes stay whole")
         scene = self._scene(
             "packing",
@@ -128,10 +130,10 @@ class Day:
 
     def _fit(self, title: str, what: Object, says: str) -> Scene:
         name = full_name(what)
-        before = self._kubelets.free("dgx1")
+        before = self._kubelets.truth.free("dgx1")
         outcome = self._submit(what)
         _expect((outcome.result, outcome.node) == ("bound", "dgx1"), f"{name} is bound to dgx1: {outcome}")
-        held = self._kubelets.gpus_of(outcome.uid)
+        held = self._kubelets.truth.gpus_of(outcome.uid)
         _expect(machine(NODES["dgx1"]).linked(held), f"the GPUs {sorted(held)} of {name} are linked")
         _expect(held <= before, "only free GPUs are handed out")
         scene = self._scene(title, says, name)
@@ -152,17 +154,17 @@ class Day:
         for name in ("vision", "tune"):
             self._finish("train", name)
         sweeps = [self._submit(pod(f"sweep-{n}", "train", 1, node_selector=V100)) for n in range(1, 9)]
-        _expect(not self._kubelets.free("dgx1"), "eight trials fill the DGX-1V")
+        _expect(not self._kubelets.truth.free("dgx1"), "eight trials fill the DGX-1V")
         self._at(13)
         wanted = frozenset({0, 2, 4, 5})
         for sweep in sweeps:
-            if self._kubelets.gpus_of(sweep.uid) <= wanted:
+            if self._kubelets.truth.gpus_of(sweep.uid) <= wanted:
                 self._kubelets.finish(sweep.uid)
-        _expect(self._kubelets.free("dgx1") == wanted, "four trials end: GPUs 0, 2, 4 and 5 are free")
+        _expect(self._kubelets.truth.free("dgx1") == wanted, "four trials end: GPUs 0, 2, 4 and 5 are free")
         outcome = self._submit(pod("pretrain", "train", 4, links="required", tolerations=ANY_ARCH))
         _expect(outcome.result == "waits", f"pretrain waits: {outcome}")
         for name, what in self._kubelets.machines.items():
-            free = self._kubelets.free(name)
+            free = self._kubelets.truth.free(name)
             if len(free) >= 4:
                 _expect(name in outcome.sent, f"{name} has four free GPUs: the server was asked about it")
                 _expect(not bruteforce.always_linked(what, free, 4), f"{name} can not be relied upon for linked GPUs")
@@ -202,7 +204,7 @@ class Day:
         truth = bruteforce.cheapest(self._cluster, self._kubelets, self._cluster.named("serving", "urgent"))
         best = min(truth.values(), key=lambda eviction: (eviction.cost, eviction.node))
         names = {str(p["metadata"]["uid"]): full_name(p) for p in self._cluster.pods()}
-        freed = self._kubelets.free(best.node).union(*map(self._kubelets.gpus_of, best.victims))
+        freed = self._kubelets.truth.free(best.node).union(*map(self._kubelets.truth.gpus_of, best.victims))
         asked = self._extender.calls["preempt"]
         (outcome, *others) = self._scheduler.run()
         _expect((outcome.uid, outcome.result) == (uid, "nominated"), f"urgent evicts: {outcome}")
@@ -219,7 +221,7 @@ class Day:
         after = self._scheduler.run()
         _expect(after[0].result == "bound" and after[0].uid == uid, f"urgent is bound: {after[0]}")
         _expect(all(one.result != "bound" for one in [*others, *after[1:]]), "nobody takes the place that was freed")
-        held = self._kubelets.gpus_of(uid)
+        held = self._kubelets.truth.gpus_of(uid)
         _expect(held <= freed, f"urgent holds {sorted(held)}, all of what its victim held or was free")
         _expect(self._cluster.pod(asr) is None, "the victim is gone")
         ranking = sorted(truth.values(), key=lambda eviction: (eviction.cost, eviction.node))
@@ -277,9 +279,10 @@ class Day:
         self._finish("media", "render")
         outcome = self._scheduler.run([uid])[0]
         _expect((outcome.result, outcome.node) == ("bound", "tray"), f"pretrain starts on the tray: {outcome}")
-        held = self._kubelets.gpus_of(uid)
+        held = self._kubelets.truth.gpus_of(uid)
         _expect(len(held) == 4 and machine(NODES["tray"]).linked(held), f"its GPUs {sorted(held)} are linked")
-        _expect(not self._kubelets.refused, f"no kubelet had to refuse a pod: {self._kubelets.refused}")
+        refusals = self._kubelets.truth.refusals()
+        _expect(not refusals, f"every kubelet admits what is bound: {refusals}")
         hours = (self._clock.now() - datetime.fromisoformat(pretrain["metadata"]["creationTimestamp"])).seconds // 3600
         scene = self._scene(
             "a wait that ends",
@@ -306,7 +309,7 @@ class Day:
         self._kubelets.finish(str(self._cluster.named(namespace, name)["metadata"]["uid"]))
 
     def _gpus(self, namespace: str, name: str) -> frozenset[int]:
-        return self._kubelets.gpus_of(str(self._cluster.named(namespace, name)["metadata"]["uid"]))
+        return self._kubelets.truth.gpus_of(str(self._cluster.named(namespace, name)["metadata"]["uid"]))
 
     def _decision(self, name: str, verb: str) -> Object:
         """The newest decision of a verb about NAMESPACE/NAME."""
@@ -320,17 +323,20 @@ class Day:
 
     def _map(self, name: str, uid: str) -> list[Text]:
         """One node's GPUs; `uid`: whose are marked."""
-        chosen = self._kubelets.gpus_of(uid) if uid else frozenset()
-        taken = self._kubelets.holders(name).keys() - chosen
-        drawn = picture.gpu_map(self._kubelets.machines[name], chosen, taken)
-        return [Text(f"{name}   {picture.legend(self._kubelets.machines[name])}", "dim"), *drawn]
+        chosen = self._kubelets.truth.gpus_of(uid) if uid else frozenset()
+        taken = self._kubelets.truth.holders(name).keys() - chosen
+        what = self._kubelets.machines[name]
+        gpu_total = what.scope == "gpu-total"
+        drawn = gpu_map(what.links, chosen, taken, gpu_total=gpu_total)
+        return [Text(f"{name}   {legend(gpu_total=gpu_total)}", "dim"), *drawn]
 
     def _overview(self) -> list[Text]:
         names = {str(p["metadata"]["uid"]): p["metadata"]["name"] for p in self._cluster.pods()}
-        holders = {name: {gpu: names[uid][0] for gpu, uid in self._kubelets.holders(name).items()} for name in NODES}
-        here = sorted({names[uid].partition("-")[0] for name in NODES for uid in self._kubelets.holders(name).values()})
-        legend = "   ".join(f"{name[0]} {name}" for name in here)
-        return [*picture.overview(self._kubelets.machines, holders), Text(legend, "dim")]
+        held = self._kubelets.truth.holdings()
+        holders = {name: {gpu: names[uid][0] for gpu, uid in gpus.items()} for name, gpus in held.items()}
+        here = sorted({names[uid].partition("-")[0] for gpus in held.values() for uid in gpus.values()})
+        letters = "   ".join(f"{name[0]} {name}" for name in here)
+        return [*overview(self._kubelets.machines, holders), Text(letters, "dim")]
 
 
 def _expect(true: bool, what: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -12,6 +12,7 @@ from itertools import combinations, permutations
 from typing import Any, Literal
 
 from extender.sim.device_plugin import DevicePlugin, device_plugin
+from extender.topologies import Topology
 
 Object = dict[str, Any]
 GPU = "nvidia.com/gpu"
@@ -43,36 +44,43 @@ class Machine:
         model: Literal["amd", "nvidia"] = "amd" if self.kind == "xgmi" else "nvidia"
         return device_plugin(model, self.links, self.pcie, link_scope=self.scope, numa=self.numa)
 
-    def linked(self, gpus: Sequence[int] | frozenset[int]) -> bool:
+    def topology(self) -> Topology:
+        """As the server's topology sources state it."""
+        return Topology(
+            self.gpus,
+            self.links,
+            gpu_total=self.scope == "gpu-total",
+            kind=self.kind,
+            gbps=self.gbps or 0.0,
+            numa=self.numa,
+            pcie=self.pcie,
+        )
+
+    def linked(self, gpus: Iterable[int]) -> bool:
         """Whether a ring through all of them over links exists, tried in every order (so for 8 GPUs at most).
 
-        One GPU always is; two need a direct link.
+        None or one GPU always is; two need a direct link.
         """
-        first, *rest = sorted(gpus)
-        if not rest:
+        order = sorted(gpus)
+        if len(order) < 2:
             return True
+        first, *rest = order
         return any(
-            all(self.links[a][b] for a, b in zip((first, *order), (*order, first), strict=True))
-            for order in permutations(rest)
+            all(self.links[a][b] for a, b in zip((first, *ring), (*ring, first), strict=True))
+            for ring in permutations(rest)
         )
 
 
-@cache
-def machine(topology: str) -> Machine:
-    """A machine by its id in the catalogue; KeyError when there is none."""
-    entry = _catalogue()[topology]
-    numa = {gpu: int(number) for number, gpus in (entry.get("numa") or {}).items() for gpu in gpus}
-    pcie = entry.get("pcie")
-    return Machine(
-        links=tuple(tuple(row) for row in entry["links"]),
-        pcie=tuple(tuple(row) for row in pcie) if pcie else None,
-        numa=tuple(numa[gpu] for gpu in range(entry["gpus"])) if len(numa) == entry["gpus"] else None,
-        scope="gpu-total" if entry.get("nvswitch") else "pair",
-        kind=_KINDS.get(entry.get("link_kind") or ""),
-        gbps=entry.get("gbps_link_dir"),
-        product=(entry.get("product_label") or [""])[0],
-        chassis=(entry.get("machine_label") or [""])[0],
-    )
+def machine(topology: str | Mapping[str, Any] | None, count: int | None = None) -> Machine:
+    """A machine by its id in the catalogue (KeyError when there is none), from an entry of the catalogue's form, or
+    (None) GPUs without links.
+
+    `count` keeps the first so many GPUs. None without a count has eight.
+    """
+    if topology is None:
+        size = 8 if count is None else count
+        return Machine(links=((0,) * size,) * size)
+    return _catalogued(topology, count) if isinstance(topology, str) else _of_entry(topology, count)
 
 
 def gpu_uuid(node: str, index: int) -> str:
@@ -80,8 +88,16 @@ def gpu_uuid(node: str, index: int) -> str:
     return f"GPU-{uuid.uuid5(_GPU_IDS, f'{node}/{index}')}"
 
 
-def topology_annotation(node: str, what: Machine) -> str:
-    """What our node agent would write on the node: the graph, and which id each GPU has; compact JSON."""
+def gpu_uuids(node: str, what: Machine) -> list[str]:
+    """The ids of all GPUs of a node, by index."""
+    return [gpu_uuid(node, index) for index in range(what.gpus)]
+
+
+def topology_annotation(what: Machine, uuids: Sequence[str], health: Sequence[bool] | None = None) -> str:
+    """What our node agent writes on the node: the graph, and which id each GPU has; compact JSON.
+
+    `health`: by GPU; all are healthy without it.
+    """
     value = {
         "v": 1,
         "gpus": what.gpus,
@@ -91,8 +107,8 @@ def topology_annotation(node: str, what: Machine) -> str:
         "gbps": what.gbps,
         "numa": what.numa,
         "pcie": what.pcie,
-        "uuids": [gpu_uuid(node, index) for index in range(what.gpus)],
-        "health": [True] * what.gpus,
+        "uuids": list(uuids),
+        "health": [True] * what.gpus if health is None else list(health),
     }
     return json.dumps(value, separators=(",", ":"))
 
@@ -119,7 +135,7 @@ def node(
         "metadata": {
             "name": name,
             "labels": {"kubernetes.io/hostname": name, "kubernetes.io/arch": "amd64", **found, **(labels or {})},
-            "annotations": {TOPOLOGY: topology_annotation(name, what)} if annotate else {},
+            "annotations": {TOPOLOGY: topology_annotation(what, gpu_uuids(name, what))} if annotate else {},
         },
         "spec": {"taints": [dict(taint) for taint in taints]} if taints else {},
         "status": {
@@ -128,6 +144,29 @@ def node(
             "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
         },
     }
+
+
+@cache
+def _catalogued(topology: str, count: int | None) -> Machine:
+    return _of_entry(_catalogue()[topology], count)
+
+
+def _of_entry(entry: Mapping[str, Any], count: int | None) -> Machine:
+    size = entry["gpus"] if count is None else count
+    if size > entry["gpus"]:
+        raise ValueError(f"{entry.get('id', 'the topology')} has {entry['gpus']} GPUs, not {size}")
+    numa = {gpu: int(number) for number, gpus in (entry.get("numa") or {}).items() for gpu in gpus}
+    pcie = entry.get("pcie")
+    return Machine(
+        links=tuple(tuple(row[:size]) for row in entry["links"][:size]),
+        pcie=tuple(tuple(row[:size]) for row in pcie[:size]) if pcie else None,
+        numa=tuple(numa[gpu] for gpu in range(size)) if numa.keys() >= set(range(size)) else None,
+        scope="gpu-total" if entry.get("nvswitch") else "pair",
+        kind=_KINDS.get(entry.get("link_kind") or ""),
+        gbps=entry.get("gbps_link_dir"),
+        product=(entry.get("product_label") or [""])[0],
+        chassis=(entry.get("machine_label") or [""])[0],
+    )
 
 
 @cache

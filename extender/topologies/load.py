@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Any
 
 import orjson
@@ -23,8 +24,10 @@ def from_catalogue(name: str) -> Reading:
             if entry.status == "unverified":
                 reading = reading.warn(Warned("unverified", f"nobody has yet seen the output of {name}"))
             return reading
-    known = ", ".join(entry.id for entry in catalogue.entries())
-    raise BadTopology(f"{name!r} is none of {known}", path="catalogue", code="not-found")
+    known = [entry.id for entry in catalogue.entries()]
+    near = get_close_matches(name.lower(), known, n=3, cutoff=0.5)
+    choice = f"; did you mean {' or '.join(near)}?" if near else f"; there are: {', '.join(known)}"
+    raise BadTopology(f"{name[:80]!r} is not in the catalogue{choice}", path="catalogue", code="not-found")
 
 
 def read(data: bytes) -> Reading:

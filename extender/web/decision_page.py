@@ -10,9 +10,9 @@ from typing import Any, Final, TypeAlias
 
 import orjson
 
-from extender.cluster.cluster import Cluster
 from extender.cluster.dump import BLOCK
 from extender.cluster.gpus.statements import gpus_of
+from extender.cluster.view import ClusterView
 from extender.policy.contracts import PodRequest
 from extender.policy.rules import REASONS, UNKNOWN_NODE, texts
 from extender.policy.rules.failing import BROKEN, OWN
@@ -22,7 +22,7 @@ SCOPES: Final = {BROKEN.code: "all", OWN.code: "namespace"}  # for whose pods a 
 Shown: TypeAlias = "tuple[int, int, str, int, int]"  # group, place in the answer, name, row, code
 
 
-def pieces(decision: Decision, cluster: Cluster, weights: Mapping[str, float], most_nodes: int) -> Iterator[bytes]:
+def pieces(decision: Decision, cluster: ClusterView, weights: Mapping[str, float], most_nodes: int) -> Iterator[bytes]:
     """The JSON text of a decision for /debug/decisions, in small pieces. At most `most_nodes` nodes: those that fit
     first, best first, then by name. The cluster may change between any two pieces."""
     request = decision.request
@@ -65,7 +65,9 @@ def _positions(rows: array[int]) -> Generator[bytes, None, dict[int, int]]:
     return found
 
 
-def _shown(decision: Decision, cluster: Cluster, rank: Mapping[int, int]) -> Generator[bytes, None, Iterator[Shown]]:
+def _shown(
+    decision: Decision, cluster: ClusterView, rank: Mapping[int, int]
+) -> Generator[bytes, None, Iterator[Shown]]:
     """The nodes in the order that they are shown in."""
     judged = decision.codes or array("B", bytes(len(decision.rows)))  # bind judges no pod without GPUs
     blocks: list[list[Shown]] = [sorted((2, 0, name, -1, UNKNOWN_NODE.code) for name in decision.unknown)]
@@ -93,7 +95,7 @@ def _reasons(decision: Decision) -> dict[str, int]:
     return {key: count for key, count in sorted(found.items()) if count}
 
 
-def _pod(request: PodRequest, cluster: Cluster) -> dict[str, Any]:
+def _pod(request: PodRequest, cluster: ClusterView) -> dict[str, Any]:
     return {
         "namespace": request.namespace,
         "name": request.name,
@@ -109,7 +111,7 @@ def _pod(request: PodRequest, cluster: Cluster) -> dict[str, Any]:
 
 def _entry(
     decision: Decision,
-    cluster: Cluster,
+    cluster: ClusterView,
     weights: Mapping[str, float],
     name: str,
     row: int,
@@ -145,7 +147,7 @@ def _entry(
     return entry
 
 
-def _by_dra(cluster: Cluster, name: str, row: int, request: PodRequest) -> bool:
+def _by_dra(cluster: ClusterView, name: str, row: int, request: PodRequest) -> bool:
     """Whether a node that fits offers none of a requested resource: only DRA can serve the pod there. As of now."""
     if cluster.row(name) != row:
         return False  # gone, or back in another place

@@ -16,8 +16,8 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from extender.cluster import dump
-from extender.cluster.cluster import Cluster
 from extender.cluster.dump import BLOCK, in_order
+from extender.cluster.view import ClusterView
 from extender.errors import Busy
 from extender.server.connections import lost
 from extender.verbs.decisions import Decision
@@ -85,12 +85,12 @@ class _Streamed(StreamingResponse):
             await self._chunks.aclose()
 
 
-def state(cluster: Cluster, warnings: Sequence[Mapping[str, str]]) -> Iterator[bytes]:
+def state(cluster: ClusterView, warnings: Sequence[Mapping[str, str]]) -> Iterator[bytes]:
     """/debug/state: what `gpu-extender compare` compares. `warnings`: the objects that could not be read in full."""
     return dump.state_pieces(cluster, warnings)
 
 
-def topologies(cluster: Cluster, only: str | None) -> Iterator[bytes]:
+def topologies(cluster: ClusterView, only: str | None) -> Iterator[bytes]:
     """/debug/topologies: every node's GPU graph: from which source, with its warnings and what others say; `only`: of
     one node."""
     yield b'{"apiVersion":"gpu-extender.io/v1","kind":"TopologyList","warnings":[],"generation":%d,"topologies":[' % (

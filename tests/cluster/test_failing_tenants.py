@@ -14,6 +14,7 @@ from extender.cluster.health.node_health import NodeHealth
 from extender.cluster.health.pod_failures import KEPT_OF_TENANT, KEPT_OF_TENANTS
 from extender.objects import records
 from extender.objects.records import PodRecord
+from extender.objects.records.pods import MOST_IMAGES, MOST_OF_IMAGE
 from extender.policy.rules import REASONS
 from extender.settings import FailingNodes, Placement, Settings
 from tests.objects.test_failure_cause import NVML
@@ -214,10 +215,10 @@ def test_rows_follow_their_nodes() -> None:
     world.node("n3", 8)
     assert why(world, "evil") == {"n2": FOR_ONE}
     world.drop("Node", {"metadata": {"name": "n2", "uid": "uid-n2"}})
-    assert world.cluster.tables.places.groups() == []
+    assert world.cluster.tables.places.namespaces() == []
     for i in range(3):  # listed before its node
         fails(world, f"early{i}", "n4", namespace="evil")
-    assert world.cluster.tables.places.groups() == []
+    assert world.cluster.tables.places.namespaces() == []
     world.node("n4", 8)
     assert why(world, "evil") == {"n4": FOR_ONE}
 
@@ -323,7 +324,7 @@ def test_what_the_record_keeps_of_images_is_bounded() -> None:
         {"name": f"c{i}", "image": f"{i:03d}" + "x" * 5_000, "resources": {"limits": {GPU: "1"}}} for i in range(20)
     ]
     kept = records.pod(made, frozenset({GPU})).images
-    assert len(kept) == records.MOST_IMAGES
-    assert all(len(image) == records.MOST_OF_IMAGE for image in kept)
+    assert len(kept) == MOST_IMAGES
+    assert all(len(image) == MOST_OF_IMAGE for image in kept)
     plain = records.pod(pod("q", 0, namespace="evil"), frozenset({GPU}))
     assert (plain.images, plain.service_account, plain.fault) == ((), "", "")

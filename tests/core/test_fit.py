@@ -9,14 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ext_core import fit
+from ext_core.ask import Ask
+from ext_core.reasons import CountCodes, LinkCodes, ResourceCodes
 from ext_core.reference import fit as plain
 from tests.core.worlds import (
     GPU,
     KINDS,
     OTHER,
     SHAPES,
+    Call,
     R,
     World,
+    ask,
     build,
     ints,
     masks,
@@ -27,41 +31,86 @@ from tests.core.worlds import (
 )
 
 resources = st.sampled_from([GPU, GPU, GPU, OTHER])
-refused = st.sampled_from([0, 0, 0, 9])  # what an earlier rule wrote
+several = st.tuples(st.integers(0, 8), st.sampled_from([0, 0, 1, 3]))  # units of both GPU resources
+rejected = st.sampled_from([0, 0, 0, 9])  # what an earlier rule wrote
+RESOURCE, COUNT, LINKS = ResourceCodes(2, 3), CountCodes(10, 11, 12, 13, 14, 15), LinkCodes(20, 21, 22, 23, 24)
 
 
 def column(rows: list[int], data: st.DataObject) -> list[int]:
-    return data.draw(st.lists(refused, min_size=len(rows), max_size=len(rows)))
+    return data.draw(st.lists(rejected, min_size=len(rows), max_size=len(rows)))
 
 
-@given(worlds(), st.data(), resources)
-def test_resource(world: World, data: st.DataObject, resource: int) -> None:
+@given(worlds(), st.data(), several)
+def test_resource(world: World, data: st.DataObject, gpus: tuple[int, int]) -> None:
     rows = data.draw(rows_of(world))
     wanted = column(rows, data)
     out = bytearray(wanted)
-    fit.resource(world.nodes, ints(rows), resource, out, 2, 3)
-    plain.resource(world.twin_nodes, rows, resource, wanted, 2, 3)
+    asked = Ask((0, 0, 1, *gpus))
+    fit.resource(world.nodes, asked, ints(rows), out, RESOURCE)
+    plain.resource(world.twin_nodes, asked, rows, wanted, RESOURCE)
     assert list(out) == wanted
 
 
-@given(worlds(), st.data(), resources, st.integers(0, 8), priorities)
-def test_count(world: World, data: st.DataObject, resource: int, gpus: int, priority: int) -> None:
+@given(worlds(), st.data(), several, priorities)
+def test_count(world: World, data: st.DataObject, gpus: tuple[int, int], priority: int) -> None:
     rows = data.draw(rows_of(world))
     wanted = column(rows, data)
     out = bytearray(wanted)
-    fit.count(world.nodes, world.pods, ints(rows), resource, gpus, priority, out, 10, 11, 12, 13, 14, 15)
-    plain.count(world.twin_nodes, world.twin_pods, rows, resource, gpus, priority, wanted, 10, 11, 12, 13, 14, 15)
+    asked = Ask((0, 0, 1, *gpus), priority=priority)
+    fit.count(world.nodes, world.pods, asked, ints(rows), out, COUNT)
+    plain.count(world.twin_nodes, world.twin_pods, asked, rows, wanted, COUNT)
     assert list(out) == wanted
 
 
-@given(worlds(), st.data(), resources, st.integers(0, 8), st.integers(0, 5), priorities)
-def test_shares(world: World, data: st.DataObject, resource: int, gpus: int, share: int, priority: int) -> None:
+@given(worlds(), st.data(), resources, st.integers(1, 4), st.integers(1, 5), priorities)
+def test_count_of_shares(
+    world: World, data: st.DataObject, resource: int, gpus: int, share: int, priority: int
+) -> None:
     rows = data.draw(rows_of(world))
     wanted = column(rows, data)
     out = bytearray(wanted)
-    how = (resource, gpus, share, priority)
-    fit.shares(world.nodes, world.pods, ints(rows), *how, out, 10, 11, 12, 13, 14, 15)
-    plain.shares(world.twin_nodes, world.twin_pods, rows, *how, wanted, 10, 11, 12, 13, 14, 15)
+    asked = ask(resource, gpus, share=share, priority=priority)
+    fit.count(world.nodes, world.pods, asked, ints(rows), out, COUNT)
+    plain.count(world.twin_nodes, world.twin_pods, asked, rows, wanted, COUNT)
+    assert list(out) == wanted
+
+
+@st.composite
+def fragmented(draw: st.DrawFn) -> World:
+    """One node of up to 4 GPUs of 4 units each. Pods hold parts of them, some at positions that are unknown."""
+    gpus = draw(st.integers(1, 4))
+    parts, puts, used, sure = [0] * gpus, list[Call](), 0, 0
+    for pod in range(draw(st.integers(0, 4))):
+        mask, each = draw(st.integers(1, (1 << gpus) - 1)), draw(st.sampled_from([1, 2, 2, 3, 4]))
+        units = each * mask.bit_count()
+        if used + units > 4 * gpus:
+            break
+        used += units
+        sure |= mask if each == 4 else 0
+        parts = [have + (each if each < 4 and mask >> gpu & 1 else 0) for gpu, have in enumerate(parts)]
+        flags = draw(st.sampled_from([0, 0, 0, 1, 2]))
+        known = draw(st.sampled_from([mask, mask, mask, 0]))
+        puts.append(("put", (pod, 0, draw(priorities), (0, 0, 1, units, 0), known, 0, flags)))
+    claims: list[Call] = [
+        (
+            "add_claim",
+            (0, (0, 0, 1, draw(st.integers(1, 4)), 0), draw(st.sampled_from([0, 1, 2, 3])), draw(st.booleans())),
+        )
+        for _ in range(draw(st.sampled_from([0, 0, 1, 2])))
+    ]
+    alloc, healthy, likely = (0, 0, 9, 4 * gpus, 0), (1 << gpus) - 1, draw(st.sampled_from([0, 0, 0, 1]))
+    return build(
+        [("add", (0,)), ("set_node", (0, alloc, GPU, 0, healthy, 4, 4)),
+         ("set_held", (0, (0, 0, 9, used, 0), sure, likely, 0, 0, tuple(parts))), *claims],
+        puts,
+    )  # fmt: skip
+
+
+@given(fragmented(), st.integers(1, 3), st.integers(2, 4), priorities)
+def test_count_of_shares_on_a_fragmented_node(world: World, gpus: int, share: int, priority: int) -> None:
+    asked, out, wanted = ask(GPU, gpus, share=share, priority=priority), bytearray(1), [0]
+    fit.count(world.nodes, world.pods, asked, ints([0]), out, COUNT)
+    plain.count(world.twin_nodes, world.twin_pods, asked, [0], wanted, COUNT)
     assert list(out) == wanted
 
 
@@ -99,7 +148,7 @@ def test_shares_by_hand(world: World, gpus: int, share: int, code: int) -> None:
         (plain, world.twin_nodes, world.twin_pods, [0]),
     ):
         out = bytearray(1)
-        module.shares(nodes, pods, rows, GPU, gpus, share, 5, out, 10, 11, 12, 13, 14, 15)
+        module.count(nodes, pods, ask(GPU, gpus, share=share, priority=5), rows, out, COUNT)
         assert out[0] == code
 
 
@@ -108,9 +157,9 @@ def test_links(world: World, data: st.DataObject, resource: int, gpus: int, cont
     rows = data.draw(rows_of(world))
     wanted = column(rows, data)
     out = bytearray(wanted)
-    how = (resource, gpus, containers, priority)
-    fit.links(world.nodes, world.pods, SHAPES, ints(rows), *how, out, 20, 21, 22, 23, 24)
-    plain.links(world.twin_nodes, world.twin_pods, SHAPES, rows, *how, wanted, 20, 21, 22, 23, 24)
+    asked = ask(resource, gpus, containers=containers, priority=priority, links="required")
+    fit.links(world.nodes, world.pods, asked, ints(rows), out, LINKS)
+    plain.links(world.twin_nodes, world.twin_pods, asked, rows, wanted, LINKS)
     assert list(out) == wanted
 
 
@@ -195,21 +244,31 @@ def test_passed_and_refused_want_equal_lengths(rows: int, codes: int, chosen: in
     same_error(lambda: fit.passed(ints([0] * rows), bytearray(codes)), lambda: plain.passed([0] * rows, [0] * codes))
 
 
-@given(worlds(), st.lists(st.integers(-1, 7), max_size=3), st.integers(-1, 4), st.integers(-1, R))
-def test_bad_input_is_refused_alike(world: World, rows: list[int], length: int, resource: int) -> None:
+@pytest.mark.parametrize("links", ["preferred", "ignore"])
+@given(world=worlds(), gpus=st.integers(0, 8))
+def test_links_reject_for_pods_that_require_them_only(links: str, world: World, gpus: int) -> None:
+    rows = list(range(world.nodes.height))
+    asked, out = ask(GPU, gpus, links=links), bytearray(len(rows))
+    fit.links(world.nodes, world.pods, asked, ints(rows), out, LINKS)
+    plain.links(world.twin_nodes, world.twin_pods, asked, rows, wanted := [0] * len(rows), LINKS)
+    assert list(out) == wanted == [0] * len(rows)
+
+
+@given(worlds(), st.lists(st.integers(-1, 7), max_size=3), st.integers(-1, 4), st.integers(R - 1, R + 1))
+def test_bad_input_is_rejected_alike(world: World, rows: list[int], length: int, width: int) -> None:
     size = len(rows) if length < 0 else length
+    asked = Ask((0, 0, 1, *[2] * (width - GPU)), links="required")
     same_error(
-        lambda: fit.resource(world.nodes, ints(rows), resource, bytearray(size), 2, 3),
-        lambda: plain.resource(world.twin_nodes, rows, resource, [0] * size, 2, 3),
+        lambda: fit.resource(world.nodes, asked, ints(rows), bytearray(size), RESOURCE),
+        lambda: plain.resource(world.twin_nodes, asked, rows, [0] * size, RESOURCE),
     )
     same_error(
-        lambda: fit.count(world.nodes, world.pods, ints(rows), resource, 1, 0, bytearray(size), 1, 2, 3, 4, 5, 6),
-        lambda: plain.count(world.twin_nodes, world.twin_pods, rows, resource, 1, 0, [0] * size, 1, 2, 3, 4, 5, 6),
+        lambda: fit.count(world.nodes, world.pods, asked, ints(rows), bytearray(size), COUNT),
+        lambda: plain.count(world.twin_nodes, world.twin_pods, asked, rows, [0] * size, COUNT),
     )
-    links = (resource, 2, 1, 0)
     same_error(
-        lambda: fit.links(world.nodes, world.pods, SHAPES, ints(rows), *links, bytearray(size), 1, 2, 3, 4, 5),
-        lambda: plain.links(world.twin_nodes, world.twin_pods, SHAPES, rows, *links, [0] * size, 1, 2, 3, 4, 5),
+        lambda: fit.links(world.nodes, world.pods, asked, ints(rows), bytearray(size), LINKS),
+        lambda: plain.links(world.twin_nodes, world.twin_pods, asked, rows, [0] * size, LINKS),
     )
 
 
@@ -223,7 +282,7 @@ def test_a_gpu_that_a_staying_pod_holds_too_does_not_make_links() -> None:
         [("put", (0, 0, 0, (0, 0, 1, 2, 0), 0b0011, 0, 0)), ("put", (1, 0, 9, (0, 0, 1, 3, 0), 0b1110, 0, 0))],
     )  # fmt: skip
     out = bytearray(1)
-    fit.links(world.nodes, world.pods, SHAPES, ints([0]), GPU, 2, 1, 5, out, 20, 21, 22, 23, 24)
+    fit.links(world.nodes, world.pods, ask(GPU, 2, priority=5, links="required"), ints([0]), out, LINKS)
     assert out[0] == 24
 
 

@@ -10,13 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ext_core import hazard
+from ext_core.ask import Ask
 from ext_core.links import LinkShapes
+from ext_core.reasons import HazardCodes
 from ext_core.reference import hazard as plain
 from ext_core.reference import table as lists
 from ext_core.rows import NodeFacts, NodeUse
 from ext_core.table import NodeTable
+from tests.core.worlds import GPU, OTHER, R, ask
 
-R, GPU, OTHER = 5, 3, 4
+CODES = HazardCodes(panics=60, lost=61)
 IDS = range(6)
 SHAPES = LinkShapes()
 SWITCH = [[12 * (a != b) for b in IDS] for a in IDS]
@@ -29,7 +32,7 @@ masks = st.sampled_from([0, 0, 1, 0b11, 0b101, 0b100, 0b110101])
 
 @st.composite
 def tables(draw: st.DrawFn) -> tuple[NodeTable, lists.NodeTable, hazard.Hazards, plain.Hazards, int]:
-    fast, slow, flags, twin_flags = NodeTable(R), lists.NodeTable(R), hazard.Hazards(), plain.Hazards()
+    fast, slow, flags, twin_flags = NodeTable(R, SHAPES), lists.NodeTable(R, SHAPES), hazard.Hazards(), plain.Hazards()
     count = draw(st.integers(1, 6))
     for row in range(count):
         healthy = draw(st.sampled_from([63, 63, 63, 31]))
@@ -58,12 +61,13 @@ def test_twins_agree(made: Any, wanted: int, containers: int, resource: int) -> 
     rows = array("i", range(count))
     before = [9 * (row == 1) for row in rows]
     codes, twin_codes = array("B", before), list(before)
-    hazard.refuse(fast, SHAPES, flags, rows, resource, wanted, containers, codes, 60, 61)
-    plain.refuse(slow, SHAPES, twin_flags, rows, resource, wanted, containers, twin_codes, 60, 61)
+    asked = ask(resource, wanted, containers=containers)
+    hazard.reject(fast, flags, asked, rows, codes, CODES)
+    plain.reject(slow, twin_flags, asked, list(rows), twin_codes, CODES)
     assert codes.tolist() == twin_codes
     out, twin_out = array("d", [-1.0] * count), [-1.0] * count
-    hazard.safety(fast, SHAPES, flags, rows, resource, wanted, containers, out)
-    plain.safety(slow, SHAPES, twin_flags, rows, resource, wanted, containers, twin_out)
+    hazard.safety(fast, flags, asked, rows, out)
+    plain.safety(slow, twin_flags, asked, list(rows), twin_out)
     assert out.tolist() == twin_out
     assert all(0.0 <= value <= 1.0 for value in out)
 
@@ -88,9 +92,11 @@ def test_bad_calls() -> None:
     nodes.add(0)
     flags = hazard.Hazards()
     for row, value in ((-1, 0), (0, 16), (0, -1)):
-        with pytest.raises(ValueError, match="wanted"):
+        with pytest.raises(ValueError, match="expected"):
             flags.set(row, value)
     with pytest.raises(IndexError):
-        hazard.safety(nodes, SHAPES, flags, array("i", [1]), GPU, 1, 1, array("d", [0.0]))
+        hazard.safety(nodes, flags, ask(GPU, 1), array("i", [1]), array("d", [0.0]))
     with pytest.raises(ValueError, match="length"):
-        hazard.refuse(nodes, SHAPES, flags, array("i", [0]), GPU, 1, 1, array("B"), 1, 2)
+        hazard.reject(nodes, flags, ask(GPU, 1), array("i", [0]), array("B"), CODES)
+    with pytest.raises(ValueError, match="differ in resources"):
+        hazard.reject(nodes, flags, Ask((0, 0, 1, 1)), array("i", [0]), array("B", [0]), CODES)

@@ -11,12 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ext_core import places
+from ext_core.ask import Ask
+from ext_core.reasons import FailingCodes
 from ext_core.reference import places as plain
-from tests.core.worlds import GPU, OTHER, World, ints, rows_of, same_error, worlds
+from tests.core.worlds import GPU, OTHER, World, ask, build, ints, rows_of, same_error, worlds
 
 LEVELS = 3
 Pair = tuple[places.Places, plain.Places]
-GROUPS = ("", "a", "b")  # of whose own lists "" never has one
+NAMESPACES = ("", "a", "b")  # "" never has a list of its own
 numbers = st.integers(-1, 9)
 own = st.dictionaries(st.integers(0, 12), st.tuples(st.floats(0, 8), st.integers(0, 1)), max_size=5)
 
@@ -36,13 +38,18 @@ def placed(draw: st.DrawFn) -> Pair:
         for method, arguments in calls:
             for one in pair:
                 getattr(one, method)(*arguments)
-    for group in draw(st.lists(st.sampled_from(GROUPS[1:]), max_size=3)):
+    for namespace in draw(st.lists(st.sampled_from(NAMESPACES[1:]), max_size=3)):
         held = sorted(draw(own).items())
         for one in pair:
             one.set_own(
-                group, [row for row, _ in held], [facts[0] for _, facts in held], [facts[1] for _, facts in held]
+                namespace, [row for row, _ in held], [facts[0] for _, facts in held], [facts[1] for _, facts in held]
             )
     return pair
+
+
+def of_namespaces(asked: Ask) -> list[Ask]:
+    """The request as a pod of each namespace makes it."""
+    return [Ask(asked.amounts, namespace=namespace) for namespace in NAMESPACES]
 
 
 @given(placed())
@@ -50,7 +57,7 @@ def test_rows(pair: Pair) -> None:
     made, twin = pair
     assert made.height == twin.height
     assert made.active() == twin.active()
-    assert made.groups() == twin.groups()
+    assert made.namespaces() == twin.namespaces()
     assert [made.place(row) for row in range(made.height)] == [twin.place(row) for row in range(made.height)]
 
 
@@ -58,20 +65,25 @@ def test_rows(pair: Pair) -> None:
 def test_health(pair: Pair, rows: list[int], data: st.DataObject) -> None:
     made, twin = pair
     out, wanted = array("d", bytes(8 * len(rows))), [0.0] * len(rows)
-    for group in GROUPS:
-        places.trusted(made, ints(rows), out, group)
-        plain.trusted(twin, rows, wanted, group)
+    for asked in of_namespaces(ask(GPU, 1)):
+        places.trusted(made, asked, ints(rows), out)
+        plain.trusted(twin, asked, rows, wanted)
         assert out.tolist() == wanted
         assert all(0.0 < value <= 1.0 for value in wanted)
     places.whole(made, ints(rows), out)
     plain.whole(twin, rows, wanted)
     assert out.tolist() == wanted
-    calls: list[tuple[str, tuple[Any, ...]]] = [("split", ()), *(("failing", (group, 8)) for group in GROUPS)]
-    for name, more in calls:
-        before = data.draw(st.lists(st.integers(0, 1), min_size=len(rows), max_size=len(rows)))
-        codes, twins = array("B", before), list(before)
-        getattr(places, name)(made, ints(rows), codes, 7, *more)
-        getattr(plain, name)(twin, rows, twins, 7, *more)
+    before = st.lists(st.integers(0, 1), min_size=len(rows), max_size=len(rows))
+    twins = data.draw(before)
+    codes = array("B", twins)
+    places.split(made, ints(rows), codes, 7)
+    plain.split(twin, rows, twins, 7)
+    assert codes.tolist() == twins
+    for asked in of_namespaces(ask(GPU, 1)):
+        twins = data.draw(before)
+        codes = array("B", twins)
+        places.failing(made, asked, ints(rows), codes, FailingCodes(7, 8))
+        plain.failing(twin, asked, rows, twins, FailingCodes(7, 8))
         assert codes.tolist() == twins
 
 
@@ -91,9 +103,9 @@ def test_best_fit(world: World, pair: Pair, data: st.DataObject, resource: int, 
     made, twin = pair
     rows = data.draw(rows_of(world))
     out, wanted = array("d", bytes(8 * len(rows))), [0.0] * len(rows)
-    for group in GROUPS:
-        places.best_fit(world.nodes, made, ints(rows), resource, gpus, left, out, group)
-        plain.best_fit(world.twin_nodes, twin, rows, resource, gpus, left, wanted, group)
+    for asked in of_namespaces(ask(resource, gpus)):
+        places.best_fit(world.nodes, made, asked, left, ints(rows), out)
+        plain.best_fit(world.twin_nodes, twin, asked, left, rows, wanted)
         assert out.tolist() == wanted
         assert all(0.0 <= value <= 1.0 for value in wanted)
 
@@ -111,11 +123,18 @@ def test_bad_arguments() -> None:
         ("set_own", ("a", [0], [float("nan")], [0])),
     ):  # fmt: skip
         same_error(partial(getattr(made, method), *arguments), partial(getattr(twin, method), *arguments))
-    for name in ("trusted", "spread"):
-        with pytest.raises(ValueError, match="differ"):
-            getattr(places, name)(made, ints([0]), *([ints([])] if name == "spread" else []), array("d", []))
+    with pytest.raises(ValueError, match="differ"):
+        places.trusted(made, ask(GPU, 1), ints([0]), array("d", []))
+    with pytest.raises(ValueError, match="differ"):
+        places.spread(made, ints([0]), ints([]), array("d", []))
     with pytest.raises(IndexError):
-        places.trusted(made, ints([-1]), array("d", [0.0]))
+        places.trusted(made, ask(GPU, 1), ints([-1]), array("d", [0.0]))
+    world = build([("add", (0,))], [])
+    for asked, left in ((ask(GPU, 0), 1), (ask(GPU, 1), 0), (Ask((0, 0, 1, 1)), 1)):
+        same_error(
+            lambda: places.best_fit(world.nodes, made, asked, left, ints([0]), array("d", [0.0])),  # noqa: B023
+            lambda: plain.best_fit(world.twin_nodes, twin, asked, left, [0], [0.0]),  # noqa: B023
+        )
     with pytest.raises(ValueError, match="negative number"):
         places.Places(-1)
     with pytest.raises(ValueError, match="negative number"):

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ext_core import score
+from ext_core.ask import Ask
 from ext_core.reference import score as plain
-from tests.core.worlds import GPU, OTHER, SHAPES, R, World, amounts, ints, rows_of, same_error, worlds
+from tests.core.worlds import GPU, OTHER, R, World, amounts, ask, ints, rows_of, same_error, worlds
 
 numbers = st.floats(0.0, 1.0)
 few = st.sampled_from([0.0, 0.25, 0.5, 1.0])  # many ties
@@ -24,38 +25,38 @@ def column(n: int) -> array[float]:
 def test_packing(world: World, data: st.DataObject, weights: list[float]) -> None:
     rows, request = data.draw(rows_of(world)), data.draw(amounts(8))
     out, wanted = column(len(rows)), [0.0] * len(rows)
-    score.packing(world.nodes, ints(rows), array("q", request), array("d", weights), out)
-    plain.packing(world.twin_nodes, rows, list(request), weights, wanted)
+    score.packing(world.nodes, Ask(request), ints(rows), array("d", weights), out)
+    plain.packing(world.twin_nodes, Ask(request), rows, weights, wanted)
     assert out.tolist() == wanted
     assert all(0.0 <= value <= 1.0 for value in wanted)
 
 
-@given(worlds(), st.data(), resources, st.integers(-1, 9))
-def test_links(world: World, data: st.DataObject, resource: int, gpus: int) -> None:
-    rows = data.draw(rows_of(world))
+@given(worlds(), st.data(), resources, st.integers(0, 9), st.sampled_from(["required", "preferred", "ignore"]))
+def test_links(world: World, data: st.DataObject, resource: int, gpus: int, links: str) -> None:
+    rows, asked = data.draw(rows_of(world)), ask(resource, gpus, links=links)
     out, wanted = column(len(rows)), [0.0] * len(rows)
-    score.links(world.nodes, SHAPES, ints(rows), resource, gpus, out)
-    plain.links(world.twin_nodes, SHAPES, rows, resource, gpus, wanted)
+    score.links(world.nodes, asked, ints(rows), out)
+    plain.links(world.twin_nodes, asked, rows, wanted)
     assert out.tolist() == wanted
     assert all(0.0 <= value <= 1.0 for value in wanted)
 
 
-@given(worlds(), st.data(), resources, st.integers(-1, 9))
+@given(worlds(), st.data(), resources, st.integers(0, 9))
 def test_leftover(world: World, data: st.DataObject, resource: int, gpus: int) -> None:
-    rows = data.draw(rows_of(world))
+    rows, asked = data.draw(rows_of(world)), ask(resource, gpus)
     out, wanted = column(len(rows)), [0.0] * len(rows)
-    score.leftover(world.nodes, SHAPES, ints(rows), resource, gpus, out)
-    plain.leftover(world.twin_nodes, SHAPES, rows, resource, gpus, wanted)
+    score.leftover(world.nodes, asked, ints(rows), out)
+    plain.leftover(world.twin_nodes, asked, rows, wanted)
     assert out.tolist() == wanted
     assert all(0.0 <= value <= 1.0 for value in wanted)
 
 
-@given(worlds(), st.data(), resources)
-def test_bury(world: World, data: st.DataObject, resource: int) -> None:
-    rows = data.draw(rows_of(world))
+@given(worlds(), st.data(), resources, st.integers(0, 2))
+def test_bury(world: World, data: st.DataObject, resource: int, gpus: int) -> None:
+    rows, asked = data.draw(rows_of(world)), ask(resource, gpus)
     out, wanted = array("d", [0.5] * len(rows)), [0.5] * len(rows)
-    score.bury(world.nodes, ints(rows), resource, out)
-    plain.bury(world.twin_nodes, rows, resource, wanted)
+    score.bury(world.nodes, asked, ints(rows), out)
+    plain.bury(world.twin_nodes, asked, rows, wanted)
     assert out.tolist() == wanted
 
 
@@ -102,20 +103,24 @@ def test_points_by_hand() -> None:
 
 
 @given(worlds(), st.lists(st.integers(-1, 7), max_size=3), st.integers(-1, 4), st.integers(R - 1, R + 1))
-def test_bad_input_is_refused_alike(world: World, rows: list[int], length: int, width: int) -> None:
+def test_bad_input_is_rejected_alike(world: World, rows: list[int], length: int, width: int) -> None:
     size = len(rows) if length < 0 else length
-    new, old = world.nodes, world.twin_nodes
+    new, old, asked = world.nodes, world.twin_nodes, Ask((1,) * width)
+    for weights in (R, width):
+        same_error(
+            lambda: score.packing(new, asked, ints(rows), array("d", [1.0] * weights), column(size)),  # noqa: B023
+            lambda: plain.packing(old, asked, rows, [1.0] * weights, [0.0] * size),  # noqa: B023
+        )
     same_error(
-        lambda: score.packing(new, ints(rows), array("q", [1] * width), array("d", [1.0] * width), column(size)),
-        lambda: plain.packing(old, rows, [1] * width, [1.0] * width, [0.0] * size),
+        lambda: score.links(new, asked, ints(rows), column(size)),
+        lambda: plain.links(old, asked, rows, [0.0] * size),
     )
     same_error(
-        lambda: score.links(new, SHAPES, ints(rows), GPU, 2, column(size)),
-        lambda: plain.links(old, SHAPES, rows, GPU, 2, [0.0] * size),
+        lambda: score.leftover(new, asked, ints(rows), column(size)),
+        lambda: plain.leftover(old, asked, rows, [0.0] * size),
     )
     same_error(
-        lambda: score.leftover(new, SHAPES, ints(rows), GPU, 2, column(size)),
-        lambda: plain.leftover(old, SHAPES, rows, GPU, 2, [0.0] * size),
+        lambda: score.bury(new, asked, ints(rows), column(size)), lambda: plain.bury(old, asked, rows, [0.0] * size)
     )
     same_error(lambda: score.top(new, ints(rows), column(size), 0), lambda: plain.top(old, rows, [0.0] * size, 0))
     same_error(

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ext_core import slots
+from ext_core.ask import Ask
 from ext_core.reference import slots as plain
-from ext_core.reference.slots import Request
 from ext_core.rows import NodeFacts, NodeUse
+from ext_core.table import NodeTable
 from tests.core.worlds import DGX1V, GPU, KINDS, OTHER, SHAPES, R, World, call, ints, masks, rows_of, same_error, worlds
 
 ALL = 2**64 - 1
@@ -32,7 +33,15 @@ types = st.lists(
     ),
     max_size=8,
 )
-requests = st.tuples(st.sampled_from([GPU, GPU, GPU, OTHER]), st.integers(0, 5), shares, cpus, memories)
+
+
+def asking(resource: int, devices: int, share: int, cpu: int, memory: int) -> Ask:
+    amounts = [cpu, memory, 1, 0, 0]
+    amounts[resource] = devices * share
+    return Ask(tuple(amounts), share)
+
+
+requests = st.builds(asking, st.sampled_from([GPU, GPU, GPU, OTHER]), st.integers(0, 5), shares, cpus, memories)
 
 
 def column(n: int) -> array[float]:
@@ -73,8 +82,8 @@ def changes(draw: st.DrawFn, height: int) -> list[tuple[str, tuple[Any, ...]]]:
 def test_slots_of_every_row(world: World, data: st.DataObject, kinds: list[Any]) -> None:
     made, twin = both(world, kinds)
     for _ in range(2):
-        made.sync(world.nodes, SHAPES)
-        twin.sync(world.twin_nodes, SHAPES)
+        made.sync(world.nodes)
+        twin.sync(world.twin_nodes)
         assert made.totals().tolist() == twin.totals()
         assert made.filled() == twin.filled()
         for row in range(world.nodes.height):
@@ -86,7 +95,7 @@ def test_slots_of_every_row(world: World, data: st.DataObject, kinds: list[Any])
 
 @given(worlds(), st.data(), types, st.lists(requests, min_size=1, max_size=3), st.sampled_from([0.0, 0.1]))
 def test_costs_and_choices(
-    world: World, data: st.DataObject, kinds: list[Any], asked: list[Request], fullness: float
+    world: World, data: st.DataObject, kinds: list[Any], asked: list[Ask], fullness: float
 ) -> None:
     made, twin = both(world, kinds)
     for request in asked * 3:  # again from what is kept, also of types that were fewer
@@ -102,13 +111,12 @@ def test_costs_and_choices(
         prices = data.draw(st.lists(numbers, min_size=len(kinds), max_size=len(kinds)))
         out, wanted = column(len(rows)), [0.0] * len(rows)
         paid = array("d", prices)
-        made.fill(world.nodes, SHAPES, ints(rows), request, paid, fullness, out)
-        twin.fill(world.twin_nodes, SHAPES, rows, request, prices, fullness, wanted)
+        made.fill(world.nodes, request, ints(rows), paid, fullness, out)
+        twin.fill(world.twin_nodes, request, rows, prices, fullness, wanted)
         assert out.tolist() == wanted
         for row in rows:
-            how = (SHAPES, row, request)
-            assert made.choose(world.nodes, *how, paid) == twin.choose(world.twin_nodes, *how, prices)
-            assert made.losses(world.nodes, *how, paid) == twin.losses(world.twin_nodes, *how, prices)
+            assert made.choose(world.nodes, request, row, paid) == twin.choose(world.twin_nodes, request, row, prices)
+            assert made.losses(world.nodes, request, row, paid) == twin.losses(world.twin_nodes, request, row, prices)
         for change in data.draw(changes(world.nodes.height)):
             call(world.nodes, change)
             call(world.twin_nodes, change)
@@ -116,9 +124,7 @@ def test_costs_and_choices(
 
 @pytest.mark.parametrize("units", [1, 4])
 def test_a_type_that_comes_later_is_lost_as_if_it_had_always_been_there(units: int) -> None:
-    from ext_core.table import NodeTable
-
-    nodes = NodeTable(R)
+    nodes = NodeTable(R, SHAPES)
     for row, held in enumerate((0, 0b1111, 0)):
         nodes.add(row)
         nodes.set_node(row, NodeFacts((64_000 - row, 1 << 40, 110, 8 * units, 0), GPU, 0, 0xFF, 4, units))
@@ -126,41 +132,40 @@ def test_a_type_that_comes_later_is_lost_as_if_it_had_always_been_there(units: i
         used = (0, 0, 0, held.bit_count() * units + sum(parts), 0)
         nodes.set_held(row, NodeUse(used, held, 0, 0, 0, parts))
     one, four, eight = ((GPU, devices, units, 8000, 0, ALL, 0) for devices in (1, 4, 8))
-    ask, late = (GPU, 1, 1, 0, 0), slots.Slots()
+    ask, late = asking(GPU, 1, 1, 0, 0), slots.Slots()
     for kinds in ([four], [one, four], [one, four, eight], [four, eight]):
         late.set_types(kinds)
         fresh = slots.Slots()
         fresh.set_types(kinds)
         prices = array("d", [1.0] * len(kinds))
-        lost = [made.losses(nodes, SHAPES, row, ask, prices) for made in (late, fresh) for row in range(3)]
+        lost = [made.losses(nodes, ask, row, prices) for made in (late, fresh) for row in range(3)]
         assert lost[:3] == lost[3:]
         assert any(lost)
         assert late.totals() == fresh.totals()
 
 
 @given(worlds(), types, st.integers(-1, 7), requests, st.integers(-1, 1), st.integers(-1, 1))
-def test_bad_input_is_refused_alike(
-    world: World, kinds: list[Any], row: int, request: Request, more: int, longer: int
+def test_bad_input_is_rejected_alike(
+    world: World, kinds: list[Any], row: int, request: Ask, more: int, longer: int
 ) -> None:
     made, twin = both(world, kinds)
     prices = [1.0] * max(0, len(kinds) + more)
-    resource, devices, share, cpu, memory = request
+    cpu, memory, *gpus = request.amounts
     for asked in (
         request,
-        (R, devices, share, cpu, memory),
-        (-1, devices, share, cpu, memory),
-        (resource, -devices, share, cpu, memory),
-        (resource, devices, share - 1, cpu, memory),
-        (resource, devices, share, cpu - 1, memory),
+        Ask((cpu, memory, *gpus, 1)),
+        Ask((cpu, memory, *gpus), 2**31),
+        Ask((cpu - 1, memory, *gpus)),
+        Ask((cpu, memory - 1, *gpus)),
     ):
         size = max(0, 1 + longer)
         same_error(
-            lambda: made.fill(world.nodes, SHAPES, ints([row]), asked, array("d", prices), 0.0, column(size)),  # noqa: B023
-            lambda: twin.fill(world.twin_nodes, SHAPES, [row], asked, prices, 0.0, [0.0] * size),  # noqa: B023
+            lambda: made.fill(world.nodes, asked, ints([row]), array("d", prices), 0.0, column(size)),  # noqa: B023
+            lambda: twin.fill(world.twin_nodes, asked, [row], prices, 0.0, [0.0] * size),  # noqa: B023
         )
         same_error(
-            lambda: made.choose(world.nodes, SHAPES, row, asked, array("d", prices)),  # noqa: B023
-            lambda: twin.choose(world.twin_nodes, SHAPES, row, asked, prices),  # noqa: B023
+            lambda: made.choose(world.nodes, asked, row, array("d", prices)),  # noqa: B023
+            lambda: twin.choose(world.twin_nodes, asked, row, prices),  # noqa: B023
         )
     same_error(lambda: made.counts(row), lambda: twin.counts(row))
 
@@ -177,7 +182,7 @@ def test_bad_input_is_refused_alike(
         [(GPU, 1, 1, 0, 0, 1, 0)] * 3,
     ],
 )
-def test_bad_types_are_refused_alike(bad: list[Any]) -> None:
+def test_bad_types_are_rejected_alike(bad: list[Any]) -> None:
     made, twin = slots.Slots(2), plain.Slots(2)
     same_error(lambda: made.set_types(bad), lambda: twin.set_types(bad))
     with pytest.raises(ValueError, match="type"):
@@ -205,17 +210,15 @@ def test_there_is_a_bound_to_types(most: int) -> None:
     ],
 )
 def test_linked_sets_side_by_side(kind: str, free: int, size: int, sets: int) -> None:
-    from ext_core.table import NodeTable
-
     shape, gpus = KINDS[kind]
-    nodes = NodeTable(R)
+    nodes = NodeTable(R, SHAPES)
     nodes.add(0)
     nodes.set_node(0, NodeFacts((64_000, 1 << 40, 110, gpus, 0), GPU, shape, (1 << gpus) - 1, 4))
     held = ((1 << gpus) - 1) & ~free
     nodes.set_held(0, NodeUse((0, 0, 0, held.bit_count(), 0), held, 0, 0, 0))
     made = slots.Slots()
     made.set_types([(GPU, size, 1, 0, 0, ALL, 2)])
-    made.sync(nodes, SHAPES)
+    made.sync(nodes)
     assert made.totals().tolist() == [sets]
     assert len(DGX1V) == 8
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from ext_core.ask import Ask
 from ext_core.links import LinkShapes
 from ext_core.reference import table as lists
 from ext_core.rows import NodeFacts, NodeUse, PodRow
@@ -85,7 +86,7 @@ def call(table: object, drawn: Call) -> None:
 
 
 def build(node_calls: Sequence[Call], pod_calls: Sequence[Call]) -> World:
-    world = World(NodeTable(R), PodTable(R), lists.NodeTable(R), lists.PodTable(R))
+    world = World(NodeTable(R, SHAPES), PodTable(R), lists.NodeTable(R, SHAPES), lists.PodTable(R))
     for one in node_calls:
         call(world.nodes, one)
         call(world.twin_nodes, one)
@@ -93,6 +94,14 @@ def build(node_calls: Sequence[Call], pod_calls: Sequence[Call]) -> World:
         call(world.pods, one)
         call(world.twin_pods, one)
     return world
+
+
+def ask(
+    resource: int, gpus: int, *, share: int = 1, containers: int = 1, priority: int = 0, links: str = "preferred"
+) -> Ask:
+    """A request for `share` units of each of `gpus` GPUs of one resource."""
+    amounts = (0, 0, 1, *(gpus * share if r == resource else 0 for r in range(GPU, R)))
+    return Ask(amounts, share, containers, priority, links)
 
 
 def masks(gpus: int) -> st.SearchStrategy[int]:
@@ -107,6 +116,14 @@ def amounts(gpus: int) -> st.SearchStrategy[tuple[int, int, int, int, int]]:
     return st.tuples(
         st.integers(0, 64_000), st.integers(0, 2**40), st.integers(0, 110), st.integers(0, gpus), st.integers(0, 3)
     )
+
+
+def _ask(held: tuple[int, int, int, int, int], priority: int) -> Ask:
+    """At least one GPU: a victim search is for GPUs."""
+    return Ask(held if any(held[GPU:]) else (*held[:GPU], 1, 0), priority=priority)
+
+
+asks = st.builds(_ask, amounts(8), priorities)
 
 
 @st.composite

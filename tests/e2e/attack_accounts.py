@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
 
-from tests.e2e import machines, trace
+from extender.sim import machines
+from extender.sim.truth import Event
+from tests.e2e import trace
 from tests.e2e.attack_load import HOSTILE, PRIORITIES
 from tests.e2e.soak_accounts import Preemptor, causes, why_unplaced
 from tests.e2e.trace import PodStory, Trace
-from tests.e2e.truth import Event
 
 FAILED_CALL = re.compile(r"code (5\d\d)")
 FAILING = "gpu-extender: GPU pods failed on the node"  # a node is rejected for all; else "for pods of this namespace"
@@ -84,7 +85,7 @@ def twice(seen: Seen) -> int:
 def unlinked(seen: Seen) -> tuple[int, int]:
     """Of the pods that require links: how many kubelet admitted, and how many of those to GPUs without a ring."""
     admitted = [one for one in seen.log if one.what == "admitted" and one.uid in seen.required]
-    return len(admitted), sum(not machines.linked(one.gpus, seen.machines[one.node]) for one in admitted)
+    return len(admitted), sum(not machines.machine(seen.machines[one.node]).linked(one.gpus) for one in admitted)
 
 
 def failed_calls(seen: Seen, log: Path) -> tuple[int, int]:

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 import httpx
 
+from extender.kube.client import ApiError, Unreachable
 from tests.e2e import attack_load, builders
-from tests.e2e.api import Api, ApiError, Object, decode, path_of
+from tests.e2e.api import Api, Object
 from tests.e2e.attack_accounts import Seen
 from tests.e2e.attack_load import HONEST, HOSTILE, Arrival
 from tests.e2e.chaos import Chaos, kill, stall
@@ -69,20 +70,22 @@ class Attack:
     def create(self, arrival: Arrival) -> None:
         """Through an outage, as any client would."""
         space = self.spaces[arrival.tenant]
-        path = path_of(arrival.item["kind"], namespace=space)
+        kind, name = arrival.item["kind"], arrival.item["metadata"]["name"]
         until = time.monotonic() + 60
         while True:
             try:
-                answer = self.api.post(path, arrival.body)
+                made = self.api.create_bytes(kind, space, arrival.body)
                 break
-            except httpx.TransportError:
+            except ApiError as error:
+                if error.status != 409:
+                    raise
+                made = self.api.get(kind, name, space)  # created, and the answer was lost
+                break
+            except Unreachable:
                 if time.monotonic() > until:
                     raise
                 time.sleep(0.2)
-        assert answer.status_code in (201, 409), answer.text[:500]
-        lost = answer.status_code == 409  # created, and the answer was lost
-        kind, name = arrival.item["kind"], arrival.item["metadata"]["name"]
-        self.created.append((arrival, self.api.get(kind, name, space) if lost else decode(answer.content)))
+        self.created.append((arrival, made))
 
     # -- meanwhile
 
@@ -145,7 +148,7 @@ class Attack:
         self.deep_gone = True
         for arrival, made in list(self.created):
             if arrival.kind == "deep":
-                with contextlib.suppress(ApiError, httpx.TransportError):
+                with contextlib.suppress(ApiError, Unreachable):
                     self.api.delete("Pod", made["metadata"]["name"], made["metadata"]["namespace"], grace=0)
 
     def _feed(self, chaos: Chaos) -> None:
@@ -199,7 +202,7 @@ class Attack:
     def _not_run(self) -> list[str]:
         left = []
         for tenant in HONEST:
-            with contextlib.suppress(ApiError, httpx.TransportError):
+            with contextlib.suppress(ApiError, Unreachable):
                 for pod in self.api.list("Pod", self.spaces[tenant]):
                     if pod["spec"].get("priority") != attack_load.PRIORITIES["low"] and not _over(pod):
                         left.append(f"{tenant}/{pod['metadata']['name']}")

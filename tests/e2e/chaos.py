@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from tests.e2e.api import ApiError
+from extender.kube.client import ApiError
 from tests.e2e.process import Component
 from tests.e2e.scene import Scene
 from tests.e2e.trace import Trace

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.e2e.api import Api, ApiError, wait_for
+from extender.kube.client import ApiError
+from tests.e2e.api import Api, wait_for
 
 KEPT_NAMESPACES = {"default", "kube-system", "kube-public", "kube-node-lease"}
 # Owners first, or their controllers make new pods while the old ones go.

@@ -19,9 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import httpx
-
-from tests.e2e.api import Api, ApiError, path_of
+from extender.kube.client import ApiError, Unreachable
+from tests.e2e.api import Api, path_of
 from tests.e2e.process import Component, Reaper, free_port, wait_until_listening
 
 CONTROLLERS = (
@@ -68,7 +67,7 @@ class Scheduler(Component):
         wait_until_listening(self, self._port, timeout)
         while time.monotonic() < deadline:
             self.alive_or_raise()
-            with contextlib.suppress(httpx.HTTPError, ApiError), self._api() as api:
+            with contextlib.suppress(Unreachable, ApiError), self._api() as api:
                 api.text("/readyz")
                 return
             time.sleep(0.05)
@@ -169,7 +168,7 @@ class ControlPlane:
         wait_until_listening(self.apiserver, self._port, timeout)
         while True:
             self.apiserver.alive_or_raise()
-            with contextlib.suppress(httpx.HTTPError, ApiError, OSError):
+            with contextlib.suppress(Unreachable, ApiError, OSError):
                 self.api.text("/readyz")
                 return
             if time.monotonic() > deadline:

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ext_core.links import LinkShapes
+from extender.sim.machines import gpu_uuids, machine, topology_annotation
+from extender.sim.truth import Event
 from extender.topologies import annotation
-from tests.e2e.kubelet import RUN_SECONDS, topology_annotation
-from tests.e2e.machines import gpu_uuid, machine
+from tests.e2e.kubelet import RUN_SECONDS
 from tests.e2e.scene import Scene
-from tests.e2e.truth import Event
 
 # Job sizes as MAPA draws them (1 to 5 GPUs, alike), and whole machines.
 SIZES = (1, 2, 3, 4, 5, 2, 4, 8)
@@ -102,8 +102,8 @@ def judge(events: list[Event], machines: dict[str, str], *, stock: bool) -> Got:
     free: dict[str, int] = {}
     for node, name in machines.items():
         what = machine(name)
-        uuids = [gpu_uuid(node, gpu) for gpu in range(what.gpus)]
-        stated = annotation.decode(topology_annotation(what, uuids, [True] * what.gpus))
+        uuids = gpu_uuids(node, what)
+        stated = annotation.decode(topology_annotation(what, uuids))
         shape_of[node] = stated.intern(shapes, "nvidia")
         free[node] = (1 << what.gpus) - 1
     for event in events:

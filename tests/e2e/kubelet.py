@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import json
 import random
 import threading
 import time
@@ -16,43 +15,40 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import combinations
 from types import TracebackType
 from typing import Any, Literal
 
-import httpx
-
+from extender.kube.client import ApiError, Unreachable
+from extender.node import plans
 from extender.node.graph import graph
+from extender.sim.allocation import NodeDevices, Preference, Refused, container_status, container_statuses
 from extender.sim.device_plugin import DevicePlugin, device_plugin
+from extender.sim.machines import TOPOLOGY, Machine, gpu_uuids, machine, topology_annotation
+from extender.sim.truth import Truth
 from tests.e2e import builders
-from tests.e2e.api import Api, ApiError, Object, Watch, WatchExpired, wait_for
-from tests.e2e.machines import Machine, gpu_uuid, machine
-from tests.e2e.truth import NodeDevices, Refused, Truth
+from tests.e2e.api import Api, Object, Watch, WatchExpired, wait_for
 
 RUN_SECONDS = "sim.gpu-extender.io/run-seconds"
 FAILS = "sim.gpu-extender.io/fails"  # the pod's command ends with an error as soon as it runs
 FAIL_SECONDS = "sim.gpu-extender.io/fail-seconds"  # its container exits with 1 so long after its start
-TOPOLOGY = "gpu-extender.io/topology"
 RELAY = "gpu-extender.io/relay"
 Plugin = Literal["nvidia", "amd", "none", "plan", "relay"]
 
 
-def topology_annotation(what: Machine, uuids: Sequence[str], health: Sequence[bool]) -> str:
-    """The node annotation that tells the product what the machine looks like, as compact JSON."""
-    edges = [[a, b, what.links[a][b]] for a, b in combinations(range(what.gpus), 2) if what.links[a][b]]
-    value = {
-        "v": 1,
-        "gpus": what.gpus,
-        "links": edges,
-        "scope": what.scope,
-        "kind": what.kind,
-        "gbps": what.gbps,
-        "numa": what.numa,
-        "pcie": what.pcie,
-        "uuids": list(uuids),
-        "health": list(health),
-    }
-    return json.dumps(value, separators=(",", ":"))
+def relay(annotation: str) -> Preference:
+    """What our relay prefers on the node with this topology annotation, by its own code: the plan, else the best by
+    links."""
+    links = graph(annotation)
+    assert links is not None
+
+    def prefers(
+        pod: Object, container: str, size: int, must_include: frozenset[int], available: frozenset[int]
+    ) -> frozenset[int] | None:
+        asker = plans.Asker(plans.read(pod), plans.Container(container, {}))
+        found = plans.wanted(asker, must_include, available, size)
+        return found or links.best(available, must_include, size, frozenset())
+
+    return prefers
 
 
 @dataclass
@@ -187,13 +183,13 @@ class SimulatedKubelets:
             name=name,
             resource=resource,
             plugin=self._plugin(plugin, what),
-            uuids=[gpu_uuid(name, index) for index in range(what.gpus)],
+            uuids=gpu_uuids(name, what),
             healthy=[True] * what.gpus,
             obeys_plan=plugin == "plan",
         )
         notes = dict(annotations or {})
         if plugin == "relay":
-            devices.relay = graph(topology_annotation(what, devices.uuids, devices.healthy))
+            devices.prefers = relay(topology_annotation(what, devices.uuids, devices.healthy))
             notes[RELAY] = "1"
         if annotate:
             notes[TOPOLOGY] = topology_annotation(what, devices.uuids, devices.healthy)
@@ -239,11 +235,6 @@ class SimulatedKubelets:
         with self._lock:
             self._injections.append(_Injection(probability, node, times))
 
-    def refuse_no_more(self) -> None:
-        """Takes all refuse() back."""
-        with self._lock:
-            self._injections.clear()
-
     def settle(self, timeout: float = 30) -> None:
         """Waits until every bound pod of the API is admitted or refused and every deleted one is gone.
 
@@ -274,7 +265,7 @@ class SimulatedKubelets:
                     for kind, pod in self._watch:
                         version = pod["metadata"]["resourceVersion"]
                         self._seen(kind, pod)
-            except (WatchExpired, ApiError, httpx.TransportError):
+            except (WatchExpired, ApiError, Unreachable):
                 self._stopping.wait(0.1)
 
     def _compare(self, pods: Sequence[Object]) -> None:
@@ -376,19 +367,19 @@ class SimulatedKubelets:
             "startTime": now,
             "hostIP": "127.0.0.1",
             "conditions": [{"type": kind, "status": "True", "lastTransitionTime": now} for kind in kinds],
-            "containerStatuses": self._container_statuses(pod, devices, {"running": {"startedAt": now}}),
+            "containerStatuses": self._statuses(pod, devices, {"running": {"startedAt": now}}),
         }
         if init := pod.item["spec"].get("initContainers"):
             done = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": now, "finishedAt": now}}
             on = {"running": {"startedAt": now}}
             status["initContainerStatuses"] = [
-                _container_status(c, on if c.get("restartPolicy") == "Always" else done) for c in init
+                container_status(c, on if c.get("restartPolicy") == "Always" else done) for c in init
             ]
         self._write(pod.uid, lambda: self._patch_status(pod, status))
 
     def _report(self, pod: _Pod, devices: Mapping[str, frozenset[int]]) -> None:
         running = {"running": {"startedAt": _now()}}
-        status = {"containerStatuses": self._container_statuses(pod, devices, running)}
+        status = {"containerStatuses": self._statuses(pod, devices, running)}
         self._write(pod.uid, lambda: self._patch_status(pod, status))
 
     def _end(self, pod: _Pod, phase: Literal["Succeeded", "Failed"]) -> None:
@@ -410,7 +401,7 @@ class SimulatedKubelets:
                 }
                 for kind in ("Ready", "ContainersReady")
             ],
-            "containerStatuses": [_container_status(c, ended) for c in pod.item["spec"]["containers"]],
+            "containerStatuses": [container_status(c, ended) for c in pod.item["spec"]["containers"]],
         }
         self._write(pod.uid, lambda: self._patch_status(pod, status))
 
@@ -422,21 +413,12 @@ class SimulatedKubelets:
         status = {
             "phase": "Failed",
             "startTime": now,
-            "containerStatuses": [_container_status(c, ended) for c in pod.item["spec"]["containers"]],
+            "containerStatuses": [container_status(c, ended) for c in pod.item["spec"]["containers"]],
         }
         self._write(pod.uid, lambda: self._patch_status(pod, status))
 
-    def _container_statuses(self, pod: _Pod, devices: Mapping[str, frozenset[int]], state: Object) -> list[Object]:
-        node = self._devices.get(pod.item["spec"]["nodeName"])
-        statuses = []
-        for container in pod.item["spec"]["containers"]:
-            status = _container_status(container, state)
-            if node is not None and (gpus := devices.get(container["name"])):
-                health = {True: "Healthy", False: "Unhealthy"}
-                ids = [{"resourceID": node.uuids[g], "health": health[node.healthy[g]]} for g in sorted(gpus)]
-                status["allocatedResourcesStatus"] = [{"name": node.resource, "resources": ids}]
-            statuses.append(status)
-        return statuses
+    def _statuses(self, pod: _Pod, devices: Mapping[str, frozenset[int]], state: Object) -> list[Object]:
+        return container_statuses(pod.item, self._devices.get(pod.item["spec"]["nodeName"]), devices, state)
 
     # ---- what goes out, in a writer
 
@@ -460,7 +442,7 @@ class SimulatedKubelets:
                     # 409 without a word of the uid: too many wrote at once, and the API server gave up retrying.
                     if error.status < 500 and error.status not in (409, 429):
                         raise
-                except httpx.TransportError:
+                except Unreachable:
                     pass
                 self._stopping.wait(0.2)
         finally:
@@ -493,20 +475,6 @@ class SimulatedKubelets:
             work()
         except BaseException as error:
             self.errors.append(error)
-
-
-def _container_status(container: Object, state: Object) -> Object:
-    runs = "running" in state
-    return {
-        "name": container["name"],
-        "image": container["image"],
-        "imageID": container["image"],
-        "containerID": "sim://0",
-        "ready": runs,
-        "started": runs,
-        "restartCount": 0,
-        "state": state,
-    }
 
 
 def _bound_at(pod: Object) -> str:

@@ -11,10 +11,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from extender.sim.allocation import Refused
+from extender.sim.machines import gpu_uuid, machine
 from tests.e2e.device_manager import DeviceManager, Object
-from tests.e2e.machines import gpu_uuid, machine
 from tests.e2e.relay_rig import RelayProcess
-from tests.e2e.truth import Refused
 from tests.e2e.vendor_plugin import of_machine
 
 

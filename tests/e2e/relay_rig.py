@@ -13,9 +13,8 @@ from types import TracebackType
 
 import httpx
 
+from extender.sim.machines import gpu_uuids, machine, topology_annotation
 from tests.e2e.device_manager import Admitted, DeviceManager, Object
-from tests.e2e.kubelet import topology_annotation
-from tests.e2e.machines import gpu_uuid, machine
 from tests.e2e.process import free_port
 from tests.e2e.vendor_plugin import VendorPlugin, of_machine
 from tests.node.fake_api import FakeApi
@@ -86,7 +85,7 @@ class Rig:
         self.plugins.mkdir()
         self.kubelet.mkdir()
         self.machine_name, self.machine = name, machine(name)
-        self.uuids = [gpu_uuid(NODE, gpu) for gpu in range(self.machine.gpus)]
+        self.uuids = gpu_uuids(NODE, self.machine)
         self.api = FakeApi()
         numa = len(set(self.machine.numa or (0,)))
         self.pod_resources = self.folder / "pod-resources.sock"
@@ -98,7 +97,7 @@ class Rig:
 
     def __enter__(self) -> Rig:
         self.api.__enter__()
-        note = topology_annotation(self.machine, self.uuids, [True] * self.machine.gpus)
+        note = topology_annotation(self.machine, self.uuids)
         self.api.node(NODE, {"gpu-extender.io/topology": note})
         self.manager.start()
         if not self.direct:

@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
+from extender.kube.client import ApiError
+from extender.sim.machines import gpu_uuid
+from extender.sim.truth import PLAN
 from tests.e2e import builders
-from tests.e2e.api import Api, ApiError, Object, wait_for
+from tests.e2e.api import Api, Object, wait_for
 from tests.e2e.cluster import ControlPlane, Scheduler
 from tests.e2e.kubelet import RUN_SECONDS, SimulatedKubelets
-from tests.e2e.machines import gpu_uuid
-from tests.e2e.truth import PLAN
 
 Schedulers = Callable[..., Scheduler]
 Kubelets = Callable[..., SimulatedKubelets]

@@ -9,10 +9,10 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
+from extender.sim.machines import machine
 from tests.e2e import builders
 from tests.e2e.api import Api, Object, wait_for
 from tests.e2e.cluster import ControlPlane
-from tests.e2e.machines import linked, machine
 from tests.e2e.scene import Scene, SceneFactory, quiet
 from tests.e2e.test_preemption import classes
 
@@ -81,7 +81,7 @@ def test_one_goes_and_the_pod_lands_on_linked_gpus(
     left = torn(cluster)
     cluster.pod("urgent", 2, links="required", priority_class="high")
     assert cluster.running("urgent", timeout=60) == ["n1"]
-    assert linked(cluster.gpus("urgent"), "dgx1-v100")
+    assert machine("dgx1-v100").linked(cluster.gpus("urgent"))
     gone = set(left) - cluster.alive(left)
     print(f"evicted {sorted(gone)}, urgent on {sorted(cluster.gpus('urgent'))}")
     assert len(gone) == 1
@@ -165,7 +165,7 @@ def test_killed_in_the_middle_nobody_else_goes(scene: SceneFactory, namespace: s
 
     wait_for(lands, 60, "urgent has a node")
     cluster.running("urgent", timeout=30)
-    assert linked(cluster.gpus("urgent"), "dgx1-v100")
+    assert machine("dgx1-v100").linked(cluster.gpus("urgent"))
     assert len(cluster.alive(left)) == 5
     cluster.running("rival", timeout=60)  # one GPU is left
     assert not cluster.gpus("rival") & cluster.gpus("urgent")

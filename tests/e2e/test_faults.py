@@ -7,9 +7,9 @@ import threading
 import time
 from typing import Any
 
+from extender.sim.machines import machine
 from tests.e2e import builders
 from tests.e2e.api import wait_for
-from tests.e2e.machines import linked
 from tests.e2e.scene import Scene, SceneFactory
 
 H100 = {"topology": "dgx-h100"}
@@ -55,7 +55,7 @@ def test_a_burst_of_200_pods_breaks_no_promise(scene: SceneFactory) -> None:
     assert len(truth.refusals()) == crashes <= 5
     required = [name for name in required if cluster.get(name)["status"]["phase"] == "Running"]
     kind = {name: options["topology"] for name, options in nodes.items()}
-    broken = [n for n in required if not linked(cluster.gpus(n), kind[cluster.get(n)["spec"]["nodeName"]])]
+    broken = [n for n in required if not machine(kind[cluster.get(n)["spec"]["nodeName"]]).linked(cluster.gpus(n))]
     print(f"burst: {len(names)} pods, {len(required)} required run, broken {len(broken)}, plugin crashes {crashes}")
     assert broken == []
 

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from extender.kube.client import ApiError
 from extender.topologies import annotation
 from tests.e2e import builders
-from tests.e2e.api import Api, ApiError, Object, wait_for
+from tests.e2e.api import Api, Object, wait_for
 from tests.e2e.cluster import ControlPlane
 
 MANIFESTS = Path(__file__).parents[2] / "manifests" / "node"

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from extender.sim.machines import machine
 from tests.e2e import builders
 from tests.e2e.api import Object, wait_for
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.lag import Lag
-from tests.e2e.machines import linked
 from tests.e2e.scene import LINKS, Scene, SceneFactory, quiet
 
 H100 = {"topology": "dgx-h100"}
@@ -133,7 +133,9 @@ def burst(cluster: Scene, nodes: dict[str, dict[str, str]], lag: Lag, title: str
     # NVIDIA's plugin crashes over some free sets (NVIDIA/go-gpuallocator#80), here as there: no promise of ours.
     bound = {name: node for name, node in bound.items() if cluster.get(name)["status"].get("phase") == "Running"}
     held = sum(len(gpus) for gpus in truth.holdings().values())
-    broken = [name for name in required & set(bound) if not linked(cluster.gpus(name), nodes[bound[name]]["topology"])]
+    broken = [
+        name for name in required & set(bound) if not machine(nodes[bound[name]]["topology"]).linked(cluster.gpus(name))
+    ]
     print(
         f"burst without bind, {title}: {len(bound)} of 60 bound, {held} of 96 GPUs held, "
         f"{len(required & set(bound))} with required links, broken {broken}"

@@ -16,11 +16,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from extender.sim.machines import machine
 from tests.e2e import builders
 from tests.e2e.api import wait_for
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.lag import Lag
-from tests.e2e.machines import linked
 from tests.e2e.scene import Scene, SceneFactory, quiet
 
 H100 = {"topology": "dgx-h100"}
@@ -166,7 +166,7 @@ def test_a_watch_that_stalls_silently_promises_no_links(scene: SceneFactory, lag
     current = current_again(cluster, back)
     cluster.running(*names, timeout=40)
     seconds = time.monotonic() - back
-    wrong = {name: sorted(cluster.gpus(name)) for name in names if not linked(cluster.gpus(name), "dgx1-v100")}
+    wrong = {name: sorted(cluster.gpus(name)) for name in names if not machine("dgx1-v100").linked(cluster.gpus(name))}
     print(f"stall of 45 s: {len(placed)} pods that require links placed in it, current {current:.1f} s after it,")
     print(f"all {len(names)} run {seconds:.1f} s after it; unlinked {wrong}")
     assert wrong == {}

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from extender.sim.machines import topology_annotation
 from tests.e2e.build import ControlPlaneUnavailable, build_device_manager
 from tests.e2e.conftest import UNAVAILABLE
 from tests.e2e.device_manager import Object, pod
-from tests.e2e.kubelet import topology_annotation
 from tests.e2e.relay_rig import NODE, Rig, until
 from tests.e2e.vendor_plugin import VendorPlugin
 
@@ -327,7 +327,7 @@ def test_gpus_are_renumbered(rig: Rig) -> None:
     """The node's new annotation counts at once: the UUID decides, not the number it had."""
     rig.start_plugin()
     order = [3, 5, 0, 1, 2, 4, 6, 7]
-    note = topology_annotation(rig.machine, [rig.uuids[old] for old in order], [True] * 8)
+    note = topology_annotation(rig.machine, [rig.uuids[old] for old in order])
     rig.api.node(NODE, {"gpu-extender.io/topology": note})
     assert rig.gpus(rig.run(pod("a", 2, plan="0,1")).ids()) == {3, 5}
 

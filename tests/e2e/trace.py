@@ -17,7 +17,8 @@ from typing import Any
 import httpx
 import orjson
 
-from tests.e2e.api import Api, ApiError, Object, Watch, WatchExpired
+from extender.kube.client import ApiError, Unreachable
+from tests.e2e.api import Api, Object, Watch, WatchExpired
 
 POLL_SECONDS = 0.4
 RESERVATIONS = "gpu-extender-reservations"
@@ -110,7 +111,7 @@ class Trace:
                     seen(time.time(), change, item)
             except WatchExpired:
                 version = ""
-            except (ApiError, httpx.TransportError):
+            except (ApiError, Unreachable):
                 self._stopping.wait(0.1)
 
     def _pod(self, now: float, change: str, pod: Object) -> None:

@@ -23,7 +23,7 @@ import grpc
 
 from extender.node import protobuf
 from extender.sim.device_plugin import Arbitrary, DevicePlugin, device_plugin
-from tests.e2e.machines import gpu_uuid, machine
+from extender.sim.machines import gpu_uuids, machine
 
 SERVICE = "v1beta1.DevicePlugin"
 OPTIONS = (("grpc.default_authority", "localhost"),)
@@ -204,7 +204,7 @@ def of_machine(folder: Path, name: str | Mapping[str, Any], node: str = "node-1"
     """The stock NVIDIA plugin on a machine of the catalogue, or on one in the form of its entries."""
     what = machine(name)
     model = device_plugin("nvidia", what.links, what.pcie, link_scope=what.scope, numa=what.numa)
-    ids = [gpu_uuid(node, gpu) for gpu in range(what.gpus)]
+    ids = gpu_uuids(node, what)
     return VendorPlugin(folder, ids, model=model, **{"numa": what.numa, **options})
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from extender.objects import records
+from extender.objects import decode, records
 from extender.objects.event import Event
 from extender.objects.records import PodRecord, RecordError
 from extender.server.app import VERBS
@@ -182,7 +182,7 @@ class _World:
     def _put(self, step: Step) -> None:
         cluster = self.world.cluster
         with suppress(RecordError, RecursionError):
-            record = records.record(step["kind"], render(step["object"]), cluster.gpu_names)
+            record = decode.record(step["kind"], render(step["object"]), cluster.gpu_names)
             cluster.apply([Event(step["kind"], "set", record)], self.world.now, self.world.wall)
 
     def _ask(self, step: Step) -> None:

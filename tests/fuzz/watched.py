@@ -48,7 +48,6 @@ SHARED = ("shared-0", "shared-1", "shared-2")  # honest nodes, to which pods of 
 FAILS_ON = "shared-3"  # an honest node where nothing but failing pods is
 SYNC_SECONDS = 15.0
 SALTS = ("r1", "r2")  # in all names of the two rounds
-ROW = ("alloc", "used", "sure", "likely", "unknown", "healthy", "parts", "gpu")  # of the node table
 LATER = 7200.0  # seconds after which nothing is remembered for a time only
 PROBE_PRIORITY = 2_000_000_000
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
-from tests.e2e.machines import Machine
+from extender.sim.machines import Machine
 
 
 class AmdSmiException(Exception):

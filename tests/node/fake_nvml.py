@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from tests.e2e.machines import Machine, gpu_uuid
+from extender.sim.machines import Machine, gpu_uuid
 
 LEVELS = {"PIX": 10, "PXB": 20, "PHB": 30, "NODE": 40, "SYS": 50}
 VERSIONS = {20: 1, 25: 3, 50: 5}

@@ -13,12 +13,11 @@ from extender.node import commands, nvml
 from extender.node.agent import Agent, Switch, as_annotations
 from extender.node.apiserver import ApiServer
 from extender.node.pod_resources import Held
+from extender.sim.machines import gpu_uuid, machine, topology_annotation
 from extender.topologies import annotation
 from extender.topologies.annotation import RELAY, STALE
 from extender.topologies.topology import Topology
 from tests.e2e.device_manager import pod
-from tests.e2e.kubelet import topology_annotation
-from tests.e2e.machines import gpu_uuid, machine
 from tests.node.fake_api import FakeApi
 from tests.node.fake_nvml import FakeNvml
 
@@ -312,5 +311,5 @@ def test_commands_that_are_not_there() -> None:
 def test_the_annotation_is_the_one_that_tests_use() -> None:
     """The simulated kubelets write what the agent writes."""
     seen = nvml.read(FakeNvml(V100), Path("/none"))
-    theirs = annotation.decode(topology_annotation(V100, UUIDS, [True] * 8))
+    theirs = annotation.decode(topology_annotation(V100, UUIDS))
     assert (seen.links, seen.uuids, seen.pcie, seen.gbps) == (theirs.links, theirs.uuids, theirs.pcie, theirs.gbps)

@@ -12,9 +12,9 @@ from extender.cli import agent as cli
 from extender.errors import BadTopology
 from extender.node import amdsmi, commands
 from extender.node.nvml import NoDriver
+from extender.sim.machines import machine
 from extender.topologies import annotation
 from extender.topologies.topology import Topology
-from tests.e2e.machines import machine
 from tests.node.fake_amdsmi import AmdSmiIoLinkType, FakeAmdsmi
 
 MI250X = machine("mi250x-8gcd")

@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.node.graph import Graph, NodeGraph, graph
-from tests.e2e.kubelet import topology_annotation
-from tests.e2e.machines import gpu_uuid, machine
+from extender.sim.machines import gpu_uuid, machine, topology_annotation
 
 V100 = machine("dgx1-v100")
 UUIDS = [gpu_uuid("n", gpu) for gpu in range(8)]
-TEXT = topology_annotation(V100, UUIDS, [True] * 8)
+TEXT = topology_annotation(V100, UUIDS)
 
 
 def of(text: str) -> Graph:

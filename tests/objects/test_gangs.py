@@ -144,11 +144,11 @@ def test_who_belongs_together(facts: JSON, made: JSON | None, source: str, minim
     for first in (True, False):  # the object may come before the pods, or after them
         world = World()
         world.node("n", 8)
-        if made is not None and first and records.is_group(json.dumps(made)):
+        if made is not None and first and gangs.is_group(json.dumps(made)):
             world.set("Group", made)
         for i in range(3):
             world.set("Pod", pod(f"p{i}", facts))
-        if made is not None and not first and records.is_group(json.dumps(made)):
+        if made is not None and not first and gangs.is_group(json.dumps(made)):
             world.set("Group", made)
         gang = world.cluster.gangs.of(world.cluster.pods["uid-p0"])
         assert gang is not None

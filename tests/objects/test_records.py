@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.objects import records
+from extender.objects import decode, records
 from extender.objects.records import Owner, PodRecord, RecordError
+from extender.objects.records.placement import shared_tolerations
 from extender.objects.selectors import NodeTerm, Requirement, Taint, Toleration
 
 GPU = "nvidia.com/gpu"
@@ -509,25 +510,6 @@ def test_a_page_keeps_its_objects_as_bytes() -> None:
         records.page(b'{"kind":"Status","message":"no"}')
 
 
-def test_items_of_a_mixed_list() -> None:
-    listed = {
-        "kind": "List",
-        "items": [
-            {"kind": "Pod", "metadata": {"name": "p"}},
-            {"kind": "Service", "metadata": {"name": "s"}},
-            {"kind": "Node", "metadata": {"name": "n"}},
-            {"kind": "PriorityClass", "metadata": {"name": "c"}, "value": 1},
-        ],
-    }
-    found = list(records.items(json.dumps(listed).encode(), GPUS))
-    assert [kind for kind, _ in found] == ["Pod", "Service", "Node", "PriorityClass"]
-    assert [record and record.name for _, record in found] == ["p", None, "n", "c"]
-    bad = b'{"kind":"PodList","items":[{"metadata":{"name":"p"}},{"metadata":{"name":5}}]}'
-    with pytest.raises(RecordError) as caught:
-        list(records.items(bad, GPUS))
-    assert caught.value.path == "items[1].metadata.name"
-
-
 def test_identity_of_an_object_that_is_otherwise_unreadable() -> None:
     found = records.identity(b'{"metadata":{"name":"p","namespace":"n","uid":"u","resourceVersion":"3"},"spec":7}')
     assert found == ("n", "p", "u", "3")
@@ -553,7 +535,7 @@ def test_any_json_is_a_record_or_refused(source: Any) -> None:
     raw = json.dumps(source).encode()
     for kind in records.KINDS:
         try:
-            records.record(kind, raw, GPUS)
+            decode.record(kind, raw, GPUS)
         except RecordError:
             continue
 
@@ -565,9 +547,9 @@ def test_tolerations_of_great_length_are_not_kept() -> None:
         return pod_of(tolerations=[{"key": key, "operator": "Exists"} for key in keys]).tolerations
 
     assert tolerations("a", "b") is tolerations("a", "b")
-    before = records._share.cache_info().currsize
+    before = shared_tolerations.cache_info().currsize
     for i in range(20):
         assert len(tolerations(*[f"k{i}-{n}" for n in range(17)])) == 17
         assert tolerations("x" * 1024 + str(i))[0].operator == "Exists"
-    assert records._share.cache_info().currsize == before
-    assert records._share.cache_info().maxsize == 1024
+    assert shared_tolerations.cache_info().currsize == before
+    assert shared_tolerations.cache_info().maxsize == 1024

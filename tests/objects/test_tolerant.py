@@ -12,10 +12,9 @@ import pytest
 from extender import cli
 from extender.cluster.amounts import MOST_AMOUNT, MOST_SUM
 from extender.errors import BadCluster
-from extender.objects import tolerant
+from extender.objects import decode, tolerant
 from extender.objects.event import Event
 from extender.objects.records import GroupRecord, Kind, NodeRecord, PdbRecord, PodRecord, Record
-from extender.objects.records import record as record_of
 from extender.offline import frozen
 from extender.verbs.bind import Written
 from tests.kube import hostile
@@ -212,7 +211,7 @@ def test_sums_of_huge_pods_do_not_wrap() -> None:
     world = World()
     world.node("n", 8, links=pairs(8))
     item = workload("x", 99_999, node="n", memory="1e30", cpu="1e18", phase="Running", start=1.0)
-    one = record_of("Pod", json.dumps(item).encode(), GPUS)
+    one = decode.record("Pod", json.dumps(item).encode(), GPUS)
     records = [msgspec.structs.replace(one, name=f"x{n}", uid=f"uid-x{n}") for n in range(33_000)]
     world.cluster.apply([Event("Pod", "set", record) for record in records], world.now)
     assert world.cluster.faults == 0

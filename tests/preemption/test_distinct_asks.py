@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from ext_core import gather
+from ext_core.ask import Ask
 from extender.cluster import held
-from extender.objects import records
+from extender.objects import decode
 from extender.objects.event import Event
 from extender.preemption import cost_inputs
 from extender.preemption.cost_inputs import FEW_ASKS
@@ -60,7 +61,7 @@ def crowd(spec: Callable[[int], JSON], *, namespace: Callable[[int], str] = lamb
     ]  # fmt: skip
     pods += [workload(f"b{i}", 8, node=f"n{i:04d}", phase="Running", priority=1000) for i in range(FULL, NODES)]
     for kind, wires in (("Node", nodes), ("Pod", pods)):
-        made = [Event(kind, "set", records.record(kind, json.dumps(one).encode(), gpus)) for one in wires]  # type: ignore[arg-type]
+        made = [Event(kind, "set", decode.record(kind, json.dumps(one).encode(), gpus)) for one in wires]  # type: ignore[arg-type]
         world.cluster.apply(made, world.now)
     world.now += 100
     world.cluster.tick(world.now)
@@ -179,7 +180,7 @@ def test_50000_pods_that_come_and_go_leave_the_tables_as_they_were() -> None:
                      spec=toleration(n) | selector(n))
             for n in range(batch, batch + 500)
         ]  # fmt: skip
-        found = [records.record("Pod", json.dumps(one).encode(), gpus) for one in made]
+        found = [decode.record("Pod", json.dumps(one).encode(), gpus) for one in made]
         world.cluster.apply([*last[:400], *(Event("Pod", "set", one) for one in found), *last[400:]], world.now)
         if not batch % 10_000:
             for n in range(8):
@@ -218,12 +219,12 @@ def test_no_row_names_an_id_that_is_free(monkeypatch: pytest.MonkeyPatch) -> Non
         world.pod("p", 1, "n", spec=toleration(2))
         world.pod("q", 0, "n", spec=toleration(3))
     assert world.cluster.requirements.number("uid-p") == first  # used again
-    amounts = array("q", [0, 0, 1, 4, *[0] * (len(world.cluster.resources) - 4)])
+    ask = Ask((0, 0, 1, 4, *[0] * (len(world.cluster.resources) - 4)), priority=9)
     tables = world.cluster.tables
-    found = gather.victims(tables.nodes, tables.pods, array("i", [0]), amounts, 3, 9)
+    found = gather.victims(tables.nodes, tables.pods, ask, array("i", [0]))
     assert len(found.pods) == 1
     assert [*found.ask] == [0]
     world.pod("p", 1, "n", spec=toleration(2))
-    found = gather.victims(tables.nodes, tables.pods, array("i", [0]), amounts, 3, 9)
-    kept = {world.cluster.requirements[ask] for ask in found.ask}
+    found = gather.victims(tables.nodes, tables.pods, ask, array("i", [0]))
+    kept = {world.cluster.requirements[one] for one in found.ask}
     assert {one.tolerations[0].key for one in kept} == {"mine-2", "mine-3"}

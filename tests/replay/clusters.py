@@ -198,7 +198,7 @@ def node(chance: random.Random, fleet: Fleet, number: int) -> JSON:
 def divided(name: str, kind: str, labels: JSON) -> JSON:
     """A node whose GPUs are handed out in parts: four GPUs of four replicas, or MIG beside whole GPUs."""
     what = machines.machine("a100-4-sxm")
-    notes = {machines.TOPOLOGY: machines.topology_annotation(name, what)}
+    notes = {machines.TOPOLOGY: machines.topology_annotation(what, machines.gpu_uuids(name, what))}
     nvidia = {"nvidia.com/gpu.product": what.product, "nvidia.com/gpu.count": "4"}
     if kind == "shared":
         labels |= nvidia | {"nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.sharing-strategy": "time-slicing"}

@@ -38,7 +38,7 @@ def test_every_machine_of_the_catalogue(name: str) -> None:
 
 
 def test_a_machine_that_is_not_in_the_catalogue() -> None:
-    with pytest.raises(BadTopology, match="'dgx-9' is none of dgx1-p100"):
+    with pytest.raises(BadTopology, match="'dgx-9' is not in the catalogue; did you mean dgx"):
         load.from_catalogue("dgx-9")
 
 
@@ -83,6 +83,14 @@ def test_json_that_cannot_be_true(key: str, value: Any, path: str) -> None:
     with pytest.raises(BadTopology) as refused:
         load.read(orjson.dumps(said | {key: value}))
     assert refused.value.path.startswith(path)
+
+
+def test_an_unknown_machine_of_the_catalogue_names_the_nearest() -> None:
+    with pytest.raises(BadTopology, match=r"'dgx1-v10' is not in the catalogue; did you mean dgx1-v100\b") as refused:
+        load.from_catalogue("dgx1-v10")
+    assert (refused.value.code, refused.value.path) == ("not-found", "catalogue")
+    with pytest.raises(BadTopology, match="there are: dgx1-p100, "):
+        load.from_catalogue("x" * 1000)
 
 
 VALUES = st.recursive(

@@ -13,24 +13,26 @@ from extender.cluster.nodes.domains import Domains
 from extender.cluster.nodes.eligibility import Eligibility
 from extender.cluster.nodes.rows import NodeRows
 from extender.cluster.tables import Tables
-from extender.objects.records import NodeRecord
+from extender.objects.records import DeviceClassRecord, NodeRecord
 
 AWAY, SCHEDULABLE = 2, 4  # flags of NodeTable.set_node; from bit 3: a DeviceClass serves the resource of that index
 FLAGGED: Final = 8  # resources that have a flag
 
 
 class Nodes:
-    """All nodes. `records`: by name; `rows`: where they are in the tables; `eligibility`: which pods they accept."""
+    """All nodes. `records`: by name; `rows`: where they are in the tables; `eligibility`: which pods they accept;
+    `device_classes`: by name."""
 
     def __init__(self, tables: Tables, gpus: GpuStore, models: MachineModels, domains: Domains) -> None:
         self.records: dict[str, NodeRecord] = {}
+        self.device_classes: dict[str, DeviceClassRecord] = {}
         self.rows = NodeRows(tables)
         self.gpus = gpus
         self.eligibility = Eligibility()
         self._tables = tables
         self._models = models
         self._domains = domains
-        self._served: frozenset[str] = frozenset()  # GPU resources that a DeviceClass serves
+        self._served: set[str] = set()  # GPU resources that a DeviceClass serves
 
     def set(self, node: NodeRecord, now: float) -> None:
         """The node is new or has changed. `now`: seconds on the server's clock."""
@@ -47,10 +49,15 @@ class Nodes:
         self.eligibility.drop(row)
         self.gpus.drop(name)
 
-    def serve(self, resources: frozenset[str], now: float) -> None:
-        """DeviceClasses serve these GPU resources from now on, and no others."""
-        if resources != self._served:
-            self._served = resources
+    def set_device_class(self, record: DeviceClassRecord, change: str, now: float) -> None:
+        """A DeviceClass is "set", or there is a "delete"."""
+        if change == "set":
+            self.device_classes[record.name] = record
+        else:
+            self.device_classes.pop(record.name, None)
+        served = {device.extended_resource_name for device in self.device_classes.values()} & self.gpus.name_set
+        if served != self._served:
+            self._served = served
             for node in self.records.values():
                 self.write(node, now)
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from extender.objects import gangs
-from extender.objects.records import GROUPS, GroupRecord, PodRecord
+from extender.objects.gangs import GROUP_KINDS
+from extender.objects.records import GroupRecord, PodRecord
 
 
 class Owners:
-    """An index from an object to the uids of the pods below it. Only objects of `records.GROUPS` are keys."""
+    """An index from an object to the uids of the pods below it. Only objects of `gangs.GROUP_KINDS` are keys."""
 
     def __init__(self) -> None:
         self.below: dict[gangs.ObjectKey, dict[str, None]] = {}
@@ -25,7 +26,7 @@ class Owners:
         if pod.owner is None:
             return
         walked = gangs.owners(pod.namespace, pod.owner, objects)
-        keys = tuple(dict.fromkeys(key for key in walked if key[:2] in GROUPS))
+        keys = tuple(dict.fromkeys(key for key in walked if key[:2] in GROUP_KINDS))
         if keys:
             self.above[pod.uid] = keys
         for key in keys:

@@ -23,19 +23,20 @@ from extender.cluster.pods.placements import Placements
 from extender.cluster.pods.requirements import Requirements
 from extender.cluster.pods.rows import PodRows
 from extender.cluster.pods.workloads import Workloads
-from extender.objects.records import GroupRecord, PdbRecord, PodRecord
+from extender.objects.records import GroupRecord, PdbRecord, PodRecord, PriorityClassRecord
 from extender.objects.tolerant import bare
 
 
 class Pods:
     """All pods. `records`: by uid; `uids`: by namespace and name; `stale_nodes`: the names of the nodes whose pods have
-    changed since the caller cleared it."""
+    changed since the caller cleared it; `priority_classes`: by name."""
 
     def __init__(
         self, table: PodTable, amounts: Amounts, limits: AnnotationLimits, nodes: Nodes, faults: Faults
     ) -> None:
         self.records: dict[str, PodRecord] = {}
         self.uids: dict[tuple[str, str], str] = {}
+        self.priority_classes: dict[str, PriorityClassRecord] = {}
         self.amounts, self.limits = amounts, limits
         self.placements = Placements()
         self.rows = PodRows(table)
@@ -162,7 +163,14 @@ class Pods:
             if row is not None:
                 self.mark(row, uid)
 
-    # -- budgets and the objects of gangs -------------------------------------------------------------------------
+    # -- other objects that concern pods --------------------------------------------------------------------------
+
+    def set_priority_class(self, record: PriorityClassRecord, change: str) -> None:
+        """A PriorityClass is "set", or there is a "delete"."""
+        if change == "set":
+            self.priority_classes[record.name] = record
+        else:
+            self.priority_classes.pop(record.name, None)
 
     def set_budget(self, budget: PdbRecord, change: str) -> None:
         """A disruption budget is "set", or there is a "delete"."""

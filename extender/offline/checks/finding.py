@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from extender.cluster.cluster import Cluster
+from extender.cluster.view import ClusterView
 from extender.objects.records import PodRecord
 from extender.offline.frozen import SYSTEM_CLASSES
 from extender.settings import Settings
@@ -66,7 +66,7 @@ class Posture:
     1970 at which it is asked."""
 
     settings: Settings
-    cluster: Cluster
+    cluster: ClusterView
     items: list[Item]
     wall: float
 

@@ -6,6 +6,7 @@ from array import array
 from typing import ClassVar
 
 from ext_core import fit
+from ext_core.reasons import CountCodes
 from extender.cluster.tables import Tables
 from extender.policy.contracts import Class, PodRequest, Reason
 
@@ -62,12 +63,15 @@ class Count:
 
     name: ClassVar[str] = "count"
     reasons: ClassVar[tuple[Reason, ...]] = (FEW, PROMISED, RESERVED, RELEASING, BUSY, HELD)
+    _codes: ClassVar = CountCodes(
+        few=FEW.code,
+        assumed=PROMISED.code,
+        reserved=RESERVED.code,
+        releasing=RELEASING.code,
+        busy=BUSY.code,
+        held=HELD.code,
+    )
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
         """Writes the reason codes of the rejected `rows` into `out`."""
-        codes = (FEW.code, PROMISED.code, RESERVED.code, RELEASING.code, BUSY.code, HELD.code)
-        for resource, units in request.gpus:
-            fit.count(tables.nodes, tables.pods, rows, resource, units, request.priority, out, *codes)
-            # Enough in sum is not enough on one GPU: only shares of more than one unit can be left in pieces.
-            devices = units // request.share
-            fit.shares(tables.nodes, tables.pods, rows, resource, devices, request.share, request.priority, out, *codes)
+        fit.count(tables.nodes, tables.pods, request.ask, rows, out, self._codes)

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from ext_core import places
+from ext_core.reasons import FailingCodes
 from extender.cluster.health.node_health import words_of
 from extender.cluster.tables import Tables
 from extender.policy.contracts import Class, PodRequest, Reason
@@ -58,7 +59,8 @@ class Failing:
 
     name: ClassVar[str] = "failing"
     reasons: ClassVar[tuple[Reason, ...]] = (BROKEN, OWN)
+    _codes: ClassVar = FailingCodes(node=BROKEN.code, namespace=OWN.code)
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
         """Writes the reason codes of the rejected `rows` into `out`."""
-        places.failing(tables.places, rows, out, BROKEN.code, request.namespace, OWN.code)
+        places.failing(tables.places, request.ask, rows, out, self._codes)

@@ -14,6 +14,7 @@ from array import array
 from typing import ClassVar
 
 from ext_core import hazard
+from ext_core.reasons import HazardCodes
 from extender.cluster.tables import Tables
 from extender.policy.contracts import Class, PodRequest, Reason
 
@@ -40,18 +41,8 @@ class Hazard:
 
     name: ClassVar[str] = "hazard"
     reasons: ClassVar[tuple[Reason, ...]] = (PANICS, LOST)
+    _codes: ClassVar = HazardCodes(panics=PANICS.code, lost=LOST.code)
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
         """Writes the reason codes of the rejected `rows` into `out`."""
-        hazard.refuse(
-            tables.nodes,
-            tables.shapes,
-            tables.hazards,
-            rows,
-            request.resource,
-            request.wanted,
-            request.containers,
-            out,
-            PANICS.code,
-            LOST.code,
-        )
+        hazard.reject(tables.nodes, tables.hazards, request.ask, rows, out, self._codes)

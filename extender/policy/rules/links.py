@@ -11,6 +11,7 @@ from array import array
 from typing import ClassVar
 
 from ext_core import fit
+from ext_core.reasons import LinkCodes
 from extender.cluster.tables import Tables
 from extender.policy.contracts import Class, PodRequest, Reason
 
@@ -58,24 +59,10 @@ class Links:
 
     name: ClassVar[str] = "links"
     reasons: ClassVar[tuple[Reason, ...]] = (GRAPH, NEVER, PENDING, BUSY, HELD)
+    _codes: ClassVar = LinkCodes(
+        unknown=GRAPH.code, never=NEVER.code, pending=PENDING.code, busy=BUSY.code, held=HELD.code
+    )
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
         """Writes the reason codes of the rejected `rows` into `out`."""
-        if request.links != "required":
-            return
-        fit.links(
-            tables.nodes,
-            tables.pods,
-            tables.shapes,
-            rows,
-            request.resource,
-            request.wanted,
-            request.containers,
-            request.priority,
-            out,
-            GRAPH.code,
-            NEVER.code,
-            PENDING.code,
-            BUSY.code,
-            HELD.code,
-        )
+        fit.links(tables.nodes, tables.pods, request.ask, rows, out, self._codes)

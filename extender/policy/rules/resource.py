@@ -6,6 +6,7 @@ from array import array
 from typing import ClassVar
 
 from ext_core import fit
+from ext_core.reasons import ResourceCodes
 from extender.cluster.tables import Tables
 from extender.policy.contracts import Class, PodRequest, Reason
 
@@ -30,8 +31,8 @@ class Resource:
 
     name: ClassVar[str] = "resource"
     reasons: ClassVar[tuple[Reason, ...]] = (NONE, AWAY)
+    _codes: ClassVar = ResourceCodes(none=NONE.code, away=AWAY.code)
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
         """Writes the reason codes of the rejected `rows` into `out`."""
-        for resource, _ in request.gpus:
-            fit.resource(tables.nodes, rows, resource, out, NONE.code, AWAY.code)
+        fit.resource(tables.nodes, request.ask, rows, out, self._codes)

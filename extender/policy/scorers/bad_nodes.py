@@ -21,4 +21,4 @@ class BadNodes:
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
         """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
-        places.trusted(tables.places, rows, out, request.namespace)
+        places.trusted(tables.places, request.ask, rows, out)

@@ -31,15 +31,14 @@ class Fragmentation:
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
         """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
         prices = self.prices(tables)
-        ask = _ask(request)
-        tables.demand.slots.fill(tables.nodes, tables.shapes, rows, ask, prices, FULLNESS, out)
+        tables.demand.slots.fill(tables.nodes, request.ask, rows, prices, FULLNESS, out)
         slots.values(out)
 
     def prices(self, tables: Tables) -> array[float]:
         """float64, one a type of `tables.demand`."""
         demand = tables.demand
         demand.renew()
-        demand.slots.sync(tables.nodes, tables.shapes)
+        demand.slots.sync(tables.nodes)
         made = array("d", bytes(8 * len(demand.weights)))
         size = SIZE * (1.0 - demand.slots.filled())
         slots.prices(demand.weights, demand.sizes, demand.slots.totals(), size, SCARCITY, made)
@@ -47,22 +46,18 @@ class Fragmentation:
 
     def gpus(self, tables: Tables, request: PodRequest, rows: Sequence[int]) -> dict[int, int]:
         """The mask of GPUs that the cheapest placement takes, by row; 0 where positions are not modelled."""
-        prices, ask, choose = self.prices(tables), _ask(request), tables.demand.slots.choose
-        return {row: choose(tables.nodes, tables.shapes, row, ask, prices) for row in rows}
+        prices, choose = self.prices(tables), tables.demand.slots.choose
+        return {row: choose(tables.nodes, request.ask, row, prices) for row in rows}
 
     def explain(
         self, tables: Tables, request: PodRequest, rows: Sequence[int], most: int = 5
     ) -> list[tuple[int, float, list[tuple[str, int, float]]]]:
         """(row, cost of its slots, [(type, slots lost, their cost)], the dearest first and `most` of them)."""
-        prices, ask, names = self.prices(tables), _ask(request), tables.demand.names
+        prices, names = self.prices(tables), tables.demand.names
         made = []
         for row in rows:
-            lost = tables.demand.slots.losses(tables.nodes, tables.shapes, row, ask, prices)
+            lost = tables.demand.slots.losses(tables.nodes, request.ask, row, prices)
             costs = sorted((-prices[t] * count, t, count) for t, count in lost if prices[t] > 0)
             parts = [(names[t], count, -cost) for cost, t, count in costs[:most]]
             made.append((row, -sum(cost for cost, _, _ in costs), parts))
         return made
-
-
-def _ask(request: PodRequest) -> tuple[int, int, int, int, int]:
-    return request.resource, request.wanted, request.share, request.amounts[0], request.amounts[1]

@@ -16,13 +16,4 @@ class Hazard:
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
         """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
-        hazard.safety(
-            tables.nodes,
-            tables.shapes,
-            tables.hazards,
-            rows,
-            request.resource,
-            request.wanted,
-            request.containers,
-            out,
-        )
+        hazard.safety(tables.nodes, tables.hazards, request.ask, rows, out)

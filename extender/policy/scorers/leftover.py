@@ -16,4 +16,4 @@ class Leftover:
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
         """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
-        score.leftover(tables.nodes, tables.shapes, rows, request.resource, request.wanted, out)
+        score.leftover(tables.nodes, request.ask, rows, out)

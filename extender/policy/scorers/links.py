@@ -16,5 +16,4 @@ class Links:
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
         """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
-        wanted = 1 if request.links == "ignore" else request.wanted  # who ignores links is content anywhere
-        score.links(tables.nodes, tables.shapes, rows, request.resource, wanted, out)
+        score.links(tables.nodes, request.ask, rows, out)

@@ -22,4 +22,4 @@ class Packing:
         asked = {resource for resource, _ in request.gpus}
         weights = array("d", [self._cpu, self._memory, 0.0])
         weights.extend(self._gpu if r in asked else 0.0 for r in range(3, len(tables.resources)))
-        score.packing(tables.nodes, rows, array("q", request.amounts), weights, out)
+        score.packing(tables.nodes, request.ask, rows, weights, out)

@@ -24,8 +24,6 @@ class TopologyLevel:
         if any(row >= 0 for row in request.kin):
             places.together(tables.places, rows, array("i", request.kin), out)
         elif request.to_come > 1:
-            units = request.amounts[request.resource]
-            fill, of = places.best_fit, request.namespace
-            fill(tables.nodes, tables.places, rows, request.resource, units, request.to_come, out, of)
+            places.best_fit(tables.nodes, tables.places, request.ask, request.to_come, rows, out)
         else:
             out[:] = array("d", [1.0]) * len(out)

@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from extender.node.graph import graph
+from extender.sim.allocation import NodeDevices, Refused, allocate, parse_plan
 from extender.sim.device_plugin import Arbitrary, NvidiaBestEffort
+from extender.sim.machines import machine, topology_annotation
+from extender.sim.truth import PLAN, Truth
 from tests.e2e.builders import GPU, Object, container, pod
-from tests.e2e.kubelet import topology_annotation
-from tests.e2e.machines import machine
-from tests.e2e.truth import PLAN, NodeDevices, Refused, Truth, allocate, parse_plan
+from tests.e2e.kubelet import relay
 
 
 def node(count: int = 8, *, obeys_plan: bool = False) -> NodeDevices:
@@ -90,7 +90,7 @@ def test_the_relay_gives_the_plan_or_the_best_that_is_left() -> None:
     """dgx1-v100: 0-3 have two links, 4-7 too; 0 and 4, 3 and 7 are joined as well."""
     what = machine("dgx1-v100")
     devices = NodeDevices("n", GPU, Arbitrary(), [f"GPU-{number:08d}" for number in range(8)], [True] * 8)
-    devices.relay = graph(topology_annotation(what, devices.uuids, devices.healthy))
+    devices.prefers = relay(topology_annotation(what, devices.uuids, devices.healthy))
     truth = Truth()
     truth.add_node(devices)
     truth.admit(bound("a", pod("a", gpus=2, annotations={PLAN: "3,5"})))

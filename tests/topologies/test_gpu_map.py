@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from extender.sim import picture
 from extender.sim.machines import machine
+from extender.topologies.gpu_map import gpu_map, two_rows
 
 
 def drawn(topology: str, chosen: Collection[int], taken: Collection[int]) -> list[str]:
-    return [line.plain.rstrip() for line in picture.gpu_map(machine(topology), chosen, taken)]
+    what = machine(topology)
+    lines = gpu_map(what.links, chosen, taken, gpu_total=what.scope == "gpu-total")
+    return [line.plain.rstrip() for line in lines]
 
 
 def test_a_cube_mesh_shows_its_quads_side_by_side() -> None:
@@ -39,14 +41,5 @@ def test_a_switch() -> None:
 def test_every_link_is_drawn_or_named() -> None:
     for topology in ("dgx1-v100", "a100-pcie-4", "mi300x-8", "h100-nvl-8"):
         what = machine(topology)
-        top, bottom = picture.two_rows(what)
+        top, bottom = two_rows(what.links)
         assert sorted(top + bottom) == list(range(what.gpus))
-
-
-def test_the_overview_names_holders() -> None:
-    machines = {"a": machine("a100-pcie-4"), "bb": machine("gb200-nvl72-tray")}
-    lines = [line.plain for line in picture.overview(machines, {"a": {0: "x", 3: "y"}})]
-    assert lines == [
-        "a   NVIDIA-A100-80GB-PCIe   x · · y",
-        "bb  NVIDIA-GB200            · · · ·   whole node free",
-    ]

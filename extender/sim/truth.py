@@ -9,13 +9,12 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from extender.node import plans
-from extender.node.graph import Graph
-from extender.sim.device_plugin import DevicePlugin, PluginPanicked
+from extender.sim.allocation import NodeDevices, NotAllocated, RealDevices, Refused, allocate, parse_plan
+from extender.sim.device_plugin import PluginPanicked
 
 Object = dict[str, Any]
 Happening = Literal["admitted", "refused", "released", "lost"]
@@ -25,7 +24,7 @@ PLAN = "gpu-extender.io/gpus"
 
 @dataclass(frozen=True)
 class Event:
-    """One entry of the log. ``at`` is time.monotonic() in seconds; ``gpus`` by container when admitted."""
+    """One entry of the log. ``at`` is by the clock of the truth, in seconds; ``gpus`` by container when admitted."""
 
     at: float
     what: Happening
@@ -38,49 +37,12 @@ class Event:
     reason: str = ""
 
 
-class Refused(Exception):
-    """Kubelet does not admit the pod; the message is what its status will say."""
-
-
-class RealDevices(Protocol):
-    """Device management that is not played."""
-
-    def admit(self, pod: Object) -> dict[str, frozenset[int]]:
-        """Container -> GPUs; raises Refused."""
-        ...
-
-    def remove(self, uid: str) -> None:
-        """The pod has ended."""
-        ...
-
-
-@dataclass
-class NodeDevices:
-    """The GPUs of one node as kubelet's device manager sees them."""
-
-    name: str
-    resource: str
-    plugin: DevicePlugin
-    uuids: list[str]
-    healthy: list[bool]
-    # True: a plugin that obeys the plan on the pod or fails; pods without one get its own choice.
-    obeys_plan: bool = False
-    # With our relay before the plugin: the plan, else the best by links.
-    relay: Graph | None = None
-    # Kubelet's own device manager decides instead of all that.
-    real: RealDevices | None = None
-    holder: dict[int, str] = field(default_factory=dict)
-
-    def free(self) -> frozenset[int]:
-        """Healthy and held by nobody."""
-        gpus = range(len(self.uuids))
-        return frozenset(gpu for gpu in gpus if self.healthy[gpu] and gpu not in self.holder)
-
-
 class Truth:
     """Allocation on all nodes, and the log. Safe to ask from any thread."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
+        """`seed` decides the ties of the device plugins; `clock` tells the times of the log, in seconds."""
+        self._clock = clock
         self._lock = threading.RLock()
         self._rng = random.Random(seed)
         self._nodes: dict[str, NodeDevices] = {}
@@ -99,6 +61,16 @@ class Truth:
         with self._lock:
             node = self._nodes.get(self._where.get(uid, ""))
             return frozenset() if node is None else frozenset(g for g, u in node.holder.items() if u == uid)
+
+    def holders(self, node: str) -> dict[int, str]:
+        """GPU index -> uid of the pod that holds it, on one node; KeyError when there is no such node."""
+        with self._lock:
+            return dict(sorted(self._nodes[node].holder.items()))
+
+    def free(self, node: str) -> frozenset[int]:
+        """The healthy GPUs of a node that no pod holds; KeyError when there is no such node."""
+        with self._lock:
+            return self._nodes[node].free()
 
     def log(self) -> list[Event]:
         """All that has happened, oldest first."""
@@ -171,17 +143,17 @@ class Truth:
             taken: dict[str, frozenset[int]] = {}
             try:
                 if injected:
-                    raise _No("injected", "Allocate failed due to an injected error")
+                    raise NotAllocated("injected", "Allocate failed due to an injected error")
                 if unreadable and node.obeys_plan:
-                    raise _No("plan-invalid", "Allocate failed due to an unreadable plan")
+                    raise NotAllocated("plan-invalid", "Allocate failed due to an unreadable plan")
                 if node.real is not None:
                     taken = node.real.admit(pod)
                 else:
                     taken = allocate(pod, node, self._rng, plan if node.obeys_plan else None)
             except Refused as no:
                 reason, message = "real", str(no)
-            except _No as no:
-                reason, message = no.args
+            except NotAllocated as no:
+                reason, message = no.reason, no.message
             except PluginPanicked as panic:
                 reason, message = "panic", f"Allocate failed due to rpc error: {panic}"
             if reason:
@@ -218,85 +190,4 @@ class Truth:
         planned: frozenset[int] | None = None,
         reason: str = "",
     ) -> None:
-        self._log.append(Event(time.monotonic(), what, uid, pod, node, gpus, by_container or {}, planned, reason))
-
-
-class _No(Exception):
-    """(reason for the log, message for the pod's status)."""
-
-
-def allocate(
-    pod: Object, node: NodeDevices, rng: random.Random, plan: Mapping[str, frozenset[int]] | None = None
-) -> dict[str, frozenset[int]]:
-    """Container -> GPUs, as kubelet's device manager goes about it; the node is not changed.
-
-    Init containers come first. What a finished one held is offered to the containers after it; what a
-    sidecar (an init container that restarts) or a container holds is not. All of it stays with the pod
-    until the pod ends, so a large init container keeps its GPUs from others for the pod's whole life.
-    """
-    spec = pod["spec"]
-    free = set(node.free())
-    reusable: set[int] = set()
-    taken: dict[str, frozenset[int]] = {}
-    steps = [(c, c.get("restartPolicy") != "Always") for c in spec.get("initContainers", ())]
-    steps += [(c, False) for c in spec["containers"]]
-    for container, leaves_devices in steps:
-        size = _asked(container, node.resource)
-        if size == 0:
-            continue
-        again = frozenset(rng.sample(sorted(reusable), min(size, len(reusable))))
-        missing = size - len(again)
-        if missing > len(free):
-            raise _No(
-                "over-promised",
-                "Allocate failed due to requested number of devices unavailable for "
-                f"{node.resource}. Requested: {size}, Available: {len(free) + len(again)}",
-            )
-        chosen = again
-        if missing:
-            wanted = _planned(plan, container["name"], size, free | again) if plan is not None else None
-            if node.relay is not None:
-                wanted = _relayed(node.relay, pod, container["name"], size, again, frozenset(free | again))
-            chosen = wanted or node.plugin.choose(free | again, size, rng, must_include=again)
-        taken[container["name"]] = chosen
-        free -= chosen
-        reusable = reusable | chosen if leaves_devices else reusable - chosen
-    return taken
-
-
-def parse_plan(text: str) -> dict[str, frozenset[int]] | None:
-    """ "0,3" -> {"": {0, 3}}; "c1=0,3;c2=5" by container; "" -> None; ValueError when it is neither."""
-    if not text:
-        return None
-    plan = {}
-    for part in text.split(";"):
-        name, _, ids = part.rpartition("=")
-        plan[name] = frozenset(int(gpu) for gpu in ids.split(","))
-    return plan
-
-
-def _planned(
-    plan: Mapping[str, frozenset[int]], container: str, size: int, available: Collection[int]
-) -> frozenset[int] | None:
-    wanted = plan.get(container, plan.get(""))
-    if wanted is None or len(wanted) < size:
-        raise _No("plan-invalid", "Allocate failed due to a plan that does not match the request")
-    # A plan for the whole pod serves its containers one after another, in ascending order.
-    chosen = sorted(wanted & frozenset(available))[:size]
-    if len(chosen) < size:
-        raise _No("plan-conflict", "Allocate failed due to a plan whose devices are held or unhealthy")
-    return frozenset(chosen)
-
-
-def _relayed(
-    graph: Graph, pod: Object, container: str, size: int, again: frozenset[int], available: frozenset[int]
-) -> frozenset[int] | None:
-    """What the relay prefers for this container, by its own code."""
-    asker = plans.Asker(plans.read(pod), plans.Container(container, {}))
-    return plans.wanted(asker, again, available, size) or graph.best(available, again, size, frozenset())
-
-
-def _asked(container: Object, resource: str) -> int:
-    resources = container.get("resources", {})
-    found = resources.get("limits", {}).get(resource) or resources.get("requests", {}).get(resource) or 0
-    return int(found)
+        self._log.append(Event(self._clock(), what, uid, pod, node, gpus, by_container or {}, planned, reason))

@@ -1,59 +1,46 @@
-"""Drawings for the terminal: the cluster at a glance, and one node's GPUs with their links and who holds them."""
+"""One node's GPUs for the terminal: their links, which of them a pod gets, and which others hold."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from functools import cache
 from itertools import permutations
 
 from rich.text import Text
 
-from extender.sim.machines import Machine
+Links = tuple[tuple[int, ...], ...]  # N x N, 0 on the diagonal
 
 CHOSEN, TAKEN, FREE, LINK = "bold green", "yellow", "dim", "cyan"
 
 
-def overview(machines: Mapping[str, Machine], holders: Mapping[str, Mapping[int, str]]) -> Iterator[Text]:
-    """One line a node: a letter per GPU, `·` where it is free. `holders`: node -> GPU -> the holder's letter."""
-    names = max(map(len, machines))
-    products = max(len(machine.product) for machine in machines.values())
-    for name, machine in machines.items():
-        line = Text(f"{name:<{names}}  {machine.product:<{products}}  ")
-        for gpu in range(machine.gpus):
-            letter = holders.get(name, {}).get(gpu)
-            line.append(f" {letter}" if letter else " ·", TAKEN if letter else FREE)
-        if not holders.get(name):
-            line.append("   whole node free", FREE)
-        yield line
+def gpu_map(
+    links: Links, chosen: Collection[int], taken: Collection[int], *, gpu_total: bool = False
+) -> Iterator[Text]:
+    """The lines of the drawing. `chosen` and `taken` are disjoint sets of indices; the others are free.
+
+    `gpu_total`: `links` counts the links of each GPU into a switch, not those of a pair.
+    """
+    yield from _switch(links, chosen, taken) if gpu_total else _grid(links, chosen, taken)
 
 
-def gpu_map(machine: Machine, chosen: Collection[int], taken: Collection[int]) -> Iterator[Text]:
-    """The node's GPUs with their links. `chosen` and `taken` are disjoint sets of indices; the others are free."""
-    if machine.scope == "gpu-total":
-        yield from _switch(machine, chosen, taken)
-    else:
-        yield from _grid(machine, chosen, taken)
-
-
-def legend(machine: Machine) -> str:
+def legend(*, gpu_total: bool = False) -> str:
     """What the signs of gpu_map mean."""
-    links = "" if machine.scope == "gpu-total" else "   ═ 2 or more links   ─ 1 link"
-    return f"[n] this pod's   (n) held by others   n free{links}"
+    lines = "" if gpu_total else "   ═ 2 or more links   ─ 1 link"
+    return f"[n] this pod's   (n) held by others   n free{lines}"
 
 
-def _switch(machine: Machine, chosen: Collection[int], taken: Collection[int]) -> Iterator[Text]:
-    title = f" NVSwitch, NV{max(machine.links[0])} "
-    yield Text(f"{title:═^{6 * machine.gpus - 1}}", LINK)
-    yield Text("".join("   ║  " for _ in range(machine.gpus)), LINK)
+def _switch(links: Links, chosen: Collection[int], taken: Collection[int]) -> Iterator[Text]:
+    title = f" NVSwitch, NV{max(links[0])} "
+    yield Text(f"{title:═^{6 * len(links) - 1}}", LINK)
+    yield Text("".join("   ║  " for _ in range(len(links))), LINK)
     line = Text()
-    for gpu in range(machine.gpus):
+    for gpu in range(len(links)):
         line.append_text(_cell(gpu, chosen, taken)).append(" ")
     yield line
 
 
-def _grid(machine: Machine, chosen: Collection[int], taken: Collection[int]) -> Iterator[Text]:
-    links = machine.links
-    top, bottom = two_rows(machine)
+def _grid(links: Links, chosen: Collection[int], taken: Collection[int]) -> Iterator[Text]:
+    top, bottom = two_rows(links)
     yield _row(links, top, chosen, taken)
     between = Text()
     for column, (a, b) in enumerate(zip(top, bottom, strict=True)):
@@ -67,7 +54,7 @@ def _grid(machine: Machine, chosen: Collection[int], taken: Collection[int]) -> 
     drawn = {frozenset(pair) for pair in _neighbours(top, bottom)}
     rest = [
         f"{a}{_level(links[a][b])}{b}"
-        for a in range(machine.gpus)
+        for a in range(len(links))
         for b in range(a)
         if links[a][b] and frozenset((a, b)) not in drawn
     ]
@@ -75,9 +62,7 @@ def _grid(machine: Machine, chosen: Collection[int], taken: Collection[int]) -> 
         yield Text("and " + "  ".join(rest), LINK)
 
 
-def _row(
-    links: tuple[tuple[int, ...], ...], row: tuple[int, ...], chosen: Collection[int], taken: Collection[int]
-) -> Text:
+def _row(links: Links, row: tuple[int, ...], chosen: Collection[int], taken: Collection[int]) -> Text:
     line = Text()
     for column, gpu in enumerate(row):
         line.append_text(_cell(gpu, chosen, taken))
@@ -101,12 +86,12 @@ def _upright(links: int) -> str:
 
 
 @cache
-def two_rows(machine: Machine) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def two_rows(links: Links) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The arrangement in two rows that puts the most links between neighbours; the first such in index order.
 
     Over 8 GPUs, or an odd number, are drawn in index order: trying all orders would take too long.
     """
-    count = machine.gpus
+    count = len(links)
     half = count // 2
     if count > 8 or count % 2:
         return tuple(range(half)), tuple(range(half, 2 * half))
@@ -119,7 +104,7 @@ def two_rows(machine: Machine) -> tuple[tuple[int, ...], tuple[int, ...]]:
     for order in permutations(range(count)):
         if 0 not in order[: (half + 1) // 2]:  # the others are these, mirrored
             continue
-        shown = sum(worth * min(machine.links[order[a]][order[b]], 2) for a, b, worth in places)
+        shown = sum(worth * min(links[order[a]][order[b]], 2) for a, b, worth in places)
         if shown > most:
             best, most = order, shown
     return best[:half], best[half:]

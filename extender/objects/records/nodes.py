@@ -1,0 +1,78 @@
+"""Nodes."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from sys import intern
+from typing import Final, Literal
+
+import msgspec
+
+from extender.objects import schema
+from extender.objects.records.parts import metadata, ours, strings
+from extender.objects.resources import quantity
+from extender.objects.schema import Source, read
+from extender.objects.selectors import NodeTerm, Taint
+
+_NODE: Final = msgspec.json.Decoder(schema.Node)
+
+
+class NodeRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A node. ``gpus`` are allocatable, ``gpu_capacity`` counts unhealthy ones too."""
+
+    uid: str
+    name: str
+    resource_version: str
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    unschedulable: bool
+    taints: tuple[Taint, ...]
+    cpu_milli: int
+    memory: int
+    pods: int
+    gpus: dict[str, int]
+    gpu_capacity: dict[str, int]
+
+
+def selects(
+    node_selector: tuple[tuple[str, str], ...], node_terms: tuple[NodeTerm, ...] | None, node: NodeRecord
+) -> bool:
+    """Whether a nodeSelector and a required node affinity let a pod onto the node."""
+    labels = node.labels
+    if any(labels.get(key) != wanted for key, wanted in node_selector):
+        return False
+    return node_terms is None or any(term.matches(node.name, labels) for term in node_terms)
+
+
+def node(source: Source, gpus: frozenset[str]) -> NodeRecord:
+    """The record of a Node. Where a node does not say what is allocatable, that is its capacity, as the API has it."""
+    return node_of(read(source, _NODE), gpus)
+
+
+def node_of(wire: schema.Node, gpus: frozenset[str]) -> NodeRecord:
+    """The record of a decoded Node."""
+    meta = metadata(wire.metadata)
+    spec = wire.spec or schema.NodeSpec()
+    status = wire.status or schema.NodeStatus()
+    capacity = status.capacity or {}
+    where, allocatable = ("capacity", capacity) if status.allocatable is None else ("allocatable", status.allocatable)
+    path = f"status.{where}"
+    return NodeRecord(
+        uid=meta.uid or "",
+        name=intern(meta.name or ""),
+        resource_version=meta.resource_version or "",
+        labels=strings(meta.labels),
+        annotations=ours(meta.annotations),
+        unschedulable=bool(spec.unschedulable),
+        taints=tuple([_taint(one.key, one.value or "", one.effect) for one in spec.taints or ()]),
+        cpu_milli=quantity(allocatable, "cpu", path),
+        memory=quantity(allocatable, "memory", path),
+        pods=quantity(allocatable, "pods", path),
+        gpus={name: quantity(allocatable, name, path) for name in sorted(gpus) if name in allocatable},
+        gpu_capacity={name: quantity(capacity, name, "status.capacity") for name in sorted(gpus) if name in capacity},
+    )
+
+
+@lru_cache(maxsize=4096)  # of nodes: the API server bounds a taint to 400 characters, so all together are below 4 MB
+def _taint(key: str, text: str, effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]) -> Taint:
+    return Taint(intern(key), intern(text), effect)

@@ -1,0 +1,90 @@
+"""Parts that all kinds have: metadata, labels, times, the controlling owner."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from sys import intern
+from typing import Final, NamedTuple
+
+import msgspec
+
+from extender.objects import schema
+from extender.objects.schema import RecordError, Source, read
+
+OURS: Final = "gpu-extender.io/"
+FOREIGN: Final = frozenset(
+    {
+        "scheduling.k8s.io/group-name",  # Volcano
+        "scheduling.volcano.sh/group-name",
+        "kueue.x-k8s.io/pod-group-total-count",
+        "leaderworkerset.sigs.k8s.io/size",
+    }
+)
+"""Annotations of other systems that we read (extender.objects.gangs)."""
+
+
+_NAMED: Final = msgspec.json.Decoder(schema.Named)
+
+
+class Owner(NamedTuple):
+    """The controlling owner of a pod."""
+
+    kind: str
+    name: str
+    uid: str
+    api: str = ""
+    """Its API group; "" for the core group, or when it is not said."""
+
+
+class Identity(NamedTuple):
+    """Which object it is, and which version of it."""
+
+    namespace: str
+    """"" for what has none."""
+    name: str
+    uid: str
+    resource_version: str
+
+
+def identity(source: Source) -> Identity:
+    """Which object it is, of any kind: what can still be said of one whose other fields are unreadable."""
+    meta = read(source, _NAMED).metadata or schema.Metadata()
+    return Identity(meta.namespace or "", meta.name or "", meta.uid or "", meta.resource_version or "")
+
+
+def metadata(wire: schema.Metadata | None) -> schema.Metadata:
+    if wire is None or not (wire.name or wire.generate_name):
+        raise RecordError("metadata.name", "the object has no name")
+    return wire
+
+
+def strings(wire: Mapping[str, str | None] | None) -> dict[str, str]:
+    # Interned: fleets repeat a few thousand keys and values millions of times.
+    return {intern(key): intern(text or "") for key, text in wire.items()} if wire else {}
+
+
+def ours(wire: Mapping[str, str | None] | None) -> dict[str, str]:
+    if not wire:
+        return {}
+    return {intern(key): text or "" for key, text in wire.items() if key.startswith(OURS) or key in FOREIGN}
+
+
+def epoch(moment: datetime.datetime | None) -> float | None:
+    if moment is None:
+        return None
+    if moment.tzinfo is None:  # a YAML timestamp without a zone is UTC (YAML 1.1, timestamp type)
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return moment.timestamp()
+
+
+def controller(meta: schema.Metadata) -> Owner | None:
+    for one in meta.owner_references or ():
+        # Files written by hand leave `controller` out; these two kinds own pods in no other way.
+        if one.controller or (one.controller is None and one.kind in ("DaemonSet", "Node")):
+            return Owner(intern(one.kind or ""), one.name or "", one.uid or "", intern(api_group(one.api_version)))
+    return None
+
+
+def api_group(api_version: str | None) -> str:
+    return (api_version or "").rpartition("/")[0]
