@@ -31,16 +31,17 @@ def serve(nodes: int, pods: int) -> None:
     """A server over a cluster made here; prints its port."""
     import uvicorn
 
-    from extender.cluster.cluster import Cluster
     from extender.objects import decode, records
     from extender.objects.event import Event
-    from extender.server.app import SAFETY_NET, Server, config, create
+    from extender.server import garbage, wiring
+    from extender.server.serve import config
     from extender.settings import Settings
     from tests.world import machine, pairs, workload
 
-    gc.set_threshold(SAFETY_NET)
+    garbage.begin()
     settings = Settings.model_validate({"server": {"port": 0}})
-    cluster = Cluster(settings)
+    core = wiring.Core.of(settings)
+    cluster = core.cluster
 
     def record(kind: records.Kind, wire: object) -> Event:
         return Event(kind, "set", decode.record(kind, json.dumps(wire).encode(), cluster.gpu_names))
@@ -55,13 +56,12 @@ def serve(nodes: int, pods: int) -> None:
         cluster.apply(batch, time.monotonic())
     gc.collect()
     gc.freeze()
-    server = Server(settings, cluster)
-    host = uvicorn.Server(config(create(server), settings))
-    server.failed = lambda error: None
+    server = wiring.connect(core)
+    host = uvicorn.Server(config(server.app, server.connections, settings))
     names = list(cluster.nodes)
     for i in range(FILL):
         body = {"Pod": workload(f"new-{i}", 2), "NodeNames": names}
-        server.verbs.filter.answer(json.dumps(body).encode(), time.monotonic(), time.time())
+        core.verbs.filter.answer(json.dumps(body).encode(), time.monotonic(), time.time())
     startup = host.startup
 
     async def told(sockets: object = None) -> None:

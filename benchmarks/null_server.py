@@ -21,7 +21,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from extender.server import app as product
+from extender.metrics import Metrics
+from extender.server.connections import Connections
+from extender.server.endpoint import VERBS
+from extender.server.serve import config
 from extender.settings import Settings
 
 SHORTLIST = 16
@@ -44,7 +47,7 @@ async def ready(request: Request) -> Response:
 
 
 def starlette(settings: Settings) -> Starlette:
-    routes = [Route(f"/v1/{verb_name}", verb, methods=["POST"]) for verb_name in product.VERBS]
+    routes = [Route(f"/v1/{verb_name}", verb, methods=["POST"]) for verb_name in VERBS]
     routes += [Route("/canned/{key}", put, methods=["PUT"]), Route("/readyz", ready, methods=["GET"])]
     made = Starlette(routes=routes)
     made.router.redirect_slashes = False
@@ -108,7 +111,7 @@ def main(kind: str, port: int) -> None:
     if kind == "starlette":
         settings = Settings()
         at = settings.model_copy(update={"server": settings.server.model_copy(update={"port": port})})
-        uvicorn.Server(product.config(starlette(at), at)).run()
+        uvicorn.Server(config(starlette(at), Connections(at, Metrics()), at)).run()
         return
     import uvloop
 

@@ -28,7 +28,13 @@ class Metrics:
         """Registers everything; `registry` is what /metrics prints."""
         self.registry = registry or CollectorRegistry()
         self.labels: dict[str, tuple[str, ...]] = {}  # by name, without the prefix
+        self._requests()
+        self._watches()
+        self._cluster()
+        self._reservations()
+        self._preemptions()
 
+    def _requests(self) -> None:
         self.request_duration = self._histogram(
             "request_duration_seconds",
             "From the whole body read to the reply made, by verb and by how it went.",
@@ -52,6 +58,8 @@ class Metrics:
             "Requests with fewer nodes than there are schedulable GPU nodes: the scheduler samples, and we choose "
             "among what it shows us. See percentageOfNodesToScore.",
         )
+
+    def _watches(self) -> None:
         self.watch_restarts = self._counter(
             "watch_restarts",
             "Watches that were opened again after another end than the agreed one, by kind.",
@@ -59,12 +67,13 @@ class Metrics:
         )
         self.watch_defects = self._counter(
             "watch_defects",
-            "Unexpected exceptions, by the kind that was watched: its objects are listed anew.",
+            "Unexpected exceptions, by what failed: it runs again, and the objects of a kind are listed anew.",
             "kind",
         )
         self.invalid_objects = self._counter(
             "invalid_objects",
-            "Objects (each version counts) that could not be read or held in full: /readyz names the first of them.",
+            "Objects (each version counts) that could not be read or held in full: /readyz and /debug/state "
+            "name the first of them.",
             "kind",
             "reason",
         )
@@ -77,6 +86,8 @@ class Metrics:
             "Time since pods, nodes and budgets were all watched; 0 while they are. From watch.stalenessSeconds on no "
             "pod is evicted and pods with links: required wait; from 60 s on /readyz says 503.",
         )
+
+    def _cluster(self) -> None:
         self.holds = self._gauge("holds", "Tentative holds: answered by us, and not seen on a node yet.")
         self.plans = self._counter(
             "plans",
@@ -103,9 +114,11 @@ class Metrics:
             "double_claimed_gpus", "GPUs that more than one pod holds by what we know; anything but 0 is a fault."
         )
         self.topology_disagreements = self._gauge(
-            "topology_disagreements", "Nodes about whose GPU links two sources say different things: /debug/topologies."
+            "topology_disagreements",
+            "Nodes about whose GPUs two annotations or sources disagree: /debug/topologies.",
         )
 
+    def _reservations(self) -> None:
         self.reservations = self._gauge("reservations", "Plans that reserve GPUs for a preemptor.")
         self.reservations_kept = self._gauge(
             "reservations_kept", "1 while the reservations can be read and written in the API server, else 0."
@@ -122,6 +135,8 @@ class Metrics:
         self.reservations_damaged = self._counter(
             "reservations_damaged", "Entries that could not be read, or that contradict the cluster."
         )
+
+    def _preemptions(self) -> None:
         self.preemption_victims = self._histogram(
             "preemption_victims",
             "Victims of each plan, by who evicts: kube-scheduler as it was answered, or gpu-extender by itself.",
@@ -189,7 +204,8 @@ VALUES: Final = {
     "bad_requests code": "`bad-request`, `body-too-large`, `body-too-late`, `bodies-full`",
     "connections_closed limit": "`request` or `answer` over its time, `headers` too large, too many `connections`, "
     "`unused`, too many requests `pipelined`",
-    "watch_defects kind": "the kinds of objects that are watched, and `source` for all of them",
+    "watch_defects kind": "the kinds of objects that are watched; `source` for all of them; and the controllers: "
+    "`connections`, `document`, `events`, `evictions`, `reservations`",
     "invalid_objects reason": "`too-deep` (all that is used of it was read), `partial` (some of it; the rest counts as "
     "the worst), `unreadable` (its last readable version counts), `unknown-event` (an event of no object), `not-held` "
     "(a defect)",

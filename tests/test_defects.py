@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from extender.cluster.cluster import Cluster
 from extender.cluster.listener import Listener
-from extender.controllers import tenants
-from extender.controllers.live import Live
-from extender.controllers.tenants import begun
-from extender.kube.client import ApiServer, CredentialsError
+from extender.controllers.controller import Controller, Frozen
+from extender.controllers.supervisor import Supervisor
+from extender.controllers.watches import Watches
+from extender.kube.client import ApiServer
 from extender.kube.reflector import SOURCES
 from extender.objects import gangs
 from extender.objects.records import PodRecord
 from extender.objects.tolerant import Faults, Invalid
-from extender.server import app
-from extender.server.app import Frozen
 from extender.settings import Settings
 from tests.kube.api_server import Request, Script, Writer, listed, serving, watched
 from tests.world import World, logged, workload
@@ -45,30 +42,27 @@ class Failing(Frozen):
         await asyncio.Event().wait()
 
 
-def test_a_source_that_fails_is_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "RESTART_SECONDS", 0.0)
+def test_a_source_that_fails_is_run_again() -> None:
     source = Failing(RuntimeError("x"), RecursionError(), MemoryError(), KeyError("uid"))
-    world = World(source=source)
+    supervisor = Supervisor([source], restart_seconds=0.0)
 
     async def run() -> None:
-        task = asyncio.create_task(world.server.watch())
+        task = asyncio.create_task(supervisor.run())
         await asyncio.wait_for(source.running.wait(), 10)
         task.cancel()
 
     with logged() as lines:
         asyncio.run(run())
-    assert world.server.failure is None
     assert sum(line["event"] == "defect" for line in lines) == 4
-    assert 'watch_defects_total{kind="source"} 4.0' in world.call("/metrics", method="GET").body.decode()
+    assert supervisor.defects == {"source": 4}
 
 
-def test_without_credentials_there_is_nothing_to_serve() -> None:
-    world = World(source=Failing(CredentialsError("no kubeconfig")))
-    failures: list[Exception] = []
-    world.server.failed = failures.append
-    asyncio.run(world.server.watch())
-    assert isinstance(world.server.failure, CredentialsError)
-    assert failures == [world.server.failure]
+def test_the_defects_of_controllers_are_printed() -> None:
+    world = World(source=Failing())
+    world.server.supervisor.defects["source"] += 4
+    page = world.call("/metrics", method="GET").body.decode()
+    assert 'watch_defects_total{kind="source"} 4.0' in page
+    assert 'watch_defects_total{kind="connections"} 0.0' in page
 
 
 def test_invalid_objects_are_named_and_counted_and_nothing_is_unready() -> None:
@@ -113,11 +107,18 @@ def test_a_pod_over_which_we_fail_holds_its_gpus_until_it_is_gone(poison: None) 
         world.pod("poison", 5, "n", labels={"a": "b"})
         world.pod("other", 2, "n")
     assert [line["object"] for line in lines if line["event"] == "an object cannot be held in full"] == ["poison"]
+    for path in ("/readyz", "/debug/state"):
+        reply = world.call(path, method="GET")
+        assert reply.status == 200
+        assert [one["message"] for one in reply.json["warnings"]] == [
+            "Pod default/poison: cannot be held in full: KeyError('uid-poison')"
+        ]
     assert world.filter(workload("p", 1))["NodeNames"] == ["n"]
     assert world.filter(workload("q", 2))["NodeNames"] == []
     world.pod("poison", 5, "n", labels={"a": "c"})
     assert world.filter(workload("q", 2))["NodeNames"] == []
     world.gone("poison")
+    assert world.call("/readyz", method="GET").json["warnings"] == []
     world.now += 60
     assert world.filter(workload("r", 6))["NodeNames"] == ["n"]
     assert "gpu_extender_invalid_objects_total" in world.call("/metrics", method="GET").body.decode()
@@ -149,27 +150,25 @@ def test_callbacks_that_fail_spoil_nothing() -> None:
     assert world.filter(workload("p", 8))["NodeNames"] == ["n"]
 
 
-def test_a_document_that_cannot_begin_stops_no_start() -> None:
-    class Document:
+def test_a_controller_that_cannot_begin_stops_no_start() -> None:
+    class Damaged(Controller):
         name = "d"
 
-        async def begin(self, server: ApiServer) -> None:
+        async def begin(self) -> None:
             raise RecursionError
 
-    server: Any = None
+    supervisor = Supervisor([Damaged()])
     with logged() as lines:
-        asyncio.run(begun(Document(), server))
+        asyncio.run(supervisor.run())
     assert [line["event"] for line in lines] == ["defect"]
+    assert supervisor.defects == {"d": 1}
 
 
 # -- the live source ---------------------------------------------------------------------------------------------------
 
 
-def test_a_connection_that_failed_is_made_again_and_what_went_meanwhile_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A tenant ends the whole source with a defect (which `keep` would catch): the next run lists everything again,
-    and deletes what is not there any more."""
+def test_watches_that_failed_run_again_and_what_went_meanwhile_is_gone() -> None:
+    """After a defect the next run lists everything again, and deletes what is not there any more."""
     pods: list[list[dict[str, Any]]] = [[workload("a", 1), workload("b", 1)], [workload("b", 1)]]
     connections = 0
 
@@ -183,25 +182,21 @@ def test_a_connection_that_failed_is_made_again_and_what_went_meanwhile_is_gone(
             kind = next(source.kind for source in SOURCES if source.path == request.path)
             await listed(kind=kind)(request, writer)
 
+    async def headers() -> Mapping[str, str]:
+        return {}
+
     async def run() -> list[list[str]]:
         nonlocal connections
-        async with serving(Script([answer])) as url:
-            config = {
-                "apiVersion": "v1", "kind": "Config", "current-context": "x",
-                "users": [{"name": "u", "user": {"token": "t"}}],
-                "clusters": [{"name": "c", "cluster": {"server": url}}],
-                "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-            }  # fmt: skip
-            (tmp_path / "config").write_text(json.dumps(config))
+        async with serving(Script([answer])) as url, ApiServer(url, headers=headers) as server:
             cluster = Cluster(Settings())
-            live = Live(cluster, str(tmp_path / "config"))
+            watches = Watches(server, cluster)
             seen: list[list[str]] = []
             for connections in (0, 1):
-                task = asyncio.create_task(live.run())
+                task = asyncio.create_task(watches.run())
                 for _ in range(1000):
                     await asyncio.sleep(0.01)
                     names = sorted(pod.name for pod in cluster.pods.values())
-                    if live.listed() and len(names) == len(pods[connections]):
+                    if watches.listed() and len(names) == len(pods[connections]):
                         break
                 seen.append(names)
                 task.cancel()
@@ -211,20 +206,13 @@ def test_a_connection_that_failed_is_made_again_and_what_went_meanwhile_is_gone(
     assert asyncio.run(run()) == [["a", "b"], ["b"]]
 
 
-def test_a_tenant_that_fails_is_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tenants, "RESTART_SECONDS", 0.0)
+def test_a_controller_that_fails_is_run_again() -> None:
     errors: list[Exception] = [RecursionError(), MemoryError(), RuntimeError("x")]
 
-    class Tenant:
-        name = "t"
-
-        def missing(self) -> str:
-            return ""
-
-        async def run(self, server: ApiServer) -> None:
+    class Fragile(Controller):
+        async def run(self) -> None:
             if errors:
                 raise errors.pop(0)
 
-    server: Any = None
-    asyncio.run(tenants.keep(Tenant(), server))
+    asyncio.run(Supervisor([Fragile()], restart_seconds=0.0).run())
     assert errors == []

@@ -21,7 +21,9 @@ from ruamel.yaml import YAML
 from extender.cli import main
 from extender.cli.explain import _lines
 from extender.controllers.events import Events
-from extender.controllers.evictions import Evictions
+from extender.controllers.evictions import Evictions, Evictor
+from extender.controllers.leadership import Leadership
+from extender.kube.clock import Clock
 from extender.kube.events import Regarding
 from extender.kube.leases import Lease
 from extender.metrics import Metrics
@@ -67,23 +69,22 @@ def played(enabled: bool) -> dict[str, str]:
     world.wall = datetime.fromisoformat(NOW).timestamp()
     world.cluster.apply(frozen.read(ROOT / CLUSTER, world.cluster.gpu_names), world.now)
     pod, ear, objects = world.set("Pod", asked()), Ear(), Objects()
-    reservations = keeper(world)
-    controller = Evictions(
-        world.verbs, reservations, ear, world.server.metrics,
-        clock=lambda: world.now, wall=lambda: world.wall, identity="me",
-    )  # fmt: skip
-    world.server.evictions = controller
+    clock = Clock(lambda: world.now, lambda: world.wall)
 
     async def whole() -> JSON:
         async with connected(objects) as server:
-            task = asyncio.create_task(reservations.run(server))
-            controller._lease = Lease(server, "kube-system", "gpu-extender-evictions", "me", clock=lambda: world.now)
+            reservations = keeper(world, server)
+            lease = Lease(server, "kube-system", "gpu-extender-evictions", "me", clock=clock)
+            evictor = Evictor(server, Leadership(lease, world.metrics, clock.monotonic), reservations)
+            controller = Evictions(world.verbs, ear, world.metrics, evictor, clock=clock)
+            world.connect(evictions=controller)
+            task = asyncio.create_task(reservations.run())
             await asyncio.sleep(0.05)
             request = json.dumps(world.args(pod)).encode()
-            refused = await world.server._answer("filter", request)
-            await controller.turn(server)
+            refused = await world.answered("filter", request)
+            await controller.turn()
             world.now += 1.1
-            await controller.turn(server)
+            await controller.turn()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             return json.loads(refused.body)  # type: ignore[no-any-return]

@@ -7,11 +7,12 @@ import json
 
 import pytest
 
+from extender.controllers.controller import ClusterSource
 from extender.objects import decode
 from extender.objects.event import Event
-from extender.objects.tolerant import Faults
 from extender.policy.rules import REASONS
-from extender.server import app
+from extender.server import outage, settle
+from extender.server.outage import Outage
 from extender.settings import Resource, Settings, Watch
 from extender.verbs.bind import Written
 from tests.verbs.test_bind import Api
@@ -21,7 +22,7 @@ TEXT = {reason.key: reason.text for reason in REASONS.values()}
 HUGE = 3_000_000_000
 
 
-class Watched:
+class Watched(ClusterSource):
     """A live source, all listed, whose watch may be down."""
 
     def __init__(self) -> None:
@@ -29,9 +30,6 @@ class Watched:
         self.heard: float | None = None
         self.hurries = 0
         self.back = False
-
-    def missing(self) -> list[str]:
-        return []
 
     def ready_at(self) -> float:
         return 1000.0  # when a World's clock begins
@@ -48,23 +46,11 @@ class Watched:
     def known_at(self) -> float | None:
         return self.heard
 
-    def ages(self) -> dict[str, float]:
-        return {}
-
-    def restarts(self) -> dict[str, int]:
-        return {}
-
-    def faults(self) -> Faults:
-        return Faults()
-
-    async def run(self) -> None:
-        return
-
 
 @pytest.fixture
 def live(monkeypatch: pytest.MonkeyPatch) -> Watched:
-    monkeypatch.setattr(app, "SETTLES_PER_SECOND", 0.0)  # a refusal would wait for the watch, and there is no loop here
-    monkeypatch.setattr(app, "LOOK_SECONDS", 0.0)  # nor does a dark view look around
+    monkeypatch.setattr(settle, "SETTLES_PER_SECOND", 0.0)  # a rejection would wait, and there is no loop here
+    monkeypatch.setattr(outage, "LOOK_SECONDS", 0.0)  # nor does a dark view look around
     return Watched()
 
 
@@ -166,9 +152,7 @@ def test_nobody_is_evicted_by_a_view_that_is_dark(live: Watched) -> None:
     assert world.preempt(pod, {"n": ["v"]}) == {"n": ["v"]}
 
 
-def test_an_api_server_that_answers_errors_for_minutes_costs_kube_scheduler_little(
-    live: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_api_server_that_answers_errors_for_minutes_costs_kube_scheduler_little(live: Watched) -> None:
     """It seems to return all the while. kube-scheduler waits with each preempt call, and schedules no pod meanwhile."""
     world = World(source=live)
     live.seconds, live.back = 20.0, True
@@ -176,14 +160,15 @@ def test_an_api_server_that_answers_errors_for_minutes_costs_kube_scheduler_litt
     async def sleep(seconds: float) -> None:
         world.now += seconds
 
+    waiting = Outage(live, world.settings.watch.staleness_seconds, lambda: world.now, sleep)
+
     async def waits() -> float:
         began = world.now
-        await world.server._dark()
+        await waiting.wait()
         return world.now - began
 
-    monkeypatch.setattr(asyncio, "sleep", sleep)
     spent, began = 0.0, world.now
-    assert asyncio.run(waits()) >= app.RETURN_SECONDS
+    assert asyncio.run(waits()) >= outage.RETURN_SECONDS
     while world.now - began < 300.0:
         spent += asyncio.run(waits())
         world.now += 0.1
@@ -191,10 +176,10 @@ def test_an_api_server_that_answers_errors_for_minutes_costs_kube_scheduler_litt
     live.seconds = 0.0  # it is back; the next loss is waited for as the first
     assert asyncio.run(waits()) == 0.0
     live.seconds = 20.0
-    world.now += app.LONGEST_DOUBT
-    assert asyncio.run(waits()) >= app.RETURN_SECONDS
-    world.now += app.RETURN_SECONDS + 0.1
-    assert asyncio.run(waits()) >= app.RETURN_SECONDS
+    world.now += outage.LONGEST_DOUBT
+    assert asyncio.run(waits()) >= outage.RETURN_SECONDS
+    world.now += outage.RETURN_SECONDS + 0.1
+    assert asyncio.run(waits()) >= outage.RETURN_SECONDS
 
 
 @pytest.mark.parametrize("setting", [5.0, 10.0, 30.0])
@@ -228,8 +213,8 @@ def test_a_preempt_call_waits_for_an_api_server_that_is_just_back(back: bool, se
     body = json.dumps({"Pod": pod, "NodeNameToMetaVictims": {"n": {"Pods": [{"UID": "uid-v"}]}}}).encode()
 
     async def asked() -> str:
-        call = asyncio.create_task(world.server._answer("preempt", body))
-        await asyncio.sleep(2.5 * app.SETTLE_SECONDS)
+        call = asyncio.create_task(world.answered("preempt", body))
+        await asyncio.sleep(2.5 * settle.SETTLE_SECONDS)
         assert not call.done()
         world.now += seconds
         if result == "evict":
@@ -239,7 +224,7 @@ def test_a_preempt_call_waits_for_an_api_server_that_is_just_back(back: bool, se
     assert asyncio.run(asked()) == result
     assert live.hurries == 1
     if result == "dark" and not back:
-        assert asyncio.run(world.server._answer("preempt", body)).result == "dark"  # at once: it has just looked
+        assert asyncio.run(world.answered("preempt", body)).result == "dark"  # at once: it has just looked
         assert live.hurries == 1
 
 
@@ -363,10 +348,32 @@ def test_a_preemptors_call_waits_longer_for_a_watch_that_is_behind(planned: bool
 
     async def asked() -> str:
         body = json.dumps(world.args(pod, ["n"])).encode()
-        call = asyncio.create_task(world.server._answer("filter", body))
-        await asyncio.sleep(2.5 * app.SETTLE_SECONDS)
+        call = asyncio.create_task(world.answered("filter", body))
+        await asyncio.sleep(2.5 * settle.SETTLE_SECONDS)
         world.gone("v")
         return (await call).result
 
-    world.server._settles[False] = 1.0  # others have used up theirs: one is left
+    for i in range(4):  # others use up theirs: one is left
+        other = json.dumps(world.args(workload(f"other-{i}", 8), ["n"])).encode()
+        asyncio.run(world.answered("filter", other))
     assert asyncio.run(asked()) == result
+
+
+def test_the_second_look_is_the_same_attempt() -> None:
+    """The answer that waited for the watch is a first attempt's: the shortlist, and not all nodes that fit."""
+    world = World(source=Watched())
+    names = [f"n{i:02}" for i in range(40)]
+    for name in names:
+        world.node(name, 8)
+        world.pod(f"v-{name}", 8, name)
+    body = json.dumps(world.args(workload("p", 8), names)).encode()
+
+    async def asked() -> list[str]:
+        call = asyncio.create_task(world.answered("filter", body))
+        await asyncio.sleep(0.5 * settle.SETTLE_SECONDS)
+        world.gone(*(f"v-{name}" for name in names))
+        found: list[str] = json.loads((await call).body)["NodeNames"]
+        return found
+
+    assert len(asyncio.run(asked())) == world.settings.shortlist.size == 16
+    assert len(world.filter(workload("p", 8), names)["NodeNames"]) == 40  # the next call is a retry

@@ -58,7 +58,7 @@ def test_drift_is_counted_and_printed() -> None:
     assert world.cluster.gpus.drifts == {"kept": 1, "other": 1}
     for _ in range(2):
         world.call("/metrics", method="GET")
-    text = generate_latest(world.server.metrics.registry).decode()
+    text = generate_latest(world.metrics.registry).decode()
     assert 'gpu_extender_plans_total{outcome="kept"} 1.0' in text
     assert 'gpu_extender_plans_total{outcome="other"} 1.0' in text
 

@@ -10,8 +10,8 @@ import kubernetes_validate
 import pytest
 from ruamel.yaml import YAML
 
-from extender.server import app
-from extender.server.app import MIX
+from extender.server import outage
+from extender.server.wiring import MIX
 from extender.settings import Known, Settings, read_settings
 
 MANIFESTS = Path(__file__).parent.parent / "manifests"
@@ -124,8 +124,8 @@ def test_the_scheduler_asks_where_we_listen() -> None:
 def test_a_preempt_call_that_waits_for_the_api_server_answers_in_time() -> None:
     settings, timeout = Settings(), float(EXTENDER["httpTimeout"].removesuffix("s"))
     search = settings.preemption.budget_milliseconds / 1000
-    assert app.RETURN_SECONDS + search + settings.reservations.deadline_seconds < timeout
-    assert app.LOOK_SECONDS < app.LOOK_EVERY / 5  # an outage slows kube-scheduler down by little
+    assert outage.RETURN_SECONDS + search + settings.reservations.deadline_seconds < timeout
+    assert outage.LOOK_SECONDS < outage.LOOK_EVERY / 5  # an outage slows kube-scheduler down by little
 
 
 def test_both_containers_are_locked_down() -> None:

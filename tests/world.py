@@ -10,15 +10,21 @@ import datetime
 import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
-from extender.cluster.cluster import Cluster
+from extender.controllers.controller import ClusterSource, Frozen
+from extender.controllers.events import Events
+from extender.controllers.evictions import Evictions
+from extender.kube.clock import Clock
 from extender.objects import decode, records
 from extender.objects.event import Event
-from extender.server.app import Binder, Server, Source, create
+from extender.server import wiring
+from extender.server.writes import Binder, Keeper
 from extender.settings import Settings
 from extender.topologies import Topology
 from extender.topologies.annotation import encode
+from extender.verbs.answer import Answer
 from extender.web.slices import Slices
 
 GPU, AMD = "nvidia.com/gpu", "amd.com/gpu"
@@ -161,22 +167,30 @@ class World:
     """A cluster that a test fills, and the server over it. `now`, `wall`: the time that it sees."""
 
     def __init__(
-        self, settings: Settings | None = None, *, source: Source | None = None, binder: Binder | None = None
+        self,
+        settings: Settings | None = None,
+        *,
+        source: ClusterSource | None = None,
+        binder: Binder | None = None,
+        events: Events | None = None,
     ) -> None:
         self.now, self.wall = 1000.0, WALL
         self.settings = settings or Settings()
-        self.cluster = Cluster(self.settings)
-        self.server = Server(
-            self.settings,
-            self.cluster,
-            source=source,
-            binder=binder,
-            clock=lambda: self.now,
-            wall=lambda: self.wall,
-            slices=Slices(lambda: 0.0, _no_pause),
-        )
-        self.verbs = self.server.verbs
-        self.app = create(self.server)
+        clock = Clock(lambda: self.now, lambda: self.wall)
+        self.core = wiring.Core.of(self.settings, events=events, clock=clock)
+        self.cluster, self.verbs, self.metrics = self.core.cluster, self.core.verbs, self.core.metrics
+        self._outside = wiring.Outside(source or Frozen(), binder)
+        self._connect(self._outside)
+
+    def connect(self, *, keeper: Keeper | None = None, evictions: Evictions | None = None) -> None:
+        """The server anew, with these controllers, which are made over the verbs; None: as before."""
+        before = self._outside
+        self._connect(replace(before, keeper=keeper or before.keeper, evictions=evictions or before.evictions))
+
+    def _connect(self, outside: wiring.Outside) -> None:
+        self._outside = outside
+        self.server = wiring.connect(self.core, outside, Slices(lambda: 0.0, _no_pause))
+        self.app = self.server.app
 
     # -- the cluster ----------------------------------------------------------------------------------------------
 
@@ -245,6 +259,11 @@ class World:
         drive(self.app, scope, receive, send)
         return Reply(said[0]["status"], said[0]["headers"], b"".join(part.get("body", b"") for part in said[1:]))
 
+    async def answered(self, verb: str, body: bytes) -> Answer:
+        """What the server answers to a body, on the running event loop: without HTTP."""
+        call: Callable[[bytes], Awaitable[Answer]] = getattr(self.server.calls, verb)
+        return await call(body)
+
     def post(self, verb: str, request: Any) -> Any:
         """The answer of a verb that has to be 200."""
         reply = self.call(f"/v1/{verb}", json.dumps(request).encode())
@@ -298,7 +317,7 @@ class World:
         return latest
 
     def metric(self, name: str, **labels: str) -> float:
-        return self.server.metrics.registry.get_sample_value(f"gpu_extender_{name}", labels) or 0.0
+        return self.metrics.registry.get_sample_value(f"gpu_extender_{name}", labels) or 0.0
 
     # -- what must not change -------------------------------------------------------------------------------------
 

@@ -19,9 +19,10 @@ from rich.text import Text
 from extender import log
 from extender.cli import options as shared
 from extender.cli.demo_source import SimSource
-from extender.cluster.cluster import Cluster
 from extender.errors import ExtenderError
-from extender.server import app
+from extender.kube.clock import Clock
+from extender.server import wiring
+from extender.server.serve import config
 from extender.settings import Settings
 from extender.sim.calls import CallFailed, Extender
 from extender.sim.day import Day, NotAsTold, Scene, build
@@ -67,11 +68,10 @@ class Demo:
     async def serve(self, listening: socket.socket) -> None:
         """Until the day is over (once), or a signal comes."""
         clock, simulated, kubelets = build(self.seed)
-        settings = Settings()
-        cluster = Cluster(settings)
-        source = SimSource(simulated, cluster, clock.monotonic)
-        server = app.Server(settings, cluster, source=source, binder=source, clock=clock.monotonic, wall=clock.wall)
-        host = uvicorn.Server(app.config(app.create(server), settings))
+        core = wiring.Core.of(Settings(), clock=Clock(clock.monotonic, clock.wall))
+        source = SimSource(simulated, core.cluster, clock.monotonic)
+        server = wiring.connect(core, wiring.Outside(source, source))
+        host = uvicorn.Server(config(server.app, server.connections, core.settings))
         ended = threading.Event()
 
         def play() -> None:

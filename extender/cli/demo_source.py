@@ -11,17 +11,17 @@ import threading
 from collections.abc import Callable
 
 from extender.cluster.cluster import Cluster
+from extender.controllers.controller import ClusterSource
 from extender.objects import decode, records
 from extender.objects.event import Event
 from extender.objects.records import PodRecord
-from extender.objects.tolerant import Faults
 from extender.sim.cluster import Change, Conflict, SimCluster
 from extender.verbs.bind import Written
 from extender.verbs.wire import Binding
 
 
-class SimSource:
-    """A Source and a Binder, as the HTTP shell wants them. Not ready until all that is there has been applied."""
+class SimSource(ClusterSource):
+    """A source and a Binder, as the HTTP server wants them. Not ready until all that is there has been applied."""
 
     def __init__(self, simulated: SimCluster, cluster: Cluster, clock: Callable[[], float]) -> None:
         self._simulated = simulated
@@ -31,34 +31,11 @@ class SimSource:
         self._listed = threading.Event()
         self._failure: Exception | None = None
 
-    # ---- Source
+    # ---- ClusterSource
 
     def missing(self) -> list[str]:
+        """The lists, until all that is there has been applied."""
         return [] if self._listed.is_set() else ["the simulated cluster's lists"]
-
-    def ready_at(self) -> None:
-        return None
-
-    def dark(self, *, evicting: bool = False) -> float:
-        return 0.0
-
-    def hurry(self) -> None:
-        return
-
-    def returning(self) -> bool:
-        return False
-
-    def known_at(self) -> None:
-        return None
-
-    def ages(self) -> dict[str, float]:
-        return {}
-
-    def restarts(self) -> dict[str, int]:
-        return {}
-
-    def faults(self) -> Faults:
-        return Faults()
 
     async def run(self) -> None:
         """Feeds the cluster until it is cancelled."""

@@ -36,6 +36,7 @@ from extender.objects.records import (
     PodRecord,
     PriorityClassRecord,
 )
+from extender.objects.tolerant import Invalid
 from extender.settings import Settings
 
 
@@ -77,6 +78,11 @@ class Cluster(ClusterView):
         return self._faults.counts
 
     @property
+    def invalid(self) -> list[Invalid]:
+        """The objects that are not held in full now, as far as they are kept by name."""
+        return self._faults.invalid
+
+    @property
     def faults(self) -> int:
         """Objects that could not be held in full."""
         return self._faults.counts.total()
@@ -100,9 +106,11 @@ class Cluster(ClusterView):
             try:
                 self._apply(event, now, wall)
             except Exception as error:  # one object that cannot be held must not stop the others
-                self._faults.note(event.kind, event.record.name, error, now)
+                self._faults.failed(event, error, now)
                 if event.kind == "Pod" and isinstance(event.record, PodRecord):
                     self._pods.hold_bare(event.record, deleted=event.change == "delete")
+            else:
+                self._faults.applied(event)
         self._refresh(now)
 
     def tick(self, now: float) -> None:

@@ -1,1 +1,4 @@
-"""What acts on its own, beside the requests: the watches, the Binding that the bind verb asks for."""
+"""What acts by itself, beside the requests: watches, reservation store, Events, evictions, under one supervisor.
+
+Others use: the controllers themselves. Only `extender.server` (wiring) and `extender.cli` make them.
+"""

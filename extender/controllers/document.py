@@ -1,6 +1,6 @@
 """One small text that outlives us: in a ConfigMap of its own, written now and then and at the end.
 
-For what is learned and can be learned again: a document that can not be read is started anew, one that can not be
+For what is learned and can be learned again: a document that cannot be read is started anew, one that cannot be
 written is tried again later, and neither stops a verb. Of several instances the last to write wins.
 """
 
@@ -12,9 +12,9 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from extender.controllers.tenants import own_namespace
+from extender.controllers.controller import Controller
 from extender.kube.backoff import Backoff
-from extender.kube.client import ApiError, ApiServer, Unreachable
+from extender.kube.client import ApiError, Unreachable
 from extender.kube.configmaps import ConfigMap, Conflict
 from extender.log import get_log
 
@@ -26,76 +26,72 @@ LAST_SECONDS = 2.0  # the end of the process neither
 log = get_log()
 
 
-class Document:
-    """`dump` gives the text that is to be kept, `load` takes what was, and raises on what it can not use."""
+class Document(Controller):
+    """`dump` returns the text that is to be kept; `load` takes what was kept, and raises on what it cannot use."""
+
+    name = "document"
 
     def __init__(
         self,
-        name: str,
+        kept: ConfigMap,
         dump: Callable[[], str],
         load: Callable[[str], None],
         *,
-        namespace: str = "",
         every: float = 300.0,
         chance: random.Random | None = None,
     ) -> None:
-        """`name`: of the ConfigMap; `namespace` as reservations.namespace in the settings; `every`: seconds."""
-        self.name = name
+        """`kept`: where it is kept; `every`: seconds between two writes."""
+        self._kept = kept
         self._dump, self._load = dump, load
-        self._namespace, self._every = namespace, every
+        self._every = every
         self._chance = chance or random.Random()
         self._written: str | None = None
-        self._said = False
+        self._warned = False
 
-    def missing(self) -> str:
-        return ""
-
-    async def begin(self, server: ApiServer) -> None:
+    async def begin(self) -> None:
         """Read it, before anything is learned. While the API server is away nothing else could be read either."""
-        kept = self._map(server)
         text: str | None = None
         try:
             async with asyncio.timeout(READ_SECONDS):
-                text = (await self._read(kept)).get(KEY)
+                text = (await self._read()).get(KEY)
         except (ApiError, TimeoutError) as error:
-            log.warning("what was learned can not be read, and is learned anew", document=self.name, err=str(error))
+            log.warning(
+                "what was learned cannot be read, and is learned anew", document=self._kept.name, err=str(error)
+            )
         if text is None:
             return
         try:
             self._load(text)
-        except Exception as error:  # whatever a document of another version, or of nobody, may lead to
-            log.warning("what was learned is damaged, and is learned anew", document=self.name, err=repr(error))
+        except Exception as error:  # whatever a document of another version, or of another program, may lead to
+            log.warning("what was learned is damaged, and is learned anew", document=self._kept.name, err=repr(error))
         else:
             self._written = text
-            log.info("what was learned is read", document=self.name)
+            log.info("what was learned is read", document=self._kept.name)
 
-    async def run(self, server: ApiServer) -> None:
-        kept = self._map(server)
+    async def run(self) -> None:
+        """Write it now and then, and at the end."""
         try:
             while True:
                 await asyncio.sleep(self._every)
-                await self.save(kept)
+                await self.save()
         finally:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAST_SECONDS):
-                    await self.save(kept)
+                    await self.save()
 
-    def _map(self, server: ApiServer) -> ConfigMap:
-        return ConfigMap(server, own_namespace(self._namespace), self.name)
-
-    async def _read(self, kept: ConfigMap) -> dict[str, str]:
-        """Its data. Raises ApiError for what repeating can not cure."""
+    async def _read(self) -> dict[str, str]:
+        """Its data. Raises ApiError for what repeating cannot cure."""
         failures = 0
         while True:
             try:
-                return (await kept.read()).data
+                return (await self._kept.read()).data
             except (ApiError, Unreachable) as error:
                 if isinstance(error, ApiError) and error.status < 500 and error.status != 429:
                     raise
                 failures += 1
                 await asyncio.sleep(BACKOFF.delay(failures, self._chance))
 
-    async def save(self, kept: ConfigMap) -> None:
+    async def save(self) -> None:
         """Write the document, if it is another one than before."""
         text = self._dump()
         if text == self._written:
@@ -105,10 +101,10 @@ class Document:
                 raise ApiError(413, f"it is longer than the {MOST_BYTES} bytes that are kept")
             for _ in range(3):
                 with contextlib.suppress(Conflict):
-                    await kept.write({KEY: text}, (await kept.read()).version)
-                    self._written, self._said = text, False
+                    await self._kept.write({KEY: text}, (await self._kept.read()).version)
+                    self._written, self._warned = text, False
                     return
         except (ApiError, Unreachable) as error:
-            if not self._said:
-                self._said = True
-                log.warning("what was learned can not be kept", document=self.name, err=str(error))
+            if not self._warned:
+                self._warned = True
+                log.warning("what was learned cannot be kept", document=self._kept.name, err=str(error))

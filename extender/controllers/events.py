@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from extender.kube.client import ApiError, ApiServer, Unreachable
-from extender.kube.events import EventsApi, Regarding
+from extender.controllers.controller import Controller
+from extender.kube.client import ApiError, Unreachable
+from extender.kube.events import EventsApi, NewEvent, Regarding
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.reservations.reservations import Reservation
@@ -36,47 +36,38 @@ _Key = tuple[str, str, str, str, bool]
 
 
 @dataclass(slots=True)
-class Told:
-    """One Event and how often it happened. `written`: count that the API server has; 0: not there yet."""
+class Series:
+    """One Event and how often it happened. `last`: seconds since 1970; `written`: the count that the API server has;
+    0: it has not been created yet."""
 
-    name: str
-    regarding: Regarding
-    related: Regarding | None
-    reason: str
-    action: str
-    note: str
-    warning: bool
-    at: float  # seconds since 1970
+    event: NewEvent
     last: float
     count: int = 1
     written: int = 0
     written_at: float = 0.0
 
 
-class Events:
-    """A Tenant of the live cluster. Without one (a frozen cluster) nothing is told."""
+class Events(Controller):
+    """Writes Events to the API server. Without one (a frozen cluster, or settings that turn Events off) it does
+    nothing."""
 
     name = "events"
 
     def __init__(
         self,
         metrics: Metrics,
+        api: EventsApi | None = None,
         *,
-        enabled: bool = True,
         wall: Callable[[], float] = time.time,
         chance: random.Random | None = None,
         pause: float = 0.2,
     ) -> None:
-        """`pause`: seconds between two rounds of writing."""
-        self._metrics, self._wall, self._pause = metrics, wall, pause
-        self._off = not enabled
+        """`wall`: seconds since 1970; `pause`: seconds between two rounds of writing."""
+        self._metrics, self._api, self._wall, self._pause = metrics, api, wall, pause
         self._chance = chance or random.Random()
-        self._told: dict[_Key, Told] = {}
+        self._series: dict[_Key, Series] = {}
         self._tokens, self._filled_at = BURST, wall()
         self._of_tenants: dict[str, float] = {}  # namespace -> when such an Event was noted
-
-    def missing(self) -> str:
-        return ""
 
     # -- what others call -----------------------------------------------------------------------------------------
 
@@ -91,23 +82,24 @@ class Events:
         warning: bool = False,
     ) -> None:
         """Note that something happened; it is written soon. `reason`, `action`: constants in CamelCase."""
-        if self._off:
+        if self._api is None:
             return
         now = self._wall()
         key = (regarding.uid, related.uid if related is not None else "", reason, action, warning)
-        before = self._told.get(key)
+        before = self._series.get(key)
         if before is not None and now - before.last <= SERIES_ENDS:
             before.count += 1
             before.last = now
             return
         self._tokens = min(BURST, self._tokens + max(0.0, now - self._filled_at) * PER_SECOND)
         self._filled_at = now
-        if self._tokens < 1.0 or len(self._told) >= MOST_SERIES:
+        if self._tokens < 1.0 or len(self._series) >= MOST_SERIES:
             self._metrics.events.labels("left_out").inc()
             return
         self._tokens -= 1.0
         name = f"{regarding.name[:200]}.{self._chance.getrandbits(64):016x}"
-        self._told[key] = Told(name, regarding, related, reason, action, note, warning, now, now)
+        event = NewEvent(name, regarding, related, reason, action, note, warning, now)
+        self._series[key] = Series(event, now)
 
     def node(self, name: str, uid: str, reason: str, note: str, *, warning: bool = True) -> None:
         """Something about a node as a whole."""
@@ -116,7 +108,7 @@ class Events:
     def tenant(self, namespace: str, pod: str, uid: str, note: str) -> None:
         """A node is rejected for the namespace's pods alone: told on one of them. A tenant causes these at will, so
         there are few: one a minute of a namespace, ten of all; the rest is left out."""
-        if self._off:
+        if self._api is None:
             return
         now = self._wall()
         self._of_tenants = {name: at for name, at in self._of_tenants.items() if 0.0 <= now - at < TENANT_EVERY}
@@ -160,46 +152,39 @@ class Events:
 
     # -- the task -------------------------------------------------------------------------------------------------
 
-    async def run(self, server: ApiServer) -> None:
-        api = EventsApi(server, socket.gethostname())
-        while not self._off:
+    async def run(self) -> None:
+        """Write what was noted, round after round."""
+        while self._api is not None:
             await asyncio.sleep(self._pause)
-            await self.write(api)
+            await self.write()
 
-    async def write(self, api: EventsApi) -> None:
-        """One round: what is new, what repeats and is due; what has ended is forgotten."""
-        now = self._wall()
-        for key, told in list(self._told.items()):
-            due = told.written < told.count and (not told.written or now - told.written_at >= SERIES_EVERY)
-            ended = now - told.last > SERIES_ENDS
-            if (due or (ended and told.written < told.count)) and not await self._write(api, told, now):
-                del self._told[key]  # it is not tried again: an Event is not worth it
+    async def write(self) -> None:
+        """One round: what is new, and what repeats and is due. What has ended is forgotten."""
+        api, now = self._api, self._wall()
+        if api is None:
+            return
+        for key, series in list(self._series.items()):
+            due = series.written < series.count and (not series.written or now - series.written_at >= SERIES_EVERY)
+            ended = now - series.last > SERIES_ENDS
+            if (due or (ended and series.written < series.count)) and not await self._write(api, series, now):
+                del self._series[key]  # it is not tried again: an Event is not worth it
             elif ended:
-                self._told.pop(key, None)
-            if self._off:
-                self._told.clear()
+                self._series.pop(key, None)
+            if self._api is None:  # not allowed: see _write
+                self._series.clear()
                 return
 
-    async def _write(self, api: EventsApi, told: Told, now: float) -> bool:
-        count = told.count
+    async def _write(self, api: EventsApi, series: Series, now: float) -> bool:
+        count, event = series.count, series.event
         try:
-            if told.written:
-                await api.repeat(told.name, told.regarding.place, count, told.last)
+            if series.written:
+                await api.repeat(event.name, event.regarding.place, count, series.last)
             else:
-                await api.create(
-                    told.name,
-                    told.regarding,
-                    told.related,
-                    reason=told.reason,
-                    action=told.action,
-                    note=told.note,
-                    warning=told.warning,
-                    at=told.at,
-                )
+                await api.create(event)
                 count = 1
         except ApiError as error:
             if error.status in (401, 403) and not any(words in error.message for words in OF_NAMESPACE):
-                self._off = True
+                self._api = None
                 self._metrics.events.labels("forbidden").inc()
                 log.warning("no Events are written: it is not allowed (manifests/deployment.yaml)", err=str(error))
             else:
@@ -209,7 +194,7 @@ class Events:
             self._metrics.events.labels("failed").inc()
             return False
         self._metrics.events.labels("ok").inc()
-        told.written, told.written_at = count, now
+        series.written, series.written_at = count, now
         return True
 
 

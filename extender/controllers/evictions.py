@@ -20,21 +20,17 @@ Only an instance that kube-scheduler asks wants the Lease: nobody else sees the 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
-import os
-import random
-import socket
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
+from extender.controllers.controller import Controller
 from extender.controllers.events import Events, how_many, named, price_text
-from extender.controllers.tenants import own_namespace
+from extender.controllers.leadership import Leadership
 from extender.kube import evictions
-from extender.kube.client import ApiError, ApiServer, Unreachable
-from extender.kube.leases import RETRY, Lease
+from extender.kube.client import ApiServer
+from extender.kube.clock import Clock
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.records import PodRecord
@@ -49,7 +45,6 @@ TICK_SECONDS: Final = 0.2
 ASKED_SECONDS: Final = 60.0  # without a filter call for so long the Lease is for somebody else
 ADVICE_SECONDS: Final = 60.0  # between two looks at one pod that may only be advised
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 300.0  # after a plan that the API server did not allow
-LEASE_SECONDS: Final = 5.0  # a request on a connection that died waits no longer
 MOST_WAITING: Final = 1_000
 MOST_PLANS: Final = 8  # nodes tried for one pod in one turn
 FLAG: Final = "evictions.enabled"
@@ -74,39 +69,49 @@ class Stuck:
     blocked: dict[str, float] = field(default_factory=dict)  # node -> until when it is left alone
 
 
-class Evictions:
-    """A Tenant of the live cluster, told of filter and preempt calls by the server. Of a frozen one `advise` runs."""
+@dataclass(frozen=True, slots=True)
+class Evictor:
+    """What evicts in a live cluster: the API server, the right to do it, and what keeps the plans."""
+
+    server: ApiServer
+    leadership: Leadership
+    reserving: Reserving
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What is known of the cluster. `ready`: whether nothing is missing; `dark`: as `ClusterSource.dark`, for
+    evictions."""
+
+    ready: Callable[[], bool] = lambda: True
+    dark: Callable[[], float] = lambda: 0.0
+
+
+class Evictions(Controller):
+    """Evicts, or advises to, for the pods that kube-scheduler cannot preempt for. The server reports its filter and
+    preempt calls here."""
 
     name = "evictions"
 
     def __init__(
         self,
         verbs: Verbs,
-        reserving: Reserving | None,
         events: Events,
         metrics: Metrics,
+        evictor: Evictor | None = None,
         *,
-        ready: Callable[[], bool] = lambda: True,
-        dark: Callable[[], float] = lambda: 0.0,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-        identity: str = "",
+        view: View | None = None,
+        clock: Clock | None = None,
     ) -> None:
-        """`reserving`: None where no pod can be evicted, as in a frozen cluster; `dark`: as the server's Source has it,
-        for evictions."""
-        self._verbs, self._reserving, self._events, self._metrics = verbs, reserving, events, metrics
-        self._ready, self._dark, self._clock, self._wall = ready, dark, clock, wall
+        """`evictor`: None where no pod can be evicted, as in a frozen cluster."""
+        clock = clock or Clock()
+        self._verbs, self._events, self._metrics, self._evictor = verbs, events, metrics, evictor
+        self._view = view or View()
+        self._clock, self._wall = clock.monotonic, clock.wall
         self._settings = verbs.settings
-        self._identity = identity or f"{socket.gethostname()}_{os.getpid()}_{random.SystemRandom().getrandbits(32):08x}"
         self._stuck: dict[str, Stuck] = {}
         self._asked_at: float | None = None
-        self._lease: Lease | None = None
-        self._stepped_at: float | None = None
         self._paused: dict[str, float] = {}  # plan id -> until when its evictions wait
-        self._said = ""
-
-    def missing(self) -> str:
-        return ""
 
     # -- what the server tells ------------------------------------------------------------------------------------
 
@@ -137,51 +142,35 @@ class Evictions:
 
     # -- the task -------------------------------------------------------------------------------------------------
 
-    async def run(self, server: ApiServer) -> None:
-        settings = self._settings
-        self._lease = Lease(
-            server,
-            own_namespace(settings.reservations.namespace),
-            settings.evictions.lease,
-            self._identity,
-            clock=self._clock,
-            wall=self._wall,
-        )
+    async def run(self) -> None:
+        """One turn after another."""
         try:
             while True:
-                await self.turn(server)
+                await self.turn()
                 await asyncio.sleep(TICK_SECONDS)
         finally:
-            with contextlib.suppress(ApiError, Unreachable, TimeoutError):
-                if self._lease.held:
-                    async with asyncio.timeout(2.0):
-                        await self._lease.resign()
+            if self._evictor is not None:
+                await self._evictor.leadership.resign()
 
-    async def advise(self) -> None:
-        """Tell what evictions would do, in a cluster that nobody can write to."""
-        while True:
-            try:
-                await self.turn(None)
-            except Exception:  # what is told must not end what is served
-                log.exception("defect", controller=self.name)
-            await asyncio.sleep(TICK_SECONDS)
-
-    async def turn(self, server: ApiServer | None) -> None:
-        """One look at everything that is due. Without `server` nobody is evicted."""
-        if not self._ready():
+    async def turn(self) -> None:
+        """One look at everything that is due."""
+        if not self._view.ready():
             return
-        now = self._clock()
-        await self._campaign(now)
+        now, evictor = self._clock(), self._evictor
+        if evictor is not None and self._settings.evictions.enabled:
+            await evictor.leadership.campaign(self._wants_lease(now))
         if self._is_dark():  # stuck pods are looked at when the watches are back
             return
-        acting = server if self._lease is not None and self._lease.held else None
+        acting = evictor if evictor is not None and evictor.leadership.held else None
         if acting is not None:
             for plan in self._verbs.reservations.all():
                 if plan.own and self._paused.get(plan.id, now) <= now:
                     await self._carry_out(acting, plan)
         for uid, stuck in list(self._stuck.items()):
+            if self._stuck.get(uid) is not stuck:  # it was passed while another one waited for the API server
+                continue
             pod = self._verbs.cluster.pods.get(uid)
-            if pod.node if pod is not None else self._reserving is not None:
+            if pod.node if pod is not None else evictor is not None:
                 del self._stuck[uid]
             elif stuck.due <= now:
                 stuck.due = math.inf  # until its next filter call
@@ -190,41 +179,22 @@ class Evictions:
                 elif now - stuck.advised_at >= ADVICE_SECONDS:
                     self._advise(uid, stuck)
                     stuck.advised_at = now
-            elif self._reserving is None and now - stuck.advised_at >= ADVICE_SECONDS and stuck.due == math.inf:
+            elif evictor is None and now - stuck.advised_at >= ADVICE_SECONDS and stuck.due == math.inf:
                 del self._stuck[uid]  # nobody hears of it when a pod goes that the file does not have
 
     def _is_dark(self) -> bool:
         """Whether what we know is too old to evict by."""
-        return self._dark() >= self._settings.watch.staleness_seconds
+        return self._view.dark() >= self._settings.watch.staleness_seconds
 
-    async def _campaign(self, now: float) -> None:
-        """Take the Lease, renew it, or give it back."""
-        if not self._settings.evictions.enabled or self._lease is None:
-            return
-        if self._stepped_at is not None and now - self._stepped_at < RETRY:
-            return
+    def _wants_lease(self, now: float) -> bool:
+        """Whether kube-scheduler asks this instance, or evictions of its own are not carried out yet."""
         asked = self._asked_at is not None and now - self._asked_at < ASKED_SECONDS
-        try:
-            if asked or any(plan.own for plan in self._verbs.reservations.all()):
-                self._stepped_at = now
-                async with asyncio.timeout(LEASE_SECONDS):
-                    before, after = self._lease.held, await self._lease.step()
-                if before != after:
-                    log.info("evictions of our own", leader=after, identity=self._identity)
-            elif self._lease.held:
-                async with asyncio.timeout(LEASE_SECONDS):
-                    await self._lease.resign()
-            self._said = ""
-        except (ApiError, Unreachable, TimeoutError) as error:
-            if self._said != "lease":
-                self._said = "lease"
-                log.warning("nobody is evicted: the Lease can not be had (manifests/evictions.yaml)", err=str(error))
-        self._metrics.evictions_leader.set(self._lease.held)
+        return asked or any(plan.own for plan in self._verbs.reservations.all())
 
     # -- plans ----------------------------------------------------------------------------------------------------
 
     def _search(self, uid: str, stuck: Stuck) -> tuple[Reservation, Decision, int] | None:
-        """(the cheapest plan, its record, how many budgets it violates). The plan stands in `holds` from then on."""
+        """(the cheapest plan, its record, how many budgets it violates). It is reserved from then on."""
         verbs, now = self._verbs, self._clock()
         attempt = verbs.attempts.of(uid, now)
         if attempt is None or verbs.reservations.of(uid, now) is not None:
@@ -268,14 +238,13 @@ class Evictions:
         """What would have to be so that these pods are evicted."""
         if not self._settings.evictions.enabled:
             return f"{FLAG}: true in gpu-extender's settings does"
-        if self._reserving is None:
+        if self._evictor is None:
             return f"gpu-extender does ({FLAG} is true), but the cluster of this server is a file"
         lease = self._settings.evictions.lease
         return f"gpu-extender does ({FLAG} is true), but this instance does not hold the Lease {lease}"
 
-    async def _plan(self, server: ApiServer, uid: str, stuck: Stuck) -> None:
+    async def _plan(self, evictor: Evictor, uid: str, stuck: Stuck) -> None:
         """Make a plan that no budget forbids, reserve it, carry it out."""
-        assert self._reserving is not None
         for _ in range(MOST_PLANS):
             found = self._search(uid, stuck)
             if found is None:
@@ -285,19 +254,19 @@ class Evictions:
             if violations:
                 why = "a PodDisruptionBudget does not allow it"
             else:
-                why = await self._reserving.reserve(plan)
+                why = await evictor.reserving.reserve(plan)
                 if why:
                     self._give_up(plan, decision, f"the reservation is not kept: {why}")
                     stuck.due = self._clock() + FIRST_PAUSE  # its next filter call may be minutes away
                     break
-                why = await self._would_be_allowed(server, pods)
+                why = await self._would_be_allowed(evictor.server, pods)
             if not why:
                 decision.result = "evicting"
                 self._events.planned(plan, decision.detail)
                 self._metrics.planned("gpu-extender", len(plan.victims), decision.value_of(WORK_LOST))
                 log.info("evicting", pod=plan.pod, node=plan.node, plan=plan.id, **decision.logged())
                 stuck.failures = 0
-                await self._carry_out(server, plan)
+                await self._carry_out(evictor, plan)
                 return
             self._give_up(plan, decision, why)
             stuck.blocked[plan.node] = self._clock() + _pause(stuck.failures + 1)
@@ -321,18 +290,18 @@ class Evictions:
                 return f"{pod.namespace}/{pod.name}: {said.message}"
         return ""
 
-    async def _carry_out(self, server: ApiServer, plan: Reservation) -> None:
+    async def _carry_out(self, evictor: Evictor, plan: Reservation) -> None:
         """Evict what is still to be evicted. Once one victim goes, the others follow as soon as they may."""
         cluster, reservations = self._verbs.cluster, self._verbs.reservations
         sitting = [cluster.pods[uid] for uid in plan.victims if uid in cluster.placements.bound.get(plan.node, ())]
         left = [pod for pod in sitting if not pod.terminating]
         begun = len(left) < len(plan.victims)
         for pod in left:
-            if reservations.of(plan.uid, self._clock()) is not plan or self._lease is None or not self._lease.held:
+            if reservations.of(plan.uid, self._clock()) is not plan or not evictor.leadership.held:
                 return
             if self._is_dark():  # what went before may have waited long for the API server
                 return
-            said = await evictions.evict(server, pod.namespace, pod.name, pod.uid, dry_run=False)
+            said = await evictions.evict(evictor.server, pod.namespace, pod.name, pod.uid, dry_run=False)
             self._metrics.evictions.labels(said.outcome).inc()
             if said.outcome in ("evicted", "gone"):
                 begun = True

@@ -1,4 +1,4 @@
-"""The plans of `holds`, kept in one ConfigMap of ours: what is freed for a preemptor stays its over our restarts.
+"""The reservations, kept in one ConfigMap of ours: what is freed for a preemptor stays its over our restarts.
 
 Theory of operation
 -------------------
@@ -25,10 +25,11 @@ from typing import Any, Final
 
 import orjson
 
+from extender.controllers.controller import Controller
 from extender.controllers.forged import AHEAD_SECONDS, MOST_TEXT, MOST_VICTIMS, believed, contradiction
-from extender.controllers.tenants import own_namespace
 from extender.kube.backoff import Backoff
-from extender.kube.client import ApiError, ApiServer, Unreachable
+from extender.kube.client import ApiError, Unreachable
+from extender.kube.clock import Clock
 from extender.kube.configmaps import ConfigMap, Conflict
 from extender.log import get_log
 from extender.metrics import Metrics
@@ -51,8 +52,8 @@ class Damaged(Exception):
     """An entry that says nothing we can use."""
 
 
-class ReservationStore:
-    """Keeps the reservations of `verbs`. A Tenant of the live cluster, and what the server asks before it replies."""
+class ReservationStore(Controller):
+    """Keeps the reservations of `verbs`, and answers before a preempt reply whether its plan is kept."""
 
     name = "reservations"
 
@@ -60,18 +61,18 @@ class ReservationStore:
         self,
         verbs: Verbs,
         metrics: Metrics,
+        kept: ConfigMap | None,
         *,
         ready: Callable[[], bool] = lambda: True,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
+        clock: Clock | None = None,
     ) -> None:
-        """`ready`: whether the lists are in; before that no plan can be judged."""
-        self._verbs, self._metrics, self._ready = verbs, metrics, ready
-        self._clock = clock
-        self._epoch = wall() - clock()  # once, so that a plan is written in the same words always
+        """`kept`: None where the settings keep reservations in memory only; `ready`: whether the lists are in; before
+        that no plan can be judged."""
+        clock = clock or Clock()
+        self._verbs, self._metrics, self._map, self._ready = verbs, metrics, kept, ready
+        self._clock = clock.monotonic
+        self._epoch = clock.wall() - clock.monotonic()  # once, so that a plan is written in the same words always
         self._settings = verbs.settings.reservations
-        self._in_memory = self._settings.store == "memory"
-        self._map: ConfigMap | None = None
         self._lock = asyncio.Lock()
         self._stored: dict[str, str] = {}  # what the map has, as far as we know
         self._unsure: set[str] = set()  # written with no answer: they may be in the map
@@ -87,9 +88,10 @@ class ReservationStore:
 
     # -- what the server asks -------------------------------------------------------------------------------------
 
-    def missing(self) -> str:
-        known = self._in_memory or self._judged or self._forbidden
-        return "" if known else f"reservations: {self._problem}"
+    def missing(self) -> list[str]:
+        """The reservations, until they are read and judged."""
+        known = self._map is None or self._judged or self._forbidden
+        return [] if known else [f"reservations: {self._problem}"]
 
     @property
     def read_back(self) -> bool:
@@ -97,8 +99,8 @@ class ReservationStore:
         return self._read_at is not None
 
     async def reserve(self, plan: Reservation) -> str:
-        """Keep a plan that `holds` has; "" when it is written, else why it is not: then nobody may be evicted."""
-        if self._in_memory:
+        """Keep a plan that the verbs have; "" when it is written, else why it is not: then nobody may be evicted."""
+        if self._map is None:
             return ""
         began = time.perf_counter()
         try:
@@ -119,9 +121,8 @@ class ReservationStore:
 
     # -- the task -------------------------------------------------------------------------------------------------
 
-    async def run(self, server: ApiServer) -> None:
-        if not self._in_memory:
-            self._map = ConfigMap(server, own_namespace(self._settings.namespace), self._settings.name)
+    async def run(self) -> None:
+        """Read, compare, write and release, round after round."""
         backoff, failures, chance = Backoff(first=0.2, most=2.0), 0, random.Random()
         while True:
             delay = LOOK_SECONDS
@@ -209,10 +210,8 @@ class ReservationStore:
     # -- the map --------------------------------------------------------------------------------------------------
 
     async def _flush(self, must: str = "") -> str:
-        """Make the map what `holds` says. "" or why the plan of the pod `must` has no place in it."""
-        assert self._map is not None or must
-        if self._map is None:
-            return "not connected to the API server"
+        """Make the map what the verbs have. "" or why the plan of the pod `must` has no place in it."""
+        assert self._map is not None
         async with self._lock:
             for _ in range(TRIES):
                 if self._version is None:

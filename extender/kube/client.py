@@ -8,10 +8,13 @@ they are due; the certificates of a kubeconfig are read once.
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -71,40 +74,53 @@ class _Status(msgspec.Struct):
     message: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Transport:
+    """How connections to the API server are made."""
+
+    tls: ssl.SSLContext | None = None
+    """None: the certificates that the system trusts."""
+    tls_server_name: str | None = None
+    """The name in the server's certificate, where it is not that of the URL."""
+    proxy: str | None = None
+    proxy_from_environment: bool = False
+
+
 class ApiServer:
-    """Requests to one API server. Use as an async context manager, on one event loop.
+    """Requests to one API server, on one event loop: the one of the first request. Use as an async context manager.
 
     ``headers`` is asked before each request for what authenticates it.
     """
 
     def __init__(
-        self,
-        url: str,
-        *,
-        headers: Headers,
-        tls: ssl.SSLContext | None = None,
-        tls_server_name: str | None = None,
-        proxy: str | None = None,
-        proxy_from_environment: bool = False,
-        timeout: float = 30.0,
+        self, url: str, *, headers: Headers, transport: Transport | None = None, timeout: float = 30.0
     ) -> None:
         """``timeout`` (seconds) is for whole answers, their bodies included."""
         self._url = yarl.URL(url)
         self._headers = headers
         self._timeout = timeout
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=tls if tls is not None else True),
-            # A body that came compressed would be inflated in a worker thread.
-            headers={"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "gpu-extender"},
-            trust_env=proxy_from_environment,
-            read_bufsize=_CHUNK,
-            auto_decompress=False,
-        )
+        self._transport = transport or Transport()
+        self._made: aiohttp.ClientSession | None = None
         self._options: dict[str, Any] = {"allow_redirects": False}
-        if proxy:
-            self._options["proxy"] = proxy
-        if tls_server_name:
-            self._options["server_hostname"] = tls_server_name
+        if self._transport.proxy:
+            self._options["proxy"] = self._transport.proxy
+        if self._transport.tls_server_name:
+            self._options["server_hostname"] = self._transport.tls_server_name
+
+    @property
+    def _session(self) -> aiohttp.ClientSession:
+        """Made on the event loop that uses it: credentials are loaded before there is one."""
+        if self._made is None:
+            tls = self._transport.tls
+            self._made = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(ssl=tls if tls is not None else True),
+                # A body that came compressed would be inflated in a worker thread.
+                headers={"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "gpu-extender"},
+                trust_env=self._transport.proxy_from_environment,
+                read_bufsize=_CHUNK,
+                auto_decompress=False,
+            )
+        return self._made
 
     @classmethod
     async def connect(
@@ -119,6 +135,9 @@ class ApiServer:
         The service account is never reached through the environment's proxy, the kubeconfig's server may be: proxies
         are for people's machines, and NO_PROXY with an address range would not be understood.
         """
+        other = "; --kubeconfig FILE names another, --cluster FILE a cluster from a file" if kubeconfig else ""
+        if kubeconfig is not None and not any(Path(one).expanduser().exists() for one in kubeconfig.split(os.pathsep)):
+            raise CredentialsError(f"{kubeconfig}: there is no such file{other}")
         configuration = Configuration()
         loading: Any = kubernetes_config  # its functions are untyped
         hooked: Any = configuration
@@ -132,7 +151,6 @@ class ApiServer:
                 hooked.refresh_api_key_hook = _Reload(loader, clock)
             tls = RESTClientObject(configuration).ssl_context
         except Exception as error:  # parsers, files, TLS, other people's plugins: anything may come out
-            other = "; --kubeconfig FILE names another, --cluster FILE a cluster from a file" if kubeconfig else ""
             raise CredentialsError(f"{kubeconfig or 'service account'}: {error}{other}") from error
 
         async def headers() -> Mapping[str, str]:
@@ -142,14 +160,8 @@ class ApiServer:
                 raise Unreachable(f"no fresh credentials: {error}") from error
             return {"Authorization": token} if token else {}
 
-        return cls(
-            configuration.host,
-            headers=headers,
-            tls=tls,
-            tls_server_name=configuration.tls_server_name,
-            proxy=configuration.proxy,
-            proxy_from_environment=kubeconfig is not None,
-        )
+        transport = Transport(tls, configuration.tls_server_name, configuration.proxy, kubeconfig is not None)
+        return cls(configuration.host, headers=headers, transport=transport)
 
     async def __aenter__(self) -> Self:
         return self
@@ -161,7 +173,10 @@ class ApiServer:
 
     async def close(self) -> None:
         """Ends every connection."""
-        await self._session.close()
+        if self._made is None:
+            return
+        made, self._made = self._made, None
+        await made.close()
         await asyncio.sleep(0)  # for those that were cut off in this turn of the loop
 
     async def get(self, path: str, params: Mapping[str, str] | None = None, *, most: int | None = None) -> bytes:

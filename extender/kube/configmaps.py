@@ -34,9 +34,10 @@ class Conflict(Exception):
 
 
 class ConfigMap:
-    """Reads and writes one ConfigMap. Both raise ApiError and Unreachable."""
+    """Reads and writes the ConfigMap ``name``. Both raise ApiError and Unreachable."""
 
     def __init__(self, server: ApiServer, namespace: str, name: str) -> None:
+        self.name = name
         self._server = server
         self._where = f"/api/v1/namespaces/{quote(namespace, safe='')}/configmaps"
         self._path = f"{self._where}/{quote(name, safe='')}"

@@ -33,43 +33,45 @@ class Regarding(NamedTuple):
         return self.namespace or "default"
 
 
+class NewEvent(NamedTuple):
+    """An Event that is to be created. ``reason``, ``action``: constants in CamelCase; ``at``: seconds since 1970."""
+
+    name: str
+    regarding: Regarding
+    related: Regarding | None
+    reason: str
+    action: str
+    note: str
+    warning: bool
+    at: float
+
+
 class EventsApi:
     """Writes Events to one API server. Both raise ApiError and Unreachable."""
 
     def __init__(self, server: ApiServer, instance: str) -> None:
-        """``instance``: who we are, at most 128 characters."""
+        """``instance``: the name of this process, of which 128 characters are kept."""
         self._server = server
         self._instance = instance[:128]
 
-    async def create(
-        self,
-        name: str,
-        regarding: Regarding,
-        related: Regarding | None,
-        *,
-        reason: str,
-        action: str,
-        note: str,
-        warning: bool,
-        at: float,
-    ) -> None:
-        """A new Event. ``at``: seconds since 1970."""
+    async def create(self, new: NewEvent) -> None:
+        """A new Event."""
         event: dict[str, Any] = {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
-            "metadata": {"name": name, "namespace": regarding.place},
-            "eventTime": micro_time(at),
+            "metadata": {"name": new.name, "namespace": new.regarding.place},
+            "eventTime": micro_time(new.at),
             "reportingController": CONTROLLER,
             "reportingInstance": self._instance,
-            "type": "Warning" if warning else "Normal",
-            "reason": reason,
-            "action": action,
-            "regarding": regarding.as_json(),
-            "note": shortened(note),
+            "type": "Warning" if new.warning else "Normal",
+            "reason": new.reason,
+            "action": new.action,
+            "regarding": new.regarding.as_json(),
+            "note": shortened(new.note),
         }
-        if related is not None:
-            event["related"] = related.as_json()
-        await self._server.post(_path(regarding.place), msgspec.json.encode(event))
+        if new.related is not None:
+            event["related"] = new.related.as_json()
+        await self._server.post(_path(new.regarding.place), msgspec.json.encode(event))
 
     async def repeat(self, name: str, namespace: str, count: int, at: float) -> None:
         """It has happened ``count`` times in all, the last time at ``at``."""

@@ -2,18 +2,20 @@
 
 Clocks of machines are not compared: a Lease that nobody has renewed, as seen from here, for its whole duration is free.
 The holder stops acting earlier than that, when it could not renew for two thirds of the duration.
+
+The official client's `kubernetes.aio.leaderelection` is not used: it measures by the wall clock, releases no Lease, and
+still leads while a renewal hangs.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Final
 from urllib.parse import quote
 
 import msgspec
 
 from extender.kube.client import ApiError, ApiServer, Unreachable
+from extender.kube.clock import Clock
 from extender.kube.events import micro_time
 
 DURATION: Final = 15.0  # seconds, kube-scheduler's own
@@ -52,15 +54,15 @@ class Lease:
         name: str,
         identity: str,
         *,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
+        clock: Clock | None = None,
     ) -> None:
         """``identity``: ours, and nobody else's."""
         self._server = server
         self._where = f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace, safe='')}/leases"
         self._path = f"{self._where}/{quote(name, safe='')}"
         self._meta = _Meta(name, namespace)
-        self._identity, self._clock, self._wall = identity, clock, wall
+        clock = clock or Clock()
+        self.identity, self._clock, self._wall = identity, clock.monotonic, clock.wall
         self._seen: tuple[str, str] | None = None  # holder and renewTime, as last read
         self._seen_at = 0.0
         self._renewed_at: float | None = None
@@ -84,13 +86,13 @@ class Lease:
         if self._seen != (holder, renewed):
             self._seen, self._seen_at = (holder, renewed), began
         lasts = float(spec.leaseDurationSeconds or DURATION)
-        if holder not in ("", self._identity) and began - self._seen_at < lasts:
+        if holder not in ("", self.identity) and began - self._seen_at < lasts:
             self._renewed_at = None
             return False
         now = micro_time(self._wall())
-        again = holder == self._identity
+        again = holder == self.identity
         wanted = _Spec(
-            self._identity,
+            self.identity,
             int(DURATION),
             spec.acquireTime if again and spec.acquireTime else now,
             now,
@@ -99,7 +101,7 @@ class Lease:
         if not await self._write(wanted, found):
             self._renewed_at = None
             return False
-        self._seen, self._seen_at = (self._identity, now), began
+        self._seen, self._seen_at = (self.identity, now), began
         self._renewed_at = began
         return True
 
@@ -107,7 +109,7 @@ class Lease:
         """Let the next one have it at once."""
         self._renewed_at = None
         found = _read(await self._server.get(self._path))
-        if found.spec.holderIdentity == self._identity:
+        if found.spec.holderIdentity == self.identity:
             now = micro_time(self._wall())
             await self._write(_Spec("", 1, now, now, found.spec.leaseTransitions), found)
 

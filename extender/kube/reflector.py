@@ -57,6 +57,10 @@ class Sink(Protocol):
         """A list has been given completely. Comes again after each later list."""
         ...
 
+    def absent(self, kind: str) -> None:
+        """The API is not served, so that there are no objects. Comes once, until the API is served again."""
+        ...
+
 
 @dataclass(frozen=True)
 class Source:
@@ -378,9 +382,9 @@ class Reflector:
             for one in both:
                 one.cancel()
 
-    def reconnect(self, server: ApiServer) -> None:
-        """Goes on with a new connection, by a new list: what was known stays known until then."""
-        self._server, self._version, self._unsure = server, "", True
+    def relist(self) -> None:
+        """Go on by a new list: what was known stays known until then."""
+        self._version, self._unsure = "", True
 
     def _defect(self, error: Exception) -> str:
         self.state.counters.defects += 1
@@ -431,7 +435,8 @@ class Reflector:
         self.state.last_event = began  # what came later may not be in it
         if self._clock() - began <= _SHORT_LIST:
             self.state.lost_at = None
-        self._say_synced()
+        self.state.synced, self.state.problem = True, ""
+        self._sink.synced(self.source.name)
 
     def _listed(self, page: records.Page, seen: set[_Key]) -> Iterator[Event | None]:
         for raw in page.items:
@@ -464,6 +469,7 @@ class Reflector:
 
     async def _be_absent(self) -> float:
         """The API is not served: what there was is gone. When to ask again, in seconds."""
+        known = self.state.absent
         self._version = ""
         self.state.watching = False
         self.state.absent = True
@@ -471,16 +477,13 @@ class Reflector:
         self.state.last_event = self._clock()
         await self._in_slices(self._vanished(list(self._known)))
         self.state.rejected.clear()
-        self._say_synced()
+        self.state.synced, self.state.problem = True, ""
+        if not known:
+            self._sink.absent(self.source.name)
         delay = min(self._pace.absent_first * 2.0 ** min(self._absences, 32), self._pace.absent_retry)
         self._absences += 1
         self._unanswered = self._useless = 0
         return delay * (0.5 + self._random.random())
-
-    def _say_synced(self) -> None:
-        self.state.synced = True
-        self.state.problem = ""
-        self._sink.synced(self.source.name)
 
     # ---- watch
 

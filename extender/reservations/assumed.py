@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from extender.reservations.freshness import Freshness
 
-BOUND_SECONDS = 60.0  # a watch that is behind for longer makes us not ready (extender.server.app)
+BOUND_SECONDS = 60.0  # a watch that is behind for longer makes us not ready (extender.web.health)
 UNHEARD_SECONDS = 60.0  # how much longer an assumed pod lasts at most while the API server is silent
 
 

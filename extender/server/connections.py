@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Final
 import orjson
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from extender.controllers.controller import Controller
 from extender.errors import BadRequest, BodiesFull, BodyTooLate, ExtenderError
 from extender.log import get_log
 from extender.metrics import Metrics
@@ -62,8 +63,10 @@ def _least_missed(some: list[Connection], of: Mapping[str, int]) -> Connection:
     return min(new if len(new) > len(used) else used, key=lambda one: one.since if one.reading is None else one.reading)
 
 
-class Connections:
+class Connections(Controller):
     """The open connections of one server. `held`: bytes of the bodies in progress; `clock`: seconds."""
+
+    name = "connections"
 
     def __init__(self, settings: Settings, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self.limits = settings.limits
@@ -82,7 +85,7 @@ class Connections:
 
         return Ours
 
-    async def watch(self) -> None:
+    async def run(self) -> None:
         """Close what is over its time, for ever."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)

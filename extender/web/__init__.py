@@ -1,4 +1,4 @@
-"""The pages that people and Prometheus read.
+"""The pages that people, `gpu-extender` and Prometheus read: views that take what they show and return responses.
 
-Others use: nothing. Only `extender.server` serves them.
+Others use: the page classes. Only `extender.server` makes and serves them.
 """

@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 
 from extender.cli import main
-from extender.server.app import config
+from extender.server.serve import config
 from extender.settings import Settings
 from extender.web.pages import MOST_PAGES
 from tests.world import World, machine, pairs, workload
@@ -23,7 +23,7 @@ from tests.world import World, machine, pairs, workload
 @contextmanager
 def serving(world: World) -> Iterator[str]:
     """The world's server on a socket of its own; its address."""
-    host = uvicorn.Server(config(world.app, Settings.model_validate({"server": {"port": 0}})))
+    host = uvicorn.Server(config(world.app, world.server.connections, Settings.model_validate({"server": {"port": 0}})))
     thread = threading.Thread(target=host.run, daemon=True)
     thread.start()
     while not host.started:

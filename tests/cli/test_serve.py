@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -60,3 +61,18 @@ def test_a_server_over_a_file_tells_what_an_eviction_would_do(server: str, capsy
     assert "; evictions.enabled: true in gpu-extender's settings does\n" in text
     assert "  evict lab/notebook, priority 1000, 1 GPU (0)\n" in text
     assert "  cost: pdb_violations 0, highest_victim_priority 1000, gangs_broken 0, work_lost_gpu_seconds " in text
+
+
+def test_without_credentials_the_error_comes_first_and_nothing_is_served(tmp_path: Path) -> None:
+    missing = tmp_path / "no-such-file"
+    environment = {key: text for key, text in os.environ.items() if key != "KUBERNETES_SERVICE_HOST"}
+    for more, named in ((["--kubeconfig", str(missing)], {}), ([], {"KUBECONFIG": str(missing)})):
+        done = subprocess.run(
+            [sys.executable, "-m", "extender", "serve", *more],
+            env=environment | named, capture_output=True, text=True, timeout=WAIT, check=False,
+        )  # fmt: skip
+        assert done.returncode == 1
+        assert "startup complete" not in done.stderr
+        [line] = done.stderr.strip().splitlines()
+        assert line.startswith(f"gpu-extender: the API server: {missing}: ")
+        assert line.endswith("--kubeconfig FILE names another, --cluster FILE a cluster from a file")

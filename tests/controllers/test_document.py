@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from extender.controllers.document import Document
+from extender.kube.client import ApiServer
 from extender.kube.configmaps import ConfigMap
 from tests.controllers.test_reservations import connected, until
 from tests.kube.objects import Objects
@@ -29,12 +30,16 @@ class Learner:
         self.sizes = {str(key): int(value) for key, value in json.loads(text)["sizes"].items()}
 
 
+def map_of(server: ApiServer) -> ConfigMap:
+    return ConfigMap(server, "kube-system", "gpu-extender-mix")
+
+
 def run(objects: Objects, learner: Learner, during: Callable[[], None] = lambda: None, every: float = 300.0) -> None:
     async def whole() -> None:
         async with connected(objects) as server:
-            document = Document("gpu-extender-mix", learner.dump, learner.load, every=every)
-            await document.begin(server)
-            task = asyncio.create_task(document.run(server))
+            document = Document(map_of(server), learner.dump, learner.load, every=every)
+            await document.begin()
+            task = asyncio.create_task(document.run())
             during()
             await asyncio.sleep(0.05)
             task.cancel()
@@ -63,7 +68,7 @@ def test_it_is_written_now_and_then() -> None:
 
     async def whole() -> None:
         async with connected(objects) as server:
-            task = asyncio.create_task(Document("gpu-extender-mix", learner.dump, learner.load, every=0.01).run(server))
+            task = asyncio.create_task(Document(map_of(server), learner.dump, learner.load, every=0.01).run())
             await until(lambda: PATH in objects.stored)
             written.append(stored(objects))
             learner.sizes = {"1": 2}
@@ -105,8 +110,8 @@ def test_no_access_is_said_and_stops_nothing() -> None:
     with logged() as lines:
         run(objects, learner, every=0.01)
     assert [line["event"] for line in lines] == [
-        "what was learned can not be read, and is learned anew",
-        "what was learned can not be kept",
+        "what was learned cannot be read, and is learned anew",
+        "what was learned cannot be kept",
     ]
 
 
@@ -123,8 +128,7 @@ def test_another_instance_writes_at_the_same_time() -> None:
 
     async def whole() -> None:
         async with connected(objects) as server:
-            document = Document("gpu-extender-mix", learner.dump, learner.load)
-            kept = ConfigMap(server, "kube-system", "gpu-extender-mix")
+            document = Document(map_of(server), learner.dump, learner.load)
             reads = 0
 
             def meddle(request: Any) -> int:
@@ -135,7 +139,7 @@ def test_another_instance_writes_at_the_same_time() -> None:
                 return 0
 
             objects.fail = meddle
-            await document.save(kept)
+            await document.save()
             assert reads == 2
 
     asyncio.run(whole())
@@ -147,11 +151,11 @@ def test_the_mix_of_requests_outlives_a_restart() -> None:
 
     async def kept(world: World, *, saves: bool) -> None:
         async with connected(objects) as server:
-            document = Document("gpu-extender-mix", world.cluster.demand.dump, world.cluster.demand.load)
-            await document.begin(server)
+            document = Document(map_of(server), world.cluster.demand.dump, world.cluster.demand.load)
+            await document.begin()
             if saves:
                 world.pod("p", 2)
-                await document.save(ConfigMap(server, "kube-system", "gpu-extender-mix"))
+                await document.save()
 
     asyncio.run(kept(first, saves=True))
     asyncio.run(kept(second, saves=False))

@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from extender.controllers.events import BURST, Events, named, price_text
+from extender.kube.client import ApiServer
 from extender.kube.events import MOST_NOTE, EventsApi, Regarding, micro_time, shortened
 from extender.metrics import Metrics
 from extender.objects.failure_cause import ADMISSION
-from tests.controllers.test_reservations import connected
+from tests.controllers.test_reservations import connected, no_headers
 from tests.kube.api_server import Request
 from tests.kube.objects import Objects
 from tests.world import World, logged, workload
@@ -27,13 +28,13 @@ class Clock:
         return self.now
 
 
-def run(objects: Objects, test: Callable[[Events, EventsApi, Clock], Awaitable[None]]) -> Metrics:
+def run(objects: Objects, test: Callable[[Events, Clock], Awaitable[None]]) -> Metrics:
     metrics, clock = Metrics(), Clock()
 
     async def whole() -> None:
         async with connected(objects) as server:
-            events = Events(metrics, wall=clock, chance=random.Random(1))
-            await test(events, EventsApi(server, "host"), clock)
+            events = Events(metrics, EventsApi(server, "host"), wall=clock, chance=random.Random(1))
+            await test(events, clock)
 
     asyncio.run(whole())
     return metrics
@@ -46,10 +47,10 @@ def count(metrics: Metrics, result: str) -> float:
 def test_an_event_says_who_what_and_why() -> None:
     objects = Objects()
 
-    async def test(events: Events, api: EventsApi, clock: Clock) -> None:
+    async def test(events: Events, clock: Clock) -> None:
         events.tell(POD, "Reason", "Acting", "because", related=Regarding("Node", "", "n1", "uid-n"), warning=True)
-        await events.write(api)
-        await events.write(api)
+        await events.write()
+        await events.write()
 
     run(objects, test)
     [made] = objects.posted
@@ -75,15 +76,15 @@ def test_an_event_says_who_what_and_why() -> None:
 def test_what_repeats_becomes_a_series_that_is_written_now_and_then() -> None:
     objects = Objects()
 
-    async def test(events: Events, api: EventsApi, clock: Clock) -> None:
+    async def test(events: Events, clock: Clock) -> None:
         for _ in range(100):
             events.tell(POD, "Reason", "Acting", "because")
-            await events.write(api)
+            await events.write()
             clock.now += 1
         clock.now += 400
-        await events.write(api)  # the rest, when it has ended
+        await events.write()  # the rest, when it has ended
         events.tell(POD, "Reason", "Acting", "again")
-        await events.write(api)
+        await events.write()
 
     run(objects, test)
     assert [method for method, _ in objects.said] == ["POST", "PATCH", "PATCH", "PATCH", "PATCH", "POST"]
@@ -95,13 +96,13 @@ def test_what_repeats_becomes_a_series_that_is_written_now_and_then() -> None:
 def test_a_flood_is_cut_and_counted() -> None:
     objects = Objects()
 
-    async def test(events: Events, api: EventsApi, clock: Clock) -> None:
+    async def test(events: Events, clock: Clock) -> None:
         for i in range(500):
             events.node(f"n{i}", f"uid-{i}", "GpuLost", "a GPU is gone")
         clock.now += 2
         for i in range(500, 1000):
             events.node(f"n{i}", f"uid-{i}", "GpuLost", "a GPU is gone")
-        await events.write(api)
+        await events.write()
 
     metrics = run(objects, test)
     assert len(objects.posted) == BURST + 10
@@ -112,12 +113,12 @@ def test_a_flood_is_cut_and_counted() -> None:
 def test_forbidden_is_said_once_and_ends_it() -> None:
     objects = Objects(fail=lambda request: 403)
 
-    async def test(events: Events, api: EventsApi, clock: Clock) -> None:
+    async def test(events: Events, clock: Clock) -> None:
         for i in range(3):
             events.tell(POD._replace(uid=str(i)), "Reason", "Acting", "because")
-        await events.write(api)
+        await events.write()
         events.tell(POD, "Reason", "Acting", "because")
-        await events.write(api)
+        await events.write()
 
     with logged() as lines:
         metrics = run(objects, test)
@@ -132,11 +133,11 @@ def test_a_failure_is_not_tried_again_and_ends_nothing() -> None:
 
     objects = Objects(fail=fail)
 
-    async def test(events: Events, api: EventsApi, clock: Clock) -> None:
+    async def test(events: Events, clock: Clock) -> None:
         events.tell(POD, "Reason", "Acting", "bad")
         events.tell(POD._replace(uid="other"), "Reason", "Acting", "good")
         for _ in range(2):
-            await events.write(api)
+            await events.write()
 
     metrics = run(objects, test)
     assert (count(metrics, "failed"), count(metrics, "ok")) == (1, 1)
@@ -144,10 +145,10 @@ def test_a_failure_is_not_tried_again_and_ends_nothing() -> None:
 
 
 def test_off_is_off() -> None:
-    events = Events(Metrics(), enabled=False)
+    events = Events(Metrics())
     events.tell(POD, "Reason", "Acting", "because")
-    assert events._told == {}
-    asyncio.run(events.run(None))  # type: ignore[arg-type]
+    assert events._series == {}
+    asyncio.run(events.run())
 
 
 def test_notes_are_cut_where_the_api_server_would_refuse_them() -> None:
@@ -157,7 +158,13 @@ def test_notes_are_cut_where_the_api_server_would_refuse_them() -> None:
 
 
 def test_a_preemption_tells_its_victims_and_its_preemptor() -> None:
-    world = World()
+    told: list[tuple[Any, ...]] = []
+
+    class Ear(Events):
+        def tell(self, regarding: Regarding, reason: str, action: str, note: str, **more: Any) -> None:
+            told.append((regarding.name, reason, action, note))
+
+    world = World(events=Ear(Metrics()))
     world.node("n1", 8)
     world.node("n2", 8)
     for node, price in (("n1", 10), ("n2", 20)):
@@ -165,13 +172,6 @@ def test_a_preemption_tells_its_victims_and_its_preemptor() -> None:
             notes = {"gpu-extender.io/restart-seconds": str(price + i)}
             world.pod(f"{node}-w{i}", 4, node, priority=1, start=world.wall, annotations=notes)
     urgent = world.pod("urgent", 4, priority=9)
-    told: list[tuple[Any, ...]] = []
-
-    class Ear(Events):
-        def tell(self, regarding: Regarding, reason: str, action: str, note: str, **more: Any) -> None:
-            told.append((regarding.name, reason, action, note))
-
-    world.server.events = Ear(Metrics())
     assert world.preempt(urgent, {"n1": ["n1-w0"], "n2": ["n2-w0"]}) == {"n1": ["n1-w0"]}
     assert [one[:3] for one in told] == [
         ("n1-w0", "ChosenAsVictim", "Preempting"),
@@ -210,16 +210,14 @@ def test_long_names_leave_room_for_the_cost() -> None:
 
 
 def test_a_defect_in_what_is_told_does_not_spoil_the_answer() -> None:
-    world = World()
-    world.node("n1", 8)
-    world.pod("w", 8, "n1", priority=1)
-    urgent = world.pod("urgent", 4, priority=9)
-
     class Broken(Events):
         def tell(self, regarding: Regarding, reason: str, action: str, note: str, **more: Any) -> None:
             raise RuntimeError("broken")
 
-    world.server.events = Broken(Metrics())
+    world = World(events=Broken(Metrics()))
+    world.node("n1", 8)
+    world.pod("w", 8, "n1", priority=1)
+    urgent = world.pod("urgent", 4, priority=9)
     with logged() as lines:
         assert world.preempt(urgent, {"n1": ["w"]}) == {"n1": ["w"]}
     assert [line["event"] for line in lines if line["log_level"] == "error"] == ["defect"]
@@ -232,15 +230,15 @@ def test_a_tenants_own_failures_are_told_once_a_minute_and_ten_times_of_all() ->
     """A tenant causes them at will: they use up nothing of what is for others."""
     objects = Objects()
 
-    async def test(events: Events, api: EventsApi, clock: Clock) -> None:
+    async def test(events: Events, clock: Clock) -> None:
         for i in range(30):  # of three namespaces in turn
             events.tenant(f"ns-{i % 3}", f"p{i}", f"uid-{i}", "node n1: three failed")
         for i in range(30):
             events.tenant(f"more-{i}", "p", f"uid-more-{i}", "node n1: three failed")
-        await events.write(api)
+        await events.write()
         clock.now += 60.0
         events.tenant("ns-0", "q", "uid-q", "node n2: three failed")
-        await events.write(api)
+        await events.write()
         assert events._tokens > BURST - 12  # nearly all is left for others
 
     metrics = run(objects, test)
@@ -256,13 +254,14 @@ def test_a_tenants_own_failures_are_told_once_a_minute_and_ten_times_of_all() ->
 
 def test_the_server_tells_the_tenant_on_the_pod_that_failed_last() -> None:
     """For all on the node, for one namespace on its pod; with what the failed pods have in common."""
-    world, told = World(), []
+    told = []
 
     class Recorded(Events):
         def tell(self, regarding: Regarding, reason: str, action: str, note: str, **more: Any) -> None:
             told.append((regarding, reason, note))
 
-    world.server.events = Recorded(Metrics())
+    api = EventsApi(ApiServer("http://127.0.0.1:1", headers=no_headers), "host")
+    world = World(events=Recorded(Metrics(), api))
     world.node("n1", 8)
     for i, status in enumerate([{"phase": "Failed"}] * 3 + [{"phase": "Failed", "reason": ADMISSION}] * 3):
         pod = workload(f"p{i}", 1, node="n1", namespace="team")
@@ -288,11 +287,11 @@ def test_a_quota_of_one_namespace_does_not_silence_all() -> None:
         why='events "p.1" is forbidden: exceeded quota: none, requested: count/events.events.k8s.io=1',
     )
 
-    async def test(events: Events, api: EventsApi, clock: Clock) -> None:
+    async def test(events: Events, clock: Clock) -> None:
         events.tell(POD, "First", "Acting", "a")
-        await events.write(api)
+        await events.write()
         events.tell(POD, "Second", "Acting", "b")
-        await events.write(api)
+        await events.write()
 
     metrics = run(objects, test)
     assert (count(metrics, "failed"), count(metrics, "ok"), count(metrics, "forbidden")) == (1, 1, 0)

@@ -11,8 +11,10 @@ import pytest
 
 from extender.cli.explain import _lines
 from extender.controllers.events import Events
-from extender.controllers.evictions import FIRST_PAUSE, Evictions
-from extender.kube.client import ApiServer
+from extender.controllers.evictions import FIRST_PAUSE, Evictions, Evictor, View
+from extender.controllers.leadership import Leadership
+from extender.controllers.supervisor import Supervisor
+from extender.kube.clock import Clock
 from extender.kube.events import Regarding
 from extender.kube.leases import Lease
 from extender.metrics import Metrics
@@ -41,12 +43,12 @@ class Play:
     """One torn node (one GPU of each pair is held), a pod that wants two linked GPUs, and the controller."""
 
     def __init__(self, enabled: bool = True, nodes: int = 1) -> None:
-        self.world = World(Settings.model_validate({"evictions": {"enabled": enabled}}))
+        self.ear = Ear()
+        self.world = World(Settings.model_validate({"evictions": {"enabled": enabled}}), events=self.ear)
         for i in range(nodes):
             self.torn(f"n{i}", price=10 * i)
         self.pod = self.world.pod("urgent", 2, priority=9, links="required")
         self.objects = Objects()
-        self.ear = Ear()
         self.dark = 0.0
 
     def torn(self, name: str, price: int) -> None:
@@ -64,49 +66,53 @@ class Play:
     def filter(self) -> JSON:
         """A filter call through the server's own path."""
         body = json.dumps(self.world.args(self.asks())).encode()
-        return json.loads(asyncio.run(self.world.server._answer("filter", body)).body)  # type: ignore[no-any-return]
+        return json.loads(asyncio.run(self.world.answered("filter", body)).body)  # type: ignore[no-any-return]
 
-    def run(self, test: Callable[[Evictions, ApiServer], Awaitable[None]]) -> Evictions:
-        world = self.world
-        reservations = keeper(world)
-        world.server.events = self.ear
-        made = Evictions(
-            world.verbs, reservations, self.ear, world.server.metrics, dark=lambda: self.dark,
-            clock=lambda: world.now, wall=lambda: world.wall, identity="me",
-        )  # fmt: skip
-        world.server.evictions = made
+    def run(self, test: Callable[[Evictions], Awaitable[None]]) -> Evictions:
+        world, made = self.world, list[Evictions]()
+        clock = Clock(lambda: world.now, lambda: world.wall)
 
         async def whole() -> None:
             async with connected(self.objects) as server:
-                task = asyncio.create_task(reservations.run(server))
-                made._lease = Lease(
-                    server, "kube-system", "gpu-extender-evictions", "me",
-                    clock=lambda: world.now, wall=lambda: world.wall,
-                )  # fmt: skip
+                reservations = keeper(world, server)
+                lease = Lease(server, "kube-system", "gpu-extender-evictions", "me", clock=clock)
+                leadership = Leadership(lease, world.metrics, clock.monotonic)
+                made.append(
+                    Evictions(
+                        world.verbs,
+                        self.ear,
+                        world.metrics,
+                        Evictor(server, leadership, reservations),
+                        view=View(dark=lambda: self.dark),
+                        clock=clock,
+                    )
+                )
+                world.connect(evictions=made[0])
+                task = asyncio.create_task(reservations.run())
                 try:
                     await asyncio.sleep(0.05)
-                    await test(made, server)
+                    await test(made[0])
                 finally:
                     task.cancel()
                     await asyncio.gather(task, return_exceptions=True)
 
         asyncio.run(whole())
-        return made
+        return made[0]
 
     async def call(self, verb: str = "filter") -> JSON:
         request = self.world.args(self.asks())
         if verb == "preempt":
             request = {"Pod": self.asks(), "NodeNameToMetaVictims": {}}
-        answer = await self.world.server._answer(verb, json.dumps(request).encode())
+        answer = await self.world.answered(verb, json.dumps(request).encode())
         found: JSON = json.loads(answer.body)
         return found
 
-    async def stuck(self, controller: Evictions, server: ApiServer) -> None:
+    async def stuck(self, controller: Evictions) -> None:
         """A filter call, and the look at it that follows."""
         await self.call()
-        await controller.turn(server)
+        await controller.turn()
         self.world.now += 1.1
-        await controller.turn(server)
+        await controller.turn()
 
     def evicted(self, dry_run: bool = False) -> list[str]:
         return [
@@ -122,9 +128,9 @@ class Play:
 def test_with_the_flag_off_it_is_told_and_nobody_is_touched() -> None:
     play = Play(enabled=False)
 
-    async def test(controller: Evictions, server: ApiServer) -> None:
-        await play.stuck(controller, server)
-        await play.stuck(controller, server)  # told once a minute at most
+    async def test(controller: Evictions) -> None:
+        await play.stuck(controller)
+        await play.stuck(controller)  # told once a minute at most
 
     play.run(test)
     assert play.objects.posted == []
@@ -151,16 +157,16 @@ def test_nobody_is_evicted_while_the_api_server_is_silent() -> None:
     """Neither by a new plan, nor the rest of one that has begun; afterwards it goes on, without a new filter call."""
     play = Play(nodes=1)
 
-    async def test(controller: Evictions, server: ApiServer) -> None:
+    async def test(controller: Evictions) -> None:
         await play.call()
-        await controller.turn(server)
+        await controller.turn()
         play.dark = 10.0
         play.world.now += 5.0
-        await controller.turn(server)
+        await controller.turn()
         assert play.evicted() == play.evicted(dry_run=True) == []
         play.dark = 9.9
         play.world.now += 5.0
-        await controller.turn(server)
+        await controller.turn()
         assert play.evicted() == ["n0-0"]
 
     play.run(test)
@@ -176,8 +182,8 @@ def test_a_loss_between_the_dry_run_and_the_eviction_ends_it() -> None:
 
     play.objects.fail = answered_late
 
-    async def test(controller: Evictions, server: ApiServer) -> None:
-        await play.stuck(controller, server)
+    async def test(controller: Evictions) -> None:
+        await play.stuck(controller)
 
     play.run(test)
     assert play.evicted(dry_run=True) == ["n0-0"]
@@ -188,14 +194,14 @@ def test_a_reservation_that_is_not_kept_is_tried_again_without_a_filter_call() -
     """kube-scheduler may not ask about the pod for minutes."""
     play = Play()
 
-    async def test(controller: Evictions, server: ApiServer) -> None:
+    async def test(controller: Evictions) -> None:
         play.objects.fail = lambda request: 503 if "/configmaps" in request.path else 0
-        await play.stuck(controller, server)
+        await play.stuck(controller)
         assert play.evicted() == []
         play.objects.fail = lambda request: 0
         for _ in range(3):
             play.world.now += FIRST_PAUSE / 2
-            await controller.turn(server)
+            await controller.turn()
         assert play.evicted() == ["n0-0"]
 
     play.run(test)
@@ -204,10 +210,8 @@ def test_a_reservation_that_is_not_kept_is_tried_again_without_a_filter_call() -
 def frozen(play: Play) -> Evictions:
     """The controller of a server over a file."""
     world = play.world
-    made = Evictions(
-        world.verbs, None, play.ear, world.server.metrics, clock=lambda: world.now, wall=lambda: world.wall
-    )
-    world.server.evictions = made
+    made = Evictions(world.verbs, play.ear, world.metrics, clock=Clock(lambda: world.now, lambda: world.wall))
+    world.connect(evictions=made)
     return made
 
 
@@ -223,7 +227,7 @@ def test_of_a_frozen_cluster_it_is_told_too(enabled: bool, says: str, known: boo
     def look(seconds: float) -> list[str]:
         play.filter()
         play.world.now += seconds
-        asyncio.run(controller.turn(None))
+        asyncio.run(controller.turn())
         return [note for _, reason, note in play.ear.heard if reason == "EvictionWouldHelp"]
 
     assert look(0.5) == []
@@ -236,25 +240,26 @@ def test_of_a_frozen_cluster_it_is_told_too(enabled: bool, says: str, known: boo
     assert latest["eviction_would_help"]["enabled"] == enabled
     assert play.world.verbs.reservations.all() == []
     play.world.now += 61
-    asyncio.run(controller.turn(None))
+    asyncio.run(controller.turn())
     assert controller._stuck == {}  # of pods that a file does not have nobody hears when they go
 
 
 def test_a_defect_in_what_is_told_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    controller, turns = frozen(Play()), []
-    monkeypatch.setattr("extender.controllers.evictions.TICK_SECONDS", 0.0)
+    controller, turns = frozen(Play()), list[int]()
+    supervisor = Supervisor([controller], restart_seconds=0.0)
 
-    async def turn(server: ApiServer | None) -> None:
-        turns.append(server)
+    async def turn() -> None:
+        turns.append(len(turns))
         if len(turns) > 2:
             raise asyncio.CancelledError
         raise RuntimeError("broken")
 
     monkeypatch.setattr(controller, "turn", turn)
-    with logged() as lines, pytest.raises(asyncio.CancelledError):
-        asyncio.run(controller.advise())
-    assert turns == [None] * 3
+    with logged() as lines:
+        asyncio.run(supervisor.run())
+    assert turns == [0, 1, 2]
     assert [line["event"] for line in lines] == ["defect"] * 2
+    assert supervisor.defects == {"evictions": 2}
 
 
 def test_where_no_eviction_helps_that_is_told_and_nobody_is_said_to_have_asked() -> None:
@@ -263,7 +268,7 @@ def test_where_no_eviction_helps_that_is_told_and_nobody_is_said_to_have_asked()
     play.filter()
     play.world.node("n0", 4, links=pairs(4), unschedulable=True)
     play.world.now += 1.1
-    asyncio.run(controller.turn(None))
+    asyncio.run(controller.turn())
     latest = play.world.decision(pod="default/urgent")
     assert (latest["verb"], latest["result"]) == ("evict", "none")
     assert latest["why"] == "no eviction makes the pod fit on a node that was offered"
@@ -273,12 +278,12 @@ def test_where_no_eviction_helps_that_is_told_and_nobody_is_said_to_have_asked()
 def test_a_pod_for_which_preempt_is_called_is_not_stuck() -> None:
     play = Play(enabled=False)
 
-    async def test(controller: Evictions, server: ApiServer) -> None:
+    async def test(controller: Evictions) -> None:
         await play.call()
         await play.call("preempt")
         play.world.verbs.reservations.drop("uid-urgent")
         play.world.now += 1.1
-        await controller.turn(server)
+        await controller.turn()
 
     play.run(test)
     assert [reason for _, reason, _ in play.ear.heard if reason == "EvictionWouldHelp"] == []
@@ -287,9 +292,9 @@ def test_a_pod_for_which_preempt_is_called_is_not_stuck() -> None:
 def test_it_reserves_asks_evicts_and_hands_over() -> None:
     play = Play(nodes=2)
 
-    async def test(controller: Evictions, server: ApiServer) -> None:
+    async def test(controller: Evictions) -> None:
         world = play.world
-        await play.stuck(controller, server)
+        await play.stuck(controller)
         assert (play.evicted(dry_run=True), play.evicted()) == (["n0-0"], ["n0-0"])
         plain = [made for made in play.objects.posted if made["kind"] == "Eviction"]
         assert plain[0]["deleteOptions"] == {"preconditions": {"uid": "uid-n0-0"}, "dryRun": ["All"]}
@@ -302,7 +307,7 @@ def test_it_reserves_asks_evicts_and_hands_over() -> None:
         play.goes("n0-0")
         for _ in range(3):  # nobody goes twice, whatever time passes
             world.now += 20
-            await play.stuck(controller, server)
+            await play.stuck(controller)
         assert play.evicted() == ["n0-0"]
         assert (await play.call("preempt"))["NodeNameToMetaVictims"] == {}
         # The other node would do now; the pod still goes where somebody was evicted for it.
@@ -321,7 +326,7 @@ def test_it_reserves_asks_evicts_and_hands_over() -> None:
 
 
 async def ask(world: World, pod: JSON) -> JSON:
-    answer = await world.server._answer("filter", json.dumps(world.args(pod)).encode())
+    answer = await world.answered("filter", json.dumps(world.args(pod)).encode())
     found: JSON = json.loads(answer.body)
     return found
 
@@ -336,8 +341,8 @@ def test_a_budget_that_says_no_leads_to_another_plan() -> None:
 
     play.objects.fail = fail
 
-    async def test(controller: Evictions, server: ApiServer) -> None:
-        await play.stuck(controller, server)
+    async def test(controller: Evictions) -> None:
+        await play.stuck(controller)
 
     play.run(test)
     asked = [path.split("/")[-2] for _, path in play.objects.said if path.endswith("eviction")]
@@ -352,12 +357,12 @@ def test_what_a_budget_forbids_is_not_even_asked_for() -> None:
     play = Play()
     play.world.budget("b", 0, {"app": "n0"})
 
-    async def test(controller: Evictions, server: ApiServer) -> None:
-        await play.stuck(controller, server)
+    async def test(controller: Evictions) -> None:
+        await play.stuck(controller)
         assert [path for _, path in play.objects.said if path.endswith(("eviction", "configmaps"))] == []
         play.world.budget("b", 1, {"app": "n0"})
         play.world.now += FIRST_PAUSE + 1
-        await controller.turn(server)
+        await controller.turn()
         assert play.evicted() == ["n0-0"]
 
     play.run(test)
@@ -367,13 +372,13 @@ def test_where_every_plan_is_blocked_it_backs_off() -> None:
     play = Play()
     play.objects.fail = lambda request: 429 if request.path.endswith("eviction") else 0
 
-    async def test(controller: Evictions, server: ApiServer) -> None:
+    async def test(controller: Evictions) -> None:
         tries = []
-        await play.stuck(controller, server)
+        await play.stuck(controller)
         for _ in range(60):
             before = len(play.evicted(dry_run=True))
             play.world.now += 1.0
-            await controller.turn(server)
+            await controller.turn()
             tries.append(len(play.objects.said))
             assert len(play.evicted(dry_run=True)) == before  # refused before it is kept as posted
         evictions = [path for _, path in play.objects.said if path.endswith("eviction")]
@@ -396,16 +401,16 @@ def test_once_one_went_the_others_follow_when_they_may() -> None:
 
     play.objects.fail = fail
 
-    async def test(controller: Evictions, server: ApiServer) -> None:
+    async def test(controller: Evictions) -> None:
         plan = plan_by_hand(play)
-        await controller.turn(server)
+        await controller.turn()
         assert play.evicted() == ["n0-0"]
         play.goes("n0-0")
         assert play.world.verbs.reservations.all() == [plan]
         blocked[0] = False
         play.world.now += FIRST_PAUSE + 1
         await play.call()
-        await controller.turn(server)
+        await controller.turn()
         assert play.evicted() == ["n0-0", "n0-2"]
 
     play.run(test)
@@ -428,15 +433,15 @@ def test_without_the_lease_nobody_is_evicted() -> None:
     other = {"holderIdentity": "other", "leaseDurationSeconds": 15, "renewTime": "2026-01-01T00:00:00.000000Z"}
     play.objects.put(LEASE, {"apiVersion": "x", "kind": "Lease", "metadata": {"name": "x"}, "spec": other})
 
-    async def test(controller: Evictions, server: ApiServer) -> None:
-        await play.stuck(controller, server)
+    async def test(controller: Evictions) -> None:
+        await play.stuck(controller)
         assert play.evicted() == []
         [(name, reason, note)] = play.ear.heard  # it is told what the other would do, were it asked
         assert (name, reason) == ("urgent", "EvictionWouldHelp")
         assert "this instance does not hold the Lease gpu-extender-evictions" in note
         play.world.now += 16  # nobody has renewed it meanwhile
-        await play.stuck(controller, server)
-        await play.stuck(controller, server)
+        await play.stuck(controller)
+        await play.stuck(controller)
         assert play.evicted() == ["n0-0"]
 
     play.run(test)
@@ -447,15 +452,15 @@ def test_without_the_lease_nobody_is_evicted() -> None:
 def test_who_is_not_asked_does_not_want_the_lease() -> None:
     play = Play()
 
-    async def test(controller: Evictions, server: ApiServer) -> None:
-        await controller.turn(server)
+    async def test(controller: Evictions) -> None:
+        await controller.turn()
         assert LEASE not in play.objects.stored
-        await play.stuck(controller, server)
+        await play.stuck(controller)
         assert play.objects.stored[LEASE]["spec"]["holderIdentity"] == "me"
         play.world.verbs.reservations.drop("uid-urgent")
         for _ in range(40):
             play.world.now += 2.5
-            await controller.turn(server)
+            await controller.turn()
         assert play.objects.stored[LEASE]["spec"].get("holderIdentity", "") == ""
 
     play.run(test)
@@ -465,8 +470,8 @@ def test_a_reservation_that_can_not_be_kept_evicts_nobody() -> None:
     play = Play()
     play.objects.fail = lambda request: 403 if "configmaps" in request.path and request.method != "GET" else 0
 
-    async def test(controller: Evictions, server: ApiServer) -> None:
-        await play.stuck(controller, server)
+    async def test(controller: Evictions) -> None:
+        await play.stuck(controller)
 
     play.run(test)
     assert play.evicted(dry_run=True) == play.evicted() == []
@@ -480,17 +485,17 @@ def test_a_restart_takes_it_up_with_the_same_victims() -> None:
     )
     second.objects = first.objects
 
-    async def begun(controller: Evictions, server: ApiServer) -> None:
-        await first.stuck(controller, server)
+    async def begun(controller: Evictions) -> None:
+        await first.stuck(controller)
         assert first.evicted() == []
 
     first.run(begun)
     first.objects.fail = lambda request: 0
     first.objects.stored.pop(LEASE)
 
-    async def again(controller: Evictions, server: ApiServer) -> None:
+    async def again(controller: Evictions) -> None:
         assert [plan.own for plan in second.world.verbs.reservations.all()] == [True]
-        await controller.turn(server)
+        await controller.turn()
         assert second.evicted() == ["n0-0"]
 
     second.run(again)
@@ -499,12 +504,13 @@ def test_a_restart_takes_it_up_with_the_same_victims() -> None:
 @pytest.mark.parametrize("version", ["1.38", "1.40"])
 def test_from_1_38_on_kube_scheduler_asks_by_itself(version: str) -> None:
     play = Play()
-    play.world = World(Settings.model_validate({"scheduler_version": version, "evictions": {"enabled": True}}))
+    settings = Settings.model_validate({"scheduler_version": version, "evictions": {"enabled": True}})
+    play.world = World(settings, events=play.ear)
     play.torn("n0", 0)
     play.world.pod("urgent", 2, priority=9, links="required")
 
-    async def test(controller: Evictions, server: ApiServer) -> None:
-        await play.stuck(controller, server)
+    async def test(controller: Evictions) -> None:
+        await play.stuck(controller)
         assert controller._stuck == {}
 
     play.run(test)
@@ -513,10 +519,10 @@ def test_from_1_38_on_kube_scheduler_asks_by_itself(version: str) -> None:
 def test_a_node_that_kube_scheduler_refuses_itself_does_not_hold_the_pod_up() -> None:
     play = Play(nodes=2)
 
-    async def test(controller: Evictions, server: ApiServer) -> None:
-        await play.stuck(controller, server)
+    async def test(controller: Evictions) -> None:
+        await play.stuck(controller)
         play.world.gone("n1-0")
-        answer = await play.world.server._answer("filter", json.dumps(play.world.args(play.asks(), ["n1"])).encode())
+        answer = await play.world.answered("filter", json.dumps(play.world.args(play.asks(), ["n1"])).encode())
         assert json.loads(answer.body)["NodeNames"] == ["n1"]
 
     play.run(test)
@@ -526,15 +532,43 @@ def test_nobody_is_evicted_for_a_pod_that_fits_meanwhile() -> None:
     """While one pod's evictions are written, another that was stuck is asked for again and fits elsewhere."""
     play = Play()
 
-    async def test(controller: Evictions, server: ApiServer) -> None:
+    async def test(controller: Evictions) -> None:
         await play.call()
-        await controller.turn(server)
+        await controller.turn()
         play.world.now += 1.1
         due = controller._stuck["uid-urgent"]  # as the turn that waits for the API server has it
         play.world.node("free", 4, links=pairs(4))
         assert (await play.call())["NodeNames"] == ["free"]
-        await controller._plan(server, "uid-urgent", due)
+        assert controller._evictor is not None
+        await controller._plan(controller._evictor, "uid-urgent", due)
 
     play.run(test)
     assert play.evicted() == []
     assert play.world.verbs.reservations.all() == []
+
+
+def test_a_stuck_pod_that_is_bound_while_another_waits_for_the_api_server_is_forgotten() -> None:
+    play = Play(nodes=2)
+    world = play.world
+    second = world.pod("second", 2, priority=8, links="required")
+    bound: list[str] = []
+
+    def meanwhile(request: Request) -> int:
+        if request.path.endswith("/eviction") and not bound:  # the first pod's plan waits for the dry run
+            world.node("free", 4, links=pairs(4))
+            bound.extend(world.filter(second)["NodeNames"])
+            world.pod("second", 2, bound[0], priority=8, links="required")
+        return 0
+
+    play.objects.fail = meanwhile
+
+    async def test(controller: Evictions) -> None:
+        await play.call()
+        await ask(world, second)
+        await controller.turn()  # takes the Lease
+        world.now += 1.1
+        await controller.turn()
+
+    play.run(test)
+    assert bound == ["free"]
+    assert play.evicted() == ["n0-0"]

@@ -1,4 +1,4 @@
-"""Reservations that outlive a restart: written before the reply, read back before Ready, released for a cause."""
+"""ReservationStore that outlive a restart: written before the reply, read back before Ready, released for a cause."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 from extender.controllers.reservations import ReservationStore
 from extender.kube.client import ApiServer
+from extender.kube.clock import Clock
 from extender.kube.configmaps import ConfigMap, Conflict, Kept
 from extender.reservations.reservations import Reservation
 from extender.settings import Reservations as Wanted
@@ -36,20 +37,29 @@ def world(store: str = "configmap", deadline: float = 5.0) -> World:
     return made
 
 
-def keeper(made: World) -> ReservationStore:
-    reservations = ReservationStore(
-        made.verbs, made.server.metrics, clock=lambda: made.now, wall=lambda: made.wall + made.now - 1000.0
-    )
-    made.server.keeper = reservations
+async def no_headers() -> Mapping[str, str]:
+    return {}
+
+
+def store(made: World, server: ApiServer | None = None) -> ReservationStore:
+    """The store of the world's reservations. Without `server` it reads and writes nothing."""
+    server = server or ApiServer("http://127.0.0.1:1", headers=no_headers)
+    wanted = made.settings.reservations
+    kept = ConfigMap(server, "kube-system", wanted.name) if wanted.store == "configmap" else None
+    clock = Clock(lambda: made.now, lambda: made.wall + made.now - 1000.0)
+    return ReservationStore(made.verbs, made.metrics, kept, clock=clock)
+
+
+def keeper(made: World, server: ApiServer | None = None) -> ReservationStore:
+    """The same, which the world's server asks before it answers preempt."""
+    reservations = store(made, server)
+    made.connect(keeper=reservations)
     return reservations
 
 
 @asynccontextmanager
 async def connected(objects: Objects) -> AsyncIterator[ApiServer]:
-    async def headers() -> Mapping[str, str]:
-        return {}
-
-    async with serving(Script([objects.answer])) as url, ApiServer(url, headers=headers, timeout=5) as server:
+    async with serving(Script([objects.answer])) as url, ApiServer(url, headers=no_headers, timeout=5) as server:
         yield server
 
 
@@ -71,7 +81,7 @@ async def ask(made: World, offered: Mapping[str, list[str]], name: str = "urgent
             for node, names in offered.items()
         },
     }
-    answer = await made.server._answer("preempt", json.dumps(body).encode())
+    answer = await made.answered("preempt", json.dumps(body).encode())
     said: dict[str, Any] = json.loads(answer.body)["NodeNameToMetaVictims"] or {}
     return said
 
@@ -79,8 +89,8 @@ async def ask(made: World, offered: Mapping[str, list[str]], name: str = "urgent
 def run(objects: Objects, made: World, test: Callable[[ReservationStore], Awaitable[None]]) -> None:
     async def whole() -> None:
         async with connected(objects) as server:
-            reservations = keeper(made)
-            task = asyncio.create_task(reservations.run(server))
+            reservations = keeper(made, server)
+            task = asyncio.create_task(reservations.run())
             try:
                 await until(lambda: not reservations.missing())
                 await test(reservations)
@@ -229,7 +239,7 @@ def test_a_restart_reads_them_back_before_it_is_ready() -> None:
     for name in plan.victims:
         after.pod(name.removeprefix("uid-"), 2, "n1", priority=1, terminating=after.wall)
     reservations = keeper(after)
-    assert reservations.missing() == "reservations: not read yet"
+    assert reservations.missing() == ["reservations: not read yet"]
 
     assert not reservations.read_back
 
@@ -490,7 +500,7 @@ def test_no_right_to_read_is_said_once_and_does_not_stop_the_scheduling() -> Non
     objects, made = Objects(fail=lambda request: 403), world()
 
     async def test(reservations: ReservationStore) -> None:
-        assert reservations.missing() == ""
+        assert reservations.missing() == []
         for _ in range(3):
             assert await ask(made, OFFER) == {}
 
@@ -540,7 +550,7 @@ def planned(made: World) -> Reservation:
 def released(made: World) -> list[str]:
     """The causes that were counted."""
     made.verbs.releases.sweep(made.now)
-    family = next(f for f in made.server.metrics.registry.collect() if f.name == "gpu_extender_reservations_released")
+    family = next(f for f in made.metrics.registry.collect() if f.name == "gpu_extender_reservations_released")
     return [sample.labels["cause"] for sample in family.samples if sample.name.endswith("_total") and sample.value]
 
 
@@ -644,8 +654,6 @@ def test_a_plan_that_a_higher_one_covers_stays_unless_another_takes_its_place() 
     made.gone("w2", "w3")
     for i in range(2, 4):
         made.pod(f"k{i}", 2, "n1", priority=50)
-    reservations = keeper(made)
-    made.server.keeper = None  # nothing is written here
     plan = planned(made)
     carried_out(made)
     boss = made.pod("boss", 4, priority=20)
@@ -660,7 +668,6 @@ def test_a_plan_that_a_higher_one_covers_stays_unless_another_takes_its_place() 
     assert released(made) == ["replaced"]
     assert made.verbs.reservations.of("uid-urgent", made.now) is not plan
     assert boss["metadata"]["name"] == "boss"
-    assert reservations.missing()
 
 
 def test_a_node_whose_victims_still_terminate_is_evictable_for_its_preemptor() -> None:

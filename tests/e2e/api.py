@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import orjson
 
-from extender.kube.client import ApiError, ApiServer, Stream, Unreachable
+from extender.kube.client import ApiError, ApiServer, Stream, Transport, Unreachable
 
 Object = dict[str, Any]
 Objects = list[dict[str, Any]]
@@ -135,7 +135,7 @@ class Api:
 
         async def connect() -> ApiServer:
             tls = ssl.create_default_context(cafile=str(ca))
-            return ApiServer(url, headers=headers, tls=tls, timeout=timeout)
+            return ApiServer(url, headers=headers, transport=Transport(tls), timeout=timeout)
 
         self._server = self._run(connect())
 

@@ -43,6 +43,9 @@ class Mirror:
     def synced(self, kind: str) -> None:
         self.synced_kinds.append(kind)
 
+    def absent(self, kind: str) -> None:
+        self.synced_kinds.append(kind)
+
     def names(self, kind: Kind) -> list[str]:
         return sorted(name for of, name in self.objects if of == kind)
 

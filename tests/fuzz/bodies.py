@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from extender.objects import decode, records
 from extender.objects.event import Event
 from extender.objects.records import PodRecord, RecordError
-from extender.server.app import VERBS
+from extender.server.endpoint import VERBS
 from extender.verbs import wire
 from extender.verbs.bind import Written
 from tests.fuzz import objects

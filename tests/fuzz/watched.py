@@ -24,9 +24,14 @@ from structlog.testing import capture_logs
 
 from extender.cluster import dump
 from extender.cluster.cluster import Cluster
-from extender.controllers.live import Live
+from extender.controllers.watches import Watches
+from extender.kube.bindings import Bindings
+from extender.kube.client import ApiServer
+from extender.kube.clock import Clock
 from extender.kube.reflector import SOURCES
-from extender.server.app import Server, create
+from extender.server import wiring
+from extender.server.binder import ApiBinder
+from extender.server.wiring import Server
 from extender.settings import Hold, Settings
 from tests.fuzz import accounts, objects
 from tests.fuzz.asking import ask, check_answer, check_filter
@@ -177,8 +182,9 @@ class _World:
         self.keep = {path: set(there) for path, there in self.stub.stored.items()}
         self.url = self.loop.run_until_complete(self.stack.enter_async_context(served(self.stub)))
         self.config = kubeconfig(self.folder, self.url, {})
-        self.cluster, self.server, self.task = self._live()
-        self.app = create(self.server)
+        self.core, self.server, self.task = self._live()
+        self.cluster = self.core.cluster
+        self.app = self.server.app
         self.loop.run_until_complete(self._until(lambda: not self.server.source.missing(), "the first list"))
         self._sync(set(KINDS))
 
@@ -194,13 +200,13 @@ class _World:
     def end(self) -> None:
         return None
 
-    def _live(self) -> tuple[Cluster, Server, asyncio.Task[None]]:
-        cluster = Cluster(self.settings)
-        live = Live(cluster, self.config, seed=1, clock=self._clock)
-        server = Server(
-            self.settings, cluster, source=live, binder=live, clock=self._clock, wall=lambda: WALL + self._clock()
-        )
-        return cluster, server, self.loop.create_task(server.watch())
+    def _live(self) -> tuple[wiring.Core, Server, asyncio.Task[None]]:
+        core = wiring.Core.of(self.settings, clock=Clock(self._clock, lambda: WALL + self._clock()))
+        api = self.loop.run_until_complete(ApiServer.connect(self.config))
+        self.stack.push_async_callback(api.close)
+        watches = Watches(api, core.cluster, chance=random.Random(1), clock=core.clock)
+        server = wiring.connect(core, wiring.Outside(watches, ApiBinder(Bindings(api, core.cluster.gpu_names))))
+        return core, server, self.loop.create_task(server.supervisor.run())
 
     def _clock(self) -> float:
         return time.monotonic() + self.offset
@@ -278,14 +284,14 @@ class _World:
 
     def _compare(self) -> None:
         """The tables equal those of a fresh cluster that lists the same objects."""
-        cluster, server, task = self._live()
+        core, server, task = self._live()
         try:
-            self.loop.run_until_complete(self._until(lambda: not server.source.missing(), "a fresh list", server))
+            self.loop.run_until_complete(self._until(lambda: not server.source.missing(), "a fresh list"))
         finally:
             task.cancel()
             with suppress(BaseException):
                 self.loop.run_until_complete(task)
-        ours, fresh = _told(self.cluster), _told(cluster)
+        ours, fresh = _told(self.cluster), _told(core.cluster)
         for table in fresh:
             if ours[table] != fresh[table]:
                 raise Broken("the tables differ from a fresh cluster's", _difference(ours[table], fresh[table]), table)
@@ -300,7 +306,7 @@ class _World:
         self.offset += LATER
         self._sync(set(KINDS))
         self._look()
-        now = sizes(self.server)
+        now = sizes(self.core) | {f"source.{path}": size for path, size in sizes(self.server.source).items()}
         if self.before is not None and (more := grown(self.before, now)):
             raise Broken("a table keeps what has been deleted", str(more)[:600], min(more))
         self.before = now
@@ -359,26 +365,25 @@ class _World:
             seen = self._until(lambda k=kind, n=number: self._seen(k, n), f"the watch of {kind}")
             self.loop.run_until_complete(seen)
 
-    async def _until(self, true: Any, what: str, server: Server | None = None) -> None:
+    async def _until(self, true: Any, what: str) -> None:
         deadline = time.monotonic() + SYNC_SECONDS
         while not true():
-            self._alive(server)
+            self._alive()
             if time.monotonic() > deadline:
                 raise Broken("objects are not seen", f"{what}: nothing for {SYNC_SECONDS:.0f} s", what)
             await asyncio.sleep(0.0005)
         await asyncio.sleep(0)
 
-    def _alive(self, server: Server | None = None) -> None:
+    def _alive(self) -> None:
         """No exception has ended the watches, and none was caught as a last resort."""
-        server = server or self.server
-        failure: BaseException | None = server.failure
-        if failure is None and self.task is not None and self.task.done():
+        failure: BaseException | None = None
+        if self.task is not None and self.task.done():
             failure = RuntimeError("the watches have ended")
         if failure is not None:
             while isinstance(failure, BaseExceptionGroup):
                 failure = failure.exceptions[0]
             raise Broken("an object ends the server", f"{type(failure).__name__}: {failure}", type(failure).__name__)
-        faults = getattr(server.cluster, "faults", 0)
+        faults = self.cluster.faults
         if faults != self.faults:
             self.faults = faults
             found = [line for line in self.lines if line["log_level"] == "error"]

@@ -234,6 +234,9 @@ def test_20_000_mutated_objects_end_nothing() -> None:
         def synced(self, kind: str) -> None:
             raise AssertionError("nothing is listed")
 
+        def absent(self, kind: str) -> None:
+            raise AssertionError("all is served")
+
     server: Any = None
     made = [(item, Reflector(server, source, Sink(), GPUS, random_source=chance)) for source, item in BASES]
     witness = Reflector(server, PODS, Sink(), GPUS, random_source=chance)

@@ -44,6 +44,7 @@ class Seen:
     def __init__(self, naps: int) -> None:
         self.batches: list[list[Event]] = []
         self.syncs = 0
+        self.absences: list[str] = []
         self.delays: list[float] = []
         self.now = 0.0
         self._naps = naps
@@ -55,6 +56,9 @@ class Seen:
 
     def synced(self, kind: str) -> None:
         self.syncs += 1
+
+    def absent(self, kind: str) -> None:
+        self.absences.append(kind)
 
     def clock(self) -> float:
         return self.now
@@ -605,7 +609,7 @@ def test_forbidden_is_said_to_be_what_is_missing() -> None:
 def test_an_api_that_is_not_served_has_no_objects_and_is_asked_for_again() -> None:
     """Soon at first, as the server may still be starting; later every five minutes."""
     seen, script, reflector = reflect(failed(404), source=DEVICE_CLASSES, naps=10)
-    assert seen.syncs == len(script.requests) == 10
+    assert (seen.syncs, seen.absences, len(script.requests)) == (0, ["DeviceClass"], 10)
     assert reflector.state.synced
     assert reflector.state.absent
     assert reflector.state.lost_at is None

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from extender.controllers.events import Events
-from extender.metrics import Metrics
 from extender.preemption.search import VictimSearch
 from extender.settings import Settings
 from tests.world import World, logged
@@ -134,9 +132,11 @@ def test_what_is_not_kept_counts_no_victims() -> None:
         async def reserve(self, plan: Any) -> str:
             return "the API server is away"
 
+        def released(self, plan: Any, cause: str) -> None:
+            pass
+
     play = world()
-    play.server.keeper = Away()
-    play.server.events = Events(Metrics())
+    play.connect(keeper=Away())
     with logged() as lines:
         assert play.preempt(play.pod("urgent", 4, priority=9), {"n1": ["n1-w1"]}) == {}
     [line] = [line for line in lines if line["event"] == "decided"]

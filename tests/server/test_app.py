@@ -16,8 +16,9 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from extender.objects.tolerant import Faults
-from extender.server.app import VERBS, config
+from extender.controllers.controller import ClusterSource
+from extender.server.endpoint import VERBS
+from extender.server.serve import config
 from extender.settings import Limits, Settings
 from tests.world import GPU, JSON, World, logged, machine, workload
 
@@ -357,8 +358,8 @@ def test_no_request_is_a_500_or_changes_the_cluster(request: tuple[str, bytes]) 
     after = world.state()
     if world.metric("bad_requests_total", verb=verb, code="bad-request"):
         assert after == before
-    assert [node["used"] for node in world.state()[4]] == [node["used"] for node in before[4]]
-    assert all(not any(node["claim"]) for node in world.state()[4])
+    assert [node.used for node in world.state()[4]] == [node.used for node in before[4]]
+    assert all(not any(node.claim) for node in world.state()[4])
     if verb == "filter" and reply.status == 200 and said["NodeNames"]:
         assert not said["Error"]
 
@@ -366,7 +367,7 @@ def test_no_request_is_a_500_or_changes_the_cluster(request: tuple[str, bytes]) 
 # -- not ready ---------------------------------------------------------------------------------------------------------
 
 
-class Waiting:
+class Waiting(ClusterSource):
     """A source that does not know everything yet."""
 
     def __init__(self) -> None:
@@ -378,29 +379,11 @@ class Waiting:
     def ready_at(self) -> float:
         return 0.0
 
-    def dark(self, *, evicting: bool = False) -> float:
-        return 0.0
-
-    def hurry(self) -> None:
-        return
-
-    def returning(self) -> bool:
-        return False
-
-    def known_at(self) -> None:
-        return None
-
     def ages(self) -> dict[str, float]:
         return {"Node": 1.5}
 
     def restarts(self) -> dict[str, int]:
         return {"Node": 2}
-
-    def faults(self) -> Faults:
-        return Faults()
-
-    async def run(self) -> None:
-        return
 
 
 def test_until_everything_is_known_every_verb_is_503() -> None:
@@ -452,7 +435,7 @@ def served() -> Iterator[tuple[World, str, int]]:
     """The real server on a free port."""
     settings = Settings(limits=Limits(body_bytes=100_000))
     world = small(settings)
-    server = uvicorn.Server(config(world.app, settings))
+    server = uvicorn.Server(config(world.app, world.server.connections, settings))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
@@ -467,7 +450,8 @@ def served() -> Iterator[tuple[World, str, int]]:
 
 def test_connections_outlive_the_90_seconds_of_kube_scheduler() -> None:
     settings = Settings()
-    made = config(small().app, settings)
+    world = small()
+    made = config(world.app, world.server.connections, settings)
     assert made.timeout_keep_alive == settings.server.keep_alive_seconds > 90
     assert not made.access_log
 

@@ -17,8 +17,9 @@ import pytest
 import uvicorn
 
 from extender.errors import BadInput, BodiesFull
-from extender.server.app import VERBS, config
 from extender.server.connections import HEAD_BYTES, MOST_PIPELINED
+from extender.server.endpoint import VERBS
+from extender.server.serve import config
 from extender.settings import Known, Limits, Settings, parse_settings
 from tests.server.test_app import valid
 from tests.world import World
@@ -35,7 +36,7 @@ def serving(limits: Limits = LIMITS, nodes: int = 2) -> Iterator[tuple[World, in
     for i in range(nodes):
         world.node("nm"[i] if i < 2 else f"{i:03}" * 60, 2 if i == 0 else 4)
     world.pod("low", 2, "n", priority=1)
-    server = uvicorn.Server(config(world.app, settings))
+    server = uvicorn.Server(config(world.app, world.server.connections, settings))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -313,12 +314,12 @@ def test_a_page_that_nobody_reads_is_not_made_to_its_end() -> None:
                 yield b"x" * 10_000
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("extender.web.pages.state", endless)
+            patch.setattr("extender.cluster.dump.state_pieces", endless)
             stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             stream.connect(("127.0.0.1", port))
             stream.sendall(b"GET /debug/state HTTP/1.1\r\nHost: x\r\n\r\n")
             until(lambda: made > 0)
-            until(lambda: world.server.pages._open == 0)
+            until(lambda: world.server.pages.open == 0)
         assert made * 10_000 < 16 << 20  # what the kernel buffers, and two slices
 
 

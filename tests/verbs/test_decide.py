@@ -522,7 +522,7 @@ def test_the_second_pod_is_judged_with_the_firsts_gpus_taken() -> None:
     assert world.filter(workload("third", 4))["NodeNames"] == ["a"]
     answer = world.filter(workload("fourth", 4))
     assert answer["Error"] == TEXT["gpus-promised"]
-    assert world.server.verbs.assumed.count(world.now) == 3
+    assert world.verbs.assumed.count(world.now) == 3
 
 
 def test_the_second_pod_packs_onto_what_remains() -> None:

@@ -15,8 +15,8 @@ from prometheus_client import generate_latest
 
 from extender.cluster import dump
 from extender.cluster.dump import BLOCK, in_order
-from extender.server.connections import Connection
-from extender.web import decision_page, pages
+from extender.server.connections import Connection, lost
+from extender.web import cluster_pages, decision_page, decisions_page, pages
 from extender.web.pages import Pages
 from extender.web.slices import SLICE_BYTES, SLICE_SECONDS, Slices
 from tests.world import World, pairs, workload
@@ -128,7 +128,7 @@ def test_the_cluster_may_change_between_any_two_pieces() -> None:
 
     made_by: tuple[Callable[[], Iterator[bytes]], ...] = (
         lambda: dump.state_pieces(world.cluster),
-        lambda: pages.topologies(world.cluster, None),
+        lambda: cluster_pages.topologies(world.cluster, None),
     )
     for page in made_by:
         made.clear()
@@ -158,7 +158,7 @@ def test_decisions_may_come_and_go_while_they_are_shown() -> None:
 
     weights = {entry.name: entry.weight for entry in world.settings.scorers}
     show = lambda one: decision_page.pieces(one, world.cluster, weights, 3000)  # noqa: E731
-    shown = made_of(pages.decision_list(list(kept.latest()), None, 20, show), change)
+    shown = made_of(decisions_page.decision_list(list(kept.latest()), None, 20, show), change)
     assert shown["decisions"] == first  # the node that is gone keeps its name
     assert shown["decisions_left_out"] == 0
 
@@ -169,7 +169,7 @@ def test_the_answer_has_a_limit_in_bytes(monkeypatch: pytest.MonkeyPatch) -> Non
         world.filter(workload(f"w{i}", 2))
     whole = world.call("/debug/decisions?nodes=50", method="GET")
     assert (len(whole.json["decisions"]), whole.json["decisions_left_out"]) == (10, 0)
-    monkeypatch.setattr(pages, "DECISION_BYTES", len(whole.body) // 3)
+    monkeypatch.setattr(decisions_page, "DECISION_BYTES", len(whole.body) // 3)
     part = world.call("/debug/decisions?nodes=50", method="GET")
     assert part.json["decisions"] == whole.json["decisions"][:4]
     assert part.json["decisions_left_out"] == 6
@@ -184,7 +184,7 @@ def test_300_decisions_with_20000_nodes_are_made_in_small_pieces() -> None:
     weights = {entry.name: entry.weight for entry in world.settings.scorers}
     count = 0
     show = lambda one: decision_page.pieces(one, world.cluster, weights, 20_000)  # noqa: E731
-    for piece in pages.decision_list(list(world.verbs.decisions.latest()), None, 300, show):
+    for piece in decisions_page.decision_list(list(world.verbs.decisions.latest()), None, 300, show):
         assert len(piece) <= PIECE_BYTES
         count += 1
     assert count >= 3 * (1100 + 1100 // BLOCK)  # a node's entry is a piece, a block of the sort is one
@@ -192,12 +192,12 @@ def test_300_decisions_with_20000_nodes_are_made_in_small_pieces() -> None:
 
 def test_metrics_are_made_in_pieces() -> None:
     world = filled(2500, 0)
-    pieces = list(world.server._metrics())
+    pieces = list(world.server.metrics_page.pieces())
     assert len(pieces) >= 30 + 2 * 2500 // (4 * BLOCK)
     assert max(map(len, pieces)) <= PIECE_BYTES
     text = world.call("/metrics", method="GET").body.decode()
     assert 'gpu_extender_cache_objects{kind="Node"} 2500.0' in text
-    whole = generate_latest(world.server.metrics.registry).decode()
+    whole = generate_latest(world.metrics.registry).decode()
     assert re.findall("(?m)^# .*$", text) == re.findall("(?m)^# .*$", whole)
 
 
@@ -244,7 +244,7 @@ def test_who_leaves_stops_the_work() -> None:
             made += 1
             yield b"x" * SLICE_BYTES
 
-    made_pages = Pages(Slices(lambda: 0.0))
+    made_pages = Pages(Slices(lambda: 0.0), lost)
     connection = Connection.__new__(Connection)
     scope = scope_of(connection)
 
@@ -257,7 +257,7 @@ def test_who_leaves_stops_the_work() -> None:
 
     asyncio.run(made_pages.page(pieces())(scope, receive, send))
     assert made == 6
-    assert made_pages._open == 0
+    assert made_pages.open == 0
 
 
 def test_who_reads_too_slowly_is_ended() -> None:
@@ -269,4 +269,4 @@ def test_who_reads_too_slowly_is_ended() -> None:
 
     with pytest.raises(TimeoutError, match="not read within 120 s"):
         asyncio.run(made_pages.page(iter([b"x" * SLICE_BYTES] * 9))({"type": "http"}, nothing, nothing))  # type: ignore[arg-type]
-    assert made_pages._open == 0
+    assert made_pages.open == 0

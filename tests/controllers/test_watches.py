@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from extender.cluster.cluster import Cluster
-from extender.controllers.live import Live
+from extender.controllers.watches import Watches
+from extender.kube.client import ApiServer
+from extender.kube.clock import Clock
 from extender.kube.reflector import SOURCES, Reflector, State
-from extender.server import app
+from extender.server import outage, settle
 from extender.settings import Settings
-from tests.world import World, workload
+from tests.world import World, logged, workload
 
 
-class Clock:
+class Now:
     def __init__(self) -> None:
         self.now = 1000.0
 
@@ -20,21 +24,20 @@ class Clock:
         return self.now
 
 
-def live(clock: Clock, staleness: float = 10.0) -> tuple[Live, dict[str, State]]:
+async def no_headers() -> Mapping[str, str]:
+    return {}
+
+
+def live(clock: Now, staleness: float = 10.0) -> tuple[Watches, dict[str, State]]:
     """All listed and watched a moment ago."""
-    made = Live(Cluster(Settings()), None, staleness=staleness, clock=clock)
-    states: dict[str, State] = {}
-    for source in SOURCES:
-        reflector = made._reflector(None, source)  # type: ignore[arg-type]  # it never runs
-        reflector.state = State(synced=True, watching=True, problem="", last_event=clock.now)
-        states[source.name] = reflector.state
-        made._reflectors.append(reflector)
-        if source.prompt:
-            made._states[source.kind] = reflector.state
-    return made, states
+    server = ApiServer("http://127.0.0.1:1", headers=no_headers)  # it is never asked
+    made = Watches(server, Cluster(Settings()), staleness=staleness, clock=Clock(clock))
+    for _, state in made.states:
+        state.synced, state.watching, state.problem, state.last_event = True, True, "", clock.now
+    return made, dict(made.states)
 
 
-def watched(clock: Clock) -> tuple[World, dict[str, State]]:
+def watched(clock: Now) -> tuple[World, dict[str, State]]:
     made, states = live(clock)
     made._ready_at = 0.0
     world = World(source=made)
@@ -45,13 +48,13 @@ def watched(clock: Clock) -> tuple[World, dict[str, State]]:
 
 @pytest.fixture(autouse=True)
 def _no_settling(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "SETTLES_PER_SECOND", 0.0)  # a refusal would wait for the watch, and there is no loop here
-    monkeypatch.setattr(app, "LOOK_SECONDS", 0.0)  # nor does a dark view look around
+    monkeypatch.setattr(settle, "SETTLES_PER_SECOND", 0.0)  # a rejection would wait, and there is no loop here
+    monkeypatch.setattr(outage, "LOOK_SECONDS", 0.0)  # nor does a dark view look around
 
 
 def test_the_first_request_comes_11_seconds_after_the_loss() -> None:
     """And finds that nobody may be evicted: nobody needs to have asked before."""
-    clock = Clock()
+    clock = Now()
     world, states = watched(clock)
     states["Node"].watching, states["Node"].lost_at = False, clock.now
     clock.now += 11.0
@@ -60,7 +63,7 @@ def test_the_first_request_comes_11_seconds_after_the_loss() -> None:
 
 
 def test_readiness_ends_a_minute_after_the_loss_though_nobody_asked() -> None:
-    clock = Clock()
+    clock = Now()
     world, states = watched(clock)
     states["Pod"].watching, states["Pod"].lost_at = False, clock.now
     clock.now += 59.9
@@ -78,7 +81,7 @@ def test_readiness_ends_a_minute_after_the_loss_though_nobody_asked() -> None:
 @pytest.mark.parametrize("kind", ["Pod", "Node", "PodDisruptionBudget"])
 def test_silence_counts_from_the_last_word_once_it_is_too_long(kind: str) -> None:
     """Below that a stream that is fine says nothing either, and there is no dark time."""
-    clock = Clock()
+    clock = Now()
     made, states = live(clock)
     silent_since = clock.now
     for _ in range(99):
@@ -94,7 +97,7 @@ def test_silence_counts_from_the_last_word_once_it_is_too_long(kind: str) -> Non
 
 
 def test_other_kinds_may_be_silent_for_minutes() -> None:
-    clock = Clock()
+    clock = Now()
     made, states = live(clock)
     clock.now += 140.0
     for name in ("Pod", "Node", "PodDisruptionBudget"):
@@ -104,17 +107,18 @@ def test_other_kinds_may_be_silent_for_minutes() -> None:
 
 
 def test_what_is_known_of_pods_ends_with_their_loss() -> None:
-    clock = Clock()
+    clock = Now()
     made, states = live(clock)
     assert made.known_at() == clock.now
     states["Pod"].lost_at = lost = clock.now - 3.0
     states["Pod"].last_event = clock.now  # events of what happened meanwhile come in, but not all have yet
     assert made.known_at() == lost
-    assert Live(Cluster(Settings()), None).known_at() is None
+    states["Pod"].lost_at = states["Pod"].last_event = None  # nothing is listed yet
+    assert made.known_at() is None
 
 
 def test_the_server_is_returning_once_it_has_answered_about_all_that_was_lost() -> None:
-    clock = Clock()
+    clock = Now()
     made, states = live(clock)
     assert not made.returning()
     states["Pod"].lost_at = states["Node"].lost_at = clock.now
@@ -128,7 +132,7 @@ def test_the_server_is_returning_once_it_has_answered_about_all_that_was_lost() 
 
 
 def test_turns_that_end_as_agreed_are_no_restarts() -> None:
-    clock = Clock()
+    clock = Now()
     made, states = live(clock)
     states["Pod"].counters.watches, states["Pod"].counters.turns = 1000, 997
     assert made.restarts()["Pod"] == 2
@@ -136,7 +140,7 @@ def test_turns_that_end_as_agreed_are_no_restarts() -> None:
 
 
 def test_the_prompt_kinds_have_the_pace_of_the_settings_and_renew_the_others() -> None:
-    made, _ = live(Clock(), staleness=20.0)
+    made, _ = live(Now(), staleness=20.0)
     paces = {one.source.name: (one._pace.watch_for, one._pace.inactivity) for one in made._reflectors}
     assert paces["Pod"] == paces["Node"] == paces["PodDisruptionBudget"] == (6.0, 10.0)
     assert paces["Job.batch"] == (300.0, 150.0)
@@ -147,3 +151,23 @@ def test_the_prompt_kinds_have_the_pace_of_the_settings_and_renew_the_others() -
     first._silent = True
     first._accepted()
     assert sorted([*renewed, "Pod", "Node", "PodDisruptionBudget"]) == sorted(source.name for source in SOURCES)
+
+
+def test_what_was_listed_is_frozen_once_however_often_an_api_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group that is not served is asked for every five minutes; a 403 is no list."""
+    made, states = live(Now())
+    frozen: list[int] = []
+    monkeypatch.setattr("extender.controllers.watches.gc.freeze", lambda: frozen.append(1))
+    states["Job.batch"].synced = states["DeviceClass"].synced = False
+    with logged() as lines:
+        made.synced("Pod")
+        assert frozen == []
+        assert made.ready_at() is None
+        for kind in ("Job.batch", "DeviceClass"):
+            states[kind].synced = True
+            made.absent(kind)
+        assert made.ready_at() is not None
+        for _ in range(3):
+            made.absent("Job.batch")
+    assert len(frozen) == 1
+    assert [line["kind"] for line in lines if line["event"] == "listed"] == ["Pod"]

@@ -1,0 +1,76 @@
+"""What every controller and every source of the cluster's state answers, with neutral answers for all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from extender.objects.tolerant import Faults, Invalid
+
+
+class Controller:
+    """A task that acts by itself. A controller overrides what it needs; `name` is its label in the log and metrics."""
+
+    name = "controller"
+
+    def missing(self) -> list[str]:
+        """What must be known before a verb is answered, in words; empty when nothing is missing."""
+        return []
+
+    async def begin(self) -> None:
+        """Read what must be known before the cluster's state is read."""
+
+    async def run(self) -> None:
+        """Act until cancelled. What must still be written is written then, within seconds."""
+
+
+class ClusterSource(Controller):
+    """Fills the cluster, and says how current it is. These answers suit a source that is always current."""
+
+    name = "source"
+    lags = True
+    """Whether kube-scheduler may know of an event a moment before it arrives here."""
+
+    def ready_at(self) -> float | None:
+        """When everything was known for the first time, by the server's clock. None: no kube-scheduler counts too."""
+        return None
+
+    def dark(self, *, evicting: bool = False) -> float:
+        """Seconds since pods or nodes (`evicting`: or budgets) were watched for the last time; 0 while all are."""
+        return 0.0
+
+    def hurry(self) -> None:
+        """Try at once to watch again what is not watched."""
+
+    def returning(self) -> bool:
+        """Whether what is not watched will be current within a moment."""
+        return False
+
+    def known_at(self) -> float | None:
+        """Until when all that happened to pods is known, by the server's clock; None where that is always now."""
+        return None
+
+    def ages(self) -> dict[str, float]:
+        """Seconds since the API server last said anything, by kind."""
+        return {}
+
+    def restarts(self) -> dict[str, int]:
+        """Watches that were opened again after another end than the agreed one, by kind."""
+        return {}
+
+    def faults(self) -> Faults:
+        """What could not be read in full, and the defects of the watches."""
+        return Faults()
+
+
+class Frozen(ClusterSource):
+    """A cluster that was read from a file and does not change."""
+
+    lags = False
+
+    def __init__(self, invalid: Sequence[Invalid] = ()) -> None:
+        """`invalid`: the objects that were not read in full."""
+        self._faults = Faults(list(invalid))
+
+    def faults(self) -> Faults:
+        """The objects of the file that were not read in full."""
+        return self._faults

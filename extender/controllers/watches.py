@@ -1,0 +1,176 @@
+"""The watches of a live cluster: one reflector a kind feeds the tables on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+from collections.abc import Sequence
+
+from extender.cluster.cluster import Cluster
+from extender.controllers.controller import ClusterSource
+from extender.kube.client import ApiServer
+from extender.kube.clock import Clock
+from extender.kube.reflector import SOURCES, Pace, Reflector, Source, State
+from extender.log import get_log
+from extender.objects.event import Event
+from extender.objects.tolerant import LONGEST_NAME, Faults, Invalid
+
+VITAL = ("Pod", "Node")
+JUDGED = (*VITAL, "PodDisruptionBudget")  # what evictions are decided by; what else counts, as gangs, may be older
+RETURN_SECONDS = 3.0  # from the server's answer to its last word on what happened meanwhile
+log = get_log()
+
+
+class Watches(ClusterSource):
+    """The source of a live cluster. An API server that is away is waited for."""
+
+    def __init__(
+        self,
+        server: ApiServer,
+        cluster: Cluster,
+        *,
+        staleness: float = 10.0,
+        chance: random.Random | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """`staleness`: seconds without the API server's word from which what we know is too old."""
+        self._server = server
+        self._cluster = cluster
+        self._staleness = staleness
+        self._chance = chance or random.Random()
+        clock = clock or Clock()
+        self._clock, self._wall = clock.monotonic, clock.wall
+        self._reflectors = [self._reflector(source) for source in SOURCES]
+        # Of what must be watched at any time:
+        self._states: dict[str, State] = {one.source.kind: one.state for one in self._reflectors if one.source.prompt}
+        self._ready_at: float | None = None
+        self._ran = False
+
+    # -- how current the cluster is -------------------------------------------------------------------------------
+
+    def missing(self) -> list[str]:
+        """The lists that are not in, and why."""
+        return [text for reflector in self._reflectors if (text := reflector.missing())]
+
+    @property
+    def states(self) -> list[tuple[str, State]]:
+        """How each kind is watched, with its name. Versions of one API group have the same name."""
+        return [(one.source.name, one.state) for one in self._reflectors]
+
+    def listed(self) -> bool:
+        """Whether every list is in."""
+        return not self.missing()
+
+    def ready_at(self) -> float | None:
+        """When every list was in for the first time."""
+        return self._ready_at
+
+    def dark(self, *, evicting: bool = False) -> float:
+        """Seconds since the loss of the watch of pods or nodes (`evicting`: or budgets), or since the server's last
+        word where that is too long ago; 0 while all are watched."""
+        now, longest = self._clock(), 0.0
+        for kind in JUDGED if evicting else VITAL:
+            state = self._states[kind]
+            if state.lost_at is not None:
+                longest = max(longest, now - state.lost_at)
+            elif state.last_event is not None and now - state.last_event >= self._staleness:
+                longest = max(longest, now - state.last_event)
+        return longest
+
+    def hurry(self) -> None:
+        """Look at once whether the API server is back."""
+        for reflector in self._reflectors:
+            if reflector.state.lost_at is not None:
+                reflector.hurry()
+
+    def returning(self) -> bool:
+        """Whether the API server has just answered about all that was lost, and only what happened meanwhile is to
+        come."""
+        since = self._clock() - RETURN_SECONDS
+        lost = [state for state in self._states.values() if state.lost_at is not None]
+        return bool(lost) and all(state.reached_at is not None and state.reached_at >= since for state in lost)
+
+    def known_at(self) -> float | None:
+        """The last word about pods, or the loss of their watch."""
+        state = self._states["Pod"]
+        return state.lost_at if state.lost_at is not None else state.last_event
+
+    def ages(self) -> dict[str, float]:
+        """Seconds since the last word, by kind."""
+        now = self._clock()
+        return {
+            reflector.source.name: now - reflector.state.last_event
+            for reflector in self._reflectors
+            if reflector.state.last_event is not None
+        }
+
+    def restarts(self) -> dict[str, int]:
+        """Watches that were opened again, other than those that ended as agreed."""
+        counted = ((one.source.name, one.state.counters) for one in self._reflectors)
+        return {name: max(0, counters.watches - counters.turns - 1) for name, counters in counted}
+
+    def faults(self) -> Faults:
+        """What the reflectors rejected, and their defects."""
+        watched = [(reflector.source.name, reflector.state) for reflector in self._reflectors]
+        return Faults(
+            [
+                Invalid(kind, name.strip("/")[:LONGEST_NAME] or "(without a name)", why)
+                for kind, state in watched
+                for name, why in sorted(state.rejected.items())
+            ],
+            {(kind, reason): count for kind, state in watched for reason, count in state.counters.reasons.items()},
+            {kind: state.counters.defects for kind, state in watched},
+        )
+
+    async def run(self) -> None:
+        """List and watch for ever. After a defect: by new lists; what was known stays known until then."""
+        if self._ran:
+            for reflector in self._reflectors:
+                reflector.relist()
+        self._ran = True
+        async with asyncio.TaskGroup() as group:
+            for reflector in self._reflectors:
+                group.create_task(reflector.run())
+
+    def _reflector(self, source: Source) -> Reflector:
+        return Reflector(
+            self._server,
+            source,
+            self,
+            self._cluster.gpu_names,
+            random_source=self._chance,
+            pace=Pace.prompt(self._staleness) if source.prompt else Pace(),
+            clock=self._clock,
+            returned=self._renew,
+        )
+
+    def _renew(self) -> None:
+        """The API server is heard again: what may be silent for minutes gets a new connection, too."""
+        for reflector in self._reflectors:
+            if not reflector.source.prompt:
+                reflector.renew()
+
+    # -- the reflectors' sink -------------------------------------------------------------------------------------
+
+    def apply(self, batch: Sequence[Event]) -> None:
+        """Give the cluster the events of one slice."""
+        self._cluster.apply(batch, self._clock(), self._wall())
+
+    def synced(self, kind: str) -> None:
+        """A list was given completely."""
+        log.info("listed", kind=kind)
+        if self.listed():
+            self._settled()
+
+    def absent(self, kind: str) -> None:
+        """The API is not served, or not allowed: there are no objects to keep."""
+        log.info("not served, or not allowed", kind=kind)
+        if self._ready_at is None and self.listed():
+            self._settled()
+
+    def _settled(self) -> None:
+        """What was listed stays: a full collection over it would stop every request for tens of milliseconds."""
+        self._ready_at = self._ready_at if self._ready_at is not None else self._clock()
+        gc.collect()
+        gc.freeze()

@@ -1,0 +1,90 @@
+"""One call of a verb after its body is read: the decision, the short waits around it, and the writes it asks for."""
+
+from __future__ import annotations
+
+import asyncio
+
+from extender.controllers.evictions import Evictions
+from extender.kube.clock import Clock
+from extender.log import get_log
+from extender.server.outage import Outage
+from extender.server.settle import MOST_SETTLES, SETTLE_SECONDS, Settling
+from extender.server.writes import Writes, aside
+from extender.verbs import wire
+from extender.verbs.answer import Answer
+from extender.verbs.bind import BindIntent
+from extender.verbs.verbs import Verbs
+
+log = get_log()
+
+
+class Calls:
+    """The verbs of one server, bytes in and answers out. All raise BadRequest."""
+
+    def __init__(
+        self,
+        verbs: Verbs,
+        clock: Clock,
+        outage: Outage,
+        settling: Settling,
+        writes: Writes,
+        evictions: Evictions | None = None,
+    ) -> None:
+        """`evictions`: what hears of filter and preempt calls."""
+        self._verbs, self._cluster = verbs, verbs.cluster
+        self._now, self._wall = clock.monotonic, clock.wall
+        self._outage, self._settling = outage, settling
+        self._writes, self._evictions = writes, evictions
+
+    async def filter(self, body: bytes) -> Answer:
+        """Which candidate nodes fit. A rejection of all nodes may wait for the watch, and be decided again."""
+        answer = self._verbs.filter.answer(body, self._now(), self._wall())
+        if answer.result in ("refused", "try-again"):
+            answer = await self._settled(body, answer)
+        evictions = self._evictions
+        if evictions is not None:
+            aside("evictions", lambda: evictions.filtered(answer, body))
+        return answer
+
+    async def _settled(self, body: bytes, answer: Answer) -> Answer:
+        owed = self._owed(answer)
+        for _ in range(MOST_SETTLES if owed else 1):
+            if answer.result not in ("refused", "try-again") or not self._settling.allow(owed):
+                break
+            generation = self._cluster.generation
+            await asyncio.sleep(SETTLE_SECONDS)  # the scheduler may know of an event that is on its way to us
+            if self._cluster.generation != generation:
+                answer = self._verbs.filter.answer(body, self._now(), self._wall(), again=True)
+        return answer
+
+    def _owed(self, answer: Answer) -> bool:
+        """Whether the pod has had others evicted, and what they left may be free in the scheduler's view already: an
+        Error would keep it back for a second and more, in which a higher priority may take its place."""
+        if answer.result != "try-again" or answer.decision is None:
+            return False
+        return self._verbs.reservations.of(answer.decision.request.uid, self._now()) is not None
+
+    async def prioritize(self, body: bytes) -> Answer:
+        """0..10 for each candidate node."""
+        return self._verbs.prioritize.answer(body, self._now(), self._wall())
+
+    async def preempt(self, body: bytes) -> Answer:
+        """Which pods to evict; their place is reserved before this returns. No pod while the view is too old."""
+        dark = await self._outage.wait()
+        if dark is not None:
+            log.warning("no pod is evicted: pods, nodes or budgets are not watched", seconds=round(dark))
+            return Answer(wire.preemption(None), "dark")
+        answer = self._verbs.preempt.answer(body, self._now(), self._wall())
+        evictions = self._evictions
+        if evictions is not None:
+            aside("evictions", lambda: evictions.preempted(answer))
+        return await self._writes.preempted(answer)
+
+    async def bind(self, body: bytes) -> Answer:
+        """Bind the pod, with the GPUs that are planned for it in the Binding's annotation."""
+        binding = wire.read_binding(body)
+        pod = await self._writes.pod_to_bind(binding)
+        if isinstance(pod, Answer):
+            return pod
+        answer = self._verbs.bind.answer(binding, pod, self._now(), self._wall())
+        return await self._writes.bound(answer) if isinstance(answer, BindIntent) else answer

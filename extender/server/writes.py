@@ -1,0 +1,124 @@
+"""The writes that decisions ask for, before their answers are sent: a reservation for preempt, a Binding for bind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from extender.controllers.events import Events
+from extender.log import get_log
+from extender.metrics import Metrics
+from extender.objects.records import PodRecord
+from extender.reservations.reservations import Reservation
+from extender.verbs import decisions, wire
+from extender.verbs.answer import Answer
+from extender.verbs.bind import BindIntent, Written
+from extender.verbs.decisions import Decision
+from extender.verbs.verbs import Verbs
+
+log = get_log()
+
+
+class Binder(Protocol):
+    """Performs bind's write."""
+
+    async def pod(self, namespace: str, name: str) -> PodRecord | None:
+        """The pod as the API server has it; None where there is none, or where it cannot be read."""
+        ...
+
+    async def bind(self, binding: wire.Binding, annotations: dict[str, str]) -> Written:
+        """The outcome; a pod that is bound there already counts as bound."""
+        ...
+
+
+class Keeper(Protocol):
+    """Keeps what must outlive this process."""
+
+    @property
+    def read_back(self) -> bool:
+        """Whether the reservations of a process before this one are known."""
+        ...
+
+    async def reserve(self, plan: Reservation) -> str:
+        """ "" once the plan is kept, else why it is not."""
+        ...
+
+
+class Writes:
+    """Performs the writes of one server, and reports them to the verbs, the Events and the metrics."""
+
+    def __init__(
+        self,
+        verbs: Verbs,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        events: Events,
+        *,
+        binder: Binder | None = None,
+        keeper: Keeper | None = None,
+    ) -> None:
+        """`clock`: seconds; `binder`: None where the bind verb cannot write; `keeper`: None where plans need not be
+        kept."""
+        self._verbs, self._metrics, self._clock = verbs, metrics, clock
+        self._binder, self._keeper, self._events = binder, keeper, events
+
+    @property
+    def read_back(self) -> bool:
+        """Whether the reservations of a process before this one are known."""
+        return self._keeper is not None and self._keeper.read_back
+
+    async def preempted(self, answer: Answer) -> Answer:
+        """The answer, once its plan is kept. Where it cannot be kept no pod is evicted and nothing is reserved."""
+        decision = answer.decision
+        if decision is None:
+            return answer
+        self._metrics.searched(decision.proved, answer.result, decision.stages_us)
+        return await self._reserved(answer, decision) if answer.result == "evict" else answer
+
+    async def _reserved(self, answer: Answer, decision: Decision) -> Answer:
+        request, reservations = decision.request, self._verbs.reservations
+        plan = reservations.of(request.uid, self._clock())
+        assert plan is not None
+        why = await self._keeper.reserve(plan) if self._keeper is not None else ""
+        stands = reservations.of(request.uid, self._clock()) is plan
+        events = self._events
+        if stands and not why:
+            self._metrics.planned("kube-scheduler", len(plan.victims), decision.value_of(decisions.WORK_LOST))
+            aside("events", lambda: events.planned(plan, decision.detail))
+            return answer
+        if stands:
+            reservations.drop(request.uid)
+            text = f"no pod is evicted: the reservation is not kept: {why}"
+            aside("events", lambda: events.about(plan, "PreemptionNotReserved", text))
+        decision.result = "not-reserved"
+        decision.error = f"the reservation is not kept: {why or 'its pod is gone, or has a node'}"
+        return Answer(wire.preemption(None), decision.result, decision)
+
+    async def pod_to_bind(self, binding: wire.Binding) -> PodRecord | Answer:
+        """The pod that the request names, as the watch or the API server has it; else the answer that refuses it."""
+        if self._binder is None:
+            return _not_bound("this server can not bind: it serves a frozen cluster")
+        pod = self._verbs.cluster.pods.get(binding.uid) or await self._binder.pod(binding.namespace, binding.name)
+        if pod is None or pod.uid != binding.uid:
+            return _not_bound("the pod is gone, or another one has its name now")
+        if pod.partial:
+            return _not_bound("the pod cannot be read in full: /readyz names the field")
+        return pod
+
+    async def bound(self, intent: BindIntent) -> Answer:
+        """The answer, once the Binding is written or has failed."""
+        assert self._binder is not None
+        outcome = await self._binder.bind(intent.binding, intent.annotations)
+        return self._verbs.bind.written(intent, outcome, self._clock())
+
+
+def _not_bound(why: str) -> Answer:
+    return Answer(wire.binding(why), "refused")
+
+
+def aside(controller: str, report: Callable[[], None]) -> None:
+    """Report to a controller what happened; a defect in it is logged, and does not spoil the answer."""
+    try:
+        report()
+    except Exception:
+        log.exception("defect", controller=controller)

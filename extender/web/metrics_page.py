@@ -1,0 +1,147 @@
+"""/metrics: what was counted, and what is counted when the page is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from prometheus_client import Counter, generate_latest
+from prometheus_client.metrics_core import Metric
+from starlette.requests import Request
+from starlette.responses import Response
+
+from extender.cluster.cluster import Cluster
+from extender.cluster.dump import BLOCK
+from extender.log import dropped_lines
+from extender.metrics import Metrics
+from extender.objects.tolerant import Faults
+from extender.reservations.assumed import AssumedPods
+from extender.reservations.reservations import Reservations
+from extender.web.invalid_objects import InvalidObjects
+from extender.web.pages import Pages
+
+T = TypeVar("T")
+
+
+class Watched(Protocol):
+    """What the page reads of the cluster's source."""
+
+    def dark(self, *, evicting: bool = False) -> float:
+        """Seconds since pods or nodes (`evicting`: or budgets) were watched."""
+        ...
+
+    def ages(self) -> dict[str, float]:
+        """Seconds since the API server last said anything, by kind."""
+        ...
+
+    def restarts(self) -> dict[str, int]:
+        """Watches that were opened again, by kind."""
+        ...
+
+    def faults(self) -> Faults:
+        """What could not be read, and the defects of the watches."""
+        ...
+
+
+@dataclass(slots=True)
+class Counts:
+    """What the page reads when it is asked for, and puts into the metrics. `defects`: unexpected exceptions, by
+    controller; `clock`: seconds."""
+
+    cluster: Cluster
+    assumed: AssumedPods
+    reservations: Reservations
+    source: Watched
+    invalid: InvalidObjects
+    defects: Mapping[str, int]
+    clock: Callable[[], float]
+    _counted: dict[Counter, int] = field(default_factory=dict)
+
+    def update(self, metrics: Metrics) -> Iterator[bytes]:
+        """Work in small pieces, each an empty piece of the page."""
+        self._update_cache(metrics)
+        yield b""
+        self._update_counters(metrics)
+        yield b""
+        health = self.cluster.health
+        metrics.failing_nodes.set(len(health.refused()))
+        metrics.failing_node_rejections.labels("all").set(len(health.refused()))
+        metrics.failing_node_rejections.labels("namespace").set(health.tenant_rejections())
+        metrics.reservations.set(len(self.reservations.all()))
+        metrics.holds.set(self.assumed.count(self.clock()))
+        yield b""
+        disagreements = yield from _total(self.cluster.gpus.topologies, lambda seen: bool(seen.disagreements))
+        metrics.topology_disagreements.set(disagreements)
+        doubled = yield from _total(self.cluster.gpus.ledgers, lambda ledger: ledger.doubled)
+        metrics.double_claimed_gpus.set(doubled)
+
+    def _update_cache(self, metrics: Metrics) -> None:
+        cluster = self.cluster
+        for kind, count in (
+            ("Node", len(cluster.nodes)),
+            ("Pod", len(cluster.pods)),
+            ("PodDisruptionBudget", len(cluster.budgets.records)),
+            ("PriorityClass", len(cluster.priority_classes)),
+            ("DeviceClass", len(cluster.device_classes)),
+        ):
+            metrics.cache_objects.labels(kind).set(count)
+        metrics.dark.set(self.source.dark(evicting=True))
+        for kind, age in self.source.ages().items():
+            metrics.cache_age.labels(kind).set(age)
+
+    def _update_counters(self, metrics: Metrics) -> None:
+        cluster = self.cluster
+        for kind, restarts in self.source.restarts().items():
+            self._follow(metrics.watch_restarts.labels(kind), restarts)
+        for outcome, count in cluster.gpus.drifts.items():
+            self._follow(metrics.plans.labels(outcome), count)
+        for key, count in self.invalid.counts().items():
+            self._follow(metrics.invalid_objects.labels(*key), count)
+        for kind, count in {**self.source.faults().defects, **self.defects}.items():
+            self._follow(metrics.watch_defects.labels(kind), count)
+        for what, count in cluster.health.counts.items():
+            self._follow(metrics.pod_failures.labels(what), count)
+        self._follow(metrics.log_lines_dropped, dropped_lines())
+
+    def _follow(self, counter: Counter, now: int) -> None:
+        """Let a counter follow a number that something else counts."""
+        counter.inc(now - self._counted.get(counter, 0))
+        self._counted[counter] = now
+
+
+class MetricsPage:
+    """The handler of /metrics."""
+
+    def __init__(self, metrics: Metrics, counts: Counts, pages: Pages) -> None:
+        self._metrics, self._counts, self._pages = metrics, counts, pages
+
+    async def metrics(self, request: Request) -> Response:
+        """Prometheus' text format."""
+        text = await self._pages.whole(self.pieces())
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    def pieces(self) -> Iterator[bytes]:
+        """The page in small pieces."""
+        yield from self._counts.update(self._metrics)
+        for family in self._metrics.registry.collect():
+            yield generate_latest(_Family(family))
+
+
+class _Family:
+    """One metric as a registry of its own."""
+
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> list[Metric]:
+        return [self._family]
+
+
+def _total(of: Mapping[str, T], value: Callable[[T], int]) -> Generator[bytes, None, int]:
+    """The sum of a value over all nodes, in blocks, while the mapping may change."""
+    names, total = list(of), 0
+    for at in range(0, len(names), 4 * BLOCK):
+        total += sum(value(of[name]) for name in names[at : at + 4 * BLOCK] if name in of)
+        yield b""
+    return total
