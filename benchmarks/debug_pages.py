@@ -61,7 +61,7 @@ def serve(nodes: int, pods: int) -> None:
     names = list(cluster.nodes)
     for i in range(FILL):
         body = {"Pod": workload(f"new-{i}", 2), "NodeNames": names}
-        core.decider.filter(json.dumps(body).encode(), time.monotonic(), time.time())
+        core.verbs.filter.answer(json.dumps(body).encode(), time.monotonic(), time.time())
     startup = host.startup
 
     async def told(sockets: object = None) -> None:

@@ -20,23 +20,24 @@ import msgspec
 from ext_core import fit, score
 from extender.cluster.cluster import Cluster
 from extender.cluster.gpus.statements import gpus_of
-from extender.cluster.gpus.store import AWAY_SECONDS
 from extender.cluster.view import ClusterView
 from extender.errors import BadInput
-from extender.objects.event import Event
 from extender.objects.records import NodeRecord, PodRecord
 from extender.objects.selectors import Taint, untolerated
 from extender.offline import invalid_metadata
 from extender.offline.frozen import SYSTEM_CLASSES
+from extender.offline.snapshot import NOW, Snapshot
 from extender.policy import pod_request
 from extender.policy.contracts import PodRequest
 from extender.policy.costs.leftover_fragmentation import LeftoverFragmentation
 from extender.policy.rules import REASONS
 from extender.policy.rules.count import RELEASING
 from extender.preemption import candidates, certificate, search
-from extender.settings import Settings
-from extender.verbs.decide import LINKS_ONLY, Decider
-from extender.verbs.preempt import repelled_from
+from extender.preemption.admits import repelled_from
+from extender.preemption.candidates import Preemptor
+from extender.preemption.search import Found
+from extender.preemption.set_tables import PRICED_GPUS
+from extender.verbs.answer import LINKS_ONLY
 
 CHECKED = (
     "cordon", "nodeSelector", "required node affinity", "taints", "CPU", "memory", "pod slots", "GPUs", "GPU links",
@@ -62,14 +63,6 @@ REMEDIES = {
 }  # of our own codes
 TOO_MANY_STAY = "Wait for pods to end: too many of those that hold the GPUs are never victims (see spared)."
 EXIT_CODES = {"fits": 0, "evict": 10, "cannot": 11}
-
-
-def frozen(settings: Settings, events: Iterable[Event]) -> Decider:
-    """A decider over a cluster that does not change."""
-    cluster = Cluster(settings)
-    cluster.apply(events, 0.0)
-    cluster.tick(10 * AWAY_SECONDS)
-    return Decider.of(settings, cluster)
 
 
 def admit(cluster: Cluster, pod: PodRecord, number: int) -> PodRecord:
@@ -103,22 +96,22 @@ def _with_class(cluster: ClusterView, pod: PodRecord, path: str) -> PodRecord:
 
 
 def answer(
-    decider: Decider, pods: Sequence[PodRecord], wall: float, items: Iterable[dict[str, Any]] = ()
+    snapshot: Snapshot, pods: Sequence[PodRecord], wall: float, items: Iterable[dict[str, Any]] = ()
 ) -> dict[str, Any]:
     """`kind: WhatIf`. `wall`: the time at which it is asked, seconds since 1970; `items`: the cluster's objects as they
     stand in the file, to find what stands there twice."""
-    cluster = decider.cluster
+    cluster = snapshot.cluster
     results, warnings = [], [*_about_cluster(cluster), *invalid_metadata.found(cluster, items, wall)]
     for number, pod in enumerate(pods):
         warnings += [one for one in invalid_metadata.of_pod(cluster, pod, wall) if one not in warnings]
-        result, said = judge(decider, admit(cluster, pod, number), wall)
+        result, said = judge(snapshot, admit(cluster, pod, number), wall)
         results.append(result)
         warnings += [one for one in said if one not in warnings]
     return {
         "apiVersion": "gpu-extender.io/v1",
         "kind": "WhatIf",
         "warnings": warnings,
-        "policy_hash": decider.settings.policy_hash,
+        "policy_hash": snapshot.settings.policy_hash,
         "holdings": [
             {"uid": one.uid, "node": name, "gpus": None if one.gpus is None else list(one.gpus), "how": one.how}
             for name in sorted(cluster.gpus.ledgers)
@@ -133,38 +126,36 @@ def exit_code(answered: dict[str, Any]) -> int:
     return max((EXIT_CODES[result["verdict"]] for result in answered["results"]), default=0)
 
 
-def judge(decider: Decider, pod: PodRecord, wall: float) -> tuple[dict[str, Any], list[dict[str, str]]]:
+def judge(snapshot: Snapshot, pod: PodRecord, wall: float) -> tuple[dict[str, Any], list[dict[str, str]]]:
     """(the result for one pod, warnings)."""
-    cluster, now = decider.cluster, 20 * AWAY_SECONDS
+    cluster = snapshot.cluster
     request = pod_request.read(pod, cluster)
     if not request.gpus:
         wanted = ", ".join(cluster.resources[3:])
         raise BadInput(f"it asks for no GPU ({wanted})", path=f"pod {pod.namespace}/{pod.name}")
     cluster.at(wall)
-    decider.claim(request, now)
-    try:
-        nodes = _nodes(decider, request, pod)
-        result, warnings = _empty(decider, pod, nodes), list(_about_pod(decider, request, pod))
+    preemptor = Preemptor(request, pod, NOW, wall)
+    with snapshot.claims.of(request, NOW):
+        nodes = _nodes(snapshot, request, pod)
+        result, warnings = _empty(snapshot, pod, nodes), list(_about_pod(snapshot, request, pod))
         if nodes.fits:
-            return result | _place(decider, request, nodes.fits), warnings
+            return result | _place(snapshot, request, nodes.fits), warnings
         rows = array("i", [cluster.row(name) for name in nodes.open])
-        found = search.find(decider, request, pod, rows, None, now, wall, limited=False)
+        found = snapshot.search.find(preemptor, rows, limited=False)
         if request.never:
             # The certificate is of what may be done: nothing.
             warnings.append(_warning("never-preempts", f"pod {request.namespace}/{request.name} may not preempt"))
             if found.best is not None:
-                result["forbidden"] = _eviction(decider, request, found.best)
+                result["forbidden"] = _eviction(snapshot, request, found.best)
         else:
-            result["certificate"] = _certificate(decider, request, found)
+            result["certificate"] = _certificate(snapshot, request, found)
         if found.best is None or request.never:
             result["remedies"] = _remedies(nodes.reasons, possible=found.best is not None)
             result["spared"] = _spared(cluster, pod, nodes.open, wall)
             return result, warnings
-        result |= {"verdict": "evict", "gpus": _gpus_after(decider, request, found.best, now)}
-        result |= _eviction(decider, request, found.best)
-        return result, warnings + _about_eviction(decider, nodes, found.best)
-    finally:
-        cluster.tables.nodes.drop_claims()
+        result |= {"verdict": "evict", "gpus": _gpus_after(snapshot, request, found.best)}
+        result |= _eviction(snapshot, request, found.best)
+        return result, warnings + _about_eviction(snapshot, nodes, found.best)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +170,8 @@ class _Nodes:
     fits: array[int]
 
 
-def _nodes(decider: Decider, request: PodRequest, pod: PodRecord) -> _Nodes:
-    cluster = decider.cluster
+def _nodes(snapshot: Snapshot, request: PodRequest, pod: PodRecord) -> _Nodes:
+    cluster = snapshot.cluster
     reasons: Counter[str] = Counter()
     names: list[str] = []
     for name in sorted(cluster.nodes):
@@ -190,7 +181,7 @@ def _nodes(decider: Decider, request: PodRequest, pod: PodRecord) -> _Nodes:
             names.append(name)
     repelled = repelled_from(cluster, pod, names)
     rows = array("i", [cluster.row(name) for name in names])
-    codes = dict(zip(names, decider.policy.judge(cluster.tables, request, rows), strict=True))
+    codes = dict(zip(names, snapshot.policy.judge(cluster.tables, request, rows), strict=True))
     fits = array("i")
     for name in names:
         short = [r for r in search.amounts_short(cluster, request, cluster.row(name)) if r < len(SHORT)]
@@ -205,7 +196,7 @@ def _nodes(decider: Decider, request: PodRequest, pod: PodRecord) -> _Nodes:
     return _Nodes(reasons, codes, [name for name in names if name not in repelled], fits)
 
 
-def _empty(decider: Decider, pod: PodRecord, nodes: _Nodes) -> dict[str, Any]:
+def _empty(snapshot: Snapshot, pod: PodRecord, nodes: _Nodes) -> dict[str, Any]:
     """The result of a pod that cannot be placed, before the search."""
     return {
         "pod": {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid, "priority": pod.priority},
@@ -214,7 +205,9 @@ def _empty(decider: Decider, pod: PodRecord, nodes: _Nodes) -> dict[str, Any]:
         "gpus": None,
         "victims": [],
         "cost": [],
-        "certificate": certificate.certificate(decider, search.Found(nodes=len(decider.cluster.nodes))),
+        "certificate": certificate.certificate(
+            snapshot.cluster, snapshot.policy, Found(nodes=len(snapshot.cluster.nodes))
+        ),
         "reasons": dict(sorted(nodes.reasons.items())),
         "remedies": {},
         "spared": [],
@@ -224,30 +217,28 @@ def _empty(decider: Decider, pod: PodRecord, nodes: _Nodes) -> dict[str, Any]:
     }
 
 
-def _place(decider: Decider, request: PodRequest, fits: array[int]) -> dict[str, Any]:
+def _place(snapshot: Snapshot, request: PodRequest, fits: array[int]) -> dict[str, Any]:
     """The best of the nodes where the pod fits, and its GPUs there."""
-    cluster = decider.cluster
-    total, _ = decider.policy.score(cluster.tables, request, fits)
+    cluster = snapshot.cluster
+    total, _ = snapshot.policy.score(cluster.tables, request, fits)
     best = score.top(cluster.tables.nodes, fits, total, 0)
     row = score.ranked(fits, total, best)[0][0]
-    gpus = list(gpus_of(decider.choose(row, request))) or None
+    gpus = list(gpus_of(snapshot.policy.planned(cluster.tables, request, row))) or None
     return {"verdict": "fits", "node": cluster.names[row], "gpus": gpus}
 
 
-def _gpus_after(decider: Decider, request: PodRequest, best: candidates.Eviction, now: float) -> list[int] | None:
+def _gpus_after(snapshot: Snapshot, request: PodRequest, best: candidates.Eviction) -> list[int] | None:
     """The GPUs that the pod gets once the victims have terminated; None where they are unknown."""
-    cluster = decider.cluster
-    cluster.tables.nodes.drop_claims()
+    cluster = snapshot.cluster
     with cluster.without({victim.uid for victim in certificate.important(best.pods)}, best.node):
-        decider.claim(request, now)
-        return list(gpus_of(decider.choose(best.row, request))) or None
+        return list(gpus_of(snapshot.policy.planned(cluster.tables, request, best.row))) or None
 
 
-def _about_eviction(decider: Decider, nodes: _Nodes, best: candidates.Eviction) -> list[dict[str, str]]:
+def _about_eviction(snapshot: Snapshot, nodes: _Nodes, best: candidates.Eviction) -> list[dict[str, str]]:
     """Warnings of an eviction."""
     victims = certificate.important(best.pods)
-    warnings = certificate.warnings(decider.cluster, victims)
-    if LINKS_ONLY[nodes.codes[best.node]] and not decider.settings.evictable_as_failed_nodes:
+    warnings = certificate.warnings(snapshot.cluster, victims)
+    if LINKS_ONLY[nodes.codes[best.node]] and not snapshot.settings.evictable_as_failed_nodes:
         warnings.append(
             _warning(
                 "links-only",
@@ -263,11 +254,11 @@ def _about_eviction(decider: Decider, nodes: _Nodes, best: candidates.Eviction) 
     return warnings
 
 
-def _eviction(decider: Decider, request: PodRequest, best: candidates.Eviction) -> dict[str, Any]:
+def _eviction(snapshot: Snapshot, request: PodRequest, best: candidates.Eviction) -> dict[str, Any]:
     return {
         "node": best.node,
-        "victims": [_victim(decider.cluster, victim) for victim in certificate.important(best.pods)],
-        "cost": _cost(decider, request, best),
+        "victims": [_victim(snapshot.cluster, victim) for victim in certificate.important(best.pods)],
+        "cost": _cost(snapshot, request, best),
     }
 
 
@@ -276,19 +267,19 @@ def _victim(cluster: ClusterView, pod: PodRecord) -> dict[str, Any]:
     return certificate.victim(cluster, pod) | {"gang_source": gang.ref.source if gang is not None else None}
 
 
-def _certificate(decider: Decider, request: PodRequest, found: search.Found) -> dict[str, Any]:
-    made = certificate.certificate(decider, found)
+def _certificate(snapshot: Snapshot, request: PodRequest, found: Found) -> dict[str, Any]:
+    made = certificate.certificate(snapshot.cluster, snapshot.policy, found)
     if found.runner_up is not None:
-        made["runner_up"] = _eviction(decider, request, found.runner_up)
+        made["runner_up"] = _eviction(snapshot, request, found.runner_up)
     return made
 
 
-def _cost(decider: Decider, request: PodRequest, eviction: candidates.Eviction) -> list[dict[str, Any]]:
+def _cost(snapshot: Snapshot, request: PodRequest, eviction: candidates.Eviction) -> list[dict[str, Any]]:
     """The cost, in which what was not computed is null; the search counts it as 0."""
-    computed = _leftover_computed(decider.cluster, request, eviction)
+    computed = _leftover_computed(snapshot.cluster, request, eviction)
     return [
         term | {"value": None} if term["term"] == LEFTOVER and not computed else term
-        for term in certificate.cost_of(decider, eviction)
+        for term in certificate.cost_of(snapshot.policy, eviction)
     ]
 
 
@@ -303,10 +294,7 @@ def _leftover_computed(cluster: ClusterView, request: PodRequest, eviction: cand
         return False
     if len({links[i][j] for i in range(len(links)) for j in range(i)}) <= 1:
         return True
-    if (
-        fit.uniform(cluster.tables.shapes, shape, healthy, request.wanted)
-        or healthy.bit_length() > candidates.PRICED_GPUS
-    ):
+    if fit.uniform(cluster.tables.shapes, shape, healthy, request.wanted) or healthy.bit_length() > PRICED_GPUS:
         return False
     holdings = cluster.gpus.ledgers[eviction.node].holdings
     if request.links == "required":
@@ -390,11 +378,11 @@ def _about_cluster(cluster: Cluster) -> list[dict[str, str]]:
     return found
 
 
-def _about_pod(decider: Decider, request: PodRequest, pod: PodRecord) -> Iterator[dict[str, str]]:
+def _about_pod(snapshot: Snapshot, request: PodRequest, pod: PodRecord) -> Iterator[dict[str, str]]:
     name = f"pod {pod.namespace}/{pod.name}"
     if not request.exchangeable or pod.affinity_terms:
         yield _warning("not-all-checked", f"{name} asks for more than is checked: see not_checked")
     if pod.gated:
         yield _warning("gated", f"{name} has scheduling gates: it waits for them first")
-    if pod.scheduler_name == "default-scheduler" and not pod.priority_given and not decider.cluster.priority_classes:
+    if pod.scheduler_name == "default-scheduler" and not pod.priority_given and not snapshot.cluster.priority_classes:
         yield _warning("no-priority-classes", f"{name} has priority {pod.priority}: the cluster has no PriorityClass")

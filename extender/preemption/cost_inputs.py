@@ -15,7 +15,7 @@ from extender.objects.progress import lost, saved_ms, start_ms
 from extender.objects.records import PodRecord
 from extender.policy.contracts import Groups, Victims
 from extender.policy.costs.victims_stranded import VictimsStranded
-from extender.verbs.decide import Decider
+from extender.policy.policy import Policy
 
 FEW_ASKS = 64  # that are looked at whatever time is left: the pods of one search seldom ask for more different things
 FEW_PARTS = 512  # `Eligibility.program`: of those; beyond it an ask waits until the others are done
@@ -82,13 +82,17 @@ def _in_turn(cluster: ClusterView, asks: list[int]) -> list[int]:
 
 
 def columns(
-    decider: Decider, gathered: gather.Gathered, prices: list[array[int]], now_ms: int, rooms: Rooms
+    cluster: ClusterView,
+    policy: Policy,
+    gathered: gather.Gathered,
+    prices: list[array[int]],
+    now_ms: int,
+    rooms: Rooms,
 ) -> tuple[Victims, frozenset[int]]:
     """(what the cost terms see; asks of which it is not known whether there is room elsewhere: they count as if)."""
-    cluster = decider.cluster
     stranded = array("q", bytes(8 * len(gathered.pods)))
     missing: frozenset[int] = frozenset()
-    if any(isinstance(cost, VictimsStranded) for cost in decider.policy.costs):
+    if any(isinstance(cost, VictimsStranded) for cost in policy.costs):
         present = gather.distinct(gathered.ask, gathered.terminating)
         rooms.fill(cluster, present)
         missing = frozenset(present).difference(rooms.known)

@@ -38,10 +38,6 @@ class Outage:
         self._looked_at = self._trusted_from = float("-inf")
         self._vain_waits = 0
 
-    def stale(self) -> bool:
-        """Whether pods or nodes have not been watched for too long."""
-        return self._source.dark() >= self._staleness
-
     async def wait(self) -> float | None:
         """None where pods may be evicted, now or after the wait; else the seconds since all was watched."""
         began, wait = self._clock(), 0.0

@@ -36,16 +36,17 @@ from extender.metrics import Metrics
 from extender.objects import tolerant
 from extender.objects.tolerant import Invalid
 from extender.offline import frozen
-from extender.preemption import leave
+from extender.reservations.release import CAUSES
+from extender.reservations.reservations import Reservation
 from extender.server import routes
 from extender.server.calls import Calls, Start
 from extender.server.connections import Connections, lost
-from extender.server.endpoint import Endpoint, Sampling
+from extender.server.endpoint import Endpoint
 from extender.server.outage import Outage
 from extender.server.settle import Settling
 from extender.server.writes import ApiBinder, Binder, Keeper, Writes
 from extender.settings import Settings
-from extender.verbs.decide import Decider
+from extender.verbs.verbs import Verbs
 from extender.web.cluster_pages import ClusterPages
 from extender.web.decisions_page import DecisionsPage
 from extender.web.health import Health
@@ -62,13 +63,20 @@ async def _nothing() -> None:
     return
 
 
+def _released(metrics: Metrics, reservation: Reservation, cause: str) -> None:
+    """Count and log a reservation that ends. `cause`: one of CAUSES."""
+    metrics.reservations_released.labels(cause).inc()
+    name = reservation.pod or reservation.uid
+    log.info("reservation released", pod=name, node=reservation.node, plan=reservation.id, why=CAUSES[cause])
+
+
 @dataclass(frozen=True, slots=True)
 class Core:
     """What decides, counts and notes: no I/O."""
 
     settings: Settings
     cluster: Cluster
-    decider: Decider
+    verbs: Verbs
     events: Events
     metrics: Metrics
     clock: Clock
@@ -88,10 +96,8 @@ class Core:
         events = events or Events(metrics)
         cluster = Cluster(settings, live=live)
         cluster.subscribe(NodeEvents(events, cluster.nodes))
-        decider = Decider.of(settings, cluster)
-        decider.sampled = Sampling(metrics).note
-        decider.leaves = partial(leave.leaves, decider)
-        return cls(settings, cluster, decider, events, metrics, clock or Clock())
+        verbs = Verbs.of(settings, cluster, released=partial(_released, metrics))
+        return cls(settings, cluster, verbs, events, metrics, clock or Clock())
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,28 +130,24 @@ class Server:
 def connect(core: Core, outside: Outside | None = None, slices: Slices | None = None) -> Server:
     """A server over its core. `slices`: the turns of its pages."""
     outside = outside or Outside()
-    settings, cluster, decider, metrics, clock = core.settings, core.cluster, core.decider, core.metrics, core.clock
+    settings, cluster, verbs, metrics, clock = core.settings, core.cluster, core.verbs, core.metrics, core.clock
     source = outside.source
-    decider.assumed.known_at = source.known_at
-    if outside.keeper is not None:
-        decider.released = outside.keeper.released
+    verbs.freshness.follow(source.dark, source.known_at, settings.watch.staleness_seconds)
     connections = Connections(settings, metrics)
     supervisor = Supervisor([connections, *outside.controllers, source])
-    writes = Writes(decider, metrics, clock.monotonic, core.events, binder=outside.binder, keeper=outside.keeper)
+    writes = Writes(verbs, metrics, clock.monotonic, core.events, binder=outside.binder, keeper=outside.keeper)
     outage = Outage(source, settings.watch.staleness_seconds, clock.monotonic)
     settling = Settling(clock.monotonic, lags=source.lags)
-    calls = Calls(decider, clock, outage, settling, writes, outside.evictions)
-    start = Start(decider, source, supervisor, writes)
+    calls = Calls(verbs, clock, outage, settling, writes, outside.evictions)
+    start = Start(verbs, source, supervisor, writes)
     endpoint = Endpoint(calls, start, metrics, cluster.names, settings.limits.body_bytes)
     pages = Pages(slices or Slices(), lost)
     invalid = InvalidObjects(cluster, source.faults)
-    counts = Counts(
-        cluster, decider.assumed, decider.reservations, source, invalid, supervisor.defects, clock.monotonic
-    )
+    counts = Counts(cluster, verbs.assumed, verbs.reservations, source, invalid, supervisor.defects, clock.monotonic)
     views = routes.Views(
         Health(cluster, invalid, supervisor.missing, source.dark),
         MetricsPage(metrics, counts, pages),
-        DecisionsPage(cluster, decider.decisions, pages),
+        DecisionsPage(cluster, verbs.decisions, pages),
         ClusterPages(cluster, invalid, pages),
     )
     app = routes.create(endpoint, views, supervisor, outside.close)
@@ -160,7 +162,7 @@ def over_file(settings: Settings, path: Path) -> Server:
     for warning in tolerant.warnings(invalid, MOST_NAMED):
         log.warning("an object cannot be read in full", err=warning["message"])
     log.info("frozen cluster", nodes=len(cluster.nodes), pods=len(cluster.pods), file=str(path))
-    evictions = Evictions(core.decider, core.events, core.metrics)
+    evictions = Evictions(core.verbs, core.events, core.metrics)
     return connect(core, Outside(Frozen(invalid), evictions=evictions, controllers=(evictions,)))
 
 
@@ -169,16 +171,16 @@ def over_api(settings: Settings, server: ApiServer) -> Server:
     metrics, clock = Metrics(), Clock()
     events = Events(metrics, EventsApi(server, socket.gethostname()) if settings.events.enabled else None)
     core = Core.of(settings, live=True, metrics=metrics, events=events, clock=clock)
-    cluster, decider = core.cluster, core.decider
+    cluster, verbs = core.cluster, core.verbs
     namespace = own_namespace(settings.reservations.namespace)
     watches = Watches(server, cluster, staleness=settings.watch.staleness_seconds, clock=clock)
     stored = settings.reservations.store == "configmap"
     kept = ConfigMap(server, namespace, settings.reservations.name) if stored else None
-    reservations = ReservationStore(decider, metrics, kept, ready=watches.listed, clock=clock)
+    reservations = ReservationStore(verbs, metrics, kept, ready=watches.listed, clock=clock)
     identity = f"{socket.gethostname()}_{os.getpid()}_{random.SystemRandom().getrandbits(32):08x}"
     lease = Lease(server, namespace, settings.evictions.lease, identity, clock=clock)
     evictions = Evictions(
-        decider,
+        verbs,
         events,
         metrics,
         Evictor(server, Leadership(lease, metrics, clock.monotonic), reservations),

@@ -6,15 +6,16 @@ import json
 import random
 from array import array
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from functools import partial
 from itertools import combinations
 from typing import Any, ClassVar, NamedTuple
 
 import pytest
 
 from extender.cluster.tables import Tables
-from extender.policy.contracts import PodRequest, Reason, Rule
-from extender.policy.rules import REASONS
+from extender.policy import policy
+from extender.policy.contracts import PodRequest, Reason
+from extender.policy.rules import REASONS, RULES
 from extender.preemption import search
 from extender.settings import Settings
 from tests.world import DGX1V, GPU, JSON, WALL, World, pairs, refused, topology, workload
@@ -188,7 +189,7 @@ def test_the_plan_reserves_what_its_victims_leave() -> None:
     other = workload("other", 2, priority=1)
     assert world.filter(other)["NodeNames"] == []
     assert world.filter(workload("higher", 2, priority=11))["NodeNames"] == ["n"]
-    world.decider.assumed.forget("uid-higher")
+    world.verbs.assumed.forget("uid-higher")
     assert world.filter(asks(4))["NodeNames"] == ["n"]
 
 
@@ -532,7 +533,7 @@ def suffices(case: Case, node: str, pods: tuple[JSON, ...]) -> bool:
     probe = json.loads(json.dumps(case.preemptor))
     probe["metadata"] |= {"uid": "uid-probe", "name": "probe"}
     passes = bool(case.world.filter(probe, [node])["NodeNames"])
-    case.world.decider.assumed.forget("uid-probe")
+    case.world.verbs.assumed.forget("uid-probe")
     for pod in pods:
         case.world.set("Pod", pod)
     return passes
@@ -585,7 +586,7 @@ def test_the_answer_is_the_cheapest_of_all_sets_of_victims(block: int, monkeypat
         )["NodeNameToMetaVictims"]
         assert len(answer) == (best is not None)
         told = tuple(term["value"] for term in case.world.decision().get("cost", ()))[:6]
-        case.world.decider.reservations.drop("uid-p")  # it reserves what the victims leave
+        case.world.verbs.reservations.drop("uid-p")  # it reserves what the victims leave
         for node, victims in answer.items():
             uids = [victim["UID"] for victim in victims["Pods"]]
             pods = tuple(pod for pod in case.nodes[node] if pod["metadata"]["uid"] in uids)
@@ -641,13 +642,13 @@ def test_the_last_word_has_our_own_filter(few: int, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(search, "FEW", few)
     monkeypatch.setattr(search, "FIRST", 1)
     for stubborn, expected in (([], {"a": ["v-a"]}), (["a"], {"b": ["v-b"]}), (["a", "b"], {})):
+        rules = [*RULES, *(partial(Stubborn, "ab".index(name)) for name in stubborn)]
+        monkeypatch.setattr(policy, "RULES", rules)
         world = World()
         for i, name in enumerate("ab"):
             world.node(name, 2)
+            assert world.cluster.row(name) == i
             world.pod(f"v-{name}", 2, name, priority=1 + i)
-        policy = world.decider.policy
-        rules: list[Rule] = [*policy.rules, *(Stubborn(world.cluster.row(name)) for name in stubborn)]
-        world.decider.policy = replace(policy, rules=tuple(rules))
         assert world.preempt(asks(), {"a": ["v-a"], "b": ["v-b"]}) == expected
 
 
@@ -657,3 +658,44 @@ def test_after_the_eviction_filter_passes_the_pod() -> None:
     assert not more
     world.gone(*victims)
     assert world.filter(asks(4, nominated=node), [node])["NodeNames"] == [node]
+
+
+# -- what goes wrong ---------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_that_has_not_started_is_the_least_important() -> None:
+    """It counts as started now, so that it is the one of the three that is beyond the budgets, and not two others."""
+    world = World()
+    world.node("n", 6)
+    world.pod("new", 2, "n", labels={"a": "1", "b": "1"})
+    world.pod("old-a", 2, "n", labels={"a": "1"}, start=WALL - 100)
+    world.pod("old-b", 2, "n", labels={"b": "1"}, start=WALL - 100)
+    for name in "ab":
+        world.budget(name, 1, {name: "1"})
+    offered = {"n": {"Pods": [{"UID": f"uid-{name}"} for name in ("new", "old-a", "old-b")], "NumPDBViolations": 1}}
+    request = {"Pod": workload("p", 6, priority=9), "NodeNameToMetaVictims": offered}
+    victims = world.post("preempt", request)["NodeNameToMetaVictims"]["n"]
+    assert [one["UID"] for one in victims["Pods"]] == ["uid-old-a", "uid-old-b", "uid-new"]
+    assert victims["NumPDBViolations"] == 1
+    cost = {one["term"]: one["value"] for one in world.decision()["cost"]}
+    assert cost["pdb_violations"] == 1
+
+
+def test_a_defect_leaves_no_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The claims of a request end with it, however it ends: here where the answer of before is judged again."""
+    world = World()
+    world.node("n", 8)
+    world.node("m", 8)
+    world.pod("v", 8, "n")
+    pod = world.set("Pod", asks(8))
+    assert world.filter(workload("q", 8), ["m"])["NodeNames"] == ["m"]  # it is assumed there
+    assert world.preempt(pod, {"n": ["v"]}) == {"n": ["v"]}
+
+    def fails(*given: Any) -> Any:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(policy.Policy, "judge", fails)
+    reply = world.call("/v1/preempt", json.dumps({"Pod": pod, "NodeNameToMetaVictims": {"n": {"Pods": []}}}).encode())
+    assert reply.status == 503
+    rows = [world.cluster.tables.nodes.node(world.cluster.row(name)) for name in "nm"]
+    assert not any(any(row.claim) for row in rows)
