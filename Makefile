@@ -23,7 +23,7 @@ demo: $(VENV)/.built ## a simulated cluster and a day on it, then serve it until
 test: check ## everything: lint, types, all tests, those on a real control plane too (needs Go)
 	@$(BIN)/python -m pytest -m e2e $(ARGS) $(NONE_IS_FINE)
 
-check: lint types checked ## as test, without the real control plane
+check: lint types ## as test, without the real control plane
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not e2e' $(ARGS) $(NONE_IS_FINE)
 
 lint: setup ## ruff, the layers, and the Cython files

@@ -101,6 +101,7 @@ cdef inline bint closes(cursor* c, char mark) noexcept nogil:
     return True
 
 
+@cython.overflowcheck(False)  # the differences wrap
 cdef inline uint64_t special(uint64_t word) noexcept nogil:
     """The high bit of each byte that ends a plain run of a string: '"', '\\', or below 0x20.
 
