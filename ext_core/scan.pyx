@@ -13,6 +13,7 @@ The GIL is kept while a NameIndex is read: another thread's `add` could move the
 `nogil` functions all the same, so the compiler rejects any Python operation in them.
 """
 
+cimport cython
 from cpython cimport array
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
