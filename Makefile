@@ -2,6 +2,7 @@
 PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
+STUBS := $(patsubst ext_core/%.pyi,ext_core.%,$(wildcard ext_core/*.pyi))
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 KERNELS := ext_core/_build.py $(wildcard ext_core/*.pyx ext_core/*.pxd)
 SECONDS ?= 60
@@ -21,7 +22,7 @@ demo: $(VENV)/.built ## a simulated cluster and a day on it, then serve it until
 test: check ## everything: lint, types, all tests, those on a real control plane too (needs Go)
 	@$(BIN)/python -m pytest -m e2e $(ARGS) $(NONE_IS_FINE)
 
-check: lint types ## as test, without the real control plane
+check: lint types checked ## as test, without the real control plane
 	@$(BIN)/python -m pytest -n auto --dist worksteal -m 'not e2e' $(ARGS) $(NONE_IS_FINE)
 
 lint: setup ## ruff, the layers, and the Cython files
@@ -33,8 +34,12 @@ lint: setup ## ruff, the layers, and the Cython files
 measures: setup ## how large packages, files, classes and functions are (BEFORE=revision: compared with it)
 	@$(BIN)/python -m tests.measures $(if $(BEFORE),--before $(BEFORE))
 
-types: setup ## mypy, strict
+types: setup ## mypy, strict; and the stubs of the core against its compiled modules
 	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/stubtest --mypy-config-file pyproject.toml --allowlist .ci/stubtest --concise $(STUBS) > $(VENV)/.stubs 2>&1 || { cat $(VENV)/.stubs; exit 1; }
+
+checked: setup ## the core tests on a build with bounds checks, overflow checks and the address sanitizer
+	@.ci/checked -q
 
 soak: setup ## more than 500 preemptions, the server killed at random points, and 1,000 pods whose plan must hold, 25 minutes (ROUNDS=800 pods)
 	@GPU_EXTENDER_ENFORCED=1000 GPU_EXTENDER_SOAK=$(ROUNDS) $(BIN)/python -m pytest -q -s tests/e2e/test_soak.py tests/e2e/test_enforced.py tests/e2e/test_mapa.py
@@ -76,4 +81,4 @@ $(VENV)/.built: $(VENV)/.ready $(KERNELS)
 	@$(BIN)/python -W ignore -c 'from setuptools import setup; setup()' --quiet build_ext --inplace
 	@touch $@
 
-.PHONY: help setup demo test check lint measures types soak fuzz attack loadtest bench clean
+.PHONY: help setup demo test check lint measures types checked soak fuzz attack loadtest bench clean

@@ -5,7 +5,7 @@ time. kube-scheduler's part is played as it plays it: nodes are walked from wher
 feasible ones are found (500 - 5,000 of them as it samples by default), ties are broken at random. The node's part too:
 the stock device plugin chooses the GPUs by its rule, its ties at random, or the planned set is enforced.
 
-Ours is the server's own `Decider`: the same bytes in, the same bytes out, pods applied to its `Cluster` as by a watch.
+Ours is the server's own `Verbs`: the same bytes in, the same bytes out, pods applied to its `Cluster` as by a watch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from extender.sim.device_plugin import DevicePlugin, PluginPanicked
 from extender.sim.machines import GPU, Machine, machine
 from extender.sim.machines import node as node_object
 from extender.topologies.annotation import RELAY
-from extender.verbs.decide import Decider
+from extender.verbs.verbs import Verbs
 
 MEAN_SECONDS = 3600.0
 CPU_PER_GPU, MEMORY_PER_GPU = 4, 16  # cores, GiB: GPUs are what runs out
@@ -125,7 +125,7 @@ class Ours:
         self.index = {host.name: i for i, host in enumerate(hosts)}
         settings = Settings.model_validate({"shortlist": {"size": shortlist}, "decisions": {"maxBytes": 0}})
         self.cluster = Cluster(settings)
-        self.decider = Decider.of(settings, self.cluster)
+        self.verbs = Verbs.of(settings, self.cluster)
         objects = [node_object(host.name, host.machine, cpu="256", memory="2048Gi") for host in hosts]
         for item in objects if relay else ():
             item["metadata"]["annotations"][RELAY] = "1"
@@ -138,10 +138,10 @@ class Ours:
         pod = _pod(job)
         body = {"Pod": pod, "Nodes": None, "NodeNames": [self.hosts[i].name for i in feasible]}
         wall = WALL + now
-        names = orjson.loads(self.decider.filter(orjson.dumps(body), now, wall).body)["NodeNames"]
+        names = orjson.loads(self.verbs.filter.answer(orjson.dumps(body), now, wall).body)["NodeNames"]
         if not names:
             return -1, 0
-        answer = self.decider.prioritize(orjson.dumps({**body, "NodeNames": names}), now, wall)
+        answer = self.verbs.prioritize.answer(orjson.dumps({**body, "NodeNames": names}), now, wall)
         points = {entry["Host"]: entry["Score"] for entry in orjson.loads(answer.body)}
         best = max(points.values())
         name = self.rng.choice(sorted(host for host, score in points.items() if score == best))

@@ -49,8 +49,7 @@ from extender.objects import decode
 from extender.objects.event import Event
 from extender.settings import Settings
 from extender.sim.machines import machine
-from extender.verbs import preempt
-from extender.verbs.decide import Decider
+from extender.verbs.verbs import Verbs
 
 OURS = "ours"
 LEXICOGRAPHIC, COST_ONLY = "exact lexicographic", "exact cost-only"
@@ -83,7 +82,7 @@ class Server:
         self.state = state
         settings = Settings.model_validate({"decisions": {"maxBytes": 0}})
         self.cluster = Cluster(settings)
-        self.decider = Decider.of(settings, self.cluster)
+        self.verbs = Verbs.of(settings, self.cluster)
         kinds = list(rules.objects(state))
         self.cluster.apply(
             [Event(kind, "set", decode.record(kind, item, self.cluster.gpu_names)) for kind, item in kinds],  # type: ignore[arg-type]
@@ -103,9 +102,9 @@ class Server:
         pod = rules.preemptor(self.asked, need, wish)
         body = orjson.dumps({"Pod": pod, "NodeNameToMetaVictims": offered})
         began = time.perf_counter()
-        answer = preempt.preempt(self.decider, body, float(self.asked), NOW)
+        answer = self.verbs.preempt.answer(body, float(self.asked), NOW)
         seconds = time.perf_counter() - began
-        self.decider.reservations.drop(f"preemptor-{self.asked}")
+        self.verbs.reservations.drop(f"preemptor-{self.asked}")
         chosen = orjson.loads(answer.body).get("NodeNameToMetaVictims") or {}
         if not chosen or answer.decision is None:
             return Answered(None, seconds)

@@ -1,20 +1,36 @@
 """How ext_core is compiled. Named by pyproject.toml; never imported at run time.
 
-All processors compile at the same time. EXT_CORE_CHECKED=1 compiles with bounds checks, EXT_CORE_ANNOTATE=1 writes
-Cython's annotated HTML.
-Changing a switch alone rebuilds nothing (file dates decide): remove build/ first.
+All processors compile at the same time. EXT_CORE_CHECKED=DIRECTORY makes the checked build there (.ci/checked).
+EXT_CORE_ANNOTATE=1 writes Cython's annotated HTML; alone it rebuilds nothing (file dates decide): remove build/ first.
 """
 
 import os
 import sys
+from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension
 from setuptools.command.build_ext import build_ext as _build_ext
 
-CHECKED = os.environ.get("EXT_CORE_CHECKED", "0") != "0"
-DEBUG = "-g" if CHECKED else "-g0"  # a quarter of the compiler's time goes into what a debugger reads
+CHECKED = os.environ.get("EXT_CORE_CHECKED", "")
 SHARED = "ext_core._cyutility"  # one copy of Cython's memoryview code for all modules
+PROBE = "ext_core._probe"  # faults on purpose; in the checked build only
+SANITIZER = ["-fsanitize=address"] if os.environ.get("EXT_CORE_SANITIZED") else []
+
+# No fused multiply-add: the last bit of a score is part of the order, on every machine the same.
+# No debug information for the server: a quarter of the compiler's time goes into it.
+SERVER_FLAGS = ["-O3", "-g0", "-Wall", "-ffp-contract=off"]
+CHECKED_FLAGS = [
+    "-O1",
+    "-g1",
+    "-fno-omit-frame-pointer",
+    "-ffp-contract=off",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-Wno-unused-parameter",  # Cython gives every method the parameters of its slot
+    *SANITIZER,
+]
 
 
 class build_ext(_build_ext):
@@ -24,26 +40,33 @@ class build_ext(_build_ext):
 
     def finalize_options(self) -> None:
         jobs = os.cpu_count() or 1
-        if not any(e.name == SHARED for e in self.distribution.ext_modules):  # may run twice
-            for extension in self.distribution.ext_modules:
-                # No fused multiply-add: the last bit of a score is part of the order, on every machine the same.
-                extension.extra_compile_args = ["-O3", DEBUG, "-Wall", "-ffp-contract=off"]
-            self.distribution.ext_modules[:] = cythonize(
-                [*self.distribution.ext_modules, Extension(SHARED, ["ext_core/_cyutility.c"])],
+        modules = self.distribution.ext_modules
+        if not any(e.name == SHARED for e in modules):  # may run twice
+            if CHECKED:
+                modules.append(Extension(PROBE, ["ext_core/_probe.pyx"]))
+            for extension in modules:
+                extension.extra_compile_args = CHECKED_FLAGS if CHECKED else SERVER_FLAGS
+                extension.extra_link_args = SANITIZER
+            modules[:] = cythonize(
+                [*modules, Extension(SHARED, ["ext_core/_cyutility.c"])],
                 shared_utility_qualified_name=SHARED,
-                build_dir="build/cython",
+                build_dir=str(Path(CHECKED, "cython")) if CHECKED else "build/cython",
                 nthreads=jobs,
                 annotate=bool(os.environ.get("EXT_CORE_ANNOTATE")),
                 compiler_directives={
                     "language_level": 3,
-                    "boundscheck": CHECKED,
-                    "initializedcheck": CHECKED,
+                    "boundscheck": bool(CHECKED),
+                    "initializedcheck": bool(CHECKED),
+                    "overflowcheck": bool(CHECKED),
                     "wraparound": False,
                     "cdivision": not CHECKED,
+                    "show_performance_hints": False,
                 },
             )
         super().finalize_options()
         self.parallel = jobs
-        if self.inplace:
+        if CHECKED:
+            self.build_lib, self.build_temp = CHECKED, str(Path(CHECKED, "objects"))
+        elif self.inplace:
             # `pip install --editable` compiles in a temporary folder by default, and the next build compiles again.
             self.build_lib = self.build_temp = f"build/{sys.implementation.cache_tag}"

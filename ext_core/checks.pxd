@@ -1,7 +1,7 @@
 """What every kernel checks of its arguments before its loop, which checks nothing."""
 from ext_core.ask cimport Ask
 from ext_core.ints cimport row_t
-from ext_core.table cimport NodeTable
+from ext_core.table cimport NodeTable, PodTable
 
 
 cdef inline int check_rows(NodeTable nodes, const row_t[::1] rows, Py_ssize_t length) except -1:
@@ -20,3 +20,14 @@ cdef inline int check_ask(NodeTable nodes, Ask ask) except -1:
     if ask.resources != nodes.resources:
         raise ValueError("the request and the table differ in resources")
     return 0
+
+
+cdef inline int check_search(NodeTable nodes, PodTable pods, Ask ask, const row_t[::1] rows) except -1:
+    """Of a victim search. ValueError: tables or the request differ in resources, or it has no GPUs. IndexError: a row
+    outside of the table."""
+    check_ask(nodes, ask)
+    if pods.resources != nodes.resources:
+        raise ValueError("the tables differ in their resources")
+    if ask.resource < 0:
+        raise ValueError("a victim search is for GPUs")
+    return check_rows(nodes, rows, rows.shape[0])

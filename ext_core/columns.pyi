@@ -2,10 +2,13 @@
 
 from array import array
 
+from typing_extensions import disjoint_base
+
 Clause = tuple[bool, tuple[int, ...]]
 """(wanted, members): the row is in one of the members, or in none of them. A member is the number of a set or, below 0,
 `~row`: that row alone."""
 
+@disjoint_base
 class Columns:
     """Sets of rows by number. Writing costs what one row costs; a set takes at most 8 bytes a row that it holds, or one
     bit for each row of the table."""

@@ -17,7 +17,7 @@ cdef extern from *:
 
 cdef enum:
     FEW = 4  # rows that are a list in a table of any height
-    MOST_ROWS = 1 << 24  # far more nodes than a cluster has: a row beyond is an error of the caller
+    MOST_ROWS = 0x1000000  # far more nodes than a cluster has: a row beyond is an error of the caller
 
 cdef struct Set:
     uint64_t* bits    # NULL: the set is the list `few`

@@ -2,6 +2,7 @@
 
 Source of the rules: NVIDIA/go-gpuallocator (best-effort policy), ROCm/k8s-device-plugin.
 """
+cimport cython
 from libc.math cimport ceil, floor
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free as c_free
@@ -128,7 +129,8 @@ cdef bint draw(Draw *t, mask_t rest, int depth, int points, mask_t best, double 
             count = popcount(packed)
             if (count == t.k or count == least) and s.points[gpus] + most_points(s, rest ^ gpus, t.k) == most:
                 cover[packed] = packed
-            gpus = (gpus - rest) & rest          # the next subset, ascending
+            with cython.overflowcheck(False):      # wraps
+                gpus = (gpus - rest) & rest      # the next subset, ascending
         for i in range(n):
             for packed in range(end):
                 if not packed >> i & 1:

@@ -301,7 +301,8 @@ cdef Py_ssize_t put_scores(sink* out, Heads heads, const row_t[::1] rows, const 
         at = write_number(points[i], at + 17 + head.size)
         at[0] = c'}'
         at[1] = c','
-        out.size = at + 2 - out.text  # less than claimed
+        with cython.overflowcheck(False):  # a difference of pointers, which Cython cannot check
+            out.size = at + 2 - out.text  # less than claimed
     return -1
 
 

@@ -1,4 +1,6 @@
 """Sets of GPUs as bits."""
+cimport cython
+
 from ext_core.ints cimport mask_t
 
 cdef extern from *:
@@ -12,7 +14,8 @@ cdef extern from *:
 
 cdef inline mask_t lowest(mask_t gpus) noexcept nogil:
     """The lowest GPU, as a set; of no GPUs the empty set."""
-    return gpus & (~gpus + 1)
+    with cython.overflowcheck(False):  # of no GPUs the sum wraps to 0
+        return gpus & (~gpus + 1)
 
 
 cdef inline bint earlier(mask_t a, mask_t b) noexcept nogil:

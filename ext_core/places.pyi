@@ -1,15 +1,18 @@
 from array import array
 from collections.abc import Sequence
 
+from typing_extensions import disjoint_base
+
 from ext_core.ask import Ask
 from ext_core.reasons import FailingCodes
 from ext_core.rows import PlaceRow
 from ext_core.table import NodeTable
 
+@disjoint_base
 class Places:
     levels: int
     height: int
-    def __init__(self, levels: int = 0) -> None: ...
+    def __new__(cls, levels: int = 0) -> Places: ...
     def add(self, row: int) -> None: ...
     def clear(self, row: int) -> None: ...
     def set_health(self, row: int, doubt: float, failing: bool) -> None:

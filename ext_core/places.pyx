@@ -7,6 +7,7 @@ of one namespace only is a short list of rows of that namespace; most namespaces
 
 from array import array
 
+cimport cython
 from cython cimport view
 from libc.stdlib cimport calloc, free as c_free
 
@@ -42,6 +43,7 @@ cdef class Places:
         self.most = array("i", bytes(4 * max(levels, 1)))
         self.grow(64)
 
+    @cython.initializedcheck(False)  # the first time no column exists
     cdef int grow(self, int rows) except -1:
         cdef int kept = self.height
         self.domain = _matrix(self.levels, rows, self.domain, kept)

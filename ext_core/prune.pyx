@@ -6,6 +6,7 @@ the rest is JSON, whether a bracket closes one of its own kind, says the decoder
 run only where that decoder has failed: one object must not hide the others of its page.
 """
 
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.string cimport memchr, memcpy
 
@@ -33,7 +34,8 @@ cdef Py_ssize_t past_string(text_t text, Py_ssize_t at, Py_ssize_t end) noexcept
         quote = <text_t>memchr(text + at, c'"', <size_t>(end - at))
         if quote == NULL:
             return -1
-        found = quote - text
+        with cython.overflowcheck(False):  # a difference of pointers, which Cython cannot check
+            found = quote - text
         slashes = 0
         while found - slashes > at and text[found - slashes - 1] == c'\\':
             slashes += 1

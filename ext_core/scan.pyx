@@ -592,6 +592,7 @@ cdef inline uint64_t load8(text_t at) noexcept nogil:
     return word
 
 
+@cython.overflowcheck(False)  # a hash wraps
 cdef inline uint64_t fold(uint64_t key, uint64_t word) noexcept nogil:
     """An xor-shift before the multiplication, which carries upwards only, and one after it: the low bits count."""
     key ^= word
@@ -599,6 +600,7 @@ cdef inline uint64_t fold(uint64_t key, uint64_t word) noexcept nogil:
     return key ^ (key >> 29)
 
 
+@cython.overflowcheck(False)  # a hash wraps
 cdef inline uint64_t name_hash(text_t name, Py_ssize_t size) noexcept nogil:
     """A multiply-and-fold hash of 8 bytes a step. It leaves no trace in any answer, so byte order does not matter."""
     cdef uint64_t word = 0, key = <uint64_t>size * 0x9E3779B97F4A7C15u
@@ -718,7 +720,8 @@ cdef class NameIndex:
         free(s.name)
         # Close the gap (Knuth, TAOCP vol. 3, 6.4, algorithm R): a follower moves into the hole unless that would put it
         # before its home.
-        hole = i = s - self.slots
+        with cython.overflowcheck(False):  # a difference of pointers, which Cython cannot check
+            hole = i = s - self.slots
         while True:
             i = (i + 1) & mask
             if self.slots[i].name == NULL:

@@ -1,15 +1,17 @@
 """Which candidate nodes may hold the cheapest victims, judged by bounds before anything is searched.
 
-Most nodes are left at a glance: a bound reads a few columns of each pod, once, where the search would copy them all. A
-cost is compared term after term; so where no term of any set on a node can be below its bound, a node whose bounds come
-after the cost of two sets that are known is out. A bound may rest on the terms before it: a set that does not equal the
-bound there is dearer by them.
+A bound reads a few columns of each pod, once, where the search would copy them all; so most nodes cost little. Costs
+compare term after term, and no term of any set on a node is below its bound. So a node is out when its bounds come
+after the costs of two known sets. A bound may rest on the terms before it: a set that does not equal the bound there
+costs more by them.
 """
 
 from array import array
 
 from libc.stdint cimport INT64_MAX
 
+from ext_core.ask cimport Ask
+from ext_core.checks cimport check_search
 from ext_core.ints cimport amount_t, int64_t, row_t
 from ext_core.ratio cimport part_down, ratio_less
 from ext_core.table cimport TERMINATING, NodeTable, PodTable
@@ -17,15 +19,18 @@ from ext_core.table cimport TERMINATING, NodeTable, PodTable
 cdef enum:
     MOST = 64  # pods of a node that are ordered; beyond, the bounds are weaker
 
-cdef int64_t DEAREST = 1 << 56  # a pod's work counts as this at most: sums stay within 64 bits
+cdef int64_t MOST_WORK = 1 << 56  # a pod's work counts as this at most: sums stay within 64 bits
+cdef int64_t _FREE = -(1 << 31) - 1
 
-cdef struct Pod:
+FREE = _FREE
+
+cdef struct Freed:
     int64_t work
     amount_t frees
     int64_t priority
 
 
-cdef inline void by_work(Pod* kept, int count, Pod pod) noexcept nogil:
+cdef inline void by_work(Freed* kept, int count, Freed pod) noexcept nogil:
     """Insertion, the least work per amount first."""
     while count > 0 and ratio_less(pod.work, pod.frees, kept[count - 1].work, kept[count - 1].frees):
         kept[count] = kept[count - 1]
@@ -33,32 +38,38 @@ cdef inline void by_work(Pod* kept, int count, Pod pod) noexcept nogil:
     kept[count] = pod
 
 
-cdef inline void by_priority(Pod* kept, int count, Pod pod) noexcept nogil:
+cdef inline void by_priority(Freed* kept, int count, Freed pod) noexcept nogil:
     while count > 0 and pod.priority < kept[count - 1].priority:
         kept[count] = kept[count - 1]
         count -= 1
     kept[count] = pod
 
 
-cdef void judge(NodeTable nodes, PodTable pods, row_t row, amount_t need, int resource, int priority, int64_t now,
-                int64_t nobody, bint first, int64_t* least_priority, int64_t* least_work) noexcept nogil:
-    cdef Pod[MOST] low
-    cdef Pod[MOST] cheap
-    cdef Pod pod
+cdef struct Bounds:
+    int64_t priority        # of the victims: the highest of them is at least this
+    int64_t work            # that the victims lose
+
+
+cdef Bounds judge(PodTable pods, Ask ask, row_t row, amount_t need, int64_t now_ms, bint priority_first) noexcept nogil:
+    """The bounds of the sets on one node that free `need` of the resource."""
+    cdef Freed[MOST] low
+    cdef Freed[MOST] by_cost
+    cdef Freed pod
     cdef row_t at = pods.head[row] if row < pods.head_capacity else -1
     cdef int count = 0, i
     cdef amount_t all_of = 0, left
     cdef int64_t lowest = INT64_MAX
     cdef bint many = False
+    cdef Bounds bounds
     while at >= 0:
-        if pods.may_go(at, priority, now):
-            pod.frees = pods.amounts[resource, at] if need > 0 else 1
+        if pods.may_go(at, ask.priority, now_ms):
+            pod.frees = pods.amounts[ask.resource, at] if need > 0 else 1
             if pod.frees > 0:
-                pod.priority = nobody
+                pod.priority = _FREE
                 pod.work = 0
                 if not pods.flags[at] & TERMINATING:
                     pod.priority = pods.priority[at]
-                    pod.work = min(pods.work_lost(at, now), DEAREST)
+                    pod.work = min(pods.work_lost(at, now_ms), MOST_WORK)
                 lowest = min(lowest, pod.priority)
                 all_of = min(all_of + pod.frees, need)  # enough is enough
                 many |= count == MOST
@@ -67,50 +78,44 @@ cdef void judge(NodeTable nodes, PodTable pods, row_t row, amount_t need, int re
                     count += 1
         at = pods.next[at]
     if all_of < need or lowest == INT64_MAX:
-        least_priority[0] = least_work[0] = INT64_MAX
-        return
-    least_priority[0] = lowest
-    least_work[0] = 0
+        return Bounds(INT64_MAX, INT64_MAX)
+    bounds = Bounds(lowest, 0)
     if need <= 0 or many:
-        return
+        return bounds
     left = need
     for i in range(count):
         left -= low[i].frees
-        least_priority[0] = low[i].priority
+        bounds.priority = low[i].priority
         if left <= 0:
             break
     for i in range(count):
-        if not first or low[i].priority <= least_priority[0]:
-            by_work(cheap, i, low[i])
+        if not priority_first or low[i].priority <= bounds.priority:
+            by_work(by_cost, i, low[i])
     left = need
     for i in range(count):
-        if cheap[i].frees >= left:
-            least_work[0] += part_down(cheap[i].work, left, cheap[i].frees)
-            return
-        least_work[0] += cheap[i].work
-        left -= cheap[i].frees
+        if by_cost[i].frees >= left:
+            bounds.work += part_down(by_cost[i].work, left, by_cost[i].frees)
+            return bounds
+        bounds.work += by_cost[i].work
+        left -= by_cost[i].frees
+    return bounds
 
 
-def bounds(NodeTable nodes, PodTable pods, const row_t[::1] rows, const amount_t[::1] request, int resource,
-           int priority, int64_t now_ms, int64_t nobody, bint priority_first):
+def bounds(NodeTable nodes, PodTable pods, Ask ask, const row_t[::1] rows, int64_t now_ms, bint priority_first):
     """(priority, work), int64[n]: what the highest priority of the victims, and the work that they lose, is at least.
     See `scout.pyi`."""
     cdef Py_ssize_t i, n = rows.shape[0]
-    cdef amount_t need
-    if request.shape[0] != nodes.resources or not 0 <= resource < nodes.resources:
-        raise ValueError("request has one number per resource")
-    if pods.resources != nodes.resources:
-        raise ValueError("the tables differ in their resources")
-    for i in range(n):
-        if not 0 <= rows[i] < nodes.height:
-            raise IndexError("row outside of the table")
+    cdef int resource = ask.resource
+    cdef Bounds found
+    check_search(nodes, pods, ask, rows)
     priorities, works = array("q", bytes(8 * n)), array("q", bytes(8 * n))
     cdef int64_t[::1] least_priority = priorities, least_work = works
     with nogil:
         for i in range(n):
-            need = request[resource] - nodes.free_count(resource, rows[i]) if request[resource] > 0 else 0
-            judge(nodes, pods, rows[i], need, resource, priority, now_ms, nobody, priority_first, &least_priority[i],
-                  &least_work[i])
+            found = judge(
+                pods, ask, rows[i], ask.amount[resource] - nodes.free_count(resource, rows[i]), now_ms, priority_first)
+            least_priority[i] = found.priority
+            least_work[i] = found.work
     return priorities, works
 
 

@@ -13,6 +13,7 @@ what is kept of them as it is: only its own slots are counted.
 
 from array import array
 
+cimport cython
 from libc.math cimport pow as c_pow
 from libc.stdlib cimport free as c_free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
@@ -27,11 +28,11 @@ from ext_core.table cimport CPU, MEMORY, FIRST_GPU, SCHEDULABLE, SLOTS, NodeTabl
 
 cdef enum:
     MOST_TYPES = 1024
-    MOST_KEPT = 1 << 26    # bytes of what is kept of requests; one is kept always
-    MOST_SEEN = 1 << 9     # rows of one call that are remembered, for those like them
-    MOST_LISTS = 1 << 18   # different lists of losses kept
-    MOST_ENTRIES = 1 << 23
-    UNBOUNDED = 1 << 30    # slots of a type without GPUs, before CPU and memory are looked at
+    MOST_KEPT = 0x4000000  # bytes of what is kept of requests; one is kept always
+    MOST_SEEN = 512        # rows of one call that are remembered, for those like them
+    MOST_LISTS = 0x40000   # different lists of losses kept
+    MOST_ENTRIES = 0x800000
+    UNBOUNDED = 0x40000000  # slots of a type without GPUs, before CPU and memory are looked at
     ALL_TYPES = 0          # older than any edition
 
 cdef struct Type:
@@ -707,9 +708,10 @@ cdef class Slots:
         cdef uint64_t digest
         cdef int i
         s.row = 0
-        digest = <uint64_t>s.cpu * 1540483477 + <uint64_t>s.memory
-        digest = (digest ^ digest >> 29) * 1597334677 + <uint64_t>s.spare
-        digest = (digest ^ digest >> 31) * 1000003 + s.open
+        with cython.overflowcheck(False):  # a hash wraps
+            digest = <uint64_t>s.cpu * 1540483477 + <uint64_t>s.memory
+            digest = (digest ^ digest >> 29) * 1597334677 + <uint64_t>s.spare
+            digest = (digest ^ digest >> 31) * 1000003 + s.open
         i = <int>((digest ^ digest >> 23) & (MOST_SEEN - 1))
         if self.seen_call[i] == self.call and _same(&self.seen[i], s):
             s.row = row
@@ -819,8 +821,9 @@ cdef class Slots:
             else:
                 continue
             self.entries[e].column = c
-            digest = (digest ^ <uint32_t>c) * 16777619
-            digest = (digest ^ <uint32_t>self.entries[e].lost) * 16777619
+            with cython.overflowcheck(False):  # a hash wraps
+                digest = (digest ^ <uint32_t>c) * 16777619
+                digest = (digest ^ <uint32_t>self.entries[e].lost) * 16777619
             e += 1
         digest ^= digest >> 15
         length = e - self.entry_count

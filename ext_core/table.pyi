@@ -1,8 +1,11 @@
 """Packed tables: one column per fact, one row per node or pod."""
 
+from typing_extensions import disjoint_base
+
 from ext_core.links import LinkShapes
 from ext_core.rows import NodeFacts, NodeRow, NodeUse, PodRow
 
+@disjoint_base
 class NodeTable:
     """Columns over nodes."""
 
@@ -13,7 +16,7 @@ class NodeTable:
     height: int
     """Every row is below it."""
 
-    def __init__(self, resources: int, shapes: LinkShapes | None = None) -> None:
+    def __new__(cls, resources: int, shapes: LinkShapes | None = None) -> NodeTable:
         """`shapes`: none given = a new LinkShapes, which knows no graph. ValueError: fewer than 3 resources."""
     def add(self, row: int) -> None: ...
     def clear(self, row: int) -> None: ...
@@ -41,13 +44,14 @@ class NodeTable:
     def graph_of(self, row: int) -> tuple[int, int, int]:
         """(link shape, mask of the healthy GPUs, index of the GPU resource or -1) of one row."""
 
+@disjoint_base
 class PodTable:
     resources: int
     height: int
     now: int
     """The time at which `until` is judged, milliseconds since 1970; 0 at first."""
 
-    def __init__(self, resources: int) -> None: ...
+    def __new__(cls, resources: int) -> PodTable: ...
     def put(self, pod: int, row: PodRow) -> None:
         """Write pod row `pod`, new or known. What `mark` wrote stays. ValueError: a negative row or node, a wrong
         number of amounts."""

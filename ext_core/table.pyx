@@ -9,6 +9,7 @@ time-slicing or MPS; 1000: milli-GPU). Allocatable, used and claimed amounts of 
 
 from array import array
 
+cimport cython
 from cython cimport view
 
 from ext_core.ints cimport amount_t, row_t, int32_t, uint32_t
@@ -78,6 +79,7 @@ cdef class NodeTable:
         self.touched = []
         self.grow(64)
 
+    @cython.initializedcheck(False)  # the first time no column exists
     cdef int grow(self, int rows) except -1:
         cdef int kept = self.height
         self.alloc = _matrix(self.resources, rows, self.alloc, kept)
@@ -303,6 +305,7 @@ cdef class PodTable:
         self.grow(64)
         self.grow_heads(64)
 
+    @cython.initializedcheck(False)  # the first time no column exists
     cdef int grow(self, int pods) except -1:
         cdef int kept = self.height
         self.amounts = _matrix(self.resources, pods, self.amounts, kept)

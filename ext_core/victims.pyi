@@ -6,6 +6,8 @@ from typing import Literal, NamedTuple
 
 from typing_extensions import Buffer
 
+from ext_core.candidates import Candidates
+
 class Victims(NamedTuple):
     """What `cheapest` found. `cost` and `chosen` are 0 where nothing was found.
 
@@ -13,8 +15,8 @@ class Victims(NamedTuple):
     cost:     int64[T, n] row after row: term t on candidate i is `cost[t * n + i]`
     status:   int8[n]: 0 no set suffices; 1 found, and proved cheapest; 2 found, the budget ended before the proof;
               3 the budget ended before a set was found (where `ok` is not monotone, or with `skip`: nothing is proved);
-              4 (with `skip` only) no set, or none cheaper than those of two candidates before
-    examined: int64[n] search nodes; together at most `budget`, and one for each candidate left at a glance
+              4 (with `skip` only) no set, or none that costs less than those of two candidates before
+    examined: int64[n] search nodes; together at most `budget`, and one for each candidate left at once
     """
 
     chosen: array[int]
@@ -39,50 +41,27 @@ Term = (
 )
 
 def cheapest(
-    start: Buffer,
-    missing: Buffer,
-    amounts: Buffer,
-    masks: Buffer,
-    free_mask: Buffer,
-    unknown: Buffer,
-    unknown_of: Buffer,
-    table: Buffer,
-    ok: Iterable[bytes],
-    forced: Buffer,
-    terms: Iterable[Term],
-    budget: int,
-    skip: bool = False,
-    nanoseconds: int = 0,
+    candidates: Candidates, terms: Iterable[Term], budget: int, skip: bool = False, nanoseconds: int = 0
 ) -> Victims:
     """The cheapest sufficient set of victims on each of n candidate nodes, proved within `budget` search nodes in all.
 
-    start:      int32[n + 1]; candidate i's eligible pods are start[i]..start[i + 1], most important first
-    missing:    int64[R, n] how much of each resource must come free for the preemptor to fit (<= 0: nothing)
-    amounts:    int64[R, pods] what evicting the pod frees, >= 0
-    masks:      uint32[pods] GPUs that the pod holds and frees (0: none, or unknown)
-    free_mask:  uint32[n] GPUs free now
-    unknown:    int32[n] GPUs held at positions that nobody knows
-    unknown_of: int32[pods] how many of those the pod frees, >= 0
-    table:      int32[n] index into `ok`; -1: no rule about links, so masks and unknown GPUs do not matter
-    ok:         bytes[1 << GPUs] (at most 16 GPUs) each: 1 where those free GPUs would do
-    forced:     uint8[pods] the pod is among the victims in any case
-    skip:       only the two cheapest candidates matter (of equals those that come first): others are left early
+    terms:       cost terms, the most important first; cost vectors compare lexicographically
+    skip:        only the two cheapest candidates matter (of equals the first): the search leaves others early
     nanoseconds: of CPU for all candidates; 0: no limit. What is found by then is answered, unproved
-    terms:      cost terms, the most important first; cost vectors compare lexicographically
 
-    A set suffices when it holds all forced pods, frees at least `missing` of every resource and, where table >= 0,
-    leaves no unknown GPU and a mask `free_mask | masks of the victims` that is ok. The empty set is a set like others.
+    A set suffices when it holds all forced pods, frees at least `short` of every resource and, where table >= 0,
+    leaves no unknown GPU and a mask `free | masks of the victims` that is ok. The empty set is a set like others.
 
     Ties in all terms: fewest pods; then the set whose ranks, ascending, are lexicographically least. A pod's rank
     is its place by (its cost vector as the only victim, "mask" terms aside; the larger index first).
 
-    Raises ValueError for columns that do not fit together and OverflowError for costs beyond 64 bits. Two-dimensional
-    columns may come flat, row after row. The caller must not write the columns meanwhile: the GIL is released.
+    Raises ValueError for columns that do not fit together and OverflowError for costs beyond 64 bits. The caller must
+    not write the columns meanwhile: the GIL is released.
     """
 
 def kube_pdb_violations(order: Iterable[int], memberships: Sequence[Iterable[int]], allowance: Iterable[int]) -> int:
     """NumPDBViolations of the victims `order` as kube-scheduler counts it (filterPodsWithPDBViolation in
-    pkg/scheduler/framework/plugins/defaultpreemption, v1.36): pods, each once, that find a budget of theirs used up.
+    pkg/scheduler/framework/plugins/defaultpreemption, v1.36): pods, each once, that find one of their budgets used up.
 
     order: pods, most important first; memberships: per pod its budgets; allowance: per budget its disruptionsAllowed.
     A pod already in a budget's disruptedPods is, for that budget, no member.

@@ -2,15 +2,16 @@
 
 Theory of operation. On one candidate the search decides pod after pod, taken before spared, in the order of their
 *rank*: what a pod costs when it is the only victim, then the larger index (`start` lists pods by importance, so of
-equals the less important goes first). Every form of cost but "mask" can only grow with the set, so the cost of what is
-taken bounds all sets below; each term sharpens that bound in its own way (`_bound`). Four facts keep the tree small:
+equals the less important is evicted first). Every form of cost but "mask" can only grow with the set, so the cost of
+what is taken bounds all sets below; each term sharpens that bound in its own way (`bound`). Four facts keep the tree
+small:
 
 - *cover*: the pods still undecided must be able to free what is still short, and a good mask must be in reach;
-- *enough is enough*: below a set that suffices nothing is cheaper, unless a mask price could fall;
+- *enough is enough*: below a set that suffices no set costs less, unless a mask price could fall;
 - *the order of terms*: once a set can at best equal the best one in the terms before, a pod that would exceed it in
   this term is out of use, and cover is asked again;
-- *dominance*: a pod that frees as much as a later one, holds the same GPUs and costs no more in any term goes first:
-  where it is spared, so is the other.
+- *dominance*: a pod that frees as much as a later one, holds the same GPUs and costs no more in any term is taken
+  first: where it is spared, so is the other.
 
 Ties in all terms: fewest pods; then the set whose ranks, in ascending order, come first lexicographically. In the order
 of the walk that is the set that is met first, so proving the tie-break costs nothing.
@@ -22,108 +23,48 @@ from collections import namedtuple
 from libc.stdint cimport INT64_MAX, INT64_MIN
 from posix.time cimport CLOCK_THREAD_CPUTIME_ID, clock_gettime, timespec
 
+from ext_core.candidates cimport Candidates
 from ext_core.ints cimport amount_t, int8_t, int32_t, int64_t, mask_t, uint8_t
 from ext_core.ratio cimport part_up, ratio_less
+from ext_core.terms cimport GANG, GROUP, MASK, MAX, SUM, Table, Term, _Terms, bytes_of, int32s, int64s
 
 cdef int64_t clock() noexcept nogil:
-    """Nanoseconds of CPU that this thread has used: a neighbour on the machine does not make an answer worse."""
+    """Nanoseconds of CPU that this thread has used: another process on the machine does not make an answer worse."""
     cdef timespec now
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now)
     return <int64_t>now.tv_sec * 1_000_000_000 + now.tv_nsec
 
 
 cdef enum:
-    SUM = 0
-    MAX = 1
-    GROUP = 2
-    GANG = 3
-    MASK = 4
-
-cdef enum:
     NONE = 0       # no set suffices
     PROVED = 1     # found, and proved cheapest
     FOUND = 2      # found; the budget ended before the proof
     UNDECIDED = 3  # the budget ended before a set was found
-    DEARER = 4     # no set is cheaper than those of two candidates before
+    NOT_LOWER = 4  # no set costs less than those of two candidates before
 
 cdef enum:
     LEAST = 2_000  # search nodes that a candidate may have even if that leaves those behind it less than a fair share
 
-ctypedef const int64_t* prices_t
-
-cdef struct Term:
-    int kind
-    const int64_t* column     # SUM, MAX; GANG: the members' own cost or NULL. SUM with NULL counts pods
-    const int32_t* start      # GROUP, GANG: the groups of pod p are member[start[p]:start[p + 1]]
-    const int32_t* member
-    const int64_t* allowance
-    const int64_t* price
-    int32_t* count            # [group] members taken (zero between uses where the term is a GROUP and not simple)
-    int64_t* taken            # [group] GANG: own cost of the members taken
-    bint simple               # GROUP: no pod of this candidate is in two groups, so the walk's order does not matter
-    prices_t* tables          # MASK: [table] the prices
-    prices_t* floors          # MASK: [table] at each mask, the least price of a good mask that contains it
-
-cdef struct Table:
-    const uint8_t* ok         # [mask] 1 = good enough
-    const uint8_t* above      # [mask] 1 = some mask that contains it is good enough
-    bint monotone             # a good mask stays good when GPUs are added
-
 Victims = namedtuple("Victims", "chosen cost status examined")
-
-
-cdef int64_t* _int64s(list kept, Py_ssize_t length) except NULL:
-    made = array("q", bytes(8 * (length + 1)))
-    kept.append(made)
-    cdef int64_t[::1] view = made
-    return &view[0]
-
-
-cdef int32_t* _int32s(list kept, Py_ssize_t length) except NULL:
-    made = array("i", bytes(4 * (length + 1)))
-    kept.append(made)
-    cdef int32_t[::1] view = made
-    return &view[0]
-
-
-cdef uint8_t* _bytes(list kept, Py_ssize_t length) except NULL:
-    made = array("B", bytes(length + 1))
-    kept.append(made)
-    cdef uint8_t[::1] view = made
-    return &view[0]
-
-
-cdef const int64_t[::1] _flat(columns):
-    """An int64 buffer of one or two dimensions, read row after row."""
-    view = memoryview(columns)
-    return view if view.ndim == 1 else view.cast("B").cast("q")
-
-
-cdef int _same(str what, Py_ssize_t found, Py_ssize_t wanted) except -1:
-    if found != wanted:
-        raise ValueError(f"cheapest: {what} has {found} items, not {wanted}")
-    return 0
 
 
 cdef class _Search:
     """The columns of one call, and the scratch space that its candidates use one after another."""
 
-    cdef list kept                    # keeps what the pointers point to alive
+    cdef list kept                    # owns what the pointers point to
+    cdef _Terms checked               # and this
     cdef Py_ssize_t n, pods
-    cdef int resources, terms, tables  # `terms` counts the last, implicit one: the number of pods
+    cdef int resources, terms         # `terms` counts the last, implicit one: the number of pods
     cdef int64_t left                 # search nodes for this and all further candidates
     cdef int64_t budget               # of the candidate at hand
     cdef int64_t deadline             # on `clock`; the search stops there
     cdef bint late                    # it has been reached
     cdef bint skip                    # only the two cheapest candidates matter
     cdef int ahead                    # candidates found so far, at most 2
-    cdef int64_t* lead                # [2, term] their values, the cheapest first
-    cdef bint cut                     # the candidate at hand must be cheaper than the second of them
+    cdef int64_t* lead                # [2, term] their values, the lowest first
+    cdef bint cut                     # the candidate at hand must cost less than the second of them
     cdef bint priced                  # some term is a MASK
-    cdef const int32_t[::1] start, unknown, unknown_of, table
-    cdef const int64_t[::1] missing, amounts
-    cdef const mask_t[::1] masks, free_mask
-    cdef const uint8_t[::1] forced
+    cdef Candidates of
     cdef Term* term
     cdef Table* known
     # what the call answers
@@ -319,7 +260,7 @@ cdef class _Search:
 
     cdef int64_t least_sum(self, int i, int d) noexcept nogil:
         """What covering costs at least in term `i` (a SUM or a GANG with a column) if pods could be cut in parts: per
-        resource by cost per amount, the dearest resource counts. Members of a broken gang cost nothing more."""
+        resource by cost per amount; the resource with the highest cost counts. Members of a broken gang cost nothing more."""
         cdef Term* t = &self.term[i]
         cdef int64_t total, most = 0
         cdef amount_t left
@@ -384,13 +325,13 @@ cdef class _Search:
 
     cdef int bound(self, int i, int d) noexcept nogil:
         """Sets below, in term `i`, against the best: 1 all above it; 0 none below it; -1 perhaps below it. Takes the
-        pods that would go above it out of `usable`: right as long as no set below beats the best in a term before."""
+        pods that would lift it above out of `usable`: right as long as no set below beats the best in a term before."""
         cdef Term* t = &self.term[i]
         cdef int64_t best = self.best_value[i], value = self.value[d * self.terms + i], lower, other
         cdef bint fewer = False
         cdef int j
         if t.kind == MASK:
-            if self.at < 0:  # 0 here, whatever goes; the best may be another candidate's
+            if self.at < 0:  # 0 here for every set; the best may be another candidate's
                 return 1 if best < 0 else -1 if best > 0 else 0
             lower = t.floors[self.at][self.mask[d]]
         else:
@@ -476,7 +417,7 @@ cdef class _Search:
 
     cdef bint dominated(self, int j, int k) noexcept nogil:
         """Pod j may stand in for pod k, which is after it, in every set: it frees as much, and the cost does not rise.
-        Terms after a SUM in which j is cheaper do not matter."""
+        Terms after a SUM in which j costs less do not matter."""
         cdef int a, i, e, f, p = self.pod[j], q = self.pod[k], few, many
         cdef Term* t
         cdef bint among
@@ -503,7 +444,7 @@ cdef class _Search:
                     if not among:
                         return False
                 if t.kind == GROUP:
-                    # beside pods of several groups, where a pod stands in the walk decides who else violates
+                    # beside pods of several groups, the place of a pod in the walk decides which others violate
                     if not t.simple and few and (few > 1 or many > 1 or p > q):
                         return False
                 elif t.column != NULL:
@@ -515,13 +456,10 @@ cdef class _Search:
         return True
 
     cdef void prepare(self, Py_ssize_t i) noexcept nogil:
-        """Fill the candidate's columns; depth 0 holds the pods that must go."""
-        cdef int first = self.start[i], last = self.start[i + 1], p, r, a, j, t, at = self.table[i]
-        cdef amount_t left
-        cdef bint useful
-        cdef Term* term
-        self.first = first
-        self.last = last
+        """Fill the candidate's columns; depth 0 holds the forced pods."""
+        cdef int t, at = self.of.tables[i]
+        self.first = self.of.starts[i]
+        self.last = self.of.starts[i + 1]
         self.at = at
         self.ok = self.above = NULL
         self.monotone = True
@@ -536,7 +474,15 @@ cdef class _Search:
             for t in range(self.terms - 1):
                 self.best_value[t] = self.lead[self.terms + t]
             self.best_value[self.terms - 1] = INT64_MIN  # of equals the candidate that came first wins
-        self.mask[0] = 0 if at < 0 else self.free_mask[i]
+        self.fill_costs(i)
+        self.list_short(i)
+        self.rank_pods()
+
+    cdef void fill_costs(self, Py_ssize_t i) noexcept nogil:
+        """What each pod costs as the only victim, and what the forced pods cost together."""
+        cdef int first = self.first, last = self.last, at = self.at, p, t
+        cdef Term* term
+        self.mask[0] = 0 if at < 0 else self.of.free_gpus[i]
         for t in range(self.terms):
             term = &self.term[t]
             self.value[t] = INT64_MIN if term.kind == MAX else 0
@@ -548,28 +494,38 @@ cdef class _Search:
         for p in range(first, last):
             self.inside[p - first] = 0
         for p in range(first, last):
-            if self.forced[p]:
+            if self.of.must[p]:
                 self.enter(p, self.value, self.value)
                 if at >= 0:
-                    self.mask[0] |= self.masks[p]
+                    self.mask[0] |= self.of.gpu_masks[p]
+
+    cdef void list_short(self, Py_ssize_t i) noexcept nogil:
+        """The resources that are short once the forced pods are evicted."""
+        cdef int first = self.first, last = self.last, at = self.at, p, r
+        cdef amount_t left
         self.rows = 0
         for r in range(-1, self.resources):
             if r >= 0:
-                left = self.missing[r * self.n + i]
+                left = self.of.lack[r, i]
             else:
-                left = self.unknown[i] if at >= 0 else 0
+                left = self.of.unknown_gpus[i] if at >= 0 else 0
             for p in range(first, last):
-                if self.forced[p] and left > 0:
+                if self.of.must[p] and left > 0:
                     left -= min(left, self.frees_of(r, p))
             if left > 0:
                 self.row[self.rows] = r
                 self.need[self.rows] = left
                 self.rows += 1
+
+    cdef void rank_pods(self) noexcept nogil:
+        """The pods that free something, by rank."""
+        cdef int first = self.first, last = self.last, at = self.at, p, a, j, t
+        cdef bint useful
         self.m = 0
         for p in range(first, last):
-            if self.forced[p]:
+            if self.of.must[p]:
                 continue
-            useful = at >= 0 and (self.masks[p] & ~self.mask[0]) != 0
+            useful = at >= 0 and (self.of.gpu_masks[p] & ~self.mask[0]) != 0
             for a in range(self.rows):
                 useful |= self.frees_of(self.row[a], p) > 0
             if useful:
@@ -582,7 +538,7 @@ cdef class _Search:
         for j in range(self.m):
             p = self.pod[j]
             self.blocked[j] = 0
-            self.gain[j] = 0 if at < 0 else self.masks[p] & ~self.mask[0]
+            self.gain[j] = 0 if at < 0 else self.of.gpu_masks[p] & ~self.mask[0]
             for a in range(self.rows):
                 self.frees[j * self.rows + a] = min(self.frees_of(self.row[a], p), self.need[a])
         for t in range(self.terms):
@@ -597,10 +553,10 @@ cdef class _Search:
                 self.dominates[<Py_ssize_t>j * self.m + k] = self.dominated(j, k)
 
     cdef inline amount_t frees_of(self, int r, int p) noexcept nogil:
-        return self.unknown_of[p] if r < 0 else self.amounts[r * self.pods + p]
+        return self.of.unsure_gpus[p] if r < 0 else self.of.freed[r, p]
 
     cdef void sort(self, int t, int a) noexcept nogil:
-        """Pods by cost per amount of resource row `a`, cheapest first."""
+        """Pods by cost per amount of resource row `a`, the lowest first."""
         cdef int32_t* order = &self.order[(t * self.rows + a) * self.m]
         cdef int length = 0, j, k
         cdef int64_t cost
@@ -619,7 +575,7 @@ cdef class _Search:
         self.ordered[t * self.rows + a] = length
 
     cdef void greed(self) noexcept nogil:
-        """A first set to beat: all pods, less, from the dearest on, each that the rest can do without."""
+        """A first set to beat: all pods, less, from the highest cost on, each that the rest does not need."""
         cdef int j, k, a
         cdef amount_t left
         cdef bint enough
@@ -715,7 +671,7 @@ cdef class _Search:
             for t in range(self.terms - 1):
                 self.cost[t * self.n + i] = self.best_value[t]
         elif finished:
-            self.status[i] = DEARER if self.cut else NONE
+            self.status[i] = NOT_LOWER if self.cut else NONE
         else:
             self.status[i] = UNDECIDED
         if self.deadline and i & 15 == 15 and not self.late and clock() > self.deadline:  # a clock costs a system call
@@ -727,8 +683,8 @@ cdef class _Search:
                     self.term[t].taken[self.term[t].member[width]] = 0
 
     cdef void rank_candidate(self) noexcept nogil:
-        """Keep the value found as the first or the second of all so far, where it is that. Nobody to evict is no
-        eviction that others could be compared with."""
+        """Keep the value found as the first or the second of all so far, where it is that. The empty set is not an
+        eviction, so it does not count."""
         cdef int at, t, place = self.ahead
         cdef bint some = False
         for at in range(self.last - self.first):
@@ -751,234 +707,43 @@ cdef class _Search:
             self.lead[place * self.terms + t] = self.best_value[t]
         self.ahead = min(self.ahead + 1, 2)
 
-    # --- reading what the caller passed ---------------------------------------------------------------------------
-
-    def read_tables(self, list ok):
-        """`ok`: bytes of length 1 << GPUs (at most 16) each. Fills, per table, what the bounds ask."""
-        cdef Py_ssize_t size, mask, bit
-        cdef const uint8_t[::1] given
-        cdef uint8_t* above
-        cdef Table* table
-        cdef bint monotone
-        self.tables = len(ok)
-        self.known = <Table*>_int64s(self.kept, (self.tables * sizeof(Table)) // 8 + 1)
-        for index, column in enumerate(ok):
-            given = column
-            size = given.shape[0]
-            if size < 1 or size > 1 << 16 or size & (size - 1):
-                raise ValueError(f"cheapest: ok[{index}] has {size} items, not 1 << GPUs with at most 16 GPUs")
-            self.kept.append(memoryview(column))
-            table = &self.known[<int>index]
-            table.ok = &given[0]
-            above = _bytes(self.kept, size)
-            monotone = True
-            for mask in range(size):
-                if given[mask] > 1:
-                    raise ValueError(f"cheapest: ok[{index}][{mask}] is neither 0 nor 1")
-                above[mask] = given[mask]
-            bit = 1
-            with nogil:
-                while bit < size:
-                    for mask in range(size):
-                        if not mask & bit:
-                            monotone &= given[mask] <= given[mask | bit]
-                            above[mask] |= above[mask | bit]
-                    bit <<= 1
-            table.above = above
-            table.monotone = monotone
-
-    def read_term(self, int i, tuple term, list ok):
-        """Check one cost term and point term `i` at its columns."""
-        cdef Term* t = &self.term[i]
-        kind = term[0] if term else None
-        sizes = {"sum": (2,), "max": (2,), "group": (5,), "gang": (5, 6), "mask": (2,)}
-        if kind not in sizes or len(term) not in sizes[kind]:
-            raise ValueError(f"cheapest: terms[{i}] is no cost term of a known form: {kind!r}, {len(term)} items")
-        if kind == "sum" or kind == "max":
-            t.kind = SUM if kind == "sum" else MAX
-            t.column = self.read_column(f"terms[{i}]'s column", term[1], kind == "sum")
-        elif kind == "mask":
-            t.kind = MASK
-            self.priced = True
-            self.read_prices(i, term[1], ok)
-        else:
-            t.kind = GROUP if kind == "group" else GANG
-            self.read_groups(i, term)
-
-    cdef const int64_t* read_column(self, str what, column, bint positive) except NULL:
-        cdef const int64_t[::1] given = column
-        cdef Py_ssize_t i, p
-        cdef int64_t total
-        _same(what, given.shape[0], self.pods)
-        self.kept.append(memoryview(column))
-        if positive:
-            for i in range(self.n):
-                total = 0
-                for p in range(self.start[i], self.start[i + 1]):
-                    if given[p] < 0:
-                        raise ValueError(f"cheapest: {what} is negative at pod {p}")
-                    if given[p] > INT64_MAX - total:
-                        raise OverflowError(f"cheapest: {what} adds up to more than 64 bits on candidate {i}")
-                    total += given[p]
-        return &given[0] if self.pods else _int64s(self.kept, 0)
-
-    cdef int read_groups(self, int i, tuple term) except -1:
-        cdef Term* t = &self.term[i]
-        cdef const int32_t[::1] start = term[1], member = term[2]
-        cdef const int64_t[::1] allowance = term[3], price = term[4]
-        cdef Py_ssize_t c, p, e, f, groups = allowance.shape[0]
-        cdef int64_t total
-        what = f"terms[{i}]"
-        _same(f"{what}'s member_start", start.shape[0], self.pods + 1)
-        _same(f"{what}'s price", price.shape[0], groups)
-        if start[0] != 0 or start[self.pods] != member.shape[0]:
-            raise ValueError(f"cheapest: {what}'s member_start does not span its members")
-        for p in range(self.pods):
-            if start[p + 1] < start[p]:
-                raise ValueError(f"cheapest: {what}'s member_start falls at pod {p}")
-        for p in range(groups):
-            if price[p] < 0:
-                raise ValueError(f"cheapest: {what} has a negative price at group {p}")
-        for p in range(self.pods):
-            for e in range(start[p], start[p + 1]):
-                if member[e] < 0 or member[e] >= groups:
-                    raise ValueError(f"cheapest: {what} puts pod {p} into group {member[e]} of {groups}")
-                for f in range(start[p], e):
-                    if member[e] == member[f]:
-                        raise ValueError(f"cheapest: {what} puts pod {p} into group {member[e]} twice")
-        for c in range(self.n):
-            total = 0
-            for e in range(start[self.start[c]], start[self.start[c + 1]]):
-                if price[member[e]] > INT64_MAX - total:
-                    raise OverflowError(f"cheapest: {what}'s prices add up to more than 64 bits on candidate {c}")
-                total += price[member[e]]
-        for column in term[1:5]:
-            self.kept.append(memoryview(column))
-        t.start = &start[0]
-        t.member = &member[0] if member.shape[0] else _int32s(self.kept, 0)
-        t.allowance = &allowance[0] if groups else _int64s(self.kept, 0)
-        t.price = &price[0] if groups else _int64s(self.kept, 0)
-        t.count = _int32s(self.kept, groups)
-        t.taken = _int64s(self.kept, groups)
-        if len(term) == 6:
-            t.column = self.read_column(f"{what}'s column", term[5], True)
-            self.check_spans(i)
-        return 0
-
-    cdef int check_spans(self, int i) except -1:
-        """A gang's price must cover its members' own costs on each node: breaking it cannot make a set cheaper."""
-        cdef Term* t = &self.term[i]
-        cdef Py_ssize_t c
-        cdef int p, g
-        cdef int64_t alone
-        for c in range(self.n):
-            alone = 0
-            for p in range(self.start[c], self.start[c + 1]):
-                if t.start[p + 1] - t.start[p] > 1:
-                    raise ValueError(f"cheapest: terms[{i}] has a column, and pod {p} is in more than one gang")
-                if t.start[p + 1] == t.start[p]:
-                    alone += t.column[p]
-                    continue
-                g = t.member[t.start[p]]
-                if t.column[p] > t.price[g] - t.taken[g]:
-                    raise ValueError(f"cheapest: terms[{i}]: gang {g} costs less than its members on candidate {c}")
-                t.taken[g] += t.column[p]
-                t.count[g] = 1
-            for p in range(self.start[c], self.start[c + 1]):
-                if t.start[p + 1] > t.start[p]:
-                    g = t.member[t.start[p]]
-                    if t.count[g]:
-                        t.taken[g] = t.count[g] = 0
-                        if t.price[g] > INT64_MAX - alone:
-                            raise OverflowError(f"cheapest: terms[{i}] adds up to more than 64 bits on candidate {c}")
-                        alone += t.price[g]
-        return 0
-
-    cdef int read_prices(self, int i, list tables, list ok) except -1:
-        cdef Term* t = &self.term[i]
-        cdef const int64_t[::1] given
-        cdef int64_t* floor
-        cdef Py_ssize_t size, mask, bit
-        cdef int index
-        _same(f"terms[{i}]'s list of tables", len(tables), self.tables)
-        t.tables = <prices_t*>_int64s(self.kept, self.tables)
-        t.floors = <prices_t*>_int64s(self.kept, self.tables)
-        for index in range(self.tables):
-            given = tables[index]
-            size = len(ok[index])
-            _same(f"terms[{i}]'s table {index}", given.shape[0], size)
-            self.kept.append(memoryview(tables[index]))
-            floor = _int64s(self.kept, size)
-            with nogil:
-                for mask in range(size):
-                    floor[mask] = given[mask] if self.known[index].ok[mask] else INT64_MAX
-                bit = 1
-                while bit < size:
-                    for mask in range(size):
-                        if not mask & bit:
-                            floor[mask] = min(floor[mask], floor[mask | bit])
-                    bit <<= 1
-            t.tables[index] = &given[0]
-            t.floors[index] = floor
-        return 0
-
-    def read(self, start, missing, amounts, masks, free_mask, unknown, unknown_of, table, forced):
-        """Check the columns' lengths and values."""
-        cdef Py_ssize_t i, p, x
-        self.kept = []
-        self.start = start
-        self.missing = _flat(missing)
-        self.amounts = _flat(amounts)
-        self.masks = masks
-        self.free_mask = free_mask
-        self.unknown = unknown
-        self.unknown_of = unknown_of
-        self.table = table
-        self.forced = forced
-        if self.start.shape[0] < 1:
-            raise ValueError("cheapest: start is empty; without candidates it is [0]")
-        self.n = self.start.shape[0] - 1
-        self.pods = self.masks.shape[0]
-        if self.start[0] != 0 or self.start[self.n] != self.pods:
-            raise ValueError(f"cheapest: start does not span the {self.pods} pods")
-        for i in range(self.n):
-            if self.start[i + 1] < self.start[i]:
-                raise ValueError(f"cheapest: start falls at candidate {i}")
-        _same("free_mask", self.free_mask.shape[0], self.n)
-        _same("unknown", self.unknown.shape[0], self.n)
-        _same("table", self.table.shape[0], self.n)
-        _same("unknown_of", self.unknown_of.shape[0], self.pods)
-        _same("forced", self.forced.shape[0], self.pods)
-        self.resources = 0 if self.n == 0 else <int>(self.missing.shape[0] // self.n)
-        _same("missing", self.missing.shape[0], self.resources * self.n)
-        _same("amounts", self.amounts.shape[0], self.resources * self.pods)
-        for x in range(self.amounts.shape[0]):
-            if self.amounts[x] < 0:
-                raise ValueError(f"cheapest: amounts is negative at pod {x % self.pods}")
-        for p in range(self.pods):
-            if self.unknown_of[p] < 0:
-                raise ValueError(f"cheapest: unknown_of is negative at pod {p}")
-        for i in range(self.n):
-            if self.unknown[i] < 0:
-                raise ValueError(f"cheapest: unknown is negative at candidate {i}")
-
-    def read_masks(self, list ok):
-        """Every mask must be an index of its candidate's table."""
-        cdef Py_ssize_t i, p
-        cdef mask_t all_of
-        for i in range(self.n):
-            if self.table[i] < -1 or self.table[i] >= self.tables:
-                raise ValueError(f"cheapest: candidate {i} has table {self.table[i]} of {self.tables}")
-            if self.table[i] >= 0:
-                all_of = self.free_mask[i]
-                for p in range(self.start[i], self.start[i + 1]):
-                    all_of |= self.masks[p]
-                if all_of >= <mask_t>len(ok[self.table[i]]):
-                    raise ValueError(f"cheapest: candidate {i} has GPUs beyond those of its table")
-
-    def run(self, list terms, list ok, int64_t budget, bint skip, int64_t nanoseconds):
+    cdef prepare_call(self, Candidates of, list terms):
+        """Check what was passed, and take scratch space for the candidate with the most pods."""
         cdef Py_ssize_t i, widest = 0, cells
-        cdef int t
+        self.kept = []
+        self.of = of
+        self.n, self.pods, self.resources = of.nodes, of.eligible, of.resources
+        self.checked = _Terms()
+        self.checked.read(of, terms)
+        self.terms = self.checked.count
+        self.term = self.checked.term
+        self.known = self.checked.known
+        self.priced = self.checked.priced
+        for i in range(self.n):
+            widest = max(widest, self.of.starts[i + 1] - self.of.starts[i])
+        cells = (widest + 1) * (self.resources + 1)
+        self.row = int32s(self.kept, self.resources + 1)
+        self.pod = int32s(self.kept, widest)
+        self.gain = <mask_t*>int32s(self.kept, widest)
+        self.frees = int64s(self.kept, cells)
+        self.need = int64s(self.kept, cells)
+        self.blocked = int32s(self.kept, widest)
+        self.dominates = bytes_of(self.kept, widest * widest)
+        self.order = int32s(self.kept, cells * self.terms)
+        self.ordered = int32s(self.kept, self.terms * (self.resources + 1))
+        self.value = int64s(self.kept, (widest + 1) * self.terms)
+        self.mask = <mask_t*>int32s(self.kept, widest + 1)
+        self.taken = bytes_of(self.kept, widest)
+        self.usable = bytes_of(self.kept, widest)
+        self.alone = int64s(self.kept, widest * self.terms)
+        self.inside = bytes_of(self.kept, widest)
+        self.best = bytes_of(self.kept, widest)
+        self.best_value = int64s(self.kept, self.terms)
+        self.here = int64s(self.kept, self.terms)
+        self.lead = int64s(self.kept, 2 * self.terms)
+
+    cdef search(self, int64_t budget, bint skip, int64_t nanoseconds):
+        cdef Py_ssize_t i
         if budget < 1:
             raise ValueError("cheapest: the budget is at least one search node")
         if nanoseconds < 0:
@@ -988,38 +753,8 @@ cdef class _Search:
         self.deadline = clock() + nanoseconds if nanoseconds else 0
         self.late = False
         self.ahead = 0
-        self.read_tables(ok)
-        self.read_masks(ok)
-        self.priced = False
-        self.terms = len(terms) + 1
-        self.term = <Term*>_int64s(self.kept, self.terms * ((sizeof(Term) + 7) // 8))
-        for t in range(self.terms - 1):
-            self.read_term(t, terms[t], ok)
-        self.term[self.terms - 1].kind = SUM  # the first tie-break: fewest pods
-        for i in range(self.n):
-            widest = max(widest, self.start[i + 1] - self.start[i])
-        cells = (widest + 1) * (self.resources + 1)
-        self.row = _int32s(self.kept, self.resources + 1)
-        self.pod = _int32s(self.kept, widest)
-        self.gain = <mask_t*>_int32s(self.kept, widest)
-        self.frees = _int64s(self.kept, cells)
-        self.need = _int64s(self.kept, cells)
-        self.blocked = _int32s(self.kept, widest)
-        self.dominates = _bytes(self.kept, widest * widest)
-        self.order = _int32s(self.kept, cells * self.terms)
-        self.ordered = _int32s(self.kept, self.terms * (self.resources + 1))
-        self.value = _int64s(self.kept, (widest + 1) * self.terms)
-        self.mask = <mask_t*>_int32s(self.kept, widest + 1)
-        self.taken = _bytes(self.kept, widest)
-        self.usable = _bytes(self.kept, widest)
-        self.alone = _int64s(self.kept, widest * self.terms)
-        self.inside = _bytes(self.kept, widest)
-        self.best = _bytes(self.kept, widest)
-        self.best_value = _int64s(self.kept, self.terms)
-        self.here = _int64s(self.kept, self.terms)
-        self.lead = _int64s(self.kept, 2 * self.terms)
         chosen = array("B", bytes(self.pods))
-        cost = array("q", bytes(8 * len(terms) * self.n))
+        cost = array("q", bytes(8 * (self.terms - 1) * self.n))
         status = array("b", bytes(self.n))
         examined = array("q", bytes(8 * self.n))
         self.chosen = chosen
@@ -1032,12 +767,11 @@ cdef class _Search:
         return Victims(chosen, cost, status, examined)
 
 
-def cheapest(start, missing, amounts, masks, free_mask, unknown, unknown_of, table, ok, forced, terms, budget,
-             skip=False, nanoseconds=0):
-    """The cheapest sufficient set of victims on each of n candidate nodes. See `victims.pyi` for the columns."""
-    search = _Search()
-    search.read(start, missing, amounts, masks, free_mask, unknown, unknown_of, table, forced)
-    return search.run(list(terms), list(ok), budget, skip, nanoseconds)
+def cheapest(Candidates candidates, terms, int64_t budget, bint skip=False, int64_t nanoseconds=0):
+    """The cheapest sufficient set of victims on each candidate node. See `victims.pyi`."""
+    cdef _Search search = _Search()
+    search.prepare_call(candidates, list(terms))
+    return search.search(budget, skip, nanoseconds)
 
 
 def kube_pdb_violations(order, memberships, allowance):

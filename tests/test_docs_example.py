@@ -76,7 +76,7 @@ def played(enabled: bool) -> dict[str, str]:
             reservations = keeper(world, server)
             lease = Lease(server, "kube-system", "gpu-extender-evictions", "me", clock=clock)
             evictor = Evictor(server, Leadership(lease, world.metrics, clock.monotonic), reservations)
-            controller = Evictions(world.decider, ear, world.metrics, evictor, clock=clock)
+            controller = Evictions(world.verbs, ear, world.metrics, evictor, clock=clock)
             world.connect(evictions=controller)
             task = asyncio.create_task(reservations.run())
             await asyncio.sleep(0.05)

@@ -14,6 +14,7 @@ from extender.policy.rules import REASONS
 from extender.server import outage, settle
 from extender.server.outage import Outage
 from extender.settings import Resource, Settings, Watch
+from extender.verbs.bind import Written
 from tests.verbs.test_bind import Api
 from tests.world import AMD, GPU, JSON, World, machine, pairs, refused, topology, workload
 
@@ -230,7 +231,7 @@ def test_a_preempt_call_waits_for_an_api_server_that_is_just_back(back: bool, se
 def test_links_are_promised_by_no_view_that_is_stale(live: Watched) -> None:
     """Not even where any GPUs are linked; others are placed, and bind judges by the same view."""
     world = World(source=live, binder=Api())
-    world.decider.settled_at = 0.0
+    world.verbs.freshness.settled_at = 0.0
     world.node("even", 8, links=[[6 * (a != b) for b in range(8)] for a in range(8)])
     tied = workload("tied", 2, links="required")
     waits = world.set("Pod", workload("waits", 2, links="required"))
@@ -251,7 +252,7 @@ def test_a_pod_waits_for_a_stale_view_as_long_as_it_takes(live: Watched) -> None
     world = World(source=live)
     world.node("n", 8, links=pairs(8))
     world.pod("v", 8, "n")
-    world.decider.live = True
+    world.verbs.freshness.counted = True
     live.seconds = 10.0
     pods = (workload("tied", 2, links="required", priority=5), workload("loose", 2, priority=5))
     for _ in range(30):
@@ -265,14 +266,14 @@ def test_a_hold_counts_against_links_while_the_api_server_is_silent(live: Watche
     """The pod may have been bound, and the watch could not have shown it: which GPUs are free is not known. For other
     pods kube-scheduler's own count is enough."""
     world = World(source=live)
-    world.decider.settled_at = 0.0
+    world.verbs.freshness.settled_at = 0.0
     world.node("n", 8, links=pairs(8))
     begin = live.heard = world.now
 
     def fits(links: str) -> bool:
         seconds = world.now - begin
         found = bool(world.filter(workload(f"{links}{seconds}", 2, links=links))["NodeNames"])
-        world.decider.assumed.forget(f"uid-{links}{seconds}")
+        world.verbs.assumed.forget(f"uid-{links}{seconds}")
         return found
 
     assert world.filter(workload("whole", 8))["NodeNames"] == ["n"]
@@ -312,13 +313,21 @@ def test_a_frozen_cluster_has_nobody_in_flight_after_its_start() -> None:
     assert world.filter(workload("p", 2, links="required"))["NodeNames"] == ["odd"]
 
 
-@pytest.mark.parametrize(("error", "kept"), [("unknown: the connection was lost", True), ("409 Conflict", False)])
-def test_a_bind_whose_outcome_is_unknown_keeps_its_hold(error: str, kept: bool) -> None:
+@pytest.mark.parametrize(
+    ("outcome", "kept"),
+    [
+        (Written("unknown", "unknown: the connection was lost"), True),
+        (Written("unknown", "500 Internal Server Error"), True),
+        (Written("failed", "409 Conflict"), False),
+        (Written("failed", "unknown: node n"), False),  # the outcome decides, and not its text
+    ],
+)
+def test_a_pod_whose_bind_has_an_unknown_outcome_stays_assumed(outcome: Written, kept: bool) -> None:
     api = Api()
     world = World(binder=api)
     world.node("n", 8)
-    api.error = error
-    assert world.bind(world.pod("p", 6), "n") == error
+    api.outcome = outcome
+    assert world.bind(world.pod("p", 6), "n") == outcome.message
     assert (world.filter(workload("q", 4))["Error"] == TEXT["gpus-promised"]) == kept
 
 
@@ -332,7 +341,7 @@ def test_a_preemptors_call_waits_longer_for_a_watch_that_is_behind(planned: bool
     world.node("n", 8)
     world.pod("v", 8, "n")
     pod = world.set("Pod", workload("p", 8, priority=100))
-    world.decider.live = True
+    world.verbs.freshness.counted = True
     if planned:
         assert world.preempt(pod, {"n": ["v"]}) == {"n": ["v"]}
     world.pod("v", 8, "n", terminating=world.wall + 5)

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from extender.controllers.controller import ClusterSource, Frozen
+from extender.cluster.cluster import Cluster
+from extender.controllers.controller import ClusterSource
 from extender.controllers.events import Events
 from extender.controllers.evictions import Evictions
 from extender.kube.clock import Clock
@@ -24,7 +25,7 @@ from extender.server.writes import Binder, Keeper
 from extender.settings import Settings
 from extender.topologies import Topology
 from extender.topologies.annotation import encode
-from extender.verbs.decide import Answer
+from extender.verbs.answer import Answer
 from extender.web.slices import Slices
 
 GPU, AMD = "nvidia.com/gpu", "amd.com/gpu"
@@ -177,13 +178,14 @@ class World:
         self.now, self.wall = 1000.0, WALL
         self.settings = settings or Settings()
         clock = Clock(lambda: self.now, lambda: self.wall)
-        self.core = wiring.Core.of(self.settings, events=events, clock=clock)
-        self.cluster, self.decider, self.metrics = self.core.cluster, self.core.decider, self.core.metrics
-        self._outside = wiring.Outside(source or Frozen(), binder)
+        self.cluster = Cluster(self.settings)
+        self.core = wiring.Core.over(self.cluster, source, events=events, clock=clock)
+        self.verbs, self.metrics = self.core.verbs, self.core.metrics
+        self._outside = wiring.Outside(binder)
         self._connect(self._outside)
 
     def connect(self, *, keeper: Keeper | None = None, evictions: Evictions | None = None) -> None:
-        """The server anew, with these controllers, which are made over the decider; None: as before."""
+        """The server anew, with these controllers, which are made over the verbs; None: as before."""
         before = self._outside
         self._connect(replace(before, keeper=keeper or before.keeper, evictions=evictions or before.evictions))
 
@@ -324,17 +326,17 @@ class World:
     def state(self) -> tuple[Any, ...]:
         """Everything that a bad request must leave alone."""
         rows = [self.cluster.tables.nodes.node(self.cluster.row(name)) for name in sorted(self.cluster.nodes)]
-        decider = self.decider
+        verbs = self.verbs
         return (
             self.cluster.generation,
             dict(self.cluster.nodes),
             dict(self.cluster.pods),
             dict(self.cluster.placements.nominated),
             rows,
-            decider.assumed.current(self.now),
-            decider.reservations.current(self.now),
-            {uid: decider.attempts.of(uid, self.now) for uid in self.cluster.pods},
-            len(list(decider.decisions.latest())),
+            verbs.assumed.current(self.now),
+            verbs.reservations.current(self.now),
+            {uid: verbs.attempts.of(uid, self.now) for uid in self.cluster.pods},
+            len(list(verbs.decisions.latest())),
         )
 
 

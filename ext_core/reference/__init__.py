@@ -5,6 +5,7 @@ to find it fast: it sorts where the kernel keeps a heap, and tries all sets wher
 """
 
 from ext_core.reference import (
+    candidates,
     columns,
     device_plugin,
     encode,
@@ -20,10 +21,12 @@ from ext_core.reference import (
     scout,
     slots,
     table,
+    terms,
     victims,
 )
 
 __all__ = [
+    "candidates",
     "columns",
     "device_plugin",
     "encode",
@@ -39,5 +42,6 @@ __all__ = [
     "scout",
     "slots",
     "table",
+    "terms",
     "victims",
 ]

@@ -2,72 +2,58 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
+from ext_core.ask import Ask
+from ext_core.reference.candidates import Candidates
 from ext_core.reference.table import FIRST_GPU, SCHEDULABLE, SPARED, TERMINATING, NodeTable, PodTable
 
 
-@dataclass
-class Gathered:
+class Gathered(Candidates):
     """As the kernel's: flat lists, node after node."""
 
-    start: list[int] = field(default_factory=lambda: [0])
-    pods: list[int] = field(default_factory=list)
-    masks: list[int] = field(default_factory=list)
-    unsure: list[int] = field(default_factory=list)
-    free: list[int] = field(default_factory=list)
-    unknown: list[int] = field(default_factory=list)
-    priority: list[int] = field(default_factory=list)
-    start_ms: list[int] = field(default_factory=list)
-    saved_ms: list[int] = field(default_factory=list)
-    restart_s: list[int] = field(default_factory=list)
-    grace_s: list[int] = field(default_factory=list)
-    gpus: list[int] = field(default_factory=list)
-    going: list[int] = field(default_factory=list)
-    gang: list[int] = field(default_factory=list)
-    budgets: list[int] = field(default_factory=list)
-    ask: list[int] = field(default_factory=list)
-    some_go: bool = False
-    short: list[list[int]] = field(default_factory=list)
-    amounts: list[list[int]] = field(default_factory=list)
+    def __init__(self, start: list[int], resources: int) -> None:
+        super().__init__(start, resources)
+        m = start[-1]
+        self.pods, self.priority, self.start_ms, self.saved_ms, self.restart_s = ([0] * m for _ in range(5))
+        self.grace_s, self.gpus, self.terminating, self.gang, self.budgets, self.ask = ([0] * m for _ in range(6))
+        self.some_terminating = False
 
 
-def victims(
-    nodes: NodeTable,
-    pods: PodTable,
-    rows: list[int],
-    request: list[int],
-    resource: int,
-    priority: int,
-    now_ms: int = 0,
-    needed: bytes = b"",
-) -> Gathered:
-    if len(request) != nodes.resources or not 0 <= resource < nodes.resources:
-        raise ValueError("request has one number per resource")
+def check_search(nodes: NodeTable, pods: PodTable, ask: Ask, rows: list[int]) -> None:
+    if len(ask.amounts) != nodes.resources or ask.resource < 0:
+        raise ValueError("a victim search is for GPUs, with one amount per resource")
     if pods.resources != nodes.resources:
         raise ValueError("the tables differ in their resources")
     if any(not 0 <= row < nodes.height for row in rows):
         raise IndexError("row outside of the table")
-    found = Gathered()
-    for row in rows:
-        at = {name: column[row] for name, column in nodes.columns.items()}
-        hidden = max(0, at["healthy"].bit_count() - nodes.alloc[row][resource])
-        found.free.append(at["healthy"] & ~at["sure"])
-        likely = (at["likely"] & ~at["sure"]).bit_count()
-        found.unknown.append(at["unknown"] + likely + nodes.claim[row][resource] + hidden)
-        eligible = [
-            (-pod.priority, pod.start, index)
+
+
+def victims(
+    nodes: NodeTable, pods: PodTable, ask: Ask, rows: list[int], now_ms: int = 0, needed: bytes = b""
+) -> Gathered:
+    check_search(nodes, pods, ask, rows)
+    eligible = [
+        [
+            index
             for index in pods.on(row)
-            if (pod := pods.rows[index]).priority < priority
+            if (pod := pods.rows[index]).priority < ask.priority
             and not pod.flags & SPARED
             and (pod.until <= now_ms or pod.flags & TERMINATING)
             and not needed[index : index + 1].strip(b"\0")
         ]
-        best_first = [index for _, _, index in sorted(eligible)]
-        staying = [pods.rows[index].mask for index in pods.on(row) if index not in best_first]
+        for row in rows
+    ]
+    found = Gathered([sum(map(len, eligible[:i])) for i in range(len(rows) + 1)], nodes.resources)
+    found.pods, found.masks = [], []
+    for i, row in enumerate(rows):
+        at = {name: column[row] for name, column in nodes.columns.items()}
+        hidden = max(0, at["healthy"].bit_count() - nodes.alloc[row][ask.resource])
+        found.free[i] = at["healthy"] & ~at["sure"]
+        likely = (at["likely"] & ~at["sure"]).bit_count()
+        found.unknown[i] = at["unknown"] + likely + nodes.claim[row][ask.resource] + hidden
+        staying = [pods.rows[index].mask for index in pods.on(row) if index not in eligible[i]]
+        best_first = sorted(eligible[i], key=lambda index: (-pods.rows[index].priority, pods.rows[index].start, index))
         found.masks += [pods.rows[index].mask & ~_union(staying) & at["healthy"] for index in best_first]
         found.pods += best_first
-        found.start.append(len(found.pods))
     chosen = [pods.rows[index] for index in found.pods]
     found.unsure = [pod.unsure for pod in chosen]
     found.priority = [pod.priority for pod in chosen]
@@ -76,13 +62,13 @@ def victims(
     found.restart_s = [pod.restart for pod in chosen]
     found.grace_s = [pod.grace for pod in chosen]
     found.gpus = [sum(pod.amounts[FIRST_GPU:]) for pod in chosen]
-    found.going = [1 if pod.flags & TERMINATING else 0 for pod in chosen]
-    found.some_go = any(found.going)
+    found.terminating = [1 if pod.flags & TERMINATING else 0 for pod in chosen]
+    found.some_terminating = any(found.terminating)
     marks = [pods.marks.get(index, (0, 0, 0)) for index in found.pods]
     found.gang, found.budgets, found.ask = ([mark[i] for mark in marks] for i in range(3))
     found.amounts = [[pod.amounts[r] for pod in chosen] for r in range(nodes.resources)]
     found.short = [
-        [request[r] - nodes.free_count(r, row) if request[r] > 0 else 0 for row in rows] for r in range(nodes.resources)
+        [wanted - nodes.free_count(r, row) if wanted > 0 else 0 for row in rows] for r, wanted in enumerate(ask.amounts)
     ]
     return found
 
@@ -109,9 +95,9 @@ def by_name(nodes: NodeTable, rows: list[int], more: list[int]) -> list[int]:
 
 
 def lost(
-    gpus: list[int], start_ms: list[int], saved_ms: list[int], restart_s: list[int], going: list[int], now_ms: int
+    gpus: list[int], start_ms: list[int], saved_ms: list[int], restart_s: list[int], terminating: list[int], now_ms: int
 ) -> list[int]:
-    pods = zip(gpus, start_ms, saved_ms, restart_s, going, strict=True)
+    pods = zip(gpus, start_ms, saved_ms, restart_s, terminating, strict=True)
     return [0 if gone else work_of(count, start, saved, restart, now_ms) for count, start, saved, restart, gone in pods]
 
 
@@ -119,14 +105,16 @@ def unless(column: list[int], marks: list[int], value: int) -> list[int]:
     return [value if mark else item for item, mark in zip(column, marks, strict=True)]
 
 
-def distinct(ids: list[int], going: list[int]) -> list[int]:
-    return sorted({one for one, gone in zip(ids, going, strict=True) if one > 0 and not gone})
+def distinct(ids: list[int], terminating: list[int]) -> list[int]:
+    return sorted({one for one, gone in zip(ids, terminating, strict=True) if one > 0 and not gone})
 
 
-def memberships(ids: list[int], going: list[int], groups: dict[int, tuple[int, ...]]) -> tuple[list[int], list[int]]:
+def memberships(
+    ids: list[int], terminating: list[int], groups: dict[int, tuple[int, ...]]
+) -> tuple[list[int], list[int]]:
     starts: list[int] = [0]
     members: list[int] = []
-    for one, gone in zip(ids, going, strict=True):
+    for one, gone in zip(ids, terminating, strict=True):
         members += groups[one] if one > 0 and not gone else ()
         starts.append(len(members))
     return starts, members
@@ -166,13 +154,16 @@ def room(nodes: NodeTable, request: list[int], allowed: list[int], free: list[in
 
 
 def stranded(
-    pods: PodTable, chosen: list[int], ask: list[int], going: list[int], rooms: dict[int, tuple[int, int]]
+    pods: PodTable, chosen: list[int], ask: list[int], terminating: list[int], rooms: dict[int, tuple[int, int]]
 ) -> list[int]:
     def alone(pod: int, kind: int) -> bool:
         found, where = rooms.get(kind, (2, -1))
         return found == 0 or (found == 1 and where == pods.rows[pod].node)
 
-    return [int(kind > 0 and not gone and alone(pod, kind)) for pod, kind, gone in zip(chosen, ask, going, strict=True)]
+    return [
+        int(kind > 0 and not gone and alone(pod, kind))
+        for pod, kind, gone in zip(chosen, ask, terminating, strict=True)
+    ]
 
 
 def graphs(nodes: NodeTable, rows: list[int]) -> tuple[list[int], list[tuple[int, int, int]]]:

@@ -4,55 +4,34 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from ext_core.reference.gather import work_of
+from ext_core.ask import Ask
+from ext_core.reference.gather import check_search, work_of
 from ext_core.reference.table import FIRST_GPU, SPARED, TERMINATING, NodeTable, PodTable
 
-MOST, DEAREST, NONE = 64, 1 << 56, 2**63 - 1
+MOST, MOST_WORK, NONE = 64, 1 << 56, 2**63 - 1
+FREE = -(2**31) - 1
 
 
 def bounds(
-    nodes: NodeTable,
-    pods: PodTable,
-    rows: list[int],
-    request: list[int],
-    resource: int,
-    priority: int,
-    now_ms: int,
-    nobody: int,
-    priority_first: bool,
+    nodes: NodeTable, pods: PodTable, ask: Ask, rows: list[int], now_ms: int, priority_first: bool
 ) -> tuple[list[int], list[int]]:
-    if len(request) != nodes.resources or not 0 <= resource < nodes.resources:
-        raise ValueError("request has one number per resource")
-    if pods.resources != nodes.resources:
-        raise ValueError("the tables differ in their resources")
-    if any(not 0 <= row < nodes.height for row in rows):
-        raise IndexError("row outside of the table")
-    asked = request[resource]
-    found = [_judge(nodes, pods, row, asked, resource, priority, now_ms, nobody, priority_first) for row in rows]
+    check_search(nodes, pods, ask, rows)
+    found = [_judge(nodes, pods, ask, row, now_ms, priority_first) for row in rows]
     return [one for one, _ in found], [one for _, one in found]
 
 
-def _judge(
-    nodes: NodeTable,
-    pods: PodTable,
-    row: int,
-    asked: int,
-    resource: int,
-    priority: int,
-    now_ms: int,
-    nobody: int,
-    priority_first: bool,
-) -> tuple[int, int]:
-    need = asked - nodes.free_count(resource, row) if asked > 0 else 0
+def _judge(nodes: NodeTable, pods: PodTable, ask: Ask, row: int, now_ms: int, priority_first: bool) -> tuple[int, int]:
+    resource = ask.resource
+    need = ask.amounts[resource] - nodes.free_count(resource, row)
     there = []  # (priority, work, frees)
     for pod in (pods.rows[i] for i in pods.on(row)):
-        goes = bool(pod.flags & TERMINATING)
-        if pod.priority >= priority or pod.flags & SPARED or (pod.until > now_ms and not goes):
+        terminating = bool(pod.flags & TERMINATING)
+        if pod.priority >= ask.priority or pod.flags & SPARED or (pod.until > now_ms and not terminating):
             continue
         frees = pod.amounts[resource] if need > 0 else 1
         if frees > 0:
             lost = work_of(sum(pod.amounts[FIRST_GPU:]), pod.start, pod.saved, pod.restart, now_ms)
-            there.append((nobody, 0, frees) if goes else (pod.priority, min(lost, DEAREST), frees))
+            there.append((FREE, 0, frees) if terminating else (pod.priority, min(lost, MOST_WORK), frees))
     if not there or sum(frees for _, _, frees in there) < need:
         return NONE, NONE
     if need <= 0 or len(there) > MOST:

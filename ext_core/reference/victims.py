@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-Term = tuple[Any, ...]  # the forms of `ext_core.victims.Term`, with plain lists
-Ints = Sequence[int]
-
-INT64_MIN = -(1 << 63)
+from ext_core.reference.candidates import Candidates
+from ext_core.reference.terms import Ints, Term
+from ext_core.reference.terms import cost as cost_of
 
 
 class Victims(NamedTuple):
@@ -19,75 +18,22 @@ class Victims(NamedTuple):
     examined: list[int]
 
 
-def _group_cost(victims: Ints, start: Ints, member: Ints, allowance: Ints, price: Ints) -> int:
-    """Kube-scheduler's walk over the victims in their order; a violating pod pays its dearest group below zero."""
-    left = list(allowance)
-    total = 0
-    for pod in victims:
-        below = [0]
-        for group in member[start[pod] : start[pod + 1]]:
-            left[group] -= 1
-            if left[group] < 0:
-                below.append(price[group])
-        total += max(below)
-    return total
-
-
-def _gang_cost(
-    victims: Ints, start: Ints, member: Ints, allowance: Ints, price: Ints, column: Ints | None = None
-) -> int:
-    """A broken gang's price once; with a column, each victim's own cost too unless its gang is broken."""
-    gangs = {pod: list(member[start[pod] : start[pod + 1]]) for pod in victims}
-    touched = [gang for pod in victims for gang in gangs[pod]]
-    broken = {gang for gang in touched if touched.count(gang) > allowance[gang]}
-    own = sum(column[pod] for pod in victims if not broken.intersection(gangs[pod])) if column is not None else 0
-    return own + sum(price[gang] for gang in broken)
-
-
-def _cost(term: Term, victims: Ints, table: int, mask: int) -> int:
-    match term:
-        case ("sum", column):
-            return sum(column[pod] for pod in victims)
-        case ("max", column):
-            return max((column[pod] for pod in victims), default=INT64_MIN)
-        case ("group", *columns):
-            return _group_cost(victims, *columns)
-        case ("gang", *columns):
-            return _gang_cost(victims, *columns)
-        case ("mask", tables):
-            return int(tables[table][mask]) if table >= 0 else 0
-    raise ValueError(f"cheapest: no cost term of a known form: {term!r}")
-
-
 def cheapest(
-    start: Ints,
-    missing: Ints,
-    amounts: Ints,
-    masks: Ints,
-    free_mask: Ints,
-    unknown: Ints,
-    unknown_of: Ints,
-    table: Ints,
-    ok: Sequence[bytes],
-    forced: Ints,
-    terms: Sequence[Term],
-    budget: int,
-    skip: bool = False,
-    nanoseconds: int = 0,
+    candidates: Candidates, terms: Sequence[Term], budget: int, skip: bool = False, nanoseconds: int = 0
 ) -> Victims:
-    """The columns of `ext_core.victims.cheapest` as lists. Tries every set, whatever `budget` and time say."""
+    """Tries every set, whatever `budget` and time say."""
+    of = candidates
     leaders: list[list[int]] = []
-    n, pods = len(start) - 1, len(masks)
-    resources = len(missing) // n if n else 0
+    n, pods = len(of.start) - 1, of.start[-1]
     chosen, status, examined = [0] * pods, [0] * n, [0] * n
     cost = [0] * (len(terms) * n)
     for i in range(n):
-        eligible = range(start[i], start[i + 1])
-        must = {pod for pod in eligible if forced[pod]}
+        eligible = range(of.start[i], of.start[i + 1])
+        must = {pod for pod in eligible if of.forced[pod]}
         best: tuple[list[int], int] | None = None
 
         def alone(pod: int) -> list[int]:
-            return [0 if term[0] == "mask" else _cost(term, [pod], -1, 0) for term in terms]
+            return [0 if term[0] == "mask" else cost_of(term, [pod], -1, 0) for term in terms]
 
         ranked = sorted(eligible, key=lambda pod: (alone(pod), -pod))
         for size in range(len(ranked) + 1):
@@ -95,14 +41,16 @@ def cheapest(
                 examined[i] += 1
                 if not must.issubset(some):
                     continue
-                if any(sum(amounts[r * pods + p] for p in some) < missing[r * n + i] for r in range(resources)):
+                if any(sum(of.amounts[r][p] for p in some) < of.short[r][i] for r in range(of.resources)):
                     continue
-                mask = free_mask[i]
+                mask = of.free[i]
                 for pod in some:
-                    mask |= masks[pod]
-                if table[i] >= 0 and not (ok[table[i]][mask] and sum(unknown_of[pod] for pod in some) >= unknown[i]):
+                    mask |= of.masks[pod]
+                table = of.table[i]
+                unsure = sum(of.unsure[pod] for pod in some)
+                if table >= 0 and not (of.ok[table][mask] and unsure >= of.unknown[i]):
                     continue
-                vector = [_cost(term, sorted(some), table[i], mask) for term in terms]
+                vector = [cost_of(term, sorted(some), table, mask) for term in terms]
                 if best is None or (vector, size) < best:  # equals: the set that was tried first stays
                     best = (vector, size)
                     status[i] = 1
@@ -122,7 +70,7 @@ def cheapest(
 
 
 def kube_pdb_violations(order: Ints, memberships: Sequence[Ints], allowance: Ints) -> int:
-    """NumPDBViolations of the victims `order`: pods whose budget, in one of its groups, was gone when they came."""
+    """NumPDBViolations of the victims `order`: pods that find one of their budgets used up."""
     before: list[int] = [0] * len(allowance)
     violating = 0
     for pod in order:

@@ -41,11 +41,8 @@ def run(options: argparse.Namespace) -> int:
     settings = settings_of(options)
     wall = moment(options.now)
     from extender.objects import tolerant
-    from extender.offline import (
-        check,  # here: --help need not load the core
-        frozen,
-        whatif,
-    )
+    from extender.offline import check, frozen  # here: --help need not load the core
+    from extender.offline.snapshot import Snapshot
 
     if options.cluster is not None:
         raw, source = frozen.load(options.cluster), str(options.cluster)
@@ -53,8 +50,8 @@ def run(options: argparse.Namespace) -> int:
         raw, source = asyncio.run(_listed(options.kubeconfig)), "the API server"
     gpus = frozenset(resource.name for resource in settings.resources)
     invalid: list[tolerant.Invalid] = []
-    decider = whatif.frozen(settings, frozen.parse(raw, gpus, source, invalid))
-    answered = check.answer(settings, decider.cluster, frozen.objects(raw, source), wall)
+    snapshot = Snapshot.of(settings, frozen.parse(raw, gpus, source, invalid))
+    answered = check.answer(settings, snapshot.cluster, frozen.objects(raw, source), wall)
     answered["warnings"] = [*tolerant.warnings(invalid), *answered["warnings"]]
     if options.output == "json":
         sys.stdout.write(orjson.dumps(answered, option=orjson.OPT_APPEND_NEWLINE).decode())

@@ -16,6 +16,7 @@ from extender.objects import decode, records
 from extender.objects.event import Event
 from extender.objects.records import PodRecord
 from extender.sim.cluster import Change, Conflict, SimCluster
+from extender.verbs.bind import Written
 from extender.verbs.wire import Binding
 
 
@@ -67,12 +68,12 @@ class SimSource(ClusterSource):
         except KeyError:
             return None
 
-    async def bind(self, binding: Binding, annotations: dict[str, str]) -> str:
+    async def bind(self, binding: Binding, annotations: dict[str, str]) -> Written:
         try:
             self._simulated.bind(binding.uid, binding.node, annotations)
         except Conflict as conflict:
-            return f"conflict: {conflict}"
-        return ""
+            return Written("failed", f"conflict: {conflict}")
+        return Written("bound")
 
     # ---- how
 

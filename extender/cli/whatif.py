@@ -34,15 +34,13 @@ def run(options: argparse.Namespace) -> int:
     settings = settings_of(options)
     wall = moment(options.now)
     from extender.objects import records, tolerant
-    from extender.offline import (
-        frozen,  # here: --help need not load the core
-        whatif,
-    )
+    from extender.offline import frozen, whatif  # here: --help need not load the core
+    from extender.offline.snapshot import Snapshot
 
     gpus = frozenset(resource.name for resource in settings.resources)
     file = frozen.load(options.cluster)
     invalid: list[tolerant.Invalid] = []
-    decider = whatif.frozen(settings, frozen.parse(file, gpus, str(options.cluster), invalid))
+    snapshot = Snapshot.of(settings, frozen.parse(file, gpus, str(options.cluster), invalid))
     pods: list[records.PodRecord] = []
     for path in options.filename:
         source = "standard input" if str(path) == "-" else str(path)
@@ -50,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
         pods += frozen.pods(raw, gpus, source)
     if not pods:
         raise BadInput("there is no pod in it", path="--filename")
-    answered = whatif.answer(decider, pods, wall, frozen.objects(file, str(options.cluster)))
+    answered = whatif.answer(snapshot, pods, wall, frozen.objects(file, str(options.cluster)))
     answered["warnings"] = [*tolerant.warnings(invalid), *answered["warnings"]]
     if options.output == "json":
         sys.stdout.write(orjson.dumps(answered, option=orjson.OPT_APPEND_NEWLINE).decode())
@@ -62,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
         for number, result in enumerate(answered["results"]):
             if number:
                 console.print()
-            plan.show(console, result, decider.cluster.gpus.topologies, answered["holdings"])
+            plan.show(console, result, snapshot.cluster.gpus.topologies, answered["holdings"])
         for warning in answered["warnings"]:
             print(f"gpu-extender: {text.short(warning['message'], 400)}", file=sys.stderr)
     return whatif.exit_code(answered)

@@ -22,10 +22,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
-
-import orjson
 
 from extender.controllers.controller import Controller
 from extender.controllers.events import Events, how_many, named, price_text
@@ -37,9 +35,10 @@ from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.records import PodRecord
 from extender.reservations.reservations import Reservation
-from extender.verbs import preempt, wire
-from extender.verbs.decide import Answer, Decider
+from extender.verbs import wire
+from extender.verbs.answer import Answer
 from extender.verbs.decisions import WORK_LOST, Decision
+from extender.verbs.verbs import Verbs
 
 WAIT_SECONDS: Final = 1.0  # kube-scheduler calls preempt within milliseconds of its filter call
 TICK_SECONDS: Final = 0.2
@@ -98,7 +97,7 @@ class Evictions(Controller):
 
     def __init__(
         self,
-        decider: Decider,
+        verbs: Verbs,
         events: Events,
         metrics: Metrics,
         evictor: Evictor | None = None,
@@ -108,10 +107,10 @@ class Evictions(Controller):
     ) -> None:
         """`evictor`: None where no pod can be evicted, as in a frozen cluster."""
         clock = clock or Clock()
-        self._decider, self._events, self._metrics, self._evictor = decider, events, metrics, evictor
+        self._verbs, self._events, self._metrics, self._evictor = verbs, events, metrics, evictor
         self._view = view or View()
         self._clock, self._wall = clock.monotonic, clock.wall
-        self._settings = decider.settings
+        self._settings = verbs.settings
         self._stuck: dict[str, Stuck] = {}
         self._asked_at: float | None = None
         self._paused: dict[str, float] = {}  # plan id -> until when its evictions wait
@@ -126,9 +125,9 @@ class Evictions(Controller):
         if decision is None or self._settings.evictable_as_failed_nodes:
             return
         request = decision.request
-        attempt = self._decider.attempts.of(request.uid, now)
+        attempt = self._verbs.attempts.of(request.uid, now)
         stuck = answer.result == "refused" and attempt is not None and attempt.links_only and not attempt.transient
-        if not stuck or request.never or self._decider.reservations.of(request.uid, now) is not None:
+        if not stuck or request.never or self._verbs.reservations.of(request.uid, now) is not None:
             if answer.result == "fits":
                 self._stuck.pop(request.uid, None)
             return
@@ -166,13 +165,13 @@ class Evictions(Controller):
             return
         acting = evictor if evictor is not None and evictor.leadership.held else None
         if acting is not None:
-            for plan in self._decider.reservations.all():
+            for plan in self._verbs.reservations.all():
                 if plan.own and self._paused.get(plan.id, now) <= now:
                     await self._carry_out(acting, plan)
         for uid, stuck in list(self._stuck.items()):
             if self._stuck.get(uid) is not stuck:  # it was passed while another one waited for the API server
                 continue
-            pod = self._decider.cluster.pods.get(uid)
+            pod = self._verbs.cluster.pods.get(uid)
             if pod.node if pod is not None else evictor is not None:
                 del self._stuck[uid]
             elif stuck.due <= now:
@@ -192,40 +191,28 @@ class Evictions(Controller):
     def _wants_lease(self, now: float) -> bool:
         """Whether kube-scheduler asks this instance, or evictions of its own are not carried out yet."""
         asked = self._asked_at is not None and now - self._asked_at < ASKED_SECONDS
-        return asked or any(plan.own for plan in self._decider.reservations.all())
+        return asked or any(plan.own for plan in self._verbs.reservations.all())
 
     # -- plans ----------------------------------------------------------------------------------------------------
 
     def _search(self, uid: str, stuck: Stuck) -> tuple[Reservation, Decision, int] | None:
         """(the cheapest plan, its record, how many budgets it violates). It is reserved from then on."""
-        decider, now = self._decider, self._clock()
-        attempt = decider.attempts.of(uid, now)
-        if attempt is None or decider.reservations.of(uid, now) is not None:
+        verbs, now = self._verbs, self._clock()
+        attempt = verbs.attempts.of(uid, now)
+        if attempt is None or verbs.reservations.of(uid, now) is not None:
             return None
-        if self._stuck.get(uid) is not stuck or decider.assumed.get(uid, now) is not None:
+        if self._stuck.get(uid) is not stuck or verbs.assumed.get(uid, now) is not None:
             return None  # it was passed, or asked about, while we waited for the API server
         for node in [node for node, until in stuck.blocked.items() if until <= now]:
             del stuck.blocked[node]
-        every, at = attempt.links_only, attempt.at
-        attempt.links_only = tuple(name for name in every if name not in stuck.blocked)
-        attempt.at = now  # what kube-scheduler itself thought of these nodes is as old as its call
-        try:
-            answer = preempt.preempt(decider, stuck.body, now, self._wall())
-        finally:
-            attempt.links_only, attempt.at = every, at
-        plan, decision = decider.reservations.of(uid, now), answer.decision
-        if decision is None:
+        links_only = tuple(name for name in attempt.links_only if name not in stuck.blocked)
+        # What kube-scheduler itself thought of these nodes is as old as its call.
+        recent = replace(attempt, links_only=links_only, at=now)
+        decision, outcome = verbs.preempt.own(stuck.body, recent, now, self._wall())
+        self._metrics.searched(decision.proved, decision.result, decision.stages_us)
+        if outcome.reservation is None:
             return None
-        decision.verb = "evict"  # kube-scheduler did not ask
-        self._metrics.searched(decision.proved, answer.result, decision.stages_us)
-        if plan is None or answer.result != "evict":
-            return None
-        plan.own, plan.pod = True, f"{decision.request.namespace}/{decision.request.name}"
-        pods = decider.cluster.pods
-        plan.grace = max((pods[one].grace_seconds for one in plan.victims if one in pods), default=0)
-        decision.detail["plan"] = plan.id
-        [victims] = orjson.loads(answer.body)["NodeNameToMetaVictims"].values()
-        return plan, decision, int(victims["NumPDBViolations"])
+        return outcome.reservation, decision, outcome.violations
 
     def _advise(self, uid: str, stuck: Stuck) -> None:
         """Say what an eviction would do; nothing is reserved."""
@@ -233,7 +220,7 @@ class Evictions(Controller):
         if found is None:
             return
         plan, decision, violations = found
-        self._decider.reservations.drop(plan.uid)
+        self._verbs.reservations.drop(plan.uid)
         decision.result = "would-evict"
         place = f"on node {plan.node} would free linked GPUs for this pod"
         why = f"kube-scheduler up to 1.37 does not preempt for links alone; {self._what_does()}"
@@ -265,7 +252,7 @@ class Evictions(Controller):
             if found is None:
                 break
             plan, decision, violations = found
-            pods = [self._decider.cluster.pods[one] for one in plan.victims]
+            pods = [self._verbs.cluster.pods[one] for one in plan.victims]
             if violations:
                 why = "a PodDisruptionBudget does not allow it"
             else:
@@ -291,7 +278,7 @@ class Evictions(Controller):
             stuck.due = stuck.quiet_until = self._clock() + _pause(stuck.failures)
 
     def _give_up(self, plan: Reservation, decision: Decision, why: str) -> None:
-        self._decider.reservations.drop(plan.uid)
+        self._verbs.reservations.drop(plan.uid)
         decision.result, decision.error = "not-evicted", why
 
     async def _would_be_allowed(self, server: ApiServer, pods: list[PodRecord]) -> str:
@@ -307,7 +294,7 @@ class Evictions(Controller):
 
     async def _carry_out(self, evictor: Evictor, plan: Reservation) -> None:
         """Evict what is still to be evicted. Once one victim is evicted, the others follow as soon as they may."""
-        cluster, reservations = self._decider.cluster, self._decider.reservations
+        cluster, reservations = self._verbs.cluster, self._verbs.reservations
         sitting = [cluster.pods[uid] for uid in plan.victims if uid in cluster.placements.bound.get(plan.node, ())]
         left = [pod for pod in sitting if not pod.terminating]
         begun = len(left) < len(plan.victims)

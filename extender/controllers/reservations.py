@@ -1,4 +1,4 @@
-"""The plans of the decider, kept in one ConfigMap of ours: what is freed for a preemptor stays its over our restarts.
+"""The plans of the verbs, kept in one ConfigMap of ours: what is freed for a preemptor stays its over our restarts.
 
 Theory of operation
 -------------------
@@ -35,7 +35,7 @@ from extender.log import get_log
 from extender.metrics import Metrics
 from extender.reservations.release import CAUSES
 from extender.reservations.reservations import Reservation
-from extender.verbs.decide import Decider
+from extender.verbs.verbs import Verbs
 
 MOST_ENTRIES: Final = 500
 MOST_BYTES: Final = 900_000  # a ConfigMap may have 1 MiB
@@ -58,13 +58,13 @@ class Trouble:
 
 
 class ReservationStore(Controller):
-    """Keeps the decider's reservations, and answers before a preempt reply whether its plan is kept."""
+    """Keeps the verbs's reservations, and answers before a preempt reply whether its plan is kept."""
 
     name = "reservations"
 
     def __init__(
         self,
-        decider: Decider,
+        verbs: Verbs,
         metrics: Metrics,
         kept: ConfigMap | None,
         *,
@@ -74,10 +74,10 @@ class ReservationStore(Controller):
         """`kept`: None where the settings keep reservations in memory only; `ready`: whether the lists are in; before
         that no plan can be judged."""
         clock = clock or Clock()
-        self._decider, self._metrics, self._map, self._ready = decider, metrics, kept, ready
+        self._verbs, self._metrics, self._map, self._ready = verbs, metrics, kept, ready
         self._clock = clock.monotonic
-        self._entries = Entries(decider.cluster.resources, clock.wall() - clock.monotonic())
-        self._settings = decider.settings.reservations
+        self._entries = Entries(verbs.cluster.resources, clock.wall() - clock.monotonic())
+        self._settings = verbs.settings.reservations
         self._lock = asyncio.Lock()
         self._stored: dict[str, str] = {}  # what the map has, as far as we know
         self._unsure: set[str] = set()  # written with no answer: they may be in the map
@@ -102,7 +102,7 @@ class ReservationStore(Controller):
         return self._read_at is not None
 
     async def reserve(self, plan: Reservation) -> str:
-        """Keep a plan that the decider has; "" when it is written, else why it is not: then no pod may be evicted."""
+        """Keep a plan that the verbs has; "" when it is written, else why it is not: then no pod may be evicted."""
         if self._map is None:
             return ""
         began = time.perf_counter()
@@ -121,11 +121,6 @@ class ReservationStore(Controller):
         if why:
             self._unsure.add(plan.uid)
         return why
-
-    def released(self, plan: Reservation, cause: str) -> None:
-        """A plan reserves nothing any more. `cause`: one of CAUSES."""
-        self._metrics.reservations_released.labels(cause).inc()
-        log.info("reservation released", pod=plan.pod or plan.uid, node=plan.node, plan=plan.id, why=CAUSES[cause])
 
     # -- the task -------------------------------------------------------------------------------------------------
 
@@ -150,7 +145,7 @@ class ReservationStore(Controller):
             if self._ready():
                 self._compare()
                 self._judge()
-                self._decider.sweep(self._clock())
+                self._verbs.releases.sweep(self._clock())
             elif not failures:
                 delay = SOON_SECONDS
             await asyncio.sleep(delay)
@@ -160,28 +155,28 @@ class ReservationStore(Controller):
         if self._judged or self._read_at is None:
             return
         self._judged = True
-        self._decider.up_since = self._clock()
-        for plan in self._decider.reservations.all():
-            if plan.uid not in self._decider.cluster.pods:
-                self._decider.pod_deleted(plan.uid)
+        self._verbs.freshness.reservations_read(self._clock())
+        for plan in self._verbs.reservations.all():
+            if plan.uid not in self._verbs.cluster.pods:
+                self._verbs.releases.pod_deleted(plan.uid)
 
     def _compare(self) -> None:
         """Drop the plans that this server did not write and that contradict the lists. One whose pod we do not see yet
         is compared when it comes; until then it lasts a few seconds at most."""
-        decider = self._decider
-        plans = {plan.uid: plan for plan in decider.reservations.all()} if self._foreign else {}
+        verbs = self._verbs
+        plans = {plan.uid: plan for plan in verbs.reservations.all()} if self._foreign else {}
         for uid in sorted(self._foreign):
-            plan, pod = plans.get(uid), decider.cluster.pods.get(uid)
+            plan, pod = plans.get(uid), verbs.cluster.pods.get(uid)
             if plan is not None and pod is None:
                 continue
             emptied = self._foreign.pop(uid)
             if plan is None or pod is None:
                 continue
-            why = contradiction(decider.cluster, plan, pod, evicts=decider.settings.evictions.enabled)
+            why = contradiction(verbs.cluster, plan, pod, evicts=verbs.settings.evictions.enabled)
             if not why:
-                believed(decider.cluster, plan, pod, emptied)
+                believed(verbs.cluster, plan, pod, emptied)
                 continue
-            decider.reservations.drop(uid)
+            verbs.reservations.drop(uid)
             self._metrics.reservations_damaged.inc()
             log.warning(
                 "a reservation contradicts the cluster, and is dropped: who may write the ConfigMap?",
@@ -219,14 +214,14 @@ class ReservationStore(Controller):
     # -- the map --------------------------------------------------------------------------------------------------
 
     async def _flush(self, must: str = "") -> str:
-        """Make the map what the decider has. "" or why the plan of the pod `must` has no place in it."""
+        """Make the map what the verbs has. "" or why the plan of the pod `must` has no place in it."""
         assert self._map is not None
         async with self._lock:
             for _ in range(TRIES):
                 if self._version is None:
                     await self._read()
                     assert self._version is not None
-                wanted = {plan.uid: self._entries.text(plan) for plan in self._decider.reservations.all()}
+                wanted = {plan.uid: self._entries.text(plan) for plan in self._verbs.reservations.all()}
                 if must and must not in wanted:
                     return "its pod is gone, or has a node"
                 if wanted == self._stored:
@@ -247,7 +242,7 @@ class ReservationStore(Controller):
     async def _read(self) -> None:
         assert self._map is not None
         theirs, version = await self._map.read()
-        reservations, now = self._decider.reservations, self._clock()
+        reservations, now = self._verbs.reservations, self._clock()
         plans = {plan.uid: plan for plan in reservations.all()}
         known = plans.keys()
         for uid, text in sorted(theirs.items())[:MOST_ENTRIES]:
@@ -280,3 +275,15 @@ class ReservationStore(Controller):
 
 def _forbidden(error: ApiError | Unreachable) -> bool:
     return isinstance(error, ApiError) and error.status in (401, 403)
+
+
+def released(metrics: Metrics, reservation: Reservation, cause: str) -> None:
+    """Count and log a reservation that ends. `cause`: one of CAUSES."""
+    metrics.reservations_released.labels(cause).inc()
+    log.info(
+        "reservation released",
+        pod=reservation.pod or reservation.uid,
+        node=reservation.node,
+        plan=reservation.id,
+        why=CAUSES[cause],
+    )

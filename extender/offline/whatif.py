@@ -19,23 +19,23 @@ import msgspec
 from ext_core import fit, score
 from extender.cluster.cluster import Cluster
 from extender.cluster.gpus.statements import gpus_of
-from extender.cluster.gpus.store import AWAY_SECONDS
 from extender.cluster.view import ClusterView
 from extender.errors import BadInput
-from extender.objects.event import Event
 from extender.objects.records import NodeRecord, PodRecord
 from extender.objects.selectors import Taint, untolerated
 from extender.offline import invalid_metadata
 from extender.offline.frozen import SYSTEM_CLASSES
-from extender.policy import pod_request as requests
+from extender.offline.snapshot import NOW, Snapshot
+from extender.policy import pod_request
 from extender.policy.contracts import PodRequest
 from extender.policy.costs.leftover_fragmentation import LeftoverFragmentation
 from extender.policy.rules import REASONS
 from extender.policy.rules.count import RELEASING
 from extender.preemption import candidates, certificate, search
-from extender.settings import Settings
-from extender.verbs.decide import LINKS_ONLY, Decider
-from extender.verbs.preempt import repelled_from
+from extender.preemption.admits import repelled_from
+from extender.preemption.candidates import Preemptor
+from extender.preemption.set_tables import PRICED_GPUS
+from extender.verbs.answer import LINKS_ONLY
 
 CHECKED = (
     "cordon", "nodeSelector", "required node affinity", "taints", "CPU", "memory", "pod slots", "GPUs", "GPU links",
@@ -63,15 +63,7 @@ TOO_MANY_STAY = "Wait for pods to end: too many of those that hold the GPUs are 
 EXIT_CODES = {"fits": 0, "evict": 10, "cannot": 11}
 
 
-def frozen(settings: Settings, events: Iterable[Event]) -> Decider:
-    """A decider over a cluster in which nothing moves."""
-    cluster = Cluster(settings)
-    cluster.apply(events, 0.0)
-    cluster.tick(10 * AWAY_SECONDS)
-    return Decider.of(settings, cluster)
-
-
-def admit(cluster: Cluster, pod: PodRecord, number: int) -> PodRecord:
+def admit(cluster: ClusterView, pod: PodRecord, number: int) -> PodRecord:
     """The pod as the API server would write it: its priority by its class, and a uid. BadInput where it would not."""
     path = f"pod {pod.namespace}/{pod.name}"
     there = cluster.pod(pod.namespace, pod.name)
@@ -102,22 +94,22 @@ def _with_class(cluster: ClusterView, pod: PodRecord, path: str) -> PodRecord:
 
 
 def answer(
-    decider: Decider, pods: Sequence[PodRecord], wall: float, items: Iterable[dict[str, Any]] = ()
+    snapshot: Snapshot, pods: Sequence[PodRecord], wall: float, items: Iterable[dict[str, Any]] = ()
 ) -> dict[str, Any]:
     """`kind: WhatIf`. `wall`: the time at which it is asked, seconds since 1970; `items`: the cluster's objects as they
     stand in the file, to tell what stands there twice."""
-    cluster = decider.cluster
+    cluster = snapshot.cluster
     results, warnings = [], [*_about_cluster(cluster), *invalid_metadata.found(cluster, items, wall)]
     for number, pod in enumerate(pods):
         warnings += [one for one in invalid_metadata.of_pod(cluster, pod, wall) if one not in warnings]
-        result, said = judge(decider, admit(cluster, pod, number), wall)
+        result, said = judge(snapshot, admit(cluster, pod, number), wall)
         results.append(result)
         warnings += [one for one in said if one not in warnings]
     return {
         "apiVersion": "gpu-extender.io/v1",
         "kind": "WhatIf",
         "warnings": warnings,
-        "policy_hash": decider.settings.policy_hash,
+        "policy_hash": snapshot.settings.policy_hash,
         "holdings": [
             {"uid": one.uid, "node": name, "gpus": None if one.gpus is None else list(one.gpus), "how": one.how}
             for name in sorted(cluster.gpus.ledgers)
@@ -132,25 +124,21 @@ def exit_code(answered: dict[str, Any]) -> int:
     return max((EXIT_CODES[result["verdict"]] for result in answered["results"]), default=0)
 
 
-def judge(decider: Decider, pod: PodRecord, wall: float) -> tuple[dict[str, Any], list[dict[str, str]]]:
+def judge(snapshot: Snapshot, pod: PodRecord, wall: float) -> tuple[dict[str, Any], list[dict[str, str]]]:
     """(the result for one pod, warnings)."""
-    cluster, now = decider.cluster, 20 * AWAY_SECONDS
-    request = requests.read(pod, cluster)
+    cluster = snapshot.cluster
+    request = pod_request.read(pod, cluster)
     if not request.gpus:
         wanted = ", ".join(cluster.resources[3:])
         raise BadInput(f"it asks for no GPU ({wanted})", path=f"pod {pod.namespace}/{pod.name}")
     cluster.at(wall)
-    decider.claim(request, now)
-    try:
-        return _judged(decider, request, pod, now, wall)
-    finally:
-        cluster.tables.nodes.drop_claims()
+    preemptor = Preemptor(request, pod, NOW, wall)
+    with snapshot.claims.of(request, NOW):
+        return _judged(snapshot, preemptor)
 
 
-def _judged(
-    decider: Decider, request: PodRequest, pod: PodRecord, now: float, wall: float
-) -> tuple[dict[str, Any], list[dict[str, str]]]:
-    cluster = decider.cluster
+def _judged(snapshot: Snapshot, preemptor: Preemptor) -> tuple[dict[str, Any], list[dict[str, str]]]:
+    cluster, request, pod, wall = snapshot.cluster, preemptor.request, preemptor.pod, preemptor.wall
     reasons: Counter[str] = Counter()
     names: list[str] = []
     for name in sorted(cluster.nodes):
@@ -161,7 +149,7 @@ def _judged(
     repelled = repelled_from(cluster, pod, names)
     rows = array("i", [cluster.row(name) for name in names])
     fits = array("i")
-    codes = dict(zip(names, decider.policy.judge(cluster.tables, request, rows), strict=True))
+    codes = dict(zip(names, snapshot.policy.judge(cluster.tables, request, rows), strict=True))
     for name in names:
         short = [r for r in search.amounts_short(cluster, request, cluster.row(name)) if r < len(SHORT)]
         if codes[name]:
@@ -172,7 +160,7 @@ def _judged(
             reasons["repelled-by-a-running-pod"] += 1
         else:
             fits.append(cluster.row(name))
-    warnings = list(_about_pod(decider, request, pod))
+    warnings = list(_about_pod(snapshot, request, pod))
     result: dict[str, Any] = {
         "pod": {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid, "priority": pod.priority},
         "verdict": "cannot",
@@ -180,7 +168,7 @@ def _judged(
         "gpus": None,
         "victims": [],
         "cost": [],
-        "certificate": certificate.certificate(decider, search.Found(nodes=len(cluster.nodes))),
+        "certificate": certificate.certificate(cluster, snapshot.policy, search.Found(nodes=len(cluster.nodes))),
         "reasons": dict(sorted(reasons.items())),
         "remedies": {},
         "spared": [],
@@ -189,33 +177,31 @@ def _judged(
         "not_checked": list(NOT_CHECKED),
     }
     if fits:
-        total, _ = decider.policy.score(cluster.tables, request, fits)
+        total, _ = snapshot.policy.score(cluster.tables, request, fits)
         best = score.top(cluster.tables.nodes, fits, total, 0)
         row = score.ranked(fits, total, best)[0][0]
-        gpus = list(gpus_of(decider.choose(row, request))) or None
+        gpus = list(gpus_of(snapshot.policy.planned(cluster.tables, request, row))) or None
         return result | {"verdict": "fits", "node": cluster.names[row], "gpus": gpus}, warnings
     open_to_it = [name for name in names if name not in repelled]
     rows = array("i", [cluster.row(name) for name in open_to_it])
-    found = search.find(decider, request, pod, rows, None, now, wall, limited=False)
+    found = snapshot.search.find(preemptor, rows, limited=False)
     if request.never:
         # The certificate is of what may be done: nothing.
         warnings.append(_warning("never-preempts", f"pod {request.namespace}/{request.name} may evict nobody"))
         if found.best is not None:
-            result["forbidden"] = _eviction(decider, request, found.best)
+            result["forbidden"] = _eviction(snapshot, request, found.best)
     else:
-        result["certificate"] = _certificate(decider, request, found)
+        result["certificate"] = _certificate(snapshot, request, found)
     if found.best is None or request.never:
         result["remedies"] = _remedies(reasons, possible=found.best is not None)
         result["spared"] = _spared(cluster, pod, open_to_it, wall)
         return result, warnings
     victims = certificate.important(found.best.pods)
     node = found.best.node
-    cluster.tables.nodes.drop_claims()
     with cluster.without({victim.uid for victim in victims}, node):
-        decider.claim(request, now)
-        gpus = list(gpus_of(decider.choose(found.best.row, request))) or None
+        gpus = list(gpus_of(snapshot.policy.planned(cluster.tables, request, found.best.row))) or None
     warnings += certificate.warnings(cluster, victims)
-    if LINKS_ONLY[codes[node]] and not decider.settings.evictable_as_failed_nodes:
+    if LINKS_ONLY[codes[node]] and not snapshot.settings.evictable_as_failed_nodes:
         warnings.append(
             _warning(
                 "links-only",
@@ -228,14 +214,14 @@ def _judged(
         warnings.append(
             _warning("terminating", f"pods are ending on {', '.join(waits[:3])}: the server waits for them first")
         )
-    return result | {"verdict": "evict", "gpus": gpus} | _eviction(decider, request, found.best), warnings
+    return result | {"verdict": "evict", "gpus": gpus} | _eviction(snapshot, request, found.best), warnings
 
 
-def _eviction(decider: Decider, request: PodRequest, best: candidates.Eviction) -> dict[str, Any]:
+def _eviction(snapshot: Snapshot, request: PodRequest, best: candidates.Eviction) -> dict[str, Any]:
     return {
         "node": best.node,
-        "victims": [_victim(decider.cluster, victim) for victim in certificate.important(best.pods)],
-        "cost": _cost(decider, request, best),
+        "victims": [_victim(snapshot.cluster, victim) for victim in certificate.important(best.pods)],
+        "cost": _cost(snapshot, request, best),
     }
 
 
@@ -244,19 +230,19 @@ def _victim(cluster: ClusterView, pod: PodRecord) -> dict[str, Any]:
     return certificate.victim(cluster, pod) | {"gang_source": gang.ref.source if gang is not None else None}
 
 
-def _certificate(decider: Decider, request: PodRequest, found: search.Found) -> dict[str, Any]:
-    made = certificate.certificate(decider, found)
+def _certificate(snapshot: Snapshot, request: PodRequest, found: search.Found) -> dict[str, Any]:
+    made = certificate.certificate(snapshot.cluster, snapshot.policy, found)
     if found.runner_up is not None:
-        made["runner_up"] = _eviction(decider, request, found.runner_up)
+        made["runner_up"] = _eviction(snapshot, request, found.runner_up)
     return made
 
 
-def _cost(decider: Decider, request: PodRequest, eviction: candidates.Eviction) -> list[dict[str, Any]]:
+def _cost(snapshot: Snapshot, request: PodRequest, eviction: candidates.Eviction) -> list[dict[str, Any]]:
     """The cost, in which what was not computed is null; the search counts it as 0."""
-    computed = _leftover_computed(decider.cluster, request, eviction)
+    computed = _leftover_computed(snapshot.cluster, request, eviction)
     return [
         term | {"value": None} if term["term"] == LEFTOVER and not computed else term
-        for term in certificate.cost_of(decider, eviction)
+        for term in certificate.cost_of(snapshot.policy, eviction)
     ]
 
 
@@ -271,10 +257,7 @@ def _leftover_computed(cluster: ClusterView, request: PodRequest, eviction: cand
         return False
     if len({links[i][j] for i in range(len(links)) for j in range(i)}) <= 1:
         return True
-    if (
-        fit.uniform(cluster.tables.shapes, shape, healthy, request.wanted)
-        or healthy.bit_length() > candidates.PRICED_GPUS
-    ):
+    if fit.uniform(cluster.tables.shapes, shape, healthy, request.wanted) or healthy.bit_length() > PRICED_GPUS:
         return False
     holdings = cluster.gpus.ledgers[eviction.node].holdings
     if request.links == "required":
@@ -357,11 +340,11 @@ def _about_cluster(cluster: Cluster) -> list[dict[str, str]]:
     return found
 
 
-def _about_pod(decider: Decider, request: PodRequest, pod: PodRecord) -> Iterator[dict[str, str]]:
+def _about_pod(snapshot: Snapshot, request: PodRequest, pod: PodRecord) -> Iterator[dict[str, str]]:
     name = f"pod {pod.namespace}/{pod.name}"
     if not request.exchangeable or pod.affinity_terms:
         yield _warning("not-all-checked", f"{name} asks for more than is checked: see not_checked")
     if pod.gated:
         yield _warning("gated", f"{name} has scheduling gates: it waits for them first")
-    if pod.scheduler_name == "default-scheduler" and not pod.priority_given and not decider.cluster.priority_classes:
+    if pod.scheduler_name == "default-scheduler" and not pod.priority_given and not snapshot.cluster.priority_classes:
         yield _warning("no-priority-classes", f"{name} has priority {pod.priority}: the cluster has no PriorityClass")

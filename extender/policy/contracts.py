@@ -108,8 +108,8 @@ class Scorer(Protocol):
 @dataclass(frozen=True, slots=True)
 class Victims:
     """The pods that may be victims, gathered node by node, most important first. `pods`: pod rows; the columns are
-    one number per gathered pod: `priority`, `start_ms`, `saved_ms` (0 unknown), `restart_s`, `grace_s`, `gpus`, `going`
-    (1 = terminating already). `now_ms`: milliseconds since 1970."""
+    one number per gathered pod: `priority`, `start_ms`, `saved_ms` (0 unknown), `restart_s`, `grace_s`, `gpus`,
+    `terminating` (1 = deletionTimestamp is set). `now_ms`: milliseconds since 1970."""
 
     pods: array[int]
     priority: array[int]
@@ -118,7 +118,7 @@ class Victims:
     restart_s: array[int]
     grace_s: array[int]
     gpus: array[int]
-    going: array[int]
+    terminating: array[int]
     now_ms: int
     budgets: Groups
     gangs: Groups

@@ -74,6 +74,13 @@ class Policy:
         """The mask of GPUs that we would take now, by row; 0 where positions are not modelled."""
         return self.fragmentation.gpus(tables, request, rows)
 
+    def planned(self, tables: Tables, request: PodRequest, row: int) -> int:
+        """The mask of GPUs that bind plans on a node now; 0 where positions are not modelled, or where it is not known
+        which GPUs are held there: any that we name could be one of them."""
+        if tables.nodes.unknown_of(row):
+            return 0
+        return self.gpus(tables, request, (row,))[row]
+
     def price(self, tables: Tables, request: PodRequest, names: Sequence[str], rows: Sequence[int]) -> list[Any]:
         """What the pod would cost on these rows, for people: the dearest slots that it takes."""
         return [

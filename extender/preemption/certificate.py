@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ext_core import victims
+from ext_core.scout import FREE
 from extender.cluster.view import ClusterView
 from extender.objects.records import PodRecord
-from extender.policy.costs.highest_priority import FREE
+from extender.policy.policy import Policy
 from extender.preemption.candidates import Eviction
 from extender.preemption.search import LOWEST, Found
-from extender.verbs.decide import Decider
 
 MOST_WARNED = 20  # claims of victims that do not count as written
 
@@ -47,7 +47,7 @@ def victim(cluster: ClusterView, pod: PodRecord) -> dict[str, Any]:
     }
 
 
-def cost_of(decider: Decider, eviction: Eviction) -> list[dict[str, Any]]:
+def cost_of(policy: Policy, eviction: Eviction) -> list[dict[str, Any]]:
     """The cost by term; None where it is a maximum over no pods, or was not computed for these."""
     return [
         {
@@ -55,21 +55,21 @@ def cost_of(decider: Decider, eviction: Eviction) -> list[dict[str, Any]]:
             "value": None if value in (LOWEST, FREE) or cost.name in eviction.unknown else value,
             "unit": cost.unit,
         }
-        for cost, value in zip(decider.policy.costs, eviction.cost, strict=True)
+        for cost, value in zip(policy.costs, eviction.cost, strict=True)
     ]
 
 
-def certificate(decider: Decider, found: Found) -> dict[str, Any]:
+def certificate(cluster: ClusterView, policy: Policy, found: Found) -> dict[str, Any]:
     """What the answer rests on."""
     best, other = found.best, found.runner_up
-    names = [cost.name for cost in decider.policy.costs]
-    told = None
+    names = [cost.name for cost in policy.costs]
+    second = None
     lost_on = None
     if best is not None and other is not None:
-        told = {
+        second = {
             "node": other.node,
-            "victims": [victim(decider.cluster, pod) for pod in important(other.pods)],
-            "cost": cost_of(decider, other),
+            "victims": [victim(cluster, pod) for pod in important(other.pods)],
+            "cost": cost_of(policy, other),
         }
         pairs = zip(names, best.cost, other.cost, strict=True)
         lost_on = next((name for name, a, b in pairs if a != b), "node name")
@@ -77,7 +77,7 @@ def certificate(decider: Decider, found: Found) -> dict[str, Any]:
         "proved": found.proved,
         "nodes_examined": found.nodes,
         "sets_examined": found.sets,
-        "runner_up": told,
+        "runner_up": second,
         "lost_on": lost_on,
     }
 

@@ -15,7 +15,7 @@ from extender.objects.progress import lost, saved_ms, start_ms
 from extender.objects.records import PodRecord
 from extender.policy.contracts import Groups, Victims
 from extender.policy.costs.victims_stranded import VictimsStranded
-from extender.verbs.decide import Decider
+from extender.policy.policy import Policy
 
 FEW_ASKS = 64  # that are looked at whatever time is left: the pods of one search seldom ask for more different things
 FEW_PARTS = 512  # `Eligibility.program`: of those; beyond it an ask waits until the others are done
@@ -82,17 +82,21 @@ def _in_turn(cluster: ClusterView, asks: list[int]) -> list[int]:
 
 
 def columns(
-    decider: Decider, gathered: gather.Gathered, prices: list[array[int]], now_ms: int, rooms: Rooms
+    cluster: ClusterView,
+    policy: Policy,
+    gathered: gather.Gathered,
+    prices: list[array[int]],
+    now_ms: int,
+    rooms: Rooms,
 ) -> tuple[Victims, frozenset[int]]:
     """(what the cost terms see; asks of which it is not known whether there is room elsewhere: they count as if)."""
-    cluster = decider.cluster
     stranded = array("q", bytes(8 * len(gathered.pods)))
     missing: frozenset[int] = frozenset()
-    if any(isinstance(cost, VictimsStranded) for cost in decider.policy.costs):
-        present = gather.distinct(gathered.ask, gathered.going)
+    if any(isinstance(cost, VictimsStranded) for cost in policy.costs):
+        present = gather.distinct(gathered.ask, gathered.terminating)
         rooms.fill(cluster, present)
         missing = frozenset(present).difference(rooms.known)
-        stranded = gather.stranded(cluster.tables.pods, gathered.pods, gathered.ask, gathered.going, rooms.known)
+        stranded = gather.stranded(cluster.tables.pods, gathered.pods, gathered.ask, gathered.terminating, rooms.known)
     seen = Victims(
         gathered.pods,
         gathered.priority,
@@ -101,7 +105,7 @@ def columns(
         gathered.restart_s,
         gathered.grace_s,
         gathered.gpus,
-        gathered.going,
+        gathered.terminating,
         now_ms,
         _budgets(cluster, gathered),
         *_gangs(cluster, gathered, now_ms),
@@ -113,18 +117,18 @@ def columns(
 
 def _budgets(cluster: ClusterView, gathered: gather.Gathered) -> Groups:
     """PodDisruptionBudgets as groups. A pod that goes already, or that a budget has counted already, costs nothing."""
-    sets = gather.distinct(gathered.budgets, gathered.going)
+    sets = gather.distinct(gathered.budgets, gathered.terminating)
     keys = sorted({key for one in sets for key in cluster.budgets.sets[one]})
     index = {key: g for g, key in enumerate(keys)}
     members = {one: tuple(index[key] for key in cluster.budgets.sets[one]) for one in sets}
     allowance = array("q", [max(0, cluster.budgets.records[key].disruptions_allowed) for key in keys])
     names = tuple(f"{namespace}/{name}" for namespace, name in keys)
-    return Groups(*gather.memberships(gathered.budgets, gathered.going, members), allowance, names)
+    return Groups(*gather.memberships(gathered.budgets, gathered.terminating, members), allowance, names)
 
 
 def _gangs(cluster: ClusterView, gathered: gather.Gathered, now_ms: int) -> tuple[Groups, array[int]]:
     """(gangs as groups, the work in GPU-seconds that all running members of each lose when it breaks)."""
-    present = gather.distinct(gathered.gang, gathered.going)
+    present = gather.distinct(gathered.gang, gathered.terminating)
     members: dict[int, tuple[int, ...]] = {gang: (g,) for g, gang in enumerate(present)}
     work = gather.gangs(cluster.tables.pods, len(cluster.gangs.by_number), now_ms)[1] if present else array("q")
     found = [gang for one in present if (gang := cluster.gangs.by_number[one]) is not None]
@@ -134,7 +138,7 @@ def _gangs(cluster: ClusterView, gathered: gather.Gathered, now_ms: int) -> tupl
         price[members[one][0]] += sum(_lost(cluster, pod, now_ms) for pod in cluster.gangs.strays[one])
     allowance = array("q", [gang.allowance for gang in found])
     names = tuple([gang.ref.name for gang in found])
-    return Groups(*gather.memberships(gathered.gang, gathered.going, members), allowance, names), price
+    return Groups(*gather.memberships(gathered.gang, gathered.terminating, members), allowance, names), price
 
 
 def _lost(cluster: ClusterView, pod: PodRecord, now_ms: int) -> int:

@@ -9,70 +9,71 @@ It does so once, and only for victims whose grace period is at most `preemption.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Set
 
 from ext_core import gather
-from extender.objects.records import PodRecord
+from extender.cluster.cluster import Cluster
 from extender.objects.selectors import untolerated
-from extender.policy.contracts import PodRequest
-from extender.preemption import certificate, search
-from extender.reservations.reservations import Reservation
-from extender.verbs.decide import Decider
-from extender.verbs.decisions import Decision
-from extender.verbs.preempt import MOST_LOSERS, repelled_from, spares
+from extender.preemption import certificate
+from extender.preemption.admits import repelled_from
+from extender.preemption.candidates import Preemptor
+from extender.preemption.outbid import MOST_OUTBID, Outbid
+from extender.preemption.search import Found, VictimSearch
+from extender.reservations.claims import Claims
+from extender.reservations.release import Releases
 
 
-def leaves(decider: Decider, decision: Decision, pod: PodRecord, freed: set[int], now: float) -> bool:
-    """Whether the pod, which fits on the rows `freed` alone, leaves them to the preemptors that they were freed for.
+class Leave:
+    """Decides it for one filter call. `most_grace`: seconds; 0: no pod leaves reserved GPUs."""
 
-    `decision`: the filter call; `pod`: as kube-scheduler sent it, the watch may bring it later. Claims are those of the
-    pod, before and after. A node that the call names is no other place: kube-scheduler does not preempt there."""
-    request, wall = decision.request, decision.at
-    cluster = decider.cluster
-    most_grace = decider.settings.preemption.leave_freed_seconds
-    lower = decider.lower(request, now)
-    losing = [plan for plan in lower if cluster.row(plan.node) in freed and decider.coming(plan, now)]
-    if request.never or not request.exchangeable or not most_grace:
-        return False
-    if not 0 < len(losing) <= MOST_LOSERS:
-        return False
-    rows = _candidates(decider, decision, pod)
-    if not rows:
-        return False
-    other = _elsewhere(decider, request, pod, rows, lower, now, wall)
-    if other.best is None or not other.best.pods:
-        return False
-    if max(victim.grace_seconds for victim in other.best.pods) > most_grace:
-        return False
-    if certificate.violations(cluster, other.best.pods):
-        return False
-    return spares(decider, request, rows, search.Found(), other, losing, now, wall)
+    def __init__(
+        self,
+        cluster: Cluster,
+        claims: Claims,
+        releases: Releases,
+        search: VictimSearch,
+        outbid: Outbid,
+        most_grace: float,
+    ) -> None:
+        self._cluster, self._claims, self._releases = cluster, claims, releases
+        self._search, self._outbid, self._most_grace = search, outbid, most_grace
 
+    def leaves(self, preemptor: Preemptor, named: array[int], freed: Set[int]) -> bool:
+        """Whether the pod, which fits on the rows `freed` alone, leaves them to those that they were freed for.
 
-def _elsewhere(
-    decider: Decider,
-    request: PodRequest,
-    pod: PodRecord,
-    rows: array[int],
-    lower: list[Reservation],
-    now: float,
-    wall: float,
-) -> search.Found:
-    """The cheapest eviction that leaves every reservation alone."""
-    with decider.sparing(request, lower, now):
-        return search.find(decider, request, pod, rows, None, now, wall)
+        `named`: the rows that the filter call names. None of them is another place: kube-scheduler does not preempt
+        there. The claims are those of the pod, before and after."""
+        request, now = preemptor.request, preemptor.now
+        if request.never or not request.exchangeable or not self._most_grace:
+            return False
+        lower = self._claims.lower(request, now)
+        outbid = [one for one in lower if self._cluster.row(one.node) in freed and self._releases.coming(one, now)]
+        if not 0 < len(outbid) <= MOST_OUTBID:
+            return False
+        rows = self._candidates(preemptor, named)
+        if not rows:
+            return False
+        with self._claims.of(request, now, as_equal=lower):
+            other = self._search.find(preemptor, rows)
+        if other.best is None or not other.best.pods:
+            return False
+        if max(victim.grace_seconds for victim in other.best.pods) > self._most_grace:
+            return False
+        if certificate.violations(self._cluster, other.best.pods):
+            return False
+        return self._outbid.spares(preemptor, rows, Found(), other, outbid)
 
-
-def _candidates(decider: Decider, decision: Decision, pod: PodRecord) -> array[int]:
-    """A few nodes that may hold the cheapest victims and admit the pod; in the order of their names."""
-    cluster = decider.cluster
-    few = search.nearest(decider, decision.request, array("i", range(len(cluster.names))), decision.at)
-    named = set(decision.rows)
-    names = [name for row in few if row not in named and (name := cluster.names[row])]
-    repelled = repelled_from(cluster, pod, names)
-    kept = [
-        cluster.row(name)
-        for name in names
-        if name not in repelled and not cluster.nodes[name].unschedulable
-        if pod.accepts(cluster.nodes[name]) and untolerated(cluster.nodes[name].taints, pod.tolerations) is None
-    ]
-    return gather.by_name(cluster.tables.nodes, array("i"), array("i", kept))
+    def _candidates(self, preemptor: Preemptor, named: array[int]) -> array[int]:
+        """A few nodes that may hold the cheapest victims and admit the pod; in the order of their names."""
+        cluster, pod = self._cluster, preemptor.pod
+        few = self._search.nearest(preemptor, array("i", range(len(cluster.names))))
+        known = set(named)
+        names = [name for row in few if row not in known and (name := cluster.names[row])]
+        repelled = repelled_from(cluster, pod, names)
+        kept = [
+            cluster.row(name)
+            for name in names
+            if name not in repelled and not cluster.nodes[name].unschedulable
+            if pod.accepts(cluster.nodes[name]) and untolerated(cluster.nodes[name].taints, pod.tolerations) is None
+        ]
+        return gather.by_name(cluster.tables.nodes, array("i"), array("i", kept))

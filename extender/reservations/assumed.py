@@ -10,8 +10,9 @@ that are not known, and the watch could not have shown it. For other pods kube-s
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+
+from extender.reservations.freshness import Freshness
 
 BOUND_SECONDS = 60.0  # a watch that is behind for longer makes us not ready (extender.web.health)
 UNHEARD_SECONDS = 60.0  # how much longer an assumed pod lasts at most while the API server is silent
@@ -30,24 +31,21 @@ class AssumedPod:
     bound: bool = False
 
 
-@dataclass(slots=True)
 class AssumedPods:
-    """The pods that are assumed, by uid, oldest first. Time comes in as an argument.
+    """The pods that are assumed, by uid, oldest first. Time comes in as an argument."""
 
-    `seconds`: how long a pod is assumed that bind has not been asked for; 0: not at all.
-    """
-
-    seconds: float
-    known_at: Callable[[], float | None] = field(default=lambda: None)
-    """Until when all that happened to pods is known, on the caller's clock; None: it always is."""
-    _pods: dict[str, AssumedPod] = field(default_factory=dict)
+    def __init__(self, seconds: float, freshness: Freshness | None = None) -> None:
+        """`seconds`: how long a pod is assumed that bind has not been asked for; 0: not at all."""
+        self._seconds = seconds
+        self._freshness = freshness or Freshness()
+        self._pods: dict[str, AssumedPod] = {}
 
     def assume(
         self, uid: str, node: str, amounts: tuple[int, ...], gpus: int, now: float, *, bound: bool = False
     ) -> None:
         """Assume that the pod goes to the node; what was assumed of it before is forgotten."""
         self._pods.pop(uid, None)  # the youngest stands last
-        seconds = BOUND_SECONDS if bound else self.seconds
+        seconds = BOUND_SECONDS if bound else self._seconds
         if not seconds:  # the settings turn it off: silence of the API server does not turn it on
             return
         self._pods[uid] = AssumedPod(uid, node, amounts, gpus, now + seconds, bound)
@@ -56,7 +54,7 @@ class AssumedPods:
         """The outcome of the Binding is not known: if the pod is bound, the watch shows it soon."""
         pod = self._pods.get(uid)
         if pod is not None:
-            self._pods[uid] = replace(pod, until=min(pod.until, now + self.seconds))
+            self._pods[uid] = replace(pod, until=min(pod.until, now + self._seconds))
 
     def forget(self, uid: str) -> None:
         """The pod is seen, or will not come."""
@@ -64,7 +62,7 @@ class AssumedPods:
 
     def current(self, now: float, *, unheard: bool = False) -> list[AssumedPod]:
         """Those that still count, oldest first; `unheard`: with those that only silence of the API server keeps."""
-        known = self.known_at()
+        known = self._freshness.known_at()
         oldest = now if known is None else min(now, max(known, now - UNHEARD_SECONDS))
         for uid in [uid for uid, pod in self._pods.items() if pod.until <= oldest]:
             del self._pods[uid]

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from extender.cluster.cluster import Cluster
+from extender.cluster.listener import Listener
+from extender.objects.records import PodRecord
+from extender.reservations.assumed import AssumedPods
+from extender.reservations.freshness import Freshness
+from extender.reservations.reservations import Reservation, Reservations
+
 CAUSES = {
     "bound": "the preemptor has a node",
     "deleted": "the preemptor is deleted",
@@ -13,3 +22,92 @@ CAUSES = {
     "node-lost": "the node is deleted",
 }
 """Why a reservation ends: metric label and sentence."""
+
+NOT_CARRIED_OUT_SECONDS = 10.0  # an answer whose victims were not touched in that time was thrown away
+OWN_NOT_CARRIED_OUT_SECONDS = 120.0  # of our own evictions: another instance that gets the Lease may take them up
+CARRIED_OUT_SECONDS = 60.0  # after its last victim is gone the freed GPUs stay reserved so long
+CARRY_SECONDS = 5.0  # after the last victim is gone the scheduler needs a moment to come back with the pod
+COME_BACK_SECONDS = 12.0  # kube-scheduler retries a pod that met us dead after at most 10 s
+SLACK_SECONDS = 5.0  # kube-scheduler may call before our watch has brought the pod
+
+
+class Releases(Listener):
+    """Ends reservations whose time is over, and reports why."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        assumed: AssumedPods,
+        reservations: Reservations,
+        freshness: Freshness,
+        report: Callable[[Reservation, str], None] = lambda reservation, cause: None,
+    ) -> None:
+        """`report`: called with each reservation that ends, and one of CAUSES."""
+        self._cluster, self._assumed, self._reservations = cluster, assumed, reservations
+        self._freshness, self._report = freshness, report
+        self._swept: tuple[float, int] | None = None  # when, and at which generation, `sweep` looked last
+
+    def sweep(self, now: float) -> None:
+        """End what is reserved no more. One decision asks for it several times: it looks once."""
+        if self._swept == (now, self._cluster.generation):
+            return
+        self._swept = now, self._cluster.generation
+        for reservation in self._reservations.all():
+            cause = self._over(reservation, self._cluster.pods.get(reservation.uid), now)
+            if cause:
+                self._reservations.drop(reservation.uid)
+                self._report(reservation, cause)
+
+    def pod_deleted(self, uid: str) -> None:
+        """The pod is deleted: nothing is assumed of it, or reserved for it, any more."""
+        reservation = next((one for one in self._reservations.all() if one.uid == uid), None)
+        self._assumed.forget(uid)
+        self._reservations.drop(uid)
+        if reservation is not None:
+            self._report(reservation, "deleted")
+
+    def replaced(self, reservation: Reservation) -> None:
+        """Another reservation takes its place."""
+        self._report(reservation, "replaced")
+
+    def coming(self, reservation: Reservation, now: float) -> bool:
+        """Whether the pod is about to have its GPUs: the victims are being evicted, or have just gone."""
+        soon = reservation.emptied is None or now - reservation.emptied <= CARRY_SECONDS
+        node = self._cluster.nodes.get(reservation.node)
+        return soon and node is not None and not node.unschedulable
+
+    def _over(self, reservation: Reservation, pod: PodRecord | None, now: float) -> str:
+        """Why a reservation ends, one of CAUSES; "" while it does not.
+
+        That `nominatedNodeName` was cleared is no reason: a call that we fail to answer clears it.
+        """
+        cluster = self._cluster
+        if pod is None:
+            return "deleted" if now - reservation.at > SLACK_SECONDS else ""
+        if pod.node:
+            return "bound"
+        if pod.terminating:
+            return "deleted"
+        if self._reservations.old(reservation, now):
+            return "victims-stay"
+        if cluster.row(reservation.node) < 0:
+            return "node-lost"
+        there = cluster.placements.bound.get(reservation.node, ())
+        left = [cluster.pods[uid] for uid in reservation.victims if uid in there]
+        if not left:
+            reservation.emptied = reservation.emptied if reservation.emptied is not None else now
+            if self._outbid(reservation):
+                return "outbid"
+            just_up = now - self._freshness.up_since <= COME_BACK_SECONDS
+            return "" if just_up or now - reservation.emptied <= CARRIED_OUT_SECONDS else "not-used"
+        untouched = len(left) == len(reservation.victims) and not any(victim.terminating for victim in left)
+        patience = OWN_NOT_CARRIED_OUT_SECONDS if reservation.own else NOT_CARRIED_OUT_SECONDS
+        return "not-carried-out" if untouched and now - reservation.at > patience else ""
+
+    def _outbid(self, reservation: Reservation) -> bool:
+        """Whether pods of a higher priority run where its victims were, and leave too little."""
+        row, cluster = self._cluster.row(reservation.node), self._cluster
+        nodes = cluster.tables.nodes
+        columns = zip(reservation.amounts, nodes.alloc_of(row), nodes.used_of(row), strict=True)
+        short = any(wanted > has - held for wanted, has, held in columns if wanted)
+        return short and any(pod.priority > reservation.priority for pod in cluster.pods_on(reservation.node))

@@ -12,8 +12,10 @@ from extender.log import get_log
 from extender.server.outage import Outage
 from extender.server.settle import MOST_SETTLES, SETTLE_SECONDS, Settling
 from extender.server.writes import Writes, aside
-from extender.verbs import preempt, wire
-from extender.verbs.decide import Answer, BindIntent, Decider
+from extender.verbs import wire
+from extender.verbs.answer import Answer
+from extender.verbs.bind import BindIntent
+from extender.verbs.verbs import Verbs
 
 YIELD_SECONDS = 12.0  # kube-scheduler retries a pod that met us dead after at most 10 s
 log = get_log()
@@ -24,7 +26,7 @@ class Calls:
 
     def __init__(
         self,
-        decider: Decider,
+        verbs: Verbs,
         clock: Clock,
         outage: Outage,
         settling: Settling,
@@ -32,7 +34,7 @@ class Calls:
         evictions: Evictions | None = None,
     ) -> None:
         """`evictions`: what hears of filter and preempt calls."""
-        self._decider, self._cluster = decider, decider.cluster
+        self._verbs, self._cluster = verbs, verbs.cluster
         self._now, self._wall = clock.monotonic, clock.wall
         self._outage, self._settling = outage, settling
         self._writes, self._evictions = writes, evictions
@@ -48,8 +50,7 @@ class Calls:
         return answer
 
     def _filter(self, body: bytes) -> Answer:
-        self._decider.stale = self._outage.stale()
-        return self._decider.filter(body, self._now(), self._wall())
+        return self._verbs.filter.answer(body, self._now(), self._wall())
 
     async def _settled(self, body: bytes, answer: Answer) -> Answer:
         owed = self._owed(answer)
@@ -67,21 +68,19 @@ class Calls:
         Error would keep it back for a second and more, in which a higher priority may take its place."""
         if answer.result != "try-again" or answer.decision is None:
             return False
-        return self._decider.reservations.of(answer.decision.request.uid, self._now()) is not None
+        return self._verbs.reservations.of(answer.decision.request.uid, self._now()) is not None
 
     async def prioritize(self, body: bytes) -> Answer:
         """0..10 for each candidate node."""
-        self._decider.stale = self._outage.stale()
-        return self._decider.prioritize(body, self._now(), self._wall())
+        return self._verbs.prioritize.answer(body, self._now(), self._wall())
 
     async def preempt(self, body: bytes) -> Answer:
         """Which pods to evict; their place is reserved before this returns. No pod while the view is too old."""
-        self._decider.stale = self._outage.stale()
         dark = await self._outage.wait()
         if dark is not None:
             log.warning("no pod is evicted: pods, nodes or budgets are not watched", seconds=round(dark))
             return Answer(wire.preemption(None), "dark")
-        answer = preempt.preempt(self._decider, body, self._now(), self._wall())
+        answer = self._verbs.preempt.answer(body, self._now(), self._wall())
         evictions = self._evictions
         if evictions is not None:
             aside("evictions", lambda: evictions.preempted(answer))
@@ -93,16 +92,15 @@ class Calls:
         pod = await self._writes.pod_to_bind(binding)
         if isinstance(pod, Answer):
             return pod
-        self._decider.stale = self._outage.stale()
-        answer = self._decider.bind(binding, pod, self._now(), self._wall())
+        answer = self._verbs.bind.answer(binding, pod, self._now(), self._wall())
         return await self._writes.bound(answer) if isinstance(answer, BindIntent) else answer
 
 
 class Start:
     """Watches for the moment when everything is known for the first time."""
 
-    def __init__(self, decider: Decider, source: ClusterSource, supervisor: Supervisor, writes: Writes) -> None:
-        self._decider, self._source, self._supervisor, self._writes = decider, source, supervisor, writes
+    def __init__(self, verbs: Verbs, source: ClusterSource, supervisor: Supervisor, writes: Writes) -> None:
+        self._verbs, self._source, self._supervisor, self._writes = verbs, source, supervisor, writes
         self._ready = False
 
     def missing(self) -> list[str]:
@@ -115,10 +113,8 @@ class Start:
 
     def _begin(self) -> None:
         """Pods that were answered before the start may be on their way, and preemptors may have met us dead."""
-        began, decider = self._source.ready_at(), self._decider
+        began, verbs = self._source.ready_at(), self._verbs
         if began is None:  # no kube-scheduler counts too
             return
-        decider.live = True
-        if not self._writes.read_back:
-            decider.yields_until = began + YIELD_SECONDS
-        decider.settled_at = began + decider.settings.hold.seconds
+        yields = 0.0 if self._writes.read_back else YIELD_SECONDS
+        verbs.freshness.started(began, yield_seconds=yields, settle_seconds=verbs.settings.hold.seconds)

@@ -17,7 +17,7 @@ from extender.policy.rules import REASONS, UNKNOWN_NODE
 from extender.server import body, garbage
 from extender.server.calls import Calls, Start
 from extender.verbs import wire
-from extender.verbs.decide import Answer
+from extender.verbs.answer import Answer
 from extender.web.responses import error_response
 
 VERBS: Final = ("filter", "prioritize", "preempt", "bind")
@@ -37,6 +37,7 @@ class Endpoint:
             "bind": calls.bind,
         }
         self._start, self._metrics, self._names, self._most_bytes = start, metrics, names, most_bytes
+        self._sampling = Sampling(metrics)
 
     def of(self, verb: str) -> Handler:
         """The handler of one of VERBS."""
@@ -79,6 +80,9 @@ class Endpoint:
             return
         for code, count in decision.reasons.items():
             metrics.refused_nodes.labels(REASONS[code].key).inc(count)
+        sampled = decision.detail.get("sampled")
+        if sampled is not None:
+            self._sampling.note(sampled["named"], sampled["schedulable_gpu_nodes"])
         if verb == "filter" and decision.unknown_count:  # they have no row, and so no code
             metrics.refused_nodes.labels(UNKNOWN_NODE.key).inc(decision.unknown_count)
 

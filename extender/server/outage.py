@@ -1,4 +1,4 @@
-"""Calls while the API server is silent or away: whether the view is stale, and the short wait for its return.
+"""Preempt calls while the API server is silent or away: the short wait for its return.
 
 A preempt call that evicts no pod parks its pod in kube-scheduler until something happens. So while no pod may be
 evicted it looks whether the API server is back (once in a while, since kube-scheduler waits too). It waits if it is,
@@ -37,10 +37,6 @@ class Outage:
         self._source, self._staleness, self._clock, self._sleep = source, staleness, clock, sleep
         self._looked_at = self._trusted_from = float("-inf")
         self._vain_waits = 0
-
-    def stale(self) -> bool:
-        """Whether pods or nodes have not been watched for too long."""
-        return self._source.dark() >= self._staleness
 
     async def wait(self) -> float | None:
         """None where pods may be evicted, now or after the wait; else the seconds since all was watched."""

@@ -7,7 +7,7 @@ import random
 import socket
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -21,7 +21,7 @@ from extender.controllers.events import Events
 from extender.controllers.evictions import Evictions, Evictor, View
 from extender.controllers.leadership import Leadership
 from extender.controllers.node_events import NodeEvents
-from extender.controllers.reservations import ReservationStore
+from extender.controllers.reservations import ReservationStore, released
 from extender.controllers.supervisor import Supervisor
 from extender.controllers.watches import Watches
 from extender.kube.bindings import Bindings
@@ -36,16 +36,16 @@ from extender.metrics import Metrics
 from extender.objects import tolerant
 from extender.objects.tolerant import Invalid
 from extender.offline import frozen
-from extender.preemption import leave
+from extender.reservations.freshness import Freshness
 from extender.server import routes
 from extender.server.calls import Calls, Start
 from extender.server.connections import Connections, lost
-from extender.server.endpoint import Endpoint, Sampling
+from extender.server.endpoint import Endpoint
 from extender.server.outage import Outage
 from extender.server.settle import Settling
 from extender.server.writes import ApiBinder, Binder, Keeper, Writes
 from extender.settings import Settings
-from extender.verbs.decide import Decider
+from extender.verbs.verbs import Verbs
 from extender.web.cluster_pages import ClusterPages
 from extender.web.decisions_page import DecisionsPage
 from extender.web.health import Health
@@ -64,41 +64,39 @@ async def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """What decides, counts and notes: no I/O."""
+    """What decides, counts and notes, over a source of the cluster's state."""
 
-    settings: Settings
     cluster: Cluster
-    decider: Decider
+    source: ClusterSource
+    verbs: Verbs
     events: Events
     metrics: Metrics
     clock: Clock
 
     @classmethod
-    def of(
+    def over(
         cls,
-        settings: Settings,
+        cluster: Cluster,
+        source: ClusterSource | None = None,
         *,
-        live: bool = False,
         metrics: Metrics | None = None,
         events: Events | None = None,
         clock: Clock | None = None,
     ) -> Core:
-        """With an empty cluster. `live`: it will be read from an API server; `events`: None writes none."""
-        metrics = metrics or Metrics()
+        """`source`: what fills the cluster; None: it does not change; `events`: None writes none."""
+        source, metrics = source or Frozen(), metrics or Metrics()
         events = events or Events(metrics)
-        cluster = Cluster(settings, live=live)
+        settings = cluster.settings
         cluster.subscribe(NodeEvents(events, cluster.nodes))
-        decider = Decider.of(settings, cluster)
-        decider.sampled = Sampling(metrics).note
-        decider.leaves = partial(leave.leaves, decider)
-        return cls(settings, cluster, decider, events, metrics, clock or Clock())
+        freshness = Freshness(source.dark, source.known_at, settings.watch.staleness_seconds)
+        verbs = Verbs.of(settings, cluster, freshness=freshness, released=partial(released, metrics))
+        return cls(cluster, source, verbs, events, metrics, clock or Clock())
 
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """What a server reads from and writes to. None: where it does not."""
+    """What a server writes to. None: where it does not."""
 
-    source: ClusterSource = field(default_factory=Frozen)
     binder: Binder | None = None
     keeper: Keeper | None = None
     evictions: Evictions | None = None
@@ -124,28 +122,23 @@ class Server:
 def connect(core: Core, outside: Outside | None = None, slices: Slices | None = None) -> Server:
     """A server over its core. `slices`: the turns of its pages."""
     outside = outside or Outside()
-    settings, cluster, decider, metrics, clock = core.settings, core.cluster, core.decider, core.metrics, core.clock
-    source = outside.source
-    decider.assumed.known_at = source.known_at
-    if outside.keeper is not None:
-        decider.released = outside.keeper.released
+    cluster, verbs, source, metrics, clock = core.cluster, core.verbs, core.source, core.metrics, core.clock
+    settings = cluster.settings
     connections = Connections(settings, metrics)
     supervisor = Supervisor([connections, *outside.controllers, source])
-    writes = Writes(decider, metrics, clock.monotonic, core.events, binder=outside.binder, keeper=outside.keeper)
+    writes = Writes(verbs, metrics, clock.monotonic, core.events, binder=outside.binder, keeper=outside.keeper)
     outage = Outage(source, settings.watch.staleness_seconds, clock.monotonic)
     settling = Settling(clock.monotonic, lags=source.lags)
-    calls = Calls(decider, clock, outage, settling, writes, outside.evictions)
-    start = Start(decider, source, supervisor, writes)
+    calls = Calls(verbs, clock, outage, settling, writes, outside.evictions)
+    start = Start(verbs, source, supervisor, writes)
     endpoint = Endpoint(calls, start, metrics, cluster.names, settings.limits.body_bytes)
     pages = Pages(slices or Slices(), lost)
     invalid = InvalidObjects(cluster, source.faults)
-    counts = Counts(
-        cluster, decider.assumed, decider.reservations, source, invalid, supervisor.defects, clock.monotonic
-    )
+    counts = Counts(cluster, verbs.assumed, verbs.reservations, source, invalid, supervisor.defects, clock.monotonic)
     views = routes.Views(
         Health(cluster, invalid, supervisor.missing, source.dark),
         MetricsPage(metrics, counts, pages),
-        DecisionsPage(cluster, decider.decisions, pages),
+        DecisionsPage(cluster, verbs.decisions, pages),
         ClusterPages(cluster, invalid, pages),
     )
     app = routes.create(endpoint, views, supervisor, outside.close)
@@ -154,31 +147,30 @@ def connect(core: Core, outside: Outside | None = None, slices: Slices | None = 
 
 def over_file(settings: Settings, path: Path) -> Server:
     """A server over a cluster file: nothing is written, and evictions are advice. BadCluster."""
-    core, invalid = Core.of(settings), list[Invalid]()
-    cluster = core.cluster
+    cluster, invalid = Cluster(settings), list[Invalid]()
     cluster.apply(frozen.read(path, cluster.gpu_names, invalid), time.monotonic())
     for warning in tolerant.warnings(invalid, MOST_NAMED):
         log.warning("an object cannot be read in full", err=warning["message"])
     log.info("frozen cluster", nodes=len(cluster.nodes), pods=len(cluster.pods), file=str(path))
-    evictions = Evictions(core.decider, core.events, core.metrics)
-    return connect(core, Outside(Frozen(invalid), evictions=evictions, controllers=(evictions,)))
+    core = Core.over(cluster, Frozen(invalid))
+    evictions = Evictions(core.verbs, core.events, core.metrics)
+    return connect(core, Outside(evictions=evictions, controllers=(evictions,)))
 
 
 def over_api(settings: Settings, server: ApiServer) -> Server:
     """A server over the cluster of an API server. Nothing is read before its lifespan begins."""
-    metrics, clock = Metrics(), Clock()
+    cluster, metrics, clock = Cluster(settings, live=True), Metrics(), Clock()
     events = Events(metrics, EventsApi(server, socket.gethostname()) if settings.events.enabled else None)
-    core = Core.of(settings, live=True, metrics=metrics, events=events, clock=clock)
-    cluster, decider = core.cluster, core.decider
-    namespace = own_namespace(settings.reservations.namespace)
     watches = Watches(server, cluster, staleness=settings.watch.staleness_seconds, clock=clock)
+    core = Core.over(cluster, watches, metrics=metrics, events=events, clock=clock)
+    namespace = own_namespace(settings.reservations.namespace)
     stored = settings.reservations.store == "configmap"
     kept = ConfigMap(server, namespace, settings.reservations.name) if stored else None
-    reservations = ReservationStore(decider, metrics, kept, ready=watches.listed, clock=clock)
+    reservations = ReservationStore(core.verbs, metrics, kept, ready=watches.listed, clock=clock)
     identity = f"{socket.gethostname()}_{os.getpid()}_{random.SystemRandom().getrandbits(32):08x}"
     lease = Lease(server, namespace, settings.evictions.lease, identity, clock=clock)
     evictions = Evictions(
-        decider,
+        core.verbs,
         events,
         metrics,
         Evictor(server, Leadership(lease, metrics, clock.monotonic), reservations),
@@ -189,4 +181,4 @@ def over_api(settings: Settings, server: ApiServer) -> Server:
     if stored:  # it is read before the source begins, whose pods it may have counted
         controllers.append(Document(ConfigMap(server, namespace, MIX), cluster.demand.dump, cluster.demand.load))
     binder = ApiBinder(Bindings(server, cluster.gpu_names))
-    return connect(core, Outside(watches, binder, reservations, evictions, tuple(controllers), close=server.close))
+    return connect(core, Outside(binder, reservations, evictions, tuple(controllers), close=server.close))

@@ -13,8 +13,10 @@ from extender.metrics import Metrics
 from extender.objects.records import PodRecord, RecordError
 from extender.reservations.reservations import Reservation
 from extender.verbs import decisions, wire
-from extender.verbs.decide import Answer, BindIntent, Decider
+from extender.verbs.answer import Answer
+from extender.verbs.bind import BindIntent, Written
 from extender.verbs.decisions import Decision
+from extender.verbs.verbs import Verbs
 
 log = get_log()
 
@@ -26,8 +28,8 @@ class Binder(Protocol):
         """The pod as the API server has it; None where there is none, or where it cannot be read."""
         ...
 
-    async def bind(self, binding: wire.Binding, annotations: dict[str, str]) -> str:
-        """ "" or what went wrong; a pod that is bound there already is "" too."""
+    async def bind(self, binding: wire.Binding, annotations: dict[str, str]) -> Written:
+        """What became of it; a pod that is bound there already counts as bound."""
         ...
 
 
@@ -45,16 +47,16 @@ class ApiBinder:
             log.warning("the pod to bind cannot be read", pod=f"{namespace}/{name}", err=str(error))
             return None
 
-    async def bind(self, binding: wire.Binding, annotations: dict[str, str]) -> str:
-        """ "" where the pod is bound there, now or before; else what went wrong."""
+    async def bind(self, binding: wire.Binding, annotations: dict[str, str]) -> Written:
+        """A pod that is bound to the node already counts as bound."""
         result = await self._bindings.bind(binding.namespace, binding.name, binding.uid, binding.node, annotations)
         if result.outcome == "bound":
-            return ""
+            return Written("bound")
         if result.outcome in ("conflict", "unknown"):  # it may be our own binding, answered before or lost on the way
             pod = await self.pod(binding.namespace, binding.name)
             if pod is not None and pod.uid == binding.uid and pod.node == binding.node:
-                return ""
-        return f"{result.outcome}: {result.message}"
+                return Written("bound")
+        return Written("unknown" if result.outcome == "unknown" else "failed", f"{result.outcome}: {result.message}")
 
 
 class Keeper(Protocol):
@@ -69,17 +71,13 @@ class Keeper(Protocol):
         """ "" once the plan is kept, else why it is not."""
         ...
 
-    def released(self, plan: Reservation, cause: str) -> None:
-        """A plan reserves nothing any more."""
-        ...
-
 
 class Writes:
-    """Performs the writes of one server, and reports them to the decider, the Events and the metrics."""
+    """Performs the writes of one server, and reports them to the verbs, the Events and the metrics."""
 
     def __init__(
         self,
-        decider: Decider,
+        verbs: Verbs,
         metrics: Metrics,
         clock: Callable[[], float],
         events: Events,
@@ -89,7 +87,7 @@ class Writes:
     ) -> None:
         """`clock`: seconds; `binder`: None where the bind verb cannot write; `keeper`: None where plans need not be
         kept."""
-        self._decider, self._metrics, self._clock = decider, metrics, clock
+        self._verbs, self._metrics, self._clock = verbs, metrics, clock
         self._binder, self._keeper, self._events = binder, keeper, events
 
     @property
@@ -106,13 +104,9 @@ class Writes:
         return await self._reserved(answer, decision) if answer.result == "evict" else answer
 
     async def _reserved(self, answer: Answer, decision: Decision) -> Answer:
-        request, pods = decision.request, self._decider.cluster.pods
-        reservations = self._decider.reservations
+        request, reservations = decision.request, self._verbs.reservations
         plan = reservations.of(request.uid, self._clock())
         assert plan is not None
-        plan.pod = f"{request.namespace}/{request.name}"
-        plan.grace = max((pods[uid].grace_seconds for uid in plan.victims if uid in pods), default=0)
-        decision.detail["plan"] = plan.id
         why = await self._keeper.reserve(plan) if self._keeper is not None else ""
         stands = reservations.of(request.uid, self._clock()) is plan
         events = self._events
@@ -132,7 +126,7 @@ class Writes:
         """The pod that the request names, as the watch or the API server has it; else the answer that rejects it."""
         if self._binder is None:
             return _not_bound("this server cannot bind: it serves a frozen cluster")
-        pod = self._decider.cluster.pods.get(binding.uid) or await self._binder.pod(binding.namespace, binding.name)
+        pod = self._verbs.cluster.pods.get(binding.uid) or await self._binder.pod(binding.namespace, binding.name)
         if pod is None or pod.uid != binding.uid:
             return _not_bound("the pod is gone, or another one has its name now")
         if pod.partial:
@@ -142,8 +136,8 @@ class Writes:
     async def bound(self, intent: BindIntent) -> Answer:
         """The answer, once the Binding is written or has failed."""
         assert self._binder is not None
-        error = await self._binder.bind(intent.binding, intent.annotations)
-        return self._decider.bound(intent, error, self._clock())
+        outcome = await self._binder.bind(intent.binding, intent.annotations)
+        return self._verbs.bind.written(intent, outcome, self._clock())
 
 
 def _not_bound(why: str) -> Answer:

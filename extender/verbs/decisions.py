@@ -6,21 +6,15 @@ asks, so that keeping costs a request next to nothing.
 
 from __future__ import annotations
 
-import heapq
 from array import array
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
-import orjson
-
-from extender.cluster.dump import BLOCK
-from extender.cluster.gpus.statements import gpus_of
-from extender.cluster.view import ClusterView
+from extender.cluster.cluster import Cluster
 from extender.policy.contracts import PodRequest
-from extender.policy.rules import REASONS, UNKNOWN_NODE, texts
+from extender.policy.policy import Policy
 from extender.policy.rules.failing import BROKEN, OWN
 
 WORK_LOST: Final = "work_lost_gpu_seconds"
@@ -86,6 +80,13 @@ class Decision:
             said["proved"] = self.proved
         return said
 
+    def choose_gpus(self, cluster: Cluster, policy: Policy, *, priced: bool) -> None:
+        """Note the GPUs to take on the best nodes, and, `priced`, what the first two cost the pods to come."""
+        tables, request = cluster.tables, self.request
+        self.gpus = policy.gpus(tables, request, self.ranked[:16])
+        if priced:
+            self.detail["price"] = policy.price(tables, request, cluster.names, self.ranked[:2])
+
     def lack(self, unknown: list[str]) -> None:
         """These nodes have no row. What a request names is kept within bounds."""
         self.unknown = tuple(unknown[:MOST_UNKNOWN])
@@ -135,139 +136,3 @@ class Decisions:
     def latest(self) -> Iterator[Decision]:
         """Newest first."""
         return reversed(self._kept)
-
-
-def pieces(decision: Decision, cluster: ClusterView, weights: Mapping[str, float], most_nodes: int) -> Iterator[bytes]:
-    """The JSON text of a decision for /debug/decisions, in small pieces. At most `most_nodes` nodes: those that fit
-    first, best first, then by name. The cluster may change between any two pieces."""
-    request = decision.request
-    rank = yield from _positions(decision.ranked)
-    fits = yield from _positions(decision.fits)
-    order = yield from _shown(decision, cluster, rank)
-    total = len(decision.rows) + decision.unknown_count
-    tail = {
-        "nodes_left_out": max(0, total - most_nodes),
-        **decision.detail,
-        "duration_us": {stage: round(spent, 1) for stage, spent in decision.stages_us.items()},
-    }
-    head = {
-        "verb": decision.verb,
-        "at": decision.at,
-        "generation": decision.generation,
-        "pod": _pod(request, cluster),
-        "result": decision.result,
-        "error": decision.error or None,
-        "candidates": decision.candidates,
-        "feasible": len(decision.fits),
-        "answered": len(decision.ranked),
-        "reasons": _reasons(decision),
-    }
-    yield orjson.dumps({key: value for key, value in head.items() if key not in tail})[:-1] + b',"nodes":['
-    comma = b""
-    for _, _, name, row, code in islice(order, most_nodes):
-        at, place = fits.get(row, -1), rank.get(row, -1)
-        yield comma + orjson.dumps(_entry(decision, cluster, weights, name, row, code, at, place))
-        comma = b","
-    yield b"]," + orjson.dumps(tail)[1:]
-
-
-Shown: TypeAlias = "tuple[int, int, str, int, int]"  # group, place in the answer, name, row, code
-
-
-def _positions(rows: array[int]) -> Generator[bytes, None, dict[int, int]]:
-    """row -> its place."""
-    found: dict[int, int] = {}
-    for at in range(0, len(rows), 4 * BLOCK):
-        found.update(zip(rows[at : at + 4 * BLOCK], range(at, at + 4 * BLOCK), strict=False))
-        yield b""
-    return found
-
-
-def _shown(
-    decision: Decision, cluster: ClusterView, rank: Mapping[int, int]
-) -> Generator[bytes, None, Iterator[Shown]]:
-    """The nodes in the order that they are shown in."""
-    judged = decision.codes or array("B", bytes(len(decision.rows)))  # bind judges no pod without GPUs
-    blocks: list[list[Shown]] = [sorted((2, 0, name, -1, UNKNOWN_NODE.code) for name in decision.unknown)]
-    yield b""
-    for at in range(0, len(decision.rows), BLOCK):
-        rows, codes = decision.rows[at : at + BLOCK], judged[at : at + BLOCK]
-        blocks.append(
-            sorted(
-                (0 if row in rank else 1 if not code else 2, rank.get(row, 0),
-                 cluster.rows.name_at(row, decision.generation), row, code)
-                for row, code in zip(rows, codes, strict=True)
-            )
-        )  # fmt: skip
-        yield b""
-    return heapq.merge(*blocks)
-
-
-def _reasons(decision: Decision) -> dict[str, int]:
-    """How many nodes each rule refused."""
-    codes = decision.codes.tobytes()
-    found = {reason.key: 0 for reason in REASONS.values()}
-    for code, reason in REASONS.items():
-        found[reason.key] += codes.count(code)
-    found[UNKNOWN_NODE.key] += decision.unknown_count
-    return {key: count for key, count in sorted(found.items()) if count}
-
-
-def _pod(request: PodRequest, cluster: ClusterView) -> dict[str, Any]:
-    return {
-        "namespace": request.namespace,
-        "name": request.name,
-        "uid": request.uid,
-        "priority": request.priority,
-        "gpus": {cluster.resources[r]: count for r, count in request.gpus},
-        "links": request.links,
-        "placement": request.placement,
-        "siblings": len(request.siblings),  # on nodes, or answered by us; counted for placement spread only
-        "group": {"placed": len(request.kin), "to_come": request.to_come} if request.to_come else None,
-    }
-
-
-def _entry(
-    decision: Decision,
-    cluster: ClusterView,
-    weights: Mapping[str, float],
-    name: str,
-    row: int,
-    code: int,
-    at: int,
-    place: int,
-) -> dict[str, Any]:
-    """What is shown of a node. `at`: its place in `fits`; `place`: its place in the answer; -1 = none."""
-    entry: dict[str, Any] = {"node": name}
-    if code:
-        reason = REASONS[code]
-        text = texts(cluster.settings.failing_nodes)[code]
-        entry |= {"fits": False, "reason": reason.key, "class": reason.cls.value, "text": text}
-        if code in SCOPES:
-            entry["scope"] = SCOPES[code]
-    else:
-        entry["fits"] = True
-        if at >= 0:  # bind judges one node and scores none
-            entry["answered"] = place >= 0
-            entry["scores"] = {
-                scorer: {"raw": column[at], "weight": weights[scorer], "weighted": column[at] * weights[scorer]}
-                for scorer, column in decision.columns.items()
-            }
-            entry["score"] = decision.total[at]
-        if row in decision.gpus:
-            entry["gpus"] = list(gpus_of(decision.gpus[row]))
-        if _by_dra(cluster, name, row, decision.request):
-            entry["served_by"] = "DRA"  # no device plugin: which GPUs it takes is not ours to say
-        if place >= 0 and decision.points:
-            entry["points"] = decision.points[place]
-    if failures := cluster.health.failures_for(name, decision.request.namespace):
-        entry["failures"] = [{"pod": failure.pod, "what": failure.what} for failure in failures]
-    return entry
-
-
-def _by_dra(cluster: ClusterView, name: str, row: int, request: PodRequest) -> bool:
-    """Whether a node that fits offers none of a requested resource: only DRA can serve the pod there. As of now."""
-    if cluster.row(name) != row:
-        return False  # gone, or back in another place
-    alloc = cluster.tables.nodes.alloc_of(row)
-    return any(alloc[resource] == 0 for resource, _ in request.gpus)

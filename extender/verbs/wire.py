@@ -17,6 +17,7 @@ from ext_core import encode, scan
 from extender.errors import BadRequest
 from extender.objects import records
 from extender.objects.records import PodRecord
+from extender.preemption.preemption import Offered, Offers
 
 LONGEST_NAME: Final = 253
 
@@ -35,22 +36,12 @@ class Args:
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
-    """One candidate of ExtenderPreemptionArgs: uids of the victims that kube-scheduler found (may be none)."""
-
-    uids: tuple[str, ...]
-    violations: int
-
-
-@dataclass(frozen=True, slots=True)
 class Preemption:
-    """ExtenderPreemptionArgs. `rows`: of the nodes offered, -1 where a name is not known; `offered`: by node name;
-    where kube-scheduler wrote the plain form, only the nodes that we know, and a node's victims are read when they are
-    asked for; `whole`: all of them."""
+    """ExtenderPreemptionArgs. `offers`: where kube-scheduler wrote the plain form, their victims are only those of
+    nodes that we know, and a node's are read when they are asked for; `whole`: of all nodes."""
 
     pod: PodRecord
-    rows: array[int]
-    offered: Mapping[str, Offered]
+    offers: Offers
     whole: Callable[[], Mapping[str, Offered]]
 
 
@@ -208,15 +199,15 @@ def read_preemption(body: bytes, gpu_names: frozenset[str], index: scan.NameInde
     elif full is not None and not _null(body, full):
         path, span, uid_of = "NodeNameToVictims", full, _full_uid
     else:
-        return Preemption(pod, array("i"), {}, dict)
+        return Preemption(pod, Offers(), dict)
 
     def whole() -> Mapping[str, Offered]:
         return _offers(body, span, path, uid_of)
 
     if plain is None or uid_of is not _meta_uid:
         offered = whole()
-        return Preemption(pod, array("i", [index.get(name) for name in offered]), offered, whole)
-    return Preemption(pod, plain[0], _Lazy(body, names, plain, path), whole)
+        return Preemption(pod, Offers(array("i", [index.get(name) for name in offered]), offered), whole)
+    return Preemption(pod, Offers(plain[0], _Lazy(body, names, plain, path)), whole)
 
 
 def _offers(body: bytes, span: tuple[int, int], path: str, uid_of: Callable[[Any, str], str]) -> dict[str, Offered]:

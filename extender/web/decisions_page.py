@@ -11,8 +11,8 @@ from starlette.responses import Response
 
 from extender.cluster.cluster import Cluster
 from extender.cluster.dump import BLOCK
-from extender.verbs import decisions
 from extender.verbs.decisions import Decision, Decisions
+from extender.web import decision_page
 from extender.web.pages import Pages
 from extender.web.responses import error_response
 
@@ -49,7 +49,7 @@ class DecisionsPage:
                 list(self._kept.latest()),
                 pod,
                 max(1, min(most, MOST_DECISIONS)),
-                lambda decision: decisions.pieces(decision, self._cluster, weights, shown),
+                lambda decision: decision_page.pieces(decision, self._cluster, weights, shown),
             )
         )
 

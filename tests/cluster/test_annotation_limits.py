@@ -162,7 +162,7 @@ def test_what_is_left_of_a_gang_is_none() -> None:
     for i in range(5):
         world.pod(f"p{i}", 1, "n", priority=1, start=WALL - 100, labels={OURS + "gang": "g", OURS + "gang-min": "5"})
     assert broken(world, ["p0", "p1", "p2", "p3", "p4"], 5) == 1
-    world.decider.reservations.drop("uid-p")
+    world.verbs.reservations.drop("uid-p")
     world.gone("p1", "p2", "p3", "p4")
     world.pod("other", 4, "n", priority=99)
     assert broken(world, ["p0"], 1) == 0

@@ -151,7 +151,7 @@ def test_a_node_that_may_fail_the_pod_comes_last() -> None:
     for links in ("preferred", "ignore"):
         pod = workload(f"p-{links}", 3, links=links)
         assert world.filter(pod, ["n", "safe"])["NodeNames"] == ["safe", "n"]
-        world.decider.assumed.forget(pod["metadata"]["uid"])
+        world.verbs.assumed.forget(pod["metadata"]["uid"])
     world.set("Node", node_of((0, 1), relay="1"))
     assert world.filter(workload("q", 3), ["n", "safe"])["NodeNames"] == ["n", "safe"]
 

@@ -177,7 +177,7 @@ def test_a_preemption_tells_its_victims_and_its_preemptor() -> None:
         ("n1-w0", "ChosenAsVictim", "Preempting"),
         ("urgent", "PreemptionPlanned", "Preempting"),
     ]
-    plan = world.decider.reservations.all()[0]
+    plan = world.verbs.reservations.all()[0]
     for note in (told[0][3], told[1][3]):
         assert note.startswith(f"plan {plan.id}: ")
         assert "work_lost_gpu_seconds 40" in note

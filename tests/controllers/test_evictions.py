@@ -79,7 +79,7 @@ class Play:
                 leadership = Leadership(lease, world.metrics, clock.monotonic)
                 made.append(
                     Evictions(
-                        world.decider,
+                        world.verbs,
                         self.ear,
                         world.metrics,
                         Evictor(server, leadership, reservations),
@@ -134,7 +134,7 @@ def test_with_the_flag_off_it_is_told_and_nobody_is_touched() -> None:
 
     play.run(test)
     assert play.objects.posted == []
-    assert play.world.decider.reservations.all() == []
+    assert play.world.verbs.reservations.all() == []
     [(name, reason, note)] = play.ear.heard
     assert (name, reason) == ("urgent", "EvictionWouldHelp")
     assert "default/n0-0 on node n0" in note
@@ -210,7 +210,7 @@ def test_a_reservation_that_is_not_kept_is_tried_again_without_a_filter_call() -
 def frozen(play: Play) -> Evictions:
     """The controller of a server over a file."""
     world = play.world
-    made = Evictions(world.decider, play.ear, world.metrics, clock=Clock(lambda: world.now, lambda: world.wall))
+    made = Evictions(world.verbs, play.ear, world.metrics, clock=Clock(lambda: world.now, lambda: world.wall))
     world.connect(evictions=made)
     return made
 
@@ -238,7 +238,7 @@ def test_of_a_frozen_cluster_it_is_told_too(enabled: bool, says: str, known: boo
     latest = play.world.decision(pod="default/urgent")
     assert (latest["verb"], latest["result"]) == ("evict", "would-evict")
     assert latest["eviction_would_help"]["enabled"] == enabled
-    assert play.world.decider.reservations.all() == []
+    assert play.world.verbs.reservations.all() == []
     play.world.now += 61
     asyncio.run(controller.turn())
     assert controller._stuck == {}  # of pods that a file does not have nobody hears when they go
@@ -281,7 +281,7 @@ def test_a_pod_for_which_preempt_is_called_is_not_stuck() -> None:
     async def test(controller: Evictions) -> None:
         await play.call()
         await play.call("preempt")
-        play.world.decider.reservations.drop("uid-urgent")
+        play.world.verbs.reservations.drop("uid-urgent")
         play.world.now += 1.1
         await controller.turn()
 
@@ -350,7 +350,7 @@ def test_a_budget_that_says_no_leads_to_another_plan() -> None:
     assert asked == ["n1-0", "n2-0", "n2-0"]
     assert play.evicted() == ["n2-0"]
     assert "EvictionNotAllowed" in [reason for _, reason, _ in play.ear.heard]
-    assert [plan.node for plan in play.world.decider.reservations.all()] == ["n2"]
+    assert [plan.node for plan in play.world.verbs.reservations.all()] == ["n2"]
 
 
 def test_what_a_budget_forbids_is_not_even_asked_for() -> None:
@@ -383,7 +383,7 @@ def test_where_every_plan_is_blocked_it_backs_off() -> None:
             assert len(play.evicted(dry_run=True)) == before  # refused before it is kept as posted
         evictions = [path for _, path in play.objects.said if path.endswith("eviction")]
         assert 3 <= len(evictions) <= 5  # at 1, 6, 16, 36 s
-        assert play.world.decider.reservations.all() == []
+        assert play.world.verbs.reservations.all() == []
 
     play.run(test)
 
@@ -406,7 +406,7 @@ def test_once_one_went_the_others_follow_when_they_may() -> None:
         await controller.turn()
         assert play.evicted() == ["n0-0"]
         play.goes("n0-0")
-        assert play.world.decider.reservations.all() == [plan]
+        assert play.world.verbs.reservations.all() == [plan]
         blocked[0] = False
         play.world.now += FIRST_PAUSE + 1
         await play.call()
@@ -424,7 +424,7 @@ def plan_by_hand(play: Play) -> Any:
     plan = Reservation(
         "uid-urgent", "n0", ("uid-n0-0", "uid-n0-2"), amounts, 9, world.now, pod="default/urgent", own=True
     )
-    world.decider.reservations.add(plan)
+    world.verbs.reservations.add(plan)
     return plan
 
 
@@ -457,7 +457,7 @@ def test_who_is_not_asked_does_not_want_the_lease() -> None:
         assert LEASE not in play.objects.stored
         await play.stuck(controller)
         assert play.objects.stored[LEASE]["spec"]["holderIdentity"] == "me"
-        play.world.decider.reservations.drop("uid-urgent")
+        play.world.verbs.reservations.drop("uid-urgent")
         for _ in range(40):
             play.world.now += 2.5
             await controller.turn()
@@ -475,7 +475,7 @@ def test_a_reservation_that_can_not_be_kept_evicts_nobody() -> None:
 
     play.run(test)
     assert play.evicted(dry_run=True) == play.evicted() == []
-    assert play.world.decider.reservations.all() == []
+    assert play.world.verbs.reservations.all() == []
 
 
 def test_a_restart_takes_it_up_with_the_same_victims() -> None:
@@ -494,7 +494,7 @@ def test_a_restart_takes_it_up_with_the_same_victims() -> None:
     first.objects.stored.pop(LEASE)
 
     async def again(controller: Evictions) -> None:
-        assert [plan.own for plan in second.world.decider.reservations.all()] == [True]
+        assert [plan.own for plan in second.world.verbs.reservations.all()] == [True]
         await controller.turn()
         assert second.evicted() == ["n0-0"]
 
@@ -544,7 +544,7 @@ def test_nobody_is_evicted_for_a_pod_that_fits_meanwhile() -> None:
 
     play.run(test)
     assert play.evicted() == []
-    assert play.world.decider.reservations.all() == []
+    assert play.world.verbs.reservations.all() == []
 
 
 def test_a_stuck_pod_that_is_bound_while_another_waits_for_the_api_server_is_forgotten() -> None:

@@ -47,7 +47,7 @@ def store(made: World, server: ApiServer | None = None) -> ReservationStore:
     wanted = made.settings.reservations
     kept = ConfigMap(server, "kube-system", wanted.name) if wanted.store == "configmap" else None
     clock = Clock(lambda: made.now, lambda: made.wall + made.now - 1000.0)
-    return ReservationStore(made.decider, made.metrics, kept, clock=clock)
+    return ReservationStore(made.verbs, made.metrics, kept, clock=clock)
 
 
 def keeper(made: World, server: ApiServer | None = None) -> ReservationStore:
@@ -142,8 +142,8 @@ def test_a_write_that_fails_evicts_nobody_and_reserves_nothing(status: int, resu
 
     async def test(reservations: ReservationStore) -> None:
         assert await ask(made, OFFER) == {}
-        assert made.decider.reservations.all() == []
-        latest = next(made.decider.decisions.latest())
+        assert made.verbs.reservations.all() == []
+        latest = next(made.verbs.decisions.latest())
         assert (latest.result, "not kept" in latest.error) == ("not-reserved", True)
 
     with logged() as lines:
@@ -158,14 +158,14 @@ def test_a_late_write_evicts_nobody_and_is_taken_back() -> None:
     async def test(reservations: ReservationStore) -> None:
         objects.delay = 0.3
         assert await ask(made, OFFER) == {}
-        assert made.decider.reservations.all() == []
+        assert made.verbs.reservations.all() == []
         objects.delay = 0.0
         await asyncio.sleep(0.4)  # the write lands after all
         made.now += 10
         await until(lambda: objects.said[-1][0] in ("PUT", "GET"))
         await reservations.refresh()
         assert entries(objects) == {}
-        assert made.decider.reservations.all() == []
+        assert made.verbs.reservations.all() == []
 
     run(objects, made, test)
     assert made.metric("reservation_writes_total", result="late") == 1
@@ -231,7 +231,7 @@ def test_a_restart_reads_them_back_before_it_is_ready() -> None:
         await ask(before, OFFER)
 
     run(objects, before, first)
-    plan = before.decider.reservations.all()[0]
+    plan = before.verbs.reservations.all()[0]
 
     after = world()
     after.now = 50.0  # another process, another clock
@@ -245,7 +245,7 @@ def test_a_restart_reads_them_back_before_it_is_ready() -> None:
 
     async def second(reservations: ReservationStore) -> None:
         assert reservations.read_back
-        [again] = after.decider.reservations.all()
+        [again] = after.verbs.reservations.all()
         assert (again.uid, again.node, again.victims, again.amounts) == (
             plan.uid,
             plan.node,
@@ -260,7 +260,7 @@ def test_a_restart_reads_them_back_before_it_is_ready() -> None:
             rival = after.pod(f"rival{priority}", 4, priority=priority)
             assert after.filter(rival)["NodeNames"] == passes
             after.drop("Pod", rival)
-            after.decider.reservations.drop(f"uid-rival{priority}")
+            after.verbs.reservations.drop(f"uid-rival{priority}")
 
     run(objects, after, second)
 
@@ -276,7 +276,7 @@ def test_a_grace_period_beyond_any_time_is_read_back(grace: int) -> None:
         await ask(before, OFFER)
 
     run(objects, before, first)
-    [plan] = before.decider.reservations.all()
+    [plan] = before.verbs.reservations.all()
     assert plan.grace == 10**9
     kept = json.loads(entries_raw(objects)["uid-urgent"])
     assert kept["grace"] == 10**9
@@ -288,7 +288,7 @@ def test_a_grace_period_beyond_any_time_is_read_back(grace: int) -> None:
             after.pod(f"w{i}", 2, "n1", priority=1, held=(2 * i, 2 * i + 1), grace=grace)
 
         async def second(reservations: ReservationStore, after: World = after) -> None:
-            [again] = after.decider.reservations.all()
+            [again] = after.verbs.reservations.all()
             assert (again.id, again.grace) == (plan.id, 10**9)
 
         run(objects, after, second)
@@ -307,7 +307,7 @@ def test_a_preemptor_that_went_while_we_were_away_is_forgotten_at_once() -> None
     after.gone("urgent")
 
     async def second(reservations: ReservationStore) -> None:
-        assert after.decider.reservations.all() == []
+        assert after.verbs.reservations.all() == []
 
     run(objects, after, second)
     assert after.metric("reservations_released_total", cause="deleted") == 1
@@ -320,7 +320,7 @@ def test_while_the_server_was_away_the_preemptor_could_not_come() -> None:
     async def first(reservations: ReservationStore) -> None:
         await ask(before, OFFER)
         before.gone("w2", "w3")
-        before.decider.sweep(before.now)
+        before.verbs.releases.sweep(before.now)
         await reservations.refresh()
         assert "emptied" in entries(objects)["uid-urgent"]
 
@@ -331,8 +331,8 @@ def test_while_the_server_was_away_the_preemptor_could_not_come() -> None:
 
     async def second(reservations: ReservationStore) -> None:
         after.now += 11.0
-        after.decider.sweep(after.now)
-        assert len(after.decider.reservations.all()) == 1
+        after.verbs.releases.sweep(after.now)
+        assert len(after.verbs.reservations.all()) == 1
         after.now += 2.0
         assert released(after) == ["not-used"]
 
@@ -366,7 +366,7 @@ def test_what_is_damaged_is_dropped_and_the_rest_stays() -> None:
     objects.put(PATH, {"metadata": {}, "data": damaged | {"uid-urgent": json.dumps(good)}})
 
     async def test(reservations: ReservationStore) -> None:
-        assert [plan.uid for plan in made.decider.reservations.all()] == ["uid-urgent"]
+        assert [plan.uid for plan in made.verbs.reservations.all()] == ["uid-urgent"]
         await until(lambda: list(entries_raw(objects)) == ["uid-urgent"])
 
     with logged() as lines:
@@ -414,7 +414,7 @@ def test_a_plan_that_contradicts_the_cluster_is_dropped_and_reported(
             objects.put(PATH, {"metadata": {}, "data": {"uid-urgent": json.dumps(good | change)}})
             made.now += 6.0
             await reservations.refresh()
-        assert made.decider.reservations.all() == []
+        assert made.verbs.reservations.all() == []
         await until(lambda: not entries_raw(objects))
 
     if not late:
@@ -436,11 +436,11 @@ def test_what_a_plan_says_of_itself_keeps_it_no_longer() -> None:
     objects.put(PATH, {"metadata": {}, "data": {"uid-urgent": json.dumps(entry)}})
 
     async def test(reservations: ReservationStore) -> None:
-        [plan] = made.decider.reservations.all()
+        [plan] = made.verbs.reservations.all()
         assert plan.amounts == made.cluster.amounts(made.cluster.pods["uid-urgent"])
         assert plan.grace == 30
         made.gone("w0", "w1")
-        made.decider.sweep(made.now)
+        made.verbs.releases.sweep(made.now)
         first = made.now
         for turn in range(9):
             entry["victims"] = [f"made-up-{turn}"]
@@ -449,7 +449,7 @@ def test_what_a_plan_says_of_itself_keeps_it_no_longer() -> None:
             objects.put(PATH, {"metadata": {"resourceVersion": version}, "data": {"uid-urgent": json.dumps(entry)}})
             made.now += 6.0
             await reservations.refresh()
-            assert [plan.emptied for plan in made.decider.reservations.all()] == [first]
+            assert [plan.emptied for plan in made.verbs.reservations.all()] == [first]
         made.now = first + 61.0
         assert released(made) == ["not-used"]
 
@@ -472,7 +472,7 @@ def test_another_instance_wrote_meanwhile() -> None:
         answer = await ask(made, {"n1": ["w2"]}, "second", 2)
         assert list(answer) == ["n1"]
         assert set(entries(objects)) == {"uid-theirs", "uid-second"}
-        assert {plan.uid for plan in made.decider.reservations.all()} == {"uid-theirs", "uid-second"}
+        assert {plan.uid for plan in made.verbs.reservations.all()} == {"uid-theirs", "uid-second"}
 
     run(objects, made, test)
 
@@ -490,7 +490,7 @@ def test_a_plan_that_another_instance_replaced_is_taken_over() -> None:
         stored["metadata"]["resourceVersion"] = str(int(stored["metadata"]["resourceVersion"]) + 1)
         made.now += 5.0
         await reservations.refresh()
-        assert [plan.node for plan in made.decider.reservations.all()] == ["n2"]
+        assert [plan.node for plan in made.verbs.reservations.all()] == ["n2"]
         assert entries(objects)["uid-urgent"]["node"] == "n2"
 
     run(objects, made, test)
@@ -528,11 +528,11 @@ def test_entries_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(2):
         made.pod(f"other{i}", 1, priority=9)
         amounts = tuple(int(name == GPU) for name in made.cluster.resources)
-        made.decider.reservations.add(Reservation(f"uid-other{i}", "n1", ("uid-w3",), amounts, 9, made.now, own=True))
+        made.verbs.reservations.add(Reservation(f"uid-other{i}", "n1", ("uid-w3",), amounts, 9, made.now, own=True))
 
     async def test(reservations: ReservationStore) -> None:
         assert await ask(made, OFFER) == {}
-        assert next(made.decider.decisions.latest()).error.endswith("there are 2 reservations already")
+        assert next(made.verbs.decisions.latest()).error.endswith("there are 2 reservations already")
 
     run(objects, made, test)
 
@@ -543,13 +543,13 @@ def test_entries_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def planned(made: World) -> Reservation:
     amounts = tuple(4 if name == GPU else 0 for name in made.cluster.resources)
     plan = Reservation("uid-urgent", "n1", ("uid-w0", "uid-w1"), amounts, 9, made.now, pod="default/urgent")
-    made.decider.reservations.add(plan)
+    made.verbs.reservations.add(plan)
     return plan
 
 
 def released(made: World) -> list[str]:
     """The causes that were counted."""
-    made.decider.sweep(made.now)
+    made.verbs.releases.sweep(made.now)
     family = next(f for f in made.metrics.registry.collect() if f.name == "gpu_extender_reservations_released")
     return [sample.labels["cause"] for sample in family.samples if sample.name.endswith("_total") and sample.value]
 
@@ -569,7 +569,7 @@ def test_a_cleared_nomination_releases_nothing() -> None:
     made.pod("urgent", 4, priority=9)
     made.now += 60
     assert released(made) == []
-    assert len(made.decider.reservations.all()) == 1
+    assert len(made.verbs.reservations.all()) == 1
 
 
 def bound(made: World) -> None:
@@ -645,7 +645,7 @@ def test_what_releases(what: Callable[[World], None], cause: str) -> None:
     assert released(made) == []
     what(made)
     assert released(made) == [cause]
-    assert made.decider.reservations.all() == []
+    assert made.verbs.reservations.all() == []
 
 
 def test_a_plan_that_a_higher_one_covers_stays_unless_another_takes_its_place() -> None:
@@ -655,20 +655,19 @@ def test_a_plan_that_a_higher_one_covers_stays_unless_another_takes_its_place() 
     for i in range(2, 4):
         made.pod(f"k{i}", 2, "n1", priority=50)
     reservations = store(made)
-    made.decider.released = reservations.released  # the server does not ask it: nothing is written here
     plan = planned(made)
     carried_out(made)
     boss = made.pod("boss", 4, priority=20)
-    made.decider.reservations.add(Reservation("uid-boss", "n1", plan.victims, plan.amounts, 20, made.now))
+    made.verbs.reservations.add(Reservation("uid-boss", "n1", plan.victims, plan.amounts, 20, made.now))
     urgent = made.pod("urgent", 4, priority=9)
     assert made.preempt(urgent, {"n1": ["w0", "w1"]}) == {}  # nobody else could go
-    assert made.decider.reservations.of("uid-urgent", made.now) is plan
+    assert made.verbs.reservations.of("uid-urgent", made.now) is plan
     # Now there is another node where it can evict.
     made.node("n2", 8)
     made.pod("x", 8, "n2", priority=1)
     assert made.preempt(urgent, {"n1": ["w0", "w1"], "n2": ["x"]}) == {"n2": ["x"]}
     assert released(made) == ["replaced"]
-    assert made.decider.reservations.of("uid-urgent", made.now) is not plan
+    assert made.verbs.reservations.of("uid-urgent", made.now) is not plan
     assert boss["metadata"]["name"] == "boss"
     assert reservations.missing()
 

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ext_core import gather
+from ext_core.ask import Ask
 from ext_core.reference import gather as plain
-from tests.core.worlds import GPU, KINDS, OTHER, R, World, amounts, build, ints, priorities, rows_of, same_error, worlds
+from tests.core.worlds import GPU, KINDS, R, World, amounts, asks, build, ints, rows_of, same_error, worlds
 
-COLUMNS = ("start", "pods", "masks", "unsure", "free", "unknown")
+COLUMNS = ("start", "pods", "masks", "unsure", "free", "unknown", "table", "forced")
 COLUMNS_OF_PODS = (
     "priority",
     "start_ms",
@@ -19,7 +20,7 @@ COLUMNS_OF_PODS = (
     "restart_s",
     "grace_s",
     "gpus",
-    "going",
+    "terminating",
     "gang",
     "budgets",
     "ask",
@@ -29,21 +30,20 @@ COLUMNS_OF_PODS = (
 @given(worlds(), st.data())
 def test_victims(world: World, data: st.DataObject) -> None:
     rows = data.draw(rows_of(world))
-    request, priority = data.draw(amounts(8)), data.draw(priorities)
-    resource = data.draw(st.sampled_from([GPU, OTHER]))
+    ask = data.draw(asks)
     for pod in range(world.pods.height):
         marks = data.draw(st.tuples(ids, ids, ids))
         world.pods.mark(pod, *marks)
         world.twin_pods.mark(pod, *marks)
     now = data.draw(st.integers(0, 9))
     needed = bytes(data.draw(st.lists(st.integers(0, 1), max_size=world.pods.height)))
-    more = (resource, priority, now, needed)
-    found = gather.victims(world.nodes, world.pods, ints(rows), array("q", request), *more)
-    wanted = plain.victims(world.twin_nodes, world.twin_pods, rows, list(request), *more)
-    assert found.some_go == wanted.some_go
+    found = gather.victims(world.nodes, world.pods, ask, ints(rows), now, needed)
+    wanted = plain.victims(world.twin_nodes, world.twin_pods, ask, rows, now, needed)
+    assert found.some_terminating == wanted.some_terminating
+    assert (found.resources, found.ok) == (wanted.resources, wanted.ok)
     for name in COLUMNS + COLUMNS_OF_PODS:
         assert list(getattr(found, name)) == getattr(wanted, name), name
-    # A view of zero columns can not be made: there one unused column stands.
+    # A view of zero columns cannot be made: it has one unused column.
     assert [[found.short[r, i] for i in range(len(rows))] for r in range(R)] == wanted.short
     assert [[found.amounts[r, i] for i in range(len(wanted.pods))] for r in range(R)] == wanted.amounts
 
@@ -99,12 +99,12 @@ def test_columns_of_gathered_pods(pods: list[tuple[int, ...]], now: int) -> None
     assert ([*starts], [*members]) == plain.memberships(kinds, columns[4], groups)
 
 
-@given(worlds(), st.lists(st.integers(-1, 7), max_size=3), st.integers(R - 1, R + 1), st.integers(-1, R))
-def test_refuses_what_does_not_fit_the_tables(world: World, rows: list[int], width: int, resource: int) -> None:
-    request = [1] * width
+@given(worlds(), st.lists(st.integers(-1, 7), max_size=3), st.integers(R - 1, R + 1), st.integers(0, 1))
+def test_rejects_what_does_not_fit_the_tables(world: World, rows: list[int], width: int, wanted: int) -> None:
+    ask = Ask((wanted,) * width)
     same_error(
-        lambda: gather.victims(world.nodes, world.pods, ints(rows), array("q", request), resource, 0),
-        lambda: plain.victims(world.twin_nodes, world.twin_pods, rows, request, resource, 0),
+        lambda: gather.victims(world.nodes, world.pods, ask, ints(rows)),
+        lambda: plain.victims(world.twin_nodes, world.twin_pods, ask, rows),
     )
 
 
@@ -123,9 +123,9 @@ def test_the_most_important_comes_first_and_the_spared_never() -> None:
             ("put", (5, 0, 10, (0, 0, 1, 2, 0), 0b100000, 1, 0, 0)),  # not below priority 10
         ],
     )  # fmt: skip
-    found = gather.victims(world.nodes, world.pods, ints([0]), array("q", (5000, 0, 1, 4, 0)), GPU, 10)
+    found = gather.victims(world.nodes, world.pods, Ask((5000, 0, 1, 4, 0), priority=10), ints([0]))
     assert list(found.pods) == [2, 1, 3, 0]
-    assert list(found.going) == [1, 0, 0, 0]
+    assert list(found.terminating) == [1, 0, 0, 0]
     # CPU: 5000 asked, 8000 - 4000 free: 1000 lack. Memory: none asked. Slots: 1 asked, 104 free. GPUs: 4 asked, 1 free.
     assert [found.short[r, 0] for r in range(R)] == [1000, 0, -103, 3, 0]
     # GPUs 6 and 7 are not surely held; one of the two (6, planned) is taken all the same.
@@ -141,7 +141,7 @@ def test_a_gpu_that_a_staying_pod_holds_too_is_not_gained() -> None:
             ("put", (1, 0, 9, (0, 0, 1, 2, 0), 0b0110, 0, 0)),  # is seen to hold GPU 1 as well, and stays
         ],
     )  # fmt: skip
-    found = gather.victims(world.nodes, world.pods, ints([0]), array("q", (0, 0, 1, 2, 0)), GPU, 5)
+    found = gather.victims(world.nodes, world.pods, Ask((0, 0, 1, 2, 0), priority=5), ints([0]))
     assert (list(found.pods), list(found.masks)) == ([0], [0b0001])
 
 
@@ -151,5 +151,5 @@ def test_a_gpu_that_is_not_healthy_is_not_gained() -> None:
          ("set_held", (0, (0, 0, 1, 2, 0), 0b1100, 0, 0, 0))],
         [("put", (0, 0, 0, (0, 0, 1, 2, 0), 0b1100, 0, 0))],  # GPU 3 failed while the pod ran
     )  # fmt: skip
-    found = gather.victims(world.nodes, world.pods, ints([0]), array("q", (0, 0, 1, 2, 0)), GPU, 5)
+    found = gather.victims(world.nodes, world.pods, Ask((0, 0, 1, 2, 0), priority=5), ints([0]))
     assert list(found.masks) == [0b0100]

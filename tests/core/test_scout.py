@@ -8,42 +8,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ext_core import gather, scout, victims
+from ext_core.ask import Ask
 from ext_core.reference import scout as plain
-from tests.core.worlds import GPU, OTHER, World, amounts, build, ints, priorities, rows_of, same_error, worlds
+from tests.core.worlds import GPU, World, asks, build, ints, rows_of, same_error, worlds
 
-NOBODY = -(2**31) - 1
 NONE = 2**63 - 1
 
 
 @given(worlds(), st.data())
 def test_bounds(world: World, data: st.DataObject) -> None:
-    rows, request = data.draw(rows_of(world)), data.draw(amounts(8))
-    more = (data.draw(st.sampled_from([GPU, OTHER])), data.draw(priorities), data.draw(st.integers(0, 20_000)), NOBODY)
+    rows, ask, now = data.draw(rows_of(world)), data.draw(asks), data.draw(st.integers(0, 20_000))
     first = data.draw(st.booleans())
-    found = scout.bounds(world.nodes, world.pods, ints(rows), array("q", request), *more, first)
-    assert ([*found[0]], [*found[1]]) == plain.bounds(
-        world.twin_nodes, world.twin_pods, rows, list(request), *more, first
-    )
+    found = scout.bounds(world.nodes, world.pods, ask, ints(rows), now, first)
+    assert ([*found[0]], [*found[1]]) == plain.bounds(world.twin_nodes, world.twin_pods, ask, rows, now, first)
 
 
 @given(worlds(), st.data())
 def test_no_set_of_victims_is_cheaper_than_its_bound(world: World, data: st.DataObject) -> None:
-    rows, request = data.draw(rows_of(world)), array("q", data.draw(amounts(8)))
-    resource, priority, now = data.draw(st.sampled_from([GPU, OTHER])), data.draw(priorities), 20_000
-    there = gather.victims(world.nodes, world.pods, ints(rows), request, resource, priority, now)
-    n, m = len(rows), len(there.pods)
-    if not m:
+    rows, ask, now = data.draw(rows_of(world)), data.draw(asks), 20_000
+    there = gather.victims(world.nodes, world.pods, ask, ints(rows), now)
+    n = len(rows)
+    if not there.pods:
         return
-    work = gather.lost(there.gpus, there.start_ms, there.saved_ms, there.restart_s, there.going, now)
-    terms: list[victims.Term] = [("max", gather.unless(there.priority, there.going, NOBODY)), ("sum", work)]
+    work = gather.lost(there.gpus, there.start_ms, there.saved_ms, there.restart_s, there.terminating, now)
+    terms: list[victims.Term] = [("max", gather.unless(there.priority, there.terminating, scout.FREE)), ("sum", work)]
     for first in (True, False):
-        bounds = scout.bounds(world.nodes, world.pods, ints(rows), request, resource, priority, now, NOBODY, first)
+        bounds = scout.bounds(world.nodes, world.pods, ask, ints(rows), now, first)
         columns = list(bounds) if first else list(bounds)[::-1]
-        exact = victims.cheapest(
-            there.start, there.short, there.amounts, there.masks, there.free, array("i", bytes(4 * n)),
-            array("i", bytes(4 * m)), array("i", [-1] * n), [], array("B", bytes(m)),
-            terms if first else terms[::-1], 10**6,
-        )  # fmt: skip
+        exact = victims.cheapest(there, terms if first else terms[::-1], 10**6)
         for i in range(n):
             cost = (exact.cost[i], exact.cost[n + i])
             if exact.status[i] and any(exact.chosen[there.start[i] : there.start[i + 1]]):
@@ -53,10 +45,10 @@ def test_no_set_of_victims_is_cheaper_than_its_bound(world: World, data: st.Data
 
 def test_many_pods_weaken_the_bounds_and_do_not_break_them() -> None:
     puts = [("put", (pod, 0, pod % 3, (0, 0, 1, 1, 0), 0, 0, 0, 1000 * pod)) for pod in range(65)]
-    for count, priority, work in ((64, 1, True), (65, 0, False)):  # 24 go; 22 of them have priority 0
+    for count, priority, work in ((64, 1, True), (65, 0, False)):  # 24 are evicted; 22 of them have priority 0
         world = build([("add", (0,)), ("set_node", (0, (9, 9, 9, 0, 0), GPU, 0, 0, 4))], puts[:count])
-        request = array("q", (0, 0, 0, 24, 0))
-        found = scout.bounds(world.nodes, world.pods, ints([0]), request, GPU, 9, 100_000, NOBODY, False)
+        ask = Ask((0, 0, 0, 24, 0), priority=9)
+        found = scout.bounds(world.nodes, world.pods, ask, ints([0]), 100_000, False)
         assert (found[0][0], found[1][0] > 0) == (priority, work)
 
 

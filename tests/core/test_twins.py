@@ -56,6 +56,12 @@ def test_the_package_names_the_twin(module: str) -> None:
     assert getattr(reference, module) is importlib.import_module(f"ext_core.reference.{module}")
 
 
+@pytest.mark.parametrize("module", sorted({module for module, _ in PAIRS}))
+def test_a_stub_describes_the_module(module: str) -> None:
+    """`make types` compares the two."""
+    assert (Path(ext_core.__path__[0]) / f"{module}.pyi").exists()
+
+
 @pytest.mark.parametrize(("module", "name"), PAIRS)
 def test_the_twin_has_the_same_face(module: str, name: str) -> None:
     kernel = public(module)[name]

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ext_core import victims
+from ext_core.candidates import Candidates
+from ext_core.reference import candidates as lists
 from ext_core.reference import victims as twin
 from tests.oracles import cheapest as oracle
 
@@ -22,12 +24,12 @@ class Case:
     """The columns of one call, as lists."""
 
     start: list[int]
-    missing: list[int]
-    amounts: list[int]
+    short: list[list[int]]
+    amounts: list[list[int]]
     masks: list[int]
-    free_mask: list[int]
+    free: list[int]
     unknown: list[int]
-    unknown_of: list[int]
+    unsure: list[int]
     table: list[int]
     ok: list[bytes]
     forced: list[int]
@@ -46,27 +48,30 @@ def packed(term: Term) -> Any:
     return form, *(array(code, column) for code, column in zip(codes, columns, strict=False))
 
 
+def candidates(case: Case) -> Candidates:
+    made = Candidates(array("i", case.start), len(case.short))
+    for column in ("free", "unknown", "table", "masks", "unsure", "forced"):
+        for i, value in enumerate(getattr(case, column)):
+            getattr(made, column)[i] = value
+    for r, (short, amounts) in enumerate(zip(case.short, case.amounts, strict=True)):
+        for i, value in enumerate(short):
+            made.short[r, i] = value
+        for pod, value in enumerate(amounts):
+            made.amounts[r, pod] = value
+    made.ok.extend(case.ok)
+    return made
+
+
 def solve(case: Case, budget: int = BUDGET, skip: bool = False, nanoseconds: int = 0) -> victims.Victims:
-    return victims.cheapest(
-        array("i", case.start),
-        array("q", case.missing),
-        array("q", case.amounts),
-        array("I", case.masks),
-        array("I", case.free_mask),
-        array("i", case.unknown),
-        array("i", case.unknown_of),
-        array("i", case.table),
-        case.ok,
-        array("B", case.forced),
-        [packed(term) for term in case.terms],
-        budget,
-        skip,
-        nanoseconds,
-    )
+    terms = [packed(term) for term in case.terms]
+    return victims.cheapest(candidates(case), terms, budget, skip, nanoseconds)
 
 
 def slow(case: Case, skip: bool = False) -> twin.Victims:
-    return twin.cheapest(**vars(case), budget=BUDGET, skip=skip)
+    made = lists.Candidates(case.start, len(case.short))
+    for name in ("short", "amounts", "free", "unknown", "table", "masks", "unsure", "forced", "ok"):
+        setattr(made, name, getattr(case, name))
+    return twin.cheapest(made, case.terms, BUDGET, skip)
 
 
 # --- random cases -----------------------------------------------------------------------------------------------------
@@ -110,31 +115,33 @@ def random_case(rng: Random, candidates: int, most_pods: int) -> Case:
     start = [sum(counts[:i]) for i in range(candidates + 1)]
     pods = start[-1]
     table = [rng.randint(-1, tables - 1) for _ in range(candidates)]
-    masks, unknown_of = [0] * pods, [0] * pods
-    free_mask, unknown = [], []
+    masks, unsure = [0] * pods, [0] * pods
+    free, unknown = [], []
     for i in range(candidates):
         left = [gpu for gpu in range(gpus) if rng.random() < 0.8]
         for pod in range(start[i], start[i + 1]):
             if rng.random() < 0.2:
-                unknown_of[pod] = rng.randint(0, 2)
+                unsure[pod] = rng.randint(0, 2)
             elif rng.random() < 0.7:
                 held = rng.sample(left, min(len(left), rng.choice([1, 1, 1, 2, 4])))
                 masks[pod] = sum(1 << gpu for gpu in held)
                 if rng.random() < 0.9:  # the rest share their GPUs
                     left = [gpu for gpu in left if gpu not in held]
-        free_mask.append(sum(1 << gpu for gpu in left if rng.random() < 0.5))
-        most = sum(unknown_of[start[i] : start[i + 1]])
+        free.append(sum(1 << gpu for gpu in left if rng.random() < 0.5))
+        most = sum(unsure[start[i] : start[i + 1]])
         unknown.append(rng.choice([0, 0, min(most, 1), most, most + rng.randint(0, 1)]))
-    amounts, missing = [], []
+    amounts: list[list[int]] = []
+    short: list[list[int]] = []
     for r in range(resources):
         top = rng.choice([1, 3, 10, 1 << 44])
         if r == 0:
-            amounts += [mask.bit_count() + extra for mask, extra in zip(masks, unknown_of, strict=True)]
+            amounts.append([mask.bit_count() + extra for mask, extra in zip(masks, unsure, strict=True)])
         else:
-            amounts += [rng.randint(0, top) for _ in range(pods)]
+            amounts.append([rng.randint(0, top) for _ in range(pods)])
+        short.append([])
         for i in range(candidates):
-            total = sum(amounts[r * pods + start[i] : r * pods + start[i + 1]])
-            missing.append(rng.choice([-3, 0, total // 4, total // 2, total // 2 + 1, rng.randint(0, total + 1)]))
+            total = sum(amounts[r][start[i] : start[i + 1]])
+            short[r].append(rng.choice([-3, 0, total // 4, total // 2, total // 2 + 1, rng.randint(0, total + 1)]))
     terms: list[Term] = []
     for _ in range(rng.randint(0, 5)):
         form = rng.choice(["sum", "max", "group", "group", "gang", "gang", "mask"])
@@ -146,7 +153,7 @@ def random_case(rng: Random, candidates: int, most_pods: int) -> Case:
         else:
             terms.append(random_groups(rng, pods, form))
     forced = [int(rng.random() < 0.08) for _ in range(pods)]
-    return Case(start, missing, amounts, masks, free_mask, unknown, unknown_of, table, ok, forced, terms)
+    return Case(start, short, amounts, masks, free, unknown, unsure, table, ok, forced, terms)
 
 
 def ids(mask: int) -> frozenset[int]:
@@ -156,7 +163,7 @@ def ids(mask: int) -> frozenset[int]:
 def node_of(case: Case, i: int) -> oracle.Node:
     """Candidate i in the oracle's words."""
     pods = range(case.start[i], case.start[i + 1])
-    resources = len(case.missing) // case.n
+    resources = len(case.short)
     table = case.table[i]
     terms: list[dict[str, Any]] = []
     for form, *columns in case.terms:
@@ -177,12 +184,12 @@ def node_of(case: Case, i: int) -> oracle.Node:
                 }
             )
     return oracle.Node(
-        short=[case.missing[r * case.n + i] for r in range(resources)],
-        frees=[[case.amounts[r * len(case.masks) + pod] for r in range(resources)] for pod in pods],
+        short=[case.short[r][i] for r in range(resources)],
+        frees=[[case.amounts[r][pod] for r in range(resources)] for pod in pods],
         gpus=[set(ids(case.masks[pod])) for pod in pods],
-        free_gpus=set(ids(case.free_mask[i])),
+        free_gpus=set(ids(case.free[i])),
         unknown=case.unknown[i],
-        unknown_of=[case.unknown_of[pod] for pod in pods],
+        unknown_of=[case.unsure[pod] for pod in pods],
         good=None if table < 0 else {ids(mask) for mask, good in enumerate(case.ok[table]) if good},
         forced={pod - pods.start for pod in pods if case.forced[pod]},
         terms=terms,
@@ -203,8 +210,8 @@ def cost_of(case: Case, found: victims.Victims, i: int) -> tuple[int, ...]:
 
 @settings(max_examples=150, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(0, 3))
-def test_the_twin_finds_the_same(rng: Random, candidates: int) -> None:
-    case = random_case(rng, candidates, most_pods=7)
+def test_the_twin_finds_the_same(rng: Random, nodes: int) -> None:
+    case = random_case(rng, nodes, most_pods=7)
     fast, reference = solve(case), slow(case)
     assert list(fast.status) == reference.status
     assert list(fast.chosen) == reference.chosen
@@ -212,8 +219,8 @@ def test_the_twin_finds_the_same(rng: Random, candidates: int) -> None:
 
 
 @given(st.randoms(use_true_random=False), st.integers(0, 6))
-def test_leaving_early_what_can_not_win_is_as_the_twin_says(rng: Random, candidates: int) -> None:
-    case = random_case(rng, candidates, most_pods=5)
+def test_leaving_early_what_cannot_win_is_as_in_the_twin(rng: Random, nodes: int) -> None:
+    case = random_case(rng, nodes, most_pods=5)
     fast, reference = solve(case, skip=True), slow(case, skip=True)
     assert list(fast.status) == reference.status
     assert list(fast.chosen) == reference.chosen
@@ -288,11 +295,11 @@ def test_a_budget_that_ends_gives_a_sufficient_set_and_says_that_nothing_is_prov
 # --- what the answers are ---------------------------------------------------------------------------------------------
 
 
-def counted(amounts: list[int], missing: int, terms: list[Term], forced: list[int] | None = None) -> Case:
+def counted(amounts: list[int], short: int, terms: list[Term], forced: list[int] | None = None) -> Case:
     """One node, one resource, no link rule."""
     zeros = [0] * len(amounts)
     pods = len(amounts)
-    return Case([0, pods], [missing], amounts, zeros, [0], [0], zeros, [-1], [], forced or zeros, terms)
+    return Case([0, pods], [[short]], [amounts], zeros, [0], [0], zeros, [-1], [], forced or zeros, terms)
 
 
 def test_nothing_short_costs_nothing() -> None:
@@ -339,14 +346,14 @@ def test_where_a_pod_stands_in_the_walk_decides_who_violates() -> None:
 def test_the_mask_decides_which_gpus() -> None:
     # 4 one-GPU pods; the preemptor wants GPUs {0, 1} or {2, 3}. Cheapest pods are 1 and 2, but no pair joins them.
     ok = bytes(mask & 3 == 3 or mask & 12 == 12 for mask in range(16))
-    case = Case([0, 4], [2], [1] * 4, [1, 2, 4, 8], [0], [0], [0] * 4, [0], [ok], [0] * 4, [("sum", [5, 1, 1, 4])])
+    case = Case([0, 4], [[2]], [[1] * 4], [1, 2, 4, 8], [0], [0], [0] * 4, [0], [ok], [0] * 4, [("sum", [5, 1, 1, 4])])
     found = solve(case)
     assert (list(found.chosen), list(found.cost)) == ([0, 0, 1, 1], [5])
 
 
 def test_unknown_gpus_must_be_gone() -> None:
     ok = bytes(mask == 3 for mask in range(4))
-    case = Case([0, 2], [1], [1, 1], [2, 0], [1], [1], [0, 1], [0], [ok], [0, 0], [])
+    case = Case([0, 2], [[1]], [[1, 1]], [2, 0], [1], [1], [0, 1], [0], [ok], [0, 0], [])
     assert list(solve(case).chosen) == [1, 1]
     case.table = [-1]
     assert sum(solve(case).chosen) == 1
@@ -358,7 +365,7 @@ def test_a_mask_price_may_ask_for_more_victims() -> None:
     # Leaving GPUs 0 and 1 free together is worth more than the second pod costs.
     ok = bytes([0, 1, 1, 1])
     masks: Term = ("mask", [[9, 9, 9, 0]])
-    case = Case([0, 2], [1], [1, 1], [1, 2], [0], [0], [0, 0], [0], [ok], [0, 0], [masks, ("sum", [1, 1])])
+    case = Case([0, 2], [[1]], [[1, 1]], [1, 2], [0], [0], [0, 0], [0], [ok], [0, 0], [masks, ("sum", [1, 1])])
     assert (list(solve(case).chosen), list(solve(case).cost)) == ([1, 1], [0, 2])
     case.terms.reverse()
     assert sum(solve(case).chosen) == 1
@@ -375,7 +382,7 @@ def test_sixteen_one_gpu_pods_are_proved_within_the_budget(seed: int) -> None:
     work = [rng.randint(1, 1000) if seed % 2 else 1 for _ in range(16)]
     groups: Term = ("group", list(range(17)), [pod % 5 for pod in range(16)], [1, 0, 2, 0, 1], [1] * 5)
     case = Case(
-        [0, 16], [4], [1] * 16, [1 << gpu for gpu in range(16)], [0], [0], [0] * 16, [0], [ok], [0] * 16,
+        [0, 16], [[4]], [[1] * 16], [1 << gpu for gpu in range(16)], [0], [0], [0] * 16, [0], [ok], [0] * 16,
         [groups, ("max", [rng.randint(0, 3) for _ in range(16)]), ("sum", work)],
     )  # fmt: skip
     found = solve(case)
@@ -429,20 +436,17 @@ def broken_case(**changes: Any) -> Case:
 @pytest.mark.parametrize(
     ("case", "said"),
     [
-        (broken_case(start=[]), "start is empty"),
-        (broken_case(start=[0, 1]), "does not span"),
-        (broken_case(start=[0, 3, 2], free_mask=[0, 0], unknown=[0, 0], table=[-1, -1]), "falls"),
-        (broken_case(missing=[1, 1]), "amounts has 2 items, not 4"),
-        (broken_case(amounts=[1]), "amounts has 1"),
-        (broken_case(amounts=[1, -2]), "negative at pod 1"),
-        (broken_case(unknown_of=[0, -1]), "unknown_of is negative"),
+        (broken_case(start=[]), "begin with 0"),
+        (broken_case(start=[1, 2]), "begin with 0"),
+        (broken_case(start=[0, 3, 2]), "falls"),
+        (broken_case(amounts=[[1, -2]]), "negative at pod 1"),
+        (broken_case(unsure=[0, -1]), "unsure is negative"),
         (broken_case(unknown=[-1]), "unknown is negative"),
-        (broken_case(forced=[0]), "forced has 1"),
         (broken_case(table=[0]), "table 0 of 0"),
         (broken_case(ok=[b"\0\1\1"]), "3 items"),
         (broken_case(ok=[b"\2"]), "neither 0 nor 1"),
         (broken_case(ok=[b"\1\1"], table=[0], masks=[2, 0]), "beyond"),
-        (broken_case(terms=[("cheap", [1, 1])]), "no cost term"),
+        (broken_case(terms=[("cheap", [1, 1])]), "not a cost term"),
         (broken_case(terms=[("sum", [1])]), "has 1 items, not 2"),
         (broken_case(terms=[("sum", [1, -1])]), "negative"),
         (broken_case(terms=[("group", [0, 1, 2], [0, 1], [0], [1])]), "group 1 of 1"),
@@ -455,23 +459,35 @@ def broken_case(**changes: Any) -> Case:
         (broken_case(terms=[("mask", [[0]])]), "list of tables has 1"),
     ],
 )
-def test_columns_that_do_not_fit_are_refused(case: Case, said: str) -> None:
+def test_columns_that_do_not_fit_are_rejected(case: Case, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         solve(case)
 
 
-def test_sums_beyond_64_bits_are_refused() -> None:
+def test_columns_keep_their_lengths() -> None:
+    made = candidates(broken_case())
+    with pytest.raises(ValueError, match="resources"):
+        Candidates(array("i", [0]), -1)
+    for name in ("start", "free", "unknown", "table", "masks", "unsure", "forced"):
+        with pytest.raises(BufferError):
+            getattr(made, name).append(0)
+    made.start[1] = 1  # it may be written, so the search looks again
+    with pytest.raises(ValueError, match="does not span"):
+        victims.cheapest(made, [], BUDGET)
+
+
+def test_sums_beyond_64_bits_are_rejected() -> None:
     with pytest.raises(OverflowError, match="64 bits"):
         solve(broken_case(terms=[("sum", [1 << 62, 1 << 62])]))
     with pytest.raises(OverflowError, match="64 bits"):
         solve(broken_case(terms=[("group", [0, 1, 2], [0, 0], [0], [1 << 62])]))
 
 
-def test_a_budget_below_one_is_refused() -> None:
+def test_a_budget_below_one_is_rejected() -> None:
     with pytest.raises(ValueError, match="budget"):
         solve(broken_case(), 0)
 
 
 def test_no_candidates() -> None:
-    found = solve(Case([0], [], [], [], [], [], [], [], [], [], [("sum", [])]))
+    found = solve(Case([0], [[]], [[]], [], [], [], [], [], [], [], [("sum", [])]))
     assert (list(found.chosen), list(found.cost), list(found.status)) == ([], [], [])

@@ -118,6 +118,14 @@ def amounts(gpus: int) -> st.SearchStrategy[tuple[int, int, int, int, int]]:
     )
 
 
+def _ask(held: tuple[int, int, int, int, int], priority: int) -> Ask:
+    """At least one GPU: a victim search is for GPUs."""
+    return Ask(held if any(held[GPU:]) else (*held[:GPU], 1, 0), priority=priority)
+
+
+asks = st.builds(_ask, amounts(8), priorities)
+
+
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
     """Up to 6 nodes of any kind (names in any order) with up to 4 pods each, claims on some.

@@ -20,6 +20,7 @@ from extender.objects.event import Event
 from extender.objects.records import PodRecord, RecordError
 from extender.server.endpoint import VERBS
 from extender.verbs import wire
+from extender.verbs.bind import Written
 from tests.fuzz import objects
 from tests.fuzz.asking import ask, check_answer, check_filter, check_prioritize, victims_of
 from tests.fuzz.engine import Broken, Step
@@ -143,9 +144,9 @@ class _Binder:
         except (RecordError, UnicodeEncodeError):
             return None
 
-    async def bind(self, binding: wire.Binding, annotations: dict[str, str]) -> str:
+    async def bind(self, binding: wire.Binding, annotations: dict[str, str]) -> Written:
         self.calls += 1
-        return "" if self.calls % 2 else "refused"
+        return Written("bound") if self.calls % 2 else Written("failed", "refused")
 
 
 class _World:

@@ -12,7 +12,7 @@ BOUNDED = 4  # entries by which a container may grow between two rounds: row num
 EXEMPT = (
     ".metrics",  # label values are bounded
     ".settings",
-    "decider.decisions",  # decisions.maxBytes
+    "history.decisions",  # decisions.maxBytes
     ".mix",  # mix.kinds
     ".models",  # 64 kinds of machines
     ".demand",  # as the mix

@@ -285,7 +285,7 @@ def test_members_on_other_nodes_and_on_unknown_ones_are_priced() -> None:
     assert [one["code"] for one in shown["warnings"]] == ["gang-minimum-unknown"]
     assert shown["victims"][0]["gang"] == "default/g"
     world.node("unknown", 2)  # it comes after its pod
-    world.decider.reservations.drop("uid-p")
+    world.verbs.reservations.drop("uid-p")
     assert world.preempt(workload("p", 2, priority=10), {"n": ["here"]}) == {"n": ["here"]}
     assert {term["term"]: term["value"] for term in world.decision()["cost"]} == cost
 
@@ -347,7 +347,7 @@ def test_the_two_best_nodes_are_told_though_others_are_left_early() -> None:
     for node, names in offered.items():
         answer = world.preempt(workload("p", 1, priority=9), {node: names})
         alone.append((tuple(term["value"] for term in world.decision()["cost"]), node, answer[node]))
-        world.decider.reservations.drop("uid-p")
+        world.verbs.reservations.drop("uid-p")
     alone.sort()
     assert world.preempt(workload("p", 1, priority=9), offered) == {alone[0][1]: alone[0][2]}
     certificate = world.decision()["certificate"]

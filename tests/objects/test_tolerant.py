@@ -16,6 +16,7 @@ from extender.objects import decode, tolerant
 from extender.objects.event import Event
 from extender.objects.records import GroupRecord, Kind, NodeRecord, PdbRecord, PodRecord, Record
 from extender.offline import frozen
+from extender.verbs.bind import Written
 from tests.kube import hostile
 from tests.world import GPU, JSON, World, machine, pairs, topology, workload
 
@@ -236,7 +237,7 @@ def test_bind_does_not_bind_what_it_cannot_read() -> None:
             found = reading("Pod", workload("p", spec={"containers": 3})).record
             return found if isinstance(found, PodRecord) else None
 
-        async def bind(self, binding: Any, annotations: dict[str, str]) -> str:
+        async def bind(self, binding: Any, annotations: dict[str, str]) -> Written:
             raise AssertionError("it binds")
 
     world = World(binder=Binder())

@@ -18,7 +18,7 @@ from extender.kube import client
 from extender.offline import check
 from extender.offline.checks.work import MOST_JOBS
 from extender.settings import ClaimBounds, Claims, Settings
-from tests.offline.test_whatif import decider_of
+from tests.offline.test_whatif import snapshot_of
 from tests.world import GPU, JSON, WALL, machine, workload
 
 PRIORITIES = Path(__file__).parents[2] / "manifests" / "priorities"
@@ -48,7 +48,7 @@ def quota(hard: JSON, *classes: str, **more: Any) -> JSON:
 
 def checked(*items: JSON, settings: Settings | None = None) -> JSON:
     settings = settings or Settings()
-    return check.answer(settings, decider_of(list(items), settings).cluster, list(items), WALL)
+    return check.answer(settings, snapshot_of(list(items), settings).cluster, list(items), WALL)
 
 
 def codes(answer: JSON, severity: str = "") -> list[str]:

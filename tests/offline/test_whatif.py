@@ -13,6 +13,7 @@ import pytest
 
 from extender.cli import main
 from extender.offline import frozen, whatif
+from extender.offline.snapshot import Snapshot
 from extender.settings import Resource, Settings
 from tests.oracles.whatif import Brute
 from tests.world import DGX1V, GPU, JSON, WALL, machine, pairs, rfc3339, workload
@@ -143,15 +144,15 @@ def random_preemptor(rng: random.Random) -> JSON:
     )  # fmt: skip
 
 
-def decider_of(items: list[JSON], settings: Settings = ARBITRARY) -> Any:
+def snapshot_of(items: list[JSON], settings: Settings = ARBITRARY) -> Snapshot:
     raw = json.dumps({"kind": "List", "apiVersion": "v1", "items": items}).encode()
-    return whatif.frozen(settings, frozen.parse(raw, frozenset(one.name for one in settings.resources)))
+    return Snapshot.of(settings, frozen.parse(raw, frozenset(one.name for one in settings.resources)))
 
 
 def asked(items: list[JSON], pod: JSON, settings: Settings = ARBITRARY) -> JSON:
-    decider = decider_of(items, settings)
-    pods = frozen.pods(json.dumps({"kind": "Pod"} | pod).encode(), decider.cluster.gpu_names, "test")
-    answer: JSON = whatif.answer(decider, pods, WALL)
+    snapshot = snapshot_of(items, settings)
+    pods = frozen.pods(json.dumps({"kind": "Pod"} | pod).encode(), snapshot.cluster.gpu_names, "test")
+    answer: JSON = whatif.answer(snapshot, pods, WALL)
     return answer
 
 
@@ -400,9 +401,9 @@ def test_a_protection_of_ages_is_one_of_a_century() -> None:
     for annotation, start in (("999999999h" * 6, WALL - 100), ("99999999h", WALL - 100), ("1h", 253_402_300_000)):
         items = one_node(annotations={"gpu-extender.io/protect-for": annotation})
         items[1]["status"]["startTime"] = rfc3339(start)
-        decider = decider_of(items, Settings())
-        assert not decider.cluster.faults
-        assert decider.cluster.tables.nodes.used_of(0)[3] == 2
+        snapshot = snapshot_of(items, Settings())
+        assert not snapshot.cluster.faults
+        assert snapshot.cluster.tables.nodes.used_of(0)[3] == 2
         (result,) = asked(items, workload("p", 4, priority=5))["results"]
         assert result["verdict"] == "cannot"
         assert (result["spared"][0]["until"] is None) == (start > WALL), annotation[:20]

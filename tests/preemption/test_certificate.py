@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from extender.preemption import search
+from extender.preemption.search import VictimSearch
 from extender.settings import Settings
 from tests.world import World, logged
 
@@ -29,7 +29,7 @@ def test_one_line_tells_the_plan_its_victims_its_cost_and_whether_it_is_proved()
     with logged() as lines:
         assert play.preempt(urgent, {"n1": ["n1-w1"], "n2": ["n2-w0"]}) == {"n1": ["n1-w0"]}
     [line] = [line for line in lines if line["event"] == "decided"]
-    [plan] = play.decider.reservations.all()
+    [plan] = play.verbs.reservations.all()
     assert (line["verb"], line["result"], line["pod"], line["node"]) == ("preempt", "evict", "default/urgent", "n1")
     assert (line["candidates"], line["plan"]) == (2, plan.id)
     assert (line["victims"], line["evict"]) == (1, ["default/n1-w0"])
@@ -103,8 +103,8 @@ def test_a_search_that_finds_nothing_counts_as_none() -> None:
 
 @pytest.mark.parametrize("offered", ["n1-w1", ""])
 def test_a_search_whose_budget_ends_is_counted_and_told(offered: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    find = search.find
-    monkeypatch.setattr(search, "find", lambda *args, **more: replace(find(*args, **more), proved=False))
+    find = VictimSearch.find
+    monkeypatch.setattr(VictimSearch, "find", lambda *args, **more: replace(find(*args, **more), proved=False))
     play = world()
     with logged() as lines:
         play.preempt(play.pod("urgent", 4 if offered else 9, priority=9), {"n1": [offered or "n1-w0"]})
@@ -131,9 +131,6 @@ def test_what_is_not_kept_counts_no_victims() -> None:
 
         async def reserve(self, plan: Any) -> str:
             return "the API server is away"
-
-        def released(self, plan: Any, cause: str) -> None:
-            pass
 
     play = world()
     play.connect(keeper=Away())

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from ext_core import gather
+from ext_core.ask import Ask
 from extender.cluster import held
 from extender.objects import decode
 from extender.objects.event import Event
@@ -218,12 +219,12 @@ def test_no_row_names_an_id_that_is_free(monkeypatch: pytest.MonkeyPatch) -> Non
         world.pod("p", 1, "n", spec=toleration(2))
         world.pod("q", 0, "n", spec=toleration(3))
     assert world.cluster.requirements.number("uid-p") == first  # used again
-    amounts = array("q", [0, 0, 1, 4, *[0] * (len(world.cluster.resources) - 4)])
+    ask = Ask((0, 0, 1, 4, *[0] * (len(world.cluster.resources) - 4)), priority=9)
     tables = world.cluster.tables
-    found = gather.victims(tables.nodes, tables.pods, array("i", [0]), amounts, 3, 9)
+    found = gather.victims(tables.nodes, tables.pods, ask, array("i", [0]))
     assert len(found.pods) == 1
     assert [*found.ask] == [0]
     world.pod("p", 1, "n", spec=toleration(2))
-    found = gather.victims(tables.nodes, tables.pods, array("i", [0]), amounts, 3, 9)
-    kept = {world.cluster.requirements[ask] for ask in found.ask}
+    found = gather.victims(tables.nodes, tables.pods, ask, array("i", [0]))
+    kept = {world.cluster.requirements[one] for one in found.ask}
     assert {one.tolerations[0].key for one in kept} == {"mine-2", "mine-3"}

@@ -55,14 +55,14 @@ def test_leaving_nodes_out_by_their_bounds_changes_nothing(
     rng = random.Random(str(order))
     answered = 0
     kept: list[float] = []
-    hopeful = search._hopeful
+    hopeful = search.VictimSearch._hopeful
 
-    def spy(one: Inquiry, rows: array[int]) -> Problem:
-        left = hopeful(one, rows)
+    def spy(searching: search.VictimSearch, one: Inquiry, rows: array[int]) -> Problem:
+        left = hopeful(searching, one, rows)
         kept.append(len(left.rows) / len(rows))
         return left
 
-    monkeypatch.setattr(search, "_hopeful", spy)
+    monkeypatch.setattr(search.VictimSearch, "_hopeful", spy)
     for _ in range(40):
         world, pod = fleet(rng, order)
         offered = {
@@ -75,7 +75,7 @@ def test_leaving_nodes_out_by_their_bounds_changes_nothing(
             monkeypatch.setattr(search, "FIRST", 6)
             answer = world.post("preempt", {"Pod": pod, "NodeNameToMetaVictims": offered})
             detail = dict(world.decision())
-            world.decider.reservations.drop("uid-p")
+            world.verbs.reservations.drop("uid-p")
             certificate = detail.pop("certificate", {})
             certificate.pop("sets_examined", None)
             told.append((answer, certificate, detail.get("cost")))

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from extender.settings import Settings
+from extender.verbs.bind import Written
 from tests.world import JSON, World, logged
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -36,10 +37,10 @@ class Binder:
     async def pod(self, namespace: str, name: str) -> None:
         """The watch has brought all pods: no other pod exists."""
 
-    async def bind(self, binding: object, annotations: Mapping[str, str]) -> str:
+    async def bind(self, binding: object, annotations: Mapping[str, str]) -> Written:
         """Accepts the Binding."""
         self.written.append(dict(annotations))
-        return ""
+        return Written("bound")
 
 
 class Player:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from extender.reservations.assumed import AssumedPods
+from extender.reservations.freshness import Freshness
 
 AMOUNTS = (1000, 0, 1, 2)
 
@@ -63,6 +64,6 @@ def test_nothing_is_assumed_of_a_pod_that_never_came() -> None:
 
 def test_silence_assumes_no_pod_where_the_settings_turn_that_off() -> None:
     for seconds, kept in ((0.0, []), (5.0, ["p"])):
-        pods = AssumedPods(seconds=seconds, known_at=lambda: 90.0)  # the API server is silent since then
+        pods = AssumedPods(seconds, Freshness(known_at=lambda: 90.0))  # the API server is silent since then
         pods.assume("p", "n", AMOUNTS, 0, 100.0)
         assert [hold.uid for hold in pods.current(100.0, unheard=True)] == kept

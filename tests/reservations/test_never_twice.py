@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from extender.policy.rules import REASONS
-from extender.preemption import search
-from extender.verbs import preempt
+from extender.preemption import preemption
+from extender.preemption.search import VictimSearch
 from tests.world import GPU, JSON, WALL, World, pairs, refused, workload
 
 TEXT = {reason.key: reason.text for reason in REASONS.values()}
@@ -133,7 +133,7 @@ def test_while_a_plan_stands_on_a_pair_machine_nobody_lower_breaks_the_pair() ->
         lower = workload("lower", 1)  # three GPUs are free, it would leave two: 1 and 2, or 1 and 3
         assert refused(world.filter(lower, ["n"])) == {"n": TEXT["gpus-reserved"]}
     assert world.filter(pod, ["n"])["NodeNames"] == ["n"]
-    world.decider.assumed.forget("uid-p")
+    world.verbs.assumed.forget("uid-p")
     assert world.filter(workload("higher", 1, priority=101), ["n"])["NodeNames"] == ["n"]
 
 
@@ -223,7 +223,7 @@ def test_terminating_members_do_not_run_in_their_gang() -> None:
     world.pod("g2", 1, "n2", labels=gang, start=WALL)
     world.pod("g3", 1, "n2", labels=gang, start=WALL)
     assert world.preempt(urgent(4), {"n1": ["g1"]}) == {"n1": ["g1"]}  # it has one to spare
-    world.decider.reservations.drop("uid-p")
+    world.verbs.reservations.drop("uid-p")
     world.pod("g3", 1, "n2", labels=gang, start=WALL, terminating=WALL + 20)
     assert world.preempt(urgent(4), {"n1": ["g1"]}) == {"n1": ["alone"]}
 
@@ -241,7 +241,7 @@ def test_while_a_pod_that_requires_links_is_on_its_way_nobody_is_sent_beside_it(
 def test_where_we_bind_each_pod_is_judged_again_so_nobody_has_to_wait() -> None:
     world = World()
     world.node("n", 4, links=pairs(4))
-    world.decider.binds = True
+    world.verbs.claims.bind_is_called()
     assert world.filter(workload("linked", 2, links="required"), ["n"])["NodeNames"] == ["n"]
     assert world.filter(workload("single", 1), ["n"])["NodeNames"] == ["n"]
 
@@ -340,10 +340,15 @@ def test_a_place_that_is_free_now_is_left_too() -> None:
 def test_too_many_plans_are_not_weighed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each would be a search, in one answer."""
     for most, searches in ((0, 1), (4, 3)):  # its own; with the lower one's place left to it; for the lower one again
-        monkeypatch.setattr(preempt, "MOST_LOSERS", most)
+        monkeypatch.setattr(preemption, "MOST_OUTBID", most)
         found: list[object] = []
-        find = search.find
-        monkeypatch.setattr(search, "find", lambda *given, find=find, found=found: found.append(0) or find(*given))
+        find = VictimSearch.find
+
+        def count(*given: Any, find: Any = find, found: list[object] = found) -> Any:
+            found.append(0)
+            return find(*given)
+
+        monkeypatch.setattr(VictimSearch, "find", count)
         world = two_racks()
         lower = world.set("Pod", workload("lower", 8, priority=100))
         assert world.preempt(lower, {"n1": ["v10"]}) == {"n1": ["v10"]}
@@ -351,7 +356,7 @@ def test_too_many_plans_are_not_weighed_one_by_one(monkeypatch: pytest.MonkeyPat
         found.clear()
         higher = world.set("Pod", workload("higher", 8, priority=200))
         assert world.preempt(higher, {"n1": ["v10"], "n2": ["v20"]})
-        monkeypatch.setattr(search, "find", find)
+        monkeypatch.setattr(VictimSearch, "find", find)
         assert len(found) == searches
 
 
@@ -394,6 +399,6 @@ def test_a_higher_pod_prefers_a_node_that_nobody_waits_for() -> None:
     world.pod("u", 4, "n1")  # packing would choose n1 now: it would be full
     higher = workload("higher", 4, priority=200)
     assert world.filter(higher)["NodeNames"] == ["n2", "n1"]
-    world.decider.assumed.forget("uid-higher")
+    world.verbs.assumed.forget("uid-higher")
     points = world.prioritize(higher)
     assert points["n2"] > points["n1"]

@@ -253,7 +253,7 @@ def test_100_000_names_are_answered_and_one_more_is_refused() -> None:
     assert answer["NodeNames"] == ["m"]
     assert len(answer["FailedAndUnresolvableNodes"]) == 99_999
     assert world.prioritize(workload("p", 2), names)["m"] == 10
-    world.decider.assumed.forget("uid-p")
+    world.verbs.assumed.forget("uid-p")
     for pod in (workload("q", 2), workload("q")):
         for verb in ("filter", "prioritize"):
             body = json.dumps(world.args(pod, [*names, "n"])).encode()

@@ -9,6 +9,7 @@ import pytest
 from extender.objects.records import PodRecord
 from extender.objects.records import pod as read_pod
 from extender.policy.rules import REASONS
+from extender.verbs.bind import Written
 from extender.verbs.wire import Binding
 from tests.world import GPU, JSON, World, pairs, workload
 
@@ -17,23 +18,23 @@ TEXT = {reason.key: reason.text for reason in REASONS.values()}
 
 
 class Api:
-    """The API server, as far as bind needs it. `error`: what the next write ends in."""
+    """The API server, as far as bind needs it. `outcome`: what the next write ends in."""
 
     def __init__(self) -> None:
         self.world: World | None = None
         self.pods: dict[tuple[str, str], JSON] = {}
         self.wrote: list[tuple[Binding, dict[str, str]]] = []
         self.asked = 0
-        self.error = ""
+        self.outcome = Written("bound")
 
     async def pod(self, namespace: str, name: str) -> PodRecord | None:
         self.asked += 1
         found = self.pods.get((namespace, name))
         return None if found is None else read_pod(found, frozenset({GPU}))
 
-    async def bind(self, binding: Binding, annotations: dict[str, str]) -> str:
+    async def bind(self, binding: Binding, annotations: dict[str, str]) -> Written:
         self.wrote.append((binding, annotations))
-        return self.error
+        return self.outcome
 
 
 @pytest.fixture
@@ -143,9 +144,9 @@ def test_links_are_checked_again_too(world: World, api: Api) -> None:
     assert api.wrote == []
 
 
-def test_a_conflict_is_an_error_and_the_hold_is_gone(world: World, api: Api) -> None:
-    api.error = "the pod is bound to another node"
-    assert world.bind(world.pod("p", 8), "n") == api.error
+def test_a_conflict_is_an_error_and_the_pod_is_assumed_no_more(world: World, api: Api) -> None:
+    api.outcome = Written("failed", "the pod is bound to another node")
+    assert world.bind(world.pod("p", 8), "n") == api.outcome.message
     assert world.filter(workload("q", 8))["NodeNames"] == ["n"]
 
 
@@ -179,7 +180,7 @@ def test_a_frozen_cluster_binds_nothing() -> None:
 
 
 def test_a_binder_that_fails_is_an_error_and_no_500(world: World, api: Api) -> None:
-    async def fail(binding: Binding, annotations: dict[str, str]) -> str:
+    async def fail(binding: Binding, annotations: dict[str, str]) -> Written:
         raise OSError("connection reset")
 
     api.bind = fail  # type: ignore[method-assign]

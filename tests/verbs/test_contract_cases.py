@@ -338,7 +338,7 @@ def test_combined_in_tree_and_extender_victims() -> None:
     for extra in ({}, spec):
         pod = workload("p", 2, cpu="4", priority=9, links="required", spec=extra)
         assert ask_preempt(world, pod, meta(torn=["eats"])) == {"torn": ["uid-eats", "uid-low-1"]}
-        world.decider.reservations.drop("uid-p")
+        world.verbs.reservations.drop("uid-p")
 
 
 def test_a_placeholder_that_can_not_be_helped_is_left_out() -> None:

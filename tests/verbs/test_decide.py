@@ -24,9 +24,9 @@ def switch(gpus: int = 8) -> list[list[int]]:
 
 def fits(world: World, pod: Any, node: str = "n") -> bool:
     """Whether filter lets the pod onto one node, asked as a new pod."""
-    world.decider.assumed.forget(pod["metadata"]["uid"])
+    world.verbs.assumed.forget(pod["metadata"]["uid"])
     answer = world.filter(pod, [node])
-    world.decider.assumed.forget(pod["metadata"]["uid"])
+    world.verbs.assumed.forget(pod["metadata"]["uid"])
     return bool(answer["NodeNames"])
 
 
@@ -183,7 +183,7 @@ def _with(gpus: int, *acts: Callable[[World], object], **facts: Any) -> Callable
 
 def _evicting_elsewhere(world: World) -> None:
     world.node("n", 2)
-    world.decider.reservations.add(Reservation("uid-p", "ok", ("uid-v",), (0, 0, 1, 2, 0), 5, world.now, own=True))
+    world.verbs.reservations.add(Reservation("uid-p", "ok", ("uid-v",), (0, 0, 1, 2, 0), 5, world.now, own=True))
 
 
 def _three_failures(world: World) -> None:
@@ -522,7 +522,7 @@ def test_the_second_pod_is_judged_with_the_firsts_gpus_taken() -> None:
     assert world.filter(workload("third", 4))["NodeNames"] == ["a"]
     answer = world.filter(workload("fourth", 4))
     assert answer["Error"] == TEXT["gpus-promised"]
-    assert world.decider.assumed.count(world.now) == 3
+    assert world.verbs.assumed.count(world.now) == 3
 
 
 def test_the_second_pod_packs_onto_what_remains() -> None:

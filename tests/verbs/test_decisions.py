@@ -14,8 +14,8 @@ import pytest
 
 from extender.settings import Decisions as Kept
 from extender.settings import Settings
-from extender.verbs.decide import MOST_STRANGERS
 from extender.verbs.decisions import MOST_UNKNOWN, Decision, Decisions
+from extender.verbs.unknown_nodes import MOST_NODES
 from tests.tables import request
 from tests.world import World, workload
 
@@ -202,9 +202,9 @@ def test_names_of_unknown_nodes_are_bounded() -> None:
     names = [f"strange-{i:06}" for i in range(50_000)]
     answer = world.filter(workload("p", 2), ["n", *names])
     assert len(answer["FailedAndUnresolvableNodes"]) == 50_000  # the answer speaks of each
-    kept = next(world.decider.decisions.latest())
+    kept = next(world.verbs.decisions.latest())
     assert len(kept.unknown) == MOST_UNKNOWN
-    assert len(world.decider.strangers) <= MOST_STRANGERS
+    assert len(world.verbs.filter.unknown_nodes) <= MOST_NODES
     shown = world.decision()
     assert (shown["candidates"], shown["reasons"]) == (50_001, {"unknown-node": 50_000})
     assert [node["node"] for node in shown["nodes"]] == ["n", *names[:99]]
@@ -215,6 +215,7 @@ def test_names_of_unknown_nodes_are_bounded() -> None:
 FILL = """
 import gc, json, sys
 from extender.settings import Settings
+from extender.verbs.decisions import Decisions
 from tests.world import World, workload
 
 nodes, unknown, limit = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
@@ -231,18 +232,19 @@ for i in range(nodes):
     world.node(f"node-{i:06}", 8 if i % 3 else 1)
 names = [*world.cluster.nodes, *(f"strange-{i}-" + "x" * 200 for i in range(unknown))]
 body = json.dumps(world.args(workload("pod", 2), names))
-kept, world.decider.decisions = world.decider.decisions, type(world.decider.decisions)(0)
+kept = world.verbs.decisions
+add, Decisions.add = Decisions.add, lambda kept, decision: None
 
 
 def ask(i):
     world.now += 400.0  # nothing else than the record stays
-    world.decider.filter(body.replace("pod", f"pod-{i:06}").encode(), world.now, world.wall)
+    world.verbs.filter.answer(body.replace("pod", f"pod-{i:06}").encode(), world.now, world.wall)
 
 
 for i in range(200):
     ask(i)
 before = resident()
-world.decider.decisions = kept
+Decisions.add = add
 dropped = i = 0
 while dropped < 100:  # until it has been full for a while
     first = next(iter(kept._kept), None)

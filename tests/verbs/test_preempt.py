@@ -6,15 +6,16 @@ import json
 import random
 from array import array
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from functools import partial
 from itertools import combinations
 from typing import Any, ClassVar, NamedTuple
 
 import pytest
 
 from extender.cluster.tables import Tables
-from extender.policy.contracts import PodRequest, Reason, Rule
-from extender.policy.rules import REASONS
+from extender.policy import policy
+from extender.policy.contracts import PodRequest, Reason
+from extender.policy.rules import REASONS, RULES
 from extender.preemption import search
 from extender.settings import Settings
 from tests.world import DGX1V, GPU, JSON, WALL, World, pairs, refused, topology, workload
@@ -188,7 +189,7 @@ def test_the_plan_reserves_what_its_victims_leave() -> None:
     other = workload("other", 2, priority=1)
     assert world.filter(other)["NodeNames"] == []
     assert world.filter(workload("higher", 2, priority=11))["NodeNames"] == ["n"]
-    world.decider.assumed.forget("uid-higher")
+    world.verbs.assumed.forget("uid-higher")
     assert world.filter(asks(4))["NodeNames"] == ["n"]
 
 
@@ -532,7 +533,7 @@ def suffices(case: Case, node: str, pods: tuple[JSON, ...]) -> bool:
     probe = json.loads(json.dumps(case.preemptor))
     probe["metadata"] |= {"uid": "uid-probe", "name": "probe"}
     passes = bool(case.world.filter(probe, [node])["NodeNames"])
-    case.world.decider.assumed.forget("uid-probe")
+    case.world.verbs.assumed.forget("uid-probe")
     for pod in pods:
         case.world.set("Pod", pod)
     return passes
@@ -585,7 +586,7 @@ def test_the_answer_is_the_cheapest_of_all_sets_of_victims(block: int, monkeypat
         )["NodeNameToMetaVictims"]
         assert len(answer) == (best is not None)
         told = tuple(term["value"] for term in case.world.decision().get("cost", ()))[:6]
-        case.world.decider.reservations.drop("uid-p")  # it reserves what the victims leave
+        case.world.verbs.reservations.drop("uid-p")  # it reserves what the victims leave
         for node, victims in answer.items():
             uids = [victim["UID"] for victim in victims["Pods"]]
             pods = tuple(pod for pod in case.nodes[node] if pod["metadata"]["uid"] in uids)
@@ -641,13 +642,13 @@ def test_the_last_word_has_our_own_filter(few: int, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(search, "FEW", few)
     monkeypatch.setattr(search, "FIRST", 1)
     for stubborn, expected in (([], {"a": ["v-a"]}), (["a"], {"b": ["v-b"]}), (["a", "b"], {})):
+        rules = [*RULES, *(partial(Stubborn, "ab".index(name)) for name in stubborn)]
+        monkeypatch.setattr(policy, "RULES", rules)
         world = World()
         for i, name in enumerate("ab"):
             world.node(name, 2)
+            assert world.cluster.row(name) == i
             world.pod(f"v-{name}", 2, name, priority=1 + i)
-        policy = world.decider.policy
-        rules: list[Rule] = [*policy.rules, *(Stubborn(world.cluster.row(name)) for name in stubborn)]
-        world.decider.policy = replace(policy, rules=tuple(rules))
         assert world.preempt(asks(), {"a": ["v-a"], "b": ["v-b"]}) == expected
 
 

@@ -203,7 +203,7 @@ def test_a_name_that_no_node_can_have_is_an_error_and_is_not_kept() -> None:
         whole = world.post("filter", {"Pod": pod, "Nodes": {"items": nodes}, "NodeNames": None})
         assert whole["Error"].endswith("a node's name has more than 253 bytes")
     assert world.state() == before
-    assert not world.decider.strangers
+    assert not world.verbs.filter.unknown_nodes
 
 
 @pytest.mark.parametrize("key", ["uid", "namespace", "name"])

@@ -16,8 +16,7 @@ from prometheus_client import generate_latest
 from extender.cluster import dump
 from extender.cluster.dump import BLOCK, in_order
 from extender.server.connections import Connection, lost
-from extender.verbs import decisions
-from extender.web import cluster_pages, decisions_page, pages
+from extender.web import cluster_pages, decision_page, decisions_page, pages
 from extender.web.pages import Pages
 from extender.web.slices import SLICE_BYTES, SLICE_SECONDS, Slices
 from tests.world import World, pairs, workload
@@ -147,7 +146,7 @@ def test_decisions_may_come_and_go_while_they_are_shown() -> None:
     world = filled(BLOCK * 3, 0)
     for i in range(6):
         world.filter(workload(f"w{i}", 2))
-    kept = world.decider.decisions
+    kept = world.verbs.decisions
     first = world.call("/debug/decisions?nodes=3000", method="GET").json["decisions"]
     assert [len(one["nodes"]) for one in first] == [BLOCK * 3] * 6
 
@@ -158,7 +157,7 @@ def test_decisions_may_come_and_go_while_they_are_shown() -> None:
             world.node("other", 1)
 
     weights = {entry.name: entry.weight for entry in world.settings.scorers}
-    show = lambda one: decisions.pieces(one, world.cluster, weights, 3000)  # noqa: E731
+    show = lambda one: decision_page.pieces(one, world.cluster, weights, 3000)  # noqa: E731
     shown = made_of(decisions_page.decision_list(list(kept.latest()), None, 20, show), change)
     assert shown["decisions"] == first  # the node that is gone keeps its name
     assert shown["decisions_left_out"] == 0
@@ -184,8 +183,8 @@ def test_300_decisions_with_20000_nodes_are_made_in_small_pieces() -> None:
         world.filter(workload(f"w{i}", 2))
     weights = {entry.name: entry.weight for entry in world.settings.scorers}
     count = 0
-    show = lambda one: decisions.pieces(one, world.cluster, weights, 20_000)  # noqa: E731
-    for piece in decisions_page.decision_list(list(world.decider.decisions.latest()), None, 300, show):
+    show = lambda one: decision_page.pieces(one, world.cluster, weights, 20_000)  # noqa: E731
+    for piece in decisions_page.decision_list(list(world.verbs.decisions.latest()), None, 300, show):
         assert len(piece) <= PIECE_BYTES
         count += 1
     assert count >= 3 * (1100 + 1100 // BLOCK)  # a node's entry is a piece, a block of the sort is one

@@ -20,4 +20,4 @@ class Grace:
 
     def term(self, victims: Victims) -> Term:
         """Its form over the gathered pods, for the search."""
-        return ("max", gather.unless(victims.grace_s, victims.going, 0))
+        return ("max", gather.unless(victims.grace_s, victims.terminating, 0))

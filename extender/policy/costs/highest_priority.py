@@ -1,16 +1,15 @@
-"""The highest priority among the victims that do not go anyway."""
+"""The highest priority among the victims that are not terminating."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from ext_core import gather
+from ext_core.scout import FREE
 from extender.policy.contracts import Bound, Victims
 
 if TYPE_CHECKING:
     from ext_core.victims import Term
-
-FREE = -(2**31) - 1  # below every priority that Kubernetes allows
 
 
 class HighestPriority:
@@ -22,4 +21,4 @@ class HighestPriority:
 
     def term(self, victims: Victims) -> Term:
         """Its form over the gathered pods, for the search."""
-        return ("max", gather.unless(victims.priority, victims.going, FREE))
+        return ("max", gather.unless(victims.priority, victims.terminating, FREE))

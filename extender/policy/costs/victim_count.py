@@ -21,4 +21,4 @@ class VictimCount:
 
     def term(self, victims: Victims) -> Term:
         """Its form over the gathered pods, for the search."""
-        return ("sum", gather.unless(array("q", [1]) * len(victims.pods), victims.going, 0))
+        return ("sum", gather.unless(array("q", [1]) * len(victims.pods), victims.terminating, 0))

@@ -24,7 +24,7 @@ class WorkLost:
     def term(self, victims: Victims) -> Term:
         """Its form over the gathered pods, for the search."""
         column = gather.lost(
-            victims.gpus, victims.start_ms, victims.saved_ms, victims.restart_s, victims.going, victims.now_ms
+            victims.gpus, victims.start_ms, victims.saved_ms, victims.restart_s, victims.terminating, victims.now_ms
         )
         gangs = victims.gangs
         if not gangs.names:

@@ -31,14 +31,14 @@ def victims(
     restart_s: Sequence[int] = (),
     grace_s: Sequence[int] = (),
     gpus: Sequence[int] = (),
-    going: Sequence[int] = (),
+    terminating: Sequence[int] = (),
     budgets: Groups = NONE,
     gangs: Groups = NONE,
     stranded: Sequence[int] = (),
     leftover: list[array[int]] | None = None,
 ) -> Victims:
     """As many pods as the longest column; the others are filled up with 0."""
-    n = max(len(column) for column in (priority, start_ms, saved_ms, restart_s, grace_s, gpus, going))
+    n = max(len(column) for column in (priority, start_ms, saved_ms, restart_s, grace_s, gpus, terminating))
 
     def column(values: Sequence[int]) -> array[int]:
         return array("q", [*values, *[0] * (n - len(values))])
@@ -51,7 +51,7 @@ def victims(
         restart_s=column(restart_s),
         grace_s=column(grace_s),
         gpus=column(gpus),
-        going=column(going),
+        terminating=column(terminating),
         now_ms=NOW,
         budgets=budgets,
         gangs=gangs,
@@ -67,34 +67,34 @@ def term(cost: CostTerm, given: Victims) -> list[Any]:
 
 
 def test_highest_priority() -> None:
-    assert term(HighestPriority(), victims(priority=[100, -5, 2_000_000], going=[0, 0, 1])) == [
+    assert term(HighestPriority(), victims(priority=[100, -5, 2_000_000], terminating=[0, 0, 1])) == [
         "max",
         [100, -5, -(2**31) - 1],
     ]  # who goes anyway is below every priority
 
 
 def test_grace() -> None:
-    assert term(Grace(), victims(grace_s=[30, 0, 600], going=[0, 0, 1])) == [
+    assert term(Grace(), victims(grace_s=[30, 0, 600], terminating=[0, 0, 1])) == [
         "max",
         [30, 0, 0],
     ]  # the third goes already: nobody waits for it on our account
 
 
 def test_victim_count() -> None:
-    assert term(VictimCount(), victims(going=[0, 1, 0])) == ["sum", [1, 0, 1]]
+    assert term(VictimCount(), victims(terminating=[0, 1, 0])) == ["sum", [1, 0, 1]]
 
 
 def test_work_lost() -> None:
     hour = 3600 * SECOND
     given = victims(
-        # never saved; saved 60 s ago; saved before it started (a resumed job); going; no GPU; starts in the future
+        # never saved; saved 60 s ago; saved before its start (a resumed job); terminating; no GPU; starts in the future
         gpus=[8, 2, 4, 8, 0, 2],
         start_ms=[NOW - hour, NOW - hour, NOW - 100 * SECOND, NOW - hour, NOW - hour, NOW + hour],
         saved_ms=[0, NOW - 60 * SECOND, NOW - hour, 0, 0, 0],
         restart_s=[0, 30, 20, 0, 10, 5],
-        going=[0, 0, 0, 1, 0, 0],
+        terminating=[0, 0, 0, 1, 0, 0],
     )
-    # 8 * 3600 = 28800; 2 * (60 + 30) = 180; 4 * (3600 + 20) = 14480; going: 0; no GPU: 0; 2 * (0 + 5) = 10
+    # 8 * 3600 = 28800; 2 * (60 + 30) = 180; 4 * (3600 + 20) = 14480; terminating: 0; no GPU: 0; 2 * (0 + 5) = 10
     assert term(WorkLost(), given) == ["sum", [28800, 180, 14480, 0, 0, 10]]
 
 

@@ -1,0 +1,274 @@
+"""Preemption: which pods are evicted so that one fits, at the lowest cost, and never twice for one need.
+
+Legal nodes: those that kube-scheduler offers, and those that the pod's latest filter call rejected for links alone.
+Where nothing but CPU, memory, pod slots and GPUs decides whether the pod fits, the offered victims may be exchanged for
+cheaper ones; elsewhere they are the floor that is only added to. An eviction is chosen only if our own filter would
+pass the pod on that node once the victims are gone.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import compress
+from typing import Any, Literal
+
+from ext_core import gather
+from extender.cluster.cluster import Cluster
+from extender.objects.records import PodRecord
+from extender.policy.policy import Policy
+from extender.policy.rules.count import RELEASING
+from extender.preemption import candidates, certificate
+from extender.preemption.admits import may_come_back, releases, repelled_from
+from extender.preemption.candidates import Preemptor
+from extender.preemption.outbid import MOST_OUTBID, Outbid
+from extender.preemption.search import Found, VictimSearch, amounts_short
+from extender.reservations.attempts import Attempt
+from extender.reservations.claims import Claims
+from extender.reservations.release import CARRY_SECONDS, Releases
+from extender.reservations.reservations import Reservation
+
+FRESH_SECONDS = 2.0  # preempt follows its filter call within milliseconds; an older call is of another cycle
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """One candidate node of kube-scheduler: uids of the victims that it found (may be none), and its count of violated
+    budgets."""
+
+    uids: tuple[str, ...]
+    violations: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offers:
+    """The nodes that kube-scheduler offers. `rows`: -1 where a name is not known; `victims`: by node name."""
+
+    rows: array[int] = field(default_factory=lambda: array("i"))
+    victims: Mapping[str, Offered] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a preemption comes to. `result`: "evict": `victims` are to be evicted on `node`, which is reserved from now
+    on; "standing": so it was before; "none": no pod is evicted, `why`.
+
+    `victims`: most important first; `violations`: NumPDBViolations of them; `nodes`: how many were looked at; `found`:
+    what the search found, None: it did not come to one; `left_to`: namespace/name of the pods whose reserved GPUs are
+    left alone though they would have cost less."""
+
+    result: Literal["evict", "standing", "none"]
+    why: str = ""
+    node: str = ""
+    victims: tuple[PodRecord, ...] = ()
+    violations: int = 0
+    nodes: int = 0
+    found: Found | None = None
+    left_to: tuple[str, ...] = ()
+    reservation: Reservation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """`waits`: why no pod is evicted though one could be, or ""."""
+
+    found: Found
+    waits: str = ""
+    left_to: tuple[str, ...] = ()
+
+
+class Preemption:
+    """Chooses the victims for one pod after the other, and reserves what they free."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        policy: Policy,
+        claims: Claims,
+        releases: Releases,
+        search: VictimSearch,
+        outbid: Outbid,
+    ) -> None:
+        self._cluster, self._policy, self._claims, self._releases = cluster, policy, claims, releases
+        self._search, self._outbid = search, outbid
+
+    def preempt(self, preemptor: Preemptor, offers: Offers, attempt: Attempt | None, *, own: bool = False) -> Outcome:
+        """The outcome for one pod. `attempt`: its latest filter call; `own`: the evictions are our own."""
+        request, now = preemptor.request, preemptor.now
+        recent = attempt if attempt is not None and now - attempt.at <= FRESH_SECONDS else None
+        why = self._why_not(preemptor, recent)
+        self._releases.sweep(now)  # what is over reserves nothing, and is not to be answered again
+        standing = self._claims.reservations.of(request.uid, now)
+        if why:
+            return Outcome("none", why)
+        if standing is not None:
+            outcome = self._standing(preemptor, standing)
+            if outcome is not None:
+                return outcome
+        choice = self._choose(preemptor, offers, recent.links_only if recent is not None else ())
+        found = choice.found
+        if choice.waits:
+            return Outcome("none", choice.waits, nodes=found.nodes)
+        if found.best is None:
+            searched = "" if found.proved else "before the search budget ended no eviction was found that "
+            why = f"{searched or 'no eviction '}makes the pod fit on a node that was offered"
+            return Outcome("none", why, nodes=found.nodes, found=found)
+        if standing is not None:
+            self._releases.replaced(standing)
+        return self._reserve(preemptor, choice, own=own)
+
+    def detail(self, outcome: Outcome) -> dict[str, Any]:
+        """The outcome as decision records show it."""
+        if outcome.result == "none":
+            return {"why": outcome.why}
+        if outcome.found is None or outcome.found.best is None or outcome.reservation is None:
+            uids = [pod.uid for pod in outcome.victims]
+            return {"node": outcome.node, "victims": uids, "why": "the victims that were answered before"}
+        cluster, policy = self._cluster, self._policy
+        shown = {
+            "node": outcome.node,
+            "victims": [certificate.victim(cluster, pod) for pod in outcome.victims],
+            "cost": certificate.cost_of(policy, outcome.found.best),
+            "certificate": certificate.certificate(cluster, policy, outcome.found),
+            "warnings": certificate.warnings(cluster, outcome.victims),
+        }
+        if outcome.left_to:
+            shown["left_to"] = list(outcome.left_to)  # their GPUs would have cost less, for this pod alone
+        return shown | {"plan": outcome.reservation.id}
+
+    def _reserve(self, preemptor: Preemptor, choice: _Choice, *, own: bool) -> Outcome:
+        """The outcome of a search that found an eviction: it is reserved."""
+        best, request = choice.found.best, preemptor.request
+        assert best is not None
+        victims = tuple(certificate.important(best.pods))
+        reservation = Reservation(
+            request.uid,
+            best.node,
+            tuple([pod.uid for pod in victims]),
+            request.amounts,
+            request.priority,
+            preemptor.now,
+            pod=f"{request.namespace}/{request.name}",
+            grace=max(pod.grace_seconds for pod in victims),
+            own=own,
+        )
+        self._claims.reservations.add(reservation)
+        return Outcome(
+            "evict",
+            node=best.node,
+            victims=victims,
+            violations=certificate.violations(self._cluster, victims),
+            nodes=choice.found.nodes,
+            found=choice.found,
+            left_to=choice.left_to,
+            reservation=reservation,
+        )
+
+    def _why_not(self, preemptor: Preemptor, recent: Attempt | None) -> str:
+        """Why no pod may be evicted now, or ""."""
+        if preemptor.request.never:
+            return "the pod's preemptionPolicy is Never"
+        if recent is not None and recent.transient:
+            return "a node was rejected only because our view may be behind"
+        if recent is not None and recent.left_out:
+            return "the pod fits on nodes that were left out of the shortlist: it is tried again with all of them"
+        node = may_come_back(self._cluster, preemptor.request, preemptor.pod, preemptor.now)
+        return f"the pod may fit on {node} when its device plugin is back" if node else ""
+
+    def _standing(self, preemptor: Preemptor, standing: Reservation) -> Outcome | None:
+        """The outcome where the pod has a reservation; None: another eviction is sought. What was freed stays the pod's
+        all the same, unless another reservation takes its place."""
+        cluster, request, now = self._cluster, preemptor.request, preemptor.now
+        if standing.own:
+            return Outcome("none", "pods are being evicted for it already, by ourselves")
+        there = cluster.placements.bound.get(standing.node, ())
+        left = [cluster.pods[uid] for uid in standing.victims if uid in there]
+        row = cluster.row(standing.node)
+        if left and row >= 0 and not cluster.nodes[standing.node].unschedulable:
+            gone = {pod.uid for pod in left} | self._leaving(preemptor, standing)
+            with self._claims.of(request, now):
+                fits = self._search.fits_without(request, row, gone)
+            if fits:
+                violations = certificate.violations(cluster, certificate.important(left))
+                return Outcome("standing", node=standing.node, victims=tuple(left), violations=violations)
+        if not left:
+            standing.emptied = standing.emptied if standing.emptied is not None else now
+            if now - standing.emptied <= CARRY_SECONDS:
+                return Outcome("none", "its victims have just been evicted")
+        return None
+
+    def _leaving(self, preemptor: Preemptor, standing: Reservation) -> set[str]:
+        """The pods that leave the reserved node besides its own victims: those that are terminating, and the victims of
+        reservations whose preemptors count as being there already."""
+        there = self._cluster.pods_on(standing.node)
+        ending = {pod.uid for pod in there if candidates.ends(pod, preemptor.wall)}
+        current = self._claims.reservations.current(preemptor.now)
+        others = [one for one in current if one.node == standing.node and one is not standing]
+        return ending.union(*(one.victims for one in others if one.priority >= preemptor.request.priority))
+
+    def _choose(self, preemptor: Preemptor, offers: Offers, links_only: Sequence[str]) -> _Choice:
+        """The eviction; but GPUs that were freed for a pod of a lower priority are left to it where the pod finds
+        others that cost no more than both together (`Outbid`). They are not where more than MOST_OUTBID reservations
+        would have to be weighed against it."""
+        request, now = preemptor.request, preemptor.now
+        with self._claims.of(request, now):
+            choice = self._cheapest(preemptor, offers, links_only)
+            best = choice.found.best
+            lower = self._claims.lower(request, now)
+            if best is not None:
+                outbid = [one for one in lower if one.node == best.node]
+            else:  # it would wait for a node, or take it: which one is not known
+                outbid = lower if choice.waits else []
+            if not 0 < len(outbid) <= MOST_OUTBID:
+                return choice
+            with self._claims.of(request, now, as_equal=lower):
+                other = self._cheapest(preemptor, offers, links_only)
+            if other.waits:
+                return other
+            if other.found.best is None:
+                return choice
+            if not self._outbid.spares(preemptor, offers.rows, choice.found, other.found, outbid):
+                return choice
+        node = other.found.best.node
+        return _Choice(other.found, left_to=tuple(sorted(one.pod for one in outbid if one.node != node)))
+
+    def _cheapest(self, preemptor: Preemptor, offers: Offers, links_only: Sequence[str]) -> _Choice:
+        """The evictions, cheapest first, or why the pod waits instead; by the claims that stand."""
+        cluster, request, victims = self._cluster, preemptor.request, offers.victims
+        more = array("i")
+        if request.exchangeable:
+            more = array("i", [cluster.rows.index.get(name) for name in links_only])
+        rows = gather.by_name(cluster.tables.nodes, offers.rows, more)
+        repelled: set[str] = set()
+        if cluster.placements.repelling:
+            repelled = repelled_from(cluster, preemptor.pod, [cluster.names[row] for row in rows])
+            kept = [name not in repelled or name in victims for name in map(cluster.names.__getitem__, rows)]
+            rows = array("i", compress(rows, kept))
+        if not rows:
+            return _Choice(Found())
+        codes = self._policy.judge(cluster.tables, request, rows)
+        for row, code in zip(rows, codes, strict=True) if 0 in codes else ():
+            name = cluster.names[row]
+            if (
+                not code
+                and (request.exchangeable or name not in victims or not victims[name].uids)
+                and name not in repelled
+                and not amounts_short(cluster, request, row)
+            ):
+                return _Choice(Found(nodes=len(rows)), f"the pod fits on {name} now, without an eviction")
+        fixed = repelled if request.exchangeable else victims
+
+        def floor(name: str) -> Sequence[str] | None:
+            """Where more decides than we model, the offered victims are the floor that is only added to."""
+            return victims[name].uids if name in fixed and name in victims else None
+
+        found = self._search.find(preemptor, rows, floor if fixed else None)
+        free = found.best is not None and all(pod.terminating for pod in found.best.pods)
+        if RELEASING.code in codes and not free:
+            ending = (cluster.names[row] for row, code in zip(rows, codes, strict=True) if code == RELEASING.code)
+            soon = next((name for name in ending if releases(cluster, name, preemptor.wall)), None)
+            if soon is not None:
+                waits = f"the pod will fit on {soon} when the pods that are terminating there are gone"
+                return _Choice(Found(nodes=len(rows)), waits)
+        return _Choice(found)

@@ -1,0 +1,153 @@
+"""Claims: what other pods will take, counted in the tables for one request, and gone when it ends.
+
+A claim is made of every assumed pod, and of every reservation and nominated pod whose priority is equal or higher. One
+pod is counted once, on one node: a pod that bind has asked for counts where it is bound; else its reservation, or its
+nominated node, counts; else the node where it is assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ext_core import fit
+from extender.cluster.cluster import Cluster
+from extender.objects.records import PodRecord
+from extender.policy import pod_request
+from extender.policy.contracts import PodRequest
+from extender.reservations.assumed import AssumedPod, AssumedPods
+from extender.reservations.release import Releases
+from extender.reservations.reservations import Reservation, Reservations
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """What the claims in the tables are made of. `as_equal`: uids of pods of a lower priority whose reservations count
+    all the same; `taken`: the node and the amounts of one more claim."""
+
+    request: PodRequest
+    now: float
+    as_equal: frozenset[str]
+    taken: tuple[str, tuple[int, ...]] | None
+
+
+class Claims:
+    """Makes the claims of one request at a time; they end with the `with` block, whatever happens in it."""
+
+    def __init__(self, cluster: Cluster, assumed: AssumedPods, reservations: Reservations, releases: Releases) -> None:
+        self._cluster, self._releases = cluster, releases
+        self.assumed, self.reservations = assumed, reservations
+        self._counted: _Counted | None = None
+        self._bind_is_called = False
+
+    @contextmanager
+    def of(
+        self,
+        request: PodRequest,
+        now: float,
+        *,
+        as_equal: Collection[Reservation] = (),
+        taken: tuple[str, tuple[int, ...]] | None = None,
+    ) -> Iterator[None]:
+        """The claims that count for the request. `as_equal`: reservations of lower priorities that count too; `taken`:
+        node and R amounts of one more claim. Inside of another block these claims stand instead of the outer ones,
+        which are made again on leaving."""
+        outer = self._counted
+        uids = frozenset([reservation.uid for reservation in as_equal])
+        self._counted = _Counted(request, now, uids, taken)
+        try:
+            self._make(self._counted)
+            yield
+        finally:
+            self._counted = outer
+            self._cluster.tables.nodes.drop_claims()
+            if outer is not None:
+                self._make(outer)
+
+    def lower(self, request: PodRequest, now: float) -> list[Reservation]:
+        """The reservations of pods of a lower priority that are known to wait."""
+        pods = self._cluster.pods
+        return [
+            one
+            for one in self.reservations.current(now)
+            if one.uid in pods and one.priority < request.priority and one.uid != request.uid
+        ]
+
+    def places(self, now: float) -> list[tuple[str, str]]:
+        """(uid, node) of the assumed pods."""
+        return [(pod.uid, pod.node) for pod in self.assumed.current(now)]
+
+    def bind_is_called(self) -> None:
+        """kube-scheduler uses our bind verb: from now on each pod is judged again as it is bound."""
+        self._bind_is_called = True
+
+    def assume(self, request: PodRequest, row: int, gpus: int, now: float) -> None:
+        """Assume that the pod of an answered request goes to the node. kube-scheduler binds pods in parallel, in
+        another order than it asked about them. Without the bind verb a pod that requires links so assumes all GPUs."""
+        amounts = request.amounts if self._bind_is_called else self._guarded(request, row, request.amounts)
+        self.assumed.assume(request.uid, self._cluster.names[row], amounts, gpus, now)
+
+    def _make(self, counted: _Counted) -> None:
+        cluster, request, now = self._cluster, counted.request, counted.now
+        nodes = cluster.tables.nodes
+        nodes.drop_claims()
+        self._releases.sweep(now)
+        seen = {request.uid}
+        assumed = self.assumed.current(now, unheard=request.links == "required")
+        for pod in assumed:
+            if pod.bound:
+                self._count_assumed(pod, seen)
+        for reservation in self.reservations.current(now):
+            counts = reservation.priority >= request.priority or reservation.uid in counted.as_equal
+            if counts and reservation.uid not in seen:
+                seen.add(reservation.uid)
+                self._reserve(reservation.node, reservation.amounts, cluster.pods.get(reservation.uid))
+        for uid, node in cluster.placements.nominated.items():
+            nominated = cluster.pods[uid]
+            if uid not in seen and nominated.priority >= request.priority:
+                seen.add(uid)
+                self._reserve(node, cluster.amounts(nominated), nominated)
+        for pod in assumed:
+            self._count_assumed(pod, seen)
+        if counted.taken is not None:
+            name, amounts = counted.taken
+            nodes.add_claim(cluster.row(name), amounts, 0, False)
+
+    def _count_assumed(self, assumed: AssumedPod, seen: set[str]) -> None:
+        pod = self._cluster.pods.get(assumed.uid)
+        if pod is not None and pod.node:
+            self.assumed.forget(assumed.uid)
+            return
+        row = self._cluster.row(assumed.node)
+        if assumed.uid not in seen and row >= 0:
+            self._cluster.tables.nodes.add_claim(row, assumed.amounts, assumed.gpus, True)
+        seen.add(assumed.uid)
+
+    def _reserve(self, node: str, amounts: tuple[int, ...], pod: PodRecord | None) -> None:
+        """Claim the GPUs of a nominated pod. Where it requires links that a count cannot guard, all GPUs are its."""
+        row = self._cluster.row(node)
+        if row < 0:
+            return
+        if pod is not None:
+            amounts = self._guarded(pod_request.read(pod, self._cluster), row, amounts)
+        self._cluster.tables.nodes.add_claim(row, amounts, 0, False)
+
+    def _guarded(self, request: PodRequest, row: int, amounts: tuple[int, ...]) -> tuple[int, ...]:
+        """`amounts`, with all GPUs of the node where the pod requires links that a count cannot guard there: another
+        pod that is admitted before it could leave it a set that is not linked."""
+        if not request.gpus or request.links != "required" or request.wanted < 2:
+            return amounts
+        if uniform(self._cluster, row, request.wanted):
+            return amounts
+        alloc = self._cluster.tables.nodes.alloc_of(row)
+        whole = list(amounts)
+        whole[request.resource] = max(amounts[request.resource], alloc[request.resource])
+        return tuple(whole)
+
+
+def uniform(cluster: Cluster, row: int, wanted: int) -> bool:
+    """Whether any `wanted` GPUs of the node are linked, so that a count is guard enough."""
+    tables = cluster.tables
+    shape, healthy, _ = tables.nodes.graph_of(row)
+    return fit.uniform(tables.shapes, shape, healthy, wanted)

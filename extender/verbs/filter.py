@@ -1,0 +1,177 @@
+"""filter: which candidate nodes fit; the best K of them on a pod's first attempt. Bytes in, bytes out."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TypeAlias
+
+from ext_core import encode, fit, score
+from extender.cluster.cluster import Cluster
+from extender.policy import pod_request
+from extender.policy.policy import Policy
+from extender.policy.rules import STALE, UNKNOWN_NODE, texts
+from extender.preemption.candidates import Preemptor
+from extender.reservations.attempts import Attempt
+from extender.reservations.claims import Claims
+from extender.settings import Settings
+from extender.verbs import wire
+from extender.verbs.answer import (
+    ANY,
+    BY_COUNT,
+    HOPEFUL,
+    HOPELESS,
+    LINKS_ONLY,
+    TRANSIENT,
+    Answer,
+    History,
+    Stages,
+    known,
+)
+from extender.verbs.decisions import Decision
+from extender.verbs.hold_back import HeldBack, HoldBack, put_last
+from extender.verbs.unknown_nodes import UnknownNodes
+
+LONGEST_TRANSIENT = 60.0
+Rejected: TypeAlias = "tuple[array[int], array[int]]"  # rows and their codes
+
+
+class Filter:
+    """Answers filter. Time is an argument: `now` is seconds on the server's monotonic clock, `wall` since 1970."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        cluster: Cluster,
+        policy: Policy,
+        claims: Claims,
+        hold_back: HoldBack,
+        history: History,
+    ) -> None:
+        self._settings, self._cluster, self._policy, self._claims = settings, cluster, policy, claims
+        self._hold_back, self._freshness, self._history = hold_back, hold_back.freshness, history
+        self._texts = texts(settings.failing_nodes)  # by code
+        self.unknown_nodes = UnknownNodes()
+
+    def answer(self, body: bytes, now: float, wall: float) -> Answer:
+        """The answer to ExtenderArgs. Raises BadRequest."""
+        stages = Stages()
+        cluster, claims, attempts = self._cluster, self._claims, self._history.attempts
+        args = wire.read_args(body, cluster.rows.index, cluster.gpu_names, self._settings.limits.names)
+        request = pod_request.read(args.pod, cluster, claims.places(now))
+        if not request.gpus:
+            return Answer(wire.untouched(args), "untouched")
+        cluster.tick(now)
+        cluster.at(wall)
+        before = attempts.of(request.uid, now)
+        unknown = [name for _, name in args.unknown]
+        decision = Decision("filter", wall, cluster.generation, request, rows=known(args))
+        decision.lack(unknown)
+        self._note_sampling(decision, len(args.rows))
+        stages.mark("read")
+        with claims.of(request, now):
+            held = self._evaluate(decision, Preemptor(request, args.pod, now, wall), before, stages)
+        may_appear = self.unknown_nodes.may_appear(unknown, now)
+        attempt = self._attempt(decision, held, now, may_appear)
+        if decision.ranked:
+            claims.assume(request, decision.ranked[0], decision.gpus[decision.ranked[0]], now)
+        else:
+            claims.assumed.forget(request.uid)
+        body = self._encode(args, decision, attempt.transient, now)
+        stages.mark("encode")
+        decision.stages_us = stages.spent
+        self._history.decisions.add(decision)
+        return Answer(body, decision.result, decision)
+
+    def _note_sampling(self, decision: Decision, named: int) -> None:
+        """kube-scheduler names fewer nodes than there are schedulable GPU nodes, and it is not the fast path, in which
+        it asks for nothing but the nominated node."""
+        rows, schedulable = decision.rows, self._cluster.schedulable_gpu_nodes
+        if named >= schedulable:
+            return
+        if len(rows) == 1 and self._cluster.names[rows[0]] == decision.request.nominated:
+            return
+        decision.detail["sampled"] = {"named": named, "schedulable_gpu_nodes": schedulable}
+
+    def _evaluate(self, decision: Decision, preemptor: Preemptor, before: Attempt | None, stages: Stages) -> HeldBack:
+        """Judge the candidates, score those that fit, and choose the best; inside of the pod's claims."""
+        cluster, policy, request, rows = self._cluster, self._policy, decision.request, decision.rows
+        decision.codes = policy.judge(cluster.tables, request, rows)
+        held = self._hold_back.reject(decision, preemptor, before)
+        decision.reasons = fit.counts(decision.codes)
+        decision.fits = fit.passed(rows, decision.codes)
+        stages.mark("rules")
+        decision.total, decision.columns = policy.score(cluster.tables, request, decision.fits)
+        put_last(decision, held.reserved)
+        first = before is None and not request.wants_all
+        best = score.top(cluster.tables.nodes, decision.fits, decision.total, self._settings.shortlist.size * first)
+        decision.ranked, _ = score.ranked(decision.fits, decision.total, best)
+        stages.mark("score")
+        decision.choose_gpus(cluster, policy, priced=self._settings.decisions.max_bytes > 0)
+        return held
+
+    def _attempt(self, decision: Decision, held: HeldBack, now: float, may_appear: bool) -> Attempt:
+        """Record the attempt. `transient`: the pod is to be tried again within seconds, by an Error."""
+        cluster, counted = self._cluster, self._freshness.counted
+        rejected = fit.refused(decision.rows, decision.codes, LINKS_ONLY)[0]
+        passing = any(TRANSIENT[code] or (counted and BY_COUNT[code]) for code in decision.reasons)
+        attempt = self._history.attempts.record(
+            decision.request.uid,
+            now,
+            tuple([cluster.names[row] for row in rejected]),
+            may_appear or held.soon or passing,
+            len(decision.ranked) < len(decision.fits),
+        )
+        attempt.left = held.left
+        # What was to pass within seconds and has not is not transient: the pod must not be kept from preempting.
+        attempt.transient = attempt.since is not None and now - attempt.since <= LONGEST_TRANSIENT
+        if self._freshness.stale():  # any reason may be out of date; only an Error is retried without an event
+            attempt.transient, attempt.since = True, None
+        return attempt
+
+    def _encode(self, args: wire.Args, decision: Decision, transient: bool, now: float) -> bytes:
+        request = decision.request
+        # An Error clears nominatedNodeName: a pod whose reservation we do not remember is rejected plainly instead.
+        forgotten = bool(request.nominated) and self._claims.reservations.of(request.uid, now) is None
+        if not decision.ranked and transient and not forgotten:
+            decision.result = "try-again"
+            decision.error = self._texts[self._retry_code(decision)]
+            return wire.filter_error(decision.error)
+        decision.result = "fits" if decision.ranked else "refused"
+        failed, unresolvable = self._rejections(decision)
+        nominated = request.nominated
+        unknown = [(name, UNKNOWN_NODE.code) for _, name in args.unknown if name != nominated]
+        common = (*failed, *unresolvable, self._texts, unknown)
+        if args.nodes is None:
+            body = encode.filter_result(self._cluster.rows.heads, decision.ranked, *common)
+        else:
+            span_of = dict(zip(args.rows, args.nodes, strict=True))
+            spans = [span_of[row] for row in decision.ranked]
+            body = encode.filter_result_nodes(self._cluster.rows.heads, args.body, spans, *common)
+        # The pod's own nominated node is never unresolvable: it would preempt elsewhere.
+        return wire.also_failed(body, nominated, UNKNOWN_NODE.text) if len(unknown) < len(args.unknown) else body
+
+    def _retry_code(self, decision: Decision) -> int:
+        """The reason that an Error states: the first that is transient, else the first."""
+        if self._freshness.stale():
+            return STALE.code
+        transient = [code for code in decision.reasons if TRANSIENT[code]]
+        if not transient and not decision.unknown_count:
+            transient = list(decision.reasons)
+        return transient[0] if transient else UNKNOWN_NODE.code
+
+    def _rejections(self, decision: Decision) -> tuple[Rejected, Rejected]:
+        """(rows, codes) for FailedNodes and for FailedAndUnresolvableNodes.
+
+        Up to 1.37 FailedNodes is for the pod's own nominated node alone: elsewhere it makes the scheduler spin.
+        """
+        rows, codes = decision.rows, decision.codes
+        if self._settings.evictable_as_failed_nodes:
+            return fit.refused(rows, codes, HOPEFUL), fit.refused(rows, codes, HOPELESS)
+        failed: Rejected = (array("i"), array("B"))
+        unresolvable = fit.refused(rows, codes, ANY)
+        nominated = self._cluster.row(decision.request.nominated) if decision.request.nominated else -1
+        if nominated >= 0 and nominated in unresolvable[0]:
+            at = unresolvable[0].index(nominated)
+            if HOPEFUL[unresolvable[1][at]]:
+                failed = (array("i", [unresolvable[0].pop(at)]), array("B", [unresolvable[1].pop(at)]))
+        return failed, unresolvable

@@ -1,0 +1,64 @@
+"""prioritize: 0 to 10 points for each candidate node; the best alone has 10. Bytes in, bytes out."""
+
+from __future__ import annotations
+
+from array import array
+
+from ext_core import encode, score
+from extender.cluster.cluster import Cluster
+from extender.policy import pod_request
+from extender.policy.policy import Policy
+from extender.reservations.claims import Claims
+from extender.settings import Settings
+from extender.verbs import wire
+from extender.verbs.answer import Answer, History, Stages, known
+from extender.verbs.decisions import Decision
+from extender.verbs.hold_back import HoldBack, put_last
+
+
+class Prioritize:
+    """Answers prioritize. Time is an argument: `now` is seconds on the server's monotonic clock, `wall` since 1970."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        cluster: Cluster,
+        policy: Policy,
+        claims: Claims,
+        hold_back: HoldBack,
+        history: History,
+    ) -> None:
+        self._settings, self._cluster, self._policy, self._claims = settings, cluster, policy, claims
+        self._hold_back, self._history = hold_back, history
+
+    def answer(self, body: bytes, now: float, wall: float) -> Answer:
+        """The answer to ExtenderArgs. Raises BadRequest."""
+        stages = Stages()
+        cluster, policy, claims = self._cluster, self._policy, self._claims
+        args = wire.read_args(body, cluster.rows.index, cluster.gpu_names, self._settings.limits.names)
+        request = pod_request.read(args.pod, cluster, claims.places(now))
+        if not request.gpus:
+            return Answer(wire.flat_priorities(args), "untouched")
+        rows = known(args)
+        decision = Decision("prioritize", wall, cluster.generation, request, rows=rows)
+        unknown = [name for _, name in args.unknown]
+        decision.lack(unknown)
+        decision.codes = array("B", bytes(len(rows)))
+        decision.fits = rows
+        stages.mark("read")
+        with claims.of(request, now):
+            decision.total, decision.columns = policy.score(cluster.tables, request, rows)
+            put_last(decision, self._hold_back.reserved(request, rows, now))
+            best = score.top(cluster.tables.nodes, rows, decision.total, 0)
+            decision.ranked, ordered = score.ranked(rows, decision.total, best)
+            decision.points = score.points(ordered)
+            stages.mark("score")
+            decision.choose_gpus(cluster, policy, priced=self._settings.decisions.max_bytes > 0)
+        if decision.ranked:
+            claims.assume(request, decision.ranked[0], decision.gpus[decision.ranked[0]], now)
+        decision.result = "scored"
+        body = encode.priorities(cluster.rows.heads, decision.ranked, decision.points, unknown)
+        stages.mark("encode")
+        decision.stages_us = stages.spent
+        self._history.decisions.add(decision)
+        return Answer(body, decision.result, decision)

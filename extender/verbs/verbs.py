@@ -1,0 +1,103 @@
+"""The four verbs over one cluster, and what they share: constructed and connected once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from extender.cluster.cluster import Cluster
+from extender.policy.policy import Policy
+from extender.preemption.leave import Leave
+from extender.preemption.outbid import Outbid
+from extender.preemption.preemption import Preemption
+from extender.preemption.search import VictimSearch
+from extender.reservations.assumed import AssumedPods
+from extender.reservations.attempts import Attempts
+from extender.reservations.claims import Claims
+from extender.reservations.freshness import Freshness
+from extender.reservations.release import Releases
+from extender.reservations.reservations import Reservation, Reservations
+from extender.settings import Settings
+from extender.verbs.answer import History
+from extender.verbs.bind import Bind
+from extender.verbs.decisions import Decisions
+from extender.verbs.filter import Filter
+from extender.verbs.hold_back import HoldBack
+from extender.verbs.preempt import Preempt
+from extender.verbs.prioritize import Prioritize
+
+
+@dataclass(frozen=True, slots=True)
+class Verbs:
+    """Each verb, and the stores that controllers and pages read."""
+
+    settings: Settings
+    cluster: Cluster
+    policy: Policy
+    freshness: Freshness
+    claims: Claims
+    releases: Releases
+    history: History
+    preemption: Preemption
+    filter: Filter
+    prioritize: Prioritize
+    preempt: Preempt
+    bind: Bind
+
+    @classmethod
+    def of(
+        cls,
+        settings: Settings,
+        cluster: Cluster,
+        *,
+        freshness: Freshness | None = None,
+        released: Callable[[Reservation, str], None] = lambda reservation, cause: None,
+    ) -> Verbs:
+        """`freshness`: None: the cluster never falls behind; `released`: called
+        with each reservation that ends, and the cause (reservations.release.CAUSES)."""
+        policy, freshness = Policy.of(settings), freshness or Freshness()
+        assumed, reservations = AssumedPods(settings.hold.seconds, freshness), Reservations()
+        releases = Releases(cluster, assumed, reservations, freshness, released)
+        claims = Claims(cluster, assumed, reservations, releases)
+        search = VictimSearch(cluster, policy, settings.preemption)
+        outbid = Outbid(cluster, policy, claims, search)
+        leave = Leave(cluster, claims, releases, search, outbid, settings.preemption.leave_freed_seconds)
+        hold_back = HoldBack(cluster, policy, claims, releases, freshness, leave)
+        preemption = Preemption(cluster, policy, claims, releases, search, outbid)
+        attempts = Attempts(settings.shortlist.retry_window_seconds)
+        history = History(attempts, Decisions(settings.decisions.max_bytes))
+        cluster.subscribe(releases)
+        return cls(
+            settings,
+            cluster,
+            policy,
+            freshness,
+            claims,
+            releases,
+            history,
+            preemption,
+            Filter(settings, cluster, policy, claims, hold_back, history),
+            Prioritize(settings, cluster, policy, claims, hold_back, history),
+            Preempt(cluster, preemption, history),
+            Bind(settings, cluster, policy, claims, hold_back, history),
+        )
+
+    @property
+    def assumed(self) -> AssumedPods:
+        """The pods that are assumed."""
+        return self.claims.assumed
+
+    @property
+    def reservations(self) -> Reservations:
+        """All reservations."""
+        return self.claims.reservations
+
+    @property
+    def attempts(self) -> Attempts:
+        """The latest filter call of each pod."""
+        return self.history.attempts
+
+    @property
+    def decisions(self) -> Decisions:
+        """The decision records."""
+        return self.history.decisions
