@@ -1,7 +1,7 @@
 """What can go wrong, as one tree. Every error says what to answer: a code, a place, a sentence, an HTTP status.
 
     ExtenderError            internal         500  a defect of ours
-    ├── BadInput             bad-input        400  what somebody gave us cannot be used
+    ├── BadInput             bad-input        400  an input that cannot be used
     │   ├── BadRequest       bad-request      400  the body of a verb
     │   │   ├── BodyTooLarge body-too-large   413  larger than `limits.bodyBytes`
     │   │   ├── BodyTooLate  body-too-late    408  not here within `limits.requestSeconds`
@@ -46,7 +46,7 @@ class ExtenderError(Exception):
 
 
 class BadInput(ExtenderError):
-    """What somebody gave us cannot be used."""
+    """An input that cannot be used."""
 
     code = "bad-input"
     status = 400
@@ -149,7 +149,7 @@ class Busy(ExtenderError):
 
 
 class Unreachable(ExtenderError):
-    """Somebody whom we need does not answer."""
+    """A server that we need does not answer."""
 
     code = "unreachable"
     status = 502

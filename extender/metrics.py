@@ -114,7 +114,8 @@ class Metrics:
             "double_claimed_gpus", "GPUs that more than one pod holds by what we know; anything but 0 is a fault."
         )
         self.topology_disagreements = self._gauge(
-            "topology_disagreements", "Nodes about whose GPU links two sources say different things: /debug/topologies."
+            "topology_disagreements",
+            "Nodes about whose GPUs two annotations or sources disagree: /debug/topologies.",
         )
 
     def _reservations(self) -> None:

@@ -357,3 +357,23 @@ def test_a_preemptors_call_waits_longer_for_a_watch_that_is_behind(planned: bool
         other = json.dumps(world.args(workload(f"other-{i}", 8), ["n"])).encode()
         asyncio.run(world.answered("filter", other))
     assert asyncio.run(asked()) == result
+
+
+def test_the_second_look_is_the_same_attempt() -> None:
+    """The answer that waited for the watch is a first attempt's: the shortlist, and not all nodes that fit."""
+    world = World(source=Watched())
+    names = [f"n{i:02}" for i in range(40)]
+    for name in names:
+        world.node(name, 8)
+        world.pod(f"v-{name}", 8, name)
+    body = json.dumps(world.args(workload("p", 8), names)).encode()
+
+    async def asked() -> list[str]:
+        call = asyncio.create_task(world.answered("filter", body))
+        await asyncio.sleep(0.5 * settle.SETTLE_SECONDS)
+        world.gone(*(f"v-{name}" for name in names))
+        found: list[str] = json.loads((await call).body)["NodeNames"]
+        return found
+
+    assert len(asyncio.run(asked())) == world.settings.shortlist.size == 16
+    assert len(world.filter(workload("p", 8), names)["NodeNames"]) == 40  # the next call is a retry

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ext_core.ask import Ask
 from ext_core.reference.candidates import Candidates
-from ext_core.reference.table import FIRST_GPU, SCHEDULABLE, SPARED, TERMINATING, NodeTable, PodTable
+from ext_core.reference.table import FIRST_GPU, SCHEDULABLE, SPARED, TERMINATING, NodeTable, PodTable, check_ask
 
 
 class Gathered(Candidates):
@@ -19,10 +19,11 @@ class Gathered(Candidates):
 
 
 def check_search(nodes: NodeTable, pods: PodTable, ask: Ask, rows: list[int]) -> None:
-    if len(ask.amounts) != nodes.resources or ask.resource < 0:
-        raise ValueError("a victim search is for GPUs, with one amount per resource")
+    check_ask(nodes, ask)
     if pods.resources != nodes.resources:
         raise ValueError("the tables differ in their resources")
+    if ask.resource < 0:
+        raise ValueError("a victim search is for GPUs")
     if any(not 0 <= row < nodes.height for row in rows):
         raise IndexError("row outside of the table")
 

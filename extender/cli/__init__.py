@@ -1,6 +1,6 @@
 """The command line: one file a command.
 
-Who belongs here: reading arguments, printing answers, exit codes. A command's module has `arguments(parser)` and
+What belongs here: reading arguments, printing answers, exit codes. A command's module has `arguments(parser)` and
 `run(options) -> exit code`, and is imported only when its command is called: `version` need not load a web server.
 
 Exit codes: 0 done, 1 error, 2 wrong usage, 130 interrupted; `whatif` and `check`
@@ -22,14 +22,14 @@ from extender.errors import ExtenderError
 COMMANDS = {
     "serve": "answer a kube-scheduler, for a real cluster or for one read from a file",
     "demo": "a simulated cluster, and a day on it, with nothing outside this machine",
-    "explain": "why a pod went where it went, or why it waits: asks a running server",
+    "explain": "why a pod is where it is, or why it waits: asks a running server",
     "compare": "what a running server's cache has missed: lists the cluster again and compares",
-    "whatif": "whom a pod would evict, or where it fits, in a cluster read from a file",
-    "check": "who can evict whom in a cluster, and what is wrong with that",
+    "whatif": "where a pod fits, or which pods it would evict, in a cluster read from a file",
+    "check": "which classes can evict which in a cluster, and what is wrong with that",
     "topo": "a node's GPUs and how they are linked: read, drawn, or made into its annotation",
     "fit": "the best GPUs for a pod among the free ones of a node, and what the device plugin would take",
-    "agent": "on a GPU node: says how its GPUs are linked, and which pods hold which",
-    "relay": "on a GPU node: between kubelet and the device plugin, so that the plan holds",
+    "agent": "on a GPU node: reports how its GPUs are linked, and which pods hold which",
+    "relay": "on a GPU node: between kubelet and the device plugin, enforces the planned GPUs",
     "version": "the version of this program",
 }
 ERROR, USAGE, INTERRUPTED = 1, 2, 130
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _complain(error, getattr(options, "output", "text"))
         return ERROR
     except BrokenPipeError:
-        # Who read our output has left (`| head`). Python would complain again when it closes the stream.
+        # The reader of our output has ended (`| head`). Python would complain again when it closes the stream.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ERROR
     except KeyboardInterrupt:

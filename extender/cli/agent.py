@@ -1,5 +1,5 @@
-"""Say on this node what its GPUs look like (annotation gpu-extender.io/topology) and, where kubelet does not say it, on
-pods which GPUs they hold. Runs on the GPU node; writes only what has changed."""
+"""Report on this node how its GPUs are linked (annotation gpu-extender.io/topology) and, where kubelet does not report
+it, on pods which GPUs they hold. Runs on the GPU node; writes only what has changed."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ SOURCES = ("auto", "nvml", "amdsmi", "nvidia-smi", "rocm-smi", "file")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
     parser.add_argument(
         "--source",
         choices=SOURCES,
@@ -30,8 +31,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--text", metavar="FILE", type=Path, help="with --source file: what nvidia-smi or rocm-smi printed"
     )
-    parser.add_argument("--product", help="the GPU's name, for what its text does not tell")
-    parser.add_argument("--gbps", type=float, help="GB/s of one link in one direction, for what nothing tells")
+    parser.add_argument("--product", help="the GPU's name, for what its text does not state")
+    parser.add_argument("--gbps", type=float, help="GB/s of one link in one direction, for what nothing states")
     parser.add_argument(
         "--resource", default="nvidia.com/gpu", help="what the device plugin calls the GPUs (default: %(default)s)"
     )
@@ -99,7 +100,7 @@ def _view(options: argparse.Namespace) -> Callable[[], Topology]:
 
     def from_file() -> Topology:
         if options.text is None:
-            raise BadTopology("which file? --text tells", path="text")
+            raise BadTopology("give the file with --text", path="text")
         try:
             text = options.text.read_text(errors="replace")
         except OSError as error:

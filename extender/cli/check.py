@@ -1,5 +1,6 @@
-"""The preemption posture of a cluster: who can evict whom, and what is wrong with that. Nothing is changed. Exit codes:
-0 no finding is an error, 10 some are (with --strict warnings count too), 1 the cluster can not be read, 2 wrong usage.
+"""The preemption posture of a cluster: which classes can evict which, and what is wrong with that. Nothing is
+changed. Exit codes: 0 no finding is an error, 10 some are (with --strict warnings count too), 1 the cluster cannot be
+read, 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ LISTS = {
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: in a pod its account, else kubectl's")
     cluster_file.add_cluster(parser, source)

@@ -1,7 +1,7 @@
 """What a running server's cache has missed: lists the cluster's nodes and pods again and compares.
 
 The two views are taken one after the other, so a difference counts only when it stands in a second look too. Exit code:
-0 no difference, 10 differences, 1 when either side can not be read."""
+0 no difference, 10 differences, 1 when either side cannot be read."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ SHOWN = 50
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
     add_config(parser)
     parser.add_argument("--server", metavar="URL", default="http://127.0.0.1:8888", help="default: %(default)s")
     source = parser.add_mutually_exclusive_group()
@@ -37,6 +38,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Prints the differences; 10 where there are some."""
     from extender.offline import compare, text
 
     if not 0 <= options.settle <= 60:

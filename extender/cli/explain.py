@@ -1,4 +1,4 @@
-"""Why a pod went where it went, or why it waits, in the words of a running server: its latest decisions about the pod,
+"""Why a pod is where it is, or why it waits, in the words of a running server: its latest decisions about the pod,
 newest first."""
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ SHOWN_NODES = 10
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
     parser.add_argument("pod", metavar="NAMESPACE/NAME", help="the pod")
     parser.add_argument("--server", metavar="URL", default="http://127.0.0.1:8888", help="default: %(default)s")
     parser.add_argument("--most", type=int, default=5, metavar="N", help="decisions shown (default: %(default)s)")
@@ -36,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     answer = ask(options.server, f"/debug/decisions?pod={quote(options.pod)}&most={options.most}")
     if not answer.get("decisions"):
         raise NotFound(
-            "the server has kept no decision about this pod: nobody has asked it since it started. Does the pod ask "
+            "the server has kept no decision about this pod: it was not asked since it started. Does the pod ask "
             "for GPUs and name this scheduler? Of several replicas only the one that schedules is asked",
             path=options.pod,
         )
@@ -112,7 +113,7 @@ def _node(node: dict[str, Any]) -> str:
 
 def _victims(decision: dict[str, Any]) -> Iterator[str]:
     for victim in decision.get("victims") or ():
-        if isinstance(victim, str):  # an earlier plan that still stands is told by its uids
+        if isinstance(victim, str):  # an earlier reservation that still stands names only uids
             yield f"  still to go: uid {victim}"
             continue
         gpus = "which is unknown" if victim["gpus"] is None else ",".join(map(str, victim["gpus"]))

@@ -24,6 +24,7 @@ PCIE_GBPS = 10.0
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
     parser.add_argument("--topo", metavar="FILE", required=True, help=topology_file.WHAT)
     parser.add_argument("--free", type=_gpus, metavar="IDS", help="free GPUs, as 0,2,4-7 (default: all)")
     parser.add_argument("--gpus", type=_count, metavar="N", required=True, help="how many the pod asks for")
@@ -83,7 +84,7 @@ class Fit:
         chosen = self._set(choice.gpus)
         warnings = [warned._asdict() for warned in self.said.warnings]
         if self.said.linked and not self.said.gbps:
-            text = "GB/s of a link are unknown (--product or --gbps tells), so bandwidths are null"
+            text = "GB/s of a link are unknown (give --product or --gbps), so bandwidths are null"
             warnings.append({"code": "gbps-unknown", "message": text})
         if chosen["bottleneck_gbps"] == PCIE_GBPS:
             text = f"pairs without links are counted with {PCIE_GBPS:g} GB/s (PCIe 3.0 x16)"
@@ -204,7 +205,7 @@ def bottleneck(said: Reading, gpus: list[int]) -> float | None:
 
 
 def _has_ring(near: list[list[bool]]) -> bool:
-    """Whether a cycle visits everybody; of two, whether they are joined. By sets: where may a path through them end?"""
+    """Whether a cycle visits all GPUs; of two, whether they are joined. By sets: where may a path through them end?"""
     size = len(near)
     joined = [sum(1 << b for b in range(size) if b != a and near[a][b]) for a in range(size)]
     ends = {1: 1}

@@ -21,7 +21,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--api-server", metavar="URL", help="default: as a pod with its service account")
     parser.add_argument("--token-file", metavar="FILE", type=Path, help="with --api-server: read for each request")
-    parser.add_argument("--ca-file", metavar="FILE", type=Path, help="with --api-server: who may sign its certificate")
+    parser.add_argument(
+        "--ca-file", metavar="FILE", type=Path, help="with --api-server: the authority of its certificate"
+    )
     parser.add_argument("--probe", metavar="HOST:PORT", default="", help="serve /livez and /metrics there")
 
 
@@ -35,7 +37,7 @@ def server(options: argparse.Namespace) -> ApiServer:
 def node(options: argparse.Namespace) -> str:
     """This node's name. BadInput when it is not known."""
     if not options.node:
-        raise BadInput("which node is this? --node or the variable NODE_NAME tells", path="node")
+        raise BadInput("the name of this node is unknown; give --node or set NODE_NAME", path="node")
     return str(options.node)
 
 

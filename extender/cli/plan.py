@@ -35,7 +35,7 @@ Json = Mapping[str, Any]
 
 
 def show(console: Console, result: Json, topologies: Mapping[str, Topology], holdings: list[Json]) -> None:
-    """One result. `topologies`: by node; `holdings`: who holds what, as the answer has it."""
+    """One result. `topologies`: by node; `holdings`: which pod holds which GPUs, as the answer has it."""
     pod = result["pod"]
     console.print(
         Text(f"{short(pod['namespace'])}/{short(pod['name'])} (priority {pod['priority']}): {_verdict(result)}")
@@ -67,10 +67,10 @@ def _verdict(result: Json) -> str:
     if result["forbidden"]:
         found = result["forbidden"]
         return (
-            f"can not be placed: it may evict nobody (preemptionPolicy: Never); {_evictions(found['victims'])} on "
+            f"cannot be placed: it may not preempt (preemptionPolicy: Never); {_evictions(found['victims'])} on "
             f"{short(found['node'])} would make room"
         )
-    return "can not be placed, evicting does not help"
+    return "cannot be placed, an eviction does not help"
 
 
 def _evictions(victims: list[Json]) -> str:
@@ -78,7 +78,7 @@ def _evictions(victims: list[Json]) -> str:
 
 
 def _drawn(result: Json, topologies: Mapping[str, Topology], holdings: list[Json]) -> Iterator[Text]:
-    """The node's GPUs, where their links and who holds them are known."""
+    """The node's GPUs, where their links and holders are known."""
     topology, chosen = topologies.get(result["node"] or ""), result["gpus"]
     links = topology.links if topology is not None else None
     if topology is None or links is None or not chosen or topology.gpus % 2 or not any(map(any, links)):

@@ -1,4 +1,4 @@
-"""check's answer as text: the table of who can evict whom, then the findings, the worst first."""
+"""check's answer as text: the table of which classes can evict which, then the findings, the worst first."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ Json = Mapping[str, Any]
 
 
 def show(answered: Json) -> None:
+    """Prints the answer of `check`; its warnings go to standard error."""
     console = gpu_picture.console()
-    console.print("who can evict whom")
+    console.print("which classes can evict which")
     console.print(Padding(_classes(answered["classes"]), (0, 0, 0, 2), expand=False))
     for one in answered["findings"]:
         console.print()
@@ -37,9 +38,9 @@ def _classes(levels: list[Json]) -> Table:
     for name, right in (("class", False), ("priority", True), ("GPU pods", True), ("GPUs", True), ("evicts", False)):
         table.add_column(name, justify="right" if right else "left", overflow="fold")
     for level in levels:
-        evicts = ", ".join(map(short, level["evicts"])) or "nobody"
+        evicts = ", ".join(map(short, level["evicts"])) or "none"
         if not level["preempts"]:
-            evicts = "nobody (preemptionPolicy: Never)"
+            evicts = "none (preemptionPolicy: Never)"
         cells = (short(level["name"] or "(no class)"), level["priority"], level["pods"], level["gpus"], evicts)
         table.add_row(*(Text(str(cell)) for cell in cells))
     return table

@@ -16,6 +16,7 @@ from extender.errors import BadInput
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
     parser.add_argument(
         "--plugins",
         metavar="FOLDER",
@@ -31,7 +32,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="kubelet's own (default: %(default)s)",
     )
     parser.add_argument("--topology-file", metavar="FILE", type=Path, help="the topology as the agent writes it here")
-    parser.add_argument("--mode-file", metavar="FILE", type=Path, help="say here what we do: the agent tells the node")
+    parser.add_argument(
+        "--mode-file", metavar="FILE", type=Path, help="write the mode there: the agent reports it on the node"
+    )
     parser.add_argument("--pass-through", action="store_true", help="choose nothing: pass everything on as it is")
     node_options.add(parser)
 

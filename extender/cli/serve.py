@@ -1,6 +1,6 @@
 """Answer a kube-scheduler. Without --cluster the cluster is the one that the service account (in a pod) or the
 kubeconfig names; it is watched, and nothing is answered before all of it is known. Of a frozen one nothing is written:
-nobody is bound or evicted, and `explain` tells whom an eviction would take."""
+no pod is bound or evicted, and `explain` shows which eviction would help."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from extender.cli.options import add_address, add_config, add_logging, configure
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
     add_config(parser)
     add_address(parser)
     source = parser.add_mutually_exclusive_group()

@@ -1,4 +1,4 @@
-"""Read what nvidia-smi or rocm-smi tell about a node's GPUs; draw the GPU graph, print it as JSON, or as the value of
+"""Read what nvidia-smi or rocm-smi print about a node's GPUs; draw the GPU graph, print it as JSON, or as the value of
 the node annotation gpu-extender.io/topology."""
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from extender.topologies.reading import Reading
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
     parser.add_argument("file", metavar="FILE", help=topology_file.WHAT)
     topology_file.add_output(parser, "annotation")
     topology_file.add_speed(parser)
@@ -55,7 +56,7 @@ def _annotation(said: Reading) -> str:
         )
     if said.linked and not said.gbps:
         raise BadTopology(
-            "a text does not tell how fast a link is: name the GPUs with --product, or give --gbps",
+            "the text does not state the speed of links: name the GPUs with --product, or give --gbps",
             path="gbps",
             code="gbps-unknown",
         )

@@ -12,7 +12,7 @@ from extender.topologies import load
 from extender.topologies.reading import Reading, with_product
 
 WHAT = (
-    "text of nvidia-smi topo -m, topo -mp or rocm-smi --showtopo (lines of nvidia-smi -L and nvlink -s in it tell "
+    "text of nvidia-smi topo -m, topo -mp or rocm-smi --showtopo (with lines of nvidia-smi -L and nvlink -s for "
     "UUIDs and speed), "
     "a topology annotation's value, JSON of `topo`, or catalogue:ID; - reads standard input"
 )
@@ -28,7 +28,7 @@ def add_output(parser: argparse.ArgumentParser, *more: str) -> None:
 def add_speed(parser: argparse.ArgumentParser) -> None:
     """--product and --gbps."""
     parser.add_argument(
-        "--product", metavar="NAME", help="the GPUs' product label, to look up what the text does not tell"
+        "--product", metavar="NAME", help="the GPUs' product label, to look up what the text does not state"
     )
     parser.add_argument("--gbps", type=_gbps, metavar="N", help="GB/s of one link in one direction")
 

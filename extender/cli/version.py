@@ -11,6 +11,7 @@ from extender.cli.output import add_output
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
     add_output(parser)
 
 

@@ -1,6 +1,6 @@
-"""What would happen to a pod: does it fit, where, and if not, whom would it cost least to evict? Nothing is changed.
+"""What would happen to a pod: does it fit, where, and if not, which eviction costs least? Nothing is changed.
 Each pod is judged alone, in the cluster as it stands in the file, with every node as a candidate. Exit codes: 0 it
-fits, 10 it fits after an eviction, 11 it can not (of several pods the worst), 1 an error, 2 wrong usage."""
+fits, 10 it fits after an eviction, 11 it cannot (of several pods the worst), 1 an error, 2 wrong usage."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from extender.errors import BadInput
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
     cluster_file.add_cluster(parser)
     parser.add_argument(
         "-f", "--filename", metavar="POD", type=Path, nargs="+", action="extend", required=True,

@@ -1,4 +1,4 @@
-"""Who causes a pod's failure, as far as kubelet and the container runtime report it: the node, or perhaps the pod.
+"""What causes a pod's failure, as far as kubelet and the container runtime report it: the node, or perhaps the pod.
 
 A failure counts as the node's only where no pod can cause it at will: it rejects the node for the pods of all tenants.
 Everything else may be the pod's own doing, and is held against pods of its namespace only.
@@ -97,7 +97,7 @@ def _admission(message: str, gpus: frozenset[str], others: bool) -> Fault:
 
 
 def _not_admitted(reason: str) -> bool:
-    """Reasons of lifecycle/predicate.go and of the resource managers that tell what the pod asks for."""
+    """Reasons of lifecycle/predicate.go and of the resource managers that state what the pod asks for."""
     return reason.startswith("OutOf") or reason in NOT_ADMITTED
 
 

@@ -40,6 +40,8 @@ _Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)] | None
 
 
 class OwnerReference(Wire):
+    """metadata.ownerReferences."""
+
     api_version: _Text = None
     kind: _Text = None
     name: _Text = None
@@ -48,6 +50,8 @@ class OwnerReference(Wire):
 
 
 class Metadata(Wire):
+    """metadata of any object."""
+
     uid: _Text = None
     name: _Text = None
     generate_name: _Text = None
@@ -62,15 +66,21 @@ class Metadata(Wire):
 
 
 class Requirements(Wire):
+    """resources of a container or pod."""
+
     requests: Resources = None
     limits: Resources = None
 
 
 class Port(Wire):
+    """A port of a container."""
+
     host_port: int | None = None
 
 
 class Container(Wire):
+    """A container or init container."""
+
     name: _Text = None
     image: _Text = None
     resources: Requirements | None = None
@@ -83,22 +93,30 @@ class Present(Wire):
 
 
 class Volume(Wire):
+    """A volume of a pod: only the kinds that bind it to a node."""
+
     persistent_volume_claim: Present | None = None
     ephemeral: Present | None = None
 
 
 class Expression(Wire):
+    """A test of a label or field."""
+
     key: str
     operator: _Test
     values: list[str] | None = None
 
 
 class LabelSelector(Wire):
+    """metav1.LabelSelector."""
+
     match_labels: _Map = None
     match_expressions: list[Expression] | None = None
 
 
 class PodAffinityTerm(Wire):
+    """A term of pod affinity or anti-affinity."""
+
     topology_key: str = ""
     label_selector: LabelSelector | None = None
     namespaces: list[str] | None = None
@@ -106,6 +124,8 @@ class PodAffinityTerm(Wire):
 
 
 class PodAffinity(Wire):
+    """spec.affinity.podAffinity or podAntiAffinity."""
+
     required: list[PodAffinityTerm] | None = msgspec.field(
         default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
     )
@@ -115,15 +135,21 @@ class PodAffinity(Wire):
 
 
 class NodeTerm(Wire):
+    """A node selector term."""
+
     match_expressions: list[Expression] | None = None
     match_fields: list[Expression] | None = None
 
 
 class NodeSelector(Wire):
+    """A node selector."""
+
     node_selector_terms: list[NodeTerm] | None = None
 
 
 class NodeAffinity(Wire):
+    """spec.affinity.nodeAffinity."""
+
     required: NodeSelector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
     preferred: list[Present] | None = msgspec.field(
         default=None, name="preferredDuringSchedulingIgnoredDuringExecution"
@@ -131,16 +157,22 @@ class NodeAffinity(Wire):
 
 
 class Affinity(Wire):
+    """spec.affinity."""
+
     node_affinity: NodeAffinity | None = None
     pod_affinity: PodAffinity | None = None
     pod_anti_affinity: PodAffinity | None = None
 
 
 class Spread(Wire):
+    """A topology spread constraint."""
+
     when_unsatisfiable: _Text = None
 
 
 class Toleration(Wire):
+    """A toleration of a pod."""
+
     key: _Text = None
     operator: _Tolerates | None = None
     value: _Text = None
@@ -162,6 +194,8 @@ class SchedulingGroup(Wire):
 
 
 class PodSpec(Wire):
+    """spec of a Pod."""
+
     node_name: _Text = None
     priority_class_name: _Text = None
     workload_ref: WorkloadRef | None = None
@@ -186,16 +220,22 @@ class PodSpec(Wire):
 
 
 class Condition(Wire):
+    """A condition of a Pod."""
+
     type: _Text = None
     status: _Text = None
     reason: _Text = None
 
 
 class Device(Wire):
+    """A device that a container holds."""
+
     resource_id: _Text = msgspec.field(default=None, name="resourceID")
 
 
 class DeviceStatus(Wire):
+    """The devices of one resource that a container holds."""
+
     name: _Text = None
     resources: list[Device] | None = None
 
@@ -208,11 +248,15 @@ class StateDetail(Wire):
 
 
 class ContainerState(Wire):
+    """The state of a container."""
+
     waiting: StateDetail | None = None
     terminated: StateDetail | None = None
 
 
 class ContainerStatus(Wire):
+    """The status of a container."""
+
     name: _Text = None
     restart_count: int | None = None
     state: ContainerState | None = None
@@ -223,6 +267,8 @@ class ContainerStatus(Wire):
 
 
 class PodStatus(Wire):
+    """status of a Pod."""
+
     phase: _Text = None
     resources: Requirements | None = None
     allocated_resources: Resources = None
@@ -236,49 +282,67 @@ class PodStatus(Wire):
 
 
 class Pod(Wire):
+    """A Pod."""
+
     metadata: Metadata | None = None
     spec: PodSpec | None = None
     status: PodStatus | None = None
 
 
 class Taint(Wire):
+    """A taint of a node."""
+
     key: str
     effect: _Effect
     value: _Text = None
 
 
 class NodeSpec(Wire):
+    """spec of a Node."""
+
     unschedulable: _Flag = None
     taints: list[Taint] | None = None
 
 
 class NodeStatus(Wire):
+    """status of a Node."""
+
     allocatable: Resources = None
     capacity: Resources = None
 
 
 class Node(Wire):
+    """A Node."""
+
     metadata: Metadata | None = None
     spec: NodeSpec | None = None
     status: NodeStatus | None = None
 
 
 class PdbSpec(Wire):
+    """spec of a PodDisruptionBudget."""
+
     selector: LabelSelector | None = None
 
 
 class PdbStatus(Wire):
+    """status of a PodDisruptionBudget."""
+
     disruptions_allowed: _Int32 = None
     disrupted_pods: dict[str, _Time] | None = None
 
 
 class Pdb(Wire):
+    """A PodDisruptionBudget."""
+
     metadata: Metadata | None = None
     spec: PdbSpec | None = None
     status: PdbStatus | None = None
 
 
 class PriorityClass(Wire):
+    """A PriorityClass."""
+
     value: _Int32
     metadata: Metadata | None = None
     preemption_policy: _Text = None
@@ -286,44 +350,62 @@ class PriorityClass(Wire):
 
 
 class DeviceClassSpec(Wire):
+    """spec of a DeviceClass."""
+
     extended_resource_name: _Text = None
 
 
 class DeviceClass(Wire):
+    """A DeviceClass."""
+
     metadata: Metadata | None = None
     spec: DeviceClassSpec | None = None
 
 
 class ListMetadata(Wire):
+    """metadata of a list."""
+
     resource_version: _Text = None
     continue_: _Text = msgspec.field(default=None, name="continue")
 
 
 class List(Wire):
+    """A list of objects, which stay bytes."""
+
     kind: _Text = None
     metadata: ListMetadata | None = None
     items: list[msgspec.Raw] | None = None
 
 
 class Kinded(Wire):
+    """The kind of any object."""
+
     kind: _Text = None
     api_version: _Text = None
 
 
 class Named(Wire):
+    """The metadata of any object."""
+
     metadata: Metadata | None = None
 
 
 class GangPolicy(Wire):
+    """The policy `gang` of a scheduling group."""
+
     min_count: int | None = None
 
 
 class SchedulingPolicy(Wire):
+    """The policy of a scheduling group."""
+
     gang: GangPolicy | None = None
     basic: Present | None = None
 
 
 class WorkloadPart(Wire):
+    """A pod group of a Workload."""
+
     name: _Text = None
     policy: SchedulingPolicy | None = None
     scheduling_policy: SchedulingPolicy | None = None
@@ -331,40 +413,58 @@ class WorkloadPart(Wire):
 
 
 class ReplicaSpec(Wire):
+    """A role of a training job."""
+
     replicas: int | None = None
 
 
 class ElasticPolicy(Wire):
+    """The elastic policy of a training job."""
+
     min_replicas: int | None = None
 
 
 class VolcanoPolicy(Wire):
+    """The scheduling policy of a training job."""
+
     min_available: int | None = None
 
 
 class RunPolicy(Wire):
+    """The run policy of a training job."""
+
     scheduling_policy: VolcanoPolicy | None = None
 
 
 class JobTemplateSpec(Wire):
+    """spec of a Job in a JobSet."""
+
     parallelism: int | None = None
     completions: int | None = None
 
 
 class JobTemplate(Wire):
+    """A Job in a JobSet."""
+
     spec: JobTemplateSpec | None = None
 
 
 class ReplicatedJob(Wire):
+    """A replicated Job of a JobSet."""
+
     replicas: int | None = None
     template: JobTemplate | None = None
 
 
 class LeaderWorkerTemplate(Wire):
+    """The template of a LeaderWorkerSet."""
+
     size: int | None = None
 
 
 class RayWorkers(Wire):
+    """A group of workers of a RayCluster."""
+
     replicas: int | None = None
     min_replicas: int | None = None
     num_of_hosts: int | None = None
@@ -395,10 +495,14 @@ class GroupSpec(Wire):
 
 
 class GroupStatus(Wire):
+    """status of an object that stands for a group of pods."""
+
     succeeded: int | None = None
 
 
 class Group(Wire):
+    """An object that stands for a group of pods."""
+
     api_version: _Text = None
     kind: _Text = None
     metadata: Metadata | None = None
@@ -424,7 +528,7 @@ def _plain(message: str, path: str) -> str:
     if found := _WRONG_WORD.fullmatch(message):
         field = path.rpartition(".")[2]
         allowed = get_args(_Effect if field == "effect" else _Tolerates if ".tolerations[" in path else _Test)
-        return f"{found[1]} is none of " + ", ".join(word for word in allowed if word)
+        return f"{found[1]} is not one of " + ", ".join(word for word in allowed if word)
     return message
 
 

@@ -284,7 +284,7 @@ def _pod(plain: dict[str, Any], gpus: frozenset[str], group: tuple[str, str]) ->
 
 
 def _last_resort(kind: Kind, plain: Any, gpus: frozenset[str]) -> _Read:
-    """Of a Pod that led to a defect in this module: where it is, and that nobody knows how many GPUs it holds."""
+    """Of a Pod that led to a defect in this module: where it is, and that the number of its GPUs is unknown."""
     with suppress(Exception):
         if kind == "Pod" and isinstance(plain, dict):
             bones = _skeleton(plain)
@@ -425,7 +425,7 @@ def warnings(invalid: Sequence[Invalid], most: int = 20) -> list[dict[str, str]]
 def all_of(
     kind: Kind, items: Iterable[Source], gpus: frozenset[str], group: tuple[str, str] | None, invalid: list[Invalid]
 ) -> Iterator[Record]:
-    """The records of `items`, each as far as it can be read; what is wrong with one goes to `invalid`."""
+    """The records of `items`, each as far as it can be read; what is wrong with one is added to `invalid`."""
     for raw in items:
         try:
             yield decode.record(kind, raw, gpus, group)

@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from extender.cluster.cluster import Cluster
+from extender.cluster.view import ClusterView
 from extender.offline import invalid_metadata
 from extender.offline.checks import ORDER, SUBJECTS, Posture
 from extender.settings import Settings
 
 
-def answer(settings: Settings, cluster: Cluster, items: Iterable[Mapping[str, Any]], wall: float) -> dict[str, Any]:
+def answer(settings: Settings, cluster: ClusterView, items: Iterable[Mapping[str, Any]], wall: float) -> dict[str, Any]:
     """`kind: Check`. `items`: the same objects as Kubernetes JSON, for what records do not keep; `wall`: seconds since
     1970."""
     posture = Posture(settings, cluster, list(items), wall)

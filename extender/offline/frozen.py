@@ -31,7 +31,7 @@ def read(path: Path, gpus: frozenset[str], invalid: list[Invalid] | None = None)
 
 
 def load(path: Path) -> bytes:
-    """The file; BadCluster when it can not be read."""
+    """The file; BadCluster when it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -64,8 +64,8 @@ def parse(
     """Every object of the file that we know, as events; BadCluster names the first that is wrong, and how many are.
 
     A pod is read as far as it can be (`tolerant.py`), as is any object that is nested too deep: what is wrong goes
-    to `invalid`. What only says how many pods of a group must run stops nobody either: where it can not be read, that
-    number is unknown.
+    to `invalid`. An object that only states how many pods of a group must run does not end the reading: where it cannot
+    be read, that number is unknown.
     """
     events: list[Event] = []
     wrong: list[tuple[str, str]] = []
@@ -88,7 +88,7 @@ def parse(
     if wrong:
         path, message = wrong[0]
         more = len(wrong) - 1
-        raise BadCluster(message + (f"; {more} more can not be read" if more else ""), path=path)
+        raise BadCluster(message + (f"; {more} more cannot be read" if more else ""), path=path)
     return _with_priorities(events)
 
 
@@ -138,10 +138,10 @@ def _group(item: dict[str, Any]) -> records.GroupRecord:
 def _of(item: dict[str, Any]) -> str:
     """Which object it is, for a message."""
     try:
-        who = records.identity(item)
+        which = records.identity(item)
     except records.RecordError:
         return ""
-    name = "/".join(part for part in (who.namespace, who.name) if part)
+    name = "/".join(part for part in (which.namespace, which.name) if part)
     return f" (in {item['kind']} {name})" if name else ""
 
 

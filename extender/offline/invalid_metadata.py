@@ -1,5 +1,5 @@
-"""What a cluster says that can not be meant, and is therefore not heeded: one sentence each, so that no plan rests on a
-silent repair. For what people write by hand: annotations, labels, the minimum of a group, files put together."""
+"""Invalid annotations, labels and objects of a cluster, which are ignored: one warning each, so that no answer rests on
+a silent repair. People write them by hand: annotations, labels, the minimum of a group, files put together."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from extender.objects import gangs, progress
 from extender.objects.records import PodRecord
 
 MOST = 20  # of one kind; the others are counted
-Doubt = dict[str, str]
+Warned = dict[str, str]
 
 
-def found(cluster: ClusterView, items: Iterable[Any], wall: float) -> list[Doubt]:
+def found(cluster: ClusterView, items: Iterable[Any], wall: float) -> list[Warned]:
     """`code` and `message` of each, pods in the order of their names. `items`: the objects as they stand in the file;
     `wall`: seconds since 1970."""
     pods = sorted(cluster.pods.values(), key=lambda pod: (pod.namespace, pod.name, pod.uid))
-    told = [
+    warnings = [
         *_twice(items),
-        *(doubt for pod in pods for doubt in of_pod(cluster, pod, wall)),
+        *(one for pod in pods for one in of_pod(cluster, pod, wall)),
         *_of_nodes(cluster),
         *_of_groups(cluster),
     ]
-    return _cut(told)
+    return _cut(warnings)
 
 
-def _doubt(code: str, message: str) -> Doubt:
+def _warning(code: str, message: str) -> Warned:
     return {"code": code, "message": message}
 
 
-def _cut(told: list[Doubt]) -> list[Doubt]:
-    count = Counter(one["code"] for one in told)
+def _cut(warnings: list[Warned]) -> list[Warned]:
+    count = Counter(one["code"] for one in warnings)
     seen: Counter[str] = Counter()
     kept = []
-    for one in told:
+    for one in warnings:
         seen[one["code"]] += 1
         if seen[one["code"]] <= MOST:
             kept.append(one)
         elif seen[one["code"]] == MOST + 1:
-            kept.append(_doubt(one["code"], f"and {count[one['code']] - MOST} more like that"))
+            kept.append(_warning(one["code"], f"and {count[one['code']] - MOST} more like that"))
     return kept
 
 
-def _twice(items: Iterable[Any]) -> Iterator[Doubt]:
+def _twice(items: Iterable[Any]) -> Iterator[Warned]:
     """Objects that stand in the file more than once: the last one counts."""
     names: Counter[tuple[str, str]] = Counter()
     uids: dict[str, str] = {}
@@ -64,91 +64,92 @@ def _twice(items: Iterable[Any]) -> Iterator[Doubt]:
         names["pod", name] += 1
         uid = str(meta.get("uid") or "")
         if uid and uids.setdefault(uid, name) != name:
-            yield _doubt("uid-twice", f"pods {uids[uid]} and {name} have the same uid {uid}: only the last one counts")
+            both = f"pods {uids[uid]} and {name}"
+            yield _warning("uid-twice", f"{both} have the same uid {uid}: only the last one counts")
     for (kind, name), times in sorted(names.items()):
         if times > 1:
-            yield _doubt("object-twice", f"{kind} {name} is in the file {times} times: the last one counts")
+            yield _warning("object-twice", f"{kind} {name} is in the file {times} times: the last one counts")
 
 
-def of_pod(cluster: ClusterView, pod: PodRecord, wall: float) -> Iterator[Doubt]:
-    """What one pod says."""
+def of_pod(cluster: ClusterView, pod: PodRecord, wall: float) -> Iterator[Warned]:
+    """Warnings of one pod: its annotations, labels and place."""
     notes, name = pod.annotations, f"pod {pod.namespace}/{pod.name}"
     said = notes.get(progress.PROTECT)
     if said is not None and progress.duration(said) is None:
-        yield _doubt("bad-protect-for", f"{name}: {progress.PROTECT} is {said!r}, which is no duration: ignored")
+        yield _warning("bad-protect-for", f"{name}: {progress.PROTECT} is {said!r}, which is not a duration: ignored")
     said = notes.get(progress.CHECKPOINT)
     if said is not None:
         saved = progress.checkpoint(said)
         if not saved:
-            yield _doubt(
+            yield _warning(
                 "bad-last-checkpoint",
-                f"{name}: {progress.CHECKPOINT} is {said!r}, which is no time with a zone (2026-11-21T15:00:00Z): "
+                f"{name}: {progress.CHECKPOINT} is {said!r}, which is not a time with a zone (2026-11-21T15:00:00Z): "
                 "ignored, so its work counts as not saved",
             )
         elif saved > wall * 1000:
-            yield _doubt(
+            yield _warning(
                 "checkpoint-in-future",
-                f"{name}: {progress.CHECKPOINT} is {said}, which is yet to come: it counts as saved just now",
+                f"{name}: {progress.CHECKPOINT} is {said}, which is in the future: it counts as saved just now",
             )
     said = notes.get(progress.INTERVAL)
     if said is not None and not progress.whole(said):
-        yield _doubt(
+        yield _warning(
             "bad-checkpoint-interval",
-            f"{name}: {progress.INTERVAL} is {said!r}, which is no whole number of seconds above 0: ignored",
+            f"{name}: {progress.INTERVAL} is {said!r}, which is not a whole number of seconds above 0: ignored",
         )
     said = notes.get(progress.RESTART)
     if said is not None and progress.whole(said) is None:
-        yield _doubt(
+        yield _warning(
             "bad-restart-seconds",
-            f"{name}: {progress.RESTART} is {said!r}, which is no whole number of seconds: it counts as 0",
+            f"{name}: {progress.RESTART} is {said!r}, which is not a whole number of seconds: it counts as 0",
         )
     said = pod.labels.get(gangs.OUR_MINIMUM) or notes.get(gangs.OUR_MINIMUM)
     if said is not None and gangs.number(said) is None:
-        yield _doubt("bad-gang-min", f"{name}: {gangs.OUR_MINIMUM} is {said!r}, which is no whole number: ignored")
+        yield _warning("bad-gang-min", f"{name}: {gangs.OUR_MINIMUM} is {said!r}, which is not a whole number: ignored")
     running = cluster.gangs.running(pod) if gangs.OUR_MINIMUM in pod.labels or gangs.OUR_MINIMUM in notes else ()
     yield from (bounded.warning(pod) for bounded in cluster.limits.bounded(pod, running))
     said = notes.get(LINKS)
     if said is not None and said.strip().lower() not in MODES:
-        yield _doubt("bad-links", f"{name}: {LINKS} is {said!r}, none of {', '.join(MODES)}: it counts as required")
+        yield _warning("bad-links", f"{name}: {LINKS} is {said!r}, none of {', '.join(MODES)}: it counts as required")
     if pod.node and not pod.finished:
         yield from _of_place(cluster, pod, name)
 
 
-def _of_place(cluster: ClusterView, pod: PodRecord, name: str) -> Iterator[Doubt]:
+def _of_place(cluster: ClusterView, pod: PodRecord, name: str) -> Iterator[Warned]:
     if pod.node not in cluster.nodes:
-        yield _doubt("node-missing", f"{name} is on node {pod.node}, which is not there: it holds nothing anywhere")
+        yield _warning("node-missing", f"{name} is on node {pod.node}, which does not exist: it holds nothing anywhere")
         return
     how = next((one.how for one in cluster.gpus.ledgers[pod.node].holdings if one.uid == pod.uid), "")
     if HELD in pod.annotations and not cluster.gpus.held_counts and how:
-        yield _doubt(
+        yield _warning(
             "held-gpus-not-trusted",
-            f"{name}: {HELD} is {pod.annotations[HELD][:80]!r}: ignored, since anybody who may write the "
+            f"{name}: {HELD} is {pod.annotations[HELD][:80]!r}: ignored, since every writer of the "
             "pod could have written it (settings: claims.heldGpus)",
         )
     elif HELD in pod.annotations and how not in ("", "observed"):
-        yield _doubt(
+        yield _warning(
             "bad-held-gpus",
             f"{name}: {HELD} is {pod.annotations[HELD]!r}, which are no GPUs of {pod.node} that it can hold: ignored",
         )
     elif PLAN in pod.annotations and how == "unknown":
-        yield _doubt(
+        yield _warning(
             "bad-gpus",
-            f"{name}: {PLAN} is {pod.annotations[PLAN]!r}, which it can not have on {pod.node} (others "
-            "hold them, or they are not there): ignored",
+            f"{name}: {PLAN} is {pod.annotations[PLAN]!r}, which it cannot have on {pod.node} (other "
+            "pods hold them, or they do not exist): ignored",
         )
 
 
-def _of_nodes(cluster: ClusterView) -> Iterator[Doubt]:
+def _of_nodes(cluster: ClusterView) -> Iterator[Warned]:
     for node in sorted(cluster.gpus.ledgers):
         if cluster.gpus.ledgers[node].doubled:
-            yield _doubt("gpus-held-twice", f"node {node}: several pods are said to hold the same GPU")
+            yield _warning("gpus-held-twice", f"node {node}: several pods are stated to hold the same GPU")
 
 
-def _of_groups(cluster: ClusterView) -> Iterator[Doubt]:
+def _of_groups(cluster: ClusterView) -> Iterator[Warned]:
     for (_, kind, space, name), record in sorted(cluster.gangs.objects.items()):
         said = (record.minimum, *(least for _, least in record.parts))
         if any(least is not None and not 0 <= least <= gangs.MOST for least in said):
-            yield _doubt(
+            yield _warning(
                 "bad-minimum",
-                f"{kind} {space}/{name}: how many pods must run is not what a number of pods can be: all of them count",
+                f"{kind} {space}/{name}: its minimum is not a possible number of pods: all of them count",
             )

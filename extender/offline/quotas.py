@@ -1,4 +1,4 @@
-"""ResourceQuotas, as far as one has to know them to tell which pods they speak of and what a pod counts for.
+"""ResourceQuotas, as far as needed to find which pods they count and what a pod counts for.
 
 Source: kubernetes.io/docs/concepts/policy/resource-quotas. Of a pod's amounts: `cpu` and `memory` are the requests,
 `requests.NAME` and `limits.NAME` what they say, `pods` and `count/pods` one each. Other names count other objects.
@@ -36,6 +36,7 @@ class Scope:
 
 
 def scope(quota: Item) -> Scope:
+    """Which pods the quota counts."""
     named: set[str] = set()
     classes: frozenset[str] | None = None
     tests: list[Callable[[Item], bool]] = [_plain(name) for name in listed(_at(quota, "spec", "scopes"))]
@@ -83,7 +84,7 @@ def _plain(name: Any) -> Callable[[Item], bool]:
                 return _amounts_said(pod)
             case "PriorityClass":
                 return bool(_at(pod, "spec", "priorityClassName"))
-        return True  # scopes that we do not know exclude nobody here
+        return True  # unknown scopes exclude no pod here
 
     return test
 

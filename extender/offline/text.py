@@ -13,7 +13,7 @@ def count(number: int, noun: str) -> str:
 
 
 def short(text: str, longest: int = LONGEST) -> str:
-    """At most so many characters, the middle left out; what can not be shown is `?`."""
+    """At most so many characters, the middle left out; what cannot be shown is `?`."""
     shown = "".join(letter if letter.isprintable() else "?" for letter in text[: longest + 1])
     if len(text) <= longest:
         return shown

@@ -1,9 +1,9 @@
 """What would happen to a pod in a frozen cluster: the code of filter, prioritize and preempt, over all nodes.
 
 Each pod is judged alone, in the cluster as it stands in the file: the answers are not carried out one after the other.
-Every node is a candidate ("free choice"), while a kube-scheduler offers preempt a sample of them only. Nothing is in
-flight in a file: what is not said there is unknown, and no plugin is "away for a moment". Time does not end the search;
-the budget in sets does.
+Every node is a candidate, while kube-scheduler offers preempt only a sample of them. A file has no assumed pods:
+what it does not state is unknown, and no device plugin is restarting. Time does not end the search; the budget in sets
+does.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -34,6 +35,7 @@ from extender.policy.rules.count import RELEASING
 from extender.preemption import candidates, certificate, search
 from extender.preemption.admits import repelled_from
 from extender.preemption.candidates import Preemptor
+from extender.preemption.search import Found
 from extender.preemption.set_tables import PRICED_GPUS
 from extender.verbs.answer import LINKS_ONLY
 
@@ -63,7 +65,7 @@ TOO_MANY_STAY = "Wait for pods to end: too many of those that hold the GPUs are 
 EXIT_CODES = {"fits": 0, "evict": 10, "cannot": 11}
 
 
-def admit(cluster: ClusterView, pod: PodRecord, number: int) -> PodRecord:
+def admit(cluster: Cluster, pod: PodRecord, number: int) -> PodRecord:
     """The pod as the API server would write it: its priority by its class, and a uid. BadInput where it would not."""
     path = f"pod {pod.namespace}/{pod.name}"
     there = cluster.pod(pod.namespace, pod.name)
@@ -97,7 +99,7 @@ def answer(
     snapshot: Snapshot, pods: Sequence[PodRecord], wall: float, items: Iterable[dict[str, Any]] = ()
 ) -> dict[str, Any]:
     """`kind: WhatIf`. `wall`: the time at which it is asked, seconds since 1970; `items`: the cluster's objects as they
-    stand in the file, to tell what stands there twice."""
+    stand in the file, to find what stands there twice."""
     cluster = snapshot.cluster
     results, warnings = [], [*_about_cluster(cluster), *invalid_metadata.found(cluster, items, wall)]
     for number, pod in enumerate(pods):
@@ -134,22 +136,53 @@ def judge(snapshot: Snapshot, pod: PodRecord, wall: float) -> tuple[dict[str, An
     cluster.at(wall)
     preemptor = Preemptor(request, pod, NOW, wall)
     with snapshot.claims.of(request, NOW):
-        return _judged(snapshot, preemptor)
+        nodes = _nodes(snapshot, request, pod)
+        result, warnings = _empty(snapshot, pod, nodes), list(_about_pod(snapshot, request, pod))
+        if nodes.fits:
+            return result | _place(snapshot, request, nodes.fits), warnings
+        rows = array("i", [cluster.row(name) for name in nodes.open])
+        found = snapshot.search.find(preemptor, rows, limited=False)
+        if request.never:
+            # The certificate is of what may be done: nothing.
+            warnings.append(_warning("never-preempts", f"pod {request.namespace}/{request.name} may not preempt"))
+            if found.best is not None:
+                result["forbidden"] = _eviction(snapshot, request, found.best)
+        else:
+            result["certificate"] = _certificate(snapshot, request, found)
+        if found.best is None or request.never:
+            result["remedies"] = _remedies(nodes.reasons, possible=found.best is not None)
+            result["spared"] = _spared(cluster, pod, nodes.open, wall)
+            return result, warnings
+        result |= {"verdict": "evict", "gpus": _gpus_after(snapshot, request, found.best)}
+        result |= _eviction(snapshot, request, found.best)
+        return result, warnings + _about_eviction(snapshot, nodes, found.best)
 
 
-def _judged(snapshot: Snapshot, preemptor: Preemptor) -> tuple[dict[str, Any], list[dict[str, str]]]:
-    cluster, request, pod, wall = snapshot.cluster, preemptor.request, preemptor.pod, preemptor.wall
+@dataclass(frozen=True, slots=True)
+class _Nodes:
+    """The nodes as filter judges them. `reasons`: how many nodes are rejected for what; `codes`: by name, of the nodes
+    that kube-scheduler allows, our own reason or 0; `open`: those of them that no running pod repels the pod from;
+    `fits`: rows of the nodes where it fits now."""
+
+    reasons: Counter[str]
+    codes: dict[str, int]
+    open: list[str]
+    fits: array[int]
+
+
+def _nodes(snapshot: Snapshot, request: PodRequest, pod: PodRecord) -> _Nodes:
+    cluster = snapshot.cluster
     reasons: Counter[str] = Counter()
     names: list[str] = []
     for name in sorted(cluster.nodes):
-        if refusal := refused(pod, cluster.nodes[name]):
-            reasons[refusal] += 1
+        if reason := rejected(pod, cluster.nodes[name]):
+            reasons[reason] += 1
         else:
             names.append(name)
     repelled = repelled_from(cluster, pod, names)
     rows = array("i", [cluster.row(name) for name in names])
-    fits = array("i")
     codes = dict(zip(names, snapshot.policy.judge(cluster.tables, request, rows), strict=True))
+    fits = array("i")
     for name in names:
         short = [r for r in search.amounts_short(cluster, request, cluster.row(name)) if r < len(SHORT)]
         if codes[name]:
@@ -160,61 +193,65 @@ def _judged(snapshot: Snapshot, preemptor: Preemptor) -> tuple[dict[str, Any], l
             reasons["repelled-by-a-running-pod"] += 1
         else:
             fits.append(cluster.row(name))
-    warnings = list(_about_pod(snapshot, request, pod))
-    result: dict[str, Any] = {
+    return _Nodes(reasons, codes, [name for name in names if name not in repelled], fits)
+
+
+def _empty(snapshot: Snapshot, pod: PodRecord, nodes: _Nodes) -> dict[str, Any]:
+    """The result of a pod that cannot be placed, before the search."""
+    return {
         "pod": {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid, "priority": pod.priority},
         "verdict": "cannot",
         "node": None,
         "gpus": None,
         "victims": [],
         "cost": [],
-        "certificate": certificate.certificate(cluster, snapshot.policy, search.Found(nodes=len(cluster.nodes))),
-        "reasons": dict(sorted(reasons.items())),
+        "certificate": certificate.certificate(
+            snapshot.cluster, snapshot.policy, Found(nodes=len(snapshot.cluster.nodes))
+        ),
+        "reasons": dict(sorted(nodes.reasons.items())),
         "remedies": {},
         "spared": [],
         "forbidden": None,
         "checked": list(CHECKED),
         "not_checked": list(NOT_CHECKED),
     }
-    if fits:
-        total, _ = snapshot.policy.score(cluster.tables, request, fits)
-        best = score.top(cluster.tables.nodes, fits, total, 0)
-        row = score.ranked(fits, total, best)[0][0]
-        gpus = list(gpus_of(snapshot.policy.planned(cluster.tables, request, row))) or None
-        return result | {"verdict": "fits", "node": cluster.names[row], "gpus": gpus}, warnings
-    open_to_it = [name for name in names if name not in repelled]
-    rows = array("i", [cluster.row(name) for name in open_to_it])
-    found = snapshot.search.find(preemptor, rows, limited=False)
-    if request.never:
-        # The certificate is of what may be done: nothing.
-        warnings.append(_warning("never-preempts", f"pod {request.namespace}/{request.name} may evict nobody"))
-        if found.best is not None:
-            result["forbidden"] = _eviction(snapshot, request, found.best)
-    else:
-        result["certificate"] = _certificate(snapshot, request, found)
-    if found.best is None or request.never:
-        result["remedies"] = _remedies(reasons, possible=found.best is not None)
-        result["spared"] = _spared(cluster, pod, open_to_it, wall)
-        return result, warnings
-    victims = certificate.important(found.best.pods)
-    node = found.best.node
-    with cluster.without({victim.uid for victim in victims}, node):
-        gpus = list(gpus_of(snapshot.policy.planned(cluster.tables, request, found.best.row))) or None
-    warnings += certificate.warnings(cluster, victims)
-    if LINKS_ONLY[codes[node]] and not snapshot.settings.evictable_as_failed_nodes:
+
+
+def _place(snapshot: Snapshot, request: PodRequest, fits: array[int]) -> dict[str, Any]:
+    """The best of the nodes where the pod fits, and its GPUs there."""
+    cluster = snapshot.cluster
+    total, _ = snapshot.policy.score(cluster.tables, request, fits)
+    best = score.top(cluster.tables.nodes, fits, total, 0)
+    row = score.ranked(fits, total, best)[0][0]
+    gpus = list(gpus_of(snapshot.policy.planned(cluster.tables, request, row))) or None
+    return {"verdict": "fits", "node": cluster.names[row], "gpus": gpus}
+
+
+def _gpus_after(snapshot: Snapshot, request: PodRequest, best: candidates.Eviction) -> list[int] | None:
+    """The GPUs that the pod gets once the victims have terminated; None where they are unknown."""
+    cluster = snapshot.cluster
+    with cluster.without({victim.uid for victim in certificate.important(best.pods)}, best.node):
+        return list(gpus_of(snapshot.policy.planned(cluster.tables, request, best.row))) or None
+
+
+def _about_eviction(snapshot: Snapshot, nodes: _Nodes, best: candidates.Eviction) -> list[dict[str, str]]:
+    """Warnings of an eviction."""
+    victims = certificate.important(best.pods)
+    warnings = certificate.warnings(snapshot.cluster, victims)
+    if LINKS_ONLY[nodes.codes[best.node]] and not snapshot.settings.evictable_as_failed_nodes:
         warnings.append(
             _warning(
                 "links-only",
-                f"on {node} enough GPUs are free in number: kube-scheduler up to 1.37 asks us for an eviction only if "
-                "another node is a candidate of its own",
+                f"on {best.node} enough GPUs are free in number: kube-scheduler up to 1.37 asks us for an eviction "
+                "only if another node is a candidate of its own",
             )
         )
-    waits = [name for name in names if codes[name] == RELEASING.code]
+    waits = [name for name, code in nodes.codes.items() if code == RELEASING.code]
     if waits and not all(victim.terminating for victim in victims):
         warnings.append(
-            _warning("terminating", f"pods are ending on {', '.join(waits[:3])}: the server waits for them first")
+            _warning("terminating", f"pods are terminating on {', '.join(waits[:3])}: the server waits for them first")
         )
-    return result | {"verdict": "evict", "gpus": gpus} | _eviction(snapshot, request, found.best), warnings
+    return warnings
 
 
 def _eviction(snapshot: Snapshot, request: PodRequest, best: candidates.Eviction) -> dict[str, Any]:
@@ -230,7 +267,7 @@ def _victim(cluster: ClusterView, pod: PodRecord) -> dict[str, Any]:
     return certificate.victim(cluster, pod) | {"gang_source": gang.ref.source if gang is not None else None}
 
 
-def _certificate(snapshot: Snapshot, request: PodRequest, found: search.Found) -> dict[str, Any]:
+def _certificate(snapshot: Snapshot, request: PodRequest, found: Found) -> dict[str, Any]:
     made = certificate.certificate(snapshot.cluster, snapshot.policy, found)
     if found.runner_up is not None:
         made["runner_up"] = _eviction(snapshot, request, found.runner_up)
@@ -274,8 +311,9 @@ def _remedies(reasons: Iterable[str], *, possible: bool) -> dict[str, str]:
 
 
 def _spared(cluster: ClusterView, pod: PodRecord, names: Iterable[str], wall: float) -> list[dict[str, Any]]:
-    """Who on these nodes is never a victim of this pod, by cause: how many pods with how many GPUs; of those that are
-    protected, until when the first one is. Of each pod the first cause counts; where pods hold GPUs, only they do."""
+    """Pods on these nodes that are never victims of this pod, by cause: how many pods with how many GPUs, and
+    until when the first of the protected ones is. Of each pod the first cause counts; where pods hold GPUs, only they
+    count."""
     pods: Counter[str] = Counter()
     gpus: Counter[str] = Counter()
     until: list[int] = []
@@ -315,7 +353,7 @@ def _rfc3339(milliseconds: int) -> str:
     return datetime.fromtimestamp(-(-milliseconds // 1000), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def refused(pod: PodRecord, node: NodeRecord) -> str:
+def rejected(pod: PodRecord, node: NodeRecord) -> str:
     """Why kube-scheduler keeps the pod off the node whatever runs there; "" when it does not."""
     if node.unschedulable and untolerated((CORDON,), pod.tolerations) is not None:
         return "cordoned"

@@ -102,7 +102,8 @@ class Scorer(Protocol):
 
     name: str
 
-    def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None: ...
+    def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
+        """Write the value of each row into `out`."""
 
 
 @dataclass(frozen=True, slots=True)

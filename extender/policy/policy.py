@@ -22,6 +22,8 @@ from extender.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Policy:
+    """The rules, the scorers with their weights and the cost terms that the settings name."""
+
     rules: tuple[Rule, ...]
     scorers: tuple[tuple[Scorer, float], ...]
     costs: tuple[CostTerm, ...]
@@ -30,6 +32,7 @@ class Policy:
 
     @classmethod
     def of(cls, settings: Settings) -> Policy:
+        """The policy of the settings."""
         weights = settings.packing_weights
         scorers: list[tuple[Scorer, float]] = []
         for entry in settings.scorers:
@@ -82,7 +85,7 @@ class Policy:
         return self.gpus(tables, request, (row,))[row]
 
     def price(self, tables: Tables, request: PodRequest, names: Sequence[str], rows: Sequence[int]) -> list[Any]:
-        """What the pod would cost on these rows, for people: the dearest slots that it takes."""
+        """What the pod would cost on these rows, for people: the slots with the highest cost that it takes."""
         return [
             {
                 "node": names[row],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -17,8 +18,9 @@ MOST_WARNED = 20  # claims of victims that do not count as written
 
 
 def important(pods: Iterable[PodRecord]) -> list[PodRecord]:
-    """As kube-scheduler orders victims: higher priority first, then the earlier start."""
-    return sorted(pods, key=lambda pod: (-pod.priority, pod.start or 0.0, pod.uid))
+    """As kube-scheduler orders victims (MoreImportantPod): higher priority first, then the earlier start. A pod that
+    has not started counts as started now."""
+    return sorted(pods, key=lambda pod: (-pod.priority, math.inf if pod.start is None else pod.start, pod.uid))
 
 
 def violations(cluster: ClusterView, pods: Sequence[PodRecord]) -> int:

@@ -10,7 +10,7 @@ class Attempt:
     """A pod's latest filter call. `first`: when its first call came; `links_only`: nodes rejected for links alone;
     `transient`: whether a node was rejected with a transient reason, and `since` when that has been so without a pause;
     `left_out`: whether feasible nodes were left out of the shortlist; `left`: whether this call, or one before, left
-    nodes to preemptors of lower priorities."""
+    nodes to preemptors of lower priorities; `previous`: the attempt before, without its own."""
 
     first: float
     at: float
@@ -19,6 +19,7 @@ class Attempt:
     since: float | None = None
     left_out: bool = False
     left: bool = False
+    previous: Attempt | None = None
 
 
 @dataclass(slots=True)
@@ -33,13 +34,21 @@ class Attempts:
         attempt = self._of.get(uid)
         return attempt if attempt is not None and now - attempt.at <= self.seconds else None
 
+    def before(self, uid: str, now: float, *, again: bool = False) -> Attempt | None:
+        """The attempt before a filter call at `now`. `again`: the call is a second look of the latest attempt, and the
+        same attempt as that."""
+        attempt = self.of(uid, now)
+        return attempt.previous if again and attempt is not None else attempt
+
     def record(
-        self, uid: str, now: float, links_only: tuple[str, ...] = (), transient: bool = False, left_out: bool = False
+        self, uid: str, now: float, links_only: tuple[str, ...] = (), transient: bool = False, *, again: bool = False
     ) -> Attempt:
-        """Remember a filter call; those that are too old are forgotten."""
-        before = self.of(uid, now)
+        """Remember a filter call; those that are too old are forgotten. `again`: as `before`."""
+        before = self.before(uid, now, again=again)
         self._of.pop(uid, None)  # the youngest stay at the end
-        made = Attempt(before.first if before else now, now, links_only, transient, None, left_out)
+        made = Attempt(before.first if before else now, now, links_only, transient, previous=before)
+        if before is not None:
+            before.previous = None
         if transient:
             made.since = before.since if before is not None and before.since is not None else now
         self._of[uid] = made

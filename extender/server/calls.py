@@ -60,7 +60,7 @@ class Calls:
             generation = self._cluster.generation
             await asyncio.sleep(SETTLE_SECONDS)  # the scheduler may know of an event that is on its way to us
             if self._cluster.generation != generation:
-                answer = self._filter(body)
+                answer = self._verbs.filter.answer(body, self._now(), self._wall(), again=True)
         return answer
 
     def _owed(self, answer: Answer) -> bool:

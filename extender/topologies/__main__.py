@@ -24,7 +24,7 @@ The machines of the catalogue (`extender/topologies/catalogue.json`), as `python
 GPUs on a circle, lines as wide as there are links between two GPUs, a hub where links go into a switch, a coloured arc
 for each NUMA node (its number as the sampled host had it), a grey band for GPUs behind one PCIe switch (a wider,
 lighter one where several switches lie between them). What an agent or an administrator says of a node goes before this
-page. Two entries are not here, Gaudi 2 and 3: their links are Ethernet, which nothing that we read tells of.
+page. Two entries are not here, Gaudi 2 and 3: their links are Ethernet, which no text that we read shows.
 
 The tables are about the empty machine. *takes*: the set that the extender plans for a pod of that many GPUs; *ring*:
 what the rings over links that fit into it carry, in GB/s and direction, `0` where the links make no ring (then it talks
@@ -124,6 +124,7 @@ def write(folder: Path) -> None:
 
 
 def main() -> int:
+    """Writes the page and the pictures into the folder."""
     parser = argparse.ArgumentParser(prog="extender.topologies", description=__doc__.splitlines()[0])
     parser.add_argument("folder", nargs="?", type=Path, default=Path("docs"), help="default: docs")
     write(parser.parse_args().folder)

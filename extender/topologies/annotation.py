@@ -47,6 +47,16 @@ def relayed(annotations: Mapping[str, str], topology: Topology) -> bool:
     return annotations.get(RELAY) == "1" and topology.uuids is not None
 
 
+def relay_ignored(annotations: Mapping[str, str], topology: Topology) -> str:
+    """Why the annotation of a relay does not count, in one sentence; "" where it counts, or does not exist."""
+    stated = annotations.get(RELAY)
+    if stated is None or relayed(annotations, topology):
+        return ""
+    if stated != "1":
+        return f"annotation {RELAY} is {stated[:40]!r}, and only '1' counts: it is ignored"
+    return f"annotation {RELAY} is ignored: the believed topology has no GPU ids (uuids), which a relay needs"
+
+
 def read(annotations: Mapping[str, str], labels: Mapping[str, str], gpu_count: int) -> Topology | None:
     """What the agent's annotation says."""
     found = _read(KEY, annotations, gpu_count)
@@ -158,7 +168,7 @@ def _show(value: Any) -> str:
 def _one_of(path: str, value: Any, allowed: tuple[str, ...]) -> str | None:
     if value is None or (type(value) is str and value in allowed):
         return value
-    raise TopologyError(path, f"{_show(value)} is none of {', '.join(allowed)}")
+    raise TopologyError(path, f"{_show(value)} is not one of {', '.join(allowed)}")
 
 
 def _list(path: str, value: Any, length: int) -> list[Any]:
@@ -192,7 +202,7 @@ def _links(edges: Any, gpus: int) -> tuple[tuple[int, ...], ...]:
 
 
 def _check_totals(links: tuple[tuple[int, ...], ...]) -> None:
-    """Behind one switch everybody sees everybody else; who sees nobody is off the fabric."""
+    """Behind one switch every GPU sees every other one; a GPU that sees none is off the fabric."""
     on = [gpu for gpu, row in enumerate(links) if any(row)]
     for a in on:
         for b in on:

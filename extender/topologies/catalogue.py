@@ -66,7 +66,7 @@ def read(annotations: Mapping[str, str], labels: Mapping[str, str], gpu_count: i
     fitting = _narrow(fitting, labels.get(MACHINE_LABEL), lambda entry: entry.machines)
     if len({_graph(entry.topology) for entry in fitting}) > 1:
         ids = ", ".join(entry.id for entry in fitting)
-        return unknown(gpu_count, f"{what}: the catalogue has different graphs ({ids}) and no label tells which")
+        return unknown(gpu_count, f"{what}: the catalogue has different graphs ({ids}) and no label states which")
     return _merged(fitting)
 
 
@@ -101,7 +101,7 @@ def _merged(fitting: list[Entry]) -> Topology:
         pcie=first.pcie if all(entry.topology.pcie == first.pcie for entry in fitting) else None,
         source="catalogue",
         detail=f"catalogue: {ids} ({status})",
-        warnings=(f"catalogue: nobody has yet seen the output of {ids}",) if unverified else (),
+        warnings=(f"catalogue: the output of {ids} is not yet seen",) if unverified else (),
     )
 
 

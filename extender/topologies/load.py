@@ -1,4 +1,4 @@
-"""Any description of one node's GPUs that the commands take, told apart by what it looks like."""
+"""Any description of one node's GPUs that the commands take, distinguished by its form."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def from_catalogue(name: str) -> Reading:
         if entry.id == name:
             reading = of_topology(entry.topology, "catalogue")
             if entry.status == "unverified":
-                reading = reading.warn(Warned("unverified", f"nobody has yet seen the output of {name}"))
+                reading = reading.warn(Warned("unverified", f"the output of {name} is not yet seen"))
             return reading
     known = [entry.id for entry in catalogue.entries()]
     near = get_close_matches(name.lower(), known, n=3, cutoff=0.5)

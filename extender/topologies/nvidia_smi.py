@@ -2,9 +2,9 @@
 
 Matrix cells are never empty and never contain a space, so a row is read by counting them, and its `X` must stand
 in its own column: a row that lost or glued a cell is refused by its name, never shifted. The columns behind the
-matrix (affinities) may be empty; they are told apart by tabs, or by their place under the header.
+matrix (affinities) may be empty; they are distinguished by tabs, or by their place under the header.
 
-`NV#` of a pair is a private bundle, or, on NVSwitch, each GPU's total: told apart by how many links a GPU can have.
+`NV#` of a pair is a private bundle, or, on NVSwitch, each GPU's total: distinguished by how many links a GPU can have.
 Lines of `nvidia-smi -L` in the same text give the GPUs' UUIDs and product, those of `nvidia-smi nvlink -s` the speed of
 a link. `-m` and `-mp` in one text complete each other.
 """
@@ -323,7 +323,7 @@ def _read(block: _Block, names: dict[str, str], *, hidden: bool, legend: bool) -
         links = [[0 if i == j else None for j in range(block.gpus)] for i in range(block.gpus)]
         warnings.append(Warned("links-hidden", "topo -mp shows PCIe paths only; the links are unknown"))
     elif not linked and not legend and block.gpus > 1:
-        said_so = "no legend tells topo -m from topo -mp; read as -m, which shows no links"
+        said_so = "no legend distinguishes topo -m from topo -mp; read as -m, which shows no links"
         warnings.append(Warned("no-legend", said_so))
     unknown = not linked and any(n is None for row in links for n in row)
     scope = None if unknown else _scope(links, warnings)

@@ -41,7 +41,7 @@ class Nic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The GPU graph of one node as far as a text tells it."""
+    """The GPU graph of one node as far as a text states it."""
 
     links: Links  # N x N, diagonal 0; None where unknown
     kind: str | None  # "nvlink", "xgmi"; None = no links, or unknown ones
@@ -77,9 +77,9 @@ class Reading:
         return rows if all(len(row) == self.gpus for row in rows) else None
 
     def known_numa(self) -> tuple[int | None, ...] | None:
-        """One NUMA node a GPU: the first of a list, as the others are memory-only; None when nothing is told.
+        """One NUMA node a GPU: the first of a list, as the others are memory-only; None when nothing is stated.
 
-        One list of several nodes for all GPUs tells nothing (a virtual machine that hides them).
+        One list of several nodes for all GPUs states nothing (a virtual machine that hides them).
         """
         if all(node is None for node in self.numa) or (len(set(self.numa)) == 1 and type(self.numa[0]) is tuple):
             return None
@@ -195,7 +195,7 @@ def _entries(product: str) -> list[catalogue.Entry]:
 
 
 def _fitted(reading: Reading, entries: Iterable[catalogue.Entry]) -> Reading:
-    """What the product's machines tell about the meaning of the numbers."""
+    """What the product's machines state about the meaning of the numbers."""
     machines = [entry.topology for entry in entries]
     links = reading.known_links()
     if links is None:

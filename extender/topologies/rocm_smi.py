@@ -1,7 +1,7 @@
 """The text of `rocm-smi --showtopo`.
 
 It names the kind of each pair's path, its weight and its hops, but not how many xGMI links a pair has: a pair one
-hop apart counts as 1 link, with a warning, until the product tells (`reading.with_product`). A pair that reaches
+hop apart counts as 1 link, with a warning, until the product states it (`reading.with_product`). A pair that reaches
 the other over other GPUs (two hops) has no link of its own.
 Weights: the kernel driver adds 15 for each xGMI hop, 13 for one inside a package.
 """
@@ -52,7 +52,7 @@ def parse(text: str) -> Reading:
             links[i][j] = links[j][i] = _direct(tables, i, j)
     linked = any(map(any, links))
     if linked:
-        said = "rocm-smi does not tell how many links a pair has; 1 is taken for each (name the product)"
+        said = "rocm-smi does not state how many links a pair has; 1 is taken for each (name the product)"
         warnings.append(Warned("link-count-unknown", said))
     numa = _numa(sections.get("Numa Nodes", []))
     return Reading(
@@ -117,7 +117,7 @@ def _table(title: str, lines: list[str], cell: str, warnings: list[Warned]) -> t
 
 
 def _direct(tables: Mapping[str, tuple[int, _Table]], i: int, j: int) -> int | None:
-    """1 for a pair with an xGMI link of its own, 0 for one without, None when it is not told."""
+    """1 for a pair with an xGMI link of its own, 0 for one without, None when it is not stated."""
     kind = _both(tables, "Link Type", i, j)
     if kind is None:
         return None

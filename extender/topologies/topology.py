@@ -29,7 +29,7 @@ class Topology:
     source: Literal["annotation", "administrator", "catalogue", "unknown"] = "unknown"
     detail: str = ""  # one sentence: which entry, or why unknown
     warnings: tuple[str, ...] = ()
-    disagreements: tuple[str, ...] = ()  # what less trusted sources say otherwise, one sentence each
+    disagreements: tuple[str, ...] = ()  # what other annotations or less trusted sources state otherwise
 
     def as_json(self) -> dict[str, Any]:
         """What /debug/topologies shows of it."""
@@ -66,5 +66,5 @@ class Topology:
 
 
 def unknown(gpus: int, detail: str, *warnings: str) -> Topology:
-    """A node whose GPU graph nobody knows, and why."""
+    """A node whose GPU graph is unknown, and why."""
     return Topology(gpus, None, detail=detail, warnings=warnings)

@@ -52,8 +52,9 @@ class Filter:
         self._texts = texts(settings.failing_nodes)  # by code
         self.unknown_nodes = UnknownNodes()
 
-    def answer(self, body: bytes, now: float, wall: float) -> Answer:
-        """The answer to ExtenderArgs. Raises BadRequest."""
+    def answer(self, body: bytes, now: float, wall: float, *, again: bool = False) -> Answer:
+        """The answer to ExtenderArgs. `again`: a second look of the same attempt, before it is answered. Raises
+        BadRequest."""
         stages = Stages()
         cluster, claims, attempts = self._cluster, self._claims, self._history.attempts
         args = wire.read_args(body, cluster.rows.index, cluster.gpu_names, self._settings.limits.names)
@@ -62,7 +63,7 @@ class Filter:
             return Answer(wire.untouched(args), "untouched")
         cluster.tick(now)
         cluster.at(wall)
-        before = attempts.of(request.uid, now)
+        before = attempts.before(request.uid, now, again=again)
         unknown = [name for _, name in args.unknown]
         decision = Decision("filter", wall, cluster.generation, request, rows=known(args))
         decision.lack(unknown)
@@ -71,7 +72,7 @@ class Filter:
         with claims.of(request, now):
             held = self._evaluate(decision, Preemptor(request, args.pod, now, wall), before, stages)
         may_appear = self.unknown_nodes.may_appear(unknown, now)
-        attempt = self._attempt(decision, held, now, may_appear)
+        attempt = self._attempt(decision, held, now, may_appear, again)
         if decision.ranked:
             claims.assume(request, decision.ranked[0], decision.gpus[decision.ranked[0]], now)
         else:
@@ -109,7 +110,7 @@ class Filter:
         decision.choose_gpus(cluster, policy, priced=self._settings.decisions.max_bytes > 0)
         return held
 
-    def _attempt(self, decision: Decision, held: HeldBack, now: float, may_appear: bool) -> Attempt:
+    def _attempt(self, decision: Decision, held: HeldBack, now: float, may_appear: bool, again: bool) -> Attempt:
         """Record the attempt. `transient`: the pod is to be tried again within seconds, by an Error."""
         cluster, counted = self._cluster, self._freshness.counted
         rejected = fit.refused(decision.rows, decision.codes, LINKS_ONLY)[0]
@@ -119,8 +120,9 @@ class Filter:
             now,
             tuple([cluster.names[row] for row in rejected]),
             may_appear or held.soon or passing,
-            len(decision.ranked) < len(decision.fits),
+            again=again,
         )
+        attempt.left_out = len(decision.ranked) < len(decision.fits)
         attempt.left = held.left
         # What was to pass within seconds and has not is not transient: the pod must not be kept from preempting.
         attempt.transient = attempt.since is not None and now - attempt.since <= LONGEST_TRANSIENT

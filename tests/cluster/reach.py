@@ -6,11 +6,13 @@ from typing import Any
 
 from extender.cluster.cluster import Cluster
 from extender.cluster.health.node_health import NodeHealth
+from extender.cluster.listener import Listener
 from extender.cluster.pods.annotation_limits import AnnotationLimits
 from extender.settings import Settings
 
-# Health is remembered for half an hour, within limits of its own (tests/cluster/test_pod_failures.py).
-LEFT_OUT = (NodeHealth, Settings, AnnotationLimits)
+# Health is remembered for half an hour, within limits of its own (tests/cluster/test_pod_failures.py). The listeners
+# are no part of the cluster.
+LEFT_OUT = (NodeHealth, Listener, Settings, AnnotationLimits)
 
 
 def texts(root: object) -> set[str]:

@@ -348,7 +348,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "train can evict serve" in said
     rows = [line.split() for line in said.splitlines()]
     assert ["train", "2", "1", "2", "serve"] in rows
-    assert "nobody" in next(row for row in rows if row[:1] == ["serve"])
+    assert "none" in next(row for row in rows if row[:1] == ["serve"])
     assert said.endswith("\n1 error, 0 warnings, 0 info\n")
     path.write_text(json.dumps({"kind": "List", "items": [node(), pod("p", priority=-5, labels={})]}))
     assert main(["check", "--cluster", str(path)]) == 0

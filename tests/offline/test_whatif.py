@@ -575,11 +575,11 @@ WRONG_FILES: dict[str, tuple[JSON, str]] = {
             "kind": "PodDisruptionBudget", "metadata": {"name": "b", "namespace": "d"},
             "spec": {"selector": {"matchExpressions": [{"key": "a", "operator": "Bogus"}]}},
         },
-        "'Bogus' is none of In, NotIn, Exists, DoesNotExist, Gt, Lt (in PodDisruptionBudget d/b)",
+        "'Bogus' is not one of In, NotIn, Exists, DoesNotExist, Gt, Lt (in PodDisruptionBudget d/b)",
     ),
     "no such effect": (
         {"kind": "Node", "metadata": {"name": "m"}, "spec": {"taints": [{"key": "a", "effect": "Never"}]}},
-        "'Never' is none of NoSchedule, PreferNoSchedule, NoExecute (in Node m)",
+        "'Never' is not one of NoSchedule, PreferNoSchedule, NoExecute (in Node m)",
     ),
 }  # fmt: skip
 
@@ -591,7 +591,7 @@ def test_an_object_that_can_not_be_read_is_named(
     assert main(["whatif", *files(tmp_path, [one_node()[0], wrong], [workload("p", 1)])]) == 1
     assert said in capsys.readouterr().err
     assert main(["whatif", *files(tmp_path, [one_node()[0], wrong, wrong, wrong], [workload("p", 1)])]) == 1
-    assert "; 2 more can not be read" in capsys.readouterr().err
+    assert "; 2 more cannot be read" in capsys.readouterr().err
 
 
 # -- why not -----------------------------------------------------------------------------------------------------------
@@ -622,7 +622,7 @@ def test_who_is_never_a_victim_is_counted_by_cause(tmp_path: Path, capsys: pytes
     assert "never victims" in result["remedies"]["gpus-busy"]
     assert main(["whatif", *files(tmp_path, items, [pod])]) == 11
     said = capsys.readouterr().out
-    assert "can not be placed, evicting does not help" in said
+    assert "cannot be placed, an eviction does not help" in said
     assert f"never victims: 2 pods with 2 GPUs, protected, the first until {rfc3339(WALL + 3500)}" in said
     assert "never victims: 1 pod with 1 GPU, of equal or higher priority" in said
 
@@ -635,7 +635,7 @@ def test_what_never_forbids_is_told(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert [victim["name"] for victim in result["forbidden"]["victims"]] == ["low"]
     assert "preemptionPolicy" in result["remedies"]["gpus-busy"]
     assert main(["whatif", *files(tmp_path, one_node(), [pod])]) == 11
-    assert "may evict nobody (preemptionPolicy: Never); the eviction of 1 pod on n would make room" in (
+    assert "may not preempt (preemptionPolicy: Never); the eviction of 1 pod on n would make room" in (
         capsys.readouterr().out
     )
     held = asked(one_node(spec={"priority": 9}), workload("p", 4, priority=5, never=True))["results"][0]

@@ -37,3 +37,13 @@ def test_old_attempts_are_cleared_away() -> None:
 
 def test_a_pod_that_never_came_has_no_attempt() -> None:
     assert Attempts().of("a", 0.0) is None
+
+
+def test_a_second_look_is_the_same_attempt() -> None:
+    attempts = Attempts()
+    attempts.record("a", 0.0, transient=True)
+    assert attempts.before("a", 0.02, again=True) is None
+    second = attempts.record("a", 0.02, transient=True, again=True)
+    assert (second.first, second.previous) == (0.02, None)
+    third = attempts.record("a", 5.0, transient=True)
+    assert (third.first, third.since, third.previous) == (0.02, 0.02, second)

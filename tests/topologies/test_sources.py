@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from extender.topologies import resolve
-from extender.topologies.annotation import KEY, STALE, STATED
+from extender.topologies.annotation import KEY, RELAY, STALE, STATED
 from tests.world import World, machine
 
 H200 = {"nvidia.com/gpu.product": "NVIDIA-H200"}
@@ -128,3 +128,25 @@ def test_the_debug_page_the_metric_and_the_log(capsys: pytest.CaptureFixture[str
     assert [one["node"] for one in only["topologies"]] == ["sound"]
     world.set("Node", machine("weak", 8, labels=PRODUCTS, annotations={KEY: said(*PAIRS)}))
     assert gauge(world) == 0
+
+
+def test_a_relay_that_is_ignored_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    """The planned GPUs are enforced only where the ids of the GPUs are known: else the relay cannot follow them."""
+    world = World()
+    ids = tuple(f"GPU-{i}" for i in range(8))
+    world.set("Node", machine("ids", 8, annotations={KEY: said(*PAIRS, uuids=ids), RELAY: "1"}))
+    world.set("Node", machine("none", 8, annotations={KEY: said(*PAIRS), RELAY: "1"}))
+    world.set("Node", machine("silent", 8, annotations={RELAY: "1"}))
+    world.set("Node", machine("word", 8, annotations={KEY: said(*PAIRS, uuids=ids), RELAY: "true"}))
+    logged = capsys.readouterr().out
+    assert logged.count("does not fit together") == logged.count(f"annotation {RELAY} is") == 3
+    assert gauge(world) == 3
+    page = orjson.loads(world.call("/debug/topologies", method="GET").body)
+    found = {one["node"]: one["disagreements"] for one in page["topologies"]}
+    no_ids = f"annotation {RELAY} is ignored: the believed topology has no GPU ids (uuids), which a relay needs"
+    assert found == {
+        "ids": [],
+        "none": [no_ids],
+        "silent": [no_ids],
+        "word": ["annotation gpu-extender.io/relay is 'true', and only '1' counts: it is ignored"],
+    }

@@ -658,3 +658,44 @@ def test_after_the_eviction_filter_passes_the_pod() -> None:
     assert not more
     world.gone(*victims)
     assert world.filter(asks(4, nominated=node), [node])["NodeNames"] == [node]
+
+
+# -- what goes wrong ---------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_that_has_not_started_is_the_least_important() -> None:
+    """It counts as started now, so that it is the one of the three that is beyond the budgets, and not two others."""
+    world = World()
+    world.node("n", 6)
+    world.pod("new", 2, "n", labels={"a": "1", "b": "1"})
+    world.pod("old-a", 2, "n", labels={"a": "1"}, start=WALL - 100)
+    world.pod("old-b", 2, "n", labels={"b": "1"}, start=WALL - 100)
+    for name in "ab":
+        world.budget(name, 1, {name: "1"})
+    offered = {"n": {"Pods": [{"UID": f"uid-{name}"} for name in ("new", "old-a", "old-b")], "NumPDBViolations": 1}}
+    request = {"Pod": workload("p", 6, priority=9), "NodeNameToMetaVictims": offered}
+    victims = world.post("preempt", request)["NodeNameToMetaVictims"]["n"]
+    assert [one["UID"] for one in victims["Pods"]] == ["uid-old-a", "uid-old-b", "uid-new"]
+    assert victims["NumPDBViolations"] == 1
+    cost = {one["term"]: one["value"] for one in world.decision()["cost"]}
+    assert cost["pdb_violations"] == 1
+
+
+def test_a_defect_leaves_no_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The claims of a request end with it, however it ends: here where the answer of before is judged again."""
+    world = World()
+    world.node("n", 8)
+    world.node("m", 8)
+    world.pod("v", 8, "n")
+    pod = world.set("Pod", asks(8))
+    assert world.filter(workload("q", 8), ["m"])["NodeNames"] == ["m"]  # it is assumed there
+    assert world.preempt(pod, {"n": ["v"]}) == {"n": ["v"]}
+
+    def fails(*given: Any) -> Any:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(policy.Policy, "judge", fails)
+    reply = world.call("/v1/preempt", json.dumps({"Pod": pod, "NodeNameToMetaVictims": {"n": {"Pods": []}}}).encode())
+    assert reply.status == 503
+    rows = [world.cluster.tables.nodes.node(world.cluster.row(name)) for name in "nm"]
+    assert not any(any(row.claim) for row in rows)

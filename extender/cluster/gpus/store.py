@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from ext_core.links import LinkShapes
@@ -16,7 +17,7 @@ from extender.log import get_log
 from extender.objects.records import NodeRecord, PodRecord
 from extender.settings import Settings
 from extender.topologies import Topology, resolve, unknown
-from extender.topologies.annotation import relayed
+from extender.topologies.annotation import relay_ignored, relayed
 from extender.topologies.topology import Plugin
 
 MOST_GPUS: Final = 16  # of a node whose GPUs have positions
@@ -83,6 +84,8 @@ class GpuStore:
         divided = division(resource, max(offered, node.gpu_capacity.get(resource, 0)), node.labels)
         count, units = divided.gpus, max(1, divided.units)
         topology = resolve(node.annotations, node.labels, count) if count else unknown(0, divided.detail)
+        if ignored := relay_ignored(node.annotations, topology):
+            topology = replace(topology, disagreements=(*topology.disagreements, ignored))
         _log_faults(node.name, self.topologies.get(node.name), topology)
         self.divisions[node.name], self.topologies[node.name] = divided, topology
         by_relay = relayed(node.annotations, topology)

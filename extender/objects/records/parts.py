@@ -54,23 +54,27 @@ def identity(source: Source) -> Identity:
 
 
 def metadata(wire: schema.Metadata | None) -> schema.Metadata:
+    """The metadata; RecordError for an object without a name."""
     if wire is None or not (wire.name or wire.generate_name):
         raise RecordError("metadata.name", "the object has no name")
     return wire
 
 
 def strings(wire: Mapping[str, str | None] | None) -> dict[str, str]:
+    """A map of texts, null as ""."""
     # Interned: fleets repeat a few thousand keys and values millions of times.
     return {intern(key): intern(text or "") for key, text in wire.items()} if wire else {}
 
 
 def ours(wire: Mapping[str, str | None] | None) -> dict[str, str]:
+    """The annotations that we read: ours and those of FOREIGN."""
     if not wire:
         return {}
     return {intern(key): text or "" for key, text in wire.items() if key.startswith(OURS) or key in FOREIGN}
 
 
 def epoch(moment: datetime.datetime | None) -> float | None:
+    """Seconds since 1970."""
     if moment is None:
         return None
     if moment.tzinfo is None:  # a YAML timestamp without a zone is UTC (YAML 1.1, timestamp type)
@@ -79,6 +83,7 @@ def epoch(moment: datetime.datetime | None) -> float | None:
 
 
 def controller(meta: schema.Metadata) -> Owner | None:
+    """The controlling owner, None without one."""
     for one in meta.owner_references or ():
         # Files written by hand leave `controller` out; these two kinds own pods in no other way.
         if one.controller or (one.controller is None and one.kind in ("DaemonSet", "Node")):
@@ -87,4 +92,5 @@ def controller(meta: schema.Metadata) -> Owner | None:
 
 
 def api_group(api_version: str | None) -> str:
+    """The group of GROUP/VERSION; "" for the core group."""
     return (api_version or "").rpartition("/")[0]

@@ -17,6 +17,7 @@ _SHARED: Final = 1024  # characters of their keys and values
 
 
 def asks_host_ports(spec: schema.PodSpec) -> bool:
+    """Whether any container uses a port of the node."""
     for containers in (spec.containers, spec.init_containers):
         for one in containers or ():
             if one.ports and (spec.host_network or any(port.host_port for port in one.ports)):
@@ -25,6 +26,7 @@ def asks_host_ports(spec: schema.PodSpec) -> bool:
 
 
 def requirements(wire: Iterable[schema.Expression] | None, path: str) -> Iterator[Requirement]:
+    """The tests of labels; RecordError, at `path`, for a number of values that the operator does not allow."""
     for index, one in enumerate(wire or ()):
         values = tuple(one.values or ())
         # An empty In matches nothing and an empty NotIn everything: the API refuses them, so do we.
@@ -35,6 +37,7 @@ def requirements(wire: Iterable[schema.Expression] | None, path: str) -> Iterato
 
 
 def selector(wire: schema.LabelSelector | None, path: str) -> Selector:
+    """A label selector; null selects nothing."""
     if wire is None:
         return NOTHING
     equal: Operator = "In"
@@ -75,12 +78,14 @@ def affinity(
 
 
 def pod_term(wire: schema.PodAffinityTerm, namespace: str, path: str) -> PodTerm:
+    """A required term of pod affinity or anti-affinity. `namespace`: the pod's own."""
     # Neither namespaces nor a selector of them: the pod's own. Both: their union, of which we know a part only.
     named = None if wire.namespace_selector is not None else frozenset(wire.namespaces or (namespace,))
     return PodTerm(intern(wire.topology_key), selector(wire.label_selector, f"{path}.labelSelector"), named)
 
 
 def tolerations(wire: Iterable[schema.Toleration] | None) -> tuple[Toleration, ...]:
+    """The tolerations of a pod; short ones are shared among pods."""
     found = tuple([(one.key, one.operator, one.value, one.effect) for one in wire or ()])
     if len(found) <= _SHARED_TOLERATIONS and sum([len(one[0] or "") + len(one[2] or "") for one in found]) <= _SHARED:
         return shared_tolerations(found)

@@ -41,7 +41,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     created: float | None
     terminating: bool
     deletion_at: float | None
-    """When its grace ends and it is killed; None when nobody deleted it."""
+    """When its grace ends and it is killed; None when it is not deleted."""
     grace_seconds: int
     """What is granted: by the deletion when there is one, else by its specification; MOST_GRACE at most."""
     daemon: bool

@@ -1,4 +1,4 @@
-"""Rules: why a node is refused. One short file a rule; the order below is the order in which they bite.
+"""Rules: why a node is rejected. One short file a rule; the first in this order that rejects a node counts.
 
 A new rule: its file, one line here, a table test, a README row. Codes are columns' values, 1..255, never reused.
 """

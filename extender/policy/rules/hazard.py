@@ -1,6 +1,6 @@
 """The device plugin of the node is known to fail the pod at admission, though the pod fits.
 
-Both reasons are hopeless, though a free set changes when any pod ends: nobody is evicted for a plugin's fault, and what
+Both reasons are hopeless, though a free set changes when any pod ends: no pod is evicted for a plugin's fault, and what
 is hopeless is tried again at any change of a pod or node, which is just when the free GPUs may have become harmless.
 "transient" would block preemption elsewhere for as long as the pods there run, and retry every few seconds.
 
@@ -23,14 +23,14 @@ PANICS = Reason(
     key="plugin-panics",
     cls=Class.HOPELESS,
     text="gpu-extender: the node's device plugin may crash when it chooses among the GPUs that are free there",
-    remedy="Nothing: another free set may do. A device plugin with go-gpuallocator#80 mended, or the relay, ends it.",
+    remedy="Nothing: another free set may do. A device plugin with go-gpuallocator#80 fixed, or the relay, ends it.",
 )
 LOST = Reason(
     code=61,
     key="plugin-lost-gpu",
     cls=Class.HOPELESS,
     text="gpu-extender: the node has lost a GPU, and its device plugin fails every pod for that",
-    remedy="Restart the node or take the GPU away. k8s-device-plugin#2038 mended, or the relay, ends it.",
+    remedy="Restart the node or take the GPU away. k8s-device-plugin#2038 fixed, or the relay, ends it.",
 )
 
 

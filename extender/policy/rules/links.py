@@ -26,7 +26,7 @@ NEVER = Reason(
     code=21,
     key="links-never",
     cls=Class.HOPELESS,
-    text="gpu-extender: the node can not be relied upon to hand out that many linked GPUs, even when it is empty",
+    text="gpu-extender: the node cannot be relied upon to hand out that many linked GPUs, even when it is empty",
     remedy="Ask for a number of GPUs that the machine links, or use links: preferred.",
 )
 PENDING = Reason(

@@ -52,7 +52,7 @@ class Fragmentation:
     def explain(
         self, tables: Tables, request: PodRequest, rows: Sequence[int], most: int = 5
     ) -> list[tuple[int, float, list[tuple[str, int, float]]]]:
-        """(row, cost of its slots, [(type, slots lost, their cost)], the dearest first and `most` of them)."""
+        """(row, cost of its slots, [(type, slots lost, their cost)], the highest cost first and `most` of them)."""
         prices, names = self.prices(tables), tables.demand.names
         made = []
         for row in rows:
