@@ -31,6 +31,7 @@ def serve(nodes: int, pods: int) -> None:
     """A server over a cluster made here; prints its port."""
     import uvicorn
 
+    from extender.cluster.cluster import Cluster
     from extender.objects import decode, records
     from extender.objects.event import Event
     from extender.server import garbage, wiring
@@ -40,8 +41,8 @@ def serve(nodes: int, pods: int) -> None:
 
     garbage.begin()
     settings = Settings.model_validate({"server": {"port": 0}})
-    core = wiring.Core.of(settings)
-    cluster = core.cluster
+    cluster = Cluster(settings)
+    core = wiring.Core.over(cluster)
 
     def record(kind: records.Kind, wire: object) -> Event:
         return Event(kind, "set", decode.record(kind, json.dumps(wire).encode(), cluster.gpu_names))

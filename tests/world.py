@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from extender.controllers.controller import ClusterSource, Frozen
+from extender.cluster.cluster import Cluster
+from extender.controllers.controller import ClusterSource
 from extender.controllers.events import Events
 from extender.controllers.evictions import Evictions
 from extender.kube.clock import Clock
@@ -177,9 +178,10 @@ class World:
         self.now, self.wall = 1000.0, WALL
         self.settings = settings or Settings()
         clock = Clock(lambda: self.now, lambda: self.wall)
-        self.core = wiring.Core.of(self.settings, events=events, clock=clock)
-        self.cluster, self.verbs, self.metrics = self.core.cluster, self.core.verbs, self.core.metrics
-        self._outside = wiring.Outside(source or Frozen(), binder)
+        self.cluster = Cluster(self.settings)
+        self.core = wiring.Core.over(self.cluster, source, events=events, clock=clock)
+        self.verbs, self.metrics = self.core.verbs, self.core.metrics
+        self._outside = wiring.Outside(binder)
         self._connect(self._outside)
 
     def connect(self, *, keeper: Keeper | None = None, evictions: Evictions | None = None) -> None:

@@ -19,6 +19,7 @@ from rich.text import Text
 from extender import log
 from extender.cli import options as shared
 from extender.cli.demo_source import SimSource
+from extender.cluster.cluster import Cluster
 from extender.errors import ExtenderError
 from extender.kube.clock import Clock
 from extender.server import wiring
@@ -68,10 +69,11 @@ class Demo:
     async def serve(self, listening: socket.socket) -> None:
         """Until the day is over (once), or a signal comes."""
         clock, simulated, kubelets = build(self.seed)
-        core = wiring.Core.of(Settings(), clock=Clock(clock.monotonic, clock.wall))
-        source = SimSource(simulated, core.cluster, clock.monotonic)
-        server = wiring.connect(core, wiring.Outside(source, source))
-        host = uvicorn.Server(config(server.app, server.connections, core.settings))
+        cluster = Cluster(Settings())
+        source = SimSource(simulated, cluster, clock.monotonic)
+        core = wiring.Core.over(cluster, source, clock=Clock(clock.monotonic, clock.wall))
+        server = wiring.connect(core, wiring.Outside(source))
+        host = uvicorn.Server(config(server.app, server.connections, cluster.settings))
         ended = threading.Event()
 
         def play() -> None:

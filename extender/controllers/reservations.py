@@ -1,4 +1,4 @@
-"""The reservations, kept in one ConfigMap of ours: what is freed for a preemptor stays its over our restarts.
+"""The plans of the verbs, kept in one ConfigMap of ours: what is freed for a preemptor stays its over our restarts.
 
 Theory of operation
 -------------------
@@ -33,6 +33,7 @@ from extender.kube.clock import Clock
 from extender.kube.configmaps import ConfigMap, Conflict
 from extender.log import get_log
 from extender.metrics import Metrics
+from extender.reservations.release import CAUSES
 from extender.reservations.reservations import Reservation
 from extender.verbs.verbs import Verbs
 
@@ -213,7 +214,7 @@ class ReservationStore(Controller):
     # -- the map --------------------------------------------------------------------------------------------------
 
     async def _flush(self, must: str = "") -> str:
-        """Make the map what the verbs have. "" or why the plan of the pod `must` has no place in it."""
+        """Make the map what the verbs has. "" or why the plan of the pod `must` has no place in it."""
         assert self._map is not None
         async with self._lock:
             for _ in range(TRIES):
@@ -274,3 +275,15 @@ class ReservationStore(Controller):
 
 def _forbidden(error: ApiError | Unreachable) -> bool:
     return isinstance(error, ApiError) and error.status in (401, 403)
+
+
+def released(metrics: Metrics, reservation: Reservation, cause: str) -> None:
+    """Count and log a reservation that ends. `cause`: one of CAUSES."""
+    metrics.reservations_released.labels(cause).inc()
+    log.info(
+        "reservation released",
+        pod=reservation.pod or reservation.uid,
+        node=reservation.node,
+        plan=reservation.id,
+        why=CAUSES[cause],
+    )

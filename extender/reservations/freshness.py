@@ -10,11 +10,16 @@ class Freshness:
     """Owned by the server, which reports what changes; claims and verbs read it. Without a server (a file, a test) the
     view is always fresh and the process has always been up. All times are on the server's monotonic clock."""
 
-    def __init__(self, known_at: Callable[[], float | None] = lambda: None) -> None:
-        """`known_at`: until when all that happened to pods is known; None: it always is."""
+    def __init__(
+        self,
+        dark: Callable[[], float] = lambda: 0.0,
+        known_at: Callable[[], float | None] = lambda: None,
+        staleness_seconds: float = math.inf,
+    ) -> None:
+        """`dark`: seconds since pods or nodes were watched for the last time; `known_at`: until when all that happened
+        to pods is known, None: it always is; `staleness_seconds`: from when on the view is stale."""
+        self._dark, self._staleness = dark, staleness_seconds
         self.known_at = known_at
-        self._dark: Callable[[], float] = lambda: 0.0
-        self._staleness = math.inf
         self.counted = False
         """kube-scheduler counts GPUs too: a node that it names and we find too full shows that we are behind."""
         self.yields_until = -math.inf
@@ -23,11 +28,6 @@ class Freshness:
         """Until then pods that were answered before a restart may be in flight."""
         self.up_since = -math.inf
         """When this process could answer first, and a preemptor could use its reserved GPUs again."""
-
-    def follow(self, dark: Callable[[], float], known_at: Callable[[], float | None], staleness_seconds: float) -> None:
-        """From now on the view comes from a source. `dark`: seconds since pods or nodes were watched for the last time;
-        `staleness_seconds`: from when on the view is stale."""
-        self._dark, self.known_at, self._staleness = dark, known_at, staleness_seconds
 
     def stale(self) -> bool:
         """Whether the API server is silent for longer than `staleness_seconds`."""

@@ -41,13 +41,16 @@ class Calls:
 
     async def filter(self, body: bytes) -> Answer:
         """Which candidate nodes fit. A rejection of all nodes may wait for the watch, and be decided again."""
-        answer = self._verbs.filter.answer(body, self._now(), self._wall())
+        answer = self._filter(body)
         if answer.result in ("refused", "try-again"):
             answer = await self._settled(body, answer)
         evictions = self._evictions
         if evictions is not None:
             aside("evictions", lambda: evictions.filtered(answer, body))
         return answer
+
+    def _filter(self, body: bytes) -> Answer:
+        return self._verbs.filter.answer(body, self._now(), self._wall())
 
     async def _settled(self, body: bytes, answer: Answer) -> Answer:
         owed = self._owed(answer)
@@ -113,8 +116,5 @@ class Start:
         began, verbs = self._source.ready_at(), self._verbs
         if began is None:  # no kube-scheduler counts too
             return
-        verbs.freshness.started(
-            began,
-            yield_seconds=0.0 if self._writes.read_back else YIELD_SECONDS,
-            settle_seconds=verbs.settings.hold.seconds,
-        )
+        yields = 0.0 if self._writes.read_back else YIELD_SECONDS
+        verbs.freshness.started(began, yield_seconds=yields, settle_seconds=verbs.settings.hold.seconds)

@@ -80,8 +80,8 @@ class Endpoint:
             return
         for code, count in decision.reasons.items():
             metrics.refused_nodes.labels(REASONS[code].key).inc(count)
-        if "sampled" in decision.detail:
-            sampled = decision.detail["sampled"]
+        sampled = decision.detail.get("sampled")
+        if sampled is not None:
             self._sampling.note(sampled["named"], sampled["schedulable_gpu_nodes"])
         if verb == "filter" and decision.unknown_count:  # they have no row, and so no code
             metrics.refused_nodes.labels(UNKNOWN_NODE.key).inc(decision.unknown_count)

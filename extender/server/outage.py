@@ -1,4 +1,4 @@
-"""Calls while the API server is silent or away: whether the view is stale, and the short wait for its return.
+"""Preempt calls while the API server is silent or away: the short wait for its return.
 
 A preempt call that evicts no pod parks its pod in kube-scheduler until something happens. So while no pod may be
 evicted it looks whether the API server is back (once in a while, since kube-scheduler waits too). It waits if it is,

@@ -7,7 +7,7 @@ import random
 import socket
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -21,7 +21,7 @@ from extender.controllers.events import Events
 from extender.controllers.evictions import Evictions, Evictor, View
 from extender.controllers.leadership import Leadership
 from extender.controllers.node_events import NodeEvents
-from extender.controllers.reservations import ReservationStore
+from extender.controllers.reservations import ReservationStore, released
 from extender.controllers.supervisor import Supervisor
 from extender.controllers.watches import Watches
 from extender.kube.bindings import Bindings
@@ -36,8 +36,7 @@ from extender.metrics import Metrics
 from extender.objects import tolerant
 from extender.objects.tolerant import Invalid
 from extender.offline import frozen
-from extender.reservations.release import CAUSES
-from extender.reservations.reservations import Reservation
+from extender.reservations.freshness import Freshness
 from extender.server import routes
 from extender.server.calls import Calls, Start
 from extender.server.connections import Connections, lost
@@ -63,48 +62,41 @@ async def _nothing() -> None:
     return
 
 
-def _released(metrics: Metrics, reservation: Reservation, cause: str) -> None:
-    """Count and log a reservation that ends. `cause`: one of CAUSES."""
-    metrics.reservations_released.labels(cause).inc()
-    name = reservation.pod or reservation.uid
-    log.info("reservation released", pod=name, node=reservation.node, plan=reservation.id, why=CAUSES[cause])
-
-
 @dataclass(frozen=True, slots=True)
 class Core:
-    """What decides, counts and notes: no I/O."""
+    """What decides, counts and notes, over a source of the cluster's state."""
 
-    settings: Settings
     cluster: Cluster
+    source: ClusterSource
     verbs: Verbs
     events: Events
     metrics: Metrics
     clock: Clock
 
     @classmethod
-    def of(
+    def over(
         cls,
-        settings: Settings,
+        cluster: Cluster,
+        source: ClusterSource | None = None,
         *,
-        live: bool = False,
         metrics: Metrics | None = None,
         events: Events | None = None,
         clock: Clock | None = None,
     ) -> Core:
-        """With an empty cluster. `live`: it will be read from an API server; `events`: None writes none."""
-        metrics = metrics or Metrics()
+        """`source`: what fills the cluster; None: it does not change; `events`: None writes none."""
+        source, metrics = source or Frozen(), metrics or Metrics()
         events = events or Events(metrics)
-        cluster = Cluster(settings, live=live)
+        settings = cluster.settings
         cluster.subscribe(NodeEvents(events, cluster.nodes))
-        verbs = Verbs.of(settings, cluster, released=partial(_released, metrics))
-        return cls(settings, cluster, verbs, events, metrics, clock or Clock())
+        freshness = Freshness(source.dark, source.known_at, settings.watch.staleness_seconds)
+        verbs = Verbs.of(settings, cluster, freshness=freshness, released=partial(released, metrics))
+        return cls(cluster, source, verbs, events, metrics, clock or Clock())
 
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """What a server reads from and writes to. None: where it does not."""
+    """What a server writes to. None: where it does not."""
 
-    source: ClusterSource = field(default_factory=Frozen)
     binder: Binder | None = None
     keeper: Keeper | None = None
     evictions: Evictions | None = None
@@ -130,9 +122,8 @@ class Server:
 def connect(core: Core, outside: Outside | None = None, slices: Slices | None = None) -> Server:
     """A server over its core. `slices`: the turns of its pages."""
     outside = outside or Outside()
-    settings, cluster, verbs, metrics, clock = core.settings, core.cluster, core.verbs, core.metrics, core.clock
-    source = outside.source
-    verbs.freshness.follow(source.dark, source.known_at, settings.watch.staleness_seconds)
+    cluster, verbs, source, metrics, clock = core.cluster, core.verbs, core.source, core.metrics, core.clock
+    settings = cluster.settings
     connections = Connections(settings, metrics)
     supervisor = Supervisor([connections, *outside.controllers, source])
     writes = Writes(verbs, metrics, clock.monotonic, core.events, binder=outside.binder, keeper=outside.keeper)
@@ -156,31 +147,30 @@ def connect(core: Core, outside: Outside | None = None, slices: Slices | None = 
 
 def over_file(settings: Settings, path: Path) -> Server:
     """A server over a cluster file: nothing is written, and evictions are advice. BadCluster."""
-    core, invalid = Core.of(settings), list[Invalid]()
-    cluster = core.cluster
+    cluster, invalid = Cluster(settings), list[Invalid]()
     cluster.apply(frozen.read(path, cluster.gpu_names, invalid), time.monotonic())
     for warning in tolerant.warnings(invalid, MOST_NAMED):
         log.warning("an object cannot be read in full", err=warning["message"])
     log.info("frozen cluster", nodes=len(cluster.nodes), pods=len(cluster.pods), file=str(path))
+    core = Core.over(cluster, Frozen(invalid))
     evictions = Evictions(core.verbs, core.events, core.metrics)
-    return connect(core, Outside(Frozen(invalid), evictions=evictions, controllers=(evictions,)))
+    return connect(core, Outside(evictions=evictions, controllers=(evictions,)))
 
 
 def over_api(settings: Settings, server: ApiServer) -> Server:
     """A server over the cluster of an API server. Nothing is read before its lifespan begins."""
-    metrics, clock = Metrics(), Clock()
+    cluster, metrics, clock = Cluster(settings, live=True), Metrics(), Clock()
     events = Events(metrics, EventsApi(server, socket.gethostname()) if settings.events.enabled else None)
-    core = Core.of(settings, live=True, metrics=metrics, events=events, clock=clock)
-    cluster, verbs = core.cluster, core.verbs
-    namespace = own_namespace(settings.reservations.namespace)
     watches = Watches(server, cluster, staleness=settings.watch.staleness_seconds, clock=clock)
+    core = Core.over(cluster, watches, metrics=metrics, events=events, clock=clock)
+    namespace = own_namespace(settings.reservations.namespace)
     stored = settings.reservations.store == "configmap"
     kept = ConfigMap(server, namespace, settings.reservations.name) if stored else None
-    reservations = ReservationStore(verbs, metrics, kept, ready=watches.listed, clock=clock)
+    reservations = ReservationStore(core.verbs, metrics, kept, ready=watches.listed, clock=clock)
     identity = f"{socket.gethostname()}_{os.getpid()}_{random.SystemRandom().getrandbits(32):08x}"
     lease = Lease(server, namespace, settings.evictions.lease, identity, clock=clock)
     evictions = Evictions(
-        verbs,
+        core.verbs,
         events,
         metrics,
         Evictor(server, Leadership(lease, metrics, clock.monotonic), reservations),
@@ -191,4 +181,4 @@ def over_api(settings: Settings, server: ApiServer) -> Server:
     if stored:  # it is read before the source begins, whose pods it may have counted
         controllers.append(Document(ConfigMap(server, namespace, MIX), cluster.demand.dump, cluster.demand.load))
     binder = ApiBinder(Bindings(server, cluster.gpu_names))
-    return connect(core, Outside(watches, binder, reservations, evictions, tuple(controllers), close=server.close))
+    return connect(core, Outside(binder, reservations, evictions, tuple(controllers), close=server.close))

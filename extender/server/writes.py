@@ -29,7 +29,7 @@ class Binder(Protocol):
         ...
 
     async def bind(self, binding: wire.Binding, annotations: dict[str, str]) -> Written:
-        """The outcome; a pod that is bound there already counts as bound."""
+        """What became of it; a pod that is bound there already counts as bound."""
         ...
 
 

@@ -647,6 +647,7 @@ def test_a_plan_that_a_higher_one_covers_stays_unless_another_takes_its_place() 
     made.gone("w2", "w3")
     for i in range(2, 4):
         made.pod(f"k{i}", 2, "n1", priority=50)
+    reservations = store(made)
     plan = planned(made)
     carried_out(made)
     boss = made.pod("boss", 4, priority=20)
@@ -661,6 +662,7 @@ def test_a_plan_that_a_higher_one_covers_stays_unless_another_takes_its_place() 
     assert released(made) == ["replaced"]
     assert made.verbs.reservations.of("uid-urgent", made.now) is not plan
     assert boss["metadata"]["name"] == "boss"
+    assert reservations.missing()
 
 
 def test_a_node_whose_victims_still_terminate_is_evictable_for_its_preemptor() -> None:

@@ -201,11 +201,12 @@ class _World:
         return None
 
     def _live(self) -> tuple[wiring.Core, Server, asyncio.Task[None]]:
-        core = wiring.Core.of(self.settings, clock=Clock(self._clock, lambda: WALL + self._clock()))
+        cluster, clock = Cluster(self.settings), Clock(self._clock, lambda: WALL + self._clock())
         api = self.loop.run_until_complete(ApiServer.connect(self.config))
         self.stack.push_async_callback(api.close)
-        watches = Watches(api, core.cluster, chance=random.Random(1), clock=core.clock)
-        server = wiring.connect(core, wiring.Outside(watches, ApiBinder(Bindings(api, core.cluster.gpu_names))))
+        watches = Watches(api, cluster, chance=random.Random(1), clock=clock)
+        core = wiring.Core.over(cluster, watches, clock=clock)
+        server = wiring.connect(core, wiring.Outside(ApiBinder(Bindings(api, core.cluster.gpu_names))))
         return core, server, self.loop.create_task(server.supervisor.run())
 
     def _clock(self) -> float:

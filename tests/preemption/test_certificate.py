@@ -132,9 +132,6 @@ def test_what_is_not_kept_counts_no_victims() -> None:
         async def reserve(self, plan: Any) -> str:
             return "the API server is away"
 
-        def released(self, plan: Any, cause: str) -> None:
-            pass
-
     play = world()
     play.connect(keeper=Away())
     with logged() as lines:
