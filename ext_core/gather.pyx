@@ -350,7 +350,8 @@ def room(NodeTable nodes, const amount_t[::1] request, const uint64_t[::1] allow
     return found, where if found == 1 else -1
 
 
-def stranded(PodTable pods, const row_t[::1] chosen, const int32_t[::1] ask, const int64_t[::1] terminating, dict rooms):
+def stranded(PodTable pods, const row_t[::1] chosen, const int32_t[::1] ask, const int64_t[::1] terminating,
+             dict rooms):
     """1 for each of the `chosen` pod rows that has room nowhere but on its own node, `rooms[ask]` as `room` answers; 0
     for a terminating pod, for ask 0, and for an ask that is not in `rooms`."""
     cdef Py_ssize_t i, m = chosen.shape[0]

@@ -87,8 +87,8 @@ cdef class Places:
         self.failing[row] = failing
 
     def set_own(self, str namespace, rows, doubts, failing):
-        """Write what also counts for the pods of one namespace: rows in ascending order, a doubt >= 0 and 0 or 1 = failing
-        for each. No rows: nothing. `clear` does not change it: the writer writes the namespace again."""
+        """Write what also counts for the pods of one namespace: rows in ascending order, a doubt >= 0 and 0 or 1 =
+        failing for each. No rows: nothing. `clear` does not change it: the writer writes the namespace again."""
         if not len(rows) == len(doubts) == len(failing):
             raise ValueError("set_own: one doubt and one mark a row")
         cdef row_t last = -1

@@ -260,7 +260,8 @@ cdef class _Search:
 
     cdef int64_t least_sum(self, int i, int d) noexcept nogil:
         """What covering costs at least in term `i` (a SUM or a GANG with a column) if pods could be cut in parts: per
-        resource by cost per amount; the resource with the highest cost counts. Members of a broken gang cost nothing more."""
+        resource by cost per amount; the resource with the highest cost counts. Members of a broken gang cost nothing
+        more."""
         cdef Term* t = &self.term[i]
         cdef int64_t total, most = 0
         cdef amount_t left

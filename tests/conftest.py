@@ -14,6 +14,7 @@ from hypothesis import settings
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("by-hand", deadline=None)
 settings.register_profile("checked", derandomize=True, deadline=None, max_examples=25)  # .ci/checked chooses it
+settings.register_profile("fuzz", derandomize=False, deadline=None, max_examples=500, print_blob=True)  # tests.fuzz
 settings.load_profile("ci" if os.environ.get("CI") else "by-hand")
 
 

@@ -19,7 +19,7 @@ SPACES = {tenant: f"{tenant}-1" for tenant in (*attack_load.HONEST, attack_load.
 def seen(*log: Event, pods: tuple[PodStory, ...] = (), lines: tuple[str, ...] = (), **facts: Any) -> Seen:
     trace = Trace.__new__(Trace)
     trace.pods, trace.plans, trace.marks = {pod.uid: pod for pod in pods}, [], []
-    trace._lines = [(0.0, line) for line in lines]
+    trace.lines = [(0.0, line) for line in lines]
     return Seen(trace, log, {"alice-1": "alice", "mallory-1": "mallory"}, {"v": "dgx1-v100"}, **facts)
 
 

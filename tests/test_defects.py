@@ -14,12 +14,13 @@ from extender.controllers.controller import Controller, Frozen
 from extender.controllers.supervisor import Supervisor
 from extender.controllers.watches import Watches
 from extender.kube.client import ApiServer
-from extender.kube.reflector import SOURCES
+from extender.kube.watch.kinds import WATCHED_KINDS
 from extender.objects import gangs
 from extender.objects.records import PodRecord
 from extender.objects.tolerant import Faults, Invalid
 from extender.settings import Settings
 from tests.kube.api_server import Request, Script, Writer, listed, serving, watched
+from tests.waiting import eventually
 from tests.world import World, logged, workload
 
 
@@ -179,7 +180,7 @@ def test_watches_that_failed_run_again_and_what_went_meanwhile_is_gone() -> None
             mine = "!=" in request.params["fieldSelector"]
             await listed(*(pods[connections] if mine else []))(request, writer)
         else:
-            kind = next(source.kind for source in SOURCES if source.path == request.path)
+            kind = next(source.kind for source in WATCHED_KINDS if source.path == request.path)
             await listed(kind=kind)(request, writer)
 
     async def headers() -> Mapping[str, str]:
@@ -193,12 +194,9 @@ def test_watches_that_failed_run_again_and_what_went_meanwhile_is_gone() -> None
             seen: list[list[str]] = []
             for connections in (0, 1):
                 task = asyncio.create_task(watches.run())
-                for _ in range(1000):
-                    await asyncio.sleep(0.01)
-                    names = sorted(pod.name for pod in cluster.pods.values())
-                    if watches.listed() and len(names) == len(pods[connections]):
-                        break
-                seen.append(names)
+                await asyncio.sleep(0)  # the task begins: of the run before, all is listed
+                await eventually(lambda: watches.listed() and len(cluster.pods) == len(pods[connections]))  # noqa: B023
+                seen.append(sorted(pod.name for pod in cluster.pods.values()))
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
             return seen

@@ -33,6 +33,7 @@ from extender.settings import Settings
 from tests.controllers.test_reservations import PATH as CONFIGMAP
 from tests.controllers.test_reservations import connected, keeper
 from tests.kube.objects import Objects
+from tests.waiting import eventually
 from tests.world import JSON, World, logged
 
 ROOT = Path(__file__).parents[1]
@@ -79,7 +80,7 @@ def played(enabled: bool) -> dict[str, str]:
             controller = Evictions(world.verbs, ear, world.metrics, evictor, clock=clock)
             world.connect(evictions=controller)
             task = asyncio.create_task(reservations.run())
-            await asyncio.sleep(0.05)
+            await eventually(lambda: not reservations.missing())
             request = json.dumps(world.args(pod)).encode()
             refused = await world.answered("filter", request)
             await controller.turn()

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +21,7 @@ import pytest
 from extender import log
 from extender.log import WAITING_BYTES, WAITING_LINES, Writer
 from tests.server.test_app import valid
+from tests.waiting import wait_for
 
 CLUSTER = {
     "apiVersion": "v1",
@@ -50,15 +50,15 @@ def server(folder: Path, streams: str, **given: Any) -> Iterator[httpx.Client]:
     process = subprocess.Popen(["/bin/sh", "-c", command], **given)
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=20) as client:
-            until = time.monotonic() + 60
-            while True:
+
+            def answers() -> bool:
                 assert process.poll() is None, "the server has ended"
-                assert time.monotonic() < until
-                try:
+                with suppress(httpx.TransportError):
                     client.get("/healthz")
-                    break
-                except httpx.TransportError:
-                    time.sleep(0.05)
+                    return True
+                return False
+
+            wait_for(answers, 60)
             yield client
     finally:
         process.terminate()
@@ -88,10 +88,7 @@ def test_closed_standard_streams(tmp_path: Path, streams: str) -> None:
 def test_a_full_disk(tmp_path: Path) -> None:
     with server(tmp_path, "2>/dev/full") as client:
         check_serves(client, 3)
-        until = time.monotonic() + 10
-        while dropped(client) < 4:
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        wait_for(lambda: dropped(client) >= 4)
 
 
 def test_a_pipe_without_a_reader(tmp_path: Path) -> None:
@@ -100,10 +97,7 @@ def test_a_pipe_without_a_reader(tmp_path: Path) -> None:
     try:
         with server(tmp_path, "", stderr=writing) as client:
             check_serves(client, 3)
-            until = time.monotonic() + 10
-            while dropped(client) < 4:
-                assert time.monotonic() < until
-                time.sleep(0.05)
+            wait_for(lambda: dropped(client) >= 4)
     finally:
         os.close(writing)
 
@@ -114,12 +108,7 @@ def test_a_pipe_that_nobody_reads(tmp_path: Path) -> None:
     try:
         with server(tmp_path, "", stderr=writing) as client:
             os.close(writing)
-            slowest = 0.0
-            for _ in range(500):
-                began = time.monotonic()
-                check_serves(client, 1)
-                slowest = max(slowest, time.monotonic() - began)
-            assert slowest < 5.0
+            check_serves(client, 500)  # a request that waited for the reader would never be answered
             said = b""
             while said.count(b"decided") < 500 and select.select([reading], [], [], 5.0)[0]:
                 said += os.read(reading, 65536)

@@ -15,7 +15,7 @@ from extender.server.wiring import MIX
 from extender.settings import Known, Settings, read_settings
 
 MANIFESTS = Path(__file__).parent.parent / "manifests"
-README = MANIFESTS.parent / "README.md"
+OPERATIONS = MANIFESTS.parent / "docs" / "operations.md"
 ROLES_OF_KUBERNETES = {"system:kube-scheduler", "system:volume-scheduler", "extension-apiserver-authentication-reader"}
 
 
@@ -191,7 +191,7 @@ def plugin_config() -> list[Any]:
 
 
 def test_the_memory_limit_covers_the_largest_cluster_of_the_readme() -> None:
-    rows = re.findall(r"^\| [\d,]+ \| [\d,]+ \| ([\d,]+) \| ([\d,]+) \|$", README.read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| [\d,]+ \| [\d,]+ \| ([\d,]+) \| ([\d,]+) \|$", OPERATIONS.read_text(), re.MULTILINE)
     resident, limits = ([int(row[column].replace(",", "")) for row in rows] for column in (0, 1))
     assert len(rows) == 4
     assert limits == sorted(limits)

@@ -108,9 +108,9 @@ def _listed(options: argparse.Namespace, settings: Any) -> dict[str, Any]:
 
 
 async def _list(kubeconfig: Path | None, gpus: frozenset[str], invalid: list[Any]) -> Any:
-    from extender.kube import listing
     from extender.kube.client import ApiError, ApiServer, CredentialsError
     from extender.kube.client import Unreachable as NoAnswer
+    from extender.kube.watch import listing
     from extender.objects.records import RecordError
 
     path = str(kubeconfig) if kubeconfig else None

@@ -54,7 +54,9 @@ log = get_log()
 class Reserving(Protocol):
     """What keeps a plan; "" when it is kept."""
 
-    async def reserve(self, plan: Reservation) -> str: ...
+    async def reserve(self, plan: Reservation) -> str:
+        """Keep the plan; "" or why it is not kept."""
+        ...
 
 
 @dataclass(slots=True)

@@ -21,25 +21,23 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
-from typing import Any, Final
-
-import orjson
+from dataclasses import dataclass
+from typing import Final
 
 from extender.controllers.controller import Controller
-from extender.controllers.forged import AHEAD_SECONDS, MOST_TEXT, MOST_VICTIMS, believed, contradiction
+from extender.controllers.forged import believed, contradiction
+from extender.controllers.reservation_entry import Damaged, Entries
 from extender.kube.backoff import Backoff
 from extender.kube.client import ApiError, Unreachable
 from extender.kube.clock import Clock
 from extender.kube.configmaps import ConfigMap, Conflict
 from extender.log import get_log
 from extender.metrics import Metrics
-from extender.objects.records import MOST_GRACE
 from extender.reservations.reservations import Reservation
 from extender.verbs.verbs import Verbs
 
 MOST_ENTRIES: Final = 500
 MOST_BYTES: Final = 900_000  # a ConfigMap may have 1 MiB
-FORMAT: Final = 1
 LOOK_SECONDS = 1.0  # between two looks at what is over
 REREAD_SECONDS = 5.0
 SOON_SECONDS = 0.05  # while the lists are not in
@@ -48,8 +46,14 @@ TRIES = 5
 log = get_log()
 
 
-class Damaged(Exception):
-    """An entry that says nothing we can use."""
+@dataclass(slots=True)
+class Trouble:
+    """What is wrong with the map. `problem`: in words; `logged`: the kind that was logged last; `forbidden`: until
+    it is read or written again."""
+
+    problem: str = "not read yet"
+    logged: str = ""
+    forbidden: bool = False
 
 
 class ReservationStore(Controller):
@@ -71,7 +75,7 @@ class ReservationStore(Controller):
         clock = clock or Clock()
         self._verbs, self._metrics, self._map, self._ready = verbs, metrics, kept, ready
         self._clock = clock.monotonic
-        self._epoch = clock.wall() - clock.monotonic()  # once, so that a plan is written in the same words always
+        self._entries = Entries(verbs.cluster.resources, clock.wall() - clock.monotonic())
         self._settings = verbs.settings.reservations
         self._lock = asyncio.Lock()
         self._stored: dict[str, str] = {}  # what the map has, as far as we know
@@ -81,17 +85,15 @@ class ReservationStore(Controller):
         self._version: str | None = None  # None: it has to be read first
         self._read_at: float | None = None
         self._judged = False  # what was read at the start has been compared with the lists
-        self._problem = "not read yet"
-        self._said = ""
-        self._forbidden = False
+        self._trouble = Trouble()
         metrics.reservations_kept.set(0)
 
     # -- what the server asks -------------------------------------------------------------------------------------
 
     def missing(self) -> list[str]:
         """The reservations, until they are read and judged."""
-        known = self._map is None or self._judged or self._forbidden
-        return [] if known else [f"reservations: {self._problem}"]
+        known = self._map is None or self._judged or self._trouble.forbidden
+        return [] if known else [f"reservations: {self._trouble.problem}"]
 
     @property
     def read_back(self) -> bool:
@@ -192,18 +194,19 @@ class ReservationStore(Controller):
         """Say what is wrong, once for each problem; gives it back."""
         self._version = None
         self._metrics.reservations_kept.set(0)
-        self._problem = str(error)
+        trouble = self._trouble
+        trouble.problem = str(error)
         if _forbidden(error):
-            self._forbidden = True
-            if self._said != "forbidden":
-                self._said = "forbidden"
+            trouble.forbidden = True
+            if trouble.logged != "forbidden":
+                trouble.logged = "forbidden"
                 log.error(
                     "the reservations may not be kept, so nobody is evicted: allow get, create and update of the "
                     "ConfigMap (manifests/deployment.yaml), or set reservations.store to memory",
                     err=str(error),
                 )
-        elif self._said != "failed":
-            self._said = "failed"
+        elif trouble.logged != "failed":
+            trouble.logged = "failed"
             log.warning("the reservations can not be read or written", err=str(error))
         return str(error)
 
@@ -217,7 +220,7 @@ class ReservationStore(Controller):
                 if self._version is None:
                     await self._read()
                     assert self._version is not None
-                wanted = {plan.uid: self._text(plan) for plan in self._verbs.reservations.all()}
+                wanted = {plan.uid: self._entries.text(plan) for plan in self._verbs.reservations.all()}
                 if must and must not in wanted:
                     return "its pod is gone, or has a node"
                 if wanted == self._stored:
@@ -243,11 +246,11 @@ class ReservationStore(Controller):
         known = plans.keys()
         for uid, text in sorted(theirs.items())[:MOST_ENTRIES]:
             before = self._stored.get(uid)
-            theirs_is_newer = uid in known and before not in (None, text) and before == self._text(plans[uid])
+            theirs_is_newer = uid in known and before not in (None, text) and before == self._entries.text(plans[uid])
             if not theirs_is_newer and (uid in known or before is not None or uid in self._unsure):
                 continue  # ours, or ours until a moment ago: to be removed
             try:
-                plan = self._plan(uid, text, now)
+                plan = self._entries.plan(uid, text, now)
             except Damaged as error:
                 self._metrics.reservations_damaged.inc()
                 log.warning("a reservation can not be read, and is dropped", uid=uid[:80], err=str(error))
@@ -266,87 +269,8 @@ class ReservationStore(Controller):
 
     def _good(self) -> None:
         self._metrics.reservations_kept.set(1)
-        self._forbidden, self._said = False, ""
-
-    # -- one entry ------------------------------------------------------------------------------------------------
-
-    def _text(self, plan: Reservation) -> str:
-        amounts = zip(self._verbs.cluster.resources, plan.amounts, strict=True)
-        entry: dict[str, Any] = {
-            "format": FORMAT,
-            "pod": plan.pod,
-            "node": plan.node,
-            "victims": list(plan.victims),
-            "amounts": {name: amount for name, amount in amounts if amount},
-            "priority": plan.priority,
-            "at": round(plan.at + self._epoch, 3),
-            "grace": min(float(plan.grace), MOST_GRACE),
-        }
-        if plan.emptied is not None:
-            entry["emptied"] = round(plan.emptied + self._epoch, 3)
-        if plan.own:
-            entry["own"] = True
-        return orjson.dumps(entry).decode()
-
-    def _plan(self, uid: str, text: str, now: float) -> Reservation:
-        if len(text) > MOST_TEXT:
-            raise Damaged(f"longer than {MOST_TEXT} characters")
-        try:
-            entry = orjson.loads(text)
-        except orjson.JSONDecodeError as error:
-            raise Damaged(f"not JSON: {error}") from error
-        if not isinstance(entry, dict) or entry.get("format") != FORMAT:
-            raise Damaged(f"not an entry of format {FORMAT}")
-        resources = self._verbs.cluster.resources
-        amounts, victims = entry.get("amounts"), entry.get("victims")
-        if not isinstance(amounts, dict) or not all(_count(amount) for amount in amounts.values()):
-            raise Damaged("amounts is not a mapping of whole numbers")
-        if strange := sorted(amounts.keys() - set(resources)):
-            raise Damaged(f"amounts of {', '.join(strange)[:100]}, which the settings do not name")
-        if not isinstance(victims, list) or not victims or not all(isinstance(one, str) and one for one in victims):
-            raise Damaged("victims is not a list of uids")
-        if len(victims) > MOST_VICTIMS or len(set(victims)) != len(victims):
-            raise Damaged(f"victims are more than {MOST_VICTIMS}, or not distinct")
-        node, pod = entry.get("node"), entry.get("pod", "")
-        if not isinstance(node, str) or not node or not isinstance(pod, str):
-            raise Damaged("no node")
-        priority = entry.get("priority")
-        if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > 2**31:
-            raise Damaged("priority is not a number")
-        at, grace = _time(entry.get("at")), _grace(entry.get("grace", 0))
-        emptied = _time(entry["emptied"]) - self._epoch if "emptied" in entry else None
-        if at - self._epoch > now + AHEAD_SECONDS:
-            raise Damaged("its time is yet to come")
-        return Reservation(
-            uid,
-            node,
-            tuple(victims),
-            tuple(amounts.get(name, 0) for name in resources),
-            priority,
-            min(now, at - self._epoch),  # another machine's clock may be ahead
-            None if emptied is None else min(now, emptied),
-            pod,
-            grace,
-            entry.get("own") is True,
-        )
+        self._trouble.forbidden, self._trouble.logged = False, ""
 
 
 def _forbidden(error: ApiError | Unreachable) -> bool:
     return isinstance(error, ApiError) and error.status in (401, 403)
-
-
-def _count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
-
-
-def _grace(value: object) -> float:
-    """Seconds. A version before this one wrote what a pod asked for, beyond any time: that counts as MOST_GRACE."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= 0:
-        raise Damaged("grace is not a number of seconds")
-    return float(min(value, MOST_GRACE))
-
-
-def _time(value: object) -> float:
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < 2**40:
-        raise Damaged("a time is not a number of seconds")
-    return float(value)

@@ -11,7 +11,10 @@ from extender.cluster.cluster import Cluster
 from extender.controllers.controller import ClusterSource
 from extender.kube.client import ApiServer
 from extender.kube.clock import Clock
-from extender.kube.reflector import SOURCES, Pace, Reflector, Source, State
+from extender.kube.watch.kinds import WATCHED_KINDS, WatchedKind
+from extender.kube.watch.pace import Pace, Timing
+from extender.kube.watch.reflector import Reflector
+from extender.kube.watch.state import State
 from extender.log import get_log
 from extender.objects.event import Event
 from extender.objects.tolerant import LONGEST_NAME, Faults, Invalid
@@ -41,9 +44,9 @@ class Watches(ClusterSource):
         self._chance = chance or random.Random()
         clock = clock or Clock()
         self._clock, self._wall = clock.monotonic, clock.wall
-        self._reflectors = [self._reflector(source) for source in SOURCES]
+        self._reflectors = [self._reflector(watched) for watched in WATCHED_KINDS]
         # Of what must be watched at any time:
-        self._states: dict[str, State] = {one.source.kind: one.state for one in self._reflectors if one.source.prompt}
+        self._states: dict[str, State] = {one.watched.kind: one.state for one in self._reflectors if one.watched.prompt}
         self._ready_at: float | None = None
         self._ran = False
 
@@ -56,7 +59,7 @@ class Watches(ClusterSource):
     @property
     def states(self) -> list[tuple[str, State]]:
         """How each kind is watched, with its name. Versions of one API group have the same name."""
-        return [(one.source.name, one.state) for one in self._reflectors]
+        return [(one.watched.name, one.state) for one in self._reflectors]
 
     def listed(self) -> bool:
         """Whether every list is in."""
@@ -100,19 +103,19 @@ class Watches(ClusterSource):
         """Seconds since the last word, by kind."""
         now = self._clock()
         return {
-            reflector.source.name: now - reflector.state.last_event
+            reflector.watched.name: now - reflector.state.last_event
             for reflector in self._reflectors
             if reflector.state.last_event is not None
         }
 
     def restarts(self) -> dict[str, int]:
         """Watches that were opened again, other than those that ended as agreed."""
-        counted = ((one.source.name, one.state.counters) for one in self._reflectors)
+        counted = ((one.watched.name, one.state.counters) for one in self._reflectors)
         return {name: max(0, counters.watches - counters.turns - 1) for name, counters in counted}
 
     def faults(self) -> Faults:
         """What the reflectors rejected, and their defects."""
-        watched = [(reflector.source.name, reflector.state) for reflector in self._reflectors]
+        watched = [(reflector.watched.name, reflector.state) for reflector in self._reflectors]
         return Faults(
             [
                 Invalid(kind, name.strip("/")[:LONGEST_NAME] or "(without a name)", why)
@@ -133,23 +136,10 @@ class Watches(ClusterSource):
             for reflector in self._reflectors:
                 group.create_task(reflector.run())
 
-    def _reflector(self, source: Source) -> Reflector:
-        return Reflector(
-            self._server,
-            source,
-            self,
-            self._cluster.gpu_names,
-            random_source=self._chance,
-            pace=Pace.prompt(self._staleness) if source.prompt else Pace(),
-            clock=self._clock,
-            returned=self._renew,
-        )
-
-    def _renew(self) -> None:
-        """The API server is heard again: what may be silent for minutes gets a new connection, too."""
-        for reflector in self._reflectors:
-            if not reflector.source.prompt:
-                reflector.renew()
+    def _reflector(self, watched: WatchedKind) -> Reflector:
+        pace = Pace.prompt(self._staleness) if watched.prompt else Pace()
+        timing = Timing(self._clock, chance=self._chance)
+        return Reflector(self._server, watched, self, self._cluster.gpu_names, pace, timing)
 
     # -- the reflectors' sink -------------------------------------------------------------------------------------
 
@@ -168,6 +158,12 @@ class Watches(ClusterSource):
         log.info("not served, or not allowed", kind=kind)
         if self._ready_at is None and self.listed():
             self._settled()
+
+    def returned(self) -> None:
+        """The API server is heard again: what may be silent for minutes gets a new connection, too."""
+        for reflector in self._reflectors:
+            if not reflector.watched.prompt:
+                reflector.renew()
 
     def _settled(self) -> None:
         """What was listed stays: a full collection over it would stop every request for tens of milliseconds."""

@@ -98,6 +98,7 @@ class Connections(Controller):
             connection.check(now)
 
     def opened(self, connection: Connection) -> None:
+        """Count a new connection; where there are too many, one that waits is closed."""
         self.open[connection] = None
         while len(self.open) > self.limits.connections:
             waiting = [one for one in self.open if one.waits]
@@ -125,6 +126,7 @@ class Connections(Controller):
             )
 
     def release(self, connection: Connection) -> None:
+        """The bytes of its body are held no more."""
         self.held -= connection.held
         connection.held = 0
 
@@ -151,6 +153,7 @@ class Connection(HttpToolsProtocol):
     registry: ClassVar[Connections]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Of asyncio: the connection is open."""
         super().connection_made(transport)  # type: ignore[arg-type] # asyncio's own types say it so
         self.lost = False
         self._weak = weakref.ref(self)
@@ -167,6 +170,7 @@ class Connection(HttpToolsProtocol):
         self.registry.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Of asyncio: the connection is closed."""
         self.lost = True
         self.registry.open.pop(self, None)
         self.registry.release(self)
@@ -180,6 +184,7 @@ class Connection(HttpToolsProtocol):
     # -- what is read ---------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
+        """Of asyncio: bytes have come."""
         if self.reading is None:
             self.reading = self.registry.clock()
         self._loose += len(data)
@@ -188,6 +193,7 @@ class Connection(HttpToolsProtocol):
             self._answer(431, "head-too-large", f"the headers have more than {HEAD_BYTES} bytes", "headers")
 
     def on_message_begin(self) -> None:
+        """Of the parser: a request begins."""
         if len(self.pipeline) >= MOST_PIPELINED:
             self.registry.close(self, "pipelined")
             raise ConnectionAbortedError  # ends the parser, which would go on to the end of what has come
@@ -199,10 +205,12 @@ class Connection(HttpToolsProtocol):
             self.reading = self.registry.clock()
 
     def on_headers_complete(self) -> None:
+        """Of the parser: the headers are read."""
         self._in_head = False
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
+        """Of the parser: a part of a body has come."""
         self._loose = 0
         if self.refused is not None:
             return
@@ -211,11 +219,13 @@ class Connection(HttpToolsProtocol):
             self.registry.hold(self, len(body))
 
     def on_message_complete(self) -> None:
+        """Of the parser: the request is read."""
         self.reading = None
         self._loose = 0
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        """Of uvicorn: the answer is sent."""
         self.answered = True
         self.since = self.registry.clock()
         self.registry.release(self)
@@ -226,10 +236,12 @@ class Connection(HttpToolsProtocol):
     # -- what is written ------------------------------------------------------------------------------------------
 
     def pause_writing(self) -> None:
+        """Of asyncio: the client takes too little."""
         super().pause_writing()
         self._stalled = self.registry.clock()
 
     def resume_writing(self) -> None:
+        """Of asyncio: the client reads again."""
         super().resume_writing()
         self._stalled = None
 

@@ -15,9 +15,7 @@ from extender.log import get_log
 from extender.metrics import Metrics
 from extender.policy.rules import REASONS, UNKNOWN_NODE
 from extender.server import body, garbage
-from extender.server.calls import Calls
-from extender.server.sampling import Sampling
-from extender.server.start import Start
+from extender.server.calls import Calls, Start
 from extender.verbs import wire
 from extender.verbs.answer import Answer
 from extender.web.responses import error_response
@@ -94,6 +92,27 @@ class Endpoint:
         if decision is None:
             return None
         return self._names[decision.ranked[0]] if decision.ranked else decision.detail.get("node")
+
+
+class Sampling:
+    """What one process has seen of it."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._warned = False
+
+    def note(self, given: int, known: int) -> None:
+        """A call named `given` nodes; `known` schedulable nodes have GPUs."""
+        self._metrics.sampled_requests.inc()
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "kube-scheduler names fewer nodes than there are schedulable GPU nodes: the others are full, tainted "
+                "or not selected, or it samples (then set percentageOfNodesToScore: 100); said once, counted in "
+                "gpu_extender_sampled_requests_total",
+                given=given,
+                known=known,
+            )
 
 
 async def _after(verb: str, answer: Answer, node: str | None) -> None:

@@ -39,14 +39,12 @@ from extender.offline import frozen
 from extender.reservations.release import CAUSES
 from extender.reservations.reservations import Reservation
 from extender.server import routes
-from extender.server.binder import ApiBinder
-from extender.server.calls import Calls
+from extender.server.calls import Calls, Start
 from extender.server.connections import Connections, lost
 from extender.server.endpoint import Endpoint
 from extender.server.outage import Outage
 from extender.server.settle import Settling
-from extender.server.start import Start
-from extender.server.writes import Binder, Keeper, Writes
+from extender.server.writes import ApiBinder, Binder, Keeper, Writes
 from extender.settings import Settings
 from extender.verbs.verbs import Verbs
 from extender.web.cluster_pages import ClusterPages

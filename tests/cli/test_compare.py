@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from extender.cli import main
 from extender.server.serve import config
 from extender.settings import Settings
 from extender.web.pages import MOST_PAGES
+from tests.waiting import wait_for
 from tests.world import World, machine, pairs, workload
 
 
@@ -26,8 +26,7 @@ def serving(world: World) -> Iterator[str]:
     host = uvicorn.Server(config(world.app, world.server.connections, Settings.model_validate({"server": {"port": 0}})))
     thread = threading.Thread(target=host.run, daemon=True)
     thread.start()
-    while not host.started:
-        time.sleep(0.01)
+    wait_for(lambda: host.started)
     port = host.servers[0].sockets[0].getsockname()[1]
     try:
         yield f"http://127.0.0.1:{port}"

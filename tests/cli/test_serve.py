@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 
 from extender.cli import main
 from tests.test_docs_example import CLUSTER, ROOT, asked
+from tests.waiting import wait_for
 
 WAIT = 30.0  # seconds, of a busy machine
 
@@ -30,15 +30,16 @@ def server(tmp_path: Path) -> Iterator[str]:
         process = subprocess.Popen(command, stderr=log)
     try:
         url = f"http://127.0.0.1:{port}"
-        ends = time.monotonic() + WAIT
-        while True:
+
+        def ready() -> bool:
             try:
                 urllib.request.urlopen(f"{url}/readyz", timeout=5).close()
-                break
             except OSError:
                 assert process.poll() is None, (tmp_path / "log").read_text()
-                assert time.monotonic() < ends
-                time.sleep(0.05)
+                return False
+            return True
+
+        wait_for(ready, WAIT)
         yield url
     finally:
         process.terminate()
@@ -49,14 +50,13 @@ def test_a_server_over_a_file_tells_what_an_eviction_would_do(server: str, capsy
     request = {"Pod": asked(), "Nodes": None, "NodeNames": ["n1", "n2"]}
     with urllib.request.urlopen(f"{server}/v1/filter", json.dumps(request).encode(), timeout=5) as reply:
         assert json.load(reply)["NodeNames"] == []
-    ends = time.monotonic() + WAIT
-    while True:
+
+    def explained() -> str:
         assert main(["explain", "serving/urgent", "--server", server]) == 0
         text = capsys.readouterr().out
-        if "would-evict" in text:
-            break
-        assert time.monotonic() < ends, text
-        time.sleep(0.1)
+        return text if "would-evict" in text else ""
+
+    text = wait_for(explained, WAIT)
     assert "  because: evicting 1 pod on node n1 would free linked GPUs for this pod. " in text
     assert "; evictions.enabled: true in gpu-extender's settings does\n" in text
     assert "  evict lab/notebook, priority 1000, 1 GPU (0)\n" in text

@@ -12,8 +12,9 @@ import pytest
 from extender.controllers.document import Document
 from extender.kube.client import ApiServer
 from extender.kube.configmaps import ConfigMap
-from tests.controllers.test_reservations import connected, until
+from tests.controllers.test_reservations import connected
 from tests.kube.objects import Objects
+from tests.waiting import eventually
 from tests.world import World, logged
 
 PATH = "/api/v1/namespaces/kube-system/configmaps/gpu-extender-mix"
@@ -34,14 +35,23 @@ def map_of(server: ApiServer) -> ConfigMap:
     return ConfigMap(server, "kube-system", "gpu-extender-mix")
 
 
-def run(objects: Objects, learner: Learner, during: Callable[[], None] = lambda: None, every: float = 300.0) -> None:
+def run(
+    objects: Objects,
+    learner: Learner,
+    during: Callable[[], None] = lambda: None,
+    every: float = 300.0,
+    done: Callable[[], bool] = lambda: True,
+) -> None:
+    """Reads the document, and writes it at the end: once `done` holds."""
+
     async def whole() -> None:
         async with connected(objects) as server:
             document = Document(map_of(server), learner.dump, learner.load, every=every)
             await document.begin()
             task = asyncio.create_task(document.run())
             during()
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0)  # the task begins
+            await eventually(done)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
@@ -69,10 +79,10 @@ def test_it_is_written_now_and_then() -> None:
     async def whole() -> None:
         async with connected(objects) as server:
             task = asyncio.create_task(Document(map_of(server), learner.dump, learner.load, every=0.01).run())
-            await until(lambda: PATH in objects.stored)
+            await eventually(lambda: PATH in objects.stored)
             written.append(stored(objects))
             learner.sizes = {"1": 2}
-            await until(lambda: stored(objects) == {"sizes": {"1": 2}})
+            await eventually(lambda: stored(objects) == {"sizes": {"1": 2}})
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
@@ -108,7 +118,7 @@ def test_no_access_is_said_and_stops_nothing() -> None:
     objects, learner = Objects(fail=lambda request: 403), Learner()
     learner.sizes = {"1": 1}
     with logged() as lines:
-        run(objects, learner, every=0.01)
+        run(objects, learner, every=0.01, done=lambda: len(objects.said) >= 4)
     assert [line["event"] for line in lines] == [
         "what was learned cannot be read, and is learned anew",
         "what was learned cannot be kept",

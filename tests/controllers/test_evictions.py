@@ -23,6 +23,7 @@ from tests.controllers.test_reservations import PATH as CONFIGMAP
 from tests.controllers.test_reservations import connected, keeper
 from tests.kube.api_server import Request
 from tests.kube.objects import Objects
+from tests.waiting import eventually
 from tests.world import JSON, World, logged, pairs, refused, workload
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/gpu-extender-evictions"
@@ -90,7 +91,7 @@ class Play:
                 world.connect(evictions=made[0])
                 task = asyncio.create_task(reservations.run())
                 try:
-                    await asyncio.sleep(0.05)
+                    await eventually(lambda: not reservations.missing())
                     await test(made[0])
                 finally:
                     task.cancel()

@@ -10,7 +10,8 @@ from extender.cluster.cluster import Cluster
 from extender.controllers.watches import Watches
 from extender.kube.client import ApiServer
 from extender.kube.clock import Clock
-from extender.kube.reflector import SOURCES, Reflector, State
+from extender.kube.watch.kinds import WATCHED_KINDS
+from extender.kube.watch.state import State
 from extender.server import outage, settle
 from extender.settings import Settings
 from tests.world import World, logged, workload
@@ -141,16 +142,14 @@ def test_turns_that_end_as_agreed_are_no_restarts() -> None:
 
 def test_the_prompt_kinds_have_the_pace_of_the_settings_and_renew_the_others() -> None:
     made, _ = live(Now(), staleness=20.0)
-    paces = {one.source.name: (one._pace.watch_for, one._pace.inactivity) for one in made._reflectors}
+    paces = {one.watched.name: (one._pace.watch_for, one._pace.inactivity) for one in made._reflectors}
     assert paces["Pod"] == paces["Node"] == paces["PodDisruptionBudget"] == (6.0, 10.0)
     assert paces["Job.batch"] == (300.0, 150.0)
     renewed: list[str] = []
     for one in made._reflectors:
-        one._drop = lambda name=one.source.name: renewed.append(name)
-    first: Reflector = made._reflectors[0]
-    first._silent = True
-    first._accepted()
-    assert sorted([*renewed, "Pod", "Node", "PodDisruptionBudget"]) == sorted(source.name for source in SOURCES)
+        one._drop = lambda name=one.watched.name: renewed.append(name)
+    made.returned()
+    assert sorted([*renewed, "Pod", "Node", "PodDisruptionBudget"]) == sorted(watched.name for watched in WATCHED_KINDS)
 
 
 def test_what_was_listed_is_frozen_once_however_often_an_api_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:

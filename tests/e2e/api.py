@@ -9,7 +9,6 @@ import asyncio
 import re
 import ssl
 import threading
-import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
@@ -343,23 +342,6 @@ def _without_managed_fields(content: bytes) -> bytes:
         else:
             return content
     return b"".join([*kept, content[at:]])
-
-
-def wait_for(
-    predicate: Callable[[], T | None],
-    timeout: float,
-    message: str | Callable[[], object],
-    every: float = 0.05,
-) -> T:
-    """The first truthy answer of ``predicate``; AssertionError after ``timeout``. Times in seconds."""
-    deadline = time.monotonic() + timeout
-    while True:
-        if found := predicate():
-            return found
-        if time.monotonic() > deadline:
-            text = message if isinstance(message, str) else message()
-            raise AssertionError(f"not within {timeout} s: {text}")
-        time.sleep(every)
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from extender.kube.client import ApiError
-from tests.e2e.api import Api, wait_for
+from tests.e2e.api import Api
+from tests.waiting import wait_for
 
 KEPT_NAMESPACES = {"default", "kube-system", "kube-public", "kube-node-lease"}
 # Owners first, or their controllers make new pods while the old ones go.

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tests.e2e import builders
-from tests.e2e.api import wait_for
 from tests.e2e.scene import Scene
 from tests.e2e.soak_accounts import GPUS, Preemptor, causes, follow
 from tests.e2e.trace import Trace
+from tests.waiting import wait_for
 
 SIZES = (1, 1, 2, 2, 4, 4, 8)  # GPUs of a preemptor
 VICTIM_SIZES = (1, 2, 2, 4)

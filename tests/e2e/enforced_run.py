@@ -1,9 +1,12 @@
 """A run of mixed GPU pods through the real kube-scheduler, and what the pods got in the end.
 
 `set share`: pods that hold the set that bind planned. `linked share`: pods of several GPUs whose set has a ring over
-links. `ring share`: the sum of the rings that the pods hold over the sum of the best that were free on their node at
-that moment. Prediction: the sets that the stock plugin's model gave the planned set a probability are compared with how
-often it came (only where the stock plugin chooses).
+links. `ring share`: the sum of the rings that the pods hold, over the sum of the best rings. The best ring of a pod is
+that of the GPUs which were free on its node when it was bound. GPUs that come free between bind and admission do not
+count, as the plan is fixed by then. Nor do GPUs that came free less than KNOWN_SECONDS before the bind.
+
+Prediction: the sets that the stock plugin's model gave the planned set a probability are compared with how often it
+came (only where the stock plugin chooses).
 """
 
 from __future__ import annotations
@@ -11,18 +14,21 @@ from __future__ import annotations
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ext_core.links import LinkShapes
 from extender.sim.machines import gpu_uuids, machine, topology_annotation
 from extender.sim.truth import Event
 from extender.topologies import annotation
+from tests.e2e import builders
 from tests.e2e.kubelet import RUN_SECONDS
 from tests.e2e.scene import Scene
+from tests.e2e.trace import Trace
 
 # Job sizes as MAPA draws them (1 to 5 GPUs, alike), and whole machines.
 SIZES = (1, 2, 3, 4, 5, 2, 4, 8)
+KNOWN_SECONDS = 0.5  # so long the server may need to see that a pod has ended
 
 
 @dataclass
@@ -36,6 +42,7 @@ class Got:
     linked: int = 0
     ring: int = 0
     best: int = 0
+    worse: list[str] = field(default_factory=list)  # pods whose ring is not the best, for people
     refused: int = 0
     buckets: dict[float, list[bool]] = field(default_factory=lambda: defaultdict(list))
 
@@ -66,15 +73,21 @@ class Got:
         said = (
             f"{name:14} pods {self.pods}, refused by kubelet {self.refused}, "
             f"got the planned set {self.set_share:.3f} of {self.planned}, "
-            f"linked {self.linked_share:.3f} of {self.several}, ring {self.ring_share:.3f} of the best free"
+            f"linked {self.linked_share:.3f} of {self.several}, ring {self.ring_share:.3f} of the best free at bind"
         )
         rows = [f"  planned set given {p:.2f}: came {share:.2f} of {count}" for p, share, count in self.calibration()]
-        return "\n".join([said, *rows])
+        return "\n".join([said, *rows, *self.worse])
 
 
-def run(cluster: Scene, pods: int, at: dict[int, Callable[[], None]], *, seed: int = 3, pace: float = 0.05) -> None:
+def run(cluster: Scene, pods: int, at: dict[int, Callable[[], None]], *, seed: int = 3, pace: float = 0.05) -> Trace:
     """Creates the pods, each with a time to run, and waits for all of them. `at`: what happens before which pod."""
-    rng = random.Random(seed)
+    with Trace(cluster.api, cluster.namespace, cluster.extender.url, builders.GPU) as trace:
+        _create(cluster, pods, at, random.Random(seed), pace)
+        cluster.kubelets.settle()
+    return trace
+
+
+def _create(cluster: Scene, pods: int, at: dict[int, Callable[[], None]], rng: random.Random, pace: float) -> None:
     names = []
     for number in range(pods):
         if number in at:
@@ -91,11 +104,10 @@ def run(cluster: Scene, pods: int, at: dict[int, Callable[[], None]], *, seed: i
         phases = {p["metadata"]["name"]: p["status"].get("phase") for p in cluster.api.list("Pod", cluster.namespace)}
         late = {name for name in late if phases[name] not in ("Succeeded", "Failed")}
     assert not late, f"{len(late)} pods did not end: {sorted(late)[:5]}"
-    cluster.kubelets.settle()
 
 
-def judge(events: list[Event], machines: dict[str, str], *, stock: bool) -> Got:
-    """From the kubelets' log: what each pod got, against what was free on its node then."""
+def judge(events: list[Event], trace: Trace, machines: dict[str, str], *, stock: bool) -> Got:
+    """From the kubelets' log: what each pod got; against what was free on its node when it was bound."""
     got = Got()
     shapes = LinkShapes()
     shape_of = {}
@@ -106,6 +118,8 @@ def judge(events: list[Event], machines: dict[str, str], *, stock: bool) -> Got:
         stated = annotation.decode(topology_annotation(what, uuids))
         shape_of[node] = stated.intern(shapes, "nvidia")
         free[node] = (1 << what.gpus) - 1
+    masks = {event.uid: sum(1 << gpu for gpu in event.gpus) for event in events if event.what == "admitted"}
+    at_bind = free_at_bind(trace, masks, free)
     for event in events:
         if event.what == "refused":
             got.pods, got.refused = got.pods + 1, got.refused + 1
@@ -125,7 +139,32 @@ def judge(events: list[Event], machines: dict[str, str], *, stock: bool) -> Got:
         if size > 1:
             got.several += 1
             got.linked += bool(shapes.linked(shape, held))
-            got.ring += shapes.ring(shape, held) or 0
-            got.best += shapes.top(shape, free[event.node], size) or 0
+            ring, best = shapes.ring(shape, held) or 0, shapes.top(shape, at_bind[event.uid], size) or 0
+            got.ring += min(ring, best)
+            got.best += best
+            if ring < best:
+                got.worse.append(
+                    f"  {event.pod} on {event.node}: ring {ring} of {sorted(event.gpus)}, best {best}"
+                    f" of the free {at_bind[event.uid]:b}"
+                )
         free[event.node] &= ~held
     return got
+
+
+def free_at_bind(trace: Trace, held: Mapping[str, int], gpus: Mapping[str, int]) -> dict[str, int]:
+    """uid -> the GPUs of its node that were free when it was bound, and known to be. `held`: by uid; `gpus`: by node.
+
+    A pod has its GPUs from the time at which the server decided to bind it, before its kubelet knows of it."""
+    decided = {
+        uid: at for (at, verb, uid), one in trace.decisions.items() if verb == "bind" and one["result"] == "bound"
+    }
+    begun = {uid: decided.get(uid, pod.bound or 0.0) for uid, pod in trace.pods.items()}
+    free = {}
+    for uid, pod in trace.pods.items():
+        free[uid] = gpus.get(pod.node, 0)
+        for other, mask in held.items():
+            there = trace.pods[other]
+            known = there.gone + KNOWN_SECONDS if there.gone is not None else float("inf")
+            if other != uid and there.node == pod.node and begun[other] <= begun[uid] < known:
+                free[uid] &= ~mask
+    return free

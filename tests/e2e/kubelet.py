@@ -26,7 +26,8 @@ from extender.sim.device_plugin import DevicePlugin, device_plugin
 from extender.sim.machines import TOPOLOGY, Machine, gpu_uuids, machine, topology_annotation
 from extender.sim.truth import Truth
 from tests.e2e import builders
-from tests.e2e.api import Api, Object, Watch, WatchExpired, wait_for
+from tests.e2e.api import Api, Object, Watch, WatchExpired
+from tests.waiting import wait_for
 
 RUN_SECONDS = "sim.gpu-extender.io/run-seconds"
 FAILS = "sim.gpu-extender.io/fails"  # the pod's command ends with an error as soon as it runs

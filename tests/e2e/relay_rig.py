@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -18,16 +18,9 @@ from tests.e2e.device_manager import Admitted, DeviceManager, Object
 from tests.e2e.process import free_port
 from tests.e2e.vendor_plugin import VendorPlugin, of_machine
 from tests.node.fake_api import FakeApi
+from tests.waiting import wait_for
 
 NODE = "node-1"
-
-
-def until(what: Callable[[], bool], why: Callable[[], str] = lambda: "", timeout: float = 10) -> None:
-    """Wait for it."""
-    end = time.monotonic() + timeout
-    while not what():
-        assert time.monotonic() < end, why()
-        time.sleep(0.02)
 
 
 class RelayProcess:
@@ -47,7 +40,7 @@ class RelayProcess:
         known = self.log.read_bytes().count(b"relay of ") if self.log.exists() else 0
         with self.log.open("ab") as log:
             self.child = subprocess.Popen(self.command, stderr=log)
-        until(lambda: self.log.read_bytes().count(b"relay of ") > known, self.tail)
+        wait_for(lambda: self.log.read_bytes().count(b"relay of ") > known, 10, self.tail, every=0.02)
         return time.monotonic() - begun
 
     def stop(self, *, kill: bool = False) -> None:
@@ -138,7 +131,7 @@ class Rig:
         for pod in pods:
             self.api.put("pods", pod)
         if watched:
-            time.sleep(0.05)
+            time.sleep(0.05)  # the relay does not say what its watch has brought; it is right without it, too
 
     def run(self, pod: Object, *, watched: bool = True) -> Admitted:
         """Bind, admit, and say that it runs."""

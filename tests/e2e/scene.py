@@ -14,10 +14,11 @@ import httpx
 from ruamel.yaml import YAML
 
 from tests.e2e import builders
-from tests.e2e.api import Api, Object, wait_for
+from tests.e2e.api import Api, Object
 from tests.e2e.cluster import Scheduler
 from tests.e2e.extender_process import ExtenderProcess
 from tests.e2e.kubelet import SimulatedKubelets
+from tests.waiting import wait_for
 
 CONFIG = Path(__file__).parents[2] / "manifests" / "kube-scheduler-config.yaml"
 LINKS = "gpu-extender.io/links"

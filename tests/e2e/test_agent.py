@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -57,14 +56,13 @@ def test_the_command_writes_the_node_and_the_pods() -> None:
         text.write_text(_as_nvidia_smi(rig))
         mode = rig.folder / "mode"
         mode.write_text("plans\n")
-        begun = time.monotonic()
         subprocess.run(
             [sys.executable, "-m", "extender", "agent", "--once", "--source", "file", "--text", str(text),
              "--node", NODE, "--api-server", rig.api.url, "--pod-resources", str(rig.pod_resources),
              "--mode-file", str(mode), "--gbps", "25"],
             check=True,
+            timeout=60,
         )  # fmt: skip
-        assert time.monotonic() - begun < 10
         notes = ApiServer(rig.api.url).get(f"/api/v1/nodes/{NODE}")["metadata"]["annotations"]
         stated = annotation.decode(notes[annotation.KEY])
         assert stated.links == rig.machine.links

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.e2e import builders
-from tests.e2e.api import wait_for
 from tests.e2e.scene import Scene, SceneFactory
+from tests.waiting import wait_for
 
 H100 = {"topology": "dgx-h100"}
 

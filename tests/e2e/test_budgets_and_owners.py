@@ -7,9 +7,9 @@ from contextlib import ExitStack
 import orjson
 
 from tests.e2e import builders
-from tests.e2e.api import wait_for
 from tests.e2e.recorder import RecordingExtender, agree
 from tests.e2e.scene import Scene, SceneFactory, quiet
+from tests.waiting import wait_for
 
 H100 = {"topology": "dgx-h100"}
 RESTART = "gpu-extender.io/restart-seconds"

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import builders
-from tests.e2e.api import Api, wait_for
+from tests.e2e.api import Api
 from tests.e2e.conftest import KubeletsFactory, SchedulerFactory
 from tests.e2e.contention import PACE, Result, Scenario, run
 from tests.e2e.extender_process import extender_entry
 from tests.e2e.recorder import RecordingExtender
 from tests.e2e.scene import SceneFactory, quiet
+from tests.waiting import wait_for
 
 SEEDS = int(os.environ.get("GPU_EXTENDER_CONTENTION", "1"))
 ORDERS = ("random", "lowest-first")

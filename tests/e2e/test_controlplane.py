@@ -17,9 +17,10 @@ from extender.kube.client import ApiError
 from extender.sim.machines import gpu_uuid
 from extender.sim.truth import PLAN
 from tests.e2e import builders
-from tests.e2e.api import Api, Object, wait_for
+from tests.e2e.api import Api, Object
 from tests.e2e.cluster import ControlPlane, Scheduler
 from tests.e2e.kubelet import RUN_SECONDS, SimulatedKubelets
+from tests.waiting import wait_for
 
 Schedulers = Callable[..., Scheduler]
 Kubelets = Callable[..., SimulatedKubelets]
@@ -242,7 +243,7 @@ def test_outage_of_the_api_server(control_plane: ControlPlane, api: Api, namespa
     api.create(builders.pod("before", namespace, node_name="gpu-0"))
     in_phase(api, "before", namespace, "Running")
     control_plane.stop_apiserver()
-    time.sleep(1)
+    time.sleep(1)  # an outage has a length
     control_plane.start_apiserver()
     api.delete("Pod", "before", namespace)
     wait_for(lambda: nodes.truth.holdings() == {}, 15, "kubelets see the deletion after the outage")

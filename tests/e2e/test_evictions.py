@@ -11,10 +11,11 @@ from ruamel.yaml import YAML
 
 from extender.sim.machines import machine
 from tests.e2e import builders
-from tests.e2e.api import Api, Object, wait_for
+from tests.e2e.api import Api, Object
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.scene import Scene, SceneFactory, quiet
 from tests.e2e.test_preemption import classes
+from tests.waiting import wait_for
 
 V100 = {"topology": "dgx1-v100"}
 MANIFESTS = Path(__file__).parents[2] / "manifests"

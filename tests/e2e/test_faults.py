@@ -9,8 +9,8 @@ from typing import Any
 
 from extender.sim.machines import machine
 from tests.e2e import builders
-from tests.e2e.api import wait_for
 from tests.e2e.scene import Scene, SceneFactory
+from tests.waiting import wait_for
 
 H100 = {"topology": "dgx-h100"}
 V100 = {"topology": "dgx1-v100"}
@@ -70,7 +70,7 @@ def test_a_restart_in_the_middle_of_bindings_loses_nothing(scene: SceneFactory) 
     thread = threading.Thread(target=create)
     thread.start()
     for _ in range(2):
-        time.sleep(0.4)
+        time.sleep(0.4)  # so that the restarts come in the middle
         cluster.extender.restart()
     thread.join()
     settled(cluster, names, 90)
@@ -82,7 +82,7 @@ def test_the_api_server_is_away_for_20_seconds(scene: SceneFactory, control_plan
     cluster.pod("before", 2)
     cluster.running("before")
     control_plane.stop_apiserver()
-    time.sleep(20)
+    time.sleep(20)  # the length of the outage is the subject
     control_plane.start_apiserver()
     cluster.pod("after", 2)
     settled(cluster, ["before", "after"], 150)

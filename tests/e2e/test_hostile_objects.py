@@ -8,9 +8,9 @@ import httpx
 import pytest
 
 from tests.e2e import builders
-from tests.e2e.api import wait_for
 from tests.e2e.scene import Scene, SceneFactory
 from tests.kube import hostile
+from tests.waiting import wait_for
 
 H100 = {"topology": "dgx-h100"}
 

@@ -12,11 +12,12 @@ import pytest
 
 from benchmarks.preemption_rules import PRIORITIES, State, in_tree, in_tree_victims, node_name
 from tests.e2e import builders
-from tests.e2e.api import Api, wait_for
+from tests.e2e.api import Api
 from tests.e2e.cluster import Scheduler
 from tests.e2e.extender_process import extender_entry
 from tests.e2e.kubelet import SimulatedKubelets
 from tests.e2e.recorder import Object, RecordingExtender, agree
+from tests.waiting import wait_for
 
 NODES = 6
 

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from extender.kube.bindings import Bindings
 from extender.kube.client import ApiServer
-from extender.kube.reflector import NODES, PODS, SOURCES, Pace, Reflector, Source
+from extender.kube.watch.kinds import NODES, PODS, WATCHED_KINDS, WatchedKind
+from extender.kube.watch.pace import Pace, Timing
+from extender.kube.watch.reflector import Reflector
 from extender.objects.event import Event
 from extender.objects.records import Kind, NodeRecord, PodRecord, Record
 from tests.e2e import builders
 from tests.e2e.api import Api
 from tests.e2e.cluster import ControlPlane
+from tests.waiting import eventually
 
 GPUS = frozenset({builders.GPU})
 PLAN = {"gpu-extender.io/gpus": "0,3"}
@@ -32,8 +33,10 @@ class Mirror:
     def __init__(self) -> None:
         self.objects: dict[tuple[Kind, str], Record] = {}
         self.synced_kinds: list[str] = []
+        self.events = 0
 
     def apply(self, batch: Sequence[Event]) -> None:
+        self.events += len(batch)
         for kind, change, record in batch:
             if change == "set":
                 self.objects[kind, record.name] = record
@@ -46,19 +49,20 @@ class Mirror:
     def absent(self, kind: str) -> None:
         self.synced_kinds.append(kind)
 
+    def returned(self) -> None:
+        pass
+
     def names(self, kind: Kind) -> list[str]:
         return sorted(name for of, name in self.objects if of == kind)
 
 
 @asynccontextmanager
 async def reflecting(
-    server: ApiServer, *sources: Source, pace: Pace | None = None
+    server: ApiServer, *sources: WatchedKind, pace: Pace | None = None
 ) -> AsyncIterator[tuple[Mirror, list[Reflector]]]:
     """Reflectors of these sources, stopped in the end."""
     mirror = Mirror()
-    reflectors = [
-        Reflector(server, source, mirror, GPUS, random_source=random.Random(1), pace=pace) for source in sources
-    ]
+    reflectors = [Reflector(server, source, mirror, GPUS, pace, Timing(chance=random.Random(1))) for source in sources]
     tasks = [asyncio.create_task(one.run()) for one in reflectors]
     try:
         yield mirror, reflectors
@@ -69,25 +73,18 @@ async def reflecting(
             assert isinstance(outcome, asyncio.CancelledError), outcome
 
 
-async def until(what: Callable[[], Any], seconds: float = 15) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it did not come"
-        await asyncio.sleep(0.01)
-
-
 def test_every_kind_is_listed_and_watched(control_plane: ControlPlane, api: Api, namespace: str) -> None:
     """Pages of 7 over 40 nodes; then what happens is seen."""
     api.create_many(builders.node(f"n{number:02}", 8) for number in range(40))
     api.create(builders.pod("before", namespace, 2))
-    sources = [replace(source, limit=7) for source in SOURCES]
+    sources = [replace(source, limit=7) for source in WATCHED_KINDS]
 
     async def run() -> None:
         async with (
             await ApiServer.connect(str(control_plane.kubeconfig())) as server,
             reflecting(server, *sources) as (mirror, reflectors),
         ):
-            await until(lambda: not any(one.missing() for one in reflectors))
+            await eventually(lambda: not any(one.missing() for one in reflectors))
             assert mirror.names("Node") == [f"n{number:02}" for number in range(40)]
             assert reflectors[1].state.counters.pages == 6  # 40 / 7
             node = mirror.objects["Node", "n00"]
@@ -98,24 +95,24 @@ def test_every_kind_is_listed_and_watched(control_plane: ControlPlane, api: Api,
             assert isinstance(pod, PodRecord)
             assert (pod.gpus, pod.node, pod.phase) == (((builders.GPU, 2),), "", "Pending")
 
-            await until(lambda: all(one.state.watching or one.state.absent for one in reflectors))
-            served = {one.source.name for one in reflectors if one.state.watching}
-            assert served >= {source.name for source in SOURCES if source.group is None} | {"Job.batch"}
+            await eventually(lambda: all(one.state.watching or one.state.absent for one in reflectors))
+            served = {one.watched.name for one in reflectors if one.state.watching}
+            assert served >= {source.name for source in WATCHED_KINDS if source.group is None} | {"Job.batch"}
             await asyncio.to_thread(api.create, builders.pod("after", namespace, 1))
-            await until(lambda: mirror.names("Pod") == ["after", "before"])
+            await eventually(lambda: mirror.names("Pod") == ["after", "before"])
             await asyncio.to_thread(api.delete, "Node", "n39")
-            await until(lambda: len(mirror.names("Node")) == 39)
+            await eventually(lambda: len(mirror.names("Node")) == 39)
             finished = {"status": {"phase": "Succeeded"}}
             await asyncio.to_thread(api.patch, "Pod", "before", finished, namespace, subresource="status")
-            await until(lambda: mirror.names("Pod") == ["after"])  # finished pods leave
+            await eventually(lambda: mirror.names("Pod") == ["after"])  # finished pods leave
             failed = {"status": {"phase": "Failed", "reason": "UnexpectedAdmissionError"}}
             await asyncio.to_thread(api.patch, "Pod", "after", failed, namespace, subresource="status")
-            await until(lambda: mirror.names("FailedPod") == ["after"] and not mirror.names("Pod"))
+            await eventually(lambda: mirror.names("FailedPod") == ["after"] and not mirror.names("Pod"))
             told = mirror.objects["FailedPod", "after"]
             assert isinstance(told, PodRecord)
             assert told.reason == "UnexpectedAdmissionError"
-            assert [one.state.counters.lists for one in reflectors] == [1] * len(SOURCES)
-            assert [one.state.counters.errors for one in reflectors] == [0] * len(SOURCES)
+            assert sorted(mirror.synced_kinds) == sorted(watched.name for watched in WATCHED_KINDS)
+            assert [one.state.lost_at for one in reflectors] == [None] * len(WATCHED_KINDS)
 
     asyncio.run(run())
 
@@ -128,16 +125,16 @@ def test_an_outage_is_bridged(control_plane: ControlPlane, api: Api, namespace: 
             await ApiServer.connect(str(control_plane.kubeconfig())) as server,
             reflecting(server, PODS) as (mirror, (reflector,)),
         ):
-            await until(lambda: reflector.state.watching)
+            await eventually(lambda: reflector.state.watching)
             await asyncio.to_thread(control_plane.stop_apiserver)
-            await until(lambda: not reflector.state.watching)
+            await eventually(lambda: not reflector.state.watching)
             assert reflector.state.synced
             assert reflector.state.problem
-            await asyncio.sleep(2)
+            await asyncio.sleep(2)  # the window whose tries are counted: few, as the delays grow
             tries = reflector.state.counters.watches
             await asyncio.to_thread(control_plane.start_apiserver)
             await asyncio.to_thread(api.create, builders.pod("meanwhile", namespace, 1))
-            await until(lambda: mirror.names("Pod") == ["meanwhile"], 30)
+            await eventually(lambda: mirror.names("Pod") == ["meanwhile"], 30)
             assert tries < 8
             assert reflector.state.problem == ""
 
@@ -154,7 +151,7 @@ def test_no_event_is_lost_between_the_turns_of_a_prompt_watch(
             await ApiServer.connect(str(control_plane.kubeconfig())) as server,
             reflecting(server, PODS, pace=Pace.prompt(5.0)) as (mirror, (reflector,)),
         ):
-            await until(lambda: reflector.state.watching)
+            await eventually(lambda: reflector.state.watching)
             wanted: set[str] = set()
             number = 0
             while reflector.state.counters.turns < 6:
@@ -166,12 +163,12 @@ def test_no_event_is_lost_between_the_turns_of_a_prompt_watch(
                     wanted.remove(f"p{number - 1:03}")
                 number += 1
                 assert reflector.state.lost_at is None
-            await until(lambda: mirror.names("Pod") == sorted(wanted))
+            await eventually(lambda: mirror.names("Pod") == sorted(wanted))
             counters = reflector.state.counters
-            print(f"{number} pods made in {counters.turns} turns of 1 s, {counters.bookmarks} bookmarks")
-            assert (counters.lists, counters.errors, counters.watches) == (1, 0, counters.turns + 1)
+            print(f"{number} pods made in {counters.turns} turns of 1 s")
+            assert (mirror.synced_kinds, counters.watches) == (["Pod"], counters.turns + 1)
             deleted = number - len(wanted)
-            assert counters.events == number + 2 * deleted  # a deletion first sets deletionTimestamp
+            assert mirror.events == number + 2 * deleted  # a deletion first sets deletionTimestamp
 
     asyncio.run(run())
 
@@ -187,10 +184,10 @@ def test_a_version_of_long_ago_leads_to_a_new_list(control_plane: ControlPlane, 
             await ApiServer.connect(str(control_plane.kubeconfig())) as server,
             reflecting(server, PODS, pace=Pace(watch_for=1)) as (mirror, (reflector,)),
         ):
-            await until(lambda: reflector.state.watching)
+            await eventually(lambda: reflector.state.watching)
             reflector._version = "1"
-            await until(lambda: reflector.state.counters.lists == 2 and reflector.state.watching, 30)
-            assert reflector.state.counters.errors == 0
+            await eventually(lambda: mirror.synced_kinds == ["Pod"] * 2 and reflector.state.watching, 30)
+            assert reflector.state.lost_at is None
             assert mirror.names("Pod") == ["one"]
 
     asyncio.run(run())
@@ -202,7 +199,7 @@ def test_what_is_forbidden_is_said(control_plane: ControlPlane, api: Api, namesp
 
     async def run() -> None:
         async with await ApiServer.connect(kubeconfig) as server, reflecting(server, NODES) as (_, (reflector,)):
-            await until(lambda: "forbidden" in reflector.missing())
+            await eventually(lambda: "forbidden" in reflector.missing())
             assert 'nodes is forbidden: User "system:serviceaccount' in reflector.missing()
 
     asyncio.run(run())

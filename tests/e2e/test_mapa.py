@@ -16,10 +16,10 @@ import httpx
 import pytest
 
 from benchmarks.nvlink import Board, Choose, Job, Machine, enforced, ids, machines, mask, mix, play
-from tests.e2e.api import wait_for
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.real_node import RealNode
 from tests.e2e.scene import Scene, SceneFactory
+from tests.waiting import wait_for
 
 NODE = "mapa"
 SEED = 0

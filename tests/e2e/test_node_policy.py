@@ -15,8 +15,9 @@ from ruamel.yaml import YAML
 from extender.kube.client import ApiError
 from extender.topologies import annotation
 from tests.e2e import builders
-from tests.e2e.api import Api, Object, wait_for
+from tests.e2e.api import Api, Object
 from tests.e2e.cluster import ControlPlane
+from tests.waiting import wait_for
 
 MANIFESTS = Path(__file__).parents[2] / "manifests" / "node"
 SAMPLES = Path(__file__).parents[1] / "topologies" / "samples"

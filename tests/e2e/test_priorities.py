@@ -10,7 +10,8 @@ from ruamel.yaml import YAML
 
 from extender.kube.client import ApiError
 from tests.e2e import builders
-from tests.e2e.api import Api, Object, wait_for
+from tests.e2e.api import Api, Object
+from tests.waiting import wait_for
 
 PRIORITIES = Path(__file__).parents[2] / "manifests" / "priorities"
 SETS = sorted(path.parent for path in PRIORITIES.glob("*/classes.yaml"))

@@ -15,11 +15,12 @@ import orjson
 import pytest
 
 from tests.e2e import builders
-from tests.e2e.api import Api, Object, wait_for
+from tests.e2e.api import Api, Object
 from tests.e2e.cluster import Scheduler
 from tests.e2e.extender_process import extender_entry
 from tests.e2e.kubelet import SimulatedKubelets
 from tests.e2e.recorder import RecordingExtender
+from tests.waiting import wait_for
 
 RECORDED = Path(__file__).parents[1] / "golden" / "recorded"
 NODES = ["gpu-0", "gpu-1", "gpu-2"]

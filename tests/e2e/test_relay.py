@@ -9,7 +9,6 @@ import os
 import random
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -18,8 +17,9 @@ from extender.sim.machines import topology_annotation
 from tests.e2e.build import ControlPlaneUnavailable, build_device_manager
 from tests.e2e.conftest import UNAVAILABLE
 from tests.e2e.device_manager import Object, pod
-from tests.e2e.relay_rig import NODE, Rig, until
+from tests.e2e.relay_rig import NODE, Rig
 from tests.e2e.vendor_plugin import VendorPlugin
+from tests.waiting import wait_for
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -306,8 +306,8 @@ def test_the_api_server_is_away(rig: Rig) -> None:
     rig.start_plugin()
     known = pod("known", 2, plan="3,5")
     rig.bind(known)
-    rig.api.down = True
-    time.sleep(0.3)
+    rig.api.down, asked = True, len(rig.api.requests)
+    wait_for(lambda: len(rig.api.requests) > asked)  # the watch has ended, and the next one is refused
     assert rig.gpus(rig.admit(known).ids()) == {3, 5}
     assert rig.relay.livez() == (200, "ok")
     rig.api.down = False
@@ -318,7 +318,7 @@ def test_watches_that_are_too_old_begin_anew(rig: Rig) -> None:
     rig.start_plugin()
     rig.api.forget()
     lists = len(rig.api.requests)
-    until(lambda: len(rig.api.requests) > lists + 2)
+    wait_for(lambda: len(rig.api.requests) > lists + 2)
     rig.api.held_back = False
     assert rig.gpus(rig.run(pod("a", 2, plan="3,5")).ids()) == {3, 5}
 
@@ -354,7 +354,7 @@ def test_kubelets_own_folder_is_refused(rig: Rig) -> None:
 
 def test_the_probe_sees_a_socket_that_is_gone(rig: Rig) -> None:
     (rig.plugins / "kubelet.sock").unlink()
-    until(lambda: rig.relay.child is None or rig.relay.child.poll() is not None, timeout=15)
+    wait_for(lambda: rig.relay.child is None or rig.relay.child.poll() is not None)
     assert rig.relay.child is not None
     assert rig.relay.child.returncode == 1
 
@@ -372,13 +372,13 @@ def test_many_pods_with_restarts_in_between(rig: Rig) -> None:
                 rig.manager.start()
             else:
                 rig.relay.stop(kill=True)
+                rig.manager.wait_for(0)
                 rig.relay.start()
-            time.sleep(0.3)
             rig.manager.wait_for(8)
         if number == 60:
             plugin.stop()
+            rig.manager.wait_for(0)
             plugin.start()
-            time.sleep(0.2)
             rig.manager.wait_for(8)
         free = set(range(8)) - set().union(*running.values())
         while len(free) < 4 or (running and rng.random() < 0.4):

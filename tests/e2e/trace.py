@@ -70,7 +70,7 @@ class Trace:
         self.marks: list[tuple[float, str]] = []  # what the test did
         self.decisions: dict[tuple[Any, ...], Object] = {}
         self._api, self._namespace, self._url, self._resource = api, namespace, url, resource
-        self._lines: list[tuple[float, str]] = []
+        self.lines: list[tuple[float, str]] = []
         self._stopping = threading.Event()
         self._watches: list[Watch] = []
         self._threads = [
@@ -140,7 +140,7 @@ class Trace:
         for condition in status.get("conditions", ()):
             if condition["type"] == "PodScheduled" and condition["status"] == "False":
                 said.append(condition.get("message", ""))
-        self._lines.append((now, f"pod {meta['name']} {'; '.join(said)}"))
+        self.lines.append((now, f"pod {meta['name']} {'; '.join(said)}"))
 
     def _map(self, now: float, change: str, found: Object) -> None:
         entries = {uid: orjson.loads(text) for uid, text in (found.get("data") or {}).items()}
@@ -149,7 +149,7 @@ class Trace:
             entry = entries.get(uid)
             if entry is None or (entry["node"], frozenset(entry["victims"])) != (plan.node, plan.victims):
                 plan.ended = now
-                self._lines.append((now, f"map {self._named(uid)}: its plan on {plan.node} ends"))
+                self.lines.append((now, f"map {self._named(uid)}: its plan on {plan.node} ends"))
         for uid, entry in entries.items():
             if uid in open_plans and open_plans[uid].ended is None:
                 continue
@@ -157,7 +157,7 @@ class Trace:
             gpus = entry["amounts"].get(self._resource, 0)
             self.plans.append(PlanStory(uid, entry["node"], victims, entry["priority"], gpus, now))
             names = sorted(map(self._named, victims))
-            self._lines.append((now, f"map {self._named(uid)}: plan on {entry['node']}, victims {', '.join(names)}"))
+            self.lines.append((now, f"map {self._named(uid)}: plan on {entry['node']}, victims {', '.join(names)}"))
 
     def _poll(self) -> None:
         with httpx.Client(trust_env=False, timeout=2) as http:
@@ -172,7 +172,7 @@ class Trace:
 
     def said(self, text: str) -> list[str]:
         """The lines about pods in which the text stands."""
-        return [line for _, line in self._lines if text in line]
+        return [line for _, line in self.lines if text in line]
 
     def _named(self, uid: str) -> str:
         return self.pods[uid].name if uid in self.pods else uid
@@ -180,7 +180,7 @@ class Trace:
     def story(self, names: Iterable[str], since: float, until: float, *logs: Path) -> str:
         """All that is known of these pods between two times, line by line: with the log files' lines that name one."""
         wanted = set(names)
-        lines = [(at, text) for at, text in self._lines if since <= at <= until and wanted & _words(text)]
+        lines = [(at, text) for at, text in self.lines if since <= at <= until and wanted & _words(text)]
         lines += [(at, f"test {text}") for at, text in self.marks if since <= at <= until]
         for (at, verb, _), one in self.decisions.items():
             if since <= at <= until and one["pod"]["name"] in wanted:

@@ -14,8 +14,10 @@ import secrets
 import sys
 from pathlib import Path
 
-from tests.fuzz import PARTS
+from tests.fuzz import PARTS, properties
 from tests.fuzz.engine import ROOT, Report, replay, run
+
+PROPERTIES = "properties"  # the part that pytest runs
 
 
 def show(report: Report) -> str:
@@ -39,9 +41,11 @@ def show(report: Report) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    names = [part.name for part in PARTS]
+    names = [*(part.name for part in PARTS), PROPERTIES]
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=60.0, help="time for all parts together")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="time for all parts; a round of properties is ended whole"
+    )
     parser.add_argument("--cases", type=int, help="end after so many cases, if that comes first")
     parser.add_argument("--seed", type=int, help="default: by chance")
     parser.add_argument("--part", nargs="+", choices=names, default=names)
@@ -55,9 +59,17 @@ def main(argv: list[str] | None = None) -> int:
     seed = secrets.randbits(32) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
     chosen = [part for part in PARTS if part.name in options.part]
-    report = run(chosen, seed, seconds=options.seconds, cases=options.cases, folder=options.folder)
-    print(show(report))
-    return 1 if report.failures else 0
+    share = options.seconds / (len(chosen) + 1) if PROPERTIES in options.part else 0.0
+    failed = False
+    if chosen:
+        report = run(chosen, seed, seconds=options.seconds - share, cases=options.cases, folder=options.folder)
+        failed = bool(report.failures)
+        print(show(report), flush=True)
+    if PROPERTIES in options.part:
+        rounds = properties.run(seed, share)
+        failed = failed or rounds[-1].failed
+        print(properties.show(rounds))
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

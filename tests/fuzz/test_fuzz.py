@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
-from tests.fuzz import PARTS
+from tests.fuzz import PARTS, properties
 from tests.fuzz.__main__ import show
 from tests.fuzz.asking import check_answer
 from tests.fuzz.engine import Broken, Outcome, Part, Step, replay, run, shrink
@@ -100,3 +101,28 @@ def test_a_number_of_any_length_is_json() -> None:
     """Whole nodes come back as they were sent."""
     raw = b'{"Nodes":{"items":[{"spec":%s}]}}' % (b"9" * 5000)
     assert check_answer("filter", 200, raw)["Nodes"]["items"] == [{"spec": "9" * 5000}]
+
+
+def test_property_tests_run_in_rounds_until_the_time_is_over_or_one_fails() -> None:
+    played: list[Sequence[str]] = []
+
+    def play(arguments: Sequence[str]) -> tuple[int, str]:
+        played.append(arguments)
+        return (1, "1 failed") if "--hypothesis-seed=12" in arguments else (0, "2 passed")
+
+    seconds = iter(range(100))
+    passed = properties.run(7, 3.0, play, lambda: float(next(seconds)))
+    assert [(one.seed, one.failed) for one in passed] == [(7, False), (8, False), (9, False)]
+    assert len(properties.run(7, 0.0, play)) == 1
+    rounds = properties.run(11, 1e9, play)
+    assert [(one.seed, one.failed) for one in rounds] == [(11, False), (12, True)]
+    shown = properties.show(rounds)
+    assert "1 failed" in shown
+    assert "--hypothesis-profile=fuzz --hypothesis-seed=12 tests" in shown
+    assert all("--hypothesis-profile=fuzz" in arguments for arguments in played)
+
+
+def test_only_the_fuzz_profile_is_random_everywhere() -> None:
+    assert settings.get_profile("ci").derandomize
+    assert not settings.get_profile("fuzz").derandomize
+    assert settings.get_profile("fuzz").print_blob

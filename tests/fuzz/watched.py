@@ -28,10 +28,10 @@ from extender.controllers.watches import Watches
 from extender.kube.bindings import Bindings
 from extender.kube.client import ApiServer
 from extender.kube.clock import Clock
-from extender.kube.reflector import SOURCES
+from extender.kube.watch.kinds import WATCHED_KINDS
 from extender.server import wiring
-from extender.server.binder import ApiBinder
 from extender.server.wiring import Server
+from extender.server.writes import ApiBinder
 from extender.settings import Hold, Settings
 from tests.fuzz import accounts, objects
 from tests.fuzz.asking import ask, check_answer, check_filter
@@ -42,7 +42,7 @@ from tests.kube.test_client import kubeconfig
 from tests.tables import switch
 from tests.world import GPU, WALL, machine, workload
 
-PATHS = {source.name: source.path for source in SOURCES if source.name != "FailedPod"}
+PATHS = {source.name: source.path for source in WATCHED_KINDS if source.name != "FailedPod"}
 GROUPS = {
     "Job.batch": ("Job", "batch/v1"),
     "JobSet.jobset.x-k8s.io": ("JobSet", "jobset.x-k8s.io/v1alpha2"),

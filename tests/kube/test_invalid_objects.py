@@ -11,7 +11,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from extender.cluster.cluster import Cluster
-from extender.kube.reflector import (
+from extender.kube.watch.decoder import Relist
+from extender.kube.watch.kinds import (
     BUDGETS,
     DEVICE_CLASSES,
     FAILED_PODS,
@@ -19,17 +20,16 @@ from extender.kube.reflector import (
     NODES,
     PODS,
     PRIORITY_CLASSES,
-    Reflector,
-    Source,
-    _Relist,
-)  # fmt: skip
+    WatchedKind,
+)
+from extender.kube.watch.reflector import Reflector
 from extender.objects import tolerant
 from extender.objects.event import Event
 from extender.objects.records import PodRecord
 from extender.settings import Settings
 from tests.kube import hostile
 from tests.kube.api_server import listed, watched, whole
-from tests.kube.test_reflector import Seen, pod, reflect, watches
+from tests.kube.test_reflector import Seen, lists, pod, reflect, watches
 from tests.world import GPU, machine, workload
 
 GPUS = frozenset({GPU})
@@ -51,24 +51,24 @@ def test_one_deep_object_in_a_list_hides_no_other() -> None:
     assert list(reflector.state.rejected) == ["default/deep"]
     assert reflector.state.counters.reasons == {"too-deep": 1}
     assert [one.watches for one in script.requests] == [False, True]
-    assert reflector.state.counters.errors == 0
+    assert seen.syncs == 1
 
 
 def test_one_deep_object_in_a_watch_hides_no_other() -> None:
     deep = hostile.line("ADDED", hostile.deep(pod("deep", 12, nodeName="n"), 100_000))
     after = hostile.line("MODIFIED", raw(pod("a", 13)))
-    seen, script, reflector = reflect(listed(pod("a")), watched(deep + after), watched(), naps=2)
+    seen, script, _ = reflect(listed(pod("a")), watched(deep + after), watched(), naps=2)
     assert seen.changes == [("set", "a/1"), ("set", "deep/12"), ("set", "a/13")]
     assert watches(script) == ["10", "13"]
-    assert reflector.state.counters.lists == 1
+    assert lists(script) == 1
 
 
 @pytest.mark.parametrize("depth", [200, 900, 990, 1000, 1020, 1100, 1500])
 def test_every_depth_is_read(depth: int) -> None:
     """Also where one decoder gives up and another does not."""
-    seen, _, reflector = reflect(whole(200, hostile.page(hostile.deep(pod("deep"), depth))), watched())
+    seen, _, _ = reflect(whole(200, hostile.page(hostile.deep(pod("deep"), depth))), watched())
     assert seen.changes == [("set", "deep/1")]
-    assert reflector.state.counters.errors == 0
+    assert seen.syncs == 1
 
 
 def test_items_that_are_no_objects_lead_to_no_new_list() -> None:
@@ -109,8 +109,8 @@ def test_events_that_tell_of_no_object_lead_to_one_list_only() -> None:
     """One list within five minutes tells what there is."""
     bad = [hostile.line("SHRUNK", raw(pod("a"))), hostile.line("ADDED", b"7"), b"garbage\n"]
     answers = [part for one in bad for part in (watched(one), listed(pod("a")))]
-    seen, _, reflector = reflect(listed(), *answers[:2], watched(*bad), watched(*bad), watched(), naps=4)
-    assert reflector.state.counters.lists == 2
+    seen, script, reflector = reflect(listed(), *answers[:2], watched(*bad), watched(*bad), watched(), naps=4)
+    assert lists(script) == 2
     assert reflector.state.counters.reasons["unknown-event"] == 1 + 6
     assert seen.now < 300
 
@@ -133,7 +133,7 @@ class Defective(Seen):
 def test_an_exception_in_the_sink_ends_nothing(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reflector lists again after its backoff, and gives everything again: the sink may have missed it."""
     monkeypatch.setattr("tests.kube.test_reflector.Seen", lambda naps: Defective(naps, error))
-    seen, _, reflector = reflect(
+    seen, script, reflector = reflect(
         listed(pod("a")),
         watched(hostile.line("ADDED", raw(pod("bad", 11)))),
         listed(pod("a"), pod("bad", 11), version="12"),
@@ -142,7 +142,7 @@ def test_an_exception_in_the_sink_ends_nothing(error: Exception, monkeypatch: py
     )
     assert seen.changes == [("set", "a/1"), ("set", "a/1"), ("set", "bad/11")]
     assert reflector.state.counters.defects == 1
-    assert reflector.state.counters.lists == 2
+    assert lists(script) == 2
     assert seen.delays[0] > 0
 
 
@@ -186,7 +186,7 @@ SEED = 11
 JOBS = next(source for source in GROUPS if source.group == ("batch", "Job"))
 LABELS = {"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "c", "operator": "In", "values": ["d"]}]}
 TERM = {"labelSelector": LABELS, "topologyKey": "zone"}
-BASES: list[tuple[Source, dict[str, Any]]] = [
+BASES: list[tuple[WatchedKind, dict[str, Any]]] = [
     (
         PODS,
         workload(
@@ -237,14 +237,17 @@ def test_20_000_mutated_objects_end_nothing() -> None:
         def absent(self, kind: str) -> None:
             raise AssertionError("all is served")
 
+        def returned(self) -> None:
+            raise AssertionError("it was not away")
+
     server: Any = None
-    made = [(item, Reflector(server, source, Sink(), GPUS, random_source=chance)) for source, item in BASES]
-    witness = Reflector(server, PODS, Sink(), GPUS, random_source=chance)
+    made = [(item, Reflector(server, source, Sink(), GPUS)) for source, item in BASES]
+    witness = Reflector(server, PODS, Sink(), GPUS)
 
     def give(reflector: Reflector, item: bytes, change: str = "MODIFIED") -> None:
         try:
-            events = [event for event in reflector._watched([hostile.line(change, item)]) if event is not None]
-        except _Relist:  # it tells of no object
+            events = [event for event in reflector._changes([hostile.line(change, item)]) if event is not None]
+        except Relist:  # it tells of no object
             return
         cluster.apply(events, 1000.0, 1_800_000_000.0)
 
@@ -260,7 +263,7 @@ def test_20_000_mutated_objects_end_nothing() -> None:
                     give(one, raw(source_item), "DELETED")
                 give(made[2][1], raw(machine("n", 8)))
     assert cluster.faults == 0
-    assert sum(one.state.counters.rejected for _, one in made) > 2000
+    assert sum(one.state.counters.reasons.total() for _, one in made) > 2000
     row = cluster.row("n")
     assert row >= 0
     used = cluster.tables.nodes.used_of(row)

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import pytest
 
 from extender.kube.client import ApiError, ApiServer
-from extender.kube.listing import list_all
-from extender.kube.reflector import DEVICE_CLASSES, NODES, PODS
+from extender.kube.watch.kinds import DEVICE_CLASSES, NODES, PODS
+from extender.kube.watch.listing import list_all
 from extender.objects.event import Event
-from tests.kube.api_server import Script, failed, listed, serving
+from tests.kube.api_server import Request, Script, Writer, failed, listed, serving
 from tests.world import GPU, machine, workload
 
 
@@ -43,3 +43,23 @@ def test_every_page_is_read_and_an_absent_api_is_empty() -> None:
 def test_an_api_that_refuses_is_an_error() -> None:
     with pytest.raises(ApiError, match="403"):
         fetch(Script([failed(403)]))
+
+
+def test_a_page_is_bounded_in_bytes_as_a_watched_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tenants write objects of 1.4 MB, and 250 of them stand side by side."""
+    monkeypatch.setattr("extender.kube.watch.pages.LARGEST_PAGE", 5_000)
+    pods = [workload(f"p{i}", 1, annotations={"note": "x" * 1_500}) for i in range(6)]
+    limits: list[int] = []
+
+    async def paged(request: Request, writer: Writer) -> None:
+        if request.path != PODS.path:
+            await listed(kind="Node")(request, writer)
+            return
+        start, limit = int(request.params.get("continue", 0)), int(request.params["limit"])
+        limits.append(limit)
+        end = start + limit
+        await listed(*pods[start:end], token=str(end) if end < len(pods) else "")(request, writer)
+
+    assert [event.record.name for event in fetch(Script([paged]))] == [f"p{i}" for i in range(6)]
+    assert limits[0] == 250
+    assert limits[-1] <= 3

@@ -14,7 +14,9 @@ import pytest
 
 from extender.kube.backoff import Backoff
 from extender.kube.client import ApiServer
-from extender.kube.reflector import DEVICE_CLASSES, GROUPS, NODES, PODS, SOURCES, Pace, Reflector, Source
+from extender.kube.watch.kinds import DEVICE_CLASSES, GROUPS, NODES, PODS, WATCHED_KINDS, WatchedKind
+from extender.kube.watch.pace import Pace, Timing
+from extender.kube.watch.reflector import Reflector
 from extender.objects.event import Event
 from extender.objects.records import GroupRecord, PodRecord
 from tests.kube.api_server import (
@@ -30,6 +32,7 @@ from tests.kube.api_server import (
     watched,
     whole,
 )
+from tests.waiting import eventually
 
 
 def pod(name: str, version: int = 1, uid: str = "", **spec: Any) -> dict[str, Any]:
@@ -45,6 +48,7 @@ class Seen:
         self.batches: list[list[Event]] = []
         self.syncs = 0
         self.absences: list[str] = []
+        self.returns = 0
         self.delays: list[float] = []
         self.now = 0.0
         self._naps = naps
@@ -59,6 +63,9 @@ class Seen:
 
     def absent(self, kind: str) -> None:
         self.absences.append(kind)
+
+    def returned(self) -> None:
+        self.returns += 1
 
     def clock(self) -> float:
         return self.now
@@ -78,7 +85,7 @@ class Seen:
 
 
 def reflect(
-    *answers: Answer, naps: int = 1, source: Source = PODS, pace: Pace | None = None, seed: int = 1
+    *answers: Answer, naps: int = 1, source: WatchedKind = PODS, pace: Pace | None = None, seed: int = 1
 ) -> tuple[Seen, Script, Reflector]:
     """Runs a reflector until it wants to sleep for the ``naps``-th time."""
     script = Script(answers)
@@ -90,8 +97,8 @@ def reflect(
         seen = Seen(naps)
         async with serving(script) as url, ApiServer(url, headers=headers) as server:
             reflector = Reflector(
-                server, source, seen, frozenset({"nvidia.com/gpu"}), random_source=random.Random(seed),
-                pace=pace, clock=seen.clock, sleep=seen.sleep,
+                server, source, seen, frozenset({"nvidia.com/gpu"}), pace,
+                Timing(seen.clock, seen.sleep, random.Random(seed)),
             )  # fmt: skip
             task = asyncio.create_task(reflector.run())
             waiting = asyncio.create_task(seen.done.wait())
@@ -106,6 +113,11 @@ def reflect(
             return seen, script, reflector
 
     return asyncio.run(run())
+
+
+def lists(script: Script) -> int:
+    """How often a list was begun."""
+    return sum(not one.watches and "continue" not in one.params for one in script.requests)
 
 
 def watches(script: Script) -> list[str]:
@@ -137,8 +149,8 @@ def test_lists_in_pages_then_watches_from_the_list_on() -> None:
     assert watch.params["fieldSelector"] == PODS.field_selector
     assert first.headers["authorization"] == "Bearer t"
     counters = reflector.state.counters
-    assert (counters.lists, counters.pages, counters.watches, counters.events, counters.bookmarks) == (1, 2, 1, 6, 1)
-    assert (counters.rejected, counters.errors) == (0, 0)
+    assert (lists(script), counters.pages, counters.watches, len(seen.changes)) == (1, 2, 1, 6)
+    assert (counters.reasons, counters.defects) == ({}, 0)
 
 
 def test_a_watch_that_ends_goes_on_from_its_last_version() -> None:
@@ -189,7 +201,6 @@ def test_lists_that_fail_meet_growing_delays(answer: Answer, longest: float) -> 
         top = min(0.5 * 2**failures, longest)
         assert top / 2 <= delay <= top
     assert len(set(seen.delays)) == 6  # jittered
-    assert reflector.state.counters.errors == 6
     assert not reflector.state.synced
     assert reflector.missing().startswith("Pod: ")
     assert seen.syncs == 0
@@ -240,7 +251,7 @@ def test_a_watch_that_lived_ends_the_row_of_failures() -> None:
     async def run() -> None:
         async with serving(script) as url, ApiServer(url, headers=headers) as server:
             reflector = Reflector(
-                server, PODS, clock, frozenset(), random_source=random.Random(1), clock=clock.clock, sleep=clock.sleep
+                server, PODS, clock, frozenset(), None, Timing(clock.clock, clock.sleep, random.Random(1))
             )
             task = asyncio.create_task(reflector.run())
             await asyncio.wait_for(clock.done.wait(), 20)
@@ -303,7 +314,8 @@ def test_a_broken_line_is_read_again_not_guessed() -> None:
     )
     assert seen.changes == [("set", "a/11"), ("set", "b/12")]
     assert watches(script) == ["10", "11"]
-    assert reflector.state.counters.errors == 1
+    assert lists(script) == 1
+    assert reflector.state.lost_at is not None
 
 
 def test_lines_may_come_in_any_pieces() -> None:
@@ -328,14 +340,14 @@ def test_a_line_that_makes_no_sense_leads_to_a_new_list(sent: bytes) -> None:
         listed(), watched(line("ADDED", pod("a", 11)) + sent), listed(), watched(), naps=2
     )
     assert [one.watches for one in script.requests] == [False, True, False, True]
-    assert reflector.state.counters.errors == 1
+    assert reflector.state.counters.defects == 0
     assert seen.changes == [("set", "a/11"), ("delete", "a/11")]
 
 
 def test_a_watch_that_is_refused_for_a_while_is_not_listed_anew() -> None:
-    _, script, reflector = reflect(listed(version="10"), failed(500), failed(503), failed(429), watched(), naps=4)
+    _, script, _ = reflect(listed(version="10"), failed(500), failed(503), failed(429), watched(), naps=4)
     assert watches(script) == ["10"] * 4
-    assert reflector.state.counters.lists == 1
+    assert lists(script) == 1
 
 
 # ---- how current the state is: the server's word, turns, losses
@@ -346,18 +358,16 @@ class Live(Seen):
 
     def __init__(self) -> None:
         super().__init__(1_000_000)
-        self.returns = 0
         self.ahead: Callable[[], float] = lambda: 0.0
 
     def clock(self) -> float:
         return time.monotonic() + self.ahead()
 
-    def returned(self) -> None:
-        self.returns += 1
-
 
 @contextlib.asynccontextmanager
-async def living(*answers: Answer, pace: Pace, source: Source = PODS) -> AsyncIterator[tuple[Reflector, Script, Live]]:
+async def living(
+    *answers: Answer, pace: Pace, source: WatchedKind = PODS
+) -> AsyncIterator[tuple[Reflector, Script, Live]]:
     """A reflector in real time, until the end of the block."""
     script, seen = Script(answers), Live()
 
@@ -366,9 +376,8 @@ async def living(*answers: Answer, pace: Pace, source: Source = PODS) -> AsyncIt
 
     async with serving(script) as url, ApiServer(url, headers=headers) as server:
         reflector = Reflector(
-            server, source, seen, frozenset({"nvidia.com/gpu"}), random_source=random.Random(1), pace=pace,
-            clock=seen.clock, returned=seen.returned,
-        )  # fmt: skip
+            server, source, seen, frozenset({"nvidia.com/gpu"}), pace, Timing(seen.clock, chance=random.Random(1))
+        )
         task = asyncio.create_task(reflector.run())
         try:
             yield reflector, script, seen
@@ -396,18 +405,11 @@ QUICK = replace(Pace.prompt(5.0), inactivity=1.5)  # turns of 1 s
 SLOWLY = replace(QUICK, unanswered=Backoff(first=0.1, most=0.1))
 
 
-async def until(what: Callable[[], object], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it did not come"
-        await asyncio.sleep(0.005)
-
-
 def test_a_prompt_pace_says_something_before_the_state_is_too_old() -> None:
     for staleness in (5.0, 7.5, 10.0, 60.0):
         pace = Pace.prompt(staleness)
         assert 1.0 <= pace.watch_for < 0.8 * pace.inactivity < pace.inactivity < staleness / 1.9
-    assert [source.name for source in SOURCES if source.prompt] == ["Pod", "Node", "PodDisruptionBudget"]
+    assert [source.name for source in WATCHED_KINDS if source.prompt] == ["Pod", "Node", "PodDisruptionBudget"]
 
 
 def test_a_turn_that_ends_on_time_is_resumed_at_once_and_is_no_loss() -> None:
@@ -418,19 +420,22 @@ def test_a_turn_that_ends_on_time_is_resumed_at_once_and_is_no_loss() -> None:
         async with living(listed(version="10"), turned(line("ADDED", pod("a", 11))), turned(), pace=QUICK) as (
             reflector,
             script,
-            seen,
+            _,
         ):
-            words = []
-            while reflector.state.counters.turns < 3:
+            words: dict[int, float] = {}  # after each turn: when the server was heard last
+
+            def turned_thrice() -> bool:
                 losses.add(reflector.state.lost_at)
-                if reflector.state.last_event is not None:
-                    words.append(seen.clock() - reflector.state.last_event)
-                await asyncio.sleep(0.01)
+                words.setdefault(reflector.state.counters.turns, reflector.state.last_event or 0.0)
+                return reflector.state.counters.turns >= 3
+
+            await eventually(turned_thrice)
             counters = reflector.state.counters
-            assert (counters.lists, counters.errors, counters.watches - counters.turns) in ((1, 0, 0), (1, 0, 1))
+            assert (lists(script), counters.watches - counters.turns) in ((1, 0), (1, 1))
             assert watches(script)[:3] == ["10", "11", "11"]
             assert [request.params["timeoutSeconds"] for request in script.requests if request.watches][:3] == ["1"] * 3
-            assert max(words) < 1.5  # never silent for longer than a turn takes
+            assert sorted(words.values()) == list(words.values())
+            assert len(set(words.values())) == len(words)  # each turn says something
 
     asyncio.run(run())
     assert losses == {None}
@@ -445,7 +450,7 @@ def test_a_turn_whose_acceptance_is_heard_late_is_no_loss() -> None:
 
     async def run() -> None:
         async with living(listed(version="10"), late, pace=QUICK) as (reflector, _, _):
-            await until(lambda: reflector.state.counters.watches == 3)
+            await eventually(lambda: reflector.state.counters.watches == 3)
             assert (reflector.state.counters.turns, reflector.state.lost_at) == (2, None)
 
     asyncio.run(run())
@@ -464,7 +469,7 @@ def test_a_loss_is_measured_from_the_last_word_or_from_the_break(how: str) -> No
         )
         async with living(*answers, pace=SLOWLY) as (reflector, script, seen):
             state = reflector.state
-            await until(lambda: state.lost_at is not None)
+            await eventually(lambda: state.lost_at is not None)
             assert state.lost_at is not None
             assert state.last_event is not None
             lost_at, silent = state.lost_at, seen.clock() - state.last_event
@@ -474,13 +479,13 @@ def test_a_loss_is_measured_from_the_last_word_or_from_the_break(how: str) -> No
             else:
                 assert 0.0 <= lost_at - state.last_event < 0.3
             assert not state.watching
-            await until(lambda: state.watching)
+            await eventually(lambda: state.watching)
             assert state.lost_at == lost_at  # accepting a watch shows nothing yet
-            await until(lambda: seen.changes[-1:] == [("set", "b/12")])
+            await eventually(lambda: seen.changes[-1:] == [("set", "b/12")])
             assert state.lost_at == lost_at
-            await until(lambda: state.lost_at is None)
+            await eventually(lambda: state.lost_at is None)
             assert script.requests[-1].params["timeoutSeconds"] == "1"
-            assert state.counters.lists == 1
+            assert lists(script) == 1
             assert seen.returns == (how == "silence")
 
     asyncio.run(run())
@@ -501,9 +506,9 @@ def test_a_list_after_a_loss_shows_at_once_what_happened_if_it_took_a_moment(tak
         answers = (listed(version="10"), watched(end="abort"), failed(410), slowly, watched(end="silence"))
         async with living(*answers, pace=SLOWLY) as (reflector, script, seen):
             seen.ahead = lambda: later
-            await until(lambda: reflector.state.lost_at is not None)
-            await until(lambda: len(watches(script)) == 3)
-            await until(lambda: reflector.state.watching)
+            await eventually(lambda: reflector.state.lost_at is not None)
+            await eventually(lambda: len(watches(script)) == 3)
+            await eventually(lambda: reflector.state.watching)
             assert (reflector.state.lost_at is None) == current
             assert reflector.state.last_event is not None
             assert seen.clock() - reflector.state.last_event >= takes
@@ -514,7 +519,7 @@ def test_a_list_after_a_loss_shows_at_once_what_happened_if_it_took_a_moment(tak
 def test_a_server_that_accepts_watches_and_never_says_anything_stays_lost() -> None:
     async def run() -> None:
         async with living(listed(version="10"), watched(end="silence"), pace=SLOWLY) as (reflector, script, seen):
-            await until(lambda: len(watches(script)) == 3)
+            await eventually(lambda: len(watches(script)) == 3)
             assert reflector.state.last_event is not None
             assert reflector.state.lost_at is not None
             assert seen.clock() - reflector.state.lost_at > 2 * QUICK.inactivity
@@ -528,12 +533,12 @@ def test_a_watch_that_is_renewed_goes_on_from_its_version_on_a_new_connection() 
     async def run() -> None:
         patient = Pace(unanswered=Backoff(first=0.1, most=0.1))
         async with living(listed(version="10"), watched(end="silence"), pace=patient) as (reflector, script, _):
-            await until(lambda: reflector.state.watching)
+            await eventually(lambda: reflector.state.watching)
             reflector.renew()
-            await until(lambda: len(watches(script)) == 2)
-            await until(lambda: reflector.state.watching)
+            await eventually(lambda: len(watches(script)) == 2)
+            await eventually(lambda: reflector.state.watching)
             assert watches(script) == ["10", "10"]
-            assert reflector.state.counters.lists == 1
+            assert lists(script) == 1
 
     asyncio.run(run())
 
@@ -543,14 +548,14 @@ def test_the_next_try_can_be_hurried_but_not_against_the_servers_wish() -> None:
         pace = replace(QUICK, unanswered=Backoff(first=60.0, most=60.0), longest_retry_after=60.0)
         answers = (failed(503), listed(version="10"), failed(429, headers={"Retry-After": "60"}), watched())
         async with living(*answers, pace=pace) as (reflector, script, _):
-            await until(lambda: reflector.state.lost_at is not None)
-            await asyncio.sleep(0.05)
+            await eventually(lambda: reflector.state.lost_at is not None)
+            await asyncio.sleep(0.05)  # in this time there must be no request
             assert len(script.requests) == 1
             reflector.hurry()
-            await until(lambda: len(script.requests) == 3)
-            await asyncio.sleep(0.05)
+            await eventually(lambda: len(script.requests) == 3)
+            await eventually(lambda: reflector.state.lost_at is not None)
             reflector.hurry()
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # in this time there must be no request
             assert len(script.requests) == 3
 
     asyncio.run(run())
@@ -565,7 +570,8 @@ def test_silence_is_a_dead_connection() -> None:
         pace=Pace(inactivity=0.1),
     )
     assert watches(script) == ["10", "11"]
-    assert reflector.state.counters.errors == 1
+    assert lists(script) == 1
+    assert reflector.state.lost_at is not None
     assert seen.syncs == 1
 
 
@@ -578,7 +584,7 @@ def test_a_huge_page_is_given_in_slices() -> None:
 
 def test_a_page_of_large_objects_is_asked_for_again_with_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     """250 pods of 1.4 MB are 350 MB: no page is held that is larger than it may be, but for a single object."""
-    monkeypatch.setattr("extender.kube.reflector._LARGEST_PAGE", 5_000)
+    monkeypatch.setattr("extender.kube.watch.pages.LARGEST_PAGE", 5_000)
     sizes = [2_000] * 10 + [9_000] + [10] * 300
     items = [pod(f"p{i:03}", padding="x" * size) for i, size in enumerate(sizes)]
     limits: list[int] = []
@@ -592,9 +598,9 @@ def test_a_page_of_large_objects_is_asked_for_again_with_fewer(monkeypatch: pyte
         end = start + limit
         await listed(*items[start:end], token=str(end) if end < len(items) else "")(request, writer)
 
-    seen, _, reflector = reflect(paged)
+    seen, _, _ = reflect(paged)
     assert seen.changes == [("set", f"p{i:03}/1") for i in range(len(items))]
-    assert (reflector.state.counters.errors, reflector.state.counters.lists, seen.syncs) == (0, 1, 1)
+    assert seen.syncs == 1
     assert limits[:3] == [250, 31, 3]
     assert 1 in limits  # the largest comes alone
     assert limits[-1] >= 16  # small objects come in larger pages again
@@ -617,7 +623,7 @@ def test_an_api_that_is_not_served_has_no_objects_and_is_asked_for_again() -> No
     for times, delay in enumerate(seen.delays):
         usual = min(5.0 * 2**times, 300.0)
         assert usual / 2 <= delay <= usual * 1.5
-    assert reflector.state.counters.errors == 0
+    assert reflector.state.problem == ""
 
 
 @pytest.mark.parametrize("status", [403, 404])
@@ -657,7 +663,7 @@ def test_what_says_how_many_must_run_is_read_where_it_is_installed_and_allowed()
     record = seen.batches[0][0].record
     assert isinstance(record, GroupRecord)
     assert (record.api, record.kind, record.minimum) == ("scheduling.volcano.sh", "PodGroup", 3)
-    assert reflector.source.name == "PodGroup.scheduling.volcano.sh"
+    assert reflector.watched.name == "PodGroup.scheduling.volcano.sh"
 
 
 def test_a_kind_that_must_be_served_is_missing() -> None:
@@ -681,7 +687,7 @@ def test_an_object_that_cannot_be_read_stops_nothing_and_is_named() -> None:
     assert watches(script) == ["10", "12", "20"]
     assert list(reflector.state.rejected) == ["ns/bad"]
     assert "negative" in reflector.state.rejected["ns/bad"]
-    assert reflector.state.counters.rejected == 2
+    assert reflector.state.counters.reasons.total() == 2
     cured = reflect(listed(bad), watched(line("MODIFIED", pod("bad", 12))))[2]
     assert cured.state.rejected == {}
 
@@ -715,9 +721,7 @@ def test_state_while_the_watch_is_open() -> None:
         seen = Noting(1)
         async with serving(script) as url, ApiServer(url, headers=headers) as server:
             holder.append(
-                Reflector(
-                    server, PODS, seen, frozenset(), random_source=random.Random(1), clock=seen.clock, sleep=seen.sleep
-                )
+                Reflector(server, PODS, seen, frozenset(), None, Timing(seen.clock, seen.sleep, random.Random(1)))
             )
             task = asyncio.create_task(holder[0].run())
             await asyncio.wait_for(seen.done.wait(), 20)

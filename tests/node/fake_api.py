@@ -37,10 +37,10 @@ class FakeApi:
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
-                fake._get(self)
+                fake.get(self)
 
             def do_PATCH(self) -> None:
-                fake._patch(self)
+                fake.patch(self)
 
             def log_message(self, format: str, *args: object) -> None:
                 pass
@@ -102,7 +102,7 @@ class FakeApi:
 
     # ---- answers
 
-    def _get(self, handler: BaseHTTPRequestHandler) -> None:
+    def get(self, handler: BaseHTTPRequestHandler) -> None:
         at = urlsplit(handler.path)
         query = {key: values[0] for key, values in parse_qs(at.query).items()}
         self.requests.append(("GET", at.path, at.query))
@@ -150,7 +150,7 @@ class FakeApi:
             pass
         handler.close_connection = True
 
-    def _patch(self, handler: BaseHTTPRequestHandler) -> None:
+    def patch(self, handler: BaseHTTPRequestHandler) -> None:
         change = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
         path = urlsplit(handler.path).path
         self.requests.append(("PATCH", path, ""))

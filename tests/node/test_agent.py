@@ -56,7 +56,7 @@ class Scene:
         self.said: list[str] = []
         held = options.pop("held", "auto")
         self.agent = Agent(
-            ApiServer(api.url), "node-1", self.view, say=self.said.append, devices=self.devices,
+            ApiServer(api.url), "node-1", lambda: self.view(), say=self.said.append, devices=self.devices,
             socket=Path("/none"), clock=lambda: self.now, held=held, **options,  # type: ignore[arg-type]
         )  # fmt: skip
 
@@ -143,13 +143,12 @@ def test_a_view_that_cannot_be_renewed_is_marked_once(api: FakeApi) -> None:
     scene = Scene(api)
     scene.agent.look()
     scene.view = lambda: nvml.read(FakeNvml(machine(None, 0)))  # type: ignore[method-assign]
-    scene.agent._view = scene.view
     for _ in range(5):
         scene.now += 60
         scene.agent.look()
     assert scene.node()[STALE] == "1970-01-12T13:46:40Z"
     assert len(api.patches) == 2
-    scene.agent._view = lambda: nvml.read(scene.nvml, Path("/none"))
+    scene.view = lambda: nvml.read(scene.nvml, Path("/none"))  # type: ignore[method-assign]
     scene.agent.look()
     assert STALE not in scene.node()
 

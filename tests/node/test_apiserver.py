@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,7 @@ from extender.errors import BadInput, Unreachable
 from extender.node.apiserver import ApiServer, Refused, Watch, node_path
 from tests.e2e.device_manager import pod
 from tests.node.fake_api import FakeApi
-
-
-def until(what: Callable[[], bool]) -> None:
-    """Wait for it, 10 s at most."""
-    end = time.monotonic() + 10
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+from tests.waiting import wait_for
 
 
 class Seen:
@@ -54,22 +46,22 @@ def test_a_watch_follows() -> None:
         api.put("pods", pod("a"))
         seen = Seen(api)
         seen.watch.start()
-        until(lambda: set(seen.pods) == {"a"})
+        wait_for(lambda: set(seen.pods) == {"a"})
         api.put("pods", pod("b"))
         api.drop("pods", "a")
-        until(lambda: set(seen.pods) == {"b"})
+        wait_for(lambda: set(seen.pods) == {"b"})
         assert "fieldSelector=spec.nodeName%3Dn" in api.requests[0][2]
         api.forget()
         api.put("pods", pod("c"))
-        until(lambda: set(seen.pods) == {"b", "c"})
+        wait_for(lambda: set(seen.pods) == {"b", "c"})
         assert seen.lists == 2
-        api.down = True
-        time.sleep(0.3)
+        api.down, asked = True, len(api.requests)
+        wait_for(lambda: len(api.requests) > asked)  # the watch has ended, and what follows is refused
         api.put("pods", pod("d"))
         api.down = False
-        until(lambda: set(seen.pods) == {"b", "c", "d"})
+        wait_for(lambda: set(seen.pods) == {"b", "c", "d"})
         seen.watch.stop()
-        until(lambda: not seen.watch.alive)
+        wait_for(lambda: not seen.watch.alive)
 
 
 def test_a_pod_that_cannot_be_read_hides_no_other() -> None:
@@ -79,15 +71,15 @@ def test_a_pod_that_cannot_be_read_hides_no_other() -> None:
             api.put("pods", pod(name) | {"status": {"deep": "DEEP"}})
         seen = Seen(api)
         seen.watch.start()
-        until(lambda: set(seen.pods) == {"a", "b"})
+        wait_for(lambda: set(seen.pods) == {"a", "b"})
         api.put("pods", pod("c") | {"status": {"deep": "DEEP"}})
-        until(lambda: set(seen.pods) == {"a", "b", "c"})
+        wait_for(lambda: set(seen.pods) == {"a", "b", "c"})
         assert seen.watch.restarts == 0
         seen.pods["gone"] = seen.pods.pop("c")
         api.drop("pods", "c")  # KeyError: a defect
-        until(lambda: seen.watch.restarts == 1)
+        wait_for(lambda: seen.watch.restarts == 1)
         api.put("pods", pod("d"))
-        until(lambda: set(seen.pods) == {"a", "b", "d"})
+        wait_for(lambda: set(seen.pods) == {"a", "b", "d"})
         seen.watch.stop()
 
 
@@ -96,7 +88,7 @@ def test_a_look_is_newer_than_what_the_watch_brings_later() -> None:
     with FakeApi() as api:
         seen = Seen(api)
         seen.watch.start()
-        until(seen.watch.synced.is_set)
+        wait_for(seen.watch.synced.is_set)
         api.held_back = True
         api.put("pods", pod("a"))
         api.put("pods", pod("b"))
@@ -105,7 +97,7 @@ def test_a_look_is_newer_than_what_the_watch_brings_later() -> None:
         assert set(seen.pods) == {"b"}
         api.release()
         api.put("pods", pod("c"))
-        until(lambda: set(seen.pods) == {"b", "c"})
+        wait_for(lambda: set(seen.pods) == {"b", "c"})
         assert seen.puts == ["c"]
         seen.watch.stop()
 
@@ -113,10 +105,10 @@ def test_a_look_is_newer_than_what_the_watch_brings_later() -> None:
 def test_a_look_ends_in_time() -> None:
     with FakeApi() as api:
         seen = Seen(api)
-        api.slow = 5
+        api.slow = 60
         begun = time.monotonic()
         assert not seen.watch.look(0.2)
-        assert time.monotonic() - begun < 3
+        assert time.monotonic() - begun < 30  # the limit is the subject: 0.2 s, not 60 s
         assert seen.said
 
 
@@ -153,7 +145,7 @@ def test_threads_end(tmp_path: Path) -> None:
     with FakeApi() as api:
         seen = Seen(api)
         seen.watch.start()
-        until(seen.watch.synced.is_set)
+        wait_for(seen.watch.synced.is_set)
         seen.watch.stop()
-        until(lambda: not seen.watch.alive)
-    until(lambda: threading.active_count() <= before + 1)
+        wait_for(lambda: not seen.watch.alive)
+    wait_for(lambda: threading.active_count() <= before + 1)

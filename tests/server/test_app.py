@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +19,7 @@ from extender.controllers.controller import ClusterSource
 from extender.server.endpoint import VERBS
 from extender.server.serve import config
 from extender.settings import Limits, Settings
+from tests.waiting import wait_for
 from tests.world import GPU, JSON, World, logged, machine, workload
 
 
@@ -441,8 +441,7 @@ def served() -> Iterator[tuple[World, str, int]]:
         port = listener.getsockname()[1]
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
-        while not server.started:
-            time.sleep(0.01)
+        wait_for(lambda: server.started)
         yield world, f"http://127.0.0.1:{port}", port
         server.should_exit = True
         thread.join()

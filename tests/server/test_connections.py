@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
@@ -22,6 +22,7 @@ from extender.server.endpoint import VERBS
 from extender.server.serve import config
 from extender.settings import Known, Limits, Settings, parse_settings
 from tests.server.test_app import valid
+from tests.waiting import wait_for
 from tests.world import World
 
 BODY = 4 << 20
@@ -41,8 +42,7 @@ def serving(limits: Limits = LIMITS, nodes: int = 2) -> Iterator[tuple[World, in
         listener.bind(("127.0.0.1", 0))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
-        while not server.started:
-            time.sleep(0.01)
+        wait_for(lambda: server.started)
         try:
             yield world, listener.getsockname()[1]
         finally:
@@ -75,13 +75,6 @@ def whole(stream: socket.socket) -> bytes:
     return said
 
 
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.01)
-
-
 def filter_works(port: int) -> None:
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
         answer = client.post("/v1/filter", json=valid("filter"))
@@ -95,7 +88,7 @@ def test_headers_have_a_time(served: tuple[World, int], start: bytes) -> None:
         began = time.monotonic()
         stream.sendall(start)
         said = whole(stream)
-        assert 0.9 <= time.monotonic() - began <= 8.0
+        assert time.monotonic() - began >= 0.9  # not before the limit, which is the subject
         if start.strip():
             assert said.startswith(b"HTTP/1.1 408 ")
             assert b"limits.requestSeconds" in said
@@ -110,7 +103,7 @@ def test_the_time_starts_with_the_first_byte_and_dripping_does_not_extend_it(ser
         began = time.monotonic()
         said, sent = b"", 0
         stream.settimeout(0.1)
-        while time.monotonic() - began < 8.0:
+        for _ in range(200):
             try:
                 stream.sendall(b"GET /healthz HTTP/1.1\r\nX: "[sent : sent + 1] or b"y")
                 sent += 1
@@ -120,7 +113,9 @@ def test_the_time_starts_with_the_first_byte_and_dripping_does_not_extend_it(ser
                 continue
             except OSError:
                 break
-        assert 0.9 <= time.monotonic() - began < 8.0
+        else:
+            pytest.fail("the server does not end the connection")
+        assert time.monotonic() - began >= 0.9  # not before the limit, which is the subject
         assert said == b"" or said.startswith(b"HTTP/1.1 408 ")
 
 
@@ -164,13 +159,13 @@ def test_half_sent_bodies_hold_no_more_than_the_limit_and_the_scheduler_is_serve
         for i, stream in enumerate(streams):
             stream.sendall(head("filter" if i % 2 else "preempt", BODY) + b" " * (BODY // 2))
             assert held.held <= limits.all_bodies_bytes + (1 << 20)
-        until(lambda: world.metric("bad_requests_total", verb="preempt", code="bodies-full") >= 1)
+        wait_for(lambda: world.metric("bad_requests_total", verb="preempt", code="bodies-full") >= 1)
         body = json.dumps(valid("filter")).encode()
         body += b" " * (BODY - len(body))
         for _ in range(3):
             answer = httpx.post(f"http://127.0.0.1:{port}/v1/filter", content=body, trust_env=False)
             assert answer.json()["NodeNames"] == ["m"]
-        until(lambda: held.held <= limits.all_bodies_bytes)
+        wait_for(lambda: held.held <= limits.all_bodies_bytes)
         first = whole(streams[0])
         assert first.startswith(b"HTTP/1.1 503 ")
         assert b"limits.allBodiesBytes" in first
@@ -179,7 +174,7 @@ def test_half_sent_bodies_hold_no_more_than_the_limit_and_the_scheduler_is_serve
         assert left > 0
         for stream in streams:
             stream.close()
-        until(lambda: held.held == 0)
+        wait_for(lambda: held.held == 0)
 
 
 @pytest.mark.parametrize("endless", ["headers", "trailers", "url"])
@@ -210,7 +205,7 @@ def test_a_client_that_does_not_read_its_answer_is_closed() -> None:
             stream.connect(("127.0.0.1", port))
             stream.settimeout(20)
             stream.sendall(head("prioritize", len(body)) + body)
-            until(lambda: world.metric("connections_closed_total", limit="answer") == 1)
+            wait_for(lambda: world.metric("connections_closed_total", limit="answer") == 1)
         assert not world.server.connections.open
         filter_works(port)
 
@@ -223,7 +218,7 @@ def test_too_many_connections_cost_the_client_that_has_them() -> None:
         scheduler.recv(65536)
         for _ in range(100):
             stack.enter_context(dial(port, OTHER)).sendall(b"POST /v1/filter")
-        until(lambda: world.metric("connections_closed_total", limit="connections") == 81)
+        wait_for(lambda: world.metric("connections_closed_total", limit="connections") == 81)
         assert len(world.server.connections.open) == limits.connections
         scheduler.sendall(head("prioritize", 2) + b"{}")
         assert scheduler.recv(65536).startswith(b"HTTP/1.1 400 ")
@@ -244,7 +239,6 @@ def test_connections_of_the_schedulers_own_address_do_not_keep_it_out(answered: 
                 assert stream.recv(65536).startswith(b"HTTP/1.1 200 ")
         for _ in range(3):
             new = stack.enter_context(dial(port))
-            time.sleep(0.05)  # it is to be there before it asks, as one that Go dials ahead
             new.sendall(head("prioritize", 2) + b"{}")
             assert new.recv(65536).startswith(b"HTTP/1.1 400 ")
         if not answered:
@@ -273,7 +267,7 @@ def test_a_used_connection_whose_last_body_was_not_read_does_not_stay_for_ever()
         assert stream.recv(65536).startswith(b"HTTP/1.1 404 ")
         stream.sendall(b" " * 100)
         (connection,) = world.server.connections.open
-        until(lambda: connection.reading is None)
+        wait_for(lambda: connection.reading is None)
         world.server.connections.keep_alive_seconds = 0
         assert whole(stream) == b""
         assert world.metric("connections_closed_total", limit="unused") == 1
@@ -289,15 +283,15 @@ def test_refused_and_lost_bodies_leave_nothing_behind_for_a_collection() -> None
             for i in range(4):
                 with dial(port, OTHER) as stream:
                     stream.sendall(head("filter", BODY) + b" " * (BODY // 2))
-                    until(lambda: world.server.connections.held >= BODY // 2)
+                    wait_for(lambda: world.server.connections.held >= BODY // 2)
                     (connection,) = world.server.connections.open
                     seen.append(weakref.ref(connection))
                     if i % 2:
                         connection.refuse(BodiesFull("full"))
                         whole(stream)
                     del connection
-                until(lambda: not world.server.connections.open)
-            until(lambda: not any(ref() for ref in seen))
+                wait_for(lambda: not world.server.connections.open)
+            wait_for(lambda: not any(ref() for ref in seen))
     finally:
         gc.enable()
 
@@ -318,8 +312,8 @@ def test_a_page_that_nobody_reads_is_not_made_to_its_end() -> None:
             stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             stream.connect(("127.0.0.1", port))
             stream.sendall(b"GET /debug/state HTTP/1.1\r\nHost: x\r\n\r\n")
-            until(lambda: made > 0)
-            until(lambda: world.server.pages.open == 0)
+            wait_for(lambda: made > 0)
+            wait_for(lambda: world.server.pages.open == 0)
         assert made * 10_000 < 16 << 20  # what the kernel buffers, and two slices
 
 

@@ -1,0 +1,144 @@
+"""What the sink was given, and how it is given more: in slices, each as one batch.
+
+Of each object only its record is kept, the one that the sink also has, to know what a later list no longer has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Protocol
+
+import msgspec
+
+from extender.kube.watch.pace import Pace
+from extender.objects import tolerant
+from extender.objects.event import Event
+from extender.objects.records import Identity, Kind, PodRecord, Record
+
+Key = tuple[str, str]
+"""Namespace ("" where the kind has none) and name."""
+
+
+class Sink(Protocol):
+    """Receives the objects. It is called on the event loop and must not block."""
+
+    def apply(self, batch: Sequence[Event]) -> None:
+        """The events of one slice, in order."""
+        ...
+
+    def synced(self, kind: str) -> None:
+        """A list has been given completely. Comes again after each later list."""
+        ...
+
+    def absent(self, kind: str) -> None:
+        """The API is not served, so that there are no objects. Comes once, until the API is served again."""
+        ...
+
+    def returned(self) -> None:
+        """The server is heard again after a silence that meant a dead connection."""
+        ...
+
+
+class Feed:
+    """The records of one kind that a sink has. `unsure`: the sink may have missed some: a list gives it all again."""
+
+    def __init__(
+        self, kind: Kind, sink: Sink, pace: Pace, clock: Callable[[], float], defect: Callable[[Exception], object]
+    ) -> None:
+        """`clock`: seconds; `defect`: is told of exceptions of the sink that stop nothing."""
+        self._kind, self._sink, self._pace, self._clock, self._defect = kind, sink, pace, clock, defect
+        self._known: dict[Key, Record] = {}
+        self._untold: list[Event] = []  # deletions that the sink may have missed: no list tells of them
+        self.unsure = False
+
+    def listed(self, found: Record) -> Iterator[Event | None]:
+        """An object as a list has it. None: work without an event."""
+        key = key_of(found)
+        before = self._known.get(key)
+        if before is not None and not self.unsure and _is_version(before, found):
+            yield None
+        else:
+            yield from self._set(key, before, found)
+
+    def changed(self, found: Record) -> Iterator[Event | None]:
+        """An object as a watch has it."""
+        key = key_of(found)
+        yield from self._set(key, self._known.get(key), found)
+
+    def deleted(self, key: Key, found: Record | Identity) -> Iterator[Event | None]:
+        """An object whose deletion a watch reports."""
+        before = self._known.pop(key, None)
+        if before is not None:
+            last = before if isinstance(found, Identity) or found.uid != before.uid else found
+            yield Event(self._kind, "delete", last)
+
+    def all_but(self, seen: Collection[Key]) -> Iterator[Event | None]:
+        """The deletions of all known objects that were not seen."""
+        for key in [key for key in self._known if key not in seen]:
+            yield Event(self._kind, "delete", self._known.pop(key))
+
+    def _set(self, key: Key, before: Record | None, found: Record) -> Iterator[Event | None]:
+        if isinstance(found, PodRecord) and found.partial and isinstance(before, PodRecord) and not before.partial:
+            found = tolerant.merged(before, found) if before.uid == found.uid else found
+            if _is_same(before, found) and not self.unsure:
+                yield None
+                return
+        if before is not None and before.uid != found.uid:  # its name was given to another object meanwhile
+            yield Event(self._kind, "delete", before)
+        self._known[key] = found
+        yield Event(self._kind, "set", found)
+
+    async def give(self, events: Iterator[Event | None]) -> None:
+        """Give the sink what the iterator yields (None: work without an event), a slice at a time."""
+        pace = self._pace
+        while True:
+            batch: list[Event] = []
+            until = self._clock() + pace.slice_seconds
+            more = False
+            try:
+                for done, event in enumerate(events, 1):
+                    if event is not None:
+                        batch.append(event)
+                    if done >= pace.slice_events or self._clock() >= until:
+                        more = True
+                        break
+            finally:
+                # Also when the iterator broke off: what it yielded is already taken for known.
+                if batch:
+                    self._apply(batch)
+            if not more:
+                return
+            await asyncio.sleep(0)
+
+    def _apply(self, batch: Sequence[Event]) -> None:
+        try:
+            self._sink.apply(batch)
+        except Exception:
+            self._untold += [event for event in batch if event.change == "delete"]
+            raise
+
+    def tell_again(self) -> None:
+        """Give the sink the deletions that it may have missed, each once more and for itself."""
+        untold, self._untold = self._untold, []
+        for event in untold:
+            try:
+                self._sink.apply([event])
+            except Exception as error:  # the sink fails over this very object: all others must be listed nevertheless
+                self._defect(error)
+
+
+def key_of(record: Record | Identity) -> Key:
+    """Its namespace and name."""
+    return getattr(record, "namespace", ""), record.name
+
+
+def _is_version(before: Record, found: Record) -> bool:
+    """Whether both are the same version of one object; without versions that cannot be known."""
+    version = before.resource_version
+    return bool(version) and before.uid == found.uid and version == found.resource_version
+
+
+def _is_same(before: PodRecord, found: PodRecord) -> bool:
+    """Whether only the version differs."""
+    return msgspec.structs.replace(found, resource_version=before.resource_version) == before

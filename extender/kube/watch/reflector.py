@@ -1,0 +1,330 @@
+"""Keeps one kind of objects as records, by a paged list and a watch, as client-go's reflector does.
+
+Theory of operation
+-------------------
+1. List in pages, give the sink (feed.py) every record that differs from what it was given before, then delete what
+   the list no longer has, then say ``synced``. A list that breaks off deletes nothing and starts anew.
+2. Watch from the list's version on. Each event and each bookmark moves that version, so a watch that ends is resumed
+   where it ended. Only a version that the server no longer has (410), an answer that makes no sense or an error that
+   repeating cannot cure leads back to 1.
+   An object that cannot be read affects only itself (decoder.py): the rest of it is read, and it is named.
+   An unexpected exception leads back to 1 too: the next list gives the sink every object again, and before it the
+   deletions that the sink may have missed.
+3. Between two tries lies a jittered, growing delay (retries.py). It starts anew only after a watch that lived for a
+   while: a server that accepts each watch and closes it at once is a failing server. The delay is
+   short where no answer came, and long where an answer was useless.
+4. A prompt source is watched in short turns (Pace.watch_for): the server sends a bookmark only where its version moved,
+   and ends each watch on time. Each healthy watch therefore says something within one turn, and silence means a loss.
+   A turn that ends on time is resumed at once on the kept connection, and is no failure.
+5. After a loss the state is current again only at the end of a short watch: by then the server has sent what happened
+   meanwhile. Its acceptance alone shows nothing yet. A list that took a moment shows it at once.
+6. Lines are decoded in slices of some milliseconds with a turn of the event loop between them, and each slice reaches
+   the sink as one batch, so that scheduling requests never wait long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from extender.kube.client import ApiError, ApiServer, Silent, Stream, Unreachable
+from extender.kube.watch.decoder import Decoder, Relist, WatchLine, error_of
+from extender.kube.watch.feed import Feed, Key, Sink, key_of
+from extender.kube.watch.kinds import WatchedKind
+from extender.kube.watch.pace import Pace, Timing
+from extender.kube.watch.pages import pages
+from extender.kube.watch.retries import Retries
+from extender.kube.watch.state import State
+from extender.log import Allowance, get_log
+from extender.objects import records
+from extender.objects.event import Event
+from extender.objects.records import Identity, RecordError
+
+log = get_log()
+
+_LONGEST_LINE: Final = 2**25  # bytes; etcd takes objects of 1.5 MiB
+# What the same watch may get over: too many requests, and servers or proxies that are about to come back.
+_RESUMABLE: Final = frozenset({429, 500, 502, 503, 504})
+_ABSENT: Final = frozenset({403, 404})
+_SHORTEST_TURN: Final = 0.5  # seconds: a watch that ended before did not end as agreed; our own loop may have been late
+_SHORT_LIST: Final = 2.0  # seconds: a list is as old as its beginning
+_CATCH_UP: Final = 1  # seconds for which a watch after a loss is asked
+_QUIET: Final = 0.2  # seconds without an event before its end: nothing was left to be sent
+_MOST_CATCH_UPS: Final = 4  # where events never pause, these are enough
+
+
+class Reflector:
+    """One kind, from ``run()`` on until its task is cancelled."""
+
+    def __init__(
+        self,
+        server: ApiServer,
+        watched: WatchedKind,
+        sink: Sink,
+        gpus: frozenset[str],
+        pace: Pace | None = None,
+        timing: Timing | None = None,
+    ) -> None:
+        """`gpus`: the GPU resources that records have."""
+        self.watched = watched
+        self.state = State()
+        timing = timing or Timing()
+        self._server, self._sink, self._pace = server, sink, pace or Pace()
+        self._clock = timing.clock
+        self._allowance = Allowance()
+        self._decoder = Decoder(watched, gpus, self.state, self._allowance, timing.clock)
+        self._feed = Feed(watched.kind, sink, self._pace, timing.clock, self._defect)
+        self._retries = Retries(self._pace, timing)
+        self._version = ""
+        """From where to watch; "" when a list must come first."""
+        self._drop: Callable[[], None] | None = None
+        self._silent = False
+        self._catch_ups = 0
+        """Watches since the loss that ended as agreed, while events were still coming in."""
+        self._absent_since: float | None = None
+
+    def renew(self) -> None:
+        """Give up the connection of the watch, if one is open: it is resumed on a new one at once."""
+        if self._drop is not None:
+            self._drop()
+
+    def hurry(self) -> None:
+        """Try again now instead of after the delay, unless the server itself asked for it."""
+        self._retries.hurry()
+
+    def relist(self) -> None:
+        """Go on by a new list: what was known stays known until then."""
+        self._version, self._feed.unsure = "", True
+
+    def missing(self) -> str:
+        """What readiness waits for, in words; "" when there is nothing."""
+        return "" if self.state.synced else f"{self.watched.name}: {self.state.problem}"
+
+    async def run(self) -> None:
+        """Lists and watches for ever."""
+        while True:
+            await self._retries.wait(await self._turn())
+
+    async def _turn(self) -> float:
+        """One list, if it is needed, and one watch to its end; how long to wait before the next, in seconds."""
+        state, begun, pages_before = self.state, self._clock(), self.state.counters.pages
+        self._retries.told_to_wait = False
+        answered, retry_after, lost_at, expired = False, 0.0, None, False
+        try:
+            if not self._version:
+                await self._list()
+            begun = self._clock()
+            if await self._watch():
+                self._retries.healthy()
+                state.problem = "the watch ended"
+                return 0.0
+            answered, problem = True, "the watch ended"
+        except Relist as error:
+            self._version = ""
+            answered, problem, expired = True, str(error), error.expired
+        except Unreachable as error:
+            problem = str(error)
+            if isinstance(error, Silent):
+                lost_at = state.last_event
+                self._silent = True
+            answered = state.counters.pages > pages_before
+        except ApiError as error:
+            if self._gone(error):
+                return await self._be_absent()
+            retry_after, problem = self._refused(error)
+            expired = error.status == 410
+            answered = state.counters.pages > pages_before or error.status not in _RESUMABLE
+        except Exception as error:  # a defect, RecursionError and MemoryError included: it ends nothing
+            self.relist()
+            answered, problem = True, self._defect(error)
+        lived = state.watching and self._clock() - begun >= self._pace.healthy_after
+        self._lost(lost_at, problem)
+        if expired and self._retries.expired():
+            return 0.0
+        if lived:
+            self._retries.healthy()
+            return retry_after
+        return self._retries.after_failure(answered, retry_after)
+
+    def _refused(self, error: ApiError) -> tuple[float, str]:
+        """The server answered with an error: (the seconds that it asks to wait for, the problem in words)."""
+        if error.status not in _RESUMABLE:
+            self._version = ""
+        retry_after = min(error.retry_after or 0.0, self._pace.longest_retry_after)
+        self._retries.told_to_wait = retry_after > 0.0
+        self.state.reached_at = self._clock()
+        return retry_after, ("forbidden: " if error.status == 403 else "") + str(error)
+
+    def _lost(self, at: float | None, problem: str) -> None:
+        """The watch is lost since `at`, or since now."""
+        self._catch_ups = 0
+        self.state.watching = False
+        self.state.problem = problem
+        if self.state.lost_at is None:
+            self.state.lost_at = at if at is not None else self._clock()
+
+    def _defect(self, error: Exception) -> str:
+        self.state.counters.defects += 1
+        left_out = self._allowance.take(self._clock())
+        if left_out is not None:
+            log.error(
+                "defect", watch=self.watched.name, err=repr(error)[:300], left_out=left_out or None, exc_info=error
+            )
+        return f"a defect, see the log: {error!r}"[:300]
+
+    # ---- list
+
+    async def _list(self) -> None:
+        state, began = self.state, self._clock()
+        self._feed.tell_again()
+        seen: set[Key] = set()
+        version = ""
+        try:
+            async for page in pages(self._server, self.watched):
+                state.counters.pages += 1
+                state.last_event = state.reached_at = self._clock()
+                await self._feed.give(self._listed(page, seen))
+                version = page.resource_version
+        except RecordError as error:
+            state.reached_at = self._clock()
+            raise Relist(f"a list that makes no sense: {error}") from error
+        await self._feed.give(self._feed.all_but(seen))
+        state.rejected = {key: why for key, why in state.rejected.items() if tuple(key.split("/", 1)) in seen}
+        self._version = version
+        self._feed.unsure = False
+        state.absent, self._absent_since = False, None
+        self._retries.served()
+        state.last_event = began  # what came later may not be in it
+        if self._clock() - began <= _SHORT_LIST:
+            state.lost_at = None
+        state.synced, state.problem = True, ""
+        self._sink.synced(self.watched.name)
+
+    def _listed(self, page: records.Page, seen: set[Key]) -> Iterator[Event | None]:
+        for raw in page.items:
+            found = self._decoder.record(raw)
+            seen.add(key_of(found))
+            if isinstance(found, Identity):
+                yield None
+            else:
+                yield from self._feed.listed(found)
+
+    def _gone(self, error: ApiError) -> bool:
+        """Whether the API is not served. One that was must say so for a while: a server that starts may do so."""
+        watched = self.watched
+        if not watched.optional or error.status not in _ABSENT or (error.status == 403 and not watched.group):
+            return False
+        now = self._clock()
+        if not self.state.synced or self.state.absent:
+            return True
+        self._absent_since = self._absent_since if self._absent_since is not None else now
+        return now - self._absent_since >= self._pace.absent_after
+
+    async def _be_absent(self) -> float:
+        """The API is not served: what there was is gone. When to ask again, in seconds."""
+        state, known = self.state, self.state.absent
+        self._version = ""
+        state.watching, state.absent, state.lost_at = False, True, None
+        state.last_event = self._clock()
+        await self._feed.give(self._feed.all_but(()))
+        state.rejected.clear()
+        state.synced, state.problem = True, ""
+        if not known:
+            self._sink.absent(self.watched.name)
+        return self._retries.after_absence()
+
+    # ---- watch
+
+    async def _watch(self) -> bool:
+        """One watch from its acceptance to its end; whether it ended as agreed, after all of its time."""
+        self.state.counters.watches += 1
+        lost = self.state.lost_at is not None
+        seconds = _CATCH_UP if lost else self._retries.watch_seconds(self.watched.prompt)
+        params = {
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self._version,
+            "timeoutSeconds": str(seconds),
+        }
+        if self.watched.field_selector:
+            params["fieldSelector"] = self.watched.field_selector
+        async with self._server.stream(self.watched.path, params, inactivity=self._pace.inactivity) as stream:
+            accepted = self.state.reached_at = self._clock()
+            self._accepted()
+            self._drop = stream.drop
+            try:
+                said = await self._read(stream, accepted)
+            finally:
+                self._drop = None
+        now = self._clock()
+        if now - accepted < max(seconds - 1.0, _SHORTEST_TURN):
+            return False
+        self._agreed(now, now - said >= _QUIET)
+        return True
+
+    async def _read(self, stream: Stream, accepted: float) -> float:
+        """The events, to the end of the watch; when the server sent the last of them."""
+        said, rest = accepted, b""
+        async for chunk in stream.chunks:
+            said = self._clock()
+            if b"\n" not in chunk:
+                rest += chunk
+                if len(rest) > _LONGEST_LINE:
+                    raise Relist(f"a watch line of more than {_LONGEST_LINE} bytes")
+            else:
+                *lines, rest = (rest + chunk).split(b"\n")
+                await self._feed.give(self._changes(lines))
+            self.state.last_event = said  # what is known by now, not what is still to be read
+        return said
+
+    def _accepted(self) -> None:
+        """The server has accepted the watch, and begins to send what happened since the version."""
+        self.state.watching = True
+        self.state.problem = ""
+        if self._silent:
+            self._silent = False
+            self._sink.returned()
+
+    def _agreed(self, now: float, quiet: bool) -> None:
+        """The server ended the watch on time. `quiet`: it had nothing more to send."""
+        state = self.state
+        state.counters.turns += 1
+        state.last_event = now
+        self._catch_ups += 1
+        if quiet or self._catch_ups >= _MOST_CATCH_UPS:
+            state.lost_at = None
+        if state.lost_at is None:
+            self._catch_ups = 0
+
+    def _changes(self, lines: Sequence[bytes]) -> Iterator[Event | None]:
+        for line in lines:
+            event = self._decoder.line(line) if line.strip() else None
+            if event is not None:
+                yield from self._changed(event)
+
+    def _changed(self, event: WatchLine) -> Iterator[Event | None]:
+        if event.type == "ERROR":
+            raise error_of(event.object)
+        if event.type not in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK"):
+            self._decoder.senseless(f"an event of the unknown type {event.type[:40]!r}")
+            return
+        if event.type == "BOOKMARK":
+            try:
+                self._version = records.identity(event.object).resource_version or self._version
+            except RecordError as error:
+                self._decoder.senseless(f"a bookmark that makes no sense: {str(error)[:200]}")
+            yield None
+            return
+        found = self._decoder.record(event.object)
+        if isinstance(found, Identity) and not found.name:
+            self._decoder.senseless("an event of an object that has no name")
+            return
+        key = key_of(found)
+        if event.type == "DELETED":
+            self.state.rejected.pop("/".join(key), None)
+            yield from self._feed.deleted(key, found)
+        elif isinstance(found, Identity):
+            yield None
+        else:
+            yield from self._feed.changed(found)
+        self._version = found.resource_version or self._version

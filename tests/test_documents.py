@@ -1,0 +1,41 @@
+"""The documents: links lead somewhere, files and tests that they name exist, the README stays short."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
+NAMED = re.compile(r"`((?:tests|extender|ext_core|benchmarks|manifests|docs)/[\w./-]+\.\w+)(?:::(\w+))?")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files(page: Path) -> None:
+    found = [target for target in LINK.findall(page.read_text()) if "://" not in target]
+    assert [target for target in found if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_and_tests_that_are_named_exist(page: Path) -> None:
+    missing = []
+    for path, test in NAMED.findall(page.read_text()):
+        file = ROOT / path
+        if not file.exists() or (test and f"def {test}(" not in file.read_text()):
+            missing.append(f"{path}::{test}")
+    assert missing == []
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 160
+
+
+def test_each_invariant_names_its_test() -> None:
+    """docs/architecture.md: a numbered list, each with the name of its test."""
+    section = (ROOT / "docs" / "architecture.md").read_text().split("## Invariants")[1].split("\n## ")[0]
+    items = re.split(r"^\d+\. ", section, flags=re.MULTILINE)[1:]
+    assert len(items) >= 12
+    assert [item.split(".")[0] for item in items if not NAMED.search(item)] == []
