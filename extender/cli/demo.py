@@ -141,7 +141,7 @@ class Demo:
 
 
 def _console() -> Console:
-    """Plain text where nobody looks, or where colours are not wanted (https://no-color.org)."""
+    """Plain text where no person reads, or where colours are not wanted (https://no-color.org)."""
     if isinstance(sys.stdout.encoding, str) and "utf" not in sys.stdout.encoding.lower():
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     plain = bool(os.environ.get("NO_COLOR")) or not sys.stdout.isatty()

@@ -73,4 +73,4 @@ class LivePlans:
 
 def trouble(plans: LivePlans) -> str:
     """Why the process should be restarted; "" while all is well. An API server that is away is no reason."""
-    return "" if plans.pods.alive and plans.nodes.alive else "nobody follows the API server"
+    return "" if plans.pods.alive and plans.nodes.alive else "the API server is not watched"

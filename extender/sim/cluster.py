@@ -36,7 +36,7 @@ class Clock:
         self._released_at: float | None = None
 
     def monotonic(self) -> float:
-        """Seconds since the start, plus a number that is not 0: nobody shall take the two clocks for one."""
+        """Seconds since the start, plus a number that is not 0: so the two clocks are never mistaken."""
         return 1_000.0 + self._seconds()
 
     def wall(self) -> float:
@@ -77,7 +77,7 @@ class Change(NamedTuple):
 
 
 class Conflict(Exception):
-    """The write can not be done; the message says why."""
+    """The write cannot be done; the message says why."""
 
 
 class SimCluster:

@@ -179,7 +179,7 @@ class Day:
             free = self._kubelets.truth.free(name)
             if len(free) >= 4:
                 _expect(name in outcome.sent, f"{name} has four free GPUs: the server was asked about it")
-                _expect(not bruteforce.always_linked(what, free, 4), f"{name} can not be relied upon for linked GPUs")
+                _expect(not bruteforce.always_linked(what, free, 4), f"{name} cannot be relied upon for linked GPUs")
         scene = self._scene(
             "a refused node",
             "Four GPUs are free on the DGX-1V, but they form no ring (2-0-4-5 is a chain): a 4-GPU training that "
@@ -232,7 +232,7 @@ class Day:
         self._kubelets.sync()
         after = self._scheduler.run()
         _expect(after[0].result == "bound" and after[0].uid == uid, f"urgent is bound: {after[0]}")
-        _expect(all(one.result != "bound" for one in [*others, *after[1:]]), "nobody takes the place that was freed")
+        _expect(all(one.result != "bound" for one in [*others, *after[1:]]), "no other pod takes the reserved place")
         held = self._kubelets.truth.gpus_of(uid)
         _expect(held <= freed, f"urgent holds {sorted(held)}, all of what its victim held or was free")
         _expect(self._cluster.pod(asr) is None, "the victim is gone")

@@ -52,7 +52,7 @@ class Truth:
     # ---- questions
 
     def holdings(self) -> dict[str, dict[int, str]]:
-        """node -> GPU index -> pod uid; nodes where nobody holds anything are left out."""
+        """node -> GPU index -> pod uid; nodes where no pod holds anything are left out."""
         with self._lock:
             return {name: dict(sorted(n.holder.items())) for name, n in self._nodes.items() if n.holder}
 

@@ -1,6 +1,6 @@
 """Decision records: what was answered and why, kept in a ring that is bounded in bytes.
 
-A record keeps columns, not text: rows, reason codes, each scorer's column. Names and sentences are put in when somebody
+A record keeps columns, not text: rows, reason codes, each scorer's column. Names and sentences are put in when a client
 asks, so that keeping costs a request next to nothing.
 """
 

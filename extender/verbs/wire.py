@@ -266,7 +266,7 @@ def preemption(node: str | None, uids: Collection[str] = (), violations: int = 0
 
 
 def echo(preemption: Preemption) -> bytes:
-    """The preempt answer that leaves everything as it was offered (nodes without victims can not be named)."""
+    """The preempt answer that leaves everything as it was offered (nodes without victims cannot be named)."""
     return orjson.dumps(
         {
             "NodeNameToMetaVictims": {
