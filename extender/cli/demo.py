@@ -33,6 +33,7 @@ START_SECONDS = 30.0
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
     parser.add_argument("--once", action="store_true", help="end after the day instead of serving on")
     parser.add_argument("--pace", type=_seconds, default=0.0, metavar="SECONDS", help="wait so long after each scene")
     parser.add_argument("--seed", type=int, default=0, help="decides ties: the scheduler's and the device plugins'")

@@ -41,10 +41,12 @@ class Found:
 
     @property
     def best(self) -> Eviction | None:
+        """The eviction with the lowest cost; None where no eviction helps."""
         return self.evictions[0] if self.evictions else None
 
     @property
     def runner_up(self) -> Eviction | None:
+        """The eviction with the second lowest cost; None where there is none."""
         return self.evictions[1] if len(self.evictions) > 1 else None
 
 
