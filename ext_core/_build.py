@@ -54,6 +54,7 @@ class build_ext(_build_ext):
                 build_dir=str(Path(CHECKED, "cython")) if CHECKED else "build/cython",
                 nthreads=jobs,
                 annotate=bool(os.environ.get("EXT_CORE_ANNOTATE")),
+                emit_linenums=bool(CHECKED),  # faults name the line of the .pyx
                 compiler_directives={
                     "language_level": 3,
                     "boundscheck": bool(CHECKED),
