@@ -23,7 +23,7 @@ demo: $(VENV)/.built ## a simulated cluster and a day on it, then serve it until
 test: check ## everything: lint, types, all tests, those on a real control plane too (needs Go)
 	@$(BIN)/python -m pytest -m e2e $(ARGS) $(NONE_IS_FINE)
 
-check: lint types ## as test, without the real control plane
+check: lint types $(if $(ARGS),,checked) ## as test, without the real control plane
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not e2e' $(ARGS) $(NONE_IS_FINE)
 
 lint: setup ## ruff, the layers, the measures, and the Cython files
@@ -41,7 +41,7 @@ types: setup ## mypy, strict; and the stubs of the core against its compiled mod
 	@$(BIN)/stubtest --mypy-config-file pyproject.toml --allowlist .ci/stubtest --concise $(STUBS) > $(VENV)/.stubs 2>&1 || { cat $(VENV)/.stubs; exit 1; }
 
 checked: setup ## the core tests on a build with bounds checks, overflow checks and the address sanitizer
-	@.ci/checked -q
+	@.ci/checked -q -n $(WORKERS) --dist worksteal
 
 soak: setup ## more than 500 preemptions, the server killed at random points, and 1,000 pods whose plan must hold, 25 minutes (ROUNDS=800 pods)
 	@GPU_EXTENDER_ENFORCED=1000 GPU_EXTENDER_SOAK=$(ROUNDS) $(BIN)/python -m pytest -q -s tests/e2e/test_soak.py tests/e2e/test_enforced.py tests/e2e/test_mapa.py
