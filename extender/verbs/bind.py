@@ -80,7 +80,7 @@ class Bind:
             promise_no_links(decision)
         if decision.judged.codes[0]:
             return self._answer(decision, self._texts[decision.judged.codes[0]])
-        self._claims.assumed.assume(request.uid, binding.node, request.amounts, gpus, now, bound=True)
+        self._claims.assumed.assume(request, binding.node, request.amounts, gpus, now, bound=True)
         decision.gpus = {row: gpus}
         annotations = (
             {"gpu-extender.io/gpus": _planned_text(pod, cluster.resources[request.resource], gpus)} if gpus else {}
