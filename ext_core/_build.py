@@ -39,6 +39,7 @@ class build_ext(_build_ext):
     parallel: int | None
 
     def finalize_options(self) -> None:
+        """Cython's sources become extensions here, with our flags; setuptools calls it once or twice."""
         jobs = os.cpu_count() or 1
         modules = self.distribution.ext_modules
         if not any(e.name == SHARED for e in modules):  # may run twice

@@ -89,6 +89,7 @@ cdef inline code_t _in_all(NodeTable nodes, PodTable pods, Ask ask, int resource
     _free_gpus(pods, row, resource, ask.priority, &releasing, &lower)
     if free + releasing >= wanted:
         return codes.releasing
+    free += nodes.evictable[resource, row]  # evicting pods helps all the same: an assumed pod is a victim, or expires
     return codes.busy if free + releasing + lower >= wanted else codes.held
 
 

@@ -24,7 +24,7 @@ class CountCodes:
     def __new__(cls, few: int, assumed: int, reserved: int, releasing: int, busy: int, held: int) -> CountCodes:
         """`few`: the node does not have that many GPUs. `assumed`: without the claims of assumed pods the pod fits.
         `reserved`: without any claims. `releasing`: after terminating pods have terminated. `busy`: after the eviction
-        of every pod that may be a victim, too. `held`: not even then.
+        of every pod that may be a victim, assumed ones too. `held`: not even then.
         """
     @property
     def few(self) -> int: ...

@@ -49,6 +49,7 @@ class NodeRow(NamedTuple):
     used: tuple[int, ...]
     claim: tuple[int, ...]
     tentative: tuple[int, ...]
+    evictable: tuple[int, ...]
     gpu: int
     shape: int
     healthy: int

@@ -29,6 +29,7 @@ cdef class NodeTable:
     cdef amount_t[:, ::1] used      # [R, row] requested by the pods that are bound to the node
     cdef amount_t[:, ::1] claim     # [R, row] claimed by assumed and nominated pods; set for one decision
     cdef amount_t[:, ::1] tentative  # [R, row] the part of claim that belongs to assumed pods
+    cdef amount_t[:, ::1] evictable  # [R, row] the part of tentative whose pods may be victims; set for one decision
     cdef int32_t[::1] gpu           # [row] resource index of the node's GPUs; -1 = none
     cdef int32_t[::1] shape         # [row] link shape of the GPUs; 0 = unknown
     cdef mask_t[::1] healthy        # [row] GPUs that exist and are healthy

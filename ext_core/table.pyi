@@ -25,7 +25,11 @@ class NodeTable:
     def set_held(self, row: int, use: NodeUse) -> None:
         """Write what the pods of the node hold. A GPU that is held as a whole is in a mask, not in `parts`."""
     def set_order(self, rows: list[int]) -> None: ...
-    def add_claim(self, row: int, amounts: tuple[int, ...], wanted: int, tentative: bool) -> None: ...
+    def add_claim(
+        self, row: int, amounts: tuple[int, ...], wanted: int, tentative: bool, evictable: bool = False
+    ) -> None:
+        """Count R amounts as taken until `drop_claims`. `wanted`: mask of the GPUs that the pod will probably take.
+        `tentative`: an assumed pod's; `evictable`: one's that may be a victim of the pod that decides."""
     def drop_claims(self) -> None: ...
     def version_of(self, row: int) -> int:
         """A number that rises with every change of the row, and that no other row and no earlier state had."""

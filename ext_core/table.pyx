@@ -86,6 +86,7 @@ cdef class NodeTable:
         self.used = _matrix(self.resources, rows, self.used, kept)
         self.claim = _matrix(self.resources, rows, self.claim, kept)
         self.tentative = _matrix(self.resources, rows, self.tentative, kept)
+        self.evictable = _matrix(self.resources, rows, self.evictable, kept)
         self.part = _devices(rows, self.part, kept)
         self.asked = _devices(rows, self.asked, kept)
         old = self.owned
@@ -131,6 +132,7 @@ cdef class NodeTable:
             self.used[r, row] = 0
             self.claim[r, row] = 0
             self.tentative[r, row] = 0
+            self.evictable[r, row] = 0
         self.gpu[row] = -1
         self.shape[row] = 0
         self.healthy[row] = self.sure[row] = self.likely[row] = self.wanted[row] = 0
@@ -197,10 +199,11 @@ cdef class NodeTable:
             self._check(row)
             self.order[row] = rank
 
-    def add_claim(self, int row, tuple amounts, unsigned int wanted, bint tentative):
+    def add_claim(self, int row, tuple amounts, unsigned int wanted, bint tentative, bint evictable=False):
         """Count `amounts` (R) as taken on `row` until `drop_claims`, LARGEST at most.
 
         `wanted`: the GPUs that it will probably take, in equal parts where it takes less than the whole of each.
+        `evictable`, of a tentative claim: the pod that decides may evict its pod once that is on the node.
         """
         self._check(row)
         if len(amounts) != self.resources:
@@ -212,6 +215,8 @@ cdef class NodeTable:
             self.claim[r, row] = _sum(self.claim[r, row], amounts[r])
             if tentative:
                 self.tentative[r, row] = _sum(self.tentative[r, row], amounts[r])
+                if evictable:
+                    self.evictable[r, row] = _sum(self.evictable[r, row], amounts[r])
         if wanted and self.units[row] > 1 and self.gpu[row] >= 0:
             each = <amount_t>amounts[self.gpu[row]] // popcount(wanted)
         if 0 < each < self.units[row]:
@@ -236,6 +241,7 @@ cdef class NodeTable:
             for r in range(self.resources):
                 self.claim[r, row] = 0
                 self.tentative[r, row] = 0
+                self.evictable[r, row] = 0
             for r in range(MOST_GPUS):
                 self.asked[r, row] = 0
             self._begin(row)
@@ -253,6 +259,7 @@ cdef class NodeTable:
         self._check(row)
         return NodeRow(
             _down(self.alloc, row), _down(self.used, row), _down(self.claim, row), _down(self.tentative, row),
+            _down(self.evictable, row),
             self.gpu[row], self.shape[row], self.healthy[row], self.sure[row], self.likely[row], self.wanted[row],
             self.unknown[row], self.pending[row], self.order[row], self.flags[row], self.units[row], self.model[row],
             tuple([self.part[r, row] for r in range(MOST_GPUS)]),

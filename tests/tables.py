@@ -86,8 +86,17 @@ class Small:
         self.tables.pods.put(row, PodRow(node, priority, (0, 0, 1, gpus, 0), mask, unsure, flags, until=until))
         return row
 
-    def claim(self, node: int, gpus: int, *, amd: int = 0, wanted: int = 0, tentative: bool = False) -> None:
-        self.tables.nodes.add_claim(node, (0, 0, 1, gpus, amd), wanted, tentative)
+    def claim(
+        self,
+        node: int,
+        gpus: int,
+        *,
+        amd: int = 0,
+        wanted: int = 0,
+        tentative: bool = False,
+        evictable: bool = False,
+    ) -> None:
+        self.tables.nodes.add_claim(node, (0, 0, 1, gpus, amd), wanted, tentative, evictable)
 
     def reason(self, rule: Judge, request: PodRequest, row: int, before: int = 0) -> Reason | None:
         """What the rule says of one node; `before`: the code that an earlier rule wrote."""

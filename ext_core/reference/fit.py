@@ -81,7 +81,8 @@ def _in_all(nodes: NodeTable, pods: PodTable, ask: Ask, resource: int, row: int,
         return codes.reserved
     if free + releasing >= wanted:
         return codes.releasing
-    return codes.busy if free + releasing + lower >= wanted else codes.held
+    evictable = nodes.evictable[row][resource]
+    return codes.busy if free + releasing + lower + evictable >= wanted else codes.held
 
 
 def _on_gpus(nodes: NodeTable, pods: PodTable, ask: Ask, resource: int, row: int, codes: CountCodes) -> int:

@@ -78,6 +78,7 @@ class NodeTable:
         self.used: list[list[int]] = []
         self.claim: list[list[int]] = []
         self.tentative: list[list[int]] = []
+        self.evictable: list[list[int]] = []
         self.parts: list[list[int]] = []
         self.asked: list[list[int]] = []
         self.columns: dict[str, list[int]] = {name: [] for name in _EMPTY}
@@ -93,7 +94,7 @@ class NodeTable:
         if row < 0:
             raise ValueError("negative row")
         while self.height <= row:
-            for amounts in (self.alloc, self.used, self.claim, self.tentative):
+            for amounts in (self.alloc, self.used, self.claim, self.tentative, self.evictable):
                 amounts.append([0] * self.resources)
             for devices in (self.parts, self.asked):
                 devices.append([0] * MOST_GPUS)
@@ -105,7 +106,7 @@ class NodeTable:
 
     def clear(self, row: int) -> None:
         self._check(row)
-        for amounts in (self.alloc, self.used, self.claim, self.tentative):
+        for amounts in (self.alloc, self.used, self.claim, self.tentative, self.evictable):
             amounts[row] = [0] * self.resources
         for name, value in _EMPTY.items():
             self.columns[name][row] = value
@@ -157,13 +158,15 @@ class NodeTable:
             self._check(row)
             self.columns["order"][row] = rank
 
-    def add_claim(self, row: int, amounts: Sequence[int], wanted: int, tentative: bool) -> None:
+    def add_claim(
+        self, row: int, amounts: Sequence[int], wanted: int, tentative: bool, evictable: bool = False
+    ) -> None:
         self._check(row)
         if len(amounts) != self.resources:
             raise ValueError("add_claim: amounts do not fit the table")
-        self.claim[row] = [min(a + b, LARGEST) for a, b in zip(self.claim[row], amounts, strict=True)]
-        if tentative:
-            self.tentative[row] = [min(a + b, LARGEST) for a, b in zip(self.tentative[row], amounts, strict=True)]
+        columns = [self.claim, *[self.tentative] * tentative, *[self.evictable] * (tentative and evictable)]
+        for column in columns:
+            column[row] = [min(a + b, LARGEST) for a, b in zip(column[row], amounts, strict=True)]
         gpu = self.columns["gpu"][row]
         units = self.columns["units"][row]
         each = amounts[gpu] // wanted.bit_count() if wanted and gpu >= 0 and units > 1 else 0
@@ -178,6 +181,7 @@ class NodeTable:
         for row in self._touched:
             self.claim[row] = [0] * self.resources
             self.tentative[row] = [0] * self.resources
+            self.evictable[row] = [0] * self.resources
             self.asked[row] = [0] * MOST_GPUS
             self._write(row, wanted=0)
             self._touch(row)
@@ -190,6 +194,7 @@ class NodeTable:
             tuple(self.used[row]),
             tuple(self.claim[row]),
             tuple(self.tentative[row]),
+            tuple(self.evictable[row]),
             parts=tuple(self.parts[row]),
             asked=tuple(self.asked[row]),
             **{name: column[row] for name, column in self.columns.items()},

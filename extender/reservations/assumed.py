@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from extender.policy.contracts import PodRequest
 from extender.reservations.freshness import Freshness
 
 BOUND_SECONDS = 60.0  # a watch that is behind for longer makes us not ready (extender.web.health)
@@ -24,6 +25,7 @@ class AssumedPod:
     asked for it, so that the pod is nowhere else."""
 
     uid: str
+    priority: int
     node: str
     amounts: tuple[int, ...]
     gpus: int
@@ -41,14 +43,16 @@ class AssumedPods:
         self._pods: dict[str, AssumedPod] = {}
 
     def assume(
-        self, uid: str, node: str, amounts: tuple[int, ...], gpus: int, now: float, *, bound: bool = False
+        self, request: PodRequest, node: str, amounts: tuple[int, ...], gpus: int, now: float, *, bound: bool = False
     ) -> None:
-        """Assume that the pod goes to the node; what was assumed of it before is forgotten."""
+        """Assume that the pod goes to the node; what was assumed of it before is forgotten. `amounts`: R amounts
+        that it counts with, its own or more."""
+        uid = request.uid
         self._pods.pop(uid, None)  # the youngest stands last
         seconds = BOUND_SECONDS if bound else self._seconds
         if not seconds:  # the settings turn it off: silence of the API server does not turn it on
             return
-        self._pods[uid] = AssumedPod(uid, node, amounts, gpus, now + seconds, bound)
+        self._pods[uid] = AssumedPod(uid, request.priority, node, amounts, gpus, now + seconds, bound)
 
     def unconfirmed(self, uid: str, now: float) -> None:
         """The outcome of the Binding is not known: if the pod is bound, the watch shows it soon."""

@@ -86,7 +86,7 @@ class Claims:
         """Assume that the pod of an answered request goes to the node. kube-scheduler binds pods in parallel, in
         another order than it asked about them. Without the bind verb a pod that requires links so assumes all GPUs."""
         amounts = request.amounts if self._bind_is_called else self._guarded(request, row, request.amounts)
-        self.assumed.assume(request.uid, self._cluster.names[row], amounts, gpus, now)
+        self.assumed.assume(request, self._cluster.names[row], amounts, gpus, now)
 
     def _make(self, counted: _Counted) -> None:
         cluster, request, now = self._cluster, counted.request, counted.now
@@ -97,7 +97,7 @@ class Claims:
         assumed = self.assumed.current(now, unheard=request.links == "required")
         for pod in assumed:
             if pod.bound:
-                self._count_assumed(pod, seen)
+                self._count_assumed(pod, request, seen)
         for reservation in self.reservations.current(now):
             counts = reservation.priority >= request.priority or reservation.uid in counted.as_equal
             if counts and reservation.uid not in seen:
@@ -109,20 +109,25 @@ class Claims:
                 seen.add(uid)
                 self._reserve(node, cluster.amounts(nominated), nominated)
         for pod in assumed:
-            self._count_assumed(pod, seen)
+            self._count_assumed(pod, request, seen)
         if counted.taken is not None:
             name, amounts = counted.taken
             nodes.add_claim(cluster.row(name), amounts, 0, False)
 
-    def _count_assumed(self, assumed: AssumedPod, seen: set[str]) -> None:
+    def _count_assumed(self, assumed: AssumedPod, request: PodRequest, seen: set[str]) -> None:
         pod = self._cluster.pods.get(assumed.uid)
         if pod is not None and pod.node:
             self.assumed.forget(assumed.uid)
             return
         row = self._cluster.row(assumed.node)
         if assumed.uid not in seen and row >= 0:
-            self._cluster.tables.nodes.add_claim(row, assumed.amounts, assumed.gpus, True)
+            evictable = assumed.priority < request.priority and (pod is None or self._may_be_evicted(pod))
+            self._cluster.tables.nodes.add_claim(row, assumed.amounts, assumed.gpus, True, evictable)
         seen.add(assumed.uid)
+
+    def _may_be_evicted(self, pod: PodRecord) -> bool:
+        """Whether a pod that has not started is a possible victim of a higher priority once it is on its node."""
+        return not (pod.daemon or pod.mirror or self._cluster.limits.protected_ms(pod))
 
     def _reserve(self, node: str, amounts: tuple[int, ...], pod: PodRecord | None) -> None:
         """Claim the GPUs of a nominated pod. Where it requires links that a count cannot guard, all GPUs are its."""

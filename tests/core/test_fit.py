@@ -152,6 +152,35 @@ def test_shares_by_hand(world: World, gpus: int, share: int, code: int) -> None:
         assert out[0] == code
 
 
+@pytest.mark.parametrize(
+    ("claims", "flags", "wanted", "code"),
+    [
+        ([(2, True, True)], 0, 2, 11),
+        ([(2, True, True)], 0, 4, 14),  # 2 are assumed and 2 run: all of lower priority
+        ([(2, True, True)], 1, 4, 14),  # and here those that run terminate
+        ([(2, True, True)], 2, 4, 15),  # and here they are spared
+        ([(2, True, False)], 0, 3, 15),  # the assumed pod is no victim
+        ([(1, True, True), (1, True, True)], 0, 4, 14),
+        ([(1, True, True), (1, True, False)], 0, 3, 14),
+        ([(1, True, True), (1, True, False)], 0, 4, 15),
+        ([(1, True, True), (1, False, False)], 0, 3, 14),  # one is nominated
+        ([(2, False, True)], 0, 3, 15),  # only assumed pods are victims
+    ],
+)
+def test_assumed_pods_by_hand(claims: list[tuple[int, bool, bool]], flags: int, wanted: int, code: int) -> None:
+    """Of 4 GPUs a pod of lower priority holds 2; claims: (GPUs, tentative, evictable)."""
+    world = build(
+        [("add", (0,)), ("set_node", (0, (0, 0, 9, 4, 0), GPU, 0, 0b1111, 4)),
+         ("set_held", (0, (0, 0, 1, 2, 0), 0, 0, 2, 0)),
+         *(("add_claim", (0, (0, 0, 1, gpus, 0), 0, *kind)) for gpus, *kind in claims)],
+        [("put", (0, 0, 0, (0, 0, 1, 2, 0), 0, 2, flags))],
+    )  # fmt: skip
+    out, plain_out = bytearray(1), [0]
+    fit.count(world.nodes, world.pods, ask(GPU, wanted, priority=5), ints([0]), out, COUNT)
+    plain.count(world.twin_nodes, world.twin_pods, ask(GPU, wanted, priority=5), [0], plain_out, COUNT)
+    assert (out[0], plain_out[0]) == (code, code)
+
+
 @given(worlds(), st.data(), resources, st.integers(0, 8), st.integers(1, 3), priorities)
 def test_links(world: World, data: st.DataObject, resource: int, gpus: int, containers: int, priority: int) -> None:
     rows = data.draw(rows_of(world))

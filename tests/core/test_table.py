@@ -33,6 +33,7 @@ node_call = st.one_of(
     st.tuples(st.just("set_held"), st.tuples(rows, wide, masks, masks, counts, counts, parts)),
     st.tuples(st.just("set_order"), st.tuples(st.lists(rows, max_size=4))),
     st.tuples(st.just("add_claim"), st.tuples(rows, wide, masks, st.booleans())),
+    st.tuples(st.just("add_claim"), st.tuples(rows, wide, masks, st.booleans(), st.booleans())),
     st.tuples(st.just("drop_claims"), st.tuples()),
 )
 pod_call = st.one_of(
@@ -83,7 +84,7 @@ def test_a_cleared_row_keeps_nothing() -> None:
     table.set_node(1, NodeFacts((1, 2, 3, 4, 5), 3, 1, 0b1111, 7, 1000, 9))
     table.set_held(1, NodeUse((1, 1, 1, 1, 1), 1, 2, 1, 1, (0, 500)))
     table.set_order([0, 1])
-    table.add_claim(1, (1, 1, 1, 1, 1), 4, True)
+    table.add_claim(1, (1, 1, 1, 1, 1), 4, True, True)
     table.clear(1)
     assert table.node(1) == empty
 
@@ -108,8 +109,11 @@ def test_claims_count_until_they_are_dropped() -> None:
     table.add_claim(0, (100, 1, 1, 4, 0), 0b110, False)  # nominated: not
     assert table.node(0).claim == (200, 2, 2, 6, 3)
     assert (table.node(0).tentative, table.node(0).wanted) == ((100, 1, 1, 2, 3), 0b111)
+    table.add_claim(0, (100, 1, 1, 1, 0), 0, True, True)  # of a lower priority
+    assert (table.node(0).tentative, table.node(0).evictable) == ((200, 2, 2, 3, 3), (100, 1, 1, 1, 0))
     table.drop_claims()
     assert (table.node(0).claim, table.node(0).tentative, table.node(0).wanted) == ((0,) * 5, (0,) * 5, 0)
+    assert table.node(0).evictable == (0,) * 5
 
 
 @pytest.mark.parametrize("make", [NodeTable, lists.NodeTable])

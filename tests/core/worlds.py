@@ -168,7 +168,8 @@ def worlds(draw: st.DrawFn) -> World:
             ("set_held", (row, tuple(used), sure, likely, unknown, pending, parts)),
         ]
         if draw(st.integers(0, 2)) == 0:
-            node_calls.append(("add_claim", (row, draw(amounts(min(gpus, 2))), draw(masks(gpus)), draw(st.booleans()))))
+            counted = draw(st.tuples(st.booleans(), st.booleans()))  # tentative, evictable
+            node_calls.append(("add_claim", (row, draw(amounts(min(gpus, 2))), draw(masks(gpus)), *counted)))
     node_calls.append(("set_order", (draw(st.permutations(range(len(kinds)))),)))
     world = build(node_calls, draw(st.permutations(pod_calls)))
     world.pods.now = world.twin_pods.now = draw(st.sampled_from([0, 5]))

@@ -76,6 +76,13 @@ def test_pods_that_are_being_bound_get_different_gpus(world: World, api: Api) ->
     assert world.bind(world.pod("e", 2), "n") == TEXT["gpus-promised"]
 
 
+def test_a_pod_that_is_being_bound_is_a_possible_victim_of_a_higher_priority(world: World) -> None:
+    world.pod("low", 4, "n")
+    assert world.bind(world.pod("p", 4), "n") == ""
+    answer = world.filter(workload("q", 8, priority=5, nominated="n"))
+    assert answer["FailedNodes"] == {"n": TEXT["gpus-busy"]}
+
+
 def test_several_gpu_containers_are_named(world: World, api: Api) -> None:
     containers: list[Any] = [
         {"name": "c1", "resources": {"limits": {GPU: "2"}}},

@@ -11,7 +11,7 @@ from extender.policy.contracts import Class
 from extender.policy.rules import REASONS
 from extender.reservations.reservations import Reservation
 from extender.settings import Settings, Shortlist
-from tests.world import AMD, GPU, World, logged, pairs, refused, workload
+from tests.world import AMD, GPU, JSON, World, logged, pairs, refused, workload
 
 NEW = Settings(scheduler_version="1.38")
 OLD = Settings()
@@ -523,6 +523,61 @@ def test_the_second_pod_is_judged_with_the_firsts_gpus_taken() -> None:
     answer = world.filter(workload("fourth", 4))
     assert answer["Error"] == TEXT["gpus-promised"]
     assert world.verbs.assumed.count(world.now) == 3
+
+
+ASSUMED: dict[str, tuple[dict[str, Any], str]] = {
+    "lower": ({"priority": 4}, "gpus-busy"),
+    "equal": ({"priority": 5}, "gpus-held"),
+    "protected": ({"annotations": {"gpu-extender.io/protect-for": "10m"}}, "gpus-held"),
+    "of a DaemonSet": ({"owner": "DaemonSet"}, "gpus-held"),
+    "too few GPUs": ({"gpus": 3}, "gpus-held"),
+}
+
+
+def _assumed(settings: Settings, *, seen: bool = True, gpus: int = 4, **facts: Any) -> World:
+    """Of 8 GPUs a pod of a lower priority holds 4, an equal one what is left, and the assumed pod 4 or less."""
+    world = World(settings)
+    world.node("n", 8)
+    world.pod("low", 4, "n")
+    if gpus < 4:
+        world.pod("other", 4 - gpus, "n", priority=5)
+    pod = workload("assumed", gpus, **facts)
+    if seen:
+        world.set("Pod", pod)
+    assert world.filter(pod)["NodeNames"] == ["n"]
+    assert world.verbs.assumed.count(world.now) == 1
+    return world
+
+
+@pytest.mark.parametrize(("facts", "key"), ASSUMED.values(), ids=ASSUMED)
+def test_an_assumed_pod_of_a_lower_priority_is_a_possible_victim(facts: JSON, key: str) -> None:
+    """It is on the node in a moment, or expires: with the pod that runs there all 8 GPUs are to be had."""
+    world = _assumed(NEW, **facts)
+    answer = world.filter(workload("p", 8, priority=5))
+    assert refused(answer) == {"n": TEXT[key]}
+    assert answer["FailedNodes"] == ({"n": TEXT[key]} if key == "gpus-busy" else {})
+    assert world.decision()["reasons"] == {key: 1}
+
+
+def test_so_is_one_that_the_watch_has_not_brought_at_all() -> None:
+    answer = _assumed(NEW, seen=False).filter(workload("p", 8, priority=5))
+    assert answer["FailedNodes"] == {"n": TEXT["gpus-busy"]}
+
+
+def test_a_pod_does_not_preempt_elsewhere_for_an_assumed_pod_on_its_nominated_node() -> None:
+    """FailedAndUnresolvableNodes would let kube-scheduler 1.37 evict pods on a second node."""
+    world = _assumed(OLD)
+    world.pod("low", 4, "n", terminating=world.wall)  # its eviction is under way
+    answer = world.filter(workload("p", 8, priority=5, nominated="n"))
+    assert (answer["FailedNodes"], answer["FailedAndUnresolvableNodes"]) == ({"n": TEXT["gpus-busy"]}, {})
+
+
+def test_what_waits_for_an_assumed_pod_alone_evicts_no_pod() -> None:
+    """Of the 8 GPUs 4 are assumed, and 4 would be free without it: nothing else stands in the way."""
+    world = _assumed(NEW)
+    assert world.filter(workload("p", 4, priority=5))["Error"] == TEXT["gpus-promised"]
+    world.now += 5
+    assert world.filter(workload("p", 4, priority=5))["NodeNames"] == ["n"]
 
 
 def test_the_second_pod_packs_onto_what_remains() -> None:

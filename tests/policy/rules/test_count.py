@@ -104,6 +104,26 @@ def test_a_claim_stands_in_the_way_of_an_eviction_too() -> None:
     assert small.reason(Count(), asks, row) is HELD  # 4 - 2 - 2 + 2 = 2 < 3; without the claim: 4
 
 
+def test_assumed_pods_of_lower_priority_are_victims_too() -> None:
+    small = Small()
+    row = small.node(4, used=2)
+    small.pod(row, 2, priority=0)
+    small.claim(row, 2, tentative=True, evictable=True)
+    assert small.reason(Count(), asks, row) is BUSY  # 4 - 2 - 2 = 0 < 3; + 2 assumed = 2 < 3; + 2 of lower priority = 4
+    small.claim(row, 1)
+    assert small.reason(Count(), asks, row) is BUSY  # the same less 1 that is nominated = 3
+    small.claim(row, 1, tentative=True)
+    assert small.reason(Count(), asks, row) is HELD  # 1 of them is assumed and no victim: 2 < 3
+
+
+def test_assumed_and_terminating_pods() -> None:
+    small = Small()
+    row = small.node(4, used=2)
+    small.pod(row, 2, priority=99, flags=TERMINATING)
+    small.claim(row, 2, tentative=True, evictable=True)
+    assert small.reason(Count(), asks, row) is BUSY  # 0 + 2 terminating = 2 < 3; + 2 assumed = 4
+
+
 def test_another_resource_than_the_one_that_counts_positions() -> None:
     small = Small()
     row = small.node(4, gpu=AMD, used=4)
