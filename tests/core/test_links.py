@@ -69,7 +69,7 @@ def graphs(draw: st.DrawFn, most: int = 6, sizes: tuple[int, ...] = (0, 0, 1, 2,
 # ---- ring_links
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=min(40, settings().max_examples))
 @given(graphs())
 def test_rings_are_the_directed_optimum_of_brute_force(links: list[list[int]]) -> None:
     shapes = LinkShapes()
@@ -330,7 +330,7 @@ def test_amd_model_covers_every_answer_of_the_simulated_plugin() -> None:
 # ---- the twin
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=min(60, settings().max_examples))
 @given(st.data())
 def test_twins_agree(data: st.DataObject) -> None:
     links = data.draw(graphs(6))
