@@ -26,10 +26,11 @@ test: check ## everything: lint, types, all tests, those on a real control plane
 check: lint types ## as test, without the real control plane
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not e2e' $(ARGS) $(NONE_IS_FINE)
 
-lint: setup ## ruff, the layers, and the Cython files
+lint: setup ## ruff, the layers, the measures, and the Cython files
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cython-lint ext_core # it calls pycodestyle by name
+	@$(BIN)/python -m tests.measures --check
 	@$(BIN)/lint-imports --no-logo > $(VENV)/.layers 2>&1 || { cat $(VENV)/.layers; exit 1; }
 
 measures: setup ## how large packages, files, classes and functions are (BEFORE=revision: compared with it)

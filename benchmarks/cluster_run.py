@@ -26,7 +26,7 @@ from extender.objects.event import Event
 from extender.settings import Settings
 from extender.sim.device_plugin import DevicePlugin, PluginPanicked
 from extender.sim.machines import GPU, Machine, machine
-from extender.sim.machines import node as node_object
+from extender.sim.objects import SimNode
 from extender.topologies.annotation import RELAY
 from extender.verbs.verbs import Verbs
 
@@ -126,7 +126,7 @@ class Ours:
         settings = Settings.model_validate({"shortlist": {"size": shortlist}, "decisions": {"maxBytes": 0}})
         self.cluster = Cluster(settings)
         self.verbs = Verbs.of(settings, self.cluster)
-        objects = [node_object(host.name, host.machine, cpu="256", memory="2048Gi") for host in hosts]
+        objects = [SimNode(host.name, host.machine, cpu="256", memory="2048Gi").object() for host in hosts]
         for item in objects if relay else ():
             item["metadata"]["annotations"][RELAY] = "1"
         self.cluster.apply([self._event("Node", item) for item in objects], 0.0)

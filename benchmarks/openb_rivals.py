@@ -135,7 +135,7 @@ def most_allocated(state: State, pod: Pod, rows: Ints) -> Ints:
 class Fgd:
     """Fragmentation gradient descent: the placement after which the least idle GPU is of no use to the typical pods.
 
-    A node's fragmentation is the sum over typical pods of popularity x the idle GPU that the pod can not use: what is
+    A node's fragmentation is the sum over typical pods of popularity x the idle GPU that the pod cannot use: what is
     left on GPUs too small for it where it fits, everything idle where it does not. Score: 100 x sigmoid of the fall in
     GPUs, cut to an integer. Memory is ignored. Scores are kept by node version and kind of pod.
     """

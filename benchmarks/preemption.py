@@ -62,7 +62,7 @@ OFFERED = 100
 
 
 class WrongAnswer(Exception):
-    """An answer that can not be true."""
+    """An answer that cannot be true."""
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from benchmarks import preemption_links as links
 from extender.sim.device_plugin import Arbitrary, PluginPanicked
 from extender.sim.machines import GPU, Machine, machine
-from extender.sim.machines import node as node_object
+from extender.sim.objects import SimNode
 
 NOW = 1_800_000_000.0
 # Whole-GPU pods by GPUs asked for, in two variants of the trace.
@@ -375,7 +375,7 @@ def choose(rule: str, state: State, nodes: Sequence[int], need: int, *, required
 def objects(state: State) -> Iterator[tuple[str, dict[str, Any]]]:
     """(kind, object) of nodes, pods and disruption budgets."""
     for i, what in enumerate(state.machines):
-        yield "Node", node_object(node_name(i), what, cpu="1000", memory="8000Gi")
+        yield "Node", SimNode(node_name(i), what, cpu="1000", memory="8000Gi").object()
     for i, free in enumerate(state.spare):
         yield from _spare(state.machines[i % len(state.machines)], f"spare-{i:04d}", free)
     for pod in state.pods:
@@ -393,7 +393,7 @@ def objects(state: State) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _spare(what: Machine, name: str, free: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """A tainted node, and a pod on it that nobody may evict and that holds all but `free` of its GPUs."""
-    yield "Node", node_object(name, what, cpu="1000", memory="8000Gi", taints=[TAINT])
+    yield "Node", SimNode(name, what, cpu="1000", memory="8000Gi", taints=[TAINT]).object()
     held = what.gpus - free
     yield (
         "Pod",

@@ -39,6 +39,7 @@ class build_ext(_build_ext):
     parallel: int | None
 
     def finalize_options(self) -> None:
+        """Cython's sources become extensions here, with our flags; setuptools calls it once or twice."""
         jobs = os.cpu_count() or 1
         modules = self.distribution.ext_modules
         if not any(e.name == SHARED for e in modules):  # may run twice
@@ -53,6 +54,7 @@ class build_ext(_build_ext):
                 build_dir=str(Path(CHECKED, "cython")) if CHECKED else "build/cython",
                 nthreads=jobs,
                 annotate=bool(os.environ.get("EXT_CORE_ANNOTATE")),
+                emit_linenums=bool(CHECKED),  # faults name the line of the .pyx
                 compiler_directives={
                     "language_level": 3,
                     "boundscheck": bool(CHECKED),

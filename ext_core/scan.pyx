@@ -377,7 +377,9 @@ cdef int check_text(cursor* c, Py_ssize_t at, Py_ssize_t end) noexcept nogil:
         if end - at >= 8:
             memcpy(&word, c.text + at, 8)
             slash = word ^ (ones * 0x5C)
-            if not (word | ((slash - ones) & ~slash)) & highs:
+            with cython.overflowcheck(False):  # the difference wraps
+                slash = (slash - ones) & ~slash
+            if not (word | slash) & highs:
                 at += 8
                 continue
         if c.text[at] >= 0x80:

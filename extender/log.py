@@ -59,6 +59,7 @@ class Writer:
 
     @property
     def dropped(self) -> int:
+        """Lines that were not written: the queue was full, or the write failed."""
         return self._refused + self._failed
 
     def line(self, text: bytes) -> None:

@@ -51,7 +51,7 @@ class Metrics:
             "connections_closed", "Connections that were closed for a limit, by which.", "limit"
         )
         self.log_lines_dropped = self._counter(
-            "log_lines_dropped", "Log lines that could not be written: nobody reads the log, or its disk is full."
+            "log_lines_dropped", "Log lines that could not be written: the log is not read, or its disk is full."
         )
         self.sampled_requests = self._counter(
             "sampled_requests",
@@ -210,7 +210,7 @@ VALUES: Final = {
     "the worst), `unreadable` (its last readable version counts), `unknown-event` (an event of no object), `not-held` "
     "(a defect)",
     "plans outcome": "`kept`; `exchanged` for another pod's plan, `unhealthy` or `taken` GPUs in it, `stock` where "
-    "nobody heeds plans, `other`",
+    "no relay enforces plans, `other`",
     "failing_node_rejections scope": "`all`, `namespace`",
     "pod_failures what": "`admission`, `runtime` count for all pods; `refused`, `died` for those of their namespace, "
     "unless pods of independent parties failed there",
@@ -233,7 +233,7 @@ a counter have a `_created` time besides.
 
 Worth an alert or a graph:
 
-- `gpu_extender_reservations_kept == 0`: nobody can be evicted;
+- `gpu_extender_reservations_kept == 0`: no pod can be evicted;
 - `gpu_extender_reservation_writes_total` with another result than `ok`: a preemption was not answered;
 - `gpu_extender_victim_searches_total{proved="false"}`: the search budget is too small (`preemption.searchBudget`,
   `preemption.budgetMilliseconds`);

@@ -1,4 +1,4 @@
-"""What can not be held, can not be true or is not known: the server goes on, and believes and promises nothing."""
+"""What cannot be held, cannot be true or is not known: the server goes on, and believes and promises nothing."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,3 +91,32 @@ def test_a_stranger_is_caught(tmp_path: Path, line: str, package: str) -> None:
 def test_a_friend_passes(tmp_path: Path, line: str) -> None:
     (tmp_path / "good.pxd").write_text(f"{line}\n")
     assert strangers(tmp_path) == []
+
+
+DECIDING = ("verbs", "preemption", "reservations", "policy", "cluster")
+
+
+def awaits(path: Path) -> list[str]:
+    """file:line of every await, coroutine, generator of a coroutine, and thread in a file."""
+    waits = (ast.Await, ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith)
+    found = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, waits) or threads(node)]
+    return [f"{path.name}:{getattr(node, 'lineno', 0)}" for node in found]
+
+
+def threads(node: ast.AST) -> bool:
+    names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+    names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+    return any(name.split(".")[0] in ("threading", "asyncio", "concurrent") for name in names)
+
+
+@pytest.mark.parametrize("package", DECIDING)
+def test_decisions_never_wait(package: str) -> None:
+    """A request sees exactly one generation: nothing between its first and last read lets another task run."""
+    files = sorted((CORE.parent / "extender" / package).rglob("*.py"))
+    assert files
+    assert [place for path in files for place in awaits(path)] == []
+
+
+def test_a_decision_that_waits_is_caught(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text("import asyncio\n\n\nasync def f():\n    await g()\n")
+    assert awaits(tmp_path / "x.py") == ["x.py:1", "x.py:4", "x.py:5"]

@@ -58,22 +58,19 @@ def run(options: argparse.Namespace) -> int:
     """Until SIGTERM."""
     try:
         from extender.node import pod_resources  # here: gRPC is slow to import, and only this command needs it
-        from extender.node.agent import Agent
+        from extender.node.agent import Agent, AgentOptions, Kubelet
     except ImportError as error:
         raise BadInput(f"{error}: install gpu-extender[node]") from error
 
     has_folder = options.pod_resources.parent.is_dir()  # the socket itself may come later
     agent = Agent(
+        AgentOptions(
+            node_options.node(options), options.resource, options.held, options.topology_file, options.mode_file
+        ),
         node_options.server(options),
-        node_options.node(options),
         _view(options),
         say=say,
-        resource=options.resource,
-        devices=pod_resources,
-        socket=options.pod_resources if has_folder else None,
-        held=options.held,
-        topology_file=options.topology_file,
-        mode_file=options.mode_file,
+        kubelet=Kubelet(pod_resources, options.pod_resources) if has_folder else None,
     )
     if options.once:
         agent.look()

@@ -33,6 +33,7 @@ START_SECONDS = 30.0
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
     parser.add_argument("--once", action="store_true", help="end after the day instead of serving on")
     parser.add_argument("--pace", type=_seconds, default=0.0, metavar="SECONDS", help="wait so long after each scene")
     parser.add_argument("--seed", type=int, default=0, help="decides ties: the scheduler's and the device plugins'")
@@ -141,7 +142,7 @@ class Demo:
 
 
 def _console() -> Console:
-    """Plain text where nobody looks, or where colours are not wanted (https://no-color.org)."""
+    """Plain text where no person reads, or where colours are not wanted (https://no-color.org)."""
     if isinstance(sys.stdout.encoding, str) and "utf" not in sys.stdout.encoding.lower():
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     plain = bool(os.environ.get("NO_COLOR")) or not sys.stdout.isatty()

@@ -47,6 +47,7 @@ class SimSource(ClusterSource):
     # ---- for the thread that simulates
 
     def wait_until_listed(self, seconds: float) -> bool:
+        """Whether all that is there was handed over to the event loop within `seconds`."""
         return self._listed.wait(seconds)
 
     def settle(self, seconds: float = 10.0) -> None:
@@ -63,12 +64,14 @@ class SimSource(ClusterSource):
     # ---- Binder
 
     async def pod(self, namespace: str, name: str) -> PodRecord | None:
+        """The pod as the simulated API server has it; None where there is none."""
         try:
             return records.pod(self._simulated.named(namespace, name), self._cluster.gpu_names)
         except KeyError:
             return None
 
     async def bind(self, binding: Binding, annotations: dict[str, str]) -> Written:
+        """The result of the write; a conflict counts as failed."""
         try:
             self._simulated.bind(binding.uid, binding.node, annotations)
         except Conflict as conflict:

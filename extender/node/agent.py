@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -30,35 +30,60 @@ Switch = Literal["auto", "always", "never"]
 class Devices(Protocol):
     """kubelet's PodResources, as `pod_resources` has it."""
 
-    def held(self, socket: Path) -> list[Held]: ...
-    def healthy(self, socket: Path) -> Mapping[str, frozenset[str]]: ...
+    def held(self, socket: Path) -> list[Held]:
+        """What all pods hold. Raises Unreachable."""
+
+    def healthy(self, socket: Path) -> Mapping[str, frozenset[str]]:
+        """Resource -> the devices that work. Raises Unreachable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kubelet:
+    """This node's kubelet: what answers for it, and at which socket."""
+
+    devices: Devices
+    socket: Path
+
+    def held(self) -> list[Held]:
+        """What all pods of the node hold. Raises Unreachable."""
+        return self.devices.held(self.socket)
+
+    def healthy(self, resource: str) -> frozenset[str]:
+        """The devices of a resource that work. Raises Unreachable."""
+        return self.devices.healthy(self.socket).get(resource, frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    """What the command line states. `resource`: what the device plugin calls the GPUs; `held`: whether pods are told
+    what they hold; `topology_file`: where the relay reads the annotation's value; `mode_file`: where the relay states
+    what it does."""
+
+    node: str
+    resource: str = "nvidia.com/gpu"
+    held: Switch = "auto"
+    topology_file: Path | None = None
+    mode_file: Path | None = None
 
 
 class Agent:
-    """One node's agent. `look()` is one round; errors are told and counted, the next round tries again."""
+    """One node's agent. `look()` is one round; errors are reported and counted, the next round tries again."""
 
     def __init__(
         self,
+        options: AgentOptions,
         server: ApiServer,
-        node: str,
         view: Callable[[], Topology],
         *,
         say: Callable[[str], None],
-        resource: str = "nvidia.com/gpu",
-        devices: Devices | None = None,
-        socket: Path | None = None,
-        held: Switch = "auto",
-        topology_file: Path | None = None,
-        mode_file: Path | None = None,
+        kubelet: Kubelet | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`view`: looks at the GPUs (ExtenderError when it cannot); `devices`, `socket`: PodResources, if at all;
-        `topology_file`: where the relay reads the annotation's value; `mode_file`: where the relay says what
-        it does."""
+        """`view`: looks at the GPUs (ExtenderError when it cannot); `say`: reports what was written and what failed;
+        `kubelet`: None where its PodResources are not available; `clock`: seconds since 1970."""
         self.counts: Counter[str] = Counter()
-        self._server, self._node, self._view, self._say = server, node, view, say
-        self._resource, self._devices, self._socket, self._held = resource, devices, socket, held
-        self._topology_file, self._mode_file, self._clock = topology_file, mode_file, clock
+        self._options, self._server, self._view, self._say = options, server, view, say
+        self._kubelet, self._clock = kubelet, clock
         self._stated: Topology | None = None
         self._seen_at = clock()
 
@@ -66,7 +91,7 @@ class Agent:
         """One round."""
         node = None
         try:
-            node = self._server.get(node_path(self._node))
+            node = self._server.get(node_path(self._options.node))
         except ExtenderError as error:
             self._trouble("API server", error)
         if self._stated is None and node is not None:
@@ -96,10 +121,10 @@ class Agent:
 
     def _with_kubelets_health(self, seen: Topology) -> Topology:
         """A GPU that the plugin calls unhealthy is. While no plugin is registered, what it said last stands."""
-        if self._devices is None or self._socket is None or seen.uuids is None:
+        if self._kubelet is None or seen.uuids is None:
             return seen
         try:
-            known = self._devices.healthy(self._socket).get(self._resource, frozenset())
+            known = self._kubelet.healthy(self._options.resource)
         except Unreachable as error:
             self._trouble("PodResources", error)
             known = frozenset()
@@ -119,50 +144,51 @@ class Agent:
             wanted |= {annotation.KEY: text, STALE: None}
         if STALE not in wanted and self._clock() - self._seen_at > STALE_SECONDS and STALE not in there:
             wanted[STALE] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._seen_at))
-        if self._mode_file is not None:
+        if self._options.mode_file is not None:
             wanted[RELAY] = "1" if self._relay_holds_plans() else None
         change = {key: value for key, value in wanted.items() if there.get(key) != value}
         if change:
-            self._server.patch(node_path(self._node), {"metadata": {"annotations": change}})
+            self._server.patch(node_path(self._options.node), {"metadata": {"annotations": change}})
             self.counts["node writes"] += 1
-            self._say(f"node {self._node}: {', '.join(sorted(change))}")
+            self._say(f"node {self._options.node}: {', '.join(sorted(change))}")
 
     def _relay_holds_plans(self) -> bool:
-        assert self._mode_file is not None
+        assert self._options.mode_file is not None
         try:
-            return self._mode_file.read_text().strip() == "plans"
+            return self._options.mode_file.read_text().strip() == "plans"
         except OSError:
             return False
 
     def _leave_for_relay(self, text: str) -> None:
         """By renaming: the relay reads all of it or what was before."""
-        if self._topology_file is None:
+        file = self._options.topology_file
+        if file is None:
             return
         try:
-            if self._topology_file.exists() and self._topology_file.read_text() == text:
+            if file.exists() and file.read_text() == text:
                 return
-            scratch = self._topology_file.with_suffix(".new")
+            scratch = file.with_suffix(".new")
             scratch.write_text(text)
-            scratch.rename(self._topology_file)
+            scratch.rename(file)
         except OSError as error:
             self._trouble("topology file", error)
 
     # ---- the pods
 
     def _says_held(self, node: Mapping[str, Any]) -> bool:
-        if self._held != "auto" or self._devices is None or self._socket is None:
-            return self._held == "always" and self._socket is not None
+        if self._options.held != "auto" or self._kubelet is None:
+            return self._options.held == "always" and self._kubelet is not None
         version = str(node.get("status", {}).get("nodeInfo", {}).get("kubeletVersion", ""))
         return _release(version) < SAYS_DEVICES
 
     def _say_of_pods(self) -> None:
         topology = self._stated
-        if topology is None or topology.uuids is None or self._devices is None or self._socket is None:
+        if topology is None or topology.uuids is None or self._kubelet is None:
             return
-        texts = as_annotations(self._devices.held(self._socket), self._resource, topology.uuids)
+        texts = as_annotations(self._kubelet.held(), self._options.resource, topology.uuids)
         if not texts:
             return
-        pods = self._server.get("/api/v1/pods", {"fieldSelector": f"spec.nodeName={self._node}"})
+        pods = self._server.get("/api/v1/pods", {"fieldSelector": f"spec.nodeName={self._options.node}"})
         for pod in pods.get("items") or ():
             meta = pod["metadata"]
             text = texts.get((meta["namespace"], meta["name"]))

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote, urlencode, urlsplit
 
 import orjson
@@ -107,28 +107,35 @@ class ApiServer:
         return _decoded(bytes(pieces), answer.status)
 
 
-class Watch:
-    """Follows one list until it is stopped: all of it first, then each change, and all of it again when it must.
+class Follower(Protocol):
+    """What a watch keeps up to date. All methods are called in the watch's thread, or in that of `Watch.look`."""
 
-    The callbacks run in the watch's thread.
-    """
+    def replace(self, items: list[Object], /) -> None:
+        """The whole list."""
+
+    def put(self, item: Object, /) -> None:
+        """An object that is new or has changed."""
+
+    def drop(self, uid: str, /) -> None:
+        """An object that was deleted."""
+
+
+class Watch:
+    """Follows one list until it is stopped: all of it first, then each change, and all of it again when it must."""
 
     def __init__(
         self,
         server: ApiServer,
         path: str,
         query: Mapping[str, str],
+        follower: Follower,
         *,
-        replace: Callable[[list[Object]], None],
-        put: Callable[[Object], None],
-        drop: Callable[[str], None],
         say: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`query`: the selectors; `drop` is told the uid."""
+        """`query`: the selectors; `follower`: what is kept up to date; `say`: reports errors; `clock`: in seconds."""
         self._server, self._path, self._query = server, path, dict(query)
-        self._replace, self._put, self._drop = replace, put, drop
-        self._say, self._clock = say, clock
+        self._follower, self._say, self._clock = follower, say, clock
         self._stopping = threading.Event()
         self._open: http.client.HTTPConnection | None = None
         self._applying = threading.Lock()
@@ -168,7 +175,7 @@ class Watch:
         # An answer of before what the watch has told already would take pods back.
         with self._applying:
             if self._is_newer(version, or_equal=True):
-                self._replace(list(listed.get("items") or ()))
+                self._follower.replace(list(listed.get("items") or ()))
         self.synced.set()
         return version
 
@@ -223,9 +230,9 @@ class Watch:
                 version = str(item["metadata"]["resourceVersion"])
                 with self._applying:
                     if kind in ("ADDED", "MODIFIED") and self._is_newer(version):
-                        self._put(item)
+                        self._follower.put(item)
                     elif kind == "DELETED" and self._is_newer(version):
-                        self._drop(str(item["metadata"]["uid"]))
+                        self._follower.drop(str(item["metadata"]["uid"]))
         finally:
             self._open = None
             connection.close()

@@ -32,6 +32,7 @@ class Asked(NamedTuple):
 
 
 def registration(request: bytes) -> Registration:
+    """The plugin's RegisterRequest, decoded. Raises Malformed."""
     options = b"".join(protobuf.messages(request, 4))
     return Registration(protobuf.text(request, 2), protobuf.text(request, 3), bool(protobuf.integer(options, 2)))
 

@@ -88,7 +88,16 @@ class NodeGraph:
             if text != self._text:
                 self._text, self._graph = text, graph(text) if text else None
 
+    def replace(self, nodes: Sequence[Mapping[str, object]]) -> None:
+        """The list of the API server: this node, or nothing where it has no object."""
+        self.put(nodes[0] if nodes else {})
+
+    def drop(self, uid: str) -> None:
+        """The object was deleted: its graph is unknown."""
+        self.put({})
+
     def get(self) -> Graph | None:
+        """The graph; None while it is unknown."""
         with self._lock:
             return self._graph
 

@@ -24,18 +24,14 @@ class LivePlans:
             server,
             "/api/v1/pods",
             {"fieldSelector": f"spec.nodeName={node}"},
-            replace=self.bound.replace,
-            put=self.bound.put,
-            drop=self.bound.drop,
+            self.bound,
             say=say,
         )
         self.nodes = Watch(
             server,
             "/api/v1/nodes",
             {"fieldSelector": f"metadata.name={node}"},
-            replace=lambda items: self._node.put(items[0] if items else {}),
-            put=self._node.put,
-            drop=lambda uid: self._node.put({}),
+            self._node,
             say=say,
         )
 
@@ -73,4 +69,4 @@ class LivePlans:
 
 def trouble(plans: LivePlans) -> str:
     """Why the process should be restarted; "" while all is well. An API server that is away is no reason."""
-    return "" if plans.pods.alive and plans.nodes.alive else "nobody follows the API server"
+    return "" if plans.pods.alive and plans.nodes.alive else "the API server is not watched"

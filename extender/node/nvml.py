@@ -2,7 +2,7 @@
 
 A link counts for a pair when its other end is that GPU; one that ends in a switch counts for the GPU's total. A GPU
 that does not answer, or whose rows could not be remapped, is not healthy; without its id there is no view at all,
-because nobody could tell which one it was.
+because it was unknown which one it was.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def _listed(text: str) -> dict[str, tuple[int, ...]] | None:
 
 
 def wanted(asker: Asker, must: frozenset[int], available: frozenset[int], size: int) -> frozenset[int] | None:
-    """The planned GPUs for this container, all of `must` among them; None where the plan can not be had.
+    """The planned GPUs for this container, all of `must` among them; None where they are not available.
 
     A plan for the whole pod serves its containers one after another, in ascending order; so it does for an init
     container that a plan by containers does not name.
@@ -125,7 +125,7 @@ def wanted(asker: Asker, must: frozenset[int], available: frozenset[int], size: 
 def wanted_parts(
     asker: Asker, must: Sequence[str], available: Mapping[int, Sequence[str]], size: int
 ) -> list[str] | None:
-    """The planned devices where GPUs are handed out in parts; None where the plan can not be had.
+    """The planned devices where GPUs are handed out in parts; None where they are not available.
 
     "2,2,5" is one part for each number, "2,5" equal parts of each. `available`: the devices of each GPU, `must` among
     them.

@@ -36,7 +36,7 @@ def serve(
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Probes come every few seconds; nobody wants to read of them."""
+            """Probes come every few seconds; they are not logged."""
 
     server = ThreadingHTTPServer((host, port), Page)
     server.daemon_threads = True

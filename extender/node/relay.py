@@ -38,7 +38,7 @@ OURS = "gpu-extender-"  # how the names of our endpoints begin
 LOOK_SECONDS = 0.2  # between looks at kubelet's socket
 KUBELET_SECONDS = 15.0  # it connects back before it answers Register, and gives that 10 s
 PLUGIN_SECONDS = 5.0  # for a plugin's own preference
-FRESH_SECONDS = 1.0  # for the one GET when nobody is known who may be asking
+FRESH_SECONDS = 1.0  # for the one GET when no pod is known that may be asking
 STUCK_SECONDS = 60.0
 OPTIONS = (("grpc.default_authority", "localhost"), ("grpc.enable_http_proxy", 0))
 
@@ -106,7 +106,7 @@ class Relay:
     def trouble(self) -> str:
         """Why this process should be restarted; "" while all is well. Without a kubelet all is well."""
         if time.monotonic() - self._looked_at > STUCK_SECONDS or not self._thread.is_alive():
-            return "nobody looks after kubelet's socket"
+            return "kubelet's socket is not watched"
         if self._inode is None or _identity(self._plugins / api.KUBELET_SOCKET) != self._inode:
             return "the socket for the plugins is gone, or another's"
         return ""
@@ -385,7 +385,7 @@ class Relayed:
 
     def _say_broken(self, asker: Asker, available: frozenset[int]) -> None:
         missing = sorted(asker.pod.planned() - available)
-        self._relay.say(f"{asker.pod.name}: its plan can not be had: GPUs {missing} are held or unhealthy")
+        self._relay.say(f"{asker.pod.name}: its planned GPUs are not available: {missing} are held or unhealthy")
 
     def _as_the_plugin(self, question: api.Asked) -> list[str]:
         """What the plugin itself prefers; nothing where it has no preference, or fails."""

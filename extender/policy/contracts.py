@@ -42,7 +42,7 @@ class Reason:
     text: str
     remedy: str
     links_only: bool = False
-    lasting: bool = False  # transient, but for minutes: nobody waits for it, and evictions elsewhere go on
+    lasting: bool = False  # transient, but for minutes: no pod waits for it, and pods may be evicted elsewhere
     by_count: bool = False  # kube-scheduler, which counts too, would not have named the node
 
 

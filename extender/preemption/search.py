@@ -1,7 +1,7 @@
 """The victim search over candidate nodes, for preempt, the eviction controller and what-if.
 
 Only the two cheapest nodes are searched to the end (of equals the first by name): the others are left as soon as it is
-proved that they can not be among them. The budget in sets decides, so that the same cluster gives the same answer; the
+proved that they cannot be among them. The budget in sets decides, so that the same cluster gives the same answer; the
 budget in time is a second stop. Whatever ends early is answered as the best found, and said to be unproved.
 """
 
@@ -41,10 +41,12 @@ class Found:
 
     @property
     def best(self) -> Eviction | None:
+        """The eviction with the lowest cost; None where no eviction helps."""
         return self.evictions[0] if self.evictions else None
 
     @property
     def runner_up(self) -> Eviction | None:
+        """The eviction with the second lowest cost; None where there is none."""
         return self.evictions[1] if len(self.evictions) > 1 else None
 
 

@@ -78,20 +78,21 @@ class Endpoint:
         metrics.decisions.labels(verb, answer.result).inc()
         if decision is None:
             return
-        for code, count in decision.reasons.items():
+        for code, count in decision.judged.reasons.items():
             metrics.refused_nodes.labels(REASONS[code].key).inc(count)
         sampled = decision.detail.get("sampled")
         if sampled is not None:
             self._sampling.note(sampled["named"], sampled["schedulable_gpu_nodes"])
-        if verb == "filter" and decision.unknown_count:  # they have no row, and so no code
-            metrics.refused_nodes.labels(UNKNOWN_NODE.key).inc(decision.unknown_count)
+        if verb == "filter" and decision.judged.unknown_count:  # they have no row, and so no code
+            metrics.refused_nodes.labels(UNKNOWN_NODE.key).inc(decision.judged.unknown_count)
 
     def _node_of(self, answer: Answer) -> str | None:
         """The node that the answer is about, by the names of this moment."""
         decision = answer.decision
         if decision is None:
             return None
-        return self._names[decision.ranked[0]] if decision.ranked else decision.detail.get("node")
+        ranked = decision.scored.ranked
+        return self._names[ranked[0]] if ranked else decision.detail.get("node")
 
 
 class Sampling:
@@ -132,7 +133,7 @@ def _log(verb: str, answer: Answer, node: str | None) -> None:
         pod=f"{request.namespace}/{request.name}",
         result=answer.result,
         candidates=decision.candidates,
-        feasible=len(decision.fits),
+        feasible=len(decision.judged.fits),
         node=node,
         plan=decision.detail.get("plan"),
         why=decision.detail.get("why"),

@@ -38,6 +38,7 @@ class Extender:
         self._connection: HTTPConnection | None = None
 
     def filter(self, pod: Object, nodes: Sequence[str]) -> Filtered:
+        """The answer to one filter call; CallFailed for an error, and for a node that was not sent."""
         answer = self._post("filter", {"Pod": pod, "Nodes": None, "NodeNames": list(nodes)})
         if not isinstance(answer, dict):
             raise CallFailed("filter: the answer is not an object")
@@ -82,6 +83,7 @@ class Extender:
         return found
 
     def bind(self, namespace: str, name: str, uid: str, node: str) -> None:
+        """Have the server bind the pod; CallFailed with its error."""
         answer = self._post("bind", {"PodName": name, "PodNamespace": namespace, "PodUID": uid, "Node": node})
         if not isinstance(answer, dict):
             raise CallFailed("bind: the answer is not an object")
@@ -94,6 +96,7 @@ class Extender:
         return list(answer["decisions"])
 
     def close(self) -> None:
+        """Close the connection; the next call opens a new one."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -11,12 +11,11 @@ import copy
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, NamedTuple
 
 from extender.objects.records import Kind
-from extender.sim.machines import GPU
 
 Object = dict[str, Any]
 _UIDS = uuid.UUID("a9c1bb4e-2f64-4c8e-8a53-62f0d9b9d6a1")
@@ -36,7 +35,7 @@ class Clock:
         self._released_at: float | None = None
 
     def monotonic(self) -> float:
-        """Seconds since the start, plus a number that is not 0: nobody shall take the two clocks for one."""
+        """Seconds since the start, plus a number that is not 0: so the two clocks are never mistaken."""
         return 1_000.0 + self._seconds()
 
     def wall(self) -> float:
@@ -52,6 +51,7 @@ class Clock:
         return (self.now() + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def advance(self, seconds: float) -> None:
+        """Move on by so many seconds; ValueError below 0."""
         if seconds < 0:
             raise ValueError(f"{seconds} s: time does not run backwards")
         self._passed += seconds
@@ -77,7 +77,51 @@ class Change(NamedTuple):
 
 
 class Conflict(Exception):
-    """The write can not be done; the message says why."""
+    """The write cannot be done; the message says why."""
+
+
+class _Store:
+    """Objects by kind and key, their versions, and who watches them. Its callers hold the lock of the cluster."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._items: dict[tuple[Kind, str], Object] = {}
+        self._watchers: list[Callable[[Change], None]] = []
+
+    def __contains__(self, key: tuple[Kind, str]) -> bool:
+        return key in self._items
+
+    def get(self, kind: Kind, key: str) -> Object | None:
+        """A copy; None where there is none."""
+        return copy.deepcopy(self._items.get((kind, key)))
+
+    def all(self, kind: Kind) -> list[Object]:
+        """Copies, in the order of their creation."""
+        return [copy.deepcopy(item) for (of, _), item in self._items.items() if of == kind]
+
+    def watch(self, tell: Callable[[Change], None]) -> None:
+        """Report all that is there, then every write."""
+        for (kind, _), item in self._items.items():
+            tell(Change(kind, "set", copy.deepcopy(item)))
+        self._watchers.append(tell)
+
+    def put(self, kind: Kind, key: str, item: Object) -> None:
+        """Write a new or a changed object; it gets the next version."""
+        self.version += 1
+        item["metadata"]["resourceVersion"] = str(self.version)
+        self._items[kind, key] = item
+        self._report(Change(kind, "set", item))
+
+    def remove(self, kind: Kind, key: str) -> bool:
+        """Whether there was one."""
+        item = self._items.pop((kind, key), None)
+        if item is not None:
+            self._report(Change(kind, "delete", item))
+        return item is not None
+
+    def _report(self, change: Change) -> None:
+        for tell in self._watchers:
+            tell(Change(change.kind, change.change, copy.deepcopy(change.item)))
 
 
 class SimCluster:
@@ -86,24 +130,27 @@ class SimCluster:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self._lock = threading.RLock()
-        self._items: dict[tuple[Kind, str], Object] = {}
-        self._watchers: list[Callable[[Change], None]] = []
-        self._version = 0
+        self._store = _Store()
 
     # ---- questions
 
     def nodes(self) -> list[Object]:
         """By name."""
-        return sorted(self._all("Node"), key=lambda node: str(node["metadata"]["name"]))
+        with self._lock:
+            return sorted(self._store.all("Node"), key=lambda node: str(node["metadata"]["name"]))
 
     def node(self, name: str) -> Object:
         """KeyError when there is none."""
         with self._lock:
-            return copy.deepcopy(self._items["Node", name])
+            found = self._store.get("Node", name)
+        if found is None:
+            raise KeyError(name)
+        return found
 
     def pods(self, node: str | None = None) -> list[Object]:
         """In the order of their creation; of one node, those that hold something there (finished ones do not)."""
-        found = self._all("Pod")
+        with self._lock:
+            found = self._store.all("Pod")
         if node is None:
             return found
         return [
@@ -111,37 +158,35 @@ class SimCluster:
         ]
 
     def pod(self, uid: str) -> Object | None:
+        """The pod with this uid; None when there is none."""
         with self._lock:
-            return copy.deepcopy(self._items.get(("Pod", uid)))
+            return self._store.get("Pod", uid)
 
     def named(self, namespace: str, name: str) -> Object:
         """KeyError when there is none."""
-        for pod in self._all("Pod"):
+        for pod in self.pods():
             if (pod["metadata"]["namespace"], pod["metadata"]["name"]) == (namespace, name):
                 return pod
         raise KeyError(f"{namespace}/{name}")
 
     def budgets(self) -> list[Object]:
-        return self._all("PodDisruptionBudget")
-
-    def _all(self, kind: Kind) -> list[Object]:
+        """The disruption budgets, in the order of their creation."""
         with self._lock:
-            return [copy.deepcopy(item) for (of, _), item in self._items.items() if of == kind]
+            return self._store.all("PodDisruptionBudget")
 
     # ---- the watch
 
     def watch(self, tell: Callable[[Change], None]) -> None:
-        """Tell all that is there, then every write. `tell` is called under the lock, from the writer's thread."""
+        """Report all that is there, then every write. `tell` is called under the lock, from the writer's thread."""
         with self._lock:
-            for (kind, _), item in self._items.items():
-                tell(Change(kind, "set", copy.deepcopy(item)))
-            self._watchers.append(tell)
+            self._store.watch(tell)
 
     # ---- writes
 
     def add_node(self, node: Object) -> None:
+        """A new node; it gets its uid here."""
         with self._lock:
-            self._put("Node", str(node["metadata"]["name"]), _with_uid(node, "Node"))
+            self._store.put("Node", str(node["metadata"]["name"]), _with_uid(node, "Node"))
 
     def add_budget(self, name: str, namespace: str, labels: Mapping[str, str], min_available: int) -> None:
         """A PodDisruptionBudget; its status follows the pods, as the disruption controller keeps it."""
@@ -151,7 +196,7 @@ class SimCluster:
             "status": {"disruptionsAllowed": 0, "disruptedPods": {}},
         }
         with self._lock:
-            self._put("PodDisruptionBudget", f"{namespace}/{name}", _with_uid(item, "PodDisruptionBudget"))
+            self._store.put("PodDisruptionBudget", f"{namespace}/{name}", _with_uid(item, "PodDisruptionBudget"))
             self._count_budgets()
 
     def create(self, pod: Object) -> str:
@@ -160,21 +205,21 @@ class SimCluster:
         with self._lock:
             if any(
                 (other["metadata"]["namespace"], other["metadata"]["name"]) == (meta["namespace"], meta["name"])
-                for other in self._all("Pod")
+                for other in self._store.all("Pod")
             ):
                 raise Conflict(f"pods {meta['namespace']}/{meta['name']} exists already")
-            made = _with_uid(pod, f"Pod/{self._version}")
+            made = _with_uid(pod, f"Pod/{self._store.version}")
             made["metadata"]["creationTimestamp"] = self.clock.text()
             made["status"] = {"phase": "Pending"}
             uid = str(made["metadata"]["uid"])
-            self._put("Pod", uid, made)
+            self._store.put("Pod", uid, made)
             return uid
 
     def bind(self, uid: str, node: str, annotations: Mapping[str, str]) -> None:
         """pods/binding: sets the node and puts the annotations on the pod, in one write; once only."""
         with self._lock:
             item = self._pod(uid)
-            if ("Node", node) not in self._items:
+            if ("Node", node) not in self._store:
                 raise Conflict(f"nodes {node} not found")
             if item["spec"].get("nodeName"):
                 raise Conflict(f"pod is already assigned to node {item['spec']['nodeName']}")
@@ -184,12 +229,12 @@ class SimCluster:
             item["metadata"].setdefault("annotations", {}).update(annotations)
             item["status"].pop("nominatedNodeName", None)
             item["status"]["conditions"] = [_condition("PodScheduled", "True")]
-            self._put("Pod", uid, item)
+            self._store.put("Pod", uid, item)
 
     def set_status(self, uid: str, **fields: Any) -> None:
         """Merge into the status; None takes a field away. A pod that is gone stays gone."""
         with self._lock:
-            if ("Pod", uid) not in self._items:
+            if ("Pod", uid) not in self._store:
                 return
             item = self._pod(uid)
             for key, value in fields.items():
@@ -197,14 +242,15 @@ class SimCluster:
                     item["status"].pop(key, None)
                 else:
                     item["status"][key] = value
-            self._put("Pod", uid, item)
+            self._store.put("Pod", uid, item)
             self._count_budgets()
 
     def set_annotation(self, uid: str, key: str, value: str) -> None:
+        """Write one annotation of a pod; Conflict when there is no such pod."""
         with self._lock:
             item = self._pod(uid)
             item["metadata"].setdefault("annotations", {})[key] = value
-            self._put("Pod", uid, item)
+            self._store.put("Pod", uid, item)
 
     def delete(self, uid: str) -> None:
         """A bound pod has its grace period to end (its kubelet removes it); others are gone at once."""
@@ -218,87 +264,32 @@ class SimCluster:
             grace = int(item["spec"].get("terminationGracePeriodSeconds", 30))
             item["metadata"]["deletionTimestamp"] = self.clock.text(grace)
             item["metadata"]["deletionGracePeriodSeconds"] = grace
-            self._put("Pod", uid, item)
+            self._store.put("Pod", uid, item)
             self._count_budgets()
 
     def remove(self, uid: str) -> None:
         """The object is gone."""
         with self._lock:
-            item = self._items.pop(("Pod", uid), None)
-            if item is not None:
-                self._tell(Change("Pod", "delete", item))
+            if self._store.remove("Pod", uid):
                 self._count_budgets()
 
     # ---- how
 
     def _pod(self, uid: str) -> Object:
-        if ("Pod", uid) not in self._items:
+        found = self._store.get("Pod", uid)
+        if found is None:
             raise Conflict(f"pods with uid {uid} not found")
-        return copy.deepcopy(self._items["Pod", uid])
-
-    def _put(self, kind: Kind, key: str, item: Object) -> None:
-        self._version += 1
-        item["metadata"]["resourceVersion"] = str(self._version)
-        self._items[kind, key] = item
-        self._tell(Change(kind, "set", item))
-
-    def _tell(self, change: Change) -> None:
-        for tell in self._watchers:
-            tell(Change(change.kind, change.change, copy.deepcopy(change.item)))
+        return found
 
     def _count_budgets(self) -> None:
         """disruptionsAllowed = healthy pods - minAvailable, never below 0."""
-        for budget in self._all("PodDisruptionBudget"):
-            healthy = sum(1 for pod in self._all("Pod") if guards(budget, pod) and _healthy(pod))
+        for budget in self._store.all("PodDisruptionBudget"):
+            healthy = sum(1 for pod in self._store.all("Pod") if guards(budget, pod) and _healthy(pod))
             allowed = max(0, healthy - int(budget["spec"]["minAvailable"]))
             if budget["status"]["disruptionsAllowed"] != allowed:
                 budget["status"]["disruptionsAllowed"] = allowed
                 meta = budget["metadata"]
-                self._put("PodDisruptionBudget", f"{meta['namespace']}/{meta['name']}", budget)
-
-
-def pod(
-    name: str,
-    namespace: str,
-    gpus: int,
-    *,
-    links: str = "",
-    priority: int = 0,
-    cpu: str = "4",
-    memory: str = "16Gi",
-    labels: Mapping[str, str] | None = None,
-    annotations: Mapping[str, str] | None = None,
-    node_selector: Mapping[str, str] | None = None,
-    tolerations: Sequence[Mapping[str, str]] = (),
-    grace: int = 30,
-    preempts: bool = True,
-) -> Object:
-    """A Pod of one container, as the API server has it: defaults filled in, the priority resolved.
-
-    `links`: the annotation gpu-extender.io/links, "" for none. `grace` in seconds.
-    """
-    asked = {"cpu": cpu, "memory": memory, **({GPU: str(gpus)} if gpus else {})}
-    notes = {**({"gpu-extender.io/links": links} if links else {}), **(annotations or {})}
-    spec: Object = {
-        "containers": [
-            {
-                "name": "main",
-                "image": "registry.example/workload:1",
-                "resources": {"requests": asked, "limits": {GPU: str(gpus)} if gpus else {}},
-            }
-        ],
-        "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": grace,
-        "schedulerName": "default-scheduler",
-        "priority": priority,
-        "preemptionPolicy": "PreemptLowerPriority" if preempts else "Never",
-    }
-    if node_selector:
-        spec["nodeSelector"] = dict(node_selector)
-    if tolerations:
-        spec["tolerations"] = [dict(toleration) for toleration in tolerations]
-    meta = {"name": name, "namespace": namespace, "labels": dict(labels or {}), "annotations": notes}
-    return {"metadata": meta, "spec": spec}
+                self._store.put("PodDisruptionBudget", f"{meta['namespace']}/{meta['name']}", budget)
 
 
 def guards(budget: Object, pod: Object) -> bool:

@@ -16,9 +16,10 @@ from rich.text import Text
 from extender.sim import bruteforce, in_tree
 from extender.sim.bruteforce import Eviction
 from extender.sim.calls import Extender
-from extender.sim.cluster import Clock, SimCluster, full_name, pod
+from extender.sim.cluster import Clock, SimCluster, full_name
 from extender.sim.kubelet import Kubelets
-from extender.sim.machines import Machine, machine, node
+from extender.sim.machines import Machine, machine
+from extender.sim.objects import SimNode, SimPod
 from extender.sim.scheduler import Outcome, Scheduler
 from extender.topologies.gpu_map import FREE, TAKEN, gpu_map, legend
 
@@ -58,9 +59,10 @@ def build(seed: int) -> tuple[Clock, SimCluster, Kubelets]:
     cluster = SimCluster(clock)
     kubelets = Kubelets(cluster, seed)
     for name, what in NODES.items():
-        arm = {"labels": {"kubernetes.io/arch": "arm64"}, "taints": [ARM]} if name == "tray" else {}
         # The tray has no agent: what it is follows from its labels and the catalogue.
-        cluster.add_node(node(name, machine(what), annotate=name != "tray", **arm))  # type: ignore[arg-type]
+        tray = SimNode(name, machine(what), annotate=False, labels={"kubernetes.io/arch": "arm64"}, taints=[ARM])
+        made = tray if name == "tray" else SimNode(name, machine(what))
+        cluster.add_node(made.object())
         kubelets.add(name, machine(what))
     return clock, cluster, kubelets
 
@@ -93,6 +95,7 @@ class Day:
         self._scheduler = Scheduler(cluster, extender, seed=seed, settle=settle, bound=kubelets.sync)
 
     def scenes(self) -> Iterator[Scene]:
+        """Run the day; each scene is returned as soon as it has ended. Raises NotAsTold."""
         yield self._packing()
         yield from self._fits()
         yield self._refused()
@@ -103,7 +106,7 @@ class Day:
     # ---- 08:00
 
     def _packing(self) -> Scene:
-        outcomes = [self._submit(pod(f"notebook-{n}", "research", 1)) for n in range(1, 5)]
+        outcomes = [self._submit(SimPod(f"notebook-{n}", "research", 1)) for n in range(1, 5)]
         where = {outcome.node for outcome in outcomes}
         _expect(all(outcome.result == "bound" for outcome in outcomes), "every notebook finds a node")
         _expect(len(where) == 1, f"the notebooks share one node, not {sorted(where)}")
@@ -129,10 +132,10 @@ class Day:
         self._at(9)
         yield self._fit(
             "contiguous fit, 4 GPUs",
-            pod("vision", "train", 4, links="required", node_selector=V100),
+            SimPod("vision", "train", 4, links="required", node_selector=V100),
             "A 4-GPU training requires linked GPUs: it gets one fully linked half of the DGX-1V.",
         )
-        tune = pod("tune", "train", 2, links="required", node_selector=V100)
+        tune = SimPod("tune", "train", 2, links="required", node_selector=V100)
         scene = self._fit("contiguous fit, 2 GPUs", tune, "A 2-GPU tuning gets a pair on the other half.")
         a, b = sorted(self._gpus("train", "tune"))
         width = machine(NODES["dgx1"]).links[a][b]
@@ -140,8 +143,8 @@ class Day:
         scene.says += f" Of the pairs there it is one with a double link, {a}═{b}."
         yield scene
 
-    def _fit(self, title: str, what: Object, says: str) -> Scene:
-        name = full_name(what)
+    def _fit(self, title: str, what: SimPod, says: str) -> Scene:
+        name = f"{what.namespace}/{what.name}"
         before = self._kubelets.truth.free("dgx1")
         outcome = self._submit(what)
         _expect((outcome.result, outcome.node) == ("bound", "dgx1"), f"{name} is bound to dgx1: {outcome}")
@@ -165,7 +168,7 @@ class Day:
         self._at(12)
         for name in ("vision", "tune"):
             self._finish("train", name)
-        sweeps = [self._submit(pod(f"sweep-{n}", "train", 1, node_selector=V100)) for n in range(1, 9)]
+        sweeps = [self._submit(SimPod(f"sweep-{n}", "train", 1, node_selector=V100)) for n in range(1, 9)]
         _expect(not self._kubelets.truth.free("dgx1"), "eight trials fill the DGX-1V")
         self._at(13)
         wanted = frozenset({0, 2, 4, 5})
@@ -173,13 +176,13 @@ class Day:
             if self._kubelets.truth.gpus_of(sweep.uid) <= wanted:
                 self._kubelets.finish(sweep.uid)
         _expect(self._kubelets.truth.free("dgx1") == wanted, "four trials end: GPUs 0, 2, 4 and 5 are free")
-        outcome = self._submit(pod("pretrain", "train", 4, links="required", tolerations=ANY_ARCH))
+        outcome = self._submit(SimPod("pretrain", "train", 4, links="required", tolerations=ANY_ARCH))
         _expect(outcome.result == "waits", f"pretrain waits: {outcome}")
         for name, what in self._kubelets.machines.items():
             free = self._kubelets.truth.free(name)
             if len(free) >= 4:
                 _expect(name in outcome.sent, f"{name} has four free GPUs: the server was asked about it")
-                _expect(not bruteforce.always_linked(what, free, 4), f"{name} can not be relied upon for linked GPUs")
+                _expect(not bruteforce.always_linked(what, free, 4), f"{name} cannot be relied upon for linked GPUs")
         scene = self._scene(
             "a refused node",
             "Four GPUs are free on the DGX-1V, but they form no ring (2-0-4-5 is a chain): a 4-GPU training that "
@@ -196,12 +199,12 @@ class Day:
         """Jobs that fill the tray and the HGX; a budget keeps the first from being disturbed."""
         self._cluster.add_budget("render", "media", {"app": "render"}, min_available=1)
         labels = {"app": "render"}
-        render = self._submit(pod("render", "media", 4, links="required", labels=labels, tolerations=ANY_ARCH))
+        render = self._submit(SimPod("render", "media", 4, links="required", labels=labels, tolerations=ANY_ARCH))
         _expect(render.node == "tray", f"render takes the whole tray: {render}")
         for minutes, name in ((0, "asr"), (5, "llm")):
             self._clock.advance(60 * minutes)
             notes = {"gpu-extender.io/restart-seconds": "120"}
-            job = self._submit(pod(name, "train", 4, links="required", annotations=notes))
+            job = self._submit(SimPod(name, "train", 4, links="required", annotations=notes))
             _expect(job.node == "hgx", f"{name} takes half of the HGX: {job}")
 
     # ---- 15:00
@@ -211,7 +214,7 @@ class Day:
         asr = self._cluster.named("train", "asr")["metadata"]["uid"]
         saved = self._clock.text(-300)
         self._cluster.set_annotation(asr, "gpu-extender.io/last-checkpoint", saved)
-        what = pod("urgent", "serving", 4, links="required", priority=1_000, tolerations=ANY_ARCH)
+        what = SimPod("urgent", "serving", 4, links="required", priority=1_000, tolerations=ANY_ARCH).object()
         uid = self._cluster.create(what)
         truth = bruteforce.cheapest(self._cluster, self._kubelets, self._cluster.named("serving", "urgent"))
         best = min(truth.values(), key=lambda eviction: (eviction.cost, eviction.node))
@@ -232,7 +235,7 @@ class Day:
         self._kubelets.sync()
         after = self._scheduler.run()
         _expect(after[0].result == "bound" and after[0].uid == uid, f"urgent is bound: {after[0]}")
-        _expect(all(one.result != "bound" for one in [*others, *after[1:]]), "nobody takes the place that was freed")
+        _expect(all(one.result != "bound" for one in [*others, *after[1:]]), "no other pod takes the reserved place")
         held = self._kubelets.truth.gpus_of(uid)
         _expect(held <= freed, f"urgent holds {sorted(held)}, all of what its victim held or was free")
         _expect(self._cluster.pod(asr) is None, "the victim is gone")
@@ -314,8 +317,8 @@ class Day:
     def _at(self, hour: int) -> None:
         self._clock.until(MORNING.replace(hour=hour))
 
-    def _submit(self, what: Object) -> Outcome:
-        return self._scheduler.run([self._cluster.create(what)])[0]
+    def _submit(self, what: SimPod) -> Outcome:
+        return self._scheduler.run([self._cluster.create(what.object())])[0]
 
     def _finish(self, namespace: str, name: str) -> None:
         self._kubelets.finish(str(self._cluster.named(namespace, name)["metadata"]["uid"]))

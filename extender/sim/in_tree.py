@@ -32,6 +32,7 @@ class Victims(NamedTuple):
 
 
 def priority(pod: Object) -> int:
+    """The priority that the API server resolved; 0 where it is not set."""
     return int(pod["spec"].get("priority", 0))
 
 
@@ -45,6 +46,7 @@ def asked(pod: Object) -> Counter[str]:
 
 
 def allocatable(node: Object) -> Counter[str]:
+    """What a node offers, by resource: CPU in thousandths, all else in whole units."""
     return Counter(
         {name: milli(text) if name == "cpu" else value(text) for name, text in node["status"]["allocatable"].items()}
     )

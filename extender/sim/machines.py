@@ -113,39 +113,6 @@ def topology_annotation(what: Machine, uuids: Sequence[str], health: Sequence[bo
     return json.dumps(value, separators=(",", ":"))
 
 
-def node(
-    name: str,
-    what: Machine,
-    *,
-    annotate: bool = True,
-    resource: str = GPU,
-    cpu: str = "96",
-    memory: str = "768Gi",
-    labels: Mapping[str, str] | None = None,
-    taints: Sequence[Mapping[str, str]] = (),
-) -> Object:
-    """A Node as Kubernetes has it, ready, all its GPUs healthy. Without `annotate` only its labels tell what it is."""
-    vendor = resource.partition("/")[0]
-    product = {"amd.com": "amd.com/gpu.product-name"}.get(vendor, f"{vendor}/gpu.product")
-    found = {product: what.product, f"{vendor}/gpu.count": str(what.gpus)}
-    if what.chassis:
-        found[f"{vendor}/gpu.machine"] = what.chassis
-    amounts = {"cpu": cpu, "memory": memory, "pods": "110", resource: str(what.gpus)}
-    return {
-        "metadata": {
-            "name": name,
-            "labels": {"kubernetes.io/hostname": name, "kubernetes.io/arch": "amd64", **found, **(labels or {})},
-            "annotations": {TOPOLOGY: topology_annotation(what, gpu_uuids(name, what))} if annotate else {},
-        },
-        "spec": {"taints": [dict(taint) for taint in taints]} if taints else {},
-        "status": {
-            "capacity": amounts,
-            "allocatable": dict(amounts),
-            "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
-        },
-    }
-
-
 @cache
 def _catalogued(topology: str, count: int | None) -> Machine:
     return _of_entry(_catalogue()[topology], count)

@@ -52,7 +52,7 @@ class Truth:
     # ---- questions
 
     def holdings(self) -> dict[str, dict[int, str]]:
-        """node -> GPU index -> pod uid; nodes where nobody holds anything are left out."""
+        """node -> GPU index -> pod uid; nodes where no pod holds anything are left out."""
         with self._lock:
             return {name: dict(sorted(n.holder.items())) for name, n in self._nodes.items() if n.holder}
 
@@ -118,7 +118,7 @@ class Truth:
             node = self._nodes.pop(name, None)
             for uid in set(node.holder.values()) if node else ():
                 self._where.pop(uid, None)
-                self._note("lost", uid, "", name, reason="node removed")
+                self._log.append(Event(self._clock(), "lost", uid, "", name, reason="node removed"))
 
     def set_health(self, name: str, gpu: int, healthy: bool) -> int:
         """A GPU fails or recovers; returns the number of healthy ones. Its holder keeps it."""
@@ -157,12 +157,12 @@ class Truth:
             except PluginPanicked as panic:
                 reason, message = "panic", f"Allocate failed due to rpc error: {panic}"
             if reason:
-                self._note("refused", uid, name, where, planned=planned, reason=reason)
+                self._log.append(Event(self._clock(), "refused", uid, name, where, planned=planned, reason=reason))
                 raise Refused(message + ", which is unexpected")
             gpus = frozenset().union(*taken.values())
             node.holder.update(dict.fromkeys(gpus, uid))
             self._where[uid] = where
-            self._note("admitted", uid, name, where, gpus, taken, planned)
+            self._log.append(Event(self._clock(), "admitted", uid, name, where, gpus, taken, planned))
             return taken
 
     def release(self, uid: str, reason: str = "") -> None:
@@ -177,17 +177,4 @@ class Truth:
                 del holder[gpu]
             if (real := self._nodes[where].real) is not None:
                 real.remove(uid)
-            self._note("released", uid, "", where, gpus, reason=reason)
-
-    def _note(
-        self,
-        what: Happening,
-        uid: str,
-        pod: str,
-        node: str,
-        gpus: frozenset[int] = frozenset(),
-        by_container: Mapping[str, frozenset[int]] | None = None,
-        planned: frozenset[int] | None = None,
-        reason: str = "",
-    ) -> None:
-        self._log.append(Event(self._clock(), what, uid, pod, node, gpus, by_container or {}, planned, reason))
+            self._log.append(Event(self._clock(), "released", uid, "", where, gpus, reason=reason))

@@ -70,16 +70,16 @@ class Bind:
         row = cluster.row(binding.node)
         if row < 0:
             return self._answer(decision, UNKNOWN_NODE.text)
-        decision.rows = array("i", [row])
+        decision.judged.rows = array("i", [row])
         if not request.gpus:
             return BindIntent(binding, {}, request.amounts, 0, decision)
         with self._claims.of(request, now):
-            decision.codes = policy.judge(cluster.tables, request, decision.rows)
-            gpus = 0 if decision.codes[0] else policy.planned(cluster.tables, request, row)
+            decision.judged.codes = policy.judge(cluster.tables, request, decision.judged.rows)
+            gpus = 0 if decision.judged.codes[0] else policy.planned(cluster.tables, request, row)
         if self._freshness.stale():
             promise_no_links(decision)
-        if decision.codes[0]:
-            return self._answer(decision, self._texts[decision.codes[0]])
+        if decision.judged.codes[0]:
+            return self._answer(decision, self._texts[decision.judged.codes[0]])
         self._claims.assumed.assume(request, binding.node, request.amounts, gpus, now, bound=True)
         decision.gpus = {row: gpus}
         annotations = (

@@ -1,6 +1,6 @@
 """Decision records: what was answered and why, kept in a ring that is bounded in bytes.
 
-A record keeps columns, not text: rows, reason codes, each scorer's column. Names and sentences are put in when somebody
+A record keeps columns, not text: rows, reason codes, each scorer's column. Names and sentences are put in when a client
 asks, so that keeping costs a request next to nothing.
 """
 
@@ -32,35 +32,55 @@ OF_NUMBER: Final = 40  # a number in a tuple
 
 
 @dataclass(slots=True)
+class Judged:
+    """What the rules found. `rows`, `codes`: the candidates and their reasons (0 = fits); `fits`: the rows that fit."""
+
+    rows: array[int] = field(default_factory=lambda: array("i"))
+    codes: array[int] = field(default_factory=lambda: array("B"))
+    reasons: dict[int, int] = field(default_factory=dict)  # code -> how many candidates it rejected
+    fits: array[int] = field(default_factory=lambda: array("i"))
+    unknown: tuple[str, ...] = ()  # names of nodes without a row, MOST_UNKNOWN at most
+    unknown_count: int = 0
+
+    def lack(self, unknown: list[str]) -> None:
+        """These nodes have no row. What a request names is kept within bounds."""
+        self.unknown = tuple(unknown[:MOST_UNKNOWN])
+        self.unknown_count = len(unknown)
+
+
+@dataclass(slots=True)
+class Scored:
+    """What the scorers found. `total`, `columns`: the scores of the nodes that fit, in the order of `Judged.fits`;
+    `ranked`: the rows that were answered, best first; `points`: the points of each of them, 0..10."""
+
+    total: array[float] = field(default_factory=lambda: array("d"))
+    columns: dict[str, array[float]] = field(default_factory=dict)
+    ranked: array[int] = field(default_factory=lambda: array("i"))
+    points: array[int] = field(default_factory=lambda: array("i"))
+
+
+@dataclass(slots=True)
 class Decision:
-    """One answered call. `at`: seconds since 1970; `rows`, `codes`: the candidates and their reasons (0 = fits);
-    `ranked`: feasible rows, best first, as answered; `total`, `columns`: their scores in the order of `fits`."""
+    """One answered call. `at`: seconds since 1970; `detail`: what preempt, bind and sampling add, as it is shown."""
 
     verb: str
     at: float
     generation: int
     request: PodRequest
-    rows: array[int] = field(default_factory=lambda: array("i"))
-    codes: array[int] = field(default_factory=lambda: array("B"))
-    reasons: dict[int, int] = field(default_factory=dict)  # code -> how many candidates it refused
-    fits: array[int] = field(default_factory=lambda: array("i"))
-    total: array[float] = field(default_factory=lambda: array("d"))
-    columns: dict[str, array[float]] = field(default_factory=dict)
-    ranked: array[int] = field(default_factory=lambda: array("i"))
-    points: array[int] = field(default_factory=lambda: array("i"))
+    judged: Judged = field(default_factory=Judged)
+    scored: Scored = field(default_factory=Scored)
     gpus: dict[int, int] = field(default_factory=dict)  # row -> mask that we would take there
-    unknown: tuple[str, ...] = ()  # names of nodes without a row, MOST_UNKNOWN at most
-    unknown_count: int = 0
     offered: int = 0  # preempt: the nodes it may choose from, which have no rows here
     proved: bool | None = None  # preempt: whether its search came to its end; None: it did not search
     result: str = ""
     error: str = ""
-    detail: dict[str, Any] = field(default_factory=dict)  # preempt and bind
+    detail: dict[str, Any] = field(default_factory=dict)
     stages_us: dict[str, float] = field(default_factory=dict)
 
     @property
     def candidates(self) -> int:
-        return len(self.rows) + self.unknown_count or self.offered
+        """How many nodes the request names, or, for preempt, offers."""
+        return len(self.judged.rows) + self.judged.unknown_count or self.offered
 
     def value_of(self, term: str) -> int | None:
         """What a term of the cost says; None where it is not known, or not among the settings' terms."""
@@ -83,20 +103,15 @@ class Decision:
     def choose_gpus(self, cluster: Cluster, policy: Policy, *, priced: bool) -> None:
         """Note the GPUs to take on the best nodes, and, `priced`, what the first two cost the pods to come."""
         tables, request = cluster.tables, self.request
-        self.gpus = policy.gpus(tables, request, self.ranked[:16])
+        self.gpus = policy.gpus(tables, request, self.scored.ranked[:16])
         if priced:
-            self.detail["price"] = policy.price(tables, request, cluster.names, self.ranked[:2])
-
-    def lack(self, unknown: list[str]) -> None:
-        """These nodes have no row. What a request names is kept within bounds."""
-        self.unknown = tuple(unknown[:MOST_UNKNOWN])
-        self.unknown_count = len(unknown)
+            self.detail["price"] = policy.price(tables, request, cluster.names, self.scored.ranked[:2])
 
     def size(self) -> int:
         """Bytes of memory, rather too many than too few: what the allocator adds is measured in a test."""
-        request, detail = self.request, self.detail
-        whole: list[array[int]] = [self.rows, self.codes, self.fits, self.ranked, self.points]
-        shares: list[array[float]] = [self.total, *self.columns.values()]
+        request, judged, scored, detail = self.request, self.judged, self.scored, self.detail
+        whole: list[array[int]] = [judged.rows, judged.codes, judged.fits, scored.ranked, scored.points]
+        shares: list[array[float]] = [scored.total, *scored.columns.values()]
         kept = sum(len(column) * column.itemsize for column in whole) + sum(8 * len(column) for column in shares)
         runner_up = (detail.get("certificate") or {}).get("runner_up") or {}
         victims = [*detail.get("victims", ()), *runner_up.get("victims", ())]
@@ -105,7 +120,7 @@ class Decision:
         texts += [text for one in warnings for text in one.values()]
         slots = sum(len(priced["slots"]) for priced in detail.get("price", ()))
         named = len(request.uid) + len(request.namespace) + len(request.name) + len(self.error)
-        named += sum(map(len, self.unknown)) + OF_NAME * len(self.unknown)
+        named += sum(map(len, judged.unknown)) + OF_NAME * len(judged.unknown)
         named += sum(map(len, texts)) + OF_NAME * len(texts) + OF_WARNING * len(warnings)
         others = OF_NUMBER * (len(request.siblings) + len(request.kin))
         return (
@@ -123,6 +138,7 @@ class Decisions:
         self._bytes = 0
 
     def add(self, decision: Decision) -> None:
+        """Keep one; the oldest are dropped where the bytes do not suffice. One that is too large alone is not kept."""
         size = decision.size()
         if size > self._max:
             return

@@ -28,7 +28,7 @@ from extender.verbs.answer import (
     Stages,
     known,
 )
-from extender.verbs.decisions import Decision
+from extender.verbs.decisions import Decision, Judged
 from extender.verbs.hold_back import HeldBack, HoldBack, put_last
 from extender.verbs.unknown_nodes import UnknownNodes
 
@@ -66,16 +66,16 @@ class Filter:
         cluster.at(wall)
         before = attempts.before(request.uid, now, again=again)
         unknown = [name for _, name in args.unknown]
-        decision = Decision("filter", wall, cluster.generation, request, rows=known(args))
-        decision.lack(unknown)
+        decision = Decision("filter", wall, cluster.generation, request, Judged(known(args)))
+        decision.judged.lack(unknown)
         self._note_sampling(decision, len(args.rows))
         stages.mark("read")
         with claims.of(request, now):
             held = self._evaluate(decision, Preemptor(request, args.pod, now, wall), before, stages)
         may_appear = self.unknown_nodes.may_appear(unknown, now)
         attempt = self._attempt(decision, held, now, may_appear, again)
-        if decision.ranked:
-            claims.assume(request, decision.ranked[0], decision.gpus[decision.ranked[0]], now)
+        if ranked := decision.scored.ranked:
+            claims.assume(request, ranked[0], decision.gpus[ranked[0]], now)
         else:
             claims.assumed.forget(request.uid)
         body = self._encode(args, decision, attempt.transient, now)
@@ -87,7 +87,7 @@ class Filter:
     def _note_sampling(self, decision: Decision, named: int) -> None:
         """kube-scheduler names fewer nodes than there are schedulable GPU nodes, and it is not the fast path, in which
         it asks for nothing but the nominated node."""
-        rows, schedulable = decision.rows, self._cluster.schedulable_gpu_nodes
+        rows, schedulable = decision.judged.rows, self._cluster.schedulable_gpu_nodes
         if named >= schedulable:
             return
         if len(rows) == 1 and self._cluster.names[rows[0]] == decision.request.nominated:
@@ -96,26 +96,27 @@ class Filter:
 
     def _evaluate(self, decision: Decision, preemptor: Preemptor, before: Attempt | None, stages: Stages) -> HeldBack:
         """Judge the candidates, score those that fit, and choose the best; inside of the pod's claims."""
-        cluster, policy, request, rows = self._cluster, self._policy, decision.request, decision.rows
-        decision.codes = policy.judge(cluster.tables, request, rows)
+        cluster, policy, request = self._cluster, self._policy, decision.request
+        judged, scored = decision.judged, decision.scored
+        judged.codes = policy.judge(cluster.tables, request, judged.rows)
         held = self._hold_back.reject(decision, preemptor, before)
-        decision.reasons = fit.counts(decision.codes)
-        decision.fits = fit.passed(rows, decision.codes)
+        judged.reasons = fit.counts(judged.codes)
+        judged.fits = fit.passed(judged.rows, judged.codes)
         stages.mark("rules")
-        decision.total, decision.columns = policy.score(cluster.tables, request, decision.fits)
+        scored.total, scored.columns = policy.score(cluster.tables, request, judged.fits)
         put_last(decision, held.reserved)
         first = before is None and not request.wants_all
-        best = score.top(cluster.tables.nodes, decision.fits, decision.total, self._settings.shortlist.size * first)
-        decision.ranked, _ = score.ranked(decision.fits, decision.total, best)
+        best = score.top(cluster.tables.nodes, judged.fits, scored.total, self._settings.shortlist.size * first)
+        scored.ranked, _ = score.ranked(judged.fits, scored.total, best)
         stages.mark("score")
         decision.choose_gpus(cluster, policy, priced=self._settings.decisions.max_bytes > 0)
         return held
 
     def _attempt(self, decision: Decision, held: HeldBack, now: float, may_appear: bool, again: bool) -> Attempt:
         """Record the attempt. `transient`: the pod is to be tried again within seconds, by an Error."""
-        cluster, counted = self._cluster, self._freshness.counted
-        rejected = fit.rejected(decision.rows, decision.codes, LINKS_ONLY)[0]
-        passing = any(TRANSIENT[code] or (counted and BY_COUNT[code]) for code in decision.reasons)
+        cluster, judged, counted = self._cluster, decision.judged, self._freshness.counted
+        rejected = fit.rejected(judged.rows, judged.codes, LINKS_ONLY)[0]
+        passing = any(TRANSIENT[code] or (counted and BY_COUNT[code]) for code in judged.reasons)
         attempt = self._history.attempts.record(
             decision.request.uid,
             now,
@@ -123,7 +124,7 @@ class Filter:
             may_appear or held.soon or passing,
             again=again,
         )
-        attempt.left_out = len(decision.ranked) < len(decision.fits)
+        attempt.left_out = len(decision.scored.ranked) < len(judged.fits)
         attempt.left = held.left
         # What was to pass within seconds and has not is not transient: the pod must not be kept from preempting.
         attempt.transient = attempt.since is not None and now - attempt.since <= LONGEST_TRANSIENT
@@ -132,23 +133,23 @@ class Filter:
         return attempt
 
     def _encode(self, args: wire.Args, decision: Decision, transient: bool, now: float) -> bytes:
-        request = decision.request
+        request, ranked = decision.request, decision.scored.ranked
         # An Error clears nominatedNodeName: a pod whose reservation we do not remember is rejected plainly instead.
         forgotten = bool(request.nominated) and self._claims.reservations.of(request.uid, now) is None
-        if not decision.ranked and transient and not forgotten:
+        if not ranked and transient and not forgotten:
             decision.result = "try-again"
             decision.error = self._texts[self._retry_code(decision)]
             return wire.filter_error(decision.error)
-        decision.result = "fits" if decision.ranked else "refused"
+        decision.result = "fits" if ranked else "refused"
         failed, unresolvable = self._rejections(decision)
         nominated = request.nominated
         unknown = [(name, UNKNOWN_NODE.code) for _, name in args.unknown if name != nominated]
         rejections = Rejections(failed, unresolvable, self._texts, unknown)
         if args.nodes is None:
-            body = encode.filter_result(self._cluster.rows.heads, decision.ranked, rejections)
+            body = encode.filter_result(self._cluster.rows.heads, ranked, rejections)
         else:
             span_of = dict(zip(args.rows, args.nodes, strict=True))
-            spans = [span_of[row] for row in decision.ranked]
+            spans = [span_of[row] for row in ranked]
             body = encode.filter_result_nodes(self._cluster.rows.heads, args.body, spans, rejections)
         # The pod's own nominated node is never unresolvable: it would preempt elsewhere.
         return wire.also_failed(body, nominated, UNKNOWN_NODE.text) if len(unknown) < len(args.unknown) else body
@@ -157,9 +158,10 @@ class Filter:
         """The reason that an Error states: the first that is transient, else the first."""
         if self._freshness.stale():
             return STALE.code
-        transient = [code for code in decision.reasons if TRANSIENT[code]]
-        if not transient and not decision.unknown_count:
-            transient = list(decision.reasons)
+        judged = decision.judged
+        transient = [code for code in judged.reasons if TRANSIENT[code]]
+        if not transient and not judged.unknown_count:
+            transient = list(judged.reasons)
         return transient[0] if transient else UNKNOWN_NODE.code
 
     def _rejections(self, decision: Decision) -> tuple[Rejected, Rejected]:
@@ -167,7 +169,7 @@ class Filter:
 
         Up to 1.37 FailedNodes is for the pod's own nominated node alone: elsewhere it makes the scheduler spin.
         """
-        rows, codes = decision.rows, decision.codes
+        rows, codes = decision.judged.rows, decision.judged.codes
         if self._settings.evictable_as_failed_nodes:
             return fit.rejected(rows, codes, HOPEFUL), fit.rejected(rows, codes, HOPELESS)
         failed: Rejected = (array("i"), array("B"))

@@ -60,7 +60,7 @@ class HoldBack:
         stale = self.freshness.stale()
         if stale:
             promise_no_links(decision)
-        reserved = self.reserved(preemptor.request, fit.passed(decision.rows, decision.codes), now)
+        reserved = self.reserved(preemptor.request, fit.passed(decision.judged.rows, decision.judged.codes), now)
         left = attempt is not None and attempt.left
         if reserved and not left and not stale:  # while stale no pod is evicted: the pod would have no other node
             left = self._leaves(decision, preemptor, reserved)
@@ -82,12 +82,13 @@ class HoldBack:
     def _leaves(self, decision: Decision, preemptor: Preemptor, reserved: frozenset[int]) -> bool:
         """Whether the pod leaves the reserved rows, where it fits on no others. Once only: then it takes one, so that
         no stream of lower preemptors holds it up."""
-        fits = fit.passed(decision.rows, decision.codes)
-        if not fits or not reserved.issuperset(fits) or not self._leave.leaves(preemptor, decision.rows, reserved):
+        judged = decision.judged
+        fits = fit.passed(judged.rows, judged.codes)
+        if not fits or not reserved.issuperset(fits) or not self._leave.leaves(preemptor, judged.rows, reserved):
             return False
-        for i, row in enumerate(decision.rows):
+        for i, row in enumerate(judged.rows):
             if row in reserved:
-                decision.codes[i] = decision.codes[i] or HANDOVER.code
+                judged.codes[i] = judged.codes[i] or HANDOVER.code
         return True
 
     def _hand_over(self, decision: Decision, reserved: frozenset[int], now: float) -> bool:
@@ -99,16 +100,17 @@ class HoldBack:
         own = self._claims.reservations.of(decision.request.uid, now)
         if own is None:
             return False
+        judged = decision.judged
         if reserved and self._releases.coming(own, now):
-            for i, row in enumerate(decision.rows):
+            for i, row in enumerate(judged.rows):
                 if row in reserved and self._cluster.names[row] != own.node:
-                    decision.codes[i] = decision.codes[i] or HANDOVER.code
+                    judged.codes[i] = judged.codes[i] or HANDOVER.code
         row = self._cluster.row(own.node) if own.own else -1
-        if row < 0 or row not in decision.rows:  # kube-scheduler itself rejects that node
+        if row < 0 or row not in judged.rows:  # kube-scheduler itself rejects that node
             return False
-        for i, other in enumerate(decision.rows):
+        for i, other in enumerate(judged.rows):
             if other != row:
-                decision.codes[i] = decision.codes[i] or HANDOVER.code
+                judged.codes[i] = judged.codes[i] or HANDOVER.code
         return own.emptied is not None
 
     def _after_start(self, decision: Decision, now: float) -> bool:
@@ -117,33 +119,35 @@ class HoldBack:
         kube-scheduler guards the counts; for pods that require links every node whose links are not uniform is rejected
         as pending until such pods must have been seen.
         """
-        request = decision.request
+        request, judged = decision.request, decision.judged
         waiting = self._cluster.placements.waiting.values()
         if now < self.freshness.yields_until and any(priority > request.priority for priority in waiting):
             # The GPUs that victims left may be its: its nomination is lost when the scheduler met us dead.
-            for i, code in enumerate(decision.codes):
-                decision.codes[i] = code or PROMISED.code
+            for i, code in enumerate(judged.codes):
+                judged.codes[i] = code or PROMISED.code
             return True
         if now >= self.freshness.settled_at or request.links != "required" or request.wanted < 2:
             return False
-        for i, row in enumerate(decision.rows):
-            if not decision.codes[i] and not uniform(self._cluster, row, request.wanted):
-                decision.codes[i] = PENDING.code
-        return PENDING.code in decision.codes
+        for i, row in enumerate(judged.rows):
+            if not judged.codes[i] and not uniform(self._cluster, row, request.wanted):
+                judged.codes[i] = PENDING.code
+        return PENDING.code in judged.codes
 
 
 def promise_no_links(decision: Decision) -> None:
     """Reject all nodes for a pod that requires links: pods that took GPUs since the view was fresh are not known."""
     request = decision.request
     if request.links == "required" and request.wanted > 1:
-        for i, code in enumerate(decision.codes):
-            decision.codes[i] = code or STALE.code
+        codes = decision.judged.codes
+        for i, code in enumerate(codes):
+            codes[i] = code or STALE.code
 
 
 def put_last(decision: Decision, reserved: frozenset[int]) -> None:
     """Put the rows that were freed for other pods behind all that were not."""
-    if reserved and decision.total:
-        span = max(decision.total) - min(decision.total) + 1.0
-        for i, row in enumerate(decision.fits):
+    total = decision.scored.total
+    if reserved and total:
+        span = max(total) - min(total) + 1.0
+        for i, row in enumerate(decision.judged.fits):
             if row in reserved:
-                decision.total[i] -= span
+                total[i] -= span

@@ -12,7 +12,7 @@ from extender.reservations.claims import Claims
 from extender.settings import Settings
 from extender.verbs import wire
 from extender.verbs.answer import Answer, History, Stages, known
-from extender.verbs.decisions import Decision
+from extender.verbs.decisions import Decision, Judged
 from extender.verbs.hold_back import HoldBack, put_last
 
 
@@ -40,24 +40,25 @@ class Prioritize:
         if not request.gpus:
             return Answer(wire.flat_priorities(args), "untouched")
         rows = known(args)
-        decision = Decision("prioritize", wall, cluster.generation, request, rows=rows)
+        decision = Decision("prioritize", wall, cluster.generation, request, Judged(rows))
         unknown = [name for _, name in args.unknown]
-        decision.lack(unknown)
-        decision.codes = array("B", bytes(len(rows)))
-        decision.fits = rows
+        judged, scored = decision.judged, decision.scored
+        judged.lack(unknown)
+        judged.codes = array("B", bytes(len(rows)))
+        judged.fits = rows
         stages.mark("read")
         with claims.of(request, now):
-            decision.total, decision.columns = policy.score(cluster.tables, request, rows)
+            scored.total, scored.columns = policy.score(cluster.tables, request, rows)
             put_last(decision, self._hold_back.reserved(request, rows, now))
-            best = score.top(cluster.tables.nodes, rows, decision.total, 0)
-            decision.ranked, ordered = score.ranked(rows, decision.total, best)
-            decision.points = score.points(ordered)
+            best = score.top(cluster.tables.nodes, rows, scored.total, 0)
+            scored.ranked, ordered = score.ranked(rows, scored.total, best)
+            scored.points = score.points(ordered)
             stages.mark("score")
             decision.choose_gpus(cluster, policy, priced=self._settings.decisions.max_bytes > 0)
-        if decision.ranked:
-            claims.assume(request, decision.ranked[0], decision.gpus[decision.ranked[0]], now)
+        if scored.ranked:
+            claims.assume(request, scored.ranked[0], decision.gpus[scored.ranked[0]], now)
         decision.result = "scored"
-        body = encode.priorities(cluster.rows.heads, decision.ranked, decision.points, unknown)
+        body = encode.priorities(cluster.rows.heads, scored.ranked, scored.points, unknown)
         stages.mark("encode")
         decision.stages_us = stages.spent
         self._history.decisions.add(decision)

@@ -86,6 +86,8 @@ class _Lazy(Mapping[str, Offered]):
 
 @dataclass(frozen=True, slots=True)
 class Binding:
+    """The body of a bind call: which pod, and to which node."""
+
     namespace: str
     name: str
     uid: str
@@ -175,6 +177,7 @@ def also_failed(body: bytes, node: str, text: str) -> bytes:
 
 
 def filter_error(message: str) -> bytes:
+    """A filter answer that states an error: kube-scheduler tries the pod again."""
     return encode.filter_error(message)
 
 
@@ -266,7 +269,7 @@ def preemption(node: str | None, uids: Collection[str] = (), violations: int = 0
 
 
 def echo(preemption: Preemption) -> bytes:
-    """The preempt answer that leaves everything as it was offered (nodes without victims can not be named)."""
+    """The preempt answer that leaves everything as it was offered (nodes without victims cannot be named)."""
     return orjson.dumps(
         {
             "NodeNameToMetaVictims": {
@@ -279,6 +282,7 @@ def echo(preemption: Preemption) -> bytes:
 
 
 def read_binding(body: bytes) -> Binding:
+    """The body of a bind call. Raises BadRequest where a field is missing, or is no string."""
     try:
         raw = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -295,4 +299,5 @@ def read_binding(body: bytes) -> Binding:
 
 
 def binding(error: str = "") -> bytes:
+    """A bind answer; "" states success."""
     return orjson.dumps({"Error": error})

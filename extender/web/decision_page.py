@@ -6,7 +6,7 @@ import heapq
 from array import array
 from collections.abc import Generator, Iterator, Mapping
 from itertools import islice
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
 
@@ -22,14 +22,25 @@ SCOPES: Final = {BROKEN.code: "all", OWN.code: "namespace"}  # for whose pods a 
 Shown: TypeAlias = "tuple[int, int, str, int, int]"  # group, place in the answer, name, row, code
 
 
+class _Node(NamedTuple):
+    """One node of a decision. `at`: its place among the nodes that fit; `place`: its place in the answer; -1 = none."""
+
+    name: str
+    row: int
+    code: int
+    at: int
+    place: int
+
+
 def pieces(decision: Decision, cluster: ClusterView, weights: Mapping[str, float], most_nodes: int) -> Iterator[bytes]:
     """The JSON text of a decision for /debug/decisions, in small pieces. At most `most_nodes` nodes: those that fit
     first, best first, then by name. The cluster may change between any two pieces."""
     request = decision.request
-    rank = yield from _positions(decision.ranked)
-    fits = yield from _positions(decision.fits)
+    rank = yield from _positions(decision.scored.ranked)
+    fits = yield from _positions(decision.judged.fits)
     order = yield from _shown(decision, cluster, rank)
-    total = len(decision.rows) + decision.unknown_count
+    judged, scored = decision.judged, decision.scored
+    total = len(judged.rows) + judged.unknown_count
     tail = {
         "nodes_left_out": max(0, total - most_nodes),
         **decision.detail,
@@ -43,15 +54,15 @@ def pieces(decision: Decision, cluster: ClusterView, weights: Mapping[str, float
         "result": decision.result,
         "error": decision.error or None,
         "candidates": decision.candidates,
-        "feasible": len(decision.fits),
-        "answered": len(decision.ranked),
+        "feasible": len(judged.fits),
+        "answered": len(scored.ranked),
         "reasons": _reasons(decision),
     }
     yield orjson.dumps({key: value for key, value in head.items() if key not in tail})[:-1] + b',"nodes":['
     comma = b""
     for _, _, name, row, code in islice(order, most_nodes):
-        at, place = fits.get(row, -1), rank.get(row, -1)
-        yield comma + orjson.dumps(_entry(decision, cluster, weights, name, row, code, at, place))
+        node = _Node(name, row, code, fits.get(row, -1), rank.get(row, -1))
+        yield comma + orjson.dumps(_entry(node, decision, cluster, weights))
         comma = b","
     yield b"]," + orjson.dumps(tail)[1:]
 
@@ -69,11 +80,12 @@ def _shown(
     decision: Decision, cluster: ClusterView, rank: Mapping[int, int]
 ) -> Generator[bytes, None, Iterator[Shown]]:
     """The nodes in the order that they are shown in."""
-    judged = decision.codes or array("B", bytes(len(decision.rows)))  # bind judges no pod without GPUs
-    blocks: list[list[Shown]] = [sorted((2, 0, name, -1, UNKNOWN_NODE.code) for name in decision.unknown)]
+    judged = decision.judged
+    all_codes = judged.codes or array("B", bytes(len(judged.rows)))  # bind judges no pod without GPUs
+    blocks: list[list[Shown]] = [sorted((2, 0, name, -1, UNKNOWN_NODE.code) for name in judged.unknown)]
     yield b""
-    for at in range(0, len(decision.rows), BLOCK):
-        rows, codes = decision.rows[at : at + BLOCK], judged[at : at + BLOCK]
+    for at in range(0, len(judged.rows), BLOCK):
+        rows, codes = judged.rows[at : at + BLOCK], all_codes[at : at + BLOCK]
         blocks.append(
             sorted(
                 (0 if row in rank else 1 if not code else 2, rank.get(row, 0),
@@ -87,11 +99,11 @@ def _shown(
 
 def _reasons(decision: Decision) -> dict[str, int]:
     """How many nodes each rule refused."""
-    codes = decision.codes.tobytes()
+    codes = decision.judged.codes.tobytes()
     found = {reason.key: 0 for reason in REASONS.values()}
     for code, reason in REASONS.items():
         found[reason.key] += codes.count(code)
-    found[UNKNOWN_NODE.key] += decision.unknown_count
+    found[UNKNOWN_NODE.key] += decision.judged.unknown_count
     return {key: count for key, count in sorted(found.items()) if count}
 
 
@@ -109,17 +121,10 @@ def _pod(request: PodRequest, cluster: ClusterView) -> dict[str, Any]:
     }
 
 
-def _entry(
-    decision: Decision,
-    cluster: ClusterView,
-    weights: Mapping[str, float],
-    name: str,
-    row: int,
-    code: int,
-    at: int,
-    place: int,
-) -> dict[str, Any]:
-    """What is shown of a node. `at`: its place in `fits`; `place`: its place in the answer; -1 = none."""
+def _entry(node: _Node, decision: Decision, cluster: ClusterView, weights: Mapping[str, float]) -> dict[str, Any]:
+    """What is shown of a node."""
+    name, row, code, at, place = node
+    scored = decision.scored
     entry: dict[str, Any] = {"node": name}
     if code:
         reason = REASONS[code]
@@ -133,15 +138,15 @@ def _entry(
             entry["answered"] = place >= 0
             entry["scores"] = {
                 scorer: {"raw": column[at], "weight": weights[scorer], "weighted": column[at] * weights[scorer]}
-                for scorer, column in decision.columns.items()
+                for scorer, column in scored.columns.items()
             }
-            entry["score"] = decision.total[at]
+            entry["score"] = scored.total[at]
         if row in decision.gpus:
             entry["gpus"] = list(gpus_of(decision.gpus[row]))
         if _by_dra(cluster, name, row, decision.request):
             entry["served_by"] = "DRA"  # no device plugin: which GPUs it takes is not ours to say
-        if place >= 0 and decision.points:
-            entry["points"] = decision.points[place]
+        if place >= 0 and scored.points:
+            entry["points"] = scored.points[place]
     if failures := cluster.health.failures_for(name, decision.request.namespace):
         entry["failures"] = [{"pod": failure.pod, "what": failure.what} for failure in failures]
     return entry

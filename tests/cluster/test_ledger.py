@@ -126,7 +126,7 @@ def test_not_predicted_while_more_than_its_set_is_free() -> None:
 
 
 def test_not_predicted_while_another_holds_some_that_are_not_seen() -> None:
-    # a holds 3, of which 2 are seen: the third is one of the six that are left, so b's six can not be told.
+    # a holds 3, of which 2 are seen: the third is one of the six that are left, so b's six cannot be told.
     made = read(pod("a", 3, held="0,1"), pod("b", 6))
     assert facts(made)[1] == ("b", None, "unknown", 0, 6)
 

@@ -12,7 +12,7 @@ BOUNDED = 4  # entries by which a container may grow between two rounds: row num
 EXEMPT = (
     ".metrics",  # label values are bounded
     ".settings",
-    "history.decisions",  # decisions.maxBytes
+    "decisions",  # decisions.maxBytes
     ".mix",  # mix.kinds
     ".models",  # 64 kinds of machines
     ".demand",  # as the mix

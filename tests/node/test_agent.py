@@ -10,7 +10,7 @@ import pytest
 
 from extender.errors import BadTopology, Unreachable
 from extender.node import commands, nvml
-from extender.node.agent import Agent, Switch, as_annotations
+from extender.node.agent import Agent, AgentOptions, Kubelet, Switch, as_annotations
 from extender.node.apiserver import ApiServer
 from extender.node.pod_resources import Held
 from extender.sim.machines import gpu_uuid, machine, topology_annotation
@@ -54,11 +54,14 @@ class Scene:
         self.devices = FakeDevices()
         self.now = 1_000_000.0
         self.said: list[str] = []
-        held = options.pop("held", "auto")
         self.agent = Agent(
-            ApiServer(api.url), "node-1", lambda: self.view(), say=self.said.append, devices=self.devices,
-            socket=Path("/none"), clock=lambda: self.now, held=held, **options,  # type: ignore[arg-type]
-        )  # fmt: skip
+            AgentOptions("node-1", **options),  # type: ignore[arg-type]
+            ApiServer(api.url),
+            lambda: self.view(),
+            say=self.said.append,
+            kubelet=Kubelet(self.devices, Path("/none")),
+            clock=lambda: self.now,
+        )
 
     def view(self) -> Topology:
         return nvml.read(self.nvml, Path("/none"))

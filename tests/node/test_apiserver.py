@@ -26,18 +26,18 @@ class Seen:
         self.puts: list[str] = []
         self.watch = Watch(
             ApiServer(api.url), "/api/v1/pods", {"fieldSelector": "spec.nodeName=n"},
-            replace=self._replace, put=self._put, drop=lambda uid: self._drop(uid), say=self.said.append,
+            self, say=self.said.append,
         )  # fmt: skip
 
-    def _replace(self, items: list[Any]) -> None:
+    def replace(self, items: list[Any]) -> None:
         self.lists += 1
         self.pods = {item["metadata"]["uid"]: item for item in items}
 
-    def _put(self, item: Any) -> None:
+    def put(self, item: Any) -> None:
         self.puts.append(item["metadata"]["uid"])
         self.pods[item["metadata"]["uid"]] = item
 
-    def _drop(self, uid: str) -> None:
+    def drop(self, uid: str) -> None:
         del self.pods[uid]
 
 

@@ -120,7 +120,7 @@ CASES: dict[str, tuple[JSON, JSON | None, str, int | None]] = {
         obj("ray.io/v1", "RayCluster", "g",
             {"enableInTreeAutoscaling": True, "workerGroupSpecs": [{"replicas": 4, "minReplicas": 1}]}), "ray", 2,
     ),
-    "a minimum that can not be meant": (
+    "a minimum that cannot be meant": (
         {"labels": {"scheduling.x-k8s.io/pod-group": "g"}},
         obj("scheduling.x-k8s.io/v1alpha1", "PodGroup", "g", {"minMember": -3}), "coscheduling", None,
     ),

@@ -127,7 +127,7 @@ def test_what_the_eviction_of_jobs_without_checkpoints_costs_today() -> None:
 
 
 def test_who_is_protected_or_saves_is_no_finding() -> None:
-    """One pod is protected for three hours and started two ago, one by its class, one reports; one can not be read."""
+    """One pod is protected for three hours and started two ago, one by its class, one reports; one cannot be read."""
     prefix = "gpu-extender.io/"
     classes = [cls("high", 10), cls("low", 1), cls("kept", 2)]
     pods = [

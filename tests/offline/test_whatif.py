@@ -457,7 +457,7 @@ def test_a_time_without_a_zone_is_none(tmp_path: Path, capsys: pytest.CaptureFix
     assert "--now" in capsys.readouterr().err
 
 
-# -- what can not be known, and what is not heeded ---------------------------------------------------------------------
+# -- what cannot be known, and what is not heeded ---------------------------------------------------------------------
 
 
 def warned(answer: JSON) -> list[str]:

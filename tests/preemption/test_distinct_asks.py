@@ -194,7 +194,7 @@ def test_a_pod_is_in_32_budgets_at_most() -> None:
 
 
 def test_no_row_names_an_id_that_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the node of a pod can not be written: the row then keeps what was there, but for its ids."""
+    """Also where the node of a pod cannot be written: the row then keeps what was there, but for its ids."""
     world = World()
     world.node("n", 8)
     world.pod("p", 1, "n", spec=toleration(1))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from extender.sim import machines
+from extender.sim.objects import SimNode
 from tests.world import AMD, GPU, JSON, WALL, machine, rfc3339, workload
 
 OURS = "gpu-extender.io/"
@@ -185,7 +186,9 @@ def node(chance: random.Random, fleet: Fleet, number: int) -> JSON:
         labels["nvidia.com/gpu.clique"] = f"clique-{number // 4}"
     taints = [{"key": "team", "value": "b", "effect": "NoSchedule"}] if chance.random() < 0.08 else []
     resource = AMD if fleet.resource == AMD else GPU
-    made = machines.node(name, what, annotate=chance.random() < 0.85, resource=resource, labels=labels, taints=taints)
+    made = SimNode(
+        name, what, annotate=chance.random() < 0.85, resource=resource, labels=labels, taints=taints
+    ).object()
     made["metadata"]["uid"] = f"uid-{name}"
     if chance.random() < fleet.unhealthy:  # the last GPU is not healthy
         notes = made["metadata"]["annotations"]

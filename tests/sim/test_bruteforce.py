@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from extender.sim import bruteforce
-from extender.sim.cluster import pod
 from extender.sim.day import build
 from extender.sim.machines import machine
+from extender.sim.objects import SimPod
 
 
 def test_who_saved_last_is_the_cheapest() -> None:
@@ -13,11 +13,11 @@ def test_who_saved_last_is_the_cheapest() -> None:
     clock.advance(3_600)  # 09:00
     uids = {}
     for name, notes in (("old", {}), ("saved", {"gpu-extender.io/last-checkpoint": "2026-03-02T09:50:00Z"})):
-        uids[name] = cluster.create(pod(name, "a", 4, annotations=notes))
+        uids[name] = cluster.create(SimPod(name, "a", 4, annotations=notes).object())
         cluster.bind(uids[name], "hgx", {})
     kubelets.sync()
     clock.advance(3_600)  # 10:00
-    uid = cluster.create(pod("urgent", "a", 4, links="required", priority=1))
+    uid = cluster.create(SimPod("urgent", "a", 4, links="required", priority=1).object())
     urgent = cluster.pod(uid)
     assert urgent is not None
     found = bruteforce.cheapest(cluster, kubelets, urgent)
@@ -29,13 +29,13 @@ def test_who_saved_last_is_the_cheapest() -> None:
 def test_a_budget_outweighs_all_work() -> None:
     clock, cluster, kubelets = build(seed=0)
     cluster.add_budget("b", "a", {"app": "x"}, min_available=1)
-    guarded = cluster.create(pod("guarded", "a", 4, labels={"app": "x"}))
-    other = cluster.create(pod("other", "a", 4))
+    guarded = cluster.create(SimPod("guarded", "a", 4, labels={"app": "x"}).object())
+    other = cluster.create(SimPod("other", "a", 4).object())
     for uid in (other, guarded):
         cluster.bind(uid, "hgx", {})
     kubelets.sync()
     clock.advance(3_600)
-    urgent = cluster.pod(cluster.create(pod("urgent", "a", 4, priority=1)))
+    urgent = cluster.pod(cluster.create(SimPod("urgent", "a", 4, priority=1).object()))
     assert urgent is not None
     assert bruteforce.cheapest(cluster, kubelets, urgent)["hgx"].victims == {other}
 

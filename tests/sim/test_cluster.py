@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from extender.sim.cluster import Change, Clock, Conflict, SimCluster, pod
-from extender.sim.machines import machine, node
+from extender.sim.cluster import Change, Clock, Conflict, SimCluster
+from extender.sim.machines import machine
+from extender.sim.objects import SimNode, SimPod
 
 START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 
@@ -15,8 +16,8 @@ START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 @pytest.fixture
 def cluster() -> SimCluster:
     made = SimCluster(Clock(START))
-    made.add_node(node("n1", machine("a100-pcie-4")))
-    made.add_node(node("n2", machine("a100-pcie-4")))
+    made.add_node(SimNode("n1", machine("a100-pcie-4")).object())
+    made.add_node(SimNode("n2", machine("a100-pcie-4")).object())
     return made
 
 
@@ -40,7 +41,7 @@ def test_a_watch_tells_what_is_there_and_then_every_write(cluster: SimCluster) -
     told: list[Change] = []
     cluster.watch(told.append)
     assert [change.item["metadata"]["name"] for change in told] == ["n1", "n2"]
-    uid = cluster.create(pod("p", "a", 1))
+    uid = cluster.create(SimPod("p", "a", 1).object())
     cluster.bind(uid, "n1", {"k": "v"})
     cluster.remove(uid)
     assert [change.change for change in told[2:]] == ["set", "set", "delete"]
@@ -52,7 +53,7 @@ def test_a_watch_tells_what_is_there_and_then_every_write(cluster: SimCluster) -
 
 
 def test_what_is_read_is_a_copy(cluster: SimCluster) -> None:
-    uid = cluster.create(pod("p", "a", 1))
+    uid = cluster.create(SimPod("p", "a", 1).object())
     read = cluster.pod(uid)
     assert read is not None
     read["spec"]["nodeName"] = "n1"
@@ -60,7 +61,7 @@ def test_what_is_read_is_a_copy(cluster: SimCluster) -> None:
 
 
 def test_a_pod_is_bound_once(cluster: SimCluster) -> None:
-    uid = cluster.create(pod("p", "a", 1))
+    uid = cluster.create(SimPod("p", "a", 1).object())
     with pytest.raises(Conflict, match="n9 not found"):
         cluster.bind(uid, "n9", {})
     cluster.set_status(uid, nominatedNodeName="n2")
@@ -69,12 +70,12 @@ def test_a_pod_is_bound_once(cluster: SimCluster) -> None:
     with pytest.raises(Conflict, match="already assigned to node n2"):
         cluster.bind(uid, "n1", {})
     with pytest.raises(Conflict, match="exists already"):
-        cluster.create(pod("p", "a", 1))
+        cluster.create(SimPod("p", "a", 1).object())
 
 
 def test_deletion_grants_bound_pods_their_grace(cluster: SimCluster) -> None:
-    waiting = cluster.create(pod("waiting", "a", 1))
-    running = cluster.create(pod("running", "a", 1, grace=45))
+    waiting = cluster.create(SimPod("waiting", "a", 1).object())
+    running = cluster.create(SimPod("running", "a", 1, grace=45).object())
     cluster.bind(running, "n1", {})
     cluster.delete(waiting)
     cluster.delete(running)
@@ -93,7 +94,7 @@ def test_a_budget_counts_running_pods(cluster: SimCluster) -> None:
     def allowed() -> int:
         return int(cluster.budgets()[0]["status"]["disruptionsAllowed"])
 
-    found = [cluster.create(pod(name, "a", 1, labels={"app": "x"})) for name in ("p", "q")]
+    found = [cluster.create(SimPod(name, "a", 1, labels={"app": "x"}).object()) for name in ("p", "q")]
     for uid in found:
         cluster.bind(uid, "n1", {})
     assert allowed() == 0

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from extender.objects import records
-from extender.sim.cluster import SimCluster, pod
+from extender.sim.cluster import SimCluster
 from extender.sim.day import build
 from extender.sim.kubelet import Kubelets
 from extender.sim.machines import GPU, gpu_uuid
+from extender.sim.objects import SimPod
 
 
 @pytest.fixture
@@ -18,7 +19,7 @@ def world() -> tuple[SimCluster, Kubelets]:
 
 
 def run(cluster: SimCluster, kubelets: Kubelets, name: str, node: str, gpus: int) -> str:
-    uid = cluster.create(pod(name, "a", gpus))
+    uid = cluster.create(SimPod(name, "a", gpus).object())
     cluster.bind(uid, node, {})
     kubelets.sync()
     return uid

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from extender.sim.machines import gpu_uuid, machine, node
+from extender.sim.machines import gpu_uuid, machine
+from extender.sim.objects import SimNode
 from extender.topologies import resolve
 
 USED = ("dgx1-v100", "dgx-h100", "a100-pcie-4", "gb200-nvl72-tray")
@@ -14,7 +15,7 @@ USED = ("dgx1-v100", "dgx-h100", "a100-pcie-4", "gb200-nvl72-tray")
 @pytest.mark.parametrize("annotate", [True, False])
 def test_the_server_reads_the_graph_that_the_machine_has(topology: str, annotate: bool) -> None:
     what = machine(topology)
-    made = node("n", what, annotate=annotate)
+    made = SimNode("n", what, annotate=annotate).object()
     read = resolve(made["metadata"]["annotations"], made["metadata"]["labels"], what.gpus)
     assert read.links == what.links
     assert read.gpu_total == (what.scope == "gpu-total")

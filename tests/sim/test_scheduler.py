@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from extender.sim.calls import CallFailed, Extender
-from extender.sim.cluster import Clock, SimCluster, pod
-from extender.sim.machines import machine, node
+from extender.sim.cluster import Clock, SimCluster
+from extender.sim.machines import machine
+from extender.sim.objects import SimNode, SimPod
 from extender.sim.scheduler import ATTEMPTS, Scheduler
 from tests.sim.test_cluster import START
 
@@ -67,7 +68,7 @@ class Scripted:
 def cluster() -> SimCluster:
     made = SimCluster(Clock(START))
     for name in ("n1", "n2", "n3"):
-        made.add_node(node(name, machine("a100-pcie-4")))
+        made.add_node(SimNode(name, machine("a100-pcie-4")).object())
     return made
 
 
@@ -95,7 +96,7 @@ def scheduler(cluster: SimCluster, extender: Extender) -> Scheduler:
 
 
 def busy(cluster: SimCluster, name: str, where: str, gpus: int, priority: int = 0) -> str:
-    uid = cluster.create(pod(name, "a", gpus, priority=priority))
+    uid = cluster.create(SimPod(name, "a", gpus, priority=priority).object())
     cluster.bind(uid, where, {})
     cluster.set_status(uid, phase="Running", startTime="2026-01-05T08:00:00Z")
     return uid
@@ -103,7 +104,7 @@ def busy(cluster: SimCluster, name: str, where: str, gpus: int, priority: int = 
 
 def test_one_cycle_on_the_wire(cluster: SimCluster, server: Scripted, extender: Extender, scheduler: Scheduler) -> None:
     server.answers["prioritize"] = [[{"Host": "n2", "Score": 10}, {"Host": "n1", "Score": 3}]]
-    uid = cluster.create(pod("p", "a", 1))
+    uid = cluster.create(SimPod("p", "a", 1).object())
     (outcome,) = scheduler.run()
     assert (outcome.result, outcome.node) == ("bound", "n2")
     assert server.verbs() == ["filter", "prioritize", "bind"]
@@ -119,7 +120,7 @@ def test_one_cycle_on_the_wire(cluster: SimCluster, server: Scripted, extender: 
 def test_prioritize_is_not_asked_about_one_node(cluster: SimCluster, server: Scripted, scheduler: Scheduler) -> None:
     for name in ("n1", "n3"):
         busy(cluster, f"on-{name}", name, 4)
-    cluster.create(pod("p", "a", 1))
+    cluster.create(SimPod("p", "a", 1).object())
     (outcome,) = scheduler.run()
     assert outcome.sent == ("n2",)
     assert server.verbs() == ["filter", "bind"]
@@ -130,7 +131,7 @@ def test_ties_are_drawn_by_lot_and_the_lot_is_seeded(cluster: SimCluster, extend
         scheduler = Scheduler(cluster, extender, seed=seed)
         nodes = []
         for n in range(6):
-            uid = cluster.create(pod(f"p{n}", "a", 0))
+            uid = cluster.create(SimPod(f"p{n}", "a", 0).object())
             nodes.append(scheduler.run([uid])[0].node)
             cluster.remove(uid)
         return nodes
@@ -141,13 +142,13 @@ def test_ties_are_drawn_by_lot_and_the_lot_is_seeded(cluster: SimCluster, extend
 
 def test_an_error_is_tried_again(cluster: SimCluster, server: Scripted, scheduler: Scheduler) -> None:
     server.answers["filter"] = [{"Error": "not yet"}, {"Error": "not yet"}]
-    uid = cluster.create(pod("p", "a", 1))
+    uid = cluster.create(SimPod("p", "a", 1).object())
     cluster.set_status(uid, nominatedNodeName="n9")
     (outcome,) = scheduler.run()
     assert outcome.result == "bound"
     assert server.verbs().count("filter") == 3
     server.answers["filter"] = [{"Error": "no"}] * 20
-    uid = cluster.create(pod("q", "a", 1, priority=5))
+    uid = cluster.create(SimPod("q", "a", 1, priority=5).object())
     (outcome,) = scheduler.run()
     assert (outcome.result, outcome.message) == ("again", "no")
     assert len(server.answers["filter"]) == 20 - ATTEMPTS
@@ -157,22 +158,22 @@ def test_an_error_is_tried_again(cluster: SimCluster, server: Scripted, schedule
 def test_a_name_that_was_not_sent_fails_the_call(extender: Extender, server: Scripted) -> None:
     server.answers["filter"] = [{"NodeNames": ["n1", "n9"]}]
     with pytest.raises(CallFailed, match="n9"):
-        extender.filter(pod("p", "a", 1), ["n1", "n2"])
+        extender.filter(SimPod("p", "a", 1).object(), ["n1", "n2"])
     server.answers["filter"] = [{"nodenames": ["n1"], "FAILEDNODES": {"n2": "why"}}]  # as Go matches fields
-    answer = extender.filter(pod("p", "a", 1), ["n1", "n2"])
+    answer = extender.filter(SimPod("p", "a", 1).object(), ["n1", "n2"])
     assert (answer.passed, answer.failed) == (("n1",), {"n2": "why"})
 
 
 def test_points_are_integers(extender: Extender, server: Scripted) -> None:
     server.answers["prioritize"] = [[{"Host": "n1", "Score": 5.0}]]
     with pytest.raises(CallFailed, match="not an integer"):
-        extender.prioritize(pod("p", "a", 1), ["n1"])
+        extender.prioritize(SimPod("p", "a", 1).object(), ["n1"])
 
 
 def test_who_waits_is_told_why(cluster: SimCluster, server: Scripted, scheduler: Scheduler) -> None:
     busy(cluster, "q", "n1", 4)
     server.answers["filter"] = [{"NodeNames": [], "FailedAndUnresolvableNodes": {"n2": "no links", "n3": "no links"}}]
-    uid = cluster.create(pod("p", "a", 1, priority=0))
+    uid = cluster.create(SimPod("p", "a", 1, priority=0).object())
     (outcome,) = scheduler.run()
     assert outcome.result == "waits"
     assert outcome.message == "0/3 nodes are available: 1 Insufficient nvidia.com/gpu, 2 no links"
@@ -185,7 +186,7 @@ def test_victims_are_offered_evicted_and_waited_for(
     cluster: SimCluster, server: Scripted, scheduler: Scheduler
 ) -> None:
     low = {name: busy(cluster, f"low-{name}", name, 4, priority=n) for n, name in enumerate(("n1", "n2", "n3"))}
-    uid = cluster.create(pod("p", "a", 2, priority=9))
+    uid = cluster.create(SimPod("p", "a", 2, priority=9).object())
     (outcome,) = scheduler.run()
     assert server.verbs() == ["preempt"]  # no node had room: filter had nothing to be asked
     offered = server.asked[0][1]
@@ -198,7 +199,7 @@ def test_victims_are_offered_evicted_and_waited_for(
     assert [one.result for one in scheduler.run()] == ["waits"]
     assert server.verbs() == ["preempt"]  # while its victim terminates it evicts nobody else
     cluster.remove(low["n1"])
-    lesser = cluster.create(pod("lesser", "a", 4, priority=5, preempts=False))
+    lesser = cluster.create(SimPod("lesser", "a", 4, priority=5, preempts=False).object())
     (first, second) = scheduler.run([lesser, uid])
     assert (first.uid, first.result, first.node) == (uid, "bound", "n1")
     assert second.result == "waits"
@@ -207,9 +208,9 @@ def test_victims_are_offered_evicted_and_waited_for(
 def test_a_nominated_place_is_not_given_away(cluster: SimCluster, scheduler: Scheduler) -> None:
     for name in ("n2", "n3"):
         busy(cluster, f"on-{name}", name, 4, priority=9)
-    uid = cluster.create(pod("p", "a", 4, priority=9))
+    uid = cluster.create(SimPod("p", "a", 4, priority=9).object())
     cluster.set_status(uid, nominatedNodeName="n1")
-    lesser = cluster.create(pod("lesser", "a", 1, priority=5))
+    lesser = cluster.create(SimPod("lesser", "a", 1, priority=5).object())
     assert [one.result for one in scheduler.run([lesser])] == ["waits"]
     assert [(one.result, one.node) for one in scheduler.run([uid])] == [("bound", "n1")]
 
@@ -221,7 +222,7 @@ def test_no_node_in_the_answer_evicts_nobody(
     for name in ("n1", "n2", "n3"):
         busy(cluster, f"on-{name}", name, 4)
     server.answers["preempt"] = [answer]
-    cluster.create(pod("p", "a", 1, priority=9))
+    cluster.create(SimPod("p", "a", 1, priority=9).object())
     assert [one.result for one in scheduler.run()] == ["waits"]
     assert not [one for one in cluster.pods() if "deletionTimestamp" in one["metadata"]]
 
@@ -233,13 +234,13 @@ def test_victims_that_are_none_fail_the_call(
     for name in ("n1", "n2", "n3"):
         busy(cluster, f"on-{name}", name, 4)
     server.answers["preempt"] = [{"NodeNameToMetaVictims": {"n1": {"Pods": victims, "NumPDBViolations": 0}}}]
-    uid = cluster.create(pod("p", "a", 1, priority=9))
+    uid = cluster.create(SimPod("p", "a", 1, priority=9).object())
     assert scheduler.cycle(uid).result == "again"
 
 
 def test_never_evicts_nobody(cluster: SimCluster, server: Scripted, scheduler: Scheduler) -> None:
     for name in ("n1", "n2", "n3"):
         busy(cluster, f"on-{name}", name, 4)
-    cluster.create(pod("p", "a", 1, priority=9, preempts=False))
+    cluster.create(SimPod("p", "a", 1, priority=9, preempts=False).object())
     assert [one.result for one in scheduler.run()] == ["waits"]
     assert server.asked == []

@@ -38,7 +38,7 @@ def test_one_that_is_too_large_pushes_nothing_out() -> None:
     kept = Decisions(first.size())
     kept.add(first)
     large = decision()
-    large.rows = array("i", bytes(4000))
+    large.judged.rows = array("i", bytes(4000))
     kept.add(large)
     assert list(kept.latest()) == [first]
 
@@ -203,7 +203,7 @@ def test_names_of_unknown_nodes_are_bounded() -> None:
     answer = world.filter(workload("p", 2), ["n", *names])
     assert len(answer["FailedAndUnresolvableNodes"]) == 50_000  # the answer speaks of each
     kept = next(world.verbs.decisions.latest())
-    assert len(kept.unknown) == MOST_UNKNOWN
+    assert len(kept.judged.unknown) == MOST_UNKNOWN
     assert len(world.verbs.filter.unknown_nodes) <= MOST_NODES
     shown = world.decision()
     assert (shown["candidates"], shown["reasons"]) == (50_001, {"unknown-node": 50_000})

@@ -133,7 +133,7 @@ def test_an_unknown_node_next_to_a_known_one_is_left_out() -> None:
 
 
 def test_answered_uids_are_on_the_answered_node() -> None:
-    """A pod that sits elsewhere by our watch can not be a victim here: echoing its uid would fail the whole call."""
+    """A pod that sits elsewhere by our watch cannot be a victim here: echoing its uid would fail the whole call."""
     world = one_node()
     world.node("m", 2)
     world.pod("elsewhere", 2, "m", priority=1, start=WALL)

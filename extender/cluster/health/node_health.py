@@ -11,7 +11,7 @@ the container runtime's errors with pods of others, since its own `env` may ask 
 clear what is held against other namespaces, whose pods may fail for a reason of their own: that counts for all no more.
 Removing the node, and uncordoning it, clears everything.
 
-Not the node's fault: a pod that somebody deleted or evicted, and a workload whose pods die on two nodes.
+Not the node's fault: a pod that was deleted or evicted, and a workload whose pods die on two nodes.
 
 Nothing here reads a clock. `now` is seconds on the server's clock; `wall`, seconds since 1970, is only compared with
 the pods' own times, so that what is listed after a restart counts with its age. Without it the past is unknown and
@@ -150,7 +150,7 @@ class NodeHealth:
             if before is not None and before.node:  # it has shown already that it lives
                 return
             running = pod.phase == "Running"
-            if before is None and running and age is None:  # nobody knows since when
+            if before is None and running and age is None:  # since when is unknown
                 return
             bound = now if before is not None or age is None else now - age
             start = self._starts[pod.uid] = _Start(pod.node, pod.namespace, bound)
@@ -168,7 +168,7 @@ class NodeHealth:
         self._left[pod.uid] = (now, start)
 
     def forget(self, node: str) -> None:
-        """The node is new, or somebody says that it is well."""
+        """The node is new, or an administrator declares it healthy."""
         if self._failures.forget(node):
             self.stale.add(node)
 
