@@ -20,10 +20,10 @@ setup: $(VENV)/.tools $(VENV)/.built ## make .venv with the command gpu-extender
 demo: $(VENV)/.built ## a simulated cluster and a day on it, then serve it until Ctrl-C (ONCE=1: end after the day)
 	@$(BIN)/gpu-extender demo $(if $(ONCE),--once)
 
-test: check ## everything: lint, types, all tests, those on a real control plane too (needs Go)
+test: check $(if $(ARGS),,checked) ## everything: lint, types, all tests, the core on a checked build, a real control plane (needs Go)
 	@$(BIN)/python -m pytest -m e2e $(ARGS) $(NONE_IS_FINE)
 
-check: lint types $(if $(ARGS),,checked) ## as test, without the real control plane
+check: lint types ## as test, without the real control plane and the checked build
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not e2e' $(ARGS) $(NONE_IS_FINE)
 
 lint: setup ## ruff, the layers, the measures, and the Cython files
