@@ -79,7 +79,7 @@ class Metrics:
         )
         self.cache_objects = self._gauge("cache_objects", "Kubernetes objects that we know, by kind.", "kind")
         self.cache_age = self._gauge(
-            "cache_age_seconds", "Time since the API server last told us anything, by kind.", "kind"
+            "cache_age_seconds", "Time since the API server last sent anything, by kind.", "kind"
         )
         self.dark = self._gauge(
             "dark_seconds",
@@ -139,7 +139,7 @@ class Metrics:
     def _preemptions(self) -> None:
         self.preemption_victims = self._histogram(
             "preemption_victims",
-            "Victims of each plan, by who evicts: kube-scheduler as it was answered, or gpu-extender by itself.",
+            "Victims of each plan, by what evicts: kube-scheduler as it was answered, or gpu-extender by itself.",
             VICTIMS,
             "by",
         )
