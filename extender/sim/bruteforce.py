@@ -1,7 +1,7 @@
 """The cheapest eviction, found by trying every one: what the demonstration checks the server against.
 
 Nothing of the server is used: the pods' own JSON, the simulated kubelets' truth, and the device plugin asked again and
-again. Costs as the README orders them; gangs are not modelled.
+again. Costs in the order of the default settings; gangs are not modelled.
 """
 
 from __future__ import annotations

@@ -44,7 +44,9 @@ def test_a_product_beyond_64_bits_raises(probe: ModuleType) -> None:
         probe.product(2**40, 2**40)
 
 
-@pytest.mark.skipif(not os.environ.get("EXT_CORE_SANITIZED"), reason="this C compiler has no address sanitizer")
+@pytest.mark.skipif(
+    not os.environ.get("EXT_CORE_SANITIZED"), reason="needs the checked build with the address sanitizer"
+)
 def test_the_address_sanitizer_ends_a_process_that_reads_beyond_its_memory(probe: ModuleType) -> None:
     program = "import ext_core._probe as probe; probe.beyond(24)"
     run = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True)

@@ -1,6 +1,7 @@
 """Rules: why a node is rejected. One short file a rule; the first in this order that rejects a node counts.
 
-A new rule: its file, one line here, a table test, a README row. Codes are columns' values, 1..255, never reused.
+A new rule: its file, one line here, a table test; docs/policy.md and docs/reasons.md are printed again. Codes are the
+values of columns, 1..255, never reused.
 """
 
 from __future__ import annotations
