@@ -12,7 +12,7 @@ from tests.verbs.test_decide import PREFERS
 from tests.world import JSON, World, pairs, refused, workload
 
 SERVICE = {"app.kubernetes.io/name": "web"}
-SHIPPED = {"scheduler_weight": 150}  # of 14 x 100 points in the score plugins
+SHIPPED: dict[str, Any] = {"scheduler_weight": 150}  # of 14 x 100 points in the score plugins
 
 
 def fleet(seed: int, **settings: Any) -> World:
