@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from extender.settings import Settings
+from extender.settings import Settings, Shortlist
 from tests.verbs.test_decide import PREFERS
 from tests.world import JSON, World, pairs, refused, workload
 
@@ -62,7 +62,7 @@ def test_a_score_that_depends_on_the_other_candidates() -> None:
     links of `linked` win; in the shortlist, without `crowded`, the node without siblings does."""
 
     def world(**settings: Any) -> World:
-        made = World(Settings(shortlist={"size": 2}, **settings))
+        made = World(Settings(shortlist=Shortlist(size=2), **settings))
         made.node("crowded", 8)
         made.node("empty", 8)
         made.node("linked", 8, links=pairs())
