@@ -14,12 +14,13 @@ KEPT_NAMES: Final = 8  # of a row's former nodes, for decisions of earlier gener
 
 class NodeRows:
     """One row a node; the row of a deleted node is used again. `index`: name -> row; `heads`: each name as the answers
-    write it; `names`: by row, "" = free."""
+    write it; `names`: by row, "" = free; `moves`: how often a node got a row or lost it."""
 
     def __init__(self, tables: Tables) -> None:
         self.index = NameIndex()
         self.heads = Heads()
         self.names: list[str] = []
+        self.moves = 0
         self._tables = tables
         self._free: list[int] = []
         self._former: dict[int, list[tuple[int, str]]] = {}  # row -> (first generation without it, name)
@@ -46,6 +47,7 @@ class NodeRows:
         self._tables.places.add(row)
         self.index.add(name, row)
         self.heads.set(row, name)
+        self.moves += 1
         self._order_stale = True
         return row
 
@@ -57,6 +59,7 @@ class NodeRows:
         self._tables.nodes.clear(row)
         self._tables.places.clear(row)
         self.names[row] = ""
+        self.moves += 1
         former = self._former.setdefault(row, [])
         former.append((generation, name))
         del former[:-KEPT_NAMES]
