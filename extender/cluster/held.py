@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from ext_core.rows import NodeUse, PodRow
 from extender.cluster.amounts import MOST_COUNT
@@ -24,20 +24,15 @@ class HeldColumns:
 
     def __init__(self, tables: Tables, nodes: Nodes, pods: Pods, faults: Faults) -> None:
         self._tables, self._nodes, self._pods, self._faults = tables, nodes, pods, faults
-        self._unread: set[str] = set()  # nodes whose ledger could not be read: tried again with the next of their pods
 
     def refresh(self, now: float) -> None:
         """Write what is stale."""
-        stale = self._pods.stale
-        for _ in range(2):  # a pod that cannot be written is held bare, and written so
-            if stale:
-                self._write(*stale.take(), now)
+        if self._pods.stale:
+            self._write(*self._pods.stale.take(), now)
 
     def _write(self, uids: Iterable[str], names: set[str], ledgers: set[str], now: float) -> None:
         nodes = self._nodes.records
         pods = [pod for uid in uids if (pod := self._pods.bound(uid)) is not None and pod.node in nodes]
-        if self._unread:
-            ledgers |= self._unread & {pod.node for pod in pods}
         if ledgers:
             names |= self._read(ledgers, now)
         for pod in pods:
@@ -45,10 +40,10 @@ class HeldColumns:
                 self._put(pod)
             except Exception as error:
                 self._faults.note("Pod", f"{pod.namespace}/{pod.name}", error, now)
-                if not pod.partial:
-                    self._pods.hold_bare(pod, deleted=False)
-            else:
-                names.add(pod.node)
+                self._pods.stale.unwritten.setdefault(pod.node, {})[pod.uid] = None
+                with suppress(Exception):  # nothing of it can be held
+                    self._put_bare(pod)
+            names.add(pod.node)
         for name in names:
             if name in nodes:
                 row = self._nodes.rows.row(name)
@@ -63,9 +58,8 @@ class HeldColumns:
             try:
                 self._renew(name)
                 changed.add(name)
-                self._unread.discard(name)
             except Exception as error:  # the node keeps what was written before
-                self._unread.add(name)
+                self._pods.stale.unread.add(name)
                 self._faults.note("Node", f"what is held on {name}", error, now)
         return changed
 
@@ -106,6 +100,16 @@ class HeldColumns:
         at = known if known is not None else rows.take(pod.uid)
         table.put(at, row)
         self._pods.mark(at, pod.uid)
+
+    def _put_bare(self, pod: PodRecord) -> None:
+        """After a defect: the row stays as it was, but for its numbers. A pod that has none holds what it asks for, and
+        is never a victim."""
+        at = self._pods.rows.get(pod.uid)
+        if at is None:
+            row = PodRow(self._nodes.rows.row(pod.node), pod.priority, self._pods.amounts.of(pod), 0, 0, SPARED)
+            at = self._pods.rows.take(pod.uid)
+            self._tables.pods.put(at, row)
+        self._tables.pods.mark(at, 0, 0, 0)
 
     @contextmanager
     def without(self, uids: set[str], node: str) -> Iterator[None]:

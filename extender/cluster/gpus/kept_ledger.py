@@ -10,12 +10,17 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Container, Mapping, Sequence
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 from extender.cluster.gpus import shared_ledger
 from extender.cluster.gpus.holdings import Devices, Holding, NodeLedger
 from extender.cluster.gpus.statements import HELD, PLAN, count_of, mask_of
 from extender.objects.records import PodRecord
+
+UID: Final = attrgetter("uid")
+Changes = dict[str, tuple[Holding | None, Holding | None]]
+"""By uid: what a pod held, and what it holds."""
 
 
 class _Entry(NamedTuple):
@@ -47,23 +52,34 @@ class KeptLedger:
         gpus = devices.graph.bit_length()
         self._parts, self._sure, self._likely = [0] * gpus, [0] * gpus, [0] * gpus  # units of each GPU
         self._unknown = self._pending = self._odd = 0
+        self._summed = False  # the latest ledger was the sum
 
-    def renew(self, pods: Sequence[PodRecord], settling: Container[str]) -> NodeLedger:
+    def renew(self, pods: Sequence[PodRecord], settling: Container[str]) -> tuple[NodeLedger, Changes | None]:
         """The ledger of these pods, as `ledger.read` has it. A pod whose record is the very one of the call before
-        counts as before."""
-        entries = self._entries
+        counts as before. And what has changed since that call, None where it may be all."""
+        entries, before = self._entries, self._summed
+        changed: Changes = {}
         for pod in pods:
             known, settles = entries.get(pod.uid), pod.uid in settling
             if known is None or known.pod is not pod or known.settling != settles:
                 made = self._entry(pod, settles)
+                former = known.holding if known is not None else None
                 if known is not None:
                     self._step(known, -1)
                 self._step(made, 1)
                 entries[pod.uid] = made
+                if former != made.holding:
+                    changed[pod.uid] = former, made.holding
         if len(entries) > len(pods):
             for uid in entries.keys() - {pod.uid for pod in pods}:
-                self._step(entries.pop(uid), -1)
-        return self._sum() if self._fits() else self._read(pods, settling)
+                gone = entries.pop(uid)
+                self._step(gone, -1)
+                if gone.holding is not None:
+                    changed[uid] = gone.holding, None
+        self._summed = self._fits()
+        if not self._summed:
+            return self._read(pods, settling), None
+        return self._sum(), changed if before else None
 
     def _fits(self) -> bool:
         """Whether all statements count, in whatever order they are read."""
@@ -78,7 +94,7 @@ class KeptLedger:
         return NodeLedger(tuple(self._holdings), sure, likely, self._unknown, self._pending, 0, parts)
 
     def _read(self, pods: Sequence[PodRecord], settling: Container[str]) -> NodeLedger:
-        asking = [(pod, count) for pod in sorted(pods, key=_uid) if (count := count_of(pod, self.devices.resource))]
+        asking = [(pod, count) for pod in sorted(pods, key=UID) if (count := count_of(pod, self.devices.resource))]
         return shared_ledger.read(asking, self.devices, settling, held_counts=self._held_counts)
 
     def _step(self, entry: _Entry, by: int) -> None:
@@ -138,7 +154,3 @@ def _divided(taken: Mapping[int, int], units: int) -> tuple[dict[int, int], dict
         {gpu: count for gpu, count in taken.items() if count != units},
         {gpu: count for gpu, count in taken.items() if count == units},
     )
-
-
-def _uid(pod: PodRecord) -> str:
-    return pod.uid

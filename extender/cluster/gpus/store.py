@@ -11,7 +11,7 @@ from ext_core.links import LinkShapes
 from extender.cluster.gpus import ledger
 from extender.cluster.gpus.device_sharing import Division, division
 from extender.cluster.gpus.holdings import Devices, Holding, NodeLedger
-from extender.cluster.gpus.kept_ledger import KeptLedger
+from extender.cluster.gpus.kept_ledger import Changes, KeptLedger
 from extender.cluster.gpus.plugin_faults import DevicePlugin, hazards
 from extender.cluster.gpus.statements import PLAN, indices, mask_of
 from extender.log import get_log
@@ -172,34 +172,30 @@ class GpuStore:
     def renew(self, node: str, pods: Sequence[PodRecord], settling: Container[str]) -> dict[str, Holding | None]:
         """As `read`; the result is the node's ledger from now on. The holdings that are others, by uid; None: the pod
         holds none any more."""
-        made, before = self._renewed(node, pods, settling), self.ledgers.get(node, NOTHING_HELD)
-        known = {one.uid: one for one in before.holdings}
-        changed: dict[str, Holding | None] = {}
-        seen = False  # whether the GPUs of a pod are observed that were not
-        for one in made.holdings:
-            former = known.pop(one.uid, None)
-            if former is not one and former != one:
-                changed[one.uid] = one
-                seen = seen or (one.how == "observed" and former is not None and former.how != "observed")
-        changed.update(dict.fromkeys(known))
-        if seen:
+        before = self.ledgers.get(node, NOTHING_HELD)
+        made, changes = self._renewed(node, pods, settling)
+        if changes is None:
+            changes = _changes(before, made)
+        if any(was and now and now.how == "observed" != was.how for was, now in changes.values()):
             devices = self._devices.get(node)
             healthy, by_relay = (devices.healthy, devices.relayed) if devices is not None else (0, False)
             self.drifts.update(ledger.drifts(before, made, pods, healthy, relayed=by_relay))
         self.ledgers[node] = made
-        return changed
+        return {uid: now for uid, (_, now) in changes.items()}
 
-    def _renewed(self, node: str, pods: Sequence[PodRecord], settling: Container[str]) -> NodeLedger:
+    def _renewed(
+        self, node: str, pods: Sequence[PodRecord], settling: Container[str]
+    ) -> tuple[NodeLedger, Changes | None]:
         devices = self._devices.get(node)
         if devices is None or devices.units == 1:
             self._kept.pop(node, None)
-            return self.read(node, pods, settling)
+            return self.read(node, pods, settling), None
         kept = self._kept.pop(node, None)  # not there while it changes: after a defect all is read anew
         if kept is None or kept.devices != devices:
             kept = KeptLedger(devices, held_counts=self.held_counts)
-        made = kept.renew(pods, settling)
+        renewed = kept.renew(pods, settling)
         self._kept[node] = kept
-        return made
+        return renewed
 
     def holding(self, node: str, uid: str) -> Holding | None:
         """What a pod holds of the node's GPUs."""
@@ -212,6 +208,18 @@ class GpuStore:
             return False
         plans = {pod.uid: pod.annotations.get(PLAN, "") for pod in pods}
         return any(_as_planned(holding, plans[holding.uid]) for holding in self.ledgers[node].holdings)
+
+
+def _changes(before: NodeLedger, made: NodeLedger) -> Changes:
+    known = {one.uid: one for one in before.holdings}
+    changes: Changes = {}
+    for one in made.holdings:
+        former = known.pop(one.uid, None)
+        if former != one:
+            changes[one.uid] = former, one
+    for uid, former in known.items():
+        changes[uid] = former, None
+    return changes
 
 
 def _as_planned(holding: Holding, plan: str) -> bool:

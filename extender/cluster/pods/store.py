@@ -65,6 +65,7 @@ class Pods:
     def set(self, pod: PodRecord, now: float) -> None:
         """The pod is new or has changed. `now`: seconds on the server's clock."""
         before = self.records.get(pod.uid)
+        self.stale.try_again(pod.node)
         if before is not None and self._stays(before, pod):
             self._change(before, pod)
             return
@@ -167,6 +168,7 @@ class Pods:
             del self.uids[(pod.namespace, pod.name)]
         self._remove(pod, keep_row=False)
         self.placements.settling.pop(pod.uid, None)
+        self.stale.try_again(pod.node)
 
     def come_to(self, node: str) -> None:
         """The node, which was not known, exists: its pods hold what they ask for."""
@@ -181,6 +183,7 @@ class Pods:
         self.gangs.touch(uids)
         for uid in uids:
             self.rows.free(uid)
+        self.stale.try_again(node)
 
     def hold_bare(self, pod: PodRecord, *, deleted: bool) -> None:
         """After a defect: a pod that exists holds its GPUs on its node, and nothing else is known of it. A deleted pod
