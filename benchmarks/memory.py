@@ -3,9 +3,10 @@
     python -m benchmarks.memory [--sizes 100/1000 1000/10000 5000/50000 15000/150000] [--calls 200] [-o table|json]
 
 For each size the real server (`gpu-extender serve`) lists generated objects from a stub of an API server on loopback,
-page by page as from a real one, each server in a process of its own. A real API server takes minutes to be given as many
-objects. Nodes are eight-GPU machines with 40 images and 28 labels (14 kB). Of ten pods on a node four belong to Jobs and hold two GPUs each, the others belong to StatefulSets; all have
-managed fields, conditions, volumes, and labels with names that no other pod has (6 kB).
+page by page as from a real one, each server in a process of its own. A real API server takes minutes to be given as
+many objects. Nodes are eight-GPU machines with 40 images and 28 labels (14 kB). Of ten pods on a node four belong to
+Jobs and hold two GPUs each, the others belong to StatefulSets; all have managed fields, conditions, volumes, and labels
+with names that no other pod has (6 kB).
 
     listed     MB of JSON that was read
     seconds    from the start of the process until /readyz answers 200, and the CPU seconds of the process until then

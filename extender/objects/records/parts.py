@@ -40,7 +40,7 @@ class Owner(NamedTuple):
 
 _owners: Final = Shared[Owner]()
 _times: Final = Shared[float]()
-_texts: Final = Shared[str](16_384)
+_texts: Final = Shared[str](8_192)
 
 
 class Identity(NamedTuple):
