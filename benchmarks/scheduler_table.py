@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.spread import Line, Spread, at_most, ratios, table
+from benchmarks.spread import Line, Spread, at_most, ratios, table, targets_table
 
 Rows = Sequence[dict[str, Any]]
 SAMPLING = {"all": "all nodes scored", "sampled": "default sampling"}
@@ -110,11 +110,6 @@ def report(rows: Rows) -> str:
         parts += [plain(found), f"{nodes} nodes, {pods} nominated pods", nominated(found)]
     parts += ["The extender's own time of its calls", calls(rows), "Targets", targets_table(targets(rows))]
     return "\n\n".join(parts)
-
-
-def targets_table(lines: Sequence[Line]) -> str:
-    """Lines of the targets table with their head."""
-    return "\n".join(["| measure | target | got | |", "|---|---|---|---|", *(one.cells() for one in lines)])
 
 
 def targets(rows: Rows) -> list[Line]:

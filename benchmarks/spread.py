@@ -58,6 +58,11 @@ def at_most(measure: str, target: str, got: Spread, limit: float, digits: int = 
     return Line(measure, target, got.text(digits) if known else "not measured", got.median <= limit if known else None)
 
 
+def targets_table(lines: Iterable[Line]) -> str:
+    """Lines of the targets table with their head."""
+    return "\n".join(["| measure | target | got | |", "|---|---|---|---|", *(one.cells() for one in lines)])
+
+
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], words: int) -> str:
     """A Markdown table whose first `words` columns are words and the others numbers."""
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * words + "--:|" * (len(heads) - words)]

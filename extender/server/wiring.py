@@ -41,7 +41,7 @@ from extender.reservations.freshness import Freshness
 from extender.server import routes
 from extender.server.calls import Calls, Start
 from extender.server.connections import Connections, lost
-from extender.server.endpoint import Endpoint
+from extender.server.endpoint import DecisionLog, Endpoint
 from extender.server.outage import Outage
 from extender.server.settle import Settling
 from extender.server.writes import ApiBinder, Binder, Keeper, Writes
@@ -132,7 +132,8 @@ def connect(core: Core, outside: Outside | None = None, slices: Slices | None = 
     settling = Settling(clock.monotonic, lags=source.lags)
     calls = Calls(verbs, clock, outage, settling, writes, outside.evictions)
     start = Start(verbs, source, supervisor, writes)
-    endpoint = Endpoint(calls, start, metrics, cluster.names, settings.limits.body_bytes)
+    lines = DecisionLog(metrics, cluster.names, settings.log.decisions_per_second)
+    endpoint = Endpoint(calls, start, metrics, lines, settings.limits.body_bytes)
     pages = Pages(slices or Slices(), lost)
     invalid = InvalidObjects(cluster, source.faults)
     counts = Counts(cluster, verbs.assumed, verbs.reservations, source, invalid, supervisor.defects, clock.monotonic)
