@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Collection
 from typing import Final
 
@@ -67,7 +68,7 @@ class Repelling:
 
 class Placements:
     """`bound`: node name -> uids of the pods that hold something there; `nominated`: uid of an unbound pod -> node
-    name; `waiting`: uid of an unbound GPU pod -> its priority; `repelling`: the required
+    name; `claims`: what those claim; `waiting`: uid of an unbound GPU pod -> its priority; `repelling`: the required
     anti-affinity of bound pods; `settling`: uid of a pod that is being admitted -> when it was first seen bound."""
 
     def __init__(self, amounts: Amounts) -> None:
@@ -76,7 +77,7 @@ class Placements:
         self.nominated: dict[str, str] = {}
         self.waiting: dict[str, int] = {}
         self.repelling = Repelling()
-        self.settling: dict[str, float] = {}
+        self.settling: OrderedDict[str, float] = OrderedDict()  # in the order of the times
 
     def wait(self, pod: PodRecord) -> None:
         """The pod has no node yet."""
@@ -108,9 +109,14 @@ class Placements:
         self.waiting.pop(uid, None)
         self.repelling.remove(uid)
 
+    def settle(self, uid: str, now: float) -> None:
+        """The pod is being admitted from now on. `now`: not before that of an earlier call."""
+        self.settling.pop(uid, None)
+        self.settling[uid] = now
+
     def settled(self, now: float) -> list[str]:
         """Uids of the pods that have been settling for too long; they settle no more."""
-        late = [uid for uid, since in self.settling.items() if now - since > SETTLE_SECONDS]
-        for uid in late:
-            del self.settling[uid]
+        late: list[str] = []
+        while self.settling and now - next(iter(self.settling.values())) > SETTLE_SECONDS:
+            late.append(self.settling.popitem(last=False)[0])
         return late
