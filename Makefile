@@ -55,7 +55,7 @@ attack: setup ## a hostile tenant among four on a real control plane, with kills
 loadtest: setup ## one scheduler in a closed loop against a server with 1,000 nodes (SECONDS=60)
 	@$(BIN)/locust --headless --only-summary --users 1 --run-time $(SECONDS)s -f loadtest/locustfile.py
 
-bench: setup ## the measurements of benchmarks/
+bench: setup ## the targets of live speed, then the other measurements of benchmarks/ (ARGS=targets: half an hour)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 clean: ## remove what was made here (the control plane's binaries stay in the user's cache)

@@ -114,7 +114,7 @@ class Servers:
         number = len(self._started)
         file = self.folder / f"cluster-{number}.json"
         file.write_bytes(cluster)
-        arguments = ["extender", "serve", f"--cluster={file}"]
+        arguments = ["-m", "extender", "serve", f"--cluster={file}"]
         if settings:
             config = self.folder / f"settings-{number}.yaml"
             config.write_bytes(
@@ -126,11 +126,24 @@ class Servers:
 
     def null(self, kind: str) -> Served:
         port = free_port()
-        return self._start(kind, ["benchmarks.null_server", kind, str(port)], port)
+        return self._start(kind, ["-m", "benchmarks.null_server", kind, str(port)], port)
 
-    def _start(self, name: str, arguments: Sequence[str], port: int) -> Served:
+    def launched(
+        self, launcher: Sequence[str], cluster: bytes, settings: Mapping[str, object], env: Mapping[str, str]
+    ) -> Served:
+        """`LAUNCHER serve --cluster FILE`, once it answers; `env` is added to the environment."""
+        number = len(self._started)
+        file, config = self.folder / f"cluster-{number}.json", self.folder / f"settings-{number}.yaml"
+        file.write_bytes(cluster)
+        head = {"apiVersion": "gpu-extender.io/v1", "kind": "GpuExtenderConfiguration"}
+        config.write_bytes(orjson.dumps({**head, **settings}))
+        port = free_port()
+        words = ["serve", f"--cluster={file}", f"--config={config}", "--host=127.0.0.1", f"--port={port}"]
+        return self._start("launched", [*launcher, *words], port, env)
+
+    def _start(self, name: str, arguments: Sequence[str], port: int, env: Mapping[str, str] | None = None) -> Served:
         log = self.folder / f"{len(self._started)}-{name}.log"
-        component = Component(name, [sys.executable, "-m", *arguments], log, self.reaper)
+        component = Component(name, [sys.executable, *arguments], log, self.reaper, env)
         self._started.append(component)
         component.start()
         wait_until_listening(component, port, READY_SECONDS)

@@ -39,7 +39,7 @@ class Pods:
         self.uids: dict[tuple[str, str], str] = {}
         self.priority_classes: dict[str, PriorityClassRecord] = {}
         self.amounts, self.limits = amounts, limits
-        self.placements = Placements()
+        self.placements = Placements(amounts)
         self.rows = PodRows(table)
         self.gangs = Gangs(nodes.records, limits, faults)
         self.budgets = Budgets(self.uids)
