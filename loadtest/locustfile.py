@@ -10,9 +10,10 @@ a verb takes more than so many times what the null takes (figures.LIMITS).
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
-from itertools import chain, cycle
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,9 @@ def start(environment: Environment, **more: Any) -> None:
         environment.user_classes[:] = [Scheduler, Preemptors] if with_preemptors else [Scheduler]
         if with_preemptors and chosen.headless and not chosen.num_users:
             chosen.num_users = 2
+    if Preemptors in environment.user_classes and session.target is not None and not session.target.preempt:
+        session.close()
+        _stop("Preemptors: against --host add --preempt and its flags; our own server needs a frozen fleet (no --churn)")
     if environment.web_ui is not None:
         environment.web_ui.app.add_url_rule("/distribution", "distribution", lambda: report(session))
 
@@ -97,16 +101,16 @@ def begin(environment: Environment, **more: Any) -> None:
         session.figures.fail(str(why))
         print(f"loadtest: {why}", file=sys.stderr)
         return
+    gc.collect()
+    gc.freeze()  # what lives as long as the run is not looked through again: that would be counted as an answer's time
     if session.rates():
-        gevent.spawn(churn, environment, session)
+        session.churning = gevent.spawn(churn, session)
 
 
-def churn(environment: Environment, session: Session) -> None:
+def churn(session: Session) -> None:
     """The rates of events in turns, forth and back, while the test runs."""
     rates = session.rates()
-    for rate in cycle(chain(rates, reversed(rates))):
-        if environment.runner is None or environment.runner.state in ("stopping", "stopped", "cleanup"):
-            return
+    for rate in cycle([*rates, *reversed(rates)]):
         session.turn(rate, gevent.sleep)
 
 
@@ -132,6 +136,8 @@ def _title(session: Session) -> str:
 def finish(environment: Environment, **more: Any) -> None:
     """The table, the files and the verdict: what locust's page has is rounded."""
     session: Session = environment.loadtest  # type: ignore[attr-defined]
+    if session.churning is not None:
+        session.churning.kill()
     if session.own is not None and not session.rates():
         session.figures.expected = {"filter", "prioritize"} if Scheduler in environment.user_classes else set()
     if session.options.preempt:

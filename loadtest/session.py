@@ -33,6 +33,7 @@ class Session:
         self.target: Target | None = None
         self.churn: int | None = None
         self.settled_at = 0.0
+        self.churning: Any = None
         self.sent: dict[int, tuple[int, float]] = {}
         self._asks: Asks | None = None
         self._kept: dict[tuple[str, int, int], Ask] = {}
@@ -125,6 +126,11 @@ class Session:
             return None
         self._to_bind += 1
         return self.target.pods[self._to_bind - 1]
+
+    def preemptor(self) -> Pod:
+        """A pod of the test namespace that waits; all of them in turn."""
+        assert self.target is not None
+        return self.target.pods[self.next_pod() % len(self.target.pods)]
 
     # ---- the null
 

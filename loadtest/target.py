@@ -27,13 +27,15 @@ class Unusable(Exception):
 
 @dataclass
 class Target:
-    """A deployment. `null`: the URL of the null beside it; `fits`: whether a one-GPU pod is known to fit on a node, and
-    a pod of `many` GPUs on none; `victims`: by node, (uid, priority) of pods that preempt may be offered."""
+    """A deployment. `null`: the URL of the null beside it; `live`: the server watches a cluster; `fits`: a one-GPU pod
+    is known to fit on a node; `many`: GPUs of a pod that fits nowhere; `victims`: by node, (uid, priority) of pods that
+    preempt may be offered."""
 
     host: str
     names: list[str]
     sizes: list[int]
     null: str | None = None
+    live: bool = True
     fits: bool = False
     many: int = MANY_GPUS
     namespace: str = NAMESPACE
@@ -175,11 +177,10 @@ def own(host: str, null: str, made: Sequence[int], live: bool) -> Target:
     """The server that the load test has started itself: nothing of value changes there, so all may be asked."""
     nodes = max(made)
     names = [fleet.name(i) for i in range(nodes)]
-    found = Target(host, names, list(made), null, fits=True, many=fleet.SIZE, preempt=True, bind=live)
+    found = Target(host, names, list(made), null, live=live, fits=True, many=fleet.SIZE, preempt=not live)
     if live:
-        found.namespace = "work"  # the recorded pods
-        learn(found, state_of(host))
-        found.namespace, found.many = NAMESPACE, fleet.SIZE
+        found.many += 1
     else:
-        found.victims = {fleet.name(i): [(fleet.pod_uid(i, j), j % 2) for j in range(fleet.taken(i))] for i in range(nodes)}
+        for i, name in enumerate(names):
+            found.victims[name] = [(fleet.pod_uid(i, j), j % 2) for j in range(fleet.taken(i))]
     return found

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import cycle
 from typing import Any
 
+import gevent
 import orjson
 from locust import FastHttpUser, between, constant, task
 from locust.exception import StopUser
@@ -14,7 +15,6 @@ from locust.exception import StopUser
 from loadtest.asks import Ask
 from loadtest.figures import NULL, OURS, Row
 from loadtest.session import Session
-from loadtest.target import Pod
 
 WARM_UP = 10  # so that each kind of pod has come, and the null can answer it
 PREEMPT_EVERY = 10
@@ -41,7 +41,8 @@ class Asker(FastHttpUser):
         """A few turns of each kind and size that do not count."""
         if self.session.target is None:
             raise StopUser
-        self.cold, self.calls = True, 0
+        self.cold = True
+        self.calls: Counter[str] = Counter()
         every = [(getattr(self, name), size) for name in self.turns for size in self.session.target.sizes]
         for _ in range(WARM_UP):
             for turn, size in every:
@@ -58,8 +59,8 @@ class Asker(FastHttpUser):
     def ask(self, ask: Ask, gang: int = 0, number: int = 0) -> Any:
         """What the check makes of our answer; None where it is wrong or none. `number`: of the pod, if not a new one."""
         body = ask.body.fill(number or self.session.next_pod(), gang)
-        self.calls += 1
-        if self.session.null_first(self.calls, ask.key):
+        self.calls[ask.key] += 1
+        if self.session.null_first(self.calls[ask.key], ask.key):
             self._null(ask, body)
             return self._ours(ask, body)
         found = self._ours(ask, body)
@@ -107,26 +108,26 @@ class _Schedules(Asker):
 
     def pod(self, size: int) -> None:
         """One pod from filter to its node."""
+        target = self.session.target
         self.asked[size] += 1
-        if self.asked[size] % PREEMPT_EVERY == 0:
+        if target and not target.live and self.asked[size] % PREEMPT_EVERY == 0:
             self.rejected(size)
             return
         pod = self.session.pod_to_bind() if self.binds else None
-        asks = self.session.asks
-        names = self.ask(asks.filter(pod, size) if pod else self.session.kept("one_gpu", size))
-        if names and len(names) > 1:
-            self.ask(asks.prioritize(names))
-        if pod and names:
-            self.ask(asks.bind(pod, names[0]))
+        asks, number = self.session.asks, self.session.next_pod()
+        names = self.ask(asks.filter(pod, size) if pod else self.session.kept("one_gpu", size), number=number)
+        node = names[0] if names else None
+        if names and len(names) > 1:  # kube-scheduler asks for no points where one node is left
+            node = self.ask(asks.prioritize(names, pod=pod), number=number)
+        if pod and node:
+            self.ask(asks.bind(pod, node))
         elif not pod:
-            self.ask(self.session.kept("prioritize_all", size))
+            self.ask(self.session.kept("prioritize_all", size), number=number)
 
     def rejected(self, size: int) -> None:
-        """A pod that fits nowhere, and then the nodes where an eviction helps."""
-        target = self.session.target
+        """A pod that fits nowhere, and then the nodes where an eviction helps: in a frozen fleet of ours."""
         number = self.session.next_pod()
-        found = self.ask(self.session.kept("too_many", size), number=number)
-        if found == [] and target and target.preempt and target.fits:
+        if self.ask(self.session.kept("too_many", size), number=number) == []:
             self.ask(self.session.kept("preempt", size), number=number)
 
 
@@ -153,22 +154,23 @@ class Retries(Asker):
 
 
 class Preemptors(Asker):
-    """Pods that fit nowhere and preempt. Against a deployment these are the waiting pods of the test namespace."""
+    """Pods that preempt, after in-tree filters rejected every node. Against a deployment these are the waiting pods of
+    the test namespace, and the victims offered are pods of it."""
 
     turns = ("pod",)
 
     def pod(self, size: int) -> None:
-        """filter, and preempt where it rejects every node."""
-        asks, target = self.session.asks, self.session.target
+        """One preempt call, where there are victims to offer."""
+        target = self.session.target
         assert target is not None
-        if target.fits:
-            number = self.session.next_pod()
-            if self.ask(self.session.kept("too_many", size), number=number) == []:
-                self.ask(self.session.kept("preempt", size), number=number)
+        if not target.live:
+            self.ask(self.session.kept("preempt", size))
             return
-        pod: Pod = target.pods[self.calls % len(target.pods)]
-        if self.ask(asks.filter(pod, size)) == [] and (ask := asks.preempt(size, pod)) is not None:
+        ask = self.session.asks.preempt(size, self.session.preemptor())
+        if ask is not None:
             self.ask(ask)
+        else:
+            gevent.sleep(0.1)
 
 
 class Gangs(Asker):
@@ -180,8 +182,9 @@ class Gangs(Asker):
         """All pods of a new gang."""
         number = self.session.next_pod()
         for _ in range(GANG):
-            if names := self.ask(self.session.kept("one_gpu", size, GANG), gang=number):
-                self.ask(self.session.asks.prioritize(names, GANG), gang=number)
+            pod = self.session.next_pod()
+            if names := self.ask(self.session.kept("one_gpu", size, GANG), gang=number, number=pod):
+                self.ask(self.session.asks.prioritize(names, GANG), gang=number, number=pod)
 
 
 class WholeNodes(Asker):
