@@ -42,7 +42,9 @@ def locust(words: list[str], seconds: float, folder: Path) -> dict[str, Any]:
     figures.unlink(missing_ok=True)
     command = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless", "--only-summary", "--users=1"]
     command += ["--loglevel=WARNING", f"--run-time={max(1, round(seconds))}s", f"--figures={figures}", *words]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    child = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
     try:
         said, _ = child.communicate(timeout=seconds + START_SECONDS)
     except subprocess.TimeoutExpired as error:
@@ -80,7 +82,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m loadtest", description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60.0, help="of load; starting the servers comes on top")
     parser.add_argument("--names", default=",".join(map(str, SIZES)), help="numbers of names (default: %(default)s)")
-    parser.add_argument("--rate-seconds", type=float, default=8.0, help="for the rate of a real API server; 0: leave out")
+    parser.add_argument(
+        "--rate-seconds", type=float, default=8.0, help="for the rate of a real API server; 0: leave out"
+    )
     parser.add_argument("--report", type=Path, default=REPORT, help="default: %(default)s")
     asked = parser.parse_args(arguments)
     began = time.monotonic()
@@ -92,7 +96,9 @@ def main(arguments: list[str] | None = None) -> int:
     asked.report.parent.mkdir(parents=True, exist_ok=True)
     asked.report.write_text(page(found, "our own servers"))
     print(table(found["rows"]), end="\n\n")
-    print("Times in ms, the client's part included. null: the same HTTP stack sends back our bytes, in turns.", limits())
+    print(
+        "Times in ms, the client's part included. null: the same HTTP stack sends back our bytes, in turns.", limits()
+    )
     for events, sent in found["sent"].items():
         print(f"Watch events/s: {events} asked for, {sent:.0f} sent.")
     if found["highest"] is not None:

@@ -43,7 +43,12 @@ class Body:
 
     def fill(self, number: int, gang: int = 0) -> bytes:
         """Of the pod `number`; its priority is above that of all before it."""
-        texts = (_UID % number, b"loadtest-%d" % number, b"gang-%d" % gang, b'"priority":%d' % (fleet.PREEMPTOR + number))
+        texts = (
+            _UID % number,
+            b"loadtest-%d" % number,
+            b"gang-%d" % gang,
+            b'"priority":%d' % (fleet.PREEMPTOR + number),
+        )
         return b"".join(texts[hole] + part if hole >= 0 else part for hole, part in self._parts)
 
 
@@ -89,10 +94,12 @@ class Asks:
         """filter for a pod; the check returns the names that are answered."""
         names = self._some[size]
         body = Body({"Pod": pod, "Nodes": None, "NodeNames": names})
-        return Ask("filter", size, "/v1/filter", body, _filtered(frozenset(names), self._target.fits))
+        return Ask(
+            "filter", size, "/v1/filter", body, _filtered(frozenset(names), self._target.fits, self._target.live)
+        )
 
     def too_many(self, size: int) -> Ask:
-        """filter for a pod that fits nowhere: more GPUs than a node has, or than one has free in a frozen fleet of ours.
+        """filter for a pod that fits nowhere: more GPUs than a node has, or than one has free in our frozen fleet.
         kube-scheduler names no node that has too few free: a live server takes that for news to come, an Error."""
         names = self._some[size]
         pod = waiting_pod(self._target.many, self._target.namespace, preempts=not self._target.live)
@@ -127,6 +134,11 @@ class Asks:
         body = Body({"Pod": asked, "NodeNameToVictims": None, "NodeNameToMetaVictims": victims_by_node})
         return Ask("preempt", len(offered), "/v1/preempt", body, _evicts(offered, not self._target.live))
 
+    def release(self) -> Ask:
+        """filter over no node: the server forgets the GPUs that it assumes taken by this pod."""
+        body = Body({"Pod": waiting_pod(1, self._target.namespace), "Nodes": None, "NodeNames": []})
+        return Ask("release", 0, "/v1/filter", body, _filtered(frozenset(), False, True))
+
     def bind(self, pod: Pod, node: str) -> Ask:
         """The Binding of a pod that exists."""
         meta = pod["metadata"]
@@ -140,7 +152,7 @@ class Asks:
         items = [orjson.loads(recorded.replace(b"gpu-worker-0000", name.encode())) for name in names]
         pod = waiting_pod(1, self._target.namespace)
         body = Body({"Pod": pod, "Nodes": {"metadata": {}, "items": items}, "NodeNames": None})
-        check = _filtered_nodes(frozenset(names), self._target.fits)
+        check = _filtered_nodes(frozenset(names), self._target.fits, self._target.live)
         return Ask("filter, Node objects", len(names), "/v1/filter", body, check)
 
 
@@ -162,12 +174,27 @@ def _passed(answer: Any, names: list[str], asked: frozenset[str], fits: bool) ->
     return names
 
 
-def _filtered(asked: frozenset[str], fits: bool) -> Check:
-    return lambda answer: _passed(answer, list(answer["NodeNames"] or ()), asked, fits)
+def tries_again(answer: Any) -> bool:
+    """Whether filter answers an Error that states a reason: it waits for news, and kube-scheduler tries again."""
+    error = str(answer["Error"])
+    return error.startswith("gpu-extender: ") and "internal error" not in error
 
 
-def _filtered_nodes(asked: frozenset[str], fits: bool) -> Check:
+def _filtered(asked: frozenset[str], fits: bool, live: bool) -> Check:
+    """`fits`: whether a node must be answered; `live`: whether a server may wait for news."""
+
     def check(answer: Any) -> list[str]:
+        if live and not fits and tries_again(answer):
+            return []
+        return _passed(answer, list(answer["NodeNames"] or ()), asked, fits)
+
+    return check
+
+
+def _filtered_nodes(asked: frozenset[str], fits: bool, live: bool) -> Check:
+    def check(answer: Any) -> list[str]:
+        if live and not fits and tries_again(answer):
+            return []
         if answer["NodeNames"] is not None:
             raise WrongAnswer("Node objects were sent, and names are answered")
         return _passed(answer, [node["metadata"]["name"] for node in answer["Nodes"]["items"]], asked, fits)
@@ -176,11 +203,10 @@ def _filtered_nodes(asked: frozenset[str], fits: bool) -> Check:
 
 
 def _rejected(asked: frozenset[str], live: bool) -> Check:
-    """`live`: an Error is right, too: kube-scheduler names no node with too few GPUs, so the server waits for news."""
+    """`live`: kube-scheduler names no node with too few GPUs, so the server may wait for news."""
 
     def check(answer: Any) -> list[str]:
-        error = str(answer["Error"])
-        if live and error.startswith("gpu-extender: ") and "internal error" not in error:
+        if live and tries_again(answer):
             return []
         if _rejections(answer, asked) != asked or answer["NodeNames"]:
             raise WrongAnswer("a pod passes that fits nowhere, or a node has no reason")

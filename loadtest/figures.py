@@ -32,10 +32,10 @@ class Limit(NamedTuple):
 
 
 # The null is the same HTTP stack that sends back our own bytes, asked in turns by the same client: a ratio of 1 is a
-# decision that costs nothing. The client's part, about 0.4 ms, is in both, so these ratios are nearer to 1 than those of
-# the servers' CPU. p50: about twice what this version shows on an idle machine, since neighbours stretch the longer
-# call more than the shorter. p99: twice that; neighbours and garbage collection hit a call of 5 ms ten times as often
-# as one of 0.5 ms.
+# decision that costs nothing. The client's part, about 0.4 ms, is in both, so these ratios are nearer to 1 than those
+# of the servers' CPU. p50: about twice what is measured with neighbours on two shared cores (docs/loadtest.md), since
+# they stretch the longer call more. p99: twice that; neighbours and garbage collection hit a call of 5 ms ten times as
+# often as one of 0.5 ms.
 LIMITS: Mapping[str, Limit] = {
     "filter": Limit(8.0, 16.0),  # every name is judged, a few bytes come back: the null is at its fastest
     "filter, rejected": Limit(4.0, 8.0),  # every name comes back with its reason: much of the time is transfer
@@ -49,10 +49,11 @@ CHURN = 2.0
 
 @dataclass
 class Figures:
-    """Times in ms by row and server, and what went wrong."""
+    """Times in ms by row and server, and what went wrong. `try_again`: answers by which kube-scheduler tries again."""
 
     times: dict[tuple[Row, str], array[float]] = field(default_factory=dict)
     failed: int = 0
+    try_again: int = 0
     wrong: list[str] = field(default_factory=list)
     expected: set[str] = field(default_factory=set)
 
@@ -69,13 +70,13 @@ class Figures:
     def clear(self) -> None:
         """For the next run in one process; what was expected is kept."""
         self.times.clear()
-        self.failed = 0
+        self.failed = self.try_again = 0
         self.wrong.clear()
 
     def rows(self) -> list[Row]:
         """Those of which ours was asked."""
         found = {row for row, server in self.times if server == OURS}
-        return sorted(found, key=lambda row: (row.churn or 0, row.verb, row.names))
+        return sorted(found, key=_order)
 
     def summary(self) -> list[dict[str, Any]]:
         """One entry for each row: the percentiles of both servers and their ratios."""
@@ -92,9 +93,8 @@ class Figures:
 
     def as_json(self) -> dict[str, Any]:
         """With every time, in the order of the calls."""
-        times = [
-            {**row._asdict(), "server": server, "ms": list(spent)} for (row, server), spent in sorted(self.times.items())
-        ]
+        keys = sorted(self.times, key=lambda key: (_order(key[0]), key[1]))
+        times = [{**row._asdict(), "server": server, "ms": list(self.times[row, server])} for row, server in keys]
         return {"rows": self.summary(), "failed": self.failed, "wrong": self.wrong, "times": times}
 
     def verdict(self, least: int, gate: bool) -> list[str]:
@@ -110,6 +110,10 @@ class Figures:
             for made in self.summary():
                 found += over(made)
         return found
+
+
+def _order(row: Row) -> tuple[int, str, int]:
+    return -1 if row.churn is None else row.churn, row.verb, row.names
 
 
 def percentiles(spent: list[float]) -> dict[str, float]:

@@ -1,8 +1,8 @@
 """The load test of gpu-extender, for locust: against a server that it starts itself, or against any deployment.
 
-    locust -f loadtest/locustfile.py --headless --run-time 20s                         our own server, 1,000 nodes
-    locust -f loadtest/locustfile.py --host http://gpu-extender:8888                   a deployment; the page is on :8089
-    locust -f loadtest/locustfile.py --host http://... Schedulers Readers --users 6    who asks (--list)
+    locust -f loadtest/locustfile.py --headless --run-time 20s                    our own server, 1,000 nodes
+    locust -f loadtest/locustfile.py --host http://gpu-extender:8888              a deployment; the page is on :8089
+    locust -f loadtest/locustfile.py --host http://... Schedulers Readers --users 6   who asks (--list)
 
 docs/loadtest.md has the options. The exit status is 1 for any error or wrong answer; beside the null server also where
 a verb takes more than so many times what the null takes (figures.LIMITS).
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import sys
 from itertools import cycle
 from pathlib import Path
@@ -21,7 +22,10 @@ import gevent
 from locust import events
 from locust.env import Environment
 
-sys.path[:0] = [str(Path(__file__).parents[1])]  # locust puts this file's folder there, wherever it is started
+# locust may be started in any folder, and the servers that it starts are modules of this repository.
+ROOT = str(Path(__file__).parents[1])
+sys.path.insert(0, ROOT)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH"))))
 
 from loadtest import recording
 from loadtest.report import page, table
@@ -79,7 +83,9 @@ def start(environment: Environment, **more: Any) -> None:
             chosen.num_users = 2
     if Preemptors in environment.user_classes and session.target is not None and not session.target.preempt:
         session.close()
-        _stop("Preemptors: against --host add --preempt and its flags; our own server needs a frozen fleet (no --churn)")
+        _stop(
+            "Preemptors: against --host add --preempt and its flags; our own server needs a frozen fleet (no --churn)"
+        )
     if environment.web_ui is not None:
         environment.web_ui.app.add_url_rule("/distribution", "distribution", lambda: report(session))
 
@@ -115,7 +121,9 @@ def churn(session: Session) -> None:
 
 
 @events.request.add_listener
-def note(name: str, response_time: float, exception: BaseException | None, context: dict[str, Any], **more: Any) -> None:
+def note(
+    name: str, response_time: float, exception: BaseException | None, context: dict[str, Any], **more: Any
+) -> None:
     """`response_time` in ms, not rounded. Every request of ours has a session."""
     session = context.get("session")
     if session is not None:
@@ -128,8 +136,9 @@ def report(session: Session) -> str:
 
 
 def _title(session: Session) -> str:
-    where = session.target.host if session.target is not None else "nothing"
-    return "our own server" if session.own is not None and session.target is not None and session.target.null else where
+    if session.has_null_beside:
+        return "our own server"
+    return session.target.host if session.target is not None else "nothing"
 
 
 @events.test_stop.add_listener
@@ -142,7 +151,7 @@ def finish(environment: Environment, **more: Any) -> None:
         session.figures.expected = {"filter", "prioritize"} if Scheduler in environment.user_classes else set()
     if session.options.preempt:
         session.figures.expected |= {"preempt"}
-    gate = session.target is not None and session.target.null is not None
+    gate = session.has_null_beside
     found = {**session.figures.as_json(), "target": _title(session), "sent": _rates(session)}
     failures = session.figures.verdict(session.options.least, gate)
     found["failures"] = failures
@@ -151,6 +160,8 @@ def finish(environment: Environment, **more: Any) -> None:
     if session.options.report:
         Path(session.options.report).write_text(page(found, _title(session)))
     print(table(found["rows"]))
+    if session.figures.try_again:
+        print(f"loadtest: {session.figures.try_again} answers of filter state that the pod is to be tried again")
     for rate, seen in found["sent"].items():
         print(f"loadtest: {rate} events/s asked for, {seen:.0f} sent")
     if failures:

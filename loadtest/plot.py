@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ COLOURS = ("#0969da", "#bc4c00", "#1a7f37", "#8250df", "#cf222e", "#57606a")
 
 
 class Curve(NamedTuple):
-    """Sorted times in ms of one row at one server."""
+    """Sorted times in ms of one row at one server. `label`: HTML text."""
 
     label: str
     null: bool
@@ -27,7 +28,7 @@ def curves(times: Sequence[Mapping[str, Any]]) -> dict[str, list[Curve]]:
     """By verb. `times`: as Figures.as_json has them."""
     found: dict[str, list[Curve]] = {}
     for one in times:
-        label = f"{one['names']:,} names" if one["names"] else one["verb"]
+        label = f"{one['names']:,} names" if one["names"] else html.escape(one["verb"])
         if one["churn"] is not None:
             label += f", {one['churn']:,} events/s"
         found.setdefault(one["verb"], []).append(Curve(label, one["server"] == NULL, sorted(one["ms"])))

@@ -1,9 +1,8 @@
 """The highest rate of watch events that a real API server reaches on this machine: `python -m loadtest.rate`.
 
-A real etcd and kube-apiserver (tests/e2e) hold 256 pods. Several connections patch them in closed loops, as fast as they
-are answered; one watch counts what comes out of it, in the best second of those measured: a young API server is busy with
-itself. All of it shares this machine's cores: on an idle machine with more
-cores the rate is higher, and that is the point of measuring it.
+A real etcd and kube-apiserver (tests/e2e) hold 256 pods. Several connections patch them in closed loops, as fast as
+they are answered. One watch counts what comes out of it, in the best second of those measured: a young API server is
+busy with itself. All of it shares this machine's cores, with whatever else runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A recorded watch stream: objects and watch lines as a real API server wrote them, filled anew for a fleet of any size.
+"""A recorded watch stream: objects and watch lines as a real API server wrote them, filled for a fleet of any size.
 
 The file is gzipped JSON, one object a line, as `record_stream` writes it:
 

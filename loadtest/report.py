@@ -10,7 +10,7 @@ from typing import Any
 from loadtest import plot
 from loadtest.figures import LEAST_CALLS, LIMITS, NULL, OURS
 
-HEADS = ("verb", "names", "events/s", "calls", "p50", "null", "ratio", "p99", "null", "ratio")
+HEADS = ("verb", "names", "events/s", "calls", "p50, ms", "null", "ratio", "p99, ms", "null", "ratio")
 Rows = Sequence[Mapping[str, Any]]
 
 _STYLE = """

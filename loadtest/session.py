@@ -36,7 +36,7 @@ class Session:
         self.churning: Any = None
         self.sent: dict[int, tuple[int, float]] = {}
         self._asks: Asks | None = None
-        self._kept: dict[tuple[str, int, int], Ask] = {}
+        self._kept: dict[tuple[str | int, ...], Ask] = {}
         self._canned: dict[str, bool] = {}
         self._put: Connection | None = None
         self._pods = 0
@@ -59,13 +59,14 @@ class Session:
                 own.start_live(max(sizes), min(PENDING, max(sizes)) if options.bind else 0, Path(options.recording))
             else:
                 own.start_frozen(max(sizes))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             own.close()
             raise Unusable(str(error)) from error
         except BaseException:
             own.close()
             raise
-        assert own.ours is not None and own.null is not None
+        assert own.ours is not None
+        assert own.null is not None
         host = f"http://127.0.0.1:{own.ours.port}"
         self.target = targets.own(host, f"http://127.0.0.1:{own.null.port}", sizes, bool(rates))
         self.target.bind = options.bind
@@ -97,13 +98,13 @@ class Session:
         assert self._asks is not None
         return self._asks
 
-    def kept(self, what: str, size: int, *more: int) -> Ask:
-        """A request that is the same in each turn but for its holes."""
-        key = (what, size, *more, 0)[:3]
+    def kept(self, what: str, *sizes: int) -> Ask:
+        """A request that is the same in each turn but for its holes: a method of Asks and its arguments."""
+        key: tuple[str | int, ...] = (what, *sizes)
         if key not in self._kept:
-            made = getattr(self.asks, what)(size, *more)
+            made = getattr(self.asks, what)(*sizes)
             if made is None:
-                raise RuntimeError(f"{what} of {size}: there is nothing to ask about")
+                raise RuntimeError(f"{what} of {sizes}: there is nothing to ask about")
             self._kept[key] = made
         return self._kept[key]
 
@@ -136,10 +137,14 @@ class Session:
 
     def answered(self, key: str, body: bytes) -> None:
         """Our first right answer of a kind is what the null answers from now on."""
-        if self._put is not None and self.own is not None and not self._canned.get(key) and self.target is not None:
-            if self.target.null is not None:
-                self._put.send(request("PUT", f"/canned/{key}", body))
-                self._canned[key] = True
+        if self._put is not None and self.has_null_beside and not self._canned.get(key):
+            self._put.send(request("PUT", f"/canned/{key}", body))
+            self._canned[key] = True
+
+    @property
+    def has_null_beside(self) -> bool:
+        """Whether the target is our own server, with the null beside it."""
+        return self.target is not None and self.target.null is not None
 
     def has_null(self, key: str) -> bool:
         """Whether the null can answer that."""

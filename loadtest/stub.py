@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 import time
 from collections import deque
@@ -218,7 +219,7 @@ async def serve(recorded: Recording, nodes: int, waiting: int) -> None:
     script = Script([stub.answer])
     script.requests = deque(maxlen=1)  # type: ignore[assignment]
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_reader(sys.stdin.fileno(), lambda: ended.set() if not sys.stdin.buffer.read1(4096) else None)
+    loop.add_reader(0, lambda: None if os.read(0, 4096) else ended.set())
     async with serving(script) as url:
         print(url, flush=True)
         replay = asyncio.create_task(stub.replay())

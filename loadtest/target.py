@@ -101,7 +101,7 @@ def names_of(file: Path) -> list[str]:
 
 
 def pods_of(file: Path, namespace: str) -> list[Pod]:
-    """The pods of `kubectl get pods -n NAMESPACE -o json` that wait for a node. Unusable: a pod of another namespace."""
+    """The pods of `kubectl get pods -n NAMESPACE -o json` that wait. Unusable: none, or a pod of another namespace."""
     try:
         items = json.loads(file.read_bytes())["items"]
         waiting = [pod for pod in items if not pod["spec"].get("nodeName")]

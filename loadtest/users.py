@@ -57,7 +57,7 @@ class Asker(FastHttpUser):
         method(size)
 
     def ask(self, ask: Ask, gang: int = 0, number: int = 0) -> Any:
-        """What the check makes of our answer; None where it is wrong or none. `number`: of the pod, if not a new one."""
+        """What the check makes of our answer; None: it is wrong, or none. `number`: of the pod, if not a new one."""
         body = ask.body.fill(number or self.session.next_pod(), gang)
         self.calls[ask.key] += 1
         if self.session.null_first(self.calls[ask.key], ask.key):
@@ -82,7 +82,17 @@ class Asker(FastHttpUser):
                 reply.failure(f"{error!r}: {reply.text}"[:300])
                 return None
             self.session.answered(ask.key, reply.content)
+            self.session.figures.try_again += found == [] and b'"Error":"gpu-extender: ' in reply.content
             return found
+
+    def done(self, number: int) -> None:
+        """A pod of ours is not asked about any more: the GPUs that filter assumes taken are given back to a deployment,
+        which would keep them for `hold.seconds`. It is not measured."""
+        if not self.session.has_null_beside:
+            body = self.session.kept("release").body.fill(number)
+            self.client.post(
+                "/v1/filter", data=body, headers=HEADERS, name="release", context={"session": self.session}
+            )
 
     def _null(self, ask: Ask, body: bytes) -> None:
         if not self.session.has_null(ask.key):
@@ -123,6 +133,7 @@ class _Schedules(Asker):
             self.ask(asks.bind(pod, node))
         elif not pod:
             self.ask(self.session.kept("prioritize_all", size), number=number)
+            self.done(number)
 
     def rejected(self, size: int) -> None:
         """A pod that fits nowhere, and then the nodes where an eviction helps: in a frozen fleet of ours."""
@@ -185,6 +196,7 @@ class Gangs(Asker):
             pod = self.session.next_pod()
             if names := self.ask(self.session.kept("one_gpu", size, GANG), gang=number, number=pod):
                 self.ask(self.session.asks.prioritize(names, GANG), gang=number, number=pod)
+            self.done(pod)
 
 
 class WholeNodes(Asker):
@@ -194,7 +206,9 @@ class WholeNodes(Asker):
 
     def pod(self, size: int) -> None:
         """One filter call."""
-        self.ask(self.session.kept("with_nodes", size))
+        number = self.session.next_pod()
+        self.ask(self.session.kept("with_nodes", size), number=number)
+        self.done(number)
 
 
 class Readers(FastHttpUser):
@@ -224,4 +238,3 @@ class Readers(FastHttpUser):
                 reply.success()
             elif reply.status_code != 200 or not reply.content:
                 reply.failure(f"status {reply.status_code}: {reply.text or reply.error}"[:300])
-
