@@ -50,8 +50,8 @@ def limits() -> str:
     """The gate in words."""
     each = "; ".join(f"{verb}: {limit.p50:g} and {limit.p99:g}" for verb, limit in LIMITS.items())
     return (
-        f"Limits of the ratios of p50 and p99: {each}. They are twice as high while events come. The p99 of a row with "
-        f"fewer than {LEAST_CALLS:,} calls is not judged."
+        f"Limits of the ratios of p50 and p99: {each}. They are twice as high while events come. A p50 of "
+        f"fewer than {LEAST_CALLS['p50']:,} calls is not judged, nor a p99 of fewer than {LEAST_CALLS['p99']:,}."
     )
 
 
