@@ -36,6 +36,8 @@ class Slots(SlotCounts):
     def choose(self, nodes: NodeTable, ask: Ask, row: int, prices: array[float]) -> int:
         """The mask of GPUs to take: for whole GPUs the best linked set (lowest ids where links are unknown), for a
         share the GPU that costs least, then the smallest id. 0: positions are not modelled, or it does not fit."""
+    def choose_each(self, nodes: NodeTable, ask: Ask, rows: array[int], prices: array[float]) -> list[int]:
+        """What `choose` gives for each of `rows`."""
     def losses(self, nodes: NodeTable, ask: Ask, row: int, prices: array[float]) -> list[tuple[int, int]]:
         """(type, slots lost) of that choice, in the order of the types."""
 

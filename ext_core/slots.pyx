@@ -179,6 +179,26 @@ cdef class Slots(SlotCounts):
         """The mask of GPUs that the cheapest placement takes on one row; 0: positions not modelled, or none fit."""
         return self._one(nodes, ask, row, prices)[0]
 
+    def choose_each(self, NodeTable nodes, Ask ask, const row_t[::1] rows, const score_t[::1] prices):
+        """What `choose` gives for each of `rows`, as a list."""
+        cdef Py_ssize_t i
+        cdef Need need = self._need(nodes, ask, prices)
+        cdef _Kept kept
+        cdef int way
+        cdef list made = []
+        check_rows(nodes, rows, rows.shape[0])
+        self.update(nodes)
+        kept = self._kept(need)
+        self.call += 1
+        kept.used = self.call
+        self._pay(prices)
+        for i in range(rows.shape[0]):
+            way = 0
+            self._lose(kept, rows[i], need)
+            self._cheapest(kept, rows[i], &way)
+            made.append(kept.gpus[<size_t>rows[i] * kept.width + way])
+        return made
+
     def losses(self, NodeTable nodes, Ask ask, int row, const score_t[::1] prices):
         """[(type, slots lost)] of the cheapest placement on one row, in the order of the types."""
         cdef int which = self._one(nodes, ask, row, prices)[1]
@@ -509,7 +529,8 @@ def prices(const score_t[::1] weights, const score_t[::1] sizes, const int64_t[:
         for t in range(n):
             out[t] = 0.0
             if weights[t] > 0.0 and sizes[t] > 0.0 and totals[t] > 0:
-                out[t] = weights[t] * c_pow(sizes[t], size) / c_pow(<double>totals[t], scarcity)
+                out[t] = weights[t] * c_pow(sizes[t], size)
+                out[t] /= <double>totals[t] if scarcity == 1.0 else c_pow(<double>totals[t], scarcity)
             total += out[t]
         if total > 0.0:
             for t in range(n):

@@ -82,8 +82,9 @@ def changes(draw: st.DrawFn, height: int) -> list[tuple[str, tuple[Any, ...]]]:
 def test_slots_of_every_row(world: World, data: st.DataObject, kinds: list[Any]) -> None:
     made, twin = both(world, kinds)
     for _ in range(2):
-        made.sync(world.nodes)
+        synced = made.sync(world.nodes)
         twin.sync(world.twin_nodes)
+        assert made.sync(world.nodes) == synced  # nothing has changed
         assert made.totals().tolist() == twin.totals()
         assert made.filled() == twin.filled()
         for row in range(world.nodes.height):
@@ -117,6 +118,8 @@ def test_costs_and_choices(
         for row in rows:
             assert made.choose(world.nodes, request, row, paid) == twin.choose(world.twin_nodes, request, row, prices)
             assert made.losses(world.nodes, request, row, paid) == twin.losses(world.twin_nodes, request, row, prices)
+        each = made.choose_each(world.nodes, request, ints(rows), paid)
+        assert each == twin.choose_each(world.twin_nodes, request, rows, prices)
         for change in data.draw(changes(world.nodes.height)):
             call(world.nodes, change)
             call(world.twin_nodes, change)
