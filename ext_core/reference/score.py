@@ -100,3 +100,9 @@ def points(ranked: list[float]) -> list[int]:
     """Below the first, the d-th different score gets 10 - d, and at least 0."""
     different = sorted(set(ranked[1:]), reverse=True)
     return [10 if i == 0 else max(0, 9 - different.index(score)) for i, score in enumerate(ranked)]
+
+
+def picked(columns: list[list[float]], best: list[int], most: int) -> list[float]:
+    if any(not 0 <= i < len(column) for column in columns for i in best[: max(most, 0)]):
+        raise IndexError("index outside of a column")
+    return [column[i] for column in columns for i in best[: max(most, 0)]]

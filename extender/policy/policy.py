@@ -77,24 +77,22 @@ class Policy:
             weights.append(weight)
         return score.weigh(tables.nodes, request.ask, rows, parts, weights), columns
 
-    def gpus(self, tables: Tables, request: PodRequest, rows: Sequence[int]) -> dict[int, int]:
-        """The mask of GPUs that we would take now, by row; 0 where positions are not modelled."""
-        return self.fragmentation.gpus(tables, request, rows)
+    def gpus(self, tables: Tables, request: PodRequest, rows: array[int]) -> array[int]:
+        """The mask of GPUs that we would take now on each row; 0 where positions are not modelled."""
+        return self.fragmentation.gpus(tables, request, rows, self.fragmentation.prices(tables))
 
     def planned(self, tables: Tables, request: PodRequest, row: int) -> int:
         """The mask of GPUs that bind plans on a node now; 0 where positions are not modelled, or where it is not known
         which GPUs are held there: any that we name could be one of them."""
         if tables.nodes.unknown_of(row):
             return 0
-        return self.gpus(tables, request, (row,))[row]
+        return self.gpus(tables, request, array("i", [row]))[0]
 
     def price(self, tables: Tables, request: PodRequest, names: Sequence[str], rows: Sequence[int]) -> list[Any]:
         """What the pod would cost on these rows, for people: the slots with the highest cost that it takes."""
-        return [
-            {
-                "node": names[row],
-                "cost": cost,
-                "slots": [{"type": name, "lost": lost, "cost": part} for name, lost, part in parts],
-            }
-            for row, cost, parts in self.fragmentation.explain(tables, request, rows)
-        ]
+        prices, found = self.fragmentation.prices(tables), []
+        for row in rows:
+            price = self.fragmentation.explain(tables, request, row, prices)
+            slots = [{"type": name, "lost": lost, "cost": cost} for name, lost, cost in price.slots()]
+            found.append({"node": names[row], "cost": price.numbers[0], "slots": slots})
+        return found

@@ -14,6 +14,7 @@ from typing import Final
 
 from ext_core import fit
 from extender.cluster.cluster import Cluster
+from extender.cluster.demand.kinds import links_of
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.pod_request import Requests
@@ -131,7 +132,7 @@ class Claims:
         nodes = cluster.tables.nodes
         nodes.drop_claims()
         self._releases.sweep(now)
-        seen, requests = {request.uid}, self._requests
+        seen = {request.uid}
         assumed = self.assumed.current(now, unheard=request.links == "required")
         for pod in assumed:
             if pod.bound:
@@ -145,7 +146,7 @@ class Claims:
             nominated = cluster.pods[uid]
             if uid not in seen and nominated.priority >= request.priority:
                 seen.add(uid)
-                self._reserve(node, requests.of(nominated).amounts, nominated)
+                self._reserve(node, cluster.amounts(nominated), nominated)
         for pod in assumed:
             self._count_assumed(pod, request, seen)
         if counted.taken is not None:
@@ -172,7 +173,7 @@ class Claims:
         row = self._cluster.row(node)
         if row < 0:
             return
-        if pod is not None:
+        if pod is not None and links_of(pod) == "required":  # the others need no request: there may be thousands
             amounts = self._guarded(self._requests.of(pod), row, amounts)
         self._cluster.tables.nodes.add_claim(row, amounts, 0, False)
 

@@ -1,5 +1,5 @@
-"""The verbs over HTTP: plain ASGI applications. Each reads the body, has the call performed, counts, answers in the form
-that the verb has, and logs once the answer is sent."""
+"""The verbs over HTTP: plain ASGI applications. Each reads the body, has the call performed, counts, answers in the
+form that the verb has, and logs once the answer is sent."""
 
 from __future__ import annotations
 
@@ -177,10 +177,10 @@ class DecisionLog:
         decision = answer.decision
         if decision is None:
             return
-        if verb in SAMPLED and not decision.error and not self._first(answer):
-            if self._allowance.take(self._clock()) is None:
-                self._metrics.log_lines_sampled.inc()
-                return
+        sampled = verb in SAMPLED and not decision.error and not self._first(answer)
+        if sampled and self._allowance.take(self._clock()) is None:
+            self._metrics.log_lines_sampled.inc()
+            return
         request, ranked, detail = decision.request, decision.scored.ranked, decision.detail
         info(
             "decided",

@@ -30,6 +30,7 @@ from extender.kube.clock import Clock
 from extender.kube.configmaps import ConfigMap
 from extender.kube.events import EventsApi
 from extender.kube.in_cluster import own_namespace
+from extender.kube.kept import requests_to
 from extender.kube.leases import Lease
 from extender.log import get_log
 from extender.metrics import Metrics
@@ -166,7 +167,8 @@ def over_api(settings: Settings, server: ApiServer) -> Server:
     core = Core.over(cluster, watches, metrics=metrics, events=events, clock=clock)
     namespace = own_namespace(settings.reservations.namespace)
     stored = settings.reservations.store == "configmap"
-    kept = ConfigMap(server, namespace, settings.reservations.name) if stored else None
+    connection = requests_to(server)
+    kept = ConfigMap(connection, namespace, settings.reservations.name) if stored else None
     reservations = ReservationStore(core.verbs, metrics, kept, ready=watches.listed, clock=clock)
     identity = f"{socket.gethostname()}_{os.getpid()}_{random.SystemRandom().getrandbits(32):08x}"
     lease = Lease(server, namespace, settings.evictions.lease, identity, clock=clock)
@@ -182,4 +184,9 @@ def over_api(settings: Settings, server: ApiServer) -> Server:
     if stored:  # it is read before the source begins, whose pods it may have counted
         controllers.append(Document(ConfigMap(server, namespace, MIX), cluster.demand.dump, cluster.demand.load))
     binder = ApiBinder(Bindings(server, cluster.gpu_names))
-    return connect(core, Outside(binder, reservations, evictions, tuple(controllers), close=server.close))
+
+    async def close() -> None:
+        await connection.close()
+        await server.close()
+
+    return connect(core, Outside(binder, reservations, evictions, tuple(controllers), close=close))

@@ -48,7 +48,7 @@ class Prioritize:
         stages.mark("read")
         with claims.of(request, now):
             scored.total, scored.columns = policy.score(cluster.tables, request, rows)
-            put_last(decision, self._hold_back.reserved(request, rows, now))
+            put_last(scored.total, rows, self._hold_back.reserved(request, rows, now))
             best = score.top(cluster.tables.nodes, rows, scored.total, 0)
             scored.ranked, ordered = score.ranked(rows, scored.total, best)
             scored.points = score.points(ordered)
