@@ -111,12 +111,18 @@ class Servers:
 
     def ours(self, cluster: bytes, settings: Mapping[str, object] | None = None) -> Served:
         """`gpu-extender serve --cluster FILE`, once it answers."""
-        number = len(self._started)
-        file = self.folder / f"cluster-{number}.json"
+        file = self.folder / f"cluster-{len(self._started)}.json"
         file.write_bytes(cluster)
-        arguments = ["-m", "extender", "serve", f"--cluster={file}"]
+        return self._serve(f"--cluster={file}", settings)
+
+    def watching(self, kubeconfig: Path, settings: Mapping[str, object] | None = None) -> Served:
+        """`gpu-extender serve --kubeconfig FILE`, once it knows the cluster."""
+        return self._serve(f"--kubeconfig={kubeconfig}", settings)
+
+    def _serve(self, source: str, settings: Mapping[str, object] | None) -> Served:
+        arguments = ["-m", "extender", "serve", source]
         if settings:
-            config = self.folder / f"settings-{number}.yaml"
+            config = self.folder / f"settings-{len(self._started)}.yaml"
             config.write_bytes(
                 orjson.dumps({"apiVersion": "gpu-extender.io/v1", "kind": "GpuExtenderConfiguration", **settings})
             )

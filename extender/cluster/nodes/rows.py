@@ -50,11 +50,11 @@ class NodeRows:
         self._tables.places.add(row)
         self.index.add(name, row)
         self.heads.set(row, name)
-        self.moves += 1
         place = bisect_left(self._sorted, name)
         self._sorted.insert(place, name)
         self._ordered.insert(place, row)
         self._stale = min(self._stale, place)
+        self.moves += 1
         return row
 
     def remove(self, name: str, generation: int) -> int:
