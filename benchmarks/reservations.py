@@ -235,14 +235,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"reservations was SKIPPED, no control plane: {reason}", file=sys.stderr)
         return 1
     found, by_round = rows(times, asked.nodes), to_target(times, asked.rounds)
+    target = "<= in memory + 1.3 x a bare patch (ratio 1)"
     lines = [
-        at_most(
-            f"preempt with the default store, {name}, / (in memory + 1.3 x a bare patch)",
-            "<= 1.0",
-            Spread.of(by_round[name]),
-            1.0,
-        )
-        for name in SHARES
+        at_most(f"preempt with the default store, {name}", target, Spread.of(by_round[name]), 1.0) for name in SHARES
     ]
     if asked.output == "json":
         print(json.dumps({"reservations": found, "targets": [one._asdict() for one in lines]}, indent=1))
