@@ -47,7 +47,7 @@ PARTS = (
     Part("events"),
     Part("preempt_speed", ("--candidates",)),
     Part("reservations"),
-    Part("memory", smaller="15,000 nodes"),
+    Part("memory", ("--sizes", "1000/10000", "5000/50000", "--churn", "5000"), full=(), smaller="15,000 nodes"),
     Part(
         "scheduler",
         ("--seconds", "600"),
