@@ -101,8 +101,8 @@ class GangsView(Protocol):
         """By number in the pod table; None where its pods do not depend on each other."""
 
     @property
-    def strays(self) -> Mapping[int, tuple[PodRecord, ...]]:
-        """By number: the running members on nodes that are not known."""
+    def strays(self) -> Mapping[int, Mapping[str, PodRecord]]:
+        """By number: the running members on nodes that are not known, by uid."""
 
     def of(self, pod: PodRecord) -> gangs.Gang | None:
         """The gang that a bound pod is in, None when no other pod depends on it."""

@@ -74,10 +74,10 @@ def _group(
     """
     known = cluster.workloads.gang_pods.get(named, {})
     others = [cluster.pods[uid] for uid in known if uid != pod.uid]
-    group = gangs.gang(named, [pod, *others], cluster.gangs.objects)
+    group = gangs.gang(named, gangs.Members([pod, *others]), cluster.gangs.objects)
     if group is None:
         return (), 0
     nodes = [other.node or underway.get(other.uid, "") for other in others]
-    size = max(group.minimum, len(group.members))
+    size = max(group.minimum, group.running)
     placed = tuple(sorted(cluster.row(node) for node in nodes if node))
     return placed, max(1, size - len(placed))

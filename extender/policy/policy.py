@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from ext_core import score
 from ext_core.links import LinkShapes
@@ -18,6 +18,8 @@ from extender.policy.scorers import SCORERS
 from extender.policy.scorers.fragmentation import Fragmentation
 from extender.policy.scorers.packing import Packing
 from extender.settings import Settings
+
+MOST_PRICES: Final = 4_096  # tables of 2 kB at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +47,11 @@ class Policy:
         return cls(tuple(rule() for rule in RULES), tuple(scorers), tuple(COSTS[name]() for name in settings.costs))
 
     def leftover(self, shapes: LinkShapes, shape: int, gpus: int, wanted: int) -> array[int]:
-        """What each set of free GPUs of a shape leaves broken up; computed once."""
+        """What each set of free GPUs of a shape leaves broken up; computed once, and again after MOST_PRICES others."""
         key = (shape, gpus, wanted)
         if key not in self.prices:
+            if len(self.prices) >= MOST_PRICES:
+                self.prices.clear()
             self.prices[key] = prices(shapes, *key)
         return self.prices[key]
 

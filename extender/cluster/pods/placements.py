@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Collection
 from typing import Final
 
@@ -73,7 +74,7 @@ class Placements:
         self.nominated: dict[str, str] = {}
         self.waiting: dict[str, int] = {}
         self.repelling = Repelling()
-        self.settling: dict[str, float] = {}
+        self.settling: OrderedDict[str, float] = OrderedDict()  # in the order of the times
 
     def wait(self, pod: PodRecord) -> None:
         """The pod has no node yet."""
@@ -103,9 +104,14 @@ class Placements:
         self.waiting.pop(uid, None)
         self.repelling.remove(uid)
 
+    def settle(self, uid: str, now: float) -> None:
+        """The pod is being admitted from now on. `now`: not before that of an earlier call."""
+        self.settling.pop(uid, None)
+        self.settling[uid] = now
+
     def settled(self, now: float) -> list[str]:
         """Uids of the pods that have been settling for too long; they settle no more."""
-        late = [uid for uid, since in self.settling.items() if now - since > SETTLE_SECONDS]
-        for uid in late:
-            del self.settling[uid]
+        late: list[str] = []
+        while self.settling and now - next(iter(self.settling.values())) > SETTLE_SECONDS:
+            late.append(self.settling.popitem(last=False)[0])
         return late
