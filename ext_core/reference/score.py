@@ -98,7 +98,14 @@ def bury(nodes: NodeTable, ask: Ask, rows: list[int], total: list[float]) -> Non
             total[i] = -1.0
 
 
-def picked(columns: list[list[float]], best: list[int], most: int) -> list[float]:
+def picked(columns: list[list[float]], best: list[int], most: int) -> tuple[int, list[float]]:
+    if len(columns) > 64:
+        raise ValueError("more than 64 columns")
     if any(not 0 <= i < len(column) for column in columns for i in best[: max(most, 0)]):
         raise IndexError("index outside of a column")
-    return [column[i] for column in columns for i in best[: max(most, 0)]]
+    differ, values = 0, list[float]()
+    for c, column in enumerate(columns):
+        own = [column[i] for i in best[: max(most, 0)]]
+        differ |= (len(set(own)) > 1) << c
+        values += own if len(set(own)) > 1 else own[:1]
+    return differ, values

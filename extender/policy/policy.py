@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from ext_core import score
 from ext_core.links import LinkShapes
@@ -16,6 +14,7 @@ from extender.policy.costs.leftover_fragmentation import prices
 from extender.policy.rules import RULES
 from extender.policy.scorers import SCORERS
 from extender.policy.scorers.fragmentation import Fragmentation
+from extender.policy.scorers.fragmentation import Price as Price
 from extender.policy.scorers.packing import Packing
 from extender.settings import Settings
 
@@ -73,24 +72,22 @@ class Policy:
         score.bury(tables.nodes, request.ask, rows, total)
         return total, columns
 
-    def gpus(self, tables: Tables, request: PodRequest, rows: Sequence[int]) -> dict[int, int]:
-        """The mask of GPUs that we would take now, by row; 0 where positions are not modelled."""
-        return self.fragmentation.gpus(tables, request, rows)
+    def gpus(self, tables: Tables, request: PodRequest, rows: array[int]) -> array[int]:
+        """The mask of GPUs that we would take now on each row; 0 where positions are not modelled."""
+        return self.fragmentation.gpus(tables, request, rows, self.fragmentation.prices(tables))
 
     def planned(self, tables: Tables, request: PodRequest, row: int) -> int:
         """The mask of GPUs that bind plans on a node now; 0 where positions are not modelled, or where it is not known
         which GPUs are held there: any that we name could be one of them."""
         if tables.nodes.unknown_of(row):
             return 0
-        return self.gpus(tables, request, (row,))[row]
+        return self.gpus(tables, request, array("i", [row]))[0]
 
-    def price(self, tables: Tables, request: PodRequest, names: Sequence[str], rows: Sequence[int]) -> list[Any]:
-        """What the pod would cost on these rows, for people: the slots with the highest cost that it takes."""
-        return [
-            {
-                "node": names[row],
-                "cost": cost,
-                "slots": [{"type": name, "lost": lost, "cost": part} for name, lost, part in parts],
-            }
-            for row, cost, parts in self.fragmentation.explain(tables, request, rows)
-        ]
+    def placed(
+        self, tables: Tables, request: PodRequest, rows: array[int], priced: int
+    ) -> tuple[array[int], tuple[Price, ...]]:
+        """(as `gpus`, what the pod costs on the first `priced` rows)."""
+        fragmentation = self.fragmentation
+        prices = fragmentation.prices(tables)
+        explained = tuple([fragmentation.explain(tables, request, row, prices) for row in rows[:priced]])
+        return fragmentation.gpus(tables, request, rows, prices), explained

@@ -133,7 +133,7 @@ def _log(verb: str, answer: Answer, node: str | None) -> None:
         pod=f"{request.namespace}/{request.name}",
         result=answer.result,
         candidates=decision.candidates,
-        feasible=len(decision.judged.fits),
+        feasible=decision.feasible,
         node=node,
         plan=decision.detail.get("plan"),
         why=decision.detail.get("why"),
