@@ -85,7 +85,7 @@ def test_what_we_keep_is_what_the_role_allows() -> None:
     assert role["metadata"]["namespace"] == DEPLOYMENT["metadata"]["namespace"]  # our pod's own
     [named] = [rule for rule in role["rules"] if rule["resources"] == ["configmaps"] and "resourceNames" in rule]
     assert named["resourceNames"] == [Settings().reservations.name, MIX]
-    assert set(named["verbs"]) == {"get", "update"}
+    assert set(named["verbs"]) == {"get", "patch"}
 
 
 def test_what_evictions_need_is_granted_apart() -> None:

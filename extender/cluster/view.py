@@ -189,6 +189,15 @@ class WorkloadsView(Protocol):
         """Uid -> node ("" without one) of the pods that name a gang."""
 
 
+class RepellingView(Protocol):
+    """The required anti-affinity of bound pods."""
+
+    def __len__(self) -> int: ...
+
+    def nodes(self, pod: PodRecord, names: Collection[str]) -> set[str]:
+        """Those of the nodes where it may match `pod`; the topology of the terms is not looked at."""
+
+
 class PlacementsView(Protocol):
     """Where pods are."""
 
@@ -205,8 +214,8 @@ class PlacementsView(Protocol):
         """Uid of an unbound GPU pod -> its priority."""
 
     @property
-    def repelling(self) -> Collection[str]:
-        """Uids of bound pods with required anti-affinity."""
+    def repelling(self) -> RepellingView:
+        """The required anti-affinity of bound pods."""
 
 
 class PodRowsView(Protocol):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from ext_core import fit
 from extender.cluster.cluster import Cluster
+from extender.cluster.demand.kinds import links_of
 from extender.objects.records import PodRecord
 from extender.policy import pod_request
 from extender.policy.contracts import PodRequest
@@ -134,7 +135,7 @@ class Claims:
         row = self._cluster.row(node)
         if row < 0:
             return
-        if pod is not None:
+        if pod is not None and links_of(pod) == "required":  # the others need no request: there may be thousands
             amounts = self._guarded(pod_request.read(pod, self._cluster), row, amounts)
         self._cluster.tables.nodes.add_claim(row, amounts, 0, False)
 

@@ -244,6 +244,14 @@ class Decisions(_Part):
     """Memory of the kept decision records; the oldest are dropped beyond it, 0 keeps none."""
 
 
+class Log(_Part):
+    """What is logged of decisions."""
+
+    decisions_per_second: float = Field(default=100.0, ge=0, le=1_000_000)
+    """The lines for filter and prioritize calls, on average over 10 s. Above it they are sampled. Evictions, errors and
+    the first rejection of a pod for a reason are logged always."""
+
+
 class FailingNodes(_Part):
     """From when on a node is rejected because GPU pods fail there (rule `failing`)."""
 
@@ -360,6 +368,7 @@ class Settings(_Part):
     evictions: Evictions = Evictions()
     events: Events = Events()
     decisions: Decisions = Decisions()
+    log: Log = Log()
     failing_nodes: FailingNodes = FailingNodes()
     limits: Limits = Limits()
     server: Server = Server()
@@ -367,7 +376,7 @@ class Settings(_Part):
     @property
     def policy_hash(self) -> str:
         """Names the policy: equal for settings that answer alike, whatever the server's address and limits."""
-        places = {"server", "decisions", "limits", "hold", "watch"}
+        places = {"server", "decisions", "log", "limits", "hold", "watch"}
         answered = {"shortlist", "scheduler_weight", "scheduler_score_weights"}
         said = self.model_dump_json(by_alias=True, exclude=places | answered)
         return hashlib.sha256(said.encode()).hexdigest()[:16]

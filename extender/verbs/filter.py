@@ -58,7 +58,7 @@ class Filter:
         BadRequest."""
         stages = Stages()
         cluster, claims, attempts = self._cluster, self._claims, self._history.attempts
-        args = wire.read_args(body, cluster.rows.index, cluster.gpu_names, self._settings.limits.names)
+        args = wire.read_args(body, cluster, self._settings.limits.names)
         request = pod_request.read(args.pod, cluster, claims.places(now))
         if not request.gpus:
             return Answer(wire.untouched(args), "untouched")

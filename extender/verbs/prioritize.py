@@ -35,7 +35,7 @@ class Prioritize:
         """The answer to ExtenderArgs. Raises BadRequest."""
         stages = Stages()
         cluster, policy, claims = self._cluster, self._policy, self._claims
-        args = wire.read_args(body, cluster.rows.index, cluster.gpu_names, self._settings.limits.names)
+        args = wire.read_args(body, cluster, self._settings.limits.names)
         request = pod_request.read(args.pod, cluster, claims.places(now))
         if not request.gpus:
             return Answer(wire.flat_priorities(args), "untouched")

@@ -118,10 +118,6 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         """Whether it ran to its end: it holds nothing on its node any more."""
         return self.phase in ("Succeeded", "Failed")
 
-    def may_repel(self, other: PodRecord) -> bool:
-        """Whether a required anti-affinity of this pod may speak of the other; its topology is not looked at."""
-        return any(term.may_match(other.namespace, other.labels) for term in self.anti_affinity_terms)
-
     def may_need(self, other: PodRecord) -> bool:
         """Whether a required affinity of this pod may be met by the other; its topology is not looked at."""
         return any(term.may_match(other.namespace, other.labels) for term in self.affinity_terms)
