@@ -148,6 +148,7 @@ cdef class NodeTable:
             self.part[r, row] = self.asked[r, row] = 0
         self.begun[row] = 0
         self.touch(row)
+        self.stated = self.clock
 
     def _check(self, int row):
         if row < 0 or row >= self.height:
@@ -173,6 +174,7 @@ cdef class NodeTable:
         self.units[row] = units
         self.model[row] = model
         self.touch(row)
+        self.stated = self.clock
 
     def set_held(self, int row, use):
         """Write what the pods of the node hold: a NodeUse. A GPU that is held as a whole is in a mask, not in parts."""
