@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,9 +54,10 @@ def running(node_index: int, j: int) -> dict[str, Any]:
     return made
 
 
-def part_filled(count: int) -> bytes:
-    """`count` nodes with one to seven GPUs taken: a one-GPU pod fits everywhere, an eight-GPU pod nowhere."""
-    return _list(count, [taken(i) for i in range(count)])
+def part_filled(count: int, waiting: Iterable[Mapping[str, Any]] = ()) -> bytes:
+    """`count` nodes with one to seven GPUs taken: a one-GPU pod fits everywhere, an eight-GPU pod nowhere. `waiting`:
+    pods that are in the cluster and have no node."""
+    return _list(count, [taken(i) for i in range(count)], waiting)
 
 
 def taken(node_index: int) -> int:
@@ -69,14 +70,16 @@ def full(count: int) -> bytes:
     return _list(count, [SIZE] * count)
 
 
-def _list(count: int, taken: Sequence[int]) -> bytes:
+def _list(count: int, taken: Sequence[int], waiting: Iterable[Mapping[str, Any]] = ()) -> bytes:
     items = [node(i) for i in range(count)] + [running(i, j) for i in range(count) for j in range(taken[i])]
+    items += [{"apiVersion": "v1", "kind": "Pod", **pod} for pod in waiting]
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": items}).encode()
 
 
 @dataclass(frozen=True)
 class Body:
-    """A request with one hole for the pod's uid, and perhaps one for its priority: no two calls are about one pod.
+    """A request with holes for the pod's uid, which is in its name too, and perhaps one for its priority: no two calls
+    are about one pod.
 
     Every filled body has the same length.
     """
@@ -85,9 +88,8 @@ class Body:
 
     def fill(self, number: int) -> bytes:
         uid = UID % number
-        if len(self.parts) == 2:
-            return self.parts[0] + uid + self.parts[1]
-        return self.parts[0] + uid + self.parts[1] + b"%d" % (PREEMPTOR + number) + self.parts[2]
+        filled = self.parts[0] + uid + self.parts[1] + uid + self.parts[2]
+        return filled if len(self.parts) == 3 else filled + b"%d" % (PREEMPTOR + number) + self.parts[3]
 
 
 HOLE_UID, HOLE_PRIORITY = "@uid@", 987_654_321
@@ -95,7 +97,7 @@ HOLE_UID, HOLE_PRIORITY = "@uid@", 987_654_321
 
 def asking_pod(gpus: int, *, preempts: bool = False) -> dict[str, Any]:
     """A pod as kube-scheduler sends one: 3 KB, with environment, a token volume, tolerations and conditions."""
-    made = builders.pod("trainer-0", "work", gpus, cpu="4", memory="16Gi")
+    made = builders.pod(f"trainer-{HOLE_UID}", "work", gpus, cpu="4", memory="16Gi")
     made.pop("kind")
     made.pop("apiVersion")
     made["metadata"].update(
@@ -147,7 +149,7 @@ def preemption(gpus: int, offered: Sequence[int]) -> Body:
 
 def _body(asked: Mapping[str, Any], preempts: bool) -> Body:
     text = json.dumps(asked, separators=(",", ":")).encode()
-    head, tail = text.split(HOLE_UID.encode())
+    *heads, tail = text.split(HOLE_UID.encode())
     if not preempts:
-        return Body((head, tail))
-    return Body((head, *tail.split(b"%d" % HOLE_PRIORITY)))
+        return Body((*heads, tail))
+    return Body((*heads, *tail.split(b"%d" % HOLE_PRIORITY)))

@@ -84,7 +84,7 @@ class Ours:
         assert not any(codes), "the pod fits on each of them, says the trace"
         total, _ = self._policy.score(self._tables, request, candidates)
         row = candidates[score.top(self._tables.nodes, candidates, total, 1)[0]]
-        mask = self._policy.gpus(self._tables, request, (row,))[row] if pod.gpus else 0
+        mask = self._policy.gpus(self._tables, request, array("i", [row]))[0] if pod.gpus else 0
         gpus = [g for g in range(state.nodes[row].gpus) if mask >> g & 1]
         self._hold(row, pod, gpus)
         return row, gpus

@@ -9,6 +9,9 @@ Three fleets in which nothing fits without an eviction:
 - `16 GPUs, adversarial`: sixteen one-GPU pods a node of one priority, whose work, grace and budgets are drawn so that
   many sets cost nearly the same; eight must go.
 
+Beside them the first fleet with one pod, and with one pod on each node, that has required anti-affinity: three servers
+answer in turns, and the figure is CPU time a call, as a ratio to the fleet without such pods in the same round.
+
 Every answer is checked to free enough. `proved`: of the answers that the server still remembers, how many carried a
 proof. The figures are those of benchmarks.verbs, where the servers and the order of the calls are described.
 """
@@ -16,20 +19,24 @@ proof. The figures are those of benchmarks.verbs, where the servers and the orde
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
 import sys
 import time
 from typing import Any
 
-from benchmarks import fleet, verbs
-from benchmarks.serving import Servers
+from benchmarks import fleet, spread, verbs
+from benchmarks.serving import Connection, Servers, request
+from benchmarks.spread import Spread, ratios
 from extender.cli.asking import ask
 from tests.e2e import builders
 
 GANGED = 0.3
 GUARDED = 0.1
 LAPSE = 5.5  # seconds after which the plans of the case before, for pods that nobody has seen, are dropped
+REPELLING = ("no pod", "one pod", "one pod on each node")
+BLOCK = 5
 MOST_16 = 500  # nodes of the adversarial fleet
 
 
@@ -74,6 +81,64 @@ def adversarial(count: int) -> bytes:
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": items}).encode()
 
 
+def repelling(count: int, pods: int) -> bytes:
+    """Full nodes, and on each of the first `pods` a small pod that has required anti-affinity to its like."""
+    whole = json.loads(fleet.full(count))
+    alike = {"matchLabels": {"app": "db"}}
+    terms = [{"topologyKey": "kubernetes.io/hostname", "labelSelector": alike}]
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    for i in range(pods):
+        made = builders.pod(f"db-{i}", "work", 0, node_name=fleet.name(i), labels={"app": "db"}, affinity=affinity)
+        made["metadata"]["uid"] = f"20000000-0000-4000-8000-{i:012x}"
+        made["status"] = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}
+        whole["items"].append(made)
+    return json.dumps(whole).encode()
+
+
+def with_anti_affinity(candidates: int, rounds: int, calls: int) -> dict[str, list[float]]:
+    """Milliseconds of CPU a call, by how many pods have required anti-affinity, one entry a round."""
+    asked = case("4 of 8 GPUs", candidates, fleet.SIZE, 4)
+    found: dict[str, list[float]] = {kind: [] for kind in REPELLING}
+    numbers = itertools.count()
+    with Servers() as servers:
+        say(f"starting the servers for required anti-affinity, {candidates} candidates")
+        counts = dict(zip(REPELLING, (0, 1, candidates), strict=True))
+        served = {kind: servers.ours(repelling(candidates, count), verbs.SETTINGS) for kind, count in counts.items()}
+        connections = {kind: Connection(one.port) for kind, one in served.items()}
+        try:
+            for number in range(-1, rounds):  # one round to warm up
+                spent = dict.fromkeys(REPELLING, 0.0)
+                for turn in range(max(1, calls // BLOCK)):
+                    for kind in REPELLING if turn % 2 == 0 else REPELLING[::-1]:
+                        requests = [request("POST", asked.path, asked.body.fill(next(numbers))) for _ in range(BLOCK)]
+                        began = served[kind].cpu()
+                        replies = [connections[kind].send(one) for one in requests]
+                        spent[kind] += served[kind].cpu() - began
+                        for reply in replies:
+                            if reply.status != 200 or not asked.check(json.loads(reply.body)):
+                                raise verbs.WrongAnswer(f"{kind}: {reply.status} {reply.body[:300]!r}")
+                if number >= 0:
+                    for kind, seconds in spent.items():
+                        found[kind].append(seconds / (max(1, calls // BLOCK) * BLOCK) * 1e3)
+        finally:
+            for connection in connections.values():
+                connection.close()
+    return found
+
+
+def anti_affinity_table(found: dict[str, list[float]], candidates: int) -> str:
+    rows = []
+    for kind in REPELLING:
+        spent, ratio = Spread.of(found[kind]), ratios(found[kind], found[REPELLING[0]])
+        rows.append([f"{kind} with required anti-affinity", str(candidates), spent.text(), ratio.text()])
+    return spread.table(["pods", "candidates", "CPU of preempt, ms", "ratio to none"], rows, words=1)
+
+
+def anti_affinity_target(found: dict[str, list[float]]) -> spread.Line:
+    worst = max((ratios(found[kind], found[REPELLING[0]]) for kind in REPELLING[1:]), key=lambda one: one.median)
+    return spread.at_most("preempt with pods that have required anti-affinity", "<= 1.3 x without", worst, 1.3)
+
+
 def case(what: str, candidates: int, size: int, wanted: int) -> verbs.Case:
     """`wanted` GPUs, on `candidates` nodes full of `size` one-GPU pods."""
 
@@ -100,7 +165,7 @@ def measure(candidates: list[int], calls: int, seconds: float) -> list[dict[str,
     found = []
     for what, cluster, sizes, size, wanted in plan:
         with Servers() as servers:
-            print(f"preempt_speed: starting the servers for {what}", file=sys.stderr, flush=True)
+            say(f"starting the servers for {what}")
             ours = servers.ours(cluster, verbs.SETTINGS)
             run = verbs.Run({"ours": ours, **{kind: servers.null(kind) for kind in verbs.SERVERS[1:]}})
             try:
@@ -110,7 +175,7 @@ def measure(candidates: list[int], calls: int, seconds: float) -> list[dict[str,
                     run.measure(made, calls, max(1.0, (end - time.monotonic()) / left))
                     left -= 1
                     found.append(verbs.figures(made) | proofs(run, len(made.times["ours"])))
-                    print(f"preempt_speed: {what} {count}: {found[-1]['ours_p50_ms']} ms", file=sys.stderr, flush=True)
+                    say(f"{what} {count}: {found[-1]['ours_p50_ms']} ms")
             except (ConnectionError, TimeoutError, verbs.WrongAnswer) as error:
                 error.add_note(servers.tail())
                 raise
@@ -131,6 +196,10 @@ def proofs(run: verbs.Run, most: int) -> dict[str, int]:
     }
 
 
+def say(line: str) -> None:
+    print(f"preempt_speed: {line}", file=sys.stderr, flush=True)
+
+
 def table(found: list[dict[str, Any]]) -> str:
     lines = verbs.table(found).split("\n")
     return "\n".join(
@@ -144,17 +213,30 @@ def table(found: list[dict[str, Any]]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.preempt_speed", description=__doc__.splitlines()[0])
-    parser.add_argument("--candidates", type=int, nargs="+", default=[100, 500, 1500], help="nodes offered")
+    parser.add_argument("--candidates", type=int, nargs="*", default=[100, 500, 1500], help="nodes offered")
     parser.add_argument("--calls", type=int, default=300, help="calls of each server and case, at most")
-    parser.add_argument("--seconds", type=float, default=120.0, help="for all calls together, about")
+    parser.add_argument("--seconds", type=float, default=120.0, help="for the calls of --candidates together, about")
+    parser.add_argument("--anti-affinity", type=int, default=500, help="nodes offered with it; 0: not measured")
+    parser.add_argument("--rounds", type=int, default=5, help="of --anti-affinity")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     asked = parser.parse_args(arguments)
+    repelled: dict[str, list[float]] = {}
     try:
-        found = measure(asked.candidates, asked.calls, asked.seconds)
+        found = measure(asked.candidates, asked.calls, asked.seconds) if asked.candidates else []
+        if asked.anti_affinity:
+            repelled = with_anti_affinity(asked.anti_affinity, asked.rounds, max(BLOCK, asked.calls // 5))
     except verbs.WrongAnswer as error:
         print(f"preempt_speed: {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
         return 1
-    print(json.dumps({"preempt_speed": found}, indent=1) if asked.output == "json" else table(found))
+    lines = [anti_affinity_target(repelled)] if repelled else []
+    if asked.output == "json":
+        targets = [line._asdict() for line in lines]
+        print(json.dumps({"preempt_speed": found, "anti_affinity": repelled, "targets": targets}, indent=1))
+        return 0
+    texts = [table(found)] if found else []
+    if repelled:
+        texts += [anti_affinity_table(repelled, asked.anti_affinity), spread.targets_table(lines)]
+    print("\n\n".join(texts))
     return 0
 
 

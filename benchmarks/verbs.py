@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import json
 import sys
 import time
@@ -25,12 +26,17 @@ from typing import Any
 
 from benchmarks import fleet
 from benchmarks.serving import Connection, Reply, Served, Servers, request
+from benchmarks.spread import Line, Spread, at_most, targets_table
 
 # In a live cluster the watch ends a hold within milliseconds of the bind. Here nothing is ever bound: the default
 # five seconds would judge a call by thousands of pods in flight, which no scheduler has.
-SETTINGS = {"hold": {"seconds": 0.02}}
+SETTINGS = {"hold": {"seconds": 0.002}}
 SHORTLIST = 16
+FEWEST = SHORTLIST // 2  # nodes that filter answers of so few: pods in flight fill some
 BLOCK = 5
+ROUNDS = 5
+KNOWN = 1 << 24  # the number of the first pod that is in the cluster
+WARM_UP = 2 * BLOCK + 1
 SERVERS = ("ours", "starlette", "raw")
 
 
@@ -43,8 +49,8 @@ Check = Callable[[Any], bool]
 
 @dataclass
 class Case:
-    """One kind of request. `check`: whether a decoded answer is right; `times`: of each call, and `cpu`: of all
-    together, seconds by server."""
+    """One kind of request. `check`: whether a decoded answer is right; `times`: of each call, and `cpu`: of each block
+    of calls, seconds by server; `known`: the pods of the requests are in the cluster."""
 
     verb: str
     what: str
@@ -54,7 +60,8 @@ class Case:
     times: dict[str, list[float]] = field(default_factory=lambda: {server: [] for server in SERVERS})
     bytes_in: int = 0
     bytes_out: int = 0
-    cpu: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SERVERS, 0.0))
+    cpu: dict[str, list[float]] = field(default_factory=lambda: {server: [] for server in SERVERS})
+    known: bool = False
 
     @property
     def path(self) -> str:
@@ -69,7 +76,8 @@ def cases(names: int) -> list[Case]:
 
     def first(answer: Any) -> bool:
         got = answer["NodeNames"]
-        return not answer["Error"] and len(got) == len(set(got)) == len(some) and known.issuperset(got)
+        enough = len(got) == len(some) if names > SHORTLIST else FEWEST <= len(got) <= len(some)
+        return not answer["Error"] and len(got) == len(set(got)) and enough and known.issuperset(got)
 
     def refused(answer: Any) -> bool:
         out = {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]}
@@ -90,6 +98,27 @@ def cases(names: int) -> list[Case]:
     ]
 
 
+def few_names(nodes: int) -> list[Case]:
+    """What is asked about SHORTLIST nodes of a part-filled fleet of `nodes`, of pods that are known and that are not.
+    The asked nodes are the emptiest."""
+    some = sorted((fleet.name(i) for i in range(nodes)), key=lambda name: fleet.taken(int(name[-4:])))[:SHORTLIST]
+
+    def few(answer: Any) -> bool:
+        got = answer["NodeNames"]
+        return not answer["Error"] and FEWEST <= len(got) == len(set(got)) and set(some).issuperset(got)
+
+    def scored(answer: Any) -> bool:
+        points = {entry["Host"]: entry["Score"] for entry in answer}
+        return points.keys() == set(some) and len(answer) == len(some) and max(points.values()) == 10
+
+    body = fleet.args(1, some)
+    return [
+        Case(verb, f"of {nodes} nodes, pod {'' if known else 'not '}known", len(some), body, check, known=known)
+        for verb, check in (("filter", few), ("prioritize", scored))
+        for known in (True, False)
+    ]
+
+
 def preempt_case(candidates: int) -> Case:
     """Half a node for a pod of high priority; each candidate is full of one-GPU pods."""
 
@@ -106,19 +135,20 @@ def preempt_case(candidates: int) -> Case:
 
 
 class Run:
-    """Three connections and the number of the next pod."""
+    """Three connections and the numbers of the next pods: of one that is not known, and of a known one."""
 
-    def __init__(self, served: dict[str, Served]) -> None:
+    def __init__(self, served: dict[str, Served], known: range) -> None:
+        """`known`: the numbers of the pods in the cluster."""
         self.served = served
         self.open = {name: Connection(server.port) for name, server in served.items()}
-        self.number = 0
+        self._unknown, self._known = itertools.count(), itertools.cycle(known)
 
     def close(self) -> None:
         for connection in self.open.values():
             connection.close()
 
     def measure(self, case: Case, calls: int, seconds: float) -> None:
-        """At most `calls` calls of each server, and about `seconds` in all; three blocks at least."""
+        """At most `calls` calls of each server, and about `seconds` in all; 2 blocks in each of ROUNDS at least."""
         self._call(case, "ours", 2 * BLOCK, keep=False)
         answer = self._send(case, "ours")
         for server in SERVERS[1:]:
@@ -127,9 +157,8 @@ class Run:
         before = self._answered(case.verb)
         until = time.monotonic() + seconds
         for done, server in enumerate(self._turns()):
-            if done % 6 == 0 and (
-                len(case.times["ours"]) >= calls or (time.monotonic() > until and len(case.times["ours"]) >= 3 * BLOCK)
-            ):
+            made = len(case.times["ours"])
+            if done % 6 == 0 and made >= 2 * ROUNDS * BLOCK and (made >= calls or time.monotonic() > until):
                 break
             self._call(case, server, BLOCK, keep=True)
         counted, sent = self._answered(case.verb) - before, len(case.times["ours"])
@@ -161,11 +190,10 @@ class Run:
         case.bytes_in, case.bytes_out = len(requests[-1]), len(replies[-1].body)
         if keep:
             case.times[server] += times
-            case.cpu[server] += cpu
+            case.cpu[server].append(cpu)
 
     def _request(self, case: Case) -> bytes:
-        self.number += 1
-        return request("POST", case.path, case.body.fill(self.number))
+        return request("POST", case.path, case.body.fill(next(self._known if case.known else self._unknown)))
 
     def _send(self, case: Case, server: str) -> Reply:
         reply = self.open[server].send(self._request(case))
@@ -212,14 +240,29 @@ def figures(case: Case) -> dict[str, Any]:
     for server in SERVERS:
         found[f"{server}_p50_ms"] = round(median(case.times[server]) * 1e3, 3)
         found[f"{server}_p99_ms"] = round(percentile(case.times[server], 0.99) * 1e3, 3)
-        found[f"{server}_cpu_ms"] = round(case.cpu[server] / len(case.times[server]) * 1e3, 3)
+        found[f"{server}_cpu_ms"] = round(sum(case.cpu[server]) / len(case.times[server]) * 1e3, 3)
     found["core_ms"] = round(found["ours_cpu_ms"] - found["starlette_cpu_ms"], 3)
     found["times_starlette"] = round(found["ours_p50_ms"] / found["starlette_p50_ms"], 2)
+    ratios = cpu_ratios(case)
+    found["cpu_ratio"] = {"median": median(ratios), "lowest": min(ratios), "highest": max(ratios)}
     return found
 
 
+def cpu_ratios(case: Case) -> list[float]:
+    """Our CPU time / that of the Starlette server, by round: ROUNDS parts of the run, each with blocks of both in both
+    orders."""
+    pairs = len(case.cpu["ours"]) // 2  # a turn there and back has two blocks of each server
+    edges = [2 * (pairs * i // ROUNDS) for i in range(ROUNDS + 1)]
+    spans = [slice(start, end) for start, end in itertools.pairwise(edges)]
+    return [round(sum(case.cpu["ours"][span]) / sum(case.cpu["starlette"][span]), 2) for span in spans]
+
+
 def measure(sizes: list[int], candidates: list[int], calls: int, seconds: float) -> list[dict[str, Any]]:
-    planned: list[tuple[bytes, list[Case]]] = [(fleet.part_filled(n), cases(n)) for n in sizes]
+    # No pod is asked about twice: the second time it would be a retry. Starlette does not look who is asked about.
+    known = range(KNOWN, KNOWN + 2 * len(SERVERS) * (calls + 2 * ROUNDS * BLOCK + 2 * WARM_UP))
+    few = {n: few_names(n) if n > SHORTLIST else [] for n in sizes}
+    waiting = {n: [json.loads(case.body.fill(i))["Pod"] for i in known for case in few[n][:1]] for n in sizes}
+    planned: list[tuple[bytes, list[Case]]] = [(fleet.part_filled(n, waiting[n]), few[n] + cases(n)) for n in sizes]
     if candidates:
         planned.append((fleet.full(max(candidates)), [preempt_case(n) for n in candidates]))
     left = sum(len(group) for _, group in planned)
@@ -227,9 +270,9 @@ def measure(sizes: list[int], candidates: list[int], calls: int, seconds: float)
     found = []
     for cluster, group in planned:
         with Servers() as servers:
-            say(f"starting the servers for {group[-1].size} nodes")
+            say(f"starting the servers for {max(case.size for case in group)} nodes")
             served = {"ours": servers.ours(cluster, SETTINGS), **{kind: servers.null(kind) for kind in SERVERS[1:]}}
-            run = Run(served)
+            run = Run(served, known)
             try:
                 for case in group:
                     run.measure(case, calls, max(1.0, (end - time.monotonic()) / left))
@@ -245,19 +288,35 @@ def measure(sizes: list[int], candidates: list[int], calls: int, seconds: float)
     return found
 
 
+def targets(found: list[dict[str, Any]]) -> list[Line]:
+    """CPU time as a ratio to the Starlette server's: at SHORTLIST names, and of a first attempt at 5,000."""
+    lines = []
+    for row in found:
+        ratio = Spread(**row["cpu_ratio"]) if "cpu_ratio" in row else None
+        if ratio and row["names"] == SHORTLIST and row["case"].startswith("of "):
+            measure = f"{row['verb']} at {SHORTLIST} names {row['case']}, CPU"
+            lines.append(at_most(measure, "<= 2.0 x the Starlette server", ratio, 2.0))
+        elif ratio and (row["verb"], row["case"], row["names"]) == ("filter", "first attempt", 5000):
+            lines.append(at_most("filter at 5,000 names, CPU", "<= 4 x the Starlette server", ratio, 4.0))
+    return lines
+
+
 def say(line: str) -> None:
     print(f"verbs: {line}", file=sys.stderr, flush=True)
 
 
 def table(found: list[dict[str, Any]]) -> str:
     heads = ["verb", "case", "names", "in, B", "out, B"]
-    heads += [f"{server} p50 / p99 / cpu" for server in SERVERS] + ["core", "ours / starlette, p50"]
+    heads += [f"{server} p50 / p99 / cpu" for server in SERVERS]
+    heads += ["core", "ours / starlette, p50", "ours / starlette, cpu"]
     lines = ["| " + " | ".join(heads) + " |", "|---|---" + "|--:" * (len(heads) - 2) + "|"]
     for row in found:
         cells = [str(row[key]) for key in ("verb", "case", "names", "bytes_in", "bytes_out")]
         for server in SERVERS:
             cells.append(" / ".join(f"{row[f'{server}_{what}_ms']:.2f}" for what in ("p50", "p99", "cpu")))
+        ratio = row["cpu_ratio"]
         cells += [f"{row['core_ms']:.2f}", f"{row['times_starlette']:.1f}"]
+        cells.append(f"{ratio['median']:.2f} ({ratio['lowest']:.2f} to {ratio['highest']:.2f})")
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -278,7 +337,11 @@ def main(arguments: list[str] | None = None) -> int:
     if not found:
         print("verbs: nothing was asked for", file=sys.stderr)
         return 1
-    print(json.dumps({"verbs": found}, indent=1) if asked.output == "json" else table(found))
+    lines = targets(found)
+    if asked.output == "json":
+        print(json.dumps({"verbs": found, "targets": [line._asdict() for line in lines]}, indent=1))
+    else:
+        print("\n\n".join([table(found), *([targets_table(lines)] if lines else [])]))
     return 0
 
 

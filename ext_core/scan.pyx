@@ -19,7 +19,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memchr, memcmp, memcpy
 
 from ext_core.ints cimport row_t, text_t
 from ext_core.name_index cimport NameIndex, name_hash, slot
@@ -576,6 +576,94 @@ def node_name(bytes body not None, Py_ssize_t start, Py_ssize_t end, Py_ssize_t 
     if size > LONGEST_NAME:
         raise ScanError(start, TOO_LONG.decode("ascii"))
     return name
+
+
+cdef inline bint plain_text(cursor* c, Py_ssize_t* start, Py_ssize_t* end) noexcept nogil:
+    """Steps over a string without escapes, and states where its contents lie; False for any other value."""
+    if c.at >= c.end or c.text[c.at] != c'"':
+        return False
+    start[0] = c.at + 1
+    if skip_string(c) < 0 or c.escaped:
+        return False
+    end[0] = c.at - 1
+    return True
+
+
+cdef enum:
+    UID = 1
+    VERSION = 2
+    NOMINATED = 4
+    METADATA = 8
+    STATUS = 16
+
+cdef struct identity_spans:
+    Py_ssize_t uid, uid_end, version, version_end, nominated, nominated_end
+
+
+cdef int wanted_key(cursor* c, Py_ssize_t start, int within) noexcept nogil:
+    """Which of the keys it is that count in this part of a pod; 0: none of them."""
+    if within == METADATA:
+        return UID if is_key(c, start, "uid", 3) else VERSION if is_key(c, start, "resourceVersion", 15) else 0
+    if within == STATUS:
+        return NOMINATED if is_key(c, start, "nominatedNodeName", 17) else 0
+    return METADATA if is_key(c, start, "metadata", 8) else STATUS if is_key(c, start, "status", 6) else 0
+
+
+cdef bint stated_identity(cursor* c, identity_spans* spans, int within) noexcept nogil:
+    """Whether the object at c.at states plainly what counts of it. `within`: 0: the pod, METADATA or STATUS."""
+    cdef Py_ssize_t start
+    cdef int found = 0, which
+    cdef bint plain
+    if not take(c, c'{'):
+        return False
+    if closes(c, c'}'):
+        return within == STATUS
+    while True:
+        start = c.at
+        if skip_key(c) < 0 or memchr(c.text + start, c'\\', c.at - start) != NULL:
+            return False
+        which = wanted_key(c, start, within)
+        if found & which:
+            return False
+        found |= which
+        if which == METADATA or which == STATUS:
+            plain = stated_identity(c, spans, which)
+        elif which == UID:
+            plain = plain_text(c, &spans.uid, &spans.uid_end)
+        elif which == VERSION:
+            plain = plain_text(c, &spans.version, &spans.version_end)
+        elif which == NOMINATED:
+            plain = plain_text(c, &spans.nominated, &spans.nominated_end)
+        else:
+            plain = skip_value(c, DEEPEST) == 0
+        if not plain:
+            return False
+        skip_space(c)
+        if closes(c, c'}'):
+            return within == STATUS or found & (METADATA | UID) and (found & METADATA or found & VERSION)
+        if not take(c, c','):
+            return False
+
+
+def identity(bytes body not None, Py_ssize_t start, Py_ssize_t end):
+    """(uid, resourceVersion, nominatedNodeName) of the pod in [start, end), the last "" where it has none. None: the
+    first two are not there, a key comes twice, a key or one of the three is escaped, or something is of another type:
+    only a JSON decoder can read it."""
+    cdef cursor c
+    cdef identity_spans spans
+    cdef bint stated
+    begin(&c, body, start, end)
+    spans.nominated = spans.nominated_end = 0
+    with nogil:
+        stated = stated_identity(&c, &spans, 0)
+        skip_space(&c)
+    if not stated or c.at < c.end:
+        return None
+    try:
+        return (to_str(&c, spans.uid, spans.uid_end), to_str(&c, spans.version, spans.version_end),
+                to_str(&c, spans.nominated, spans.nominated_end))
+    except ScanError:
+        return None
 
 
 # --- Names -> rows ---

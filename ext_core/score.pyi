@@ -36,3 +36,7 @@ def bury(nodes: NodeTable, ask: Ask, rows: array[int], total: array[float]) -> N
 
 def ranked(rows: array[int], total: array[float], best: array[int]) -> tuple[array[int], array[float]]:
     """(rows, scores) in the order of `best`, indices as `top` returns them. IndexError outside of rows."""
+
+def picked(columns: list[array[float]], best: array[int], most: int) -> array[float]:
+    """The values of each column at the first `most` indices of `best` (int32), column by column. IndexError outside of
+    a column."""

@@ -244,6 +244,23 @@ def ranked(const row_t[::1] rows, const score_t[::1] total, const int32_t[::1] b
     return places, scores
 
 
+def picked(list columns not None, const int32_t[::1] best, Py_ssize_t most):
+    """What each of `columns` has at the first `most` indices of `best`: column by column, in one array."""
+    cdef Py_ssize_t n = min(max(most, 0), best.shape[0]), i, at = 0
+    made = array("d", bytes(8 * n * len(columns)))
+    if not made:
+        return made
+    cdef score_t[::1] out = made
+    cdef const score_t[::1] column
+    for column in columns:
+        for i in range(n):
+            if not 0 <= best[i] < column.shape[0]:
+                raise IndexError("index outside of a column")
+            out[at + i] = column[best[i]]
+        at += n
+    return made
+
+
 def points(const score_t[::1] ranked):
     """0..10 for scores that come best first: the first gets 10 alone, the others at most 9, in order.
 

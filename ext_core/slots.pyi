@@ -33,11 +33,15 @@ class Slots(SlotCounts):
         Sum over types of price x slots lost, and `fullness` x (CPU left / most CPU of a node + GPUs left / most GPUs
         of a node) / 2 with the pod on it.
         """
-    def choose(self, nodes: NodeTable, ask: Ask, row: int, prices: array[float]) -> int:
-        """The mask of GPUs to take: for whole GPUs the best linked set (lowest ids where links are unknown), for a
-        share the GPU that costs least, then the smallest id. 0: positions are not modelled, or it does not fit."""
-    def losses(self, nodes: NodeTable, ask: Ask, row: int, prices: array[float]) -> list[tuple[int, int]]:
-        """(type, slots lost) of that choice, in the order of the types."""
+    def choose(
+        self, nodes: NodeTable, ask: Ask, rows: array[int], prices: array[float], out: array[int]
+    ) -> None:
+        """The mask of GPUs (uint32) to take on each row: for whole GPUs the best linked set (lowest ids where links are
+        unknown), for a share the GPU that costs least, then the smallest id. 0: positions are not modelled, or it does
+        not fit."""
+    def priciest(self, nodes: NodeTable, ask: Ask, row: int, prices: array[float], most: int) -> array[float]:
+        """What that choice costs on one row: the whole, then of the `most` types with the highest cost (type, slots
+        lost, their cost), the highest first."""
 
 def prices(
     weights: array[float],

@@ -8,6 +8,8 @@ What a request would take of a row is kept until the row's version changes. Rows
 list, whose price is summed once a call.
 """
 
+from array import array
+
 cimport cython
 from libc.math cimport pow as c_pow
 from libc.stdlib cimport free as c_free, malloc, realloc
@@ -155,11 +157,7 @@ cdef class Slots(SlotCounts):
         cdef _Kept kept
         cdef double left
         check_rows(nodes, rows, out.shape[0])
-        self.update(nodes)
-        kept = self._kept(need)
-        self.call += 1
-        kept.used = self.call
-        self._pay(prices)
+        kept = self._begin(nodes, need, prices)
         with nogil:
             for i in range(n):
                 row = rows[i]
@@ -175,31 +173,63 @@ cdef class Slots(SlotCounts):
                                  / nodes.units[row] / self.most_gpus)
                     out[i] += fullness * (0.5 * left)
 
-    def choose(self, NodeTable nodes, Ask ask, int row, const score_t[::1] prices):
-        """The mask of GPUs that the cheapest placement takes on one row; 0: positions not modelled, or none fit."""
-        return self._one(nodes, ask, row, prices)[0]
-
-    def losses(self, NodeTable nodes, Ask ask, int row, const score_t[::1] prices):
-        """[(type, slots lost)] of the cheapest placement on one row, in the order of the types."""
-        cdef int which = self._one(nodes, ask, row, prices)[1]
-        cdef int64_t e
-        return [(self.place[self.entries[e].column], self.entries[e].lost)
-                for e in range(self.start[which], self.start[which + 1])]
-
-    cdef tuple _one(self, NodeTable nodes, Ask ask, int row, const score_t[::1] prices):
+    def choose(self, NodeTable nodes, Ask ask, const row_t[::1] rows, const score_t[::1] prices, mask_t[::1] out):
+        """The mask of GPUs that the cheapest placement takes on each of `rows`; 0: positions not modelled, or none fit.
+        """
+        cdef Py_ssize_t i
+        cdef int way
         cdef Need need = self._need(nodes, ask, prices)
-        cdef _Kept kept
-        cdef int way = 0
+        check_rows(nodes, rows, out.shape[0])
+        cdef _Kept kept = self._begin(nodes, need, prices)
+        with nogil:
+            for i in range(rows.shape[0]):
+                way = 0
+                self._lose(kept, rows[i], need)
+                self._cheapest(kept, rows[i], &way)
+                out[i] = kept.gpus[<size_t>rows[i] * kept.width + way]
+
+    def priciest(self, NodeTable nodes, Ask ask, int row, const score_t[::1] prices, int most):
+        """float64: the cost of the slots that the cheapest placement on one row loses; then of the `most` types that
+        cost most (type, slots lost, their cost), the highest first, then in the order of the types."""
+        cdef Need need = self._need(nodes, ask, prices)
         if not 0 <= row < nodes.height:
             raise IndexError("row outside of the table")
+        if most < 0:
+            raise ValueError("fewer than no types")
+        cdef _Kept kept = self._begin(nodes, need, prices)
+        cdef int way = 0, kind, size = 0, at
+        cdef int64_t e
+        cdef double cost
+        self._lose(kept, row, need)
+        cost = self._cheapest(kept, row, &way)
+        cdef int which = kept.lists[<size_t>row * kept.width + way]
+        made = array("d", bytes(8 * (1 + 3 * min(most, self.start[which + 1] - self.start[which]))))
+        cdef score_t[::1] out = made
+        cdef int room = (out.shape[0] - 1) // 3
+        out[0] = cost
+        for e in range(self.start[which], self.start[which + 1]):
+            cost = self.price[self.entries[e].column] * self.entries[e].lost
+            kind = self.place[self.entries[e].column]
+            if cost <= 0.0:
+                continue
+            at = size
+            while at > 0 and (cost > out[3 * at] or (cost == out[3 * at] and kind < out[3 * at - 2])):
+                at -= 1
+                if at + 1 < room:
+                    out[3 * at + 4], out[3 * at + 5], out[3 * at + 6] = out[3 * at + 1], out[3 * at + 2], out[3 * at + 3]
+            if at < room:
+                out[3 * at + 1], out[3 * at + 2], out[3 * at + 3] = kind, self.entries[e].lost, cost
+                size = min(size + 1, room)
+        return made[:1 + 3 * size]
+
+    cdef _Kept _begin(self, NodeTable nodes, Need need, const score_t[::1] prices):
+        """A call begins: what is kept of the request, to be brought up to date row by row."""
         self.update(nodes)
-        kept = self._kept(need)
+        cdef _Kept kept = self._kept(need)
         self.call += 1
         kept.used = self.call
         self._pay(prices)
-        self._lose(kept, row, need)
-        self._cheapest(kept, row, &way)
-        return kept.gpus[row * kept.width + way], kept.lists[row * kept.width + way]
+        return kept
 
     cdef Need _need(self, NodeTable nodes, Ask ask, const score_t[::1] prices) except *:
         cdef Need made

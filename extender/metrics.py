@@ -53,6 +53,9 @@ class Metrics:
         self.log_lines_dropped = self._counter(
             "log_lines_dropped", "Log lines that could not be written: the log is not read, or its disk is full."
         )
+        self.log_lines_sampled = self._counter(
+            "log_lines_sampled", "Log lines of decisions that were left out: log.decisionsPerSecond names the rate."
+        )
         self.sampled_requests = self._counter(
             "sampled_requests",
             "Requests with fewer nodes than there are schedulable GPU nodes: the scheduler samples, and we choose "

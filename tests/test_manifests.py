@@ -85,7 +85,7 @@ def test_what_we_keep_is_what_the_role_allows() -> None:
     assert role["metadata"]["namespace"] == DEPLOYMENT["metadata"]["namespace"]  # our pod's own
     [named] = [rule for rule in role["rules"] if rule["resources"] == ["configmaps"] and "resourceNames" in rule]
     assert named["resourceNames"] == [Settings().reservations.name, MIX]
-    assert set(named["verbs"]) == {"get", "update"}
+    assert set(named["verbs"]) == {"get", "patch"}
 
 
 def test_what_evictions_need_is_granted_apart() -> None:
@@ -159,6 +159,10 @@ def test_one_point_outweighs_all_plugins_of_the_scheduler_together() -> None:
     assert profile["plugins"]["score"]["disabled"] == [{"name": "NodeResourcesBalancedAllocation"}]
     # schedule_one.go: score x weight x (MaxNodeScore 100 / MaxExtenderPriority 10).
     assert 1 * EXTENDER["weight"] * (100 // 10) > 1_400
+    # Both files are installed together, and state the same.
+    settings = read_settings(MANIFESTS / "gpu-extender.yaml", Known(scorers=(), costs=()))
+    assert (settings.scheduler_weight, settings.scheduler_score_weights) == (EXTENDER["weight"], 14)
+    assert settings.only_the_best_class_wins
 
 
 def test_the_scheduler_packs_as_we_do() -> None:

@@ -24,6 +24,7 @@ PROMISED = {
     "gpu_extender_bad_requests": ("verb", "code"),
     "gpu_extender_connections_closed": ("limit",),
     "gpu_extender_log_lines_dropped": (),
+    "gpu_extender_log_lines_sampled": (),
     "gpu_extender_sampled_requests": (),
     "gpu_extender_watch_restarts": ("kind",),
     "gpu_extender_watch_defects": ("kind",),

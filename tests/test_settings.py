@@ -87,6 +87,8 @@ placement: {default: spread, byLabel: {app=trainer: pack}, byPriorityClass: {bat
 topologyLevels: [example.com/rack, example.com/row]
 hold: {seconds: 2.5}
 schedulerVersion: "1.38"
+schedulerWeight: 20
+schedulerScoreWeights: 3
 preemption: {searchBudget: 1000}
 decisions: {maxBytes: 0}
 limits: {bodyBytes: 2048, names: 10}
@@ -103,6 +105,7 @@ server: {host: 0.0.0.0, port: 0, keepAliveSeconds: 91}
     assert settings.placement.by_priority_class == {"batch": "pack"}
     assert settings.topology_levels == ("example.com/rack", "example.com/row")
     assert (settings.packing_weights.gpu, settings.hold.seconds) == (5, 2.5)
+    assert (settings.scheduler_weight, settings.scheduler_score_weights) == (20, 3)
     assert (settings.preemption.search_budget, settings.decisions.max_bytes) == (1000, 0)
     assert (settings.limits.body_bytes, settings.limits.names) == (2048, 10)
     assert (settings.server.host, settings.server.port, settings.server.keep_alive_seconds) == ("0.0.0.0", 0, 91)
@@ -157,6 +160,7 @@ server:
         (HEAD + "shortlist: {retry_window_seconds: 1}\n", "shortlist.retry_window_seconds", "retryWindowSeconds?"),
         (HEAD + "shortlist: {size: -1}\n", "shortlist.size", "greater than or equal to 0"),
         (HEAD + "shortlist: {size: 1.5}\n", "shortlist.size", "integer"),
+        (HEAD + "schedulerWeight: 0\n", "schedulerWeight", "greater than or equal to 1"),
         (HEAD + "shortlist: 16\n", "shortlist", "should be a mapping, not 16"),
         (HEAD + "hold: {seconds: .inf}\n", "hold.seconds", "finite"),
         (HEAD + "hold: {seconds: .nan}\n", "hold.seconds", "not nan"),

@@ -12,7 +12,7 @@ import orjson
 
 from ext_core.scan import ScanError
 
-__all__ = ["NameIndex", "ScanError", "items", "node_name", "rows", "split", "split_offers"]
+__all__ = ["NameIndex", "ScanError", "identity", "items", "node_name", "rows", "split", "split_offers"]
 
 SPACE = " \t\n\r"
 STRING = rb'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*"'
@@ -77,6 +77,48 @@ def node_name(body: bytes, start: int, end: int, max_depth: int = 200) -> str:
         raise ScanError(start, "'metadata.name' must be a string")
     within_length([name], start)
     return name
+
+
+def identity(body: bytes, start: int, end: int) -> tuple[str, str, str] | None:
+    within(body, start, end)
+    texts: dict[str, str] = {"nominatedNodeName": ""}
+    try:
+        pod = plainly(body, start, end, ("metadata", "status"))
+        if pod is None or "metadata" not in pod:
+            return None
+        for part, keys in (("metadata", ("uid", "resourceVersion")), ("status", ("nominatedNodeName",))):
+            found = plainly(body, *pod[part], keys) if part in pod else {}
+            if found is None:
+                return None
+            for key, (one, behind) in found.items():
+                text = text_of(body[one:behind], one)
+                if not isinstance(text, str) or b"\\" in body[one:behind]:
+                    return None
+                texts[key] = text
+    except ScanError:
+        return None
+    if "uid" not in texts or "resourceVersion" not in texts:
+        return None
+    return texts["uid"], texts["resourceVersion"], texts["nominatedNodeName"]
+
+
+def plainly(body: bytes, start: int, end: int, wanted: tuple[str, ...]) -> dict[str, tuple[int, int]] | None:
+    """Where the values of these keys are; None: not an object, an escape in a key, or one of these twice."""
+    if not isinstance(decode(body[start:end], start), dict):
+        return None
+    text = body[:end].decode("latin-1")
+    found: list[tuple[str, tuple[int, int]]] = []
+    at = skip(text, start, end, SPACE)
+    at = skip(text, at + 1, end, SPACE)
+    while text[at] != "}":
+        key_end = value_end(text, at)
+        value_at = skip(text, key_end, end, SPACE + ":")
+        found.append((text[at + 1 : key_end - 1], (value_at, value_end(text, value_at))))
+        at = skip(text, found[-1][1][1], end, SPACE + ",")
+    keys = [key for key, _ in found]
+    if any("\\" in key for key in keys) or any(keys.count(key) > 1 for key in wanted):
+        return None
+    return {key: span for key, span in found if key in wanted}
 
 
 def rows(body: bytes, start: int, end: int, index: NameIndex) -> tuple["array[int]", list[tuple[int, str]], int]:

@@ -96,3 +96,9 @@ def bury(nodes: NodeTable, ask: Ask, rows: list[int], total: list[float]) -> Non
     for i, row in enumerate(rows):
         if ask.resource >= 0 and nodes.alloc[row][ask.resource] == 0:
             total[i] = -1.0
+
+
+def picked(columns: list[list[float]], best: list[int], most: int) -> list[float]:
+    if any(not 0 <= i < len(column) for column in columns for i in best[: max(most, 0)]):
+        raise IndexError("index outside of a column")
+    return [column[i] for column in columns for i in best[: max(most, 0)]]

@@ -108,11 +108,15 @@ class Slots:
             if fullness > 0:
                 out[i] += fullness * (0.5 * left)
 
-    def choose(self, nodes: NodeTable, ask: Ask, row: int, prices: list[float]) -> int:
-        return self._one(nodes, ask, row, prices)[1]
+    def choose(self, nodes: NodeTable, ask: Ask, rows: list[int], prices: list[float], out: list[int]) -> None:
+        self._asked(nodes, ask, prices)
+        check(nodes, rows, out)
+        out[:] = [self._one(nodes, ask, row, prices)[1] for row in rows]
 
-    def losses(self, nodes: NodeTable, ask: Ask, row: int, prices: list[float]) -> list[tuple[int, int]]:
-        return self._one(nodes, ask, row, prices)[2]
+    def priciest(self, nodes: NodeTable, ask: Ask, row: int, prices: list[float], most: int) -> list[float]:
+        cost, _, lost = self._one(nodes, ask, row, prices)
+        parts = [(-prices[t] * slots, t, slots) for t, slots in lost if prices[t] * slots > 0]
+        return [cost, *(number for part, t, slots in sorted(parts)[:most] for number in (t, slots, -part))]
 
     def _one(
         self, nodes: NodeTable, ask: Ask, row: int, prices: list[float]

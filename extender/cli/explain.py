@@ -69,6 +69,8 @@ def _lines(decision: dict[str, Any]) -> Iterator[str]:
     elif decision["verb"] in ("preempt", "evict") and asked:
         said.insert(0, f"{_count(asked, 'node')} to choose from")
     yield f"  {decision['result']}" + (f": {'; '.join(said)}" if said else "")
+    if best := decision.get("best_class"):
+        yield f"  the best class alone is answered: {best['answered']} of {_count(best['fit'], 'node')} that fit"
     if decision.get("why"):
         yield f"  because: {decision['why']}"
     if decision.get("node"):

@@ -34,7 +34,10 @@ class Amounts:
                 at = self._index.get(name, 0) - FIRST_GPU
                 if at >= 0:
                     gpus[at] = min(MOST, gpus[at] + count)
-        return (min(pod.cpu_milli, MOST_AMOUNT), min(pod.memory, MOST_AMOUNT), 1, *gpus)
+        cpu, memory = pod.cpu_milli, pod.memory
+        if cpu > MOST_AMOUNT or memory > MOST_AMOUNT:
+            cpu, memory = min(cpu, MOST_AMOUNT), min(memory, MOST_AMOUNT)
+        return (cpu, memory, 1, *gpus)
 
     def total(self, amounts: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
         """The sum by resource, MOST_SUM at most."""

@@ -21,6 +21,7 @@ from extender.cluster.nodes.eligibility import Program
 from extender.cluster.nodes.store import Nodes
 from extender.cluster.pods.annotation_limits import AnnotationLimits
 from extender.cluster.pods.budgets import BudgetSet
+from extender.cluster.pods.nominated import Nominated
 from extender.cluster.pods.requirements import PodRequirements
 from extender.cluster.pods.siblings import SiblingKey
 from extender.cluster.pods.store import Pods
@@ -41,6 +42,14 @@ from extender.topologies import Topology
 
 class NodeRowsView(Protocol):
     """Which row of the tables each node has."""
+
+    @property
+    def moves(self) -> int:
+        """How often a node got a row or lost it."""
+
+    def row(self, name: str) -> int:
+        """The node's row, -1 when it is not known."""
+        ...
 
     @property
     def index(self) -> NameIndex:
@@ -189,6 +198,15 @@ class WorkloadsView(Protocol):
         """Uid -> node ("" without one) of the pods that name a gang."""
 
 
+class RepellingView(Protocol):
+    """The required anti-affinity of bound pods."""
+
+    def __len__(self) -> int: ...
+
+    def nodes(self, pod: PodRecord, names: Collection[str]) -> set[str]:
+        """Those of the nodes where it may match `pod`; the topology of the terms is not looked at."""
+
+
 class PlacementsView(Protocol):
     """Where pods are."""
 
@@ -201,12 +219,16 @@ class PlacementsView(Protocol):
         """Uid of an unbound pod -> the node that kube-scheduler nominated."""
 
     @property
+    def claims(self) -> Nominated:
+        """What the nominated pods claim."""
+
+    @property
     def waiting(self) -> Mapping[str, int]:
         """Uid of an unbound GPU pod -> its priority."""
 
     @property
-    def repelling(self) -> Collection[str]:
-        """Uids of bound pods with required anti-affinity."""
+    def repelling(self) -> RepellingView:
+        """The required anti-affinity of bound pods."""
 
 
 class PodRowsView(Protocol):

@@ -101,7 +101,7 @@ class Document(Controller):
                 raise ApiError(413, f"it is longer than the {MOST_BYTES} bytes that are kept")
             for _ in range(3):
                 with contextlib.suppress(Conflict):
-                    await self._kept.write({KEY: text}, (await self._kept.read()).version)
+                    await self._kept.change({KEY: text}, (await self._kept.read()).version)
                     self._written, self._warned = text, False
                     return
         except (ApiError, Unreachable) as error:

@@ -1,7 +1,8 @@
-"""One reservation as text: a small JSON object, whose times are seconds since 1970."""
+"""One reservation as text: a small JSON object, whose times are seconds since 1970; and the texts that are stored."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
@@ -11,10 +12,50 @@ from extender.objects.records import MOST_GRACE
 from extender.reservations.reservations import Reservation
 
 FORMAT: Final = 1
+MOST_ENTRIES: Final = 500
+MOST_BYTES: Final = 900_000  # a ConfigMap may have 1 MiB
 
 
 class Damaged(Exception):
     """An entry that states nothing that can be used."""
+
+
+class Stored:
+    """What the ConfigMap has, as far as we know. `data`: text by uid; `version`: None where it has to be read first."""
+
+    def __init__(self) -> None:
+        self.data: dict[str, str] = {}
+        self.version: str | None = None
+        self._size = 0
+
+    def set(self, data: dict[str, str], version: str) -> None:
+        """It was read."""
+        self.data, self.version = data, version
+        self._size = sum(len(uid) + len(text) for uid, text in data.items())
+
+    def put(self, changes: Mapping[str, str | None], version: str) -> None:
+        """These keys were written; None: removed."""
+        _, self._size = self._after(changes)
+        for uid, text in changes.items():
+            if text is None:
+                self.data.pop(uid, None)
+            else:
+                self.data[uid] = text
+        self.version = version
+
+    def has_room(self, changes: Mapping[str, str | None]) -> bool:
+        """Whether it stays within MOST_ENTRIES and MOST_BYTES."""
+        entries, size = self._after(changes)
+        return entries <= MOST_ENTRIES and size <= MOST_BYTES
+
+    def _after(self, changes: Mapping[str, str | None]) -> tuple[int, int]:
+        entries, size = len(self.data), self._size
+        for uid, text in changes.items():
+            for known, sign in ((self.data.get(uid), -1), (text, 1)):
+                if known is not None:
+                    entries += sign
+                    size += sign * (len(uid) + len(known))
+        return entries, size
 
 
 class Entries:

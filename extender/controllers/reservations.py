@@ -1,17 +1,21 @@
-"""The plans of the verbs, kept in one ConfigMap of ours: what is freed for a preemptor stays its over our restarts.
+"""The reservations of the verbs, kept in one ConfigMap of ours: they outlive this process.
 
 Theory of operation
 -------------------
 1. One key per preemptor's uid, its value a small JSON object; times are seconds since 1970.
-2. A plan is written before its preempt reply is sent, within the deadline of the settings; when that fails the answer
-   is that no pod is evicted, and nothing is reserved. All else that changes (a plan is over, its victims are gone) is
-   written within about a second.
-3. One write at a time, and each replaces what was read: an instance that finds that another has written since reads
-   again, takes over what it does not know, drops what the other has removed, and writes anew.
-4. The map is read before the first verb is answered and every few seconds then, since another instance may have been
+2. A reservation is written before its preempt reply is sent, within the deadline of the settings. When that fails the
+   answer is that no pod is evicted, and nothing is reserved. All else that changes (a reservation ends, its victims are
+   gone) is written within about a second.
+3. A write is a merge patch of the keys that change: one key for a preempt reply, and those of the replies that wait
+   beside it. One write at a time. Each states the version that it changes, so the API server rejects it where another
+   instance has written since. Only then the map is read before the next try: what is not known is taken over, what
+   the other has removed is dropped.
+4. After a write without an answer the known version stays. If that write was carried out, the next one finds the
+   conflict and reads; if not, the next one replaces that version, and the late one is rejected.
+5. The map is read before the first verb is answered and every few seconds then, since another instance may have been
    asked meanwhile. What cannot be read is dropped with a warning; the rest stays. What another instance wrote is
    compared with the lists before it counts (forged.py), and dropped as well where it contradicts them.
-5. Without the right to read or write it (403) no pod is evicted, which is logged once and counted;
+6. Without the right to read or write it (403) no pod is evicted, which is logged once and counted;
    `reservations.store: memory` does without the map, and without what it is good for.
 """
 
@@ -22,11 +26,10 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
 from extender.controllers.controller import Controller
 from extender.controllers.forged import believed, contradiction
-from extender.controllers.reservation_entry import Damaged, Entries
+from extender.controllers.reservation_entry import MOST_ENTRIES, Damaged, Entries, Stored
 from extender.kube.backoff import Backoff
 from extender.kube.client import ApiError, Unreachable
 from extender.kube.clock import Clock
@@ -37,8 +40,6 @@ from extender.reservations.release import CAUSES
 from extender.reservations.reservations import Reservation
 from extender.verbs.verbs import Verbs
 
-MOST_ENTRIES: Final = 500
-MOST_BYTES: Final = 900_000  # a ConfigMap may have 1 MiB
 LOOK_SECONDS = 1.0  # between two looks at what is over
 REREAD_SECONDS = 5.0
 SOON_SECONDS = 0.05  # while the lists are not in
@@ -49,11 +50,12 @@ log = get_log()
 
 @dataclass(slots=True)
 class Trouble:
-    """What is wrong with the map. `problem`: in words; `logged`: the kind that was logged last; `forbidden`: until
-    it is read or written again."""
+    """What is wrong with the map. `problem`: in words; `logged`: the kind that was logged last; `failed`, `forbidden`:
+    until it is read or written again."""
 
     problem: str = "not read yet"
     logged: str = ""
+    failed: bool = False
     forbidden: bool = False
 
 
@@ -79,11 +81,11 @@ class ReservationStore(Controller):
         self._entries = Entries(verbs.cluster.resources, clock.wall() - clock.monotonic())
         self._settings = verbs.settings.reservations
         self._lock = asyncio.Lock()
-        self._stored: dict[str, str] = {}  # what the map has, as far as we know
+        self._stored = Stored()
+        self._waiting: dict[str, int] = {}  # uids of the reservations that replies wait for, and how many do
         self._unsure: set[str] = set()  # written with no answer: they may be in the map
         # Taken over, and not compared with the lists yet: when the victims of our own plan for that pod were gone.
         self._foreign: dict[str, float | None] = {}
-        self._version: str | None = None  # None: it has to be read first
         self._read_at: float | None = None
         self._judged = False  # what was read at the start has been compared with the lists
         self._trouble = Trouble()
@@ -108,10 +110,9 @@ class ReservationStore(Controller):
         began = time.perf_counter()
         try:
             async with asyncio.timeout(self._settings.deadline_seconds):
-                why = await self._flush(plan.uid)
+                why = await self._keep(plan.uid)
             result = "refused" if why else "ok"
         except TimeoutError:
-            self._version = None
             result, why = "late", f"not written within {self._settings.deadline_seconds:g} s"
         except (ApiError, Unreachable) as error:
             result = "forbidden" if _forbidden(error) else "failed"
@@ -184,8 +185,9 @@ class ReservationStore(Controller):
             )  # fmt: skip
 
     async def refresh(self) -> None:
-        """Read the map when that is due, and write what has changed since."""
-        if self._read_at is None or self._clock() - self._read_at >= REREAD_SECONDS:
+        """Read the map when that is due, or after a write without an answer, and write what has changed since."""
+        unsure = self._read_at is None or self._trouble.failed or bool(self._unsure)
+        if unsure or self._clock() - (self._read_at or 0.0) >= REREAD_SECONDS:
             async with self._lock:
                 await self._read()
         if self._ready():
@@ -193,16 +195,15 @@ class ReservationStore(Controller):
 
     def _failed(self, error: ApiError | Unreachable) -> str:
         """Say what is wrong, once for each problem; gives it back."""
-        self._version = None
         self._metrics.reservations_kept.set(0)
         trouble = self._trouble
-        trouble.problem = str(error)
+        trouble.problem, trouble.failed = str(error), True
         if _forbidden(error):
             trouble.forbidden = True
             if trouble.logged != "forbidden":
                 trouble.logged = "forbidden"
                 log.error(
-                    "the reservations may not be kept, so no pod is evicted: allow get, create and update of the "
+                    "the reservations may not be kept, so no pod is evicted: allow get, create and patch of the "
                     "ConfigMap (manifests/deployment.yaml), or set reservations.store to memory",
                     err=str(error),
                 )
@@ -213,31 +214,66 @@ class ReservationStore(Controller):
 
     # -- the map --------------------------------------------------------------------------------------------------
 
-    async def _flush(self, must: str = "") -> str:
-        """Make the map what the verbs has. "" or why the plan of the pod `must` has no place in it."""
-        assert self._map is not None
+    async def _keep(self, uid: str) -> str:
+        """Write the reservation of this pod, and of those that wait beside it. "" or why it has no place in the map."""
+        self._waiting[uid] = self._waiting.get(uid, 0) + 1
+        try:
+            async with self._lock:
+                for _ in range(TRIES):
+                    if self._stored.version is None:
+                        await self._read()
+                    plans = ((one, self._verbs.reservations.get(one)) for one in self._waiting)
+                    wanted = {one: self._entries.text(plan) for one, plan in plans if plan is not None}
+                    if uid not in wanted:
+                        return "its pod is gone, or has a node"
+                    if wanted[uid] == self._stored.data.get(uid):
+                        return ""  # written beside another one
+                    changes: dict[str, str | None] = {**wanted}
+                    if not self._stored.has_room(changes):
+                        changes = self._changes()
+                        if not self._stored.has_room(changes):
+                            return f"there are {len(self._verbs.reservations.all()) - 1} reservations already"
+                    if await self._write(changes):
+                        return ""
+            return "other instances keep writing the reservations"
+        finally:
+            self._waiting[uid] -= 1
+            if not self._waiting[uid]:
+                del self._waiting[uid]
+
+    async def _flush(self) -> None:
+        """Make the map what the verbs have."""
         async with self._lock:
             for _ in range(TRIES):
-                if self._version is None:
+                if self._stored.version is None:
                     await self._read()
-                    assert self._version is not None
-                wanted = {plan.uid: self._entries.text(plan) for plan in self._verbs.reservations.all()}
-                if must and must not in wanted:
-                    return "its pod is gone, or has a node"
-                if wanted == self._stored:
-                    return ""
-                size = sum(len(uid) + len(text) for uid, text in wanted.items())
-                if must and (len(wanted) > MOST_ENTRIES or size > MOST_BYTES):
-                    return f"there are {len(wanted) - 1} reservations already"
-                version, self._version = self._version, None  # until the answer is there
-                self._unsure |= wanted.keys()
-                try:
-                    self._stored, self._version = await self._map.write(wanted, version)
-                except Conflict:
-                    continue
-                self._good()
-                return ""
-        return "other instances keep writing the reservations"
+                changes = self._changes()
+                if not changes or await self._write(changes):
+                    return
+
+    def _changes(self) -> dict[str, str | None]:
+        """The keys that the map has otherwise than the verbs; None: the key is to be removed."""
+        wanted = {plan.uid: self._entries.text(plan) for plan in self._verbs.reservations.all()}
+        stored = self._stored.data
+        changes: dict[str, str | None] = dict.fromkeys(stored.keys() - wanted.keys())
+        return changes | {uid: text for uid, text in wanted.items() if stored.get(uid) != text}
+
+    async def _write(self, changes: dict[str, str | None]) -> bool:
+        """Write these keys; False where another instance has written since. Where no answer comes, the version that is
+        known stays: the write after it either replaces that version, or finds the conflict and reads."""
+        assert self._map is not None
+        stored = self._stored
+        assert stored.version is not None
+        self._unsure |= changes.keys()
+        try:
+            version = await self._map.change(changes, stored.version)
+        except Conflict:
+            stored.version = None
+            return False
+        stored.put(changes, version)
+        self._unsure -= changes.keys()
+        self._good()
+        return True
 
     async def _read(self) -> None:
         assert self._map is not None
@@ -246,7 +282,7 @@ class ReservationStore(Controller):
         plans = {plan.uid: plan for plan in reservations.all()}
         known = plans.keys()
         for uid, text in sorted(theirs.items())[:MOST_ENTRIES]:
-            before = self._stored.get(uid)
+            before = self._stored.data.get(uid)
             theirs_is_newer = uid in known and before not in (None, text) and before == self._entries.text(plans[uid])
             if not theirs_is_newer and (uid in known or before is not None or uid in self._unsure):
                 continue  # ours, or ours until a moment ago: to be removed
@@ -260,9 +296,10 @@ class ReservationStore(Controller):
             reservations.add(plan)
             self._foreign[uid] = before_it.emptied if before_it is not None else None
             log.info("reservation taken over", pod=plan.pod or uid, node=plan.node, plan=plan.id)
-        for uid in self._stored.keys() & known - theirs.keys():
+        for uid in self._stored.data.keys() & known - theirs.keys():
             reservations.drop(uid)  # another instance has seen its end
-        self._stored, self._version, self._read_at = theirs, version, now
+        self._stored.set(theirs, version)
+        self._read_at = now
         self._unsure.clear()
         if self._ready():
             self._compare()
@@ -270,7 +307,7 @@ class ReservationStore(Controller):
 
     def _good(self) -> None:
         self._metrics.reservations_kept.set(1)
-        self._trouble.forbidden, self._trouble.logged = False, ""
+        self._trouble.failed, self._trouble.forbidden, self._trouble.logged = False, False, ""
 
 
 def _forbidden(error: ApiError | Unreachable) -> bool:

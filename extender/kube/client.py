@@ -27,7 +27,7 @@ from kubernetes.aio.client.rest import RESTClientObject
 
 # Seconds, TLS included. A packet that is lost is sent again after 1 s; a host that is away drops them all, and the next
 # try must not begin long after its return.
-_CONNECT = 3.0
+CONNECT_SECONDS = 3.0
 _ACQUIRE = 6.0  # seconds for a name's addresses, and as many connects as it has
 _AUTHENTICATE = 10.0  # seconds for a token file, or a credential plugin
 _REFRESH = 60.0  # seconds between looks at a token file or an exec plugin's expiry, as client-go has it
@@ -89,34 +89,36 @@ class Transport:
 class ApiServer:
     """Requests to one API server, on one event loop: the one of the first request. Use as an async context manager.
 
-    ``headers`` is asked before each request for what authenticates it.
+    ``headers`` is asked before each request for what authenticates it. ``url``, ``transport``: where the server is, and
+    how connections to it are made.
     """
 
     def __init__(
         self, url: str, *, headers: Headers, transport: Transport | None = None, timeout: float = 30.0
     ) -> None:
         """``timeout`` (seconds) is for whole answers, their bodies included."""
+        self.url = url
+        self.headers = headers
+        self.transport = transport or Transport()
         self._url = yarl.URL(url)
-        self._headers = headers
         self._timeout = timeout
-        self._transport = transport or Transport()
         self._made: aiohttp.ClientSession | None = None
         self._options: dict[str, Any] = {"allow_redirects": False}
-        if self._transport.proxy:
-            self._options["proxy"] = self._transport.proxy
-        if self._transport.tls_server_name:
-            self._options["server_hostname"] = self._transport.tls_server_name
+        if self.transport.proxy:
+            self._options["proxy"] = self.transport.proxy
+        if self.transport.tls_server_name:
+            self._options["server_hostname"] = self.transport.tls_server_name
 
     @property
     def _session(self) -> aiohttp.ClientSession:
         """Made on the event loop that uses it: credentials are loaded before there is one."""
         if self._made is None:
-            tls = self._transport.tls
+            tls = self.transport.tls
             self._made = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(ssl=tls if tls is not None else True),
                 # A body that came compressed would be inflated in a worker thread.
                 headers={"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "gpu-extender"},
-                trust_env=self._transport.proxy_from_environment,
+                trust_env=self.transport.proxy_from_environment,
                 read_bufsize=_CHUNK,
                 auto_decompress=False,
             )
@@ -207,7 +209,7 @@ class ApiServer:
         most: int | None = None,
     ) -> bytes:
         """The body of a 2xx answer to any method; the errors of get(). `content_type`: of `body`."""
-        limits = aiohttp.ClientTimeout(total=self._timeout, connect=_ACQUIRE, sock_connect=_CONNECT)
+        limits = aiohttp.ClientTimeout(total=self._timeout, connect=_ACQUIRE, sock_connect=CONNECT_SECONDS)
         sent: dict[str, Any] = {} if body is None else {"data": body, "content_type": content_type}
         async with self._answer(method, path, limits, params=params or {}, **sent) as answer:
             if most is None:
@@ -223,7 +225,7 @@ class ApiServer:
     @asynccontextmanager
     async def stream(self, path: str, params: Mapping[str, str], *, inactivity: float) -> AsyncIterator[Stream]:
         """An answer that goes on. Silence for ``inactivity`` seconds is Silent, a broken connection Unreachable."""
-        limits = aiohttp.ClientTimeout(total=None, connect=_ACQUIRE, sock_connect=_CONNECT, sock_read=inactivity)
+        limits = aiohttp.ClientTimeout(total=None, connect=_ACQUIRE, sock_connect=CONNECT_SECONDS, sock_read=inactivity)
         async with self._answer("GET", path, limits, params=params) as answer:
             yield Stream(answer.content.iter_any(), lambda: _cut_off(answer))
 
@@ -239,12 +241,13 @@ class ApiServer:
         async with AsyncExitStack() as stack:
             try:
                 async with asyncio.timeout(_AUTHENTICATE):
-                    headers = {**await self._headers(), **({"Content-Type": content_type} if "data" in more else {})}
+                    headers = {**await self.headers(), **({"Content-Type": content_type} if "data" in more else {})}
                 url = self._url.joinpath(path.lstrip("/"), encoded=True)
                 request = self._session.request(method, url, headers=headers, timeout=limits, **more, **self._options)
                 answer = await stack.enter_async_context(request)
                 if not 200 <= answer.status < 300:
-                    raise ApiError(answer.status, _message(await answer.read()), _retry_after(answer.headers))
+                    retry_after = retry_after_of(answer.headers.get("Retry-After", ""))
+                    raise ApiError(answer.status, message_of(await answer.read()), retry_after)
                 try:
                     yield answer
                 finally:
@@ -277,7 +280,7 @@ class _Reload:
             await self._loader.load_and_set(configuration)
 
 
-def _message(body: bytes) -> str:
+def message_of(body: bytes) -> str:
     """The message of a ``Status``, or the beginning of whatever else a proxy in between may have sent."""
     try:
         said = msgspec.json.decode(body, type=_Status).message
@@ -286,6 +289,6 @@ def _message(body: bytes) -> str:
     return (said or body.decode(errors="replace").strip() or "no message")[:500]
 
 
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    said = headers.get("Retry-After", "")
-    return float(said) if said.isascii() and said.isdigit() else None
+def retry_after_of(text: str) -> float | None:
+    """Seconds that the header Retry-After names; None where it names none."""
+    return float(text) if text.isascii() and text.isdigit() else None

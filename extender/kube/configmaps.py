@@ -1,16 +1,17 @@
-"""One ConfigMap that is ours: read, and replaced only where no other writer has changed it since."""
+"""One ConfigMap that is ours: read, and written only where no other writer has changed it since."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
-from extender.kube.client import ApiError, ApiServer, Unreachable
+from extender.kube.client import ApiError, Unreachable
 
 _LABELS: Final = {"app.kubernetes.io/name": "gpu-extender"}
+T = TypeVar("T")
 
 
 class Kept(NamedTuple):
@@ -29,14 +30,38 @@ class _ConfigMap(msgspec.Struct):
     data: dict[str, str] | None = None
 
 
+class _Written(msgspec.Struct):
+    metadata: _Meta
+
+
+class Requests(Protocol):
+    """Requests to one API server: `ApiServer`, or `KeptConnection`. They raise ApiError and Unreachable."""
+
+    async def get(self, path: str) -> bytes:
+        """The body of a 200."""
+        ...
+
+    async def post(self, path: str, body: bytes) -> bytes:
+        """The body of a 2xx answer; of what was written at least its metadata."""
+        ...
+
+    async def patch(self, path: str, body: bytes) -> bytes:
+        """As post(), with a JSON merge patch."""
+        ...
+
+    async def close(self) -> None:
+        """End every connection."""
+        ...
+
+
 class Conflict(Exception):
     """Another writer wrote, made or deleted it since it was read."""
 
 
 class ConfigMap:
-    """Reads and writes the ConfigMap ``name``. Both raise ApiError and Unreachable."""
+    """Reads and writes the ConfigMap ``name``. All raise ApiError and Unreachable."""
 
-    def __init__(self, server: ApiServer, namespace: str, name: str) -> None:
+    def __init__(self, server: Requests, namespace: str, name: str) -> None:
         self.name = name
         self._server = server
         self._where = f"/api/v1/namespaces/{quote(namespace, safe='')}/configmaps"
@@ -46,29 +71,42 @@ class ConfigMap:
     async def read(self) -> Kept:
         """As it is now; empty where there is none."""
         try:
-            return _kept(await self._server.get(self._path))
+            found = _decoded(await self._server.get(self._path), _READ)
         except ApiError as error:
             if error.status == 404:
                 return Kept({}, "")
             raise
+        return Kept(found.data or {}, found.metadata.resourceVersion)
 
-    async def write(self, data: Mapping[str, str], version: str) -> Kept:
-        """Replaces what was read with ``version``; Conflict where it is another one by now."""
-        meta = {**self._meta, "resourceVersion": version} if version else self._meta
-        body = msgspec.json.encode({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": dict(data)})
+    async def change(self, changes: Mapping[str, str | None], version: str) -> str:
+        """Writes these keys alone, None removes one; Conflict where it is no more what was read with ``version``
+        ("": it did not exist). The new version.
+
+        The API server compares the version in a patch, so no update is lost."""
+        if not version:
+            data = {key: text for key, text in changes.items() if text is not None}
+            body: dict[str, object] = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": self._meta, "data": data}
+        else:
+            # An empty entry keeps the API server from tracking the writer of each key, which takes it some time.
+            body = {"metadata": {"resourceVersion": version, "managedFields": [{}]}, "data": changes}
         try:
-            if version:
-                return _kept(await self._server.put(self._path, body))
-            return _kept(await self._server.post(self._where, body))
+            if not version:
+                answer = await self._server.post(self._where, msgspec.json.encode(body))
+            else:
+                answer = await self._server.patch(self._path, msgspec.json.encode(body))
         except ApiError as error:
             if error.status == 409 or (error.status == 404 and version):
                 raise Conflict from error
             raise
+        return _decoded(answer, _WRITTEN).metadata.resourceVersion
 
 
-def _kept(body: bytes) -> Kept:
+_READ: Final = msgspec.json.Decoder(_ConfigMap)
+_WRITTEN: Final = msgspec.json.Decoder(_Written)
+
+
+def _decoded(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     try:
-        found = msgspec.json.decode(body, type=_ConfigMap)
+        return decoder.decode(body)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise Unreachable(f"no ConfigMap came: {error}") from error
-    return Kept(found.data or {}, found.metadata.resourceVersion)

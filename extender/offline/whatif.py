@@ -33,7 +33,6 @@ from extender.policy.costs.leftover_fragmentation import LeftoverFragmentation
 from extender.policy.rules import REASONS
 from extender.policy.rules.count import RELEASING
 from extender.preemption import candidates, certificate, search
-from extender.preemption.admits import repelled_from
 from extender.preemption.candidates import Preemptor
 from extender.preemption.search import Found
 from extender.preemption.set_tables import PRICED_GPUS
@@ -179,7 +178,7 @@ def _nodes(snapshot: Snapshot, request: PodRequest, pod: PodRecord) -> _Nodes:
             reasons[reason] += 1
         else:
             names.append(name)
-    repelled = repelled_from(cluster, pod, names)
+    repelled = cluster.placements.repelling.nodes(pod, names)
     rows = array("i", [cluster.row(name) for name in names])
     codes = dict(zip(names, snapshot.policy.judge(cluster.tables, request, rows), strict=True))
     fits = array("i")

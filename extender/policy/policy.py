@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from ext_core import score
 from ext_core.links import LinkShapes
@@ -18,6 +18,8 @@ from extender.policy.scorers import SCORERS
 from extender.policy.scorers.fragmentation import Fragmentation
 from extender.policy.scorers.packing import Packing
 from extender.settings import Settings
+
+MOST_PRICES: Final = 4_096  # tables of 2 kB at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +47,11 @@ class Policy:
         return cls(tuple(rule() for rule in RULES), tuple(scorers), tuple(COSTS[name]() for name in settings.costs))
 
     def leftover(self, shapes: LinkShapes, shape: int, gpus: int, wanted: int) -> array[int]:
-        """What each set of free GPUs of a shape leaves broken up; computed once."""
+        """What each set of free GPUs of a shape leaves broken up; computed once, and again after MOST_PRICES others."""
         key = (shape, gpus, wanted)
         if key not in self.prices:
+            if len(self.prices) >= MOST_PRICES:
+                self.prices.clear()
             self.prices[key] = prices(shapes, *key)
         return self.prices[key]
 
@@ -73,24 +77,22 @@ class Policy:
         score.bury(tables.nodes, request.ask, rows, total)
         return total, columns
 
-    def gpus(self, tables: Tables, request: PodRequest, rows: Sequence[int]) -> dict[int, int]:
-        """The mask of GPUs that we would take now, by row; 0 where positions are not modelled."""
-        return self.fragmentation.gpus(tables, request, rows)
+    def gpus(self, tables: Tables, request: PodRequest, rows: array[int]) -> array[int]:
+        """The mask of GPUs that we would take now on each row; 0 where positions are not modelled."""
+        return self.fragmentation.gpus(tables, request, rows, self.fragmentation.prices(tables))
 
     def planned(self, tables: Tables, request: PodRequest, row: int) -> int:
         """The mask of GPUs that bind plans on a node now; 0 where positions are not modelled, or where it is not known
         which GPUs are held there: any that we name could be one of them."""
         if tables.nodes.unknown_of(row):
             return 0
-        return self.gpus(tables, request, (row,))[row]
+        return self.gpus(tables, request, array("i", [row]))[0]
 
     def price(self, tables: Tables, request: PodRequest, names: Sequence[str], rows: Sequence[int]) -> list[Any]:
         """What the pod would cost on these rows, for people: the slots with the highest cost that it takes."""
-        return [
-            {
-                "node": names[row],
-                "cost": cost,
-                "slots": [{"type": name, "lost": lost, "cost": part} for name, lost, part in parts],
-            }
-            for row, cost, parts in self.fragmentation.explain(tables, request, rows)
-        ]
+        prices, found = self.fragmentation.prices(tables), []
+        for row in rows:
+            price = self.fragmentation.explain(tables, request, row, prices)
+            slots = [{"type": name, "lost": lost, "cost": cost} for name, lost, cost in price.slots()]
+            found.append({"node": names[row], "cost": price.numbers[0], "slots": slots})
+        return found

@@ -26,15 +26,6 @@ def accepting(cluster: ClusterView, pod: PodRecord, names: Sequence[str]) -> lis
     return [cluster.names[row] for row in columns.kept(rows, cluster.eligibility.rows(program))]
 
 
-def repelled_from(cluster: ClusterView, pod: PodRecord, names: Sequence[str]) -> set[str]:
-    """The nodes where a running pod's required anti-affinity may be about this one."""
-    return {
-        name
-        for name in (names if cluster.placements.repelling else ())
-        if any(other.uid in cluster.placements.repelling and other.may_repel(pod) for other in cluster.pods_on(name))
-    }
-
-
 def may_come_back(cluster: ClusterView, request: PodRequest, pod: PodRecord, now: float) -> str:
     """The first node whose device plugin offers nothing for a moment, and on which the pod fits once it does; ""."""
     away = list(cluster.away(now))

@@ -15,7 +15,6 @@ from ext_core import gather
 from extender.cluster.cluster import Cluster
 from extender.objects.selectors import untolerated
 from extender.preemption import certificate
-from extender.preemption.admits import repelled_from
 from extender.preemption.candidates import Preemptor
 from extender.preemption.outbid import MOST_OUTBID, Outbid
 from extender.preemption.search import Found, VictimSearch
@@ -69,7 +68,7 @@ class Leave:
         few = self._search.nearest(preemptor, array("i", range(len(cluster.names))))
         known = set(named)
         names = [name for row in few if row not in known and (name := cluster.names[row])]
-        repelled = repelled_from(cluster, pod, names)
+        repelled = cluster.placements.repelling.nodes(pod, names)
         kept = [
             cluster.row(name)
             for name in names

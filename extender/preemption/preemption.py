@@ -20,7 +20,7 @@ from extender.objects.records import PodRecord
 from extender.policy.policy import Policy
 from extender.policy.rules.count import RELEASING
 from extender.preemption import candidates, certificate
-from extender.preemption.admits import may_come_back, releases, repelled_from
+from extender.preemption.admits import may_come_back, releases
 from extender.preemption.candidates import Preemptor
 from extender.preemption.outbid import MOST_OUTBID, Outbid
 from extender.preemption.search import Found, VictimSearch, amounts_short
@@ -242,7 +242,8 @@ class Preemption:
         rows = gather.by_name(cluster.tables.nodes, offers.rows, more)
         repelled: set[str] = set()
         if cluster.placements.repelling:
-            repelled = repelled_from(cluster, preemptor.pod, [cluster.names[row] for row in rows])
+            repelled = cluster.placements.repelling.nodes(preemptor.pod, [cluster.names[row] for row in rows])
+        if repelled:
             kept = [name not in repelled or name in victims for name in map(cluster.names.__getitem__, rows)]
             rows = array("i", compress(rows, kept))
         if not rows:

@@ -53,6 +53,10 @@ class Reservations:
         """The pod has no reservation any more."""
         self._of.pop(uid, None)
 
+    def get(self, uid: str) -> Reservation | None:
+        """The pod's reservation, an old one too, which has not been dropped yet."""
+        return self._of.get(uid)
+
     def of(self, uid: str, now: float) -> Reservation | None:
         """The pod's reservation, if it is not too old."""
         reservation = self._of.get(uid)

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from starlette.requests import ClientDisconnect, Request
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from starlette.requests import ClientDisconnect
 
 from extender.errors import BodyTooLarge
 from extender.server import connections
 
 
-async def read(request: Request, most: int) -> bytes:
+async def read(
+    scope: MutableMapping[str, Any], receive: Callable[[], Awaitable[MutableMapping[str, Any]]], most: int
+) -> bytes:
     """All bytes of the body, `most` at most. BadRequest: it is larger, or its connection gave it up; ClientDisconnect:
     the client left."""
-    length = request.headers.get("content-length", "")
-    if length.isdigit() and int(length) > most:
-        raise BodyTooLarge(f"the body has {length} bytes, the limit is {most} (settings: limits.bodyBytes)")
+    for key, length in scope["headers"]:
+        if key == b"content-length" and length.isdigit() and int(length) > most:
+            raise BodyTooLarge(f"the body has {int(length)} bytes, the limit is {most} (settings: limits.bodyBytes)")
     parts: list[bytes] = []
     size = 0
     more = True
     while more:
-        message = await request.receive()
+        message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
-        refused = connections.refusal(request.scope)
+        refused = connections.refusal(scope)
         if refused is not None:
             parts.clear()  # the connection keeps the error, which keeps this frame
             raise refused

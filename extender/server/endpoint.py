@@ -1,17 +1,18 @@
-"""The verbs over HTTP: reads the body, has the call performed, counts, and answers in the form that the verb has."""
+"""The verbs over HTTP: plain ASGI applications. Each reads the body, has the call performed, counts, answers in the
+form that the verb has, and logs once the answer is sent."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any, Final
 
-from starlette.background import BackgroundTask
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from prometheus_client import Counter, Histogram
+from starlette.requests import ClientDisconnect
 
 from extender.errors import BadRequest, ExtenderError
-from extender.log import get_log
+from extender.log import Allowance, get_log, info
 from extender.metrics import Metrics
 from extender.policy.rules import REASONS, UNKNOWN_NODE
 from extender.server import body, garbage
@@ -21,78 +22,117 @@ from extender.verbs.answer import Answer
 from extender.web.responses import error_response
 
 VERBS: Final = ("filter", "prioritize", "preempt", "bind")
-Handler = Callable[[Request], Awaitable[Response]]
+SAMPLED: Final = frozenset(("filter", "prioritize"))
+"""Verbs of which kube-scheduler makes many calls for one pod: above a rate not every line is written."""
+BURST_SECONDS: Final = 10.0
+"""So many seconds' worth of lines may come at once."""
+MOST_REJECTED: Final = 10_000
+"""Pods whose rejections are remembered, so that the first one for each reason is logged."""
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 log = get_log()
 
 
 class Endpoint:
     """The verbs of one server. While a list is missing every verb answers 503: never a guess."""
 
-    def __init__(self, calls: Calls, start: Start, metrics: Metrics, names: Sequence[str], most_bytes: int) -> None:
-        """`names`: of the nodes, by row; `most_bytes`: of a body."""
+    def __init__(self, calls: Calls, start: Start, metrics: Metrics, lines: DecisionLog, most_bytes: int) -> None:
+        """`most_bytes`: of a body."""
         self._calls = {
             "filter": calls.filter,
             "prioritize": calls.prioritize,
             "preempt": calls.preempt,
             "bind": calls.bind,
         }
-        self._start, self._metrics, self._names, self._most_bytes = start, metrics, names, most_bytes
-        self._sampling = Sampling(metrics)
+        self.start, self.metrics, self.lines, self.most_bytes = start, metrics, lines, most_bytes
+        self.sampling = Sampling(metrics)
+        self.refused: dict[int, Counter] = {}  # by reason code
 
-    def of(self, verb: str) -> Handler:
-        """The handler of one of VERBS."""
+    def of(self, verb: str) -> VerbApp:
+        """The ASGI application of one of VERBS."""
+        return VerbApp(self, verb, self._calls[verb])
 
-        async def handle(request: Request) -> Response:
-            return await self._handle(verb, request)
 
-        return handle
+class VerbApp:
+    """One verb. What it counts is looked up by label once."""
 
-    async def _handle(self, verb: str, request: Request) -> Response:
+    def __init__(self, endpoint: Endpoint, verb: str, perform: Callable[[bytes], Awaitable[Answer]]) -> None:
+        self._endpoint, self._verb, self._perform = endpoint, verb, perform
+        self._start, self._most_bytes = endpoint.start, endpoint.most_bytes
+        self._durations: dict[str, Histogram] = {}
+        self._decisions: dict[str, Counter] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One call over HTTP."""
         began = time.perf_counter()
+        answer: Answer | None = None
+        status, result = 200, "ok"
         try:
-            whole = await body.read(request, self._most_bytes)
+            whole = await body.read(scope, receive, self._most_bytes)
             missing = self._start.missing()
             if missing:
-                text = "not known yet: " + ", ".join(missing)
-                return self._done(verb, began, "not_ready", error_response(503, "not-ready", text))
-            answer = await self._calls[verb](whole)
+                result = "not_ready"
+                status, content = _error(503, "not-ready", "not known yet: " + ", ".join(missing))
+            else:
+                answer = await self._perform(whole)
+                content = answer.body
+                self._count(answer)
         except BadRequest as error:
-            self._metrics.bad_requests.labels(verb, error.code).inc()
-            log.warning("bad request", verb=verb, code=error.code, path=error.path, err=error.message[:300])
-            return self._done(verb, began, "bad_request", _refusal(verb, error))
+            result = "bad_request"
+            status, content = self._bad(error)
         except ClientDisconnect:
-            return self._done(verb, began, "gone", Response(status_code=400))
+            status, result, content = 400, "gone", b""
         except Exception as error:
-            log.exception("defect", verb=verb)
-            return self._done(verb, began, "error", _refusal(verb, ExtenderError(f"internal error: {error!r}"[:300])))
-        self._count(verb, answer)
-        after = BackgroundTask(_after, verb, answer, self._node_of(answer))
-        return self._done(verb, began, "ok", Response(answer.body, media_type="application/json", background=after))
+            answer, result = None, "error"
+            log.exception("defect", verb=self._verb)
+            status, content = _refusal(self._verb, ExtenderError(f"internal error: {error!r}"[:300]))
+        duration = self._durations.get(result)
+        if duration is None:
+            duration = self._durations[result] = self._endpoint.metrics.request_duration.labels(self._verb, result)
+        duration.observe(time.perf_counter() - began)
+        headers = [(b"content-length", b"%d" % len(content)), (b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": content})
+        if answer is not None:
+            self._later(answer)
 
-    def _done(self, verb: str, began: float, result: str, response: Response) -> Response:
-        self._metrics.request_duration.labels(verb, result).observe(time.perf_counter() - began)
-        return response
+    def _later(self, answer: Answer) -> None:
+        """Log once the event loop has sent the answer, so that no client waits for it."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # driven by hand
+            self._after(answer)
+        else:
+            loop.call_soon(self._after, answer)
 
-    def _count(self, verb: str, answer: Answer) -> None:
-        metrics, decision = self._metrics, answer.decision
-        metrics.decisions.labels(verb, answer.result).inc()
+    def _after(self, answer: Answer) -> None:
+        self._endpoint.lines.write(self._verb, answer)
+        garbage.collect()
+
+    def _bad(self, error: BadRequest) -> tuple[int, bytes]:
+        self._endpoint.metrics.bad_requests.labels(self._verb, error.code).inc()
+        log.warning("bad request", verb=self._verb, code=error.code, path=error.path, err=error.message[:300])
+        return _refusal(self._verb, error)
+
+    def _count(self, answer: Answer) -> None:
+        endpoint, decision = self._endpoint, answer.decision
+        counter = self._decisions.get(answer.result)
+        if counter is None:
+            counter = self._decisions[answer.result] = endpoint.metrics.decisions.labels(self._verb, answer.result)
+        counter.inc()
         if decision is None:
             return
-        for code, count in decision.judged.reasons.items():
-            metrics.refused_nodes.labels(REASONS[code].key).inc(count)
+        refused, judged = endpoint.refused, decision.judged
+        for code, count in judged.reasons.items():
+            if code not in refused:
+                refused[code] = endpoint.metrics.refused_nodes.labels(REASONS[code].key)
+            refused[code].inc(count)
         sampled = decision.detail.get("sampled")
         if sampled is not None:
-            self._sampling.note(sampled["named"], sampled["schedulable_gpu_nodes"])
-        if verb == "filter" and decision.judged.unknown_count:  # they have no row, and so no code
-            metrics.refused_nodes.labels(UNKNOWN_NODE.key).inc(decision.judged.unknown_count)
-
-    def _node_of(self, answer: Answer) -> str | None:
-        """The node that the answer is about, by the names of this moment."""
-        decision = answer.decision
-        if decision is None:
-            return None
-        ranked = decision.scored.ranked
-        return self._names[ranked[0]] if ranked else decision.detail.get("node")
+            endpoint.sampling.note(sampled["named"], sampled["schedulable_gpu_nodes"])
+        if judged.unknown_count and self._verb == "filter":  # they have no row, and so no code
+            endpoint.metrics.refused_nodes.labels(UNKNOWN_NODE.key).inc(judged.unknown_count)
 
 
 class Sampling:
@@ -116,38 +156,74 @@ class Sampling:
             )
 
 
-async def _after(verb: str, answer: Answer, node: str | None) -> None:
-    """Once the answer is sent, so that no client waits for it. A coroutine, or Starlette would use a thread."""
-    _log(verb, answer, node)
-    garbage.collect()
+class DecisionLog:
+    """The log lines of decisions. Above a rate the lines of SAMPLED verbs are sampled, except for errors and the first
+    rejection of a pod for a reason; the metric counts those that are left out."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        names: Sequence[str],
+        per_second: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`names`: of the nodes, by row; `per_second`: lines on average over BURST_SECONDS; `clock`: seconds."""
+        self._metrics, self._names, self._clock = metrics, names, clock
+        self._allowance = Allowance(max(1.0, BURST_SECONDS * per_second), per_second)
+        self._rejected: dict[str, int] = {}  # uid -> the reason codes it was rejected for, one bit each; oldest first
+
+    def write(self, verb: str, answer: Answer) -> None:
+        """The line of an answer that is sent; none for a pod without GPUs."""
+        decision = answer.decision
+        if decision is None:
+            return
+        sampled = verb in SAMPLED and not decision.error and not self._first(answer)
+        if sampled and self._allowance.take(self._clock()) is None:
+            self._metrics.log_lines_sampled.inc()
+            return
+        request, ranked, detail = decision.request, decision.scored.ranked, decision.detail
+        info(
+            "decided",
+            {
+                "verb": verb,
+                "pod": f"{request.namespace}/{request.name}",
+                "result": answer.result,
+                "candidates": decision.candidates,
+                "feasible": len(decision.judged.fits),
+                "node": self._names[ranked[0]] if ranked else detail.get("node"),
+                "plan": detail.get("plan"),
+                "why": detail.get("why"),
+                "err": decision.error or None,
+                "us": round(sum(decision.stages_us.values())),
+                **decision.logged(),
+            },
+        )
+
+    def _first(self, answer: Answer) -> bool:
+        """Whether a pod is rejected for a reason that it was not rejected for before."""
+        decision = answer.decision
+        if decision is None or answer.result != "refused":
+            return False
+        codes = 1 << UNKNOWN_NODE.code if decision.judged.unknown_count else 0
+        for code in decision.judged.reasons:
+            codes |= 1 << code
+        uid = decision.request.uid
+        before = self._rejected.pop(uid, 0)
+        self._rejected[uid] = before | codes
+        if len(self._rejected) > MOST_REJECTED:
+            del self._rejected[next(iter(self._rejected))]
+        return before | codes != before
 
 
-def _log(verb: str, answer: Answer, node: str | None) -> None:
-    decision = answer.decision
-    if decision is None:
-        return
-    request = decision.request
-    log.info(
-        "decided",
-        verb=verb,
-        pod=f"{request.namespace}/{request.name}",
-        result=answer.result,
-        candidates=decision.candidates,
-        feasible=len(decision.judged.fits),
-        node=node,
-        plan=decision.detail.get("plan"),
-        why=decision.detail.get("why"),
-        err=decision.error or None,
-        us=round(sum(decision.stages_us.values())),
-        **decision.logged(),
-    )
+def _error(status: int, code: str, message: str, path: str = "") -> tuple[int, bytes]:
+    return status, bytes(error_response(status, code, message, path).body)
 
 
-def _refusal(verb: str, error: ExtenderError) -> Response:
+def _refusal(verb: str, error: ExtenderError) -> tuple[int, bytes]:
     """An error in the form that the verb understands: `Error` where it has one, else a status that is not 200."""
     text = f"gpu-extender: {error}"
     if verb == "filter":
-        return Response(wire.filter_error(text), media_type="application/json")
+        return 200, wire.filter_error(text)
     if verb == "bind":
-        return Response(wire.binding(text), media_type="application/json")
-    return error_response(error.status if error.status != 500 else 503, error.code, error.message, error.path)
+        return 200, wire.binding(text)
+    return _error(error.status if error.status != 500 else 503, error.code, error.message, error.path)

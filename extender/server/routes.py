@@ -63,7 +63,7 @@ def create(
         ("/debug/topologies", views.cluster.topologies),
         ("/debug/state", views.cluster.state),
     )
-    routes = [Route(f"/v1/{verb}", endpoint.of(verb), methods=["POST"]) for verb in VERBS]
+    routes = [Route(f"/v1/{verb}", endpoint.of(verb), methods=["POST"], name=verb) for verb in VERBS]
     routes += [Route(path, handler, methods=["GET"]) for path, handler in pages]
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={404: _no_page})
     app.router.redirect_slashes = False  # a redirect would cost the scheduler a trip

@@ -30,6 +30,7 @@ from extender.kube.clock import Clock
 from extender.kube.configmaps import ConfigMap
 from extender.kube.events import EventsApi
 from extender.kube.in_cluster import own_namespace
+from extender.kube.kept import requests_to
 from extender.kube.leases import Lease
 from extender.log import get_log
 from extender.metrics import Metrics
@@ -40,7 +41,7 @@ from extender.reservations.freshness import Freshness
 from extender.server import routes
 from extender.server.calls import Calls, Start
 from extender.server.connections import Connections, lost
-from extender.server.endpoint import Endpoint
+from extender.server.endpoint import DecisionLog, Endpoint
 from extender.server.outage import Outage
 from extender.server.settle import Settling
 from extender.server.writes import ApiBinder, Binder, Keeper, Writes
@@ -131,7 +132,8 @@ def connect(core: Core, outside: Outside | None = None, slices: Slices | None = 
     settling = Settling(clock.monotonic, lags=source.lags)
     calls = Calls(verbs, clock, outage, settling, writes, outside.evictions)
     start = Start(verbs, source, supervisor, writes)
-    endpoint = Endpoint(calls, start, metrics, cluster.names, settings.limits.body_bytes)
+    lines = DecisionLog(metrics, cluster.names, settings.log.decisions_per_second)
+    endpoint = Endpoint(calls, start, metrics, lines, settings.limits.body_bytes)
     pages = Pages(slices or Slices(), lost)
     invalid = InvalidObjects(cluster, source.faults)
     counts = Counts(cluster, verbs.assumed, verbs.reservations, source, invalid, supervisor.defects, clock.monotonic)
@@ -165,7 +167,8 @@ def over_api(settings: Settings, server: ApiServer) -> Server:
     core = Core.over(cluster, watches, metrics=metrics, events=events, clock=clock)
     namespace = own_namespace(settings.reservations.namespace)
     stored = settings.reservations.store == "configmap"
-    kept = ConfigMap(server, namespace, settings.reservations.name) if stored else None
+    connection = requests_to(server)
+    kept = ConfigMap(connection, namespace, settings.reservations.name) if stored else None
     reservations = ReservationStore(core.verbs, metrics, kept, ready=watches.listed, clock=clock)
     identity = f"{socket.gethostname()}_{os.getpid()}_{random.SystemRandom().getrandbits(32):08x}"
     lease = Lease(server, namespace, settings.evictions.lease, identity, clock=clock)
@@ -181,4 +184,9 @@ def over_api(settings: Settings, server: ApiServer) -> Server:
     if stored:  # it is read before the source begins, whose pods it may have counted
         controllers.append(Document(ConfigMap(server, namespace, MIX), cluster.demand.dump, cluster.demand.load))
     binder = ApiBinder(Bindings(server, cluster.gpu_names))
-    return connect(core, Outside(binder, reservations, evictions, tuple(controllers), close=server.close))
+
+    async def close() -> None:
+        await connection.close()
+        await server.close()
+
+    return connect(core, Outside(binder, reservations, evictions, tuple(controllers), close=close))

@@ -244,6 +244,14 @@ class Decisions(_Part):
     """Memory of the kept decision records; the oldest are dropped beyond it, 0 keeps none."""
 
 
+class Log(_Part):
+    """What is logged of decisions."""
+
+    decisions_per_second: float = Field(default=100.0, ge=0, le=1_000_000)
+    """The lines for filter and prioritize calls, on average over 10 s. Above it they are sampled. Evictions, errors and
+    the first rejection of a pod for a reason are logged always."""
+
+
 class FailingNodes(_Part):
     """From when on a node is rejected because GPU pods fail there (rule `failing`)."""
 
@@ -347,12 +355,20 @@ class Settings(_Part):
     mix: Mix = Mix()
     scheduler_version: Annotated[str, AfterValidator(supported_scheduler)] = "1.37"
     """MAJOR.MINOR of the kube-scheduler. From 1.38 on nodes where an eviction helps are answered in `FailedNodes`."""
+    scheduler_weight: int | None = Field(default=None, ge=1, le=1_000_000)
+    """The extender's `weight` in the scheduler's configuration. Where one point of ours outweighs all score plugins,
+    filter answers the best node alone on a first attempt ([details](operations.md#the-weight)). Without it: the
+    shortlist."""
+    scheduler_score_weights: int = Field(default=14, ge=0, le=1_000_000)
+    """The sum of the weights of the scheduler's score plugins, and of its other extenders that prioritize; of several
+    profiles the largest. 14: that of `manifests/kube-scheduler-config.yaml`. Read with `schedulerWeight` only."""
     preemption: Preemption = Preemption()
     claims: Claims = Claims()
     reservations: Reservations = Reservations()
     evictions: Evictions = Evictions()
     events: Events = Events()
     decisions: Decisions = Decisions()
+    log: Log = Log()
     failing_nodes: FailingNodes = FailingNodes()
     limits: Limits = Limits()
     server: Server = Server()
@@ -360,10 +376,18 @@ class Settings(_Part):
     @property
     def policy_hash(self) -> str:
         """Names the policy: equal for settings that answer alike, whatever the server's address and limits."""
-        said = self.model_dump_json(
-            by_alias=True, exclude={"server", "decisions", "limits", "hold", "shortlist", "watch"}
-        )
+        places = {"server", "decisions", "log", "limits", "hold", "watch"}
+        answered = {"shortlist", "scheduler_weight", "scheduler_score_weights"}
+        said = self.model_dump_json(by_alias=True, exclude=places | answered)
         return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+    @property
+    def only_the_best_class_wins(self) -> bool:
+        """Whether one point of ours outweighs all in-tree scores: no node with fewer points than the best can win.
+
+        A score plugin gives 0 to 100 times its weight, and a point of ours, 0 to 10, counts 10 times our weight.
+        """
+        return self.scheduler_weight is not None and self.scheduler_weight * 10 > 100 * self.scheduler_score_weights
 
     @property
     def evictable_as_failed_nodes(self) -> bool:

@@ -103,7 +103,8 @@ class Decision:
     def choose_gpus(self, cluster: Cluster, policy: Policy, *, priced: bool) -> None:
         """Note the GPUs to take on the best nodes, and, `priced`, what the first two cost the pods to come."""
         tables, request = cluster.tables, self.request
-        self.gpus = policy.gpus(tables, request, self.scored.ranked[:16])
+        best = self.scored.ranked[:16]
+        self.gpus = dict(zip(best, policy.gpus(tables, request, best), strict=True))
         if priced:
             self.detail["price"] = policy.price(tables, request, cluster.names, self.scored.ranked[:2])
 

@@ -58,7 +58,7 @@ class Filter:
         BadRequest."""
         stages = Stages()
         cluster, claims, attempts = self._cluster, self._claims, self._history.attempts
-        args = wire.read_args(body, cluster.rows.index, cluster.gpu_names, self._settings.limits.names)
+        args = wire.read_args(body, cluster, self._settings.limits.names)
         request = pod_request.read(args.pod, cluster, claims.places(now))
         if not request.gpus:
             return Answer(wire.untouched(args), "untouched")
@@ -104,13 +104,31 @@ class Filter:
         judged.fits = fit.passed(judged.rows, judged.codes)
         stages.mark("rules")
         scored.total, scored.columns = policy.score(cluster.tables, request, judged.fits)
-        put_last(decision, held.reserved)
-        first = before is None and not request.wants_all
+        put_last(scored.total, judged.fits, held.reserved)
+        alone = before is None and self._settings.only_the_best_class_wins
+        first = before is None and (alone or not request.wants_all)
         best = score.top(cluster.tables.nodes, judged.fits, scored.total, self._settings.shortlist.size * first)
-        scored.ranked, _ = score.ranked(judged.fits, scored.total, best)
+        scored.ranked, ordered = score.ranked(judged.fits, scored.total, best)
+        if alone:
+            self._best_class_alone(decision, ordered, held.reserved)
         stages.mark("score")
         decision.choose_gpus(cluster, policy, priced=self._settings.decisions.max_bytes > 0)
         return held
+
+    def _best_class_alone(self, decision: Decision, ordered: array[float], reserved: frozenset[int]) -> None:
+        """Answer only the nodes to which prioritize would give most points: kube-scheduler would choose one of them.
+        `ordered`: the scores of the shortlist. Where it is one node, prioritize is not called."""
+        request, ranked, fits = decision.request, decision.scored.ranked, len(decision.judged.fits)
+        if request.placement == "spread" and not request.wants_all and len(ranked) < fits:
+            # A node's score depends on the siblings on the other candidate nodes: score as prioritize would.
+            nodes = self._cluster.tables.nodes
+            total, _ = self._policy.score(self._cluster.tables, request, ranked)
+            put_last(total, ranked, reserved)
+            ranked, ordered = score.ranked(ranked, total, score.top(nodes, ranked, total, 0))
+        points = score.points(ordered)
+        decision.scored.ranked = ranked[: points.count(points[0])] if points else ranked
+        if len(decision.scored.ranked) < fits:
+            decision.detail["best_class"] = {"answered": len(decision.scored.ranked), "fit": fits}
 
     def _attempt(self, decision: Decision, held: HeldBack, now: float, may_appear: bool, again: bool) -> Attempt:
         """Record the attempt. `transient`: the pod is to be tried again within seconds, by an Error."""

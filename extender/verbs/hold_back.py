@@ -143,11 +143,10 @@ def promise_no_links(decision: Decision) -> None:
             codes[i] = code or STALE.code
 
 
-def put_last(decision: Decision, reserved: frozenset[int]) -> None:
-    """Put the rows that were freed for other pods behind all that were not."""
-    total = decision.scored.total
+def put_last(total: array[float], rows: array[int], reserved: frozenset[int]) -> None:
+    """Put the rows that were freed for other pods behind all that were not. `total`: the score of each of `rows`."""
     if reserved and total:
         span = max(total) - min(total) + 1.0
-        for i, row in enumerate(decision.judged.fits):
+        for i, row in enumerate(rows):
             if row in reserved:
                 total[i] -= span

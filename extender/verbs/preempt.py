@@ -25,7 +25,7 @@ class Preempt:
         Raises BadRequest."""
         stages = Stages()
         cluster = self._cluster
-        asked = wire.read_preemption(body, cluster.gpu_names, cluster.rows.index, cluster.names)
+        asked = wire.read_preemption(body, cluster)
         request = pod_request.read(asked.pod, cluster)
         if not request.gpus:
             return Answer(wire.echo(asked), "untouched")
@@ -43,7 +43,7 @@ class Preempt:
         `attempt`: the pod's filter call, whose `links_only` are the candidates. Raises BadRequest."""
         stages = Stages()
         cluster = self._cluster
-        asked = wire.read_preemption(body, cluster.gpu_names, cluster.rows.index, cluster.names)
+        asked = wire.read_preemption(body, cluster)
         request = pod_request.read(asked.pod, cluster)
         decision = Decision("evict", wall, cluster.generation, request)
         stages.mark("read")

@@ -35,7 +35,7 @@ class Prioritize:
         """The answer to ExtenderArgs. Raises BadRequest."""
         stages = Stages()
         cluster, policy, claims = self._cluster, self._policy, self._claims
-        args = wire.read_args(body, cluster.rows.index, cluster.gpu_names, self._settings.limits.names)
+        args = wire.read_args(body, cluster, self._settings.limits.names)
         request = pod_request.read(args.pod, cluster, claims.places(now))
         if not request.gpus:
             return Answer(wire.flat_priorities(args), "untouched")
@@ -49,7 +49,7 @@ class Prioritize:
         stages.mark("read")
         with claims.of(request, now):
             scored.total, scored.columns = policy.score(cluster.tables, request, rows)
-            put_last(decision, self._hold_back.reserved(request, rows, now))
+            put_last(scored.total, rows, self._hold_back.reserved(request, rows, now))
             best = score.top(cluster.tables.nodes, rows, scored.total, 0)
             scored.ranked, ordered = score.ranked(rows, scored.total, best)
             scored.points = score.points(ordered)

@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 
 from ext_core import encode, scan
-from ext_core.name_index import NameIndex
+from extender.cluster.view import ClusterView
 from extender.errors import BadRequest
 from extender.objects import records
 from extender.objects.records import PodRecord
@@ -98,12 +98,21 @@ def _null(body: bytes, span: tuple[int, int] | None) -> bool:
     return span is None or (span[1] - span[0] == 4 and body[span[0] : span[1]] == b"null")  # a slice is a copy
 
 
-def _pod(body: bytes, keys: dict[str, tuple[int, int]], gpu_names: frozenset[str]) -> PodRecord:
+def _pod(body: bytes, keys: dict[str, tuple[int, int]], cluster: ClusterView) -> PodRecord:
+    """The pod of the request: its record in the cluster, where that is of the same version, else decoded. One version
+    of an object has one content. Only nominatedNodeName is compared too: kube-scheduler knows it before it writes it.
+    """
     span = keys.get("Pod")
     if span is None or _null(body, span):
         raise BadRequest("the request names no Pod", path="Pod")
+    stated = scan.identity(body, span[0], span[1])
+    if stated is not None:
+        uid, version, nominated = stated
+        known = cluster.pods.get(uid)
+        if known is not None and known.resource_version == version and _same(known, nominated):
+            return known
     try:
-        pod = records.pod(body[span[0] : span[1]], gpu_names)
+        pod = records.pod(body[span[0] : span[1]], cluster.gpu_names)
     except records.RecordError as error:
         raise BadRequest(error.message, path=f"Pod.{error.path}".rstrip(".")) from error
     if not pod.uid:
@@ -111,6 +120,20 @@ def _pod(body: bytes, keys: dict[str, tuple[int, int]], gpu_names: frozenset[str
     for key, text in (("uid", pod.uid), ("namespace", pod.namespace), ("name", pod.name)):
         _short(text, f"Pod.metadata.{key}")
     return pod
+
+
+def _same(pod: PodRecord, nominated: str) -> bool:
+    """Whether a record of the same version has all that the request states, and nothing else: a cluster file may leave
+    versions and priorities out, and have names that no API server admits."""
+    return (
+        pod.resource_version != ""
+        and pod.nominated_node == nominated
+        and not pod.partial
+        and (pod.priority_given or not pod.priority_class)
+        and len(pod.uid) <= LONGEST_NAME
+        and len(pod.namespace) <= LONGEST_NAME
+        and len(pod.name) <= LONGEST_NAME
+    )
 
 
 def _short(text: str, path: str) -> None:
@@ -126,10 +149,11 @@ def _split(body: bytes) -> dict[str, tuple[int, int]]:
         raise BadRequest(f"malformed JSON: {error}", path="") from error
 
 
-def read_args(body: bytes, index: NameIndex, gpu_names: frozenset[str], most: int) -> Args:
+def read_args(body: bytes, cluster: ClusterView, most: int) -> Args:
     """Parse a filter or prioritize request. At most `most` candidates."""
     keys = _split(body)
-    pod = _pod(body, keys, gpu_names)
+    pod = _pod(body, keys, cluster)
+    index = cluster.rows.index
     names, nodes = keys.get("NodeNames"), keys.get("Nodes")
     try:
         if names is not None and not _null(body, names):
@@ -190,13 +214,14 @@ def flat_priorities(args: Args) -> bytes:
     return orjson.dumps([{"Host": name, "Score": 0} for name in names])
 
 
-def read_preemption(body: bytes, gpu_names: frozenset[str], index: NameIndex, names: Sequence[str]) -> Preemption:
-    """`names`: of the nodes in `index`, by row."""
+def read_preemption(body: bytes, cluster: ClusterView) -> Preemption:
+    """Parse a preempt request."""
+    index = cluster.rows.index
     try:
         keys, plain = scan.split_offers(body, "NodeNameToMetaVictims", index)
     except scan.ScanError as error:
         raise BadRequest(f"malformed JSON: {error}", path="") from error
-    pod = _pod(body, keys, gpu_names)
+    pod = _pod(body, keys, cluster)
     meta, full = keys.get("NodeNameToMetaVictims"), keys.get("NodeNameToVictims")
     if meta is not None and not _null(body, meta):
         path, span, uid_of = "NodeNameToMetaVictims", meta, _meta_uid
@@ -211,7 +236,7 @@ def read_preemption(body: bytes, gpu_names: frozenset[str], index: NameIndex, na
     if plain is None or uid_of is not _meta_uid:
         offered = whole()
         return Preemption(pod, Offers(array("i", [index.get(name) for name in offered]), offered), whole)
-    return Preemption(pod, Offers(plain[0], _Lazy(body, names, plain, path)), whole)
+    return Preemption(pod, Offers(plain[0], _Lazy(body, cluster.names, plain, path)), whole)
 
 
 def _offers(body: bytes, span: tuple[int, int], path: str, uid_of: Callable[[Any, str], str]) -> dict[str, Offered]:

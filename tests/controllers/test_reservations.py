@@ -154,7 +154,7 @@ def test_a_late_write_evicts_nobody_and_is_taken_back() -> None:
         objects.delay = 0.0
         await eventually(lambda: entries(objects))  # the write lands after all
         made.now += 10
-        await eventually(lambda: objects.said[-1][0] in ("PUT", "GET"))
+        await eventually(lambda: objects.said[-1][0] in ("PATCH", "GET"))
         await reservations.refresh()
         assert entries(objects) == {}
         assert made.verbs.reservations.all() == []
@@ -515,8 +515,66 @@ def test_memory_asks_nobody() -> None:
     run(objects, made, test)
 
 
+def test_one_patch_a_reply_and_nothing_is_read_before_it() -> None:
+    objects, made = Objects(), world()
+    made.pod("vip", 4, priority=90)
+
+    async def test(reservations: ReservationStore) -> None:
+        assert list(await ask(made, OFFER)) == ["n1"]  # makes the map
+        asked = len(objects.said)
+        assert list(await ask(made, OFFER, "vip")) == ["n1"]
+        assert objects.said[asked:] == [("PATCH", PATH)]
+
+    run(objects, made, test)
+    [patch] = objects.patched
+    assert list(patch) == ["metadata", "data"]
+    assert list(patch["data"]) == ["uid-vip"]
+
+
+def test_after_a_write_without_an_answer_the_next_reply_reads_only_if_it_was_carried_out() -> None:
+    """The version that is known stays: the late write is rejected, or its conflict leads to a read."""
+    for carried_out in (False, True):
+        objects, made = Objects(), world(deadline=0.2)
+        made.pod("vip", 4, priority=90)
+
+        async def test(
+            reservations: ReservationStore, objects: Objects = objects, made: World = made, done: bool = carried_out
+        ) -> None:
+            await ask(made, OFFER)
+            objects.lost = done
+            objects.fail = lambda request: (0 if done else 502) if request.method == "PATCH" else 0
+            assert await ask(made, OFFER, "vip") == {}
+            assert made.verbs.reservations.get("uid-vip") is None
+            objects.lost, objects.fail = False, lambda request: 0
+            asked = len(objects.said)
+            assert list(await ask(made, OFFER, "vip")) == ["n1"]
+            assert [method for method, _ in objects.said[asked:]] == (["PATCH", "GET"] if done else ["PATCH"])
+            assert sorted(entries(objects)) == ["uid-urgent", "uid-vip"]
+
+        run(objects, made, test)
+
+
+def test_replies_that_wait_are_written_together() -> None:
+    objects, made = Objects(), world()
+    for i in range(3):
+        made.pod(f"vip{i}", 1, priority=90 + i)
+    amounts = tuple(int(name == GPU) for name in made.cluster.resources)
+    plans = [Reservation(f"uid-vip{i}", "n1", (f"uid-w{i}",), amounts, 90 + i, made.now, own=True) for i in range(3)]
+
+    async def test(reservations: ReservationStore) -> None:
+        await ask(made, OFFER)
+        asked, objects.delay = len(objects.said), 0.1
+        for plan in plans:
+            made.verbs.reservations.add(plan)
+        assert await asyncio.gather(*map(reservations.reserve, plans)) == ["", "", ""]
+        assert len(objects.said) - asked <= 2
+        assert len(entries(objects)) == 4
+
+    run(objects, made, test)
+
+
 def test_entries_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("extender.controllers.reservations.MOST_ENTRIES", 2)
+    monkeypatch.setattr("extender.controllers.reservation_entry.MOST_ENTRIES", 2)
     objects, made = Objects(), world()
     for i in range(2):
         made.pod(f"other{i}", 1, priority=9)
@@ -680,26 +738,29 @@ def test_a_node_whose_victims_still_terminate_is_evictable_for_its_preemptor() -
 # -- the client --------------------------------------------------------------------------------------------------------
 
 
-def test_a_configmap_is_made_read_and_replaced() -> None:
+def test_a_change_writes_its_keys_alone_and_loses_no_update() -> None:
     objects = Objects()
 
     async def test() -> None:
         async with connected(objects) as server:
-            one = ConfigMap(server, "kube-system", "gpu-extender-reservations")
+            one, other = (ConfigMap(server, "kube-system", "gpu-extender-reservations") for _ in range(2))
             assert await one.read() == Kept({}, "")
-            made = await one.write({"a": "1"}, "")
-            assert made.data == {"a": "1"}
+            first = await one.change({"a": "1", "gone": None}, "")  # it does not exist yet
+            assert objects.stored[PATH]["data"] == {"a": "1"}
+            second = await other.change({"b": "2"}, first)
             with pytest.raises(Conflict):
-                await one.write({}, "")
-            again = await one.write({"b": "2"}, made.version)
+                await one.change({"a": None}, first)
+            third = await one.change({"a": None, "c": "3"}, second)
+            assert await one.read() == Kept({"b": "2", "c": "3"}, third)
             with pytest.raises(Conflict):
-                await one.write({}, made.version)
-            assert await one.read() == again == Kept({"b": "2"}, again.version)
+                await one.change({"d": "4"}, "")  # it exists
             del objects.stored[PATH]
             with pytest.raises(Conflict):
-                await one.write({}, again.version)
+                await one.change({"d": "4"}, third)
 
     asyncio.run(test())
+    [patch, *_] = objects.patched
+    assert patch == {"metadata": {"resourceVersion": "2", "managedFields": [{}]}, "data": {"b": "2"}}
 
 
 def test_requests_say_what_they_are() -> None:

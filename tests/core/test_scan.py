@@ -507,3 +507,64 @@ def test_items_null_is_none() -> None:
 )
 def test_node_name_refuses(body: bytes) -> None:
     assert outcome(scan.node_name, body, 0, len(body)) is outcome(reference.node_name, body, 0, len(body)) is ScanError
+
+
+# --- Which object it is ---
+
+
+def same_identity(body: bytes) -> Any:
+    """What both say of a whole body."""
+    found = outcome(scan.identity, body, 0, len(body))
+    assert found == outcome(reference.identity, body, 0, len(body)), body
+    return found
+
+
+PARTS = [b'"uid":"u"', b'"resourceVersion":"7"', b'"uid":"v"', b'"uid":null', b'"uid":7', b'"\\u0075id":"v"']
+PARTS += [b'"uid":"\\u0075"', b'"name":"n"', b'"labels":{"uid":"x"}', b'"uid":"\xff"', b'"uidx":"u"']
+OTHERS = [
+    b'"status":{"nominatedNodeName":"n"}',
+    b'"status":{"nominatedNodeName":null}',
+    b'"status":{}',
+    b'"status":null',
+]
+OTHERS += [b'"metadata":null', b'"spec":{"metadata":{"uid":"z"}}', b'"\\u006detadata":{}', b'"status":[{}]', b'"x":"y"']
+
+
+@given(st.data())
+def test_identities(data: st.DataObject) -> None:
+    """Keys that come twice, that are escaped, nested or of another type, in any order, and one byte that is wrong."""
+    inner = [data.draw(st.lists(st.sampled_from(PARTS), max_size=4)) for _ in range(data.draw(st.integers(0, 2)))]
+    inner += [PARTS[:2]]
+    outer = [b'"metadata":{' + b",".join(one) + b"}" for one in inner]
+    outer += data.draw(st.lists(st.sampled_from(OTHERS), max_size=2))
+    space = data.draw(st.sampled_from([b"", b" "]))
+    body = space + b"{" + (b"," + space).join(data.draw(st.permutations(outer))) + b"}" + space
+    same_identity(body)
+    at = data.draw(st.integers(0, len(body) - 1))
+    same_identity(body[:at] + bytes([data.draw(st.sampled_from(b'"{}[],: x\\'))]) + body[at + 1 :])
+    same_identity(body[:at])
+
+
+def test_an_identity_is_stated_plainly_or_not_at_all() -> None:
+    plain = b'{"spec":{"a":[1]},"metadata":{"name":"n","uid":"u-1","labels":{"uid":"x"},"resourceVersion":"7"},"x":1}'
+    assert same_identity(plain) == ("u-1", "7", "")
+    assert scan.identity(b"[" + plain + b"]", 1, len(plain) + 1) == ("u-1", "7", "")
+    status = plain.replace(b'"x":1', b'"status":{"phase":"Pending","nominatedNodeName":"n-1"}')
+    assert same_identity(status) == ("u-1", "7", "n-1")
+    for wrong in (
+        status.replace(b"phase", b"nominatedNodeName"),
+        status.replace(b'"n-1"', b"null"),
+        plain.replace(b'"x":1', b'"metadata":{}'),
+        plain.replace(b'"name":"n"', b'"uid":"v"'),
+        plain.replace(b'"name":"n"', b'"\\u0075id":"v"'),
+        plain.replace(b'"x":1', b'"\\u006detadata":{}'),
+        plain.replace(b'"u-1"', b"null"),
+        plain.replace(b'"7"', b"7"),
+        plain.replace(b'"u-1"', b'"u\\u002d1"'),
+        plain.replace(b'"u-1"', b'"\xff"'),
+        plain.replace(b'"metadata"', b'"Metadata"'),
+        plain + b"}",
+        b"null",
+        b"",
+    ):
+        assert same_identity(wrong) is None, wrong

@@ -135,3 +135,16 @@ def test_ranked_takes_rows_and_scores_in_order(pairs: list[tuple[int, float]], d
     best = data.draw(st.lists(st.sampled_from(range(len(pairs))))) if pairs else []
     made = score.ranked(array("i", rows), array("d", total), array("i", best))
     assert (list(made[0]), list(made[1])) == plain.ranked(rows, total, best)
+
+
+@given(st.integers(0, 30), st.integers(0, 4), st.lists(st.integers(-1, 30), max_size=20), st.integers(-1, 25))
+def test_picked(length: int, width: int, best: list[int], most: int) -> None:
+    columns = [[100.0 * c + i for i in range(length)] for c in range(width)]
+    made: list[float] = []
+
+    def fast() -> None:
+        made.extend(score.picked([array("d", column) for column in columns], array("i", best), most))
+
+    same_error(fast, lambda: plain.picked(columns, best, most))
+    if made:
+        assert made == plain.picked(columns, best, most)

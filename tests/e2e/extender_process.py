@@ -30,8 +30,10 @@ class ExtenderProcess(Component):
         config: Mapping[str, Any] | str = "",
         arguments: Sequence[str] = (),
         number: int = 0,
+        env: Mapping[str, str] | None = None,
     ) -> None:
-        """``config`` is the text of the settings file, or a mapping that is written as JSON (and so YAML)."""
+        """``config`` is the text of the settings file, or a mapping that is written as JSON (and so YAML); ``env``
+        is added to the environment."""
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         file = folder / f"extender-{number}.yaml"
@@ -50,7 +52,7 @@ class ExtenderProcess(Component):
             ],
             logs / f"extender-{number}.log",
             reaper,
-            env={"NO_PROXY": "127.0.0.1,localhost"},
+            env={"NO_PROXY": "127.0.0.1,localhost", **(env or {})},
         )
 
     def start(self) -> None:

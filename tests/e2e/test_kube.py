@@ -10,9 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import uvloop
+from ruamel.yaml import YAML
 
 from extender.kube.bindings import Bindings
-from extender.kube.client import ApiServer
+from extender.kube.client import ApiError, ApiServer
+from extender.kube.configmaps import ConfigMap, Conflict, Kept
+from extender.kube.kept import KeptConnection
 from extender.kube.watch.kinds import NODES, PODS, WATCHED_KINDS, WatchedKind
 from extender.kube.watch.pace import Pace, Timing
 from extender.kube.watch.reflector import Reflector
@@ -24,6 +28,7 @@ from tests.e2e.cluster import ControlPlane
 from tests.waiting import eventually
 
 GPUS = frozenset({builders.GPU})
+MANIFESTS = Path(__file__).parents[2] / "manifests"
 PLAN = {"gpu-extender.io/gpus": "0,3"}
 
 
@@ -247,3 +252,44 @@ def test_binding(control_plane: ControlPlane, api: Api, namespace: str) -> None:
             assert await bindings.get_pod(namespace, "none") is None
 
     asyncio.run(run())
+
+
+def test_a_change_of_a_configmap_loses_no_update(control_plane: ControlPlane, api: Api, namespace: str) -> None:
+    """The kept connection, TLS and server's event loop included; the rights are those of manifests/deployment.yaml."""
+    api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "keeper", "namespace": namespace}})
+    with (MANIFESTS / "deployment.yaml").open() as file:
+        documents = list(YAML(typ="safe", pure=True).load_all(file))
+    [rules] = [one["rules"] for one in documents if one["kind"] == "Role" and one["metadata"]["name"] == "gpu-extender"]
+    meta = {"name": "keeper", "namespace": namespace}
+    rbac = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": meta}
+    api.create({**rbac, "kind": "Role", "rules": rules})
+    subject = {"kind": "ServiceAccount", **meta}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "keeper"}
+    api.create({**rbac, "kind": "RoleBinding", "roleRef": role, "subjects": [subject]})
+    kubeconfig = str(control_plane.kubeconfig_of_account(namespace, "keeper"))
+    name = "gpu-extender-reservations"
+
+    async def run() -> None:
+        async with await ApiServer.connect(kubeconfig) as server:
+            connections = [KeptConnection(server) for _ in range(2)]
+            one, other = (ConfigMap(connection, namespace, name) for connection in connections)
+            assert await one.read() == Kept({}, "")
+            made = await one.change({"a": "1", "b": "2"}, "")
+            with pytest.raises(Conflict):
+                await other.change({"c": "3"}, "")  # it exists
+            second = await other.change({"c": "3"}, made)
+            with pytest.raises(Conflict):
+                await one.change({"a": None}, made)
+            third = await one.change({"a": None, "d": "4"}, second)
+            assert await other.read() == Kept({"b": "2", "c": "3", "d": "4"}, third)
+            assert "managedFields" not in api.get("ConfigMap", name, namespace)["metadata"]
+            api.delete("ConfigMap", name, namespace)
+            with pytest.raises(Conflict):
+                await one.change({"e": "5"}, third)
+            with pytest.raises(ApiError, match="forbidden"):
+                await ConfigMap(connections[0], namespace, "other").read()
+            for connection in connections:
+                await connection.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run())

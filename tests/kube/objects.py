@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.kube.api_server import Request, Writer, failed, whole
+from tests.kube.api_server import Request, Writer, failed, hung_up, whole
 
 Fail = Callable[[Request], int]
 
@@ -27,6 +27,8 @@ class Objects:
     version: int = 1
     said: list[tuple[str, str]] = field(default_factory=list)  # (method, path) of each request
     posted: list[Any] = field(default_factory=list)
+    patched: list[Any] = field(default_factory=list)
+    lost: bool = False  # what is written is stored, and its answer is lost
 
     async def answer(self, request: Request, writer: Writer) -> None:
         self.said.append((request.method, request.path))
@@ -64,11 +66,16 @@ class Objects:
             else:
                 await whole(200, self.put(path, body))(request, writer)
         elif request.method == "PATCH":
+            self.patched.append(body)
             found = self.stored.get(path)
+            stated = body["metadata"].get("resourceVersion") if isinstance(body.get("metadata"), dict) else None
             if found is None:
                 await failed(404, "not found")(request, writer)
+            elif stated is not None and stated != found["metadata"]["resourceVersion"]:
+                await failed(409, "the object has been modified")(request, writer)
             else:
-                await whole(200, self.put(path, merged(found, body)))(request, writer)
+                made = self.put(path, merged(found, body))
+                await (hung_up() if self.lost else whole(200, made))(request, writer)
 
     def put(self, place: str, body: Any) -> Any:
         self.version += 1

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extender.cluster.pods.placements import Repelling
 from extender.objects import decode, records
 from extender.objects.records import Owner, PodRecord, RecordError
 from extender.objects.records.placement import shared_tolerations
@@ -355,11 +356,16 @@ def test_harmless_wants_are_none() -> None:
         ),
     ],
 )
-def test_may_repel(term: dict[str, Any], namespace: str, labels: dict[str, str], expected: bool) -> None:
-    repelling = pod_of(**affinity("podAntiAffinity", **{REQUIRED: [{"topologyKey": "kubernetes.io/hostname", **term}]}))
+def test_what_a_required_anti_affinity_matches(
+    term: dict[str, Any], namespace: str, labels: dict[str, str], expected: bool
+) -> None:
+    terms = affinity("podAntiAffinity", **{REQUIRED: [{"topologyKey": "kubernetes.io/hostname", **term}]})
+    repelling = pod_of(nodeName="n", **terms)
     other = whole(metadata={"name": "o", "namespace": namespace, "labels": labels})
-    assert repelling.may_repel(other) is expected
-    assert not other.may_repel(repelling)
+    bound = Repelling()
+    bound.add(repelling)
+    assert bound.nodes(other, ["n", "m"]) == ({"n"} if expected else set())
+    assert not bound.nodes(other, ["m"])
 
 
 def test_accepts_a_node() -> None:

@@ -11,6 +11,7 @@ from extender.policy.contracts import Class
 from extender.policy.rules import REASONS
 from extender.reservations.reservations import Reservation
 from extender.settings import Settings, Shortlist
+from tests.calls import calls_of
 from tests.world import AMD, GPU, JSON, World, logged, pairs, refused, workload
 
 NEW = Settings(scheduler_version="1.38")
@@ -134,6 +135,19 @@ def test_what_counts_as_taken(prepare: Callable[[World], object], there: bool) -
     world.node("other", 8)
     prepare(world)
     assert fits(world, workload("p", 8, priority=5)) == there
+
+
+def test_another_nominated_pod_costs_a_call_a_few_steps() -> None:
+    spent = []
+    for count in (0, 100):
+        world = World()
+        world.node("n", 8)
+        for i in range(count):
+            world.node(f"other-{i}", 8)
+            world.pod(f"r{i}", 1, nominated=f"other-{i}", priority=6)
+        assert fits(world, workload("p", 8, priority=5))
+        spent.append(calls_of(lambda: fits(world, workload("p", 8, priority=5))))  # noqa: B023
+    assert (spent[1] - spent[0]) / 100 < 20, "calls of functions for each nominated pod"
 
 
 def test_a_pod_that_changes_is_counted_as_it_is_now() -> None:

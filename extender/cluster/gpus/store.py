@@ -14,7 +14,7 @@ from extender.cluster.gpus.holdings import Devices, Holding, NodeLedger
 from extender.cluster.gpus.kept_ledger import Changes, KeptLedger
 from extender.cluster.gpus.plugin_faults import DevicePlugin, hazards
 from extender.cluster.gpus.statements import PLAN, indices, mask_of
-from extender.log import get_log
+from extender.log import Allowance, get_log
 from extender.objects.records import NodeRecord, PodRecord
 from extender.settings import Settings
 from extender.topologies import Topology, resolve, unknown
@@ -67,6 +67,7 @@ class GpuStore:
             for resource in settings.resources
         }
         self._shapes = shapes
+        self._allowance = Allowance()
 
     def resource_of(self, node: NodeRecord) -> str | None:
         """The GPU resource whose devices the node's graph describes: the first that it offers."""
@@ -93,7 +94,7 @@ class GpuStore:
         topology = resolve(node.annotations, node.labels, count) if count else unknown(0, divided.detail)
         if ignored := relay_ignored(node.annotations, topology):
             topology = replace(topology, disagreements=(*topology.disagreements, ignored))
-        _log_faults(node.name, self.topologies.get(node.name), topology)
+        self._log_faults(node.name, topology, now)
         self.divisions[node.name], self.topologies[node.name] = divided, topology
         by_relay = relayed(node.annotations, topology)
         plugin = self._plugins[resource]
@@ -159,6 +160,23 @@ class GpuStore:
         self.ledgers.pop(node, None)
         self._kept.pop(node, None)
         self._returned(node)
+
+    def _log_faults(self, node: str, topology: Topology, now: float) -> None:
+        """Log what is wrong with a node's GPU graph, once a change, and not for all nodes of a fleet: /debug/topologies
+        names them."""
+        found, before = (topology.warnings, topology.disagreements), self.topologies.get(node)
+        if not any(found) or (before is not None and found == (before.warnings, before.disagreements)):
+            return
+        left_out = self._allowance.take(now)
+        if left_out is not None:
+            log.warning(
+                "what is said about a node's GPUs does not fit together",
+                node=node,
+                believed=topology.detail,
+                disagreements=list(topology.disagreements) or None,
+                warnings=list(topology.warnings) or None,
+                left_out=left_out or None,
+            )
 
     # -- which pod holds which --------------------------------------------------------------------------------------
 
@@ -233,16 +251,3 @@ def _healthy(topology: Topology, count: int, offered: int, units: int) -> int:
         if offered <= stated.bit_count() * units:
             return stated
     return (1 << count) - 1
-
-
-def _log_faults(node: str, before: Topology | None, now: Topology) -> None:
-    """Log what is wrong with a node's GPU graph, once a change."""
-    found = (now.warnings, now.disagreements)
-    if any(found) and (before is None or found != (before.warnings, before.disagreements)):
-        log.warning(
-            "what is said about a node's GPUs does not fit together",
-            node=node,
-            believed=now.detail,
-            disagreements=list(now.disagreements) or None,
-            warnings=list(now.warnings) or None,
-        )

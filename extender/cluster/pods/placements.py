@@ -3,23 +3,80 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Collection
 from typing import Final
 
+from extender.cluster.amounts import Amounts
+from extender.cluster.pods.nominated import Nominated
+from extender.cluster.pods.numbered import Numbered
 from extender.objects.records import PodRecord
+from extender.objects.selectors import PodTerm
 
 SETTLE_SECONDS: Final = 30.0  # a bound pod that has not started by then is not "about to be seen" any more
 
 
-class Placements:
-    """`bound`: node name -> uids of the pods that hold something there; `nominated`: uid of an unbound pod -> node
-    name; `waiting`: uid of an unbound GPU pod -> its priority; `repelling`: uids of bound pods with required
-    anti-affinity; `settling`: uid of a pod that is being admitted -> when it was first seen bound."""
+class Repelling:
+    """The required anti-affinity of bound pods, by node. Pods of a node with the same terms count once."""
 
     def __init__(self) -> None:
+        self._terms: Numbered[tuple[PodTerm, ...]] = Numbered(())
+        self._on: dict[str, dict[int, int]] = {}  # node name -> number of the terms -> how many pods have them
+        self._pods: dict[str, tuple[str, int]] = {}  # uid -> its node, and the number of its terms
+
+    def __len__(self) -> int:
+        """How many bound pods have required anti-affinity."""
+        return len(self._pods)
+
+    def add(self, pod: PodRecord) -> None:
+        """A pod is bound, and not counted yet."""
+        number = self._terms.take(pod.anti_affinity_terms)
+        if not number:
+            return
+        self._pods[pod.uid] = pod.node, number
+        counts = self._on.setdefault(pod.node, {})
+        counts[number] = counts.get(number, 0) + 1
+
+    def remove(self, uid: str) -> None:
+        """A pod is bound no more; it need not be counted."""
+        found = self._pods.pop(uid, None)
+        if found is None:
+            return
+        node, number = found
+        counts = self._on[node]
+        counts[number] -= 1
+        if not counts[number]:
+            del counts[number]
+            if not counts:
+                del self._on[node]
+        self._terms.drop(number)
+
+    def nodes(self, pod: PodRecord, names: Collection[str]) -> set[str]:
+        """Those of the nodes where a required anti-affinity of a bound pod may match `pod`; the topology of the terms
+        is not looked at."""
+        there = self._on.keys() & names if self._on else set()
+        repels: dict[int, bool] = {}  # the same terms are compared once
+        found = set()
+        for name in there:
+            for number in self._on[name]:
+                if number not in repels:
+                    repels[number] = any(term.may_match(pod.namespace, pod.labels) for term in self._terms[number])
+                if repels[number]:
+                    found.add(name)
+                    break
+        return found
+
+
+class Placements:
+    """`bound`: node name -> uids of the pods that hold something there; `nominated`: uid of an unbound pod -> node
+    name; `waiting`: uid of an unbound GPU pod -> its priority; `repelling`: the required
+    anti-affinity of bound pods; `settling`: uid of a pod that is being admitted -> when it was first seen bound."""
+
+    def __init__(self, amounts: Amounts) -> None:
+        self.claims = Nominated(amounts)
         self.bound: dict[str, dict[str, None]] = {}
         self.nominated: dict[str, str] = {}
         self.waiting: dict[str, int] = {}
-        self.repelling: set[str] = set()
+        self.repelling = Repelling()
         self.settling: OrderedDict[str, float] = OrderedDict()  # in the order of the times
 
     def wait(self, pod: PodRecord) -> None:
@@ -28,12 +85,13 @@ class Placements:
             self.waiting[pod.uid] = pod.priority
         if pod.nominated_node and not pod.terminating:
             self.nominated[pod.uid] = pod.nominated_node
+            self.claims.add(pod)
 
     def bind(self, pod: PodRecord) -> None:
         """The pod holds something on its node."""
         self.bound.setdefault(pod.node, {})[pod.uid] = None
         if pod.anti_affinity_terms:
-            self.repelling.add(pod.uid)
+            self.repelling.add(pod)
 
     def unbind(self, uid: str, node: str) -> bool:
         """The pod holds nothing on the node any more; whether it did."""
@@ -46,9 +104,10 @@ class Placements:
 
     def leave(self, uid: str) -> None:
         """Forget where the pod was, but for its node and since when it settles."""
-        self.nominated.pop(uid, None)
+        if self.nominated.pop(uid, None) is not None:
+            self.claims.remove(uid)
         self.waiting.pop(uid, None)
-        self.repelling.discard(uid)
+        self.repelling.remove(uid)
 
     def settle(self, uid: str, now: float) -> None:
         """The pod is being admitted from now on. `now`: not before that of an earlier call."""

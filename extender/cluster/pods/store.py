@@ -39,7 +39,7 @@ class Pods:
         self.uids: dict[tuple[str, str], str] = {}
         self.priority_classes: dict[str, PriorityClassRecord] = {}
         self.amounts, self.limits = amounts, limits
-        self.placements = Placements()
+        self.placements = Placements(amounts)
         self.rows = PodRows(table)
         self.gangs = Gangs(nodes.records, limits, faults)
         self.budgets = Budgets(self.uids)
@@ -108,7 +108,7 @@ class Pods:
         elif not amounts or _row_inputs(before) != _row_inputs(pod) or before.annotations != pod.annotations:
             stale.pods[uid] = None
         if before.anti_affinity_terms != pod.anti_affinity_terms:
-            placements.repelling.discard(uid)
+            placements.repelling.remove(uid)
             placements.bind(pod)
         settled = uid in placements.settling and self._is_settled(pod)
         if settled:

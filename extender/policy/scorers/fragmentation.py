@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from typing import NamedTuple
 
 from ext_core import slots
 from extender.cluster.tables import Tables
@@ -12,6 +12,18 @@ from extender.policy.contracts import PodRequest
 SCARCITY = 1.0  # a slot's price falls with the number of such slots to this power
 SIZE = -1.5  # and rises with its GPUs to this one x the part of all GPUs that is free
 FULLNESS = 0.01  # what the whole of the largest node left empty costs: the last key
+
+
+class Price(NamedTuple):
+    """What a pod costs on a node, at one moment. `types`: the request types of which it takes the priciest slots;
+    `numbers`: the cost of all, then for each of `types` its index, the slots lost and their cost."""
+
+    types: tuple[str, ...]
+    numbers: array[float]
+
+    def slots(self) -> list[tuple[str, int, float]]:
+        """(type, slots lost, their cost), the highest cost first."""
+        return list(zip(self.types, map(int, self.numbers[2::3]), self.numbers[3::3], strict=True))
 
 
 class Fragmentation:
@@ -44,20 +56,14 @@ class Fragmentation:
         slots.prices(demand.weights, demand.sizes, demand.slots.totals(), size, SCARCITY, made)
         return made
 
-    def gpus(self, tables: Tables, request: PodRequest, rows: Sequence[int]) -> dict[int, int]:
-        """The mask of GPUs that the cheapest placement takes, by row; 0 where positions are not modelled."""
-        prices, choose = self.prices(tables), tables.demand.slots.choose
-        return {row: choose(tables.nodes, request.ask, row, prices) for row in rows}
+    def gpus(self, tables: Tables, request: PodRequest, rows: array[int], prices: array[float]) -> array[int]:
+        """The mask of GPUs that the cheapest placement takes on each row; 0 where positions are not modelled."""
+        masks = array("I", bytes(4 * len(rows)))
+        tables.demand.slots.choose(tables.nodes, request.ask, rows, prices, masks)
+        return masks
 
-    def explain(
-        self, tables: Tables, request: PodRequest, rows: Sequence[int], most: int = 5
-    ) -> list[tuple[int, float, list[tuple[str, int, float]]]]:
-        """(row, cost of its slots, [(type, slots lost, their cost)], the highest cost first and `most` of them)."""
-        prices, names = self.prices(tables), tables.demand.names
-        made = []
-        for row in rows:
-            lost = tables.demand.slots.losses(tables.nodes, request.ask, row, prices)
-            costs = sorted((-prices[t] * count, t, count) for t, count in lost if prices[t] > 0)
-            parts = [(names[t], count, -cost) for cost, t, count in costs[:most]]
-            made.append((row, -sum(cost for cost, _, _ in costs), parts))
-        return made
+    def explain(self, tables: Tables, request: PodRequest, row: int, prices: array[float], most: int = 5) -> Price:
+        """What the pod costs on a row: the `most` types with the highest cost."""
+        numbers = tables.demand.slots.priciest(tables.nodes, request.ask, row, prices, most)
+        names = tables.demand.names
+        return Price(tuple([names[int(kind)] for kind in numbers[1::3]]), numbers)

@@ -59,10 +59,10 @@ def test_the_arithmetic() -> None:
     # What is left: 60 of 64 CPUs and 3 of 4 GPUs, of the largest node.
     cost = 1.0 + FULLNESS * (60 / 64 + 3 / 4) / 2
     assert values(small.tables, request(1), row)[0] == pytest.approx(1.0 / (1.0 + cost))
-    explained: Any = Fragmentation().explain(small.tables, request(1), [row])
-    assert explained == [
-        (row, pytest.approx(1.0), [("type 0", 1, pytest.approx(0.8)), ("type 1", 1, pytest.approx(0.2))])
-    ]
+    scorer = Fragmentation()
+    explained: Any = scorer.explain(small.tables, request(1), row, scorer.prices(small.tables))
+    assert explained.numbers[0] == pytest.approx(1.0)
+    assert explained.slots() == [("type 0", 1, pytest.approx(0.8)), ("type 1", 1, pytest.approx(0.2))]
 
 
 def test_whole_nodes_are_kept_while_they_are_asked_for() -> None:
@@ -113,10 +113,11 @@ def test_a_share_goes_to_the_gpu_where_it_costs_least() -> None:
     quarter = replace(request(250), share=250)
     assert quarter.wanted == 1
     # GPU 2 has 400 left: nobody whose request we know could take them. GPU 1 has a slot of 700, 0 and 3 a whole one.
-    assert Fragmentation().gpus(small.tables, quarter, [row]) == {row: 0b0100}
+    policy, rows = Policy.of(Settings()), array("i", [row])
+    assert policy.gpus(small.tables, quarter, rows).tolist() == [0b0100]
     demand(small.tables, (asks(1, share=1000), 5.0), (asks(1, share=400), 1.0), units=1000)
     # Now 400 are a slot, and so are 700: after a quarter GPU 1 still has one.
-    assert Fragmentation().gpus(small.tables, quarter, [row]) == {row: 0b0010}
+    assert policy.gpus(small.tables, quarter, rows).tolist() == [0b0010]
 
 
 def test_shares_and_whole_gpus_through_the_policy() -> None:
@@ -133,8 +134,8 @@ def test_shares_and_whole_gpus_through_the_policy() -> None:
     total, columns = policy.score(small.tables, half, rows)
     assert columns["fragmentation"][0] > columns["fragmentation"][1]
     assert total[0] > total[1]
-    assert policy.gpus(small.tables, half, rows)[free] != 0b1000  # not the whole one
-    assert policy.gpus(small.tables, whole, [free]) == {free: 0b1000}
+    assert policy.gpus(small.tables, half, rows)[1] != 0b1000  # not the whole one
+    assert policy.gpus(small.tables, whole, array("i", [free])).tolist() == [0b1000]
 
 
 def test_a_pod_without_gpus_is_priced_too() -> None:

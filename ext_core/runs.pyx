@@ -1,0 +1,158 @@
+"""One code for each node of a decision, in few bytes: how many rows in order have the same code, and which.
+
+A text of runs: the number of different codes (0: 256 of them), the codes, then each run as one number in groups of seven
+bits, the lowest first, the top bit set while more follow: (its length - 1) x the number of codes + the code's place.
+The runs are those of all rows from 0 to the last one that is named; NOT_NAMED is the code of the others.
+"""
+
+from array import array
+
+from libc.stdlib cimport free as c_free, malloc
+from libc.string cimport memcpy, memset
+
+from ext_core.ints cimport code_t, row_t, uint64_t
+
+NOT_NAMED = 255
+cdef enum:
+    ABSENT = 255
+    MOST_ROWS = 0x4000000
+
+
+def pack(const row_t[::1] rows, const code_t[::1] codes, const row_t[::1] answered, int left_out):
+    """The runs of `rows` with their `codes`. Of the rows with code 0 those that are not in `answered` get `left_out`."""
+    cdef Py_ssize_t n = rows.shape[0], height = 0, named = 0, fits = 0, i, begin
+    cdef int kinds = 0
+    cdef uint64_t number
+    cdef code_t code
+    cdef code_t *of
+    cdef code_t *text
+    cdef code_t *out
+    cdef code_t[256] places, symbols
+    cdef bint[256] seen
+    if codes.shape[0] != n:
+        raise ValueError("rows and codes differ in length")
+    if not 0 <= left_out < ABSENT:
+        raise ValueError("no such code")
+    for i in range(n):
+        if not 0 <= rows[i] < MOST_ROWS:
+            raise IndexError("no such row")
+        if codes[i] == ABSENT:
+            raise ValueError("the code of rows that are not named")
+        height = max(height, <Py_ssize_t>rows[i] + 1)
+    for i in range(answered.shape[0]):
+        if not 0 <= answered[i] < height:
+            raise IndexError("an answered row that is not named")
+    if n == 0:
+        return b""
+    of = <code_t*>malloc(height)
+    text = <code_t*>malloc(257 + 2 * height)  # a run of n rows takes 2 x n bytes at most
+    if of == NULL or text == NULL:
+        c_free(of)
+        c_free(text)
+        raise MemoryError()
+    with nogil:
+        memset(of, ABSENT, height)
+        memset(seen, 0, sizeof(seen))
+        for i in range(n):
+            code = codes[i]
+            named += of[rows[i]] == ABSENT
+            fits += code == 0
+            seen[code] = True
+            of[rows[i]] = code if code else <code_t>left_out
+        seen[0] = False
+        for i in range(answered.shape[0]):
+            if of[answered[i]] == left_out:
+                of[answered[i]] = 0
+                fits -= 1
+                seen[0] = True
+        if fits > 0:
+            seen[left_out] = True
+        seen[ABSENT] = named < height
+        for i in range(256):
+            if seen[i]:
+                symbols[kinds] = <code_t>i
+                places[i] = <code_t>kinds
+                kinds += 1
+        text[0] = <code_t>(kinds & 0xFF)
+        memcpy(text + 1, symbols, kinds)
+        out = text + 1 + kinds
+        i = 0
+        while i < height:
+            begin = i
+            i = _end(of, i, height)
+            number = <uint64_t>(i - begin - 1) * kinds + places[of[begin]]
+            while number >= 0x80:
+                out[0] = <code_t>(number & 0x7F | 0x80)
+                out += 1
+                number >>= 7
+            out[0] = <code_t>number
+            out += 1
+    made = <bytes>text[:out - text]
+    c_free(of)
+    c_free(text)
+    return made
+
+
+cdef inline Py_ssize_t _end(const code_t *of, Py_ssize_t begin, Py_ssize_t height) noexcept nogil:
+    """Where the run that begins at `begin` ends."""
+    cdef uint64_t same, eight
+    cdef Py_ssize_t i = begin + 1
+    memset(&same, of[begin], 8)
+    while i + 8 <= height:
+        memcpy(&eight, of + i, 8)
+        if eight != same:
+            break
+        i += 8
+    while i < height and of[i] == of[begin]:
+        i += 1
+    return i
+
+
+def unpack(bytes text not None):
+    """(rows, codes) of the rows that are named, by row."""
+    rows, codes = array("i"), array("B")
+    cdef const code_t[::1] data = text
+    cdef Py_ssize_t size = data.shape[0], at, kinds, named = 0, begin, length
+    cdef uint64_t number
+    cdef code_t code
+    cdef int shift, turn
+    cdef row_t[::1] row_out
+    cdef code_t[::1] code_out
+    cdef Py_ssize_t row, filled = 0, i
+    if size == 0:
+        return rows, codes
+    kinds = data[0] or 256
+    begin = 1 + kinds
+    if begin > size:
+        raise ValueError("no text of runs")
+    for turn in range(2):  # count, then write
+        at = begin
+        row = 0
+        if turn:
+            rows, codes = array("i", bytes(4 * named)), array("B", bytes(named))
+            row_out, code_out = rows, codes
+        while at < size:
+            number = 0
+            shift = 0
+            while True:
+                if at >= size or shift > 35:
+                    raise ValueError("no text of runs")
+                number |= <uint64_t>(data[at] & 0x7F) << shift
+                shift += 7
+                at += 1
+                if data[at - 1] < 0x80:
+                    break
+            code = data[1 + <Py_ssize_t>(number % <uint64_t>kinds)]
+            length = <Py_ssize_t>(number // <uint64_t>kinds) + 1
+            if length > MOST_ROWS - row:
+                raise ValueError("no text of runs")
+            if code != ABSENT:
+                if turn:
+                    for i in range(length):
+                        row_out[filled + i] = <row_t>(row + i)
+                        code_out[filled + i] = code
+                    filled += length
+                else:
+                    named += length
+            row += length
+    return rows, codes

@@ -1,0 +1,171 @@
+"""The kept connection: one request after another, and what becomes of it when the server or the caller gives up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import pytest
+import uvloop
+
+from extender.kube.client import ApiError, ApiServer, Transport, Unreachable
+from extender.kube.kept import KeptConnection, requests_to
+from tests.kube.api_server import Answer, Request, Script, Writer, failed, hung_up, serving, watched, whole
+
+PATH = "/api/v1/namespaces/a/configmaps/m"
+LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
+
+
+async def no_headers() -> Mapping[str, str]:
+    return {}
+
+
+def run(
+    answers: Sequence[Answer],
+    test: Callable[[KeptConnection], Awaitable[None]],
+    *,
+    loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
+    prefix: str = "",
+    headers: Callable[[], Awaitable[Mapping[str, str]]] = no_headers,
+) -> tuple[list[Request], int]:
+    """The requests that the server saw, and how many connections they came on."""
+    script, writers = Script(answers), set[int]()
+
+    def counted(answer: Answer) -> Answer:
+        async def send(request: Request, writer: Writer) -> None:
+            writers.add(writer.get_extra_info("peername")[1])
+            await answer(request, writer)
+
+        return send
+
+    script.answers = [counted(answer) for answer in answers]
+
+    async def whole_test() -> None:
+        async with serving(script) as url:
+            connection = KeptConnection(ApiServer(url + prefix, headers=headers))
+            try:
+                await test(connection)
+            finally:
+                await connection.close()
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(whole_test())
+    return script.requests, len(writers)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_requests_share_one_connection(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    async def test(connection: KeptConnection) -> None:
+        assert await connection.get(PATH) == b'{"a": 1}'
+        assert await connection.patch(PATH, b'{"b":2}') == b"[1, 2]"  # sent in chunks
+        assert await connection.post(PATH, b"{}") == b"{}"
+
+    async def token() -> Mapping[str, str]:
+        return {"Authorization": "Bearer t"}
+
+    answers = [whole(200, {"a": 1}), watched(b"[1, ", b"2]"), whole(201, {})]
+    seen, connections = run(answers, test, loop=loop, prefix="/k8s/clusters/c", headers=token)
+    assert connections == 1
+    assert [one.method for one in seen] == ["GET", "PATCH", "POST"]
+    assert {one.path for one in seen} == {"/k8s/clusters/c" + PATH}
+    assert {one.headers["authorization"] for one in seen} == {"Bearer t"}
+    assert seen[1].body == b'{"b":2}'
+    assert seen[1].headers["content-type"] == "application/merge-patch+json"
+    assert "as=PartialObjectMetadata" in seen[1].headers["accept"]
+    assert seen[0].headers["accept"] == "application/json"
+
+
+def test_a_connection_that_was_closed_meanwhile_is_replaced() -> None:
+    """The server closes a connection that is idle for long; the request may be sent as it does."""
+
+    async def test(connection: KeptConnection) -> None:
+        await connection.get(PATH)
+        assert await connection.patch(PATH, b"{}") == b"{}"
+
+    seen, connections = run([whole(200, {}), hung_up(), whole(200, {})], test)
+    assert ([one.method for one in seen], connections) == (["GET", "PATCH", "PATCH"], 2)
+
+
+def test_a_server_that_keeps_no_connection_gets_a_new_one_each_time() -> None:
+    async def test(connection: KeptConnection) -> None:
+        await connection.get(PATH)
+        await connection.get(PATH)
+
+    _, connections = run([whole(200, {}, {"Connection": "close"})], test)
+    assert connections == 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [hung_up(), hung_up(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab"), hung_up(b"no HTTP at all\r\n\r\n")],
+)
+def test_an_answer_that_breaks_off_is_no_answer(answer: Answer) -> None:
+    async def test(connection: KeptConnection) -> None:
+        with pytest.raises(Unreachable, match="PATCH"):
+            await connection.patch(PATH, b"{}")
+        assert await connection.get(PATH) == b"{}"
+
+    seen, connections = run([answer, whole(200, {})], test)
+    assert (len(seen), connections) == (2, 2)
+
+
+def test_the_answer_of_a_request_that_was_given_up_reaches_no_other() -> None:
+    async def late(request: Request, writer: Writer) -> None:
+        await asyncio.sleep(0.1)
+        await whole(200, {"late": True})(request, writer)
+
+    async def test(connection: KeptConnection) -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await connection.patch(PATH, b"{}")
+        assert await connection.get(PATH) == b"{}"
+
+    _, connections = run([late, whole(200, {})], test)
+    assert connections == 2
+
+
+def test_an_error_has_its_status_and_what_it_asks_for() -> None:
+    async def test(connection: KeptConnection) -> None:
+        with pytest.raises(ApiError) as error:
+            await connection.patch(PATH, b"{}")
+        assert (error.value.status, error.value.message, error.value.retry_after) == (429, "slow down", 7.0)
+        assert await connection.get(PATH) == b"{}"
+
+    _, connections = run([failed(429, "slow down", {"Retry-After": "7"}), whole(200, {})], test)
+    assert connections == 1
+
+
+def test_credentials_add_no_lines() -> None:
+    async def forged() -> Mapping[str, str]:
+        return {"Authorization": "Bearer a\r\nX-Remote-User: admin"}
+
+    async def test(connection: KeptConnection) -> None:
+        with pytest.raises(Unreachable, match="line break"):
+            await connection.get(PATH)
+
+    assert run([whole(200, {})], test, headers=forged) == ([], 0)
+
+
+def test_a_server_that_is_away_is_unreachable() -> None:
+    async def test() -> None:
+        with pytest.raises(Unreachable, match="GET /x"):
+            await KeptConnection(ApiServer("http://127.0.0.1:1", headers=no_headers)).get("/x")
+
+    asyncio.run(test())
+
+
+def test_a_proxy_in_between_needs_the_general_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    direct, by_environment = Transport(), Transport(proxy_from_environment=True)
+    named = Transport(proxy="http://proxy.example:3128")
+
+    def kept(transport: Transport) -> bool:
+        server = ApiServer("https://api.example:6443", headers=no_headers, transport=transport)
+        return isinstance(requests_to(server), KeptConnection)
+
+    assert [kept(one) for one in (direct, by_environment, named)] == [True, True, False]
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example:3128")
+    assert [kept(one) for one in (direct, by_environment)] == [True, False]
+    monkeypatch.setenv("NO_PROXY", "api.example")
+    assert kept(by_environment)
