@@ -198,6 +198,17 @@ cdef class NodeTable:
         self.pending[row] = pending
         self.touch(row)
 
+    def set_served(self, rows, int bits):
+        """Write which resources a DeviceClass serves, for `rows`: bit r for resource r = 3..7."""
+        if bits & ~0xF8:
+            raise ValueError("set_served: bits 3 to 7 stand for resources")
+        cdef const row_t[::1] known = rows if isinstance(rows, array) else array("i", rows)
+        cdef Py_ssize_t i
+        for i in range(known.shape[0]):
+            self._check(known[i])
+            self.flags[known[i]] = (self.flags[known[i]] & 7) | bits
+            self.touch(known[i])
+
     def set_used(self, int row, tuple used):
         """Write the amounts that the pods of the node hold. The version rises where they are others."""
         self._check(row)
