@@ -14,7 +14,6 @@ from extender.objects import gangs
 from extender.objects.records import PodRecord as PodRecord
 from extender.policy.contracts import PodRequest
 
-
 NO_OBJECTS: Final[gangs.Objects] = {}
 MOST_KEPT: Final = 1024
 """Requests that are kept, the latest ones: of pods that kube-scheduler asks about now, and of nominated ones."""
@@ -28,7 +27,9 @@ class Requests(Listener):
 
     def __init__(self, cluster: ClusterView) -> None:
         self._cluster = cluster
-        self._kept: dict[str, tuple[PodRecord, PodRequest, bool]] = {}  # by uid: of which record; whether it has no gang
+        self._kept: dict[
+            str, tuple[PodRecord, PodRequest, bool]
+        ] = {}  # by uid: of which record; whether it has no gang
 
     def of(self, pod: PodRecord, flying: Places = tuple) -> PodRequest:
         """The request of a pod, be it known or not. `flying`: they count as siblings and kin."""

@@ -66,6 +66,8 @@ class AssumedPods:
 
     def current(self, now: float, *, unheard: bool = False) -> list[AssumedPod]:
         """Those that still count, oldest first; `unheard`: with those that only silence of the API server keeps."""
+        if not self._pods:
+            return []
         known = self._freshness.known_at()
         oldest = now if known is None else min(now, max(known, now - UNHEARD_SECONDS))
         for uid in [uid for uid, pod in self._pods.items() if pod.until <= oldest]:

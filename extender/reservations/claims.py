@@ -22,7 +22,6 @@ from extender.reservations.assumed import AssumedPod, AssumedPods
 from extender.reservations.release import Releases
 from extender.reservations.reservations import Reservation, Reservations
 
-
 NONE: Final[frozenset[str]] = frozenset()
 
 
@@ -106,6 +105,8 @@ class Claims:
 
     def lower(self, request: PodRequest, now: float) -> list[Reservation]:
         """The reservations of pods of a lower priority that are known to wait."""
+        if not self.reservations:
+            return []
         pods = self._cluster.pods
         return [
             one
@@ -131,13 +132,15 @@ class Claims:
         cluster, request, now = self._cluster, counted.request, counted.now
         nodes = cluster.tables.nodes
         nodes.drop_claims()
-        self._releases.sweep(now)
+        reserved = self.reservations
+        if reserved:
+            self._releases.sweep(now)
         seen = {request.uid}
         assumed = self.assumed.current(now, unheard=request.links == "required")
         for pod in assumed:
             if pod.bound:
                 self._count_assumed(pod, request, seen)
-        for reservation in self.reservations.current(now):
+        for reservation in reserved.current(now) if reserved else ():
             counts = reservation.priority >= request.priority or reservation.uid in counted.as_equal
             if counts and reservation.uid not in seen:
                 seen.add(reservation.uid)

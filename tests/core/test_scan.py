@@ -527,7 +527,12 @@ def same_identity(body: bytes) -> Any:
 
 PARTS = [b'"uid":"u"', b'"resourceVersion":"7"', b'"uid":"v"', b'"uid":null', b'"uid":7', b'"\\u0075id":"v"']
 PARTS += [b'"uid":"\\u0075"', b'"name":"n"', b'"labels":{"uid":"x"}', b'"uid":"\xff"', b'"uidx":"u"']
-OTHERS = [b'"status":{"nominatedNodeName":"n"}', b'"status":{"nominatedNodeName":null}', b'"status":{}', b'"status":null']
+OTHERS = [
+    b'"status":{"nominatedNodeName":"n"}',
+    b'"status":{"nominatedNodeName":null}',
+    b'"status":{}',
+    b'"status":null',
+]
 OTHERS += [b'"metadata":null', b'"spec":{"metadata":{"uid":"z"}}', b'"\\u006detadata":{}', b'"status":[{}]', b'"x":"y"']
 
 
