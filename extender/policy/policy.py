@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from ext_core import score
 from ext_core.links import LinkShapes
@@ -19,6 +19,10 @@ from extender.policy.scorers.fragmentation import Fragmentation
 from extender.policy.scorers.packing import Packing
 from extender.settings import Settings
 
+MOST_CONSTANTS: Final = 16
+"""Columns of equal values that are kept."""
+_ZERO: Final = array("d", (0.0,))
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -28,6 +32,7 @@ class Policy:
     scorers: tuple[tuple[Scorer, float], ...]
     costs: tuple[CostTerm, ...]
     prices: dict[tuple[int, int, int], array[int]] = field(default_factory=dict, compare=False)
+    constants: dict[tuple[float, int], array[float]] = field(default_factory=dict, compare=False)
     fragmentation: Fragmentation = field(default_factory=Fragmentation)  # it chooses the GPUs, scored by or not
 
     @classmethod
@@ -68,14 +73,25 @@ class Policy:
         parts: list[array[float] | float] = []
         weights: list[float] = []
         for scorer, weight in self.scorers:
-            constant = scorer.constant(tables, request)
-            column = array("d", (constant or 0.0,)) * len(rows)
-            if constant is None:
-                scorer.fill(tables, request, rows, column)
-            columns[scorer.name] = column
-            parts.append(column if constant is None else constant)
             weights.append(weight)
+            constant = scorer.constant(tables, request)
+            if constant is not None:
+                columns[scorer.name] = self._constant(constant, len(rows))
+                parts.append(constant)
+                continue
+            column = columns[scorer.name] = _ZERO * len(rows)
+            scorer.fill(tables, request, rows, column)
+            parts.append(column)
         return score.weigh(tables.nodes, request.ask, rows, parts, weights), columns
+
+    def _constant(self, value: float, count: int) -> array[float]:
+        """A column of equal values, which all that have it share: no one writes into it."""
+        column = self.constants.get((value, count))
+        if column is None:
+            if len(self.constants) >= MOST_CONSTANTS:
+                self.constants.clear()
+            column = self.constants[value, count] = array("d", (value,)) * count
+        return column
 
     def gpus(self, tables: Tables, request: PodRequest, rows: array[int]) -> array[int]:
         """The mask of GPUs that we would take now on each row; 0 where positions are not modelled."""

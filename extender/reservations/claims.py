@@ -8,9 +8,8 @@ nominated node, counts; else the node where it is assumed.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Final
+from typing import Final, NamedTuple
 
 from ext_core import fit
 from extender.cluster.cluster import Cluster
@@ -25,8 +24,7 @@ from extender.reservations.reservations import Reservation, Reservations
 NONE: Final[frozenset[str]] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class _Counted:
+class _Counted(NamedTuple):
     """What the claims in the tables are made of. `as_equal`: uids of pods of a lower priority whose reservations count
     all the same; `taken`: the node and the amounts of one more claim."""
 
