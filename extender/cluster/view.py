@@ -19,9 +19,9 @@ from extender.cluster.health.pod_failures import Failure, What
 from extender.cluster.health.verdicts import Standing
 from extender.cluster.nodes.eligibility import Program
 from extender.cluster.nodes.store import Nodes
+from extender.cluster.nominated import Nominated
 from extender.cluster.pods.annotation_limits import AnnotationLimits
 from extender.cluster.pods.budgets import BudgetSet
-from extender.cluster.pods.nominated import Nominated
 from extender.cluster.pods.requirements import PodRequirements
 from extender.cluster.pods.siblings import SiblingKey
 from extender.cluster.pods.store import Pods

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Final
 
 from extender.cluster.amounts import Amounts
-from extender.cluster.pods.nominated import Nominated
+from extender.cluster.nominated import Nominated
 from extender.cluster.pods.numbered import Numbered
 from extender.objects.records import PodRecord
 from extender.objects.selectors import PodTerm
