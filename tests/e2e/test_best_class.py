@@ -203,7 +203,9 @@ def test_the_nodes_that_are_chosen_are_the_same(arm: Arm) -> None:
         print(f"{title}: chi-squared {statistic:.2f}, {freedom} degrees of freedom, p = {p:.3f}")
         assert p > 0.01, title
     assert bound > 0.9 * PODS
-    assert same >= 0.98 * PODS
+    # A pod may come a moment before the server sees which GPUs the one before it got. The rest of the round then
+    # differs, as it does between two runs without schedulerWeight.
+    assert same >= 0.9 * PODS
     assert calls[0][1] > 0.8 * PODS
     assert calls[1][1] <= 0.02 * PODS
 
