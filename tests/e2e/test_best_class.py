@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
+from extender.settings import Settings
 from tests.chi_squared import p_value
 from tests.e2e import builders
 from tests.e2e.api import Api, Object
+from tests.e2e.cluster import ControlPlane
 from tests.e2e.conftest import ExtenderFactory, SchedulerFactory
 from tests.e2e.kubelet import SimulatedKubelets
 from tests.e2e.scene import LINKS, Scene, scheduler_config
@@ -203,9 +209,28 @@ def test_the_nodes_that_are_chosen_are_the_same(arm: Arm) -> None:
         print(f"{title}: chi-squared {statistic:.2f}, {freedom} degrees of freedom, p = {p:.3f}")
         assert p > 0.01, title
     assert bound > 0.9 * PODS
-    assert same >= 0.98 * PODS
+    # A pod may come a moment before the server sees which GPUs the one before it got. The rest of the round then
+    # differs, as it does between two runs without schedulerWeight.
+    assert same >= 0.9 * PODS
     assert calls[0][1] > 0.8 * PODS
     assert calls[1][1] <= 0.02 * PODS
+
+
+def test_the_sum_of_the_score_weights(binaries: Path, control_plane: ControlPlane, tmp_path: Path) -> None:
+    """The default of schedulerScoreWeights is what kube-scheduler itself makes of the shipped configuration."""
+    config, written = tmp_path / "config.json", tmp_path / "written.yaml"
+    made: Object = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+    made |= scheduler_config("http://127.0.0.1:1") | {"leaderElection": {"leaderElect": False}}
+    made["clientConnection"] = {"kubeconfig": str(control_plane.kubeconfig("system:kube-scheduler"))}
+    config.write_text(json.dumps(made))
+    command = [str(binaries / "kube-scheduler"), f"--config={config}", f"--write-config-to={written}"]
+    subprocess.run(command, check=True, capture_output=True, timeout=30)
+    [profile] = YAML(typ="safe", pure=True).load(written.read_text())["profiles"]
+    weights = {one["name"]: one["weight"] for one in profile["plugins"]["multiPoint"]["enabled"]}
+    weights["VolumeBinding"] = weights["VolumeBinding"] or 1  # a score plugin without a weight has 1
+    assert sum(weights.values()) == 15
+    disabled = [one["name"] for one in profile["plugins"]["score"]["disabled"]]
+    assert sum(weights.values()) - sum(weights[name] for name in disabled) == 14 == Settings().scheduler_score_weights
 
 
 def wishes(scene: Scene) -> dict[str, str]:
