@@ -198,7 +198,7 @@ cdef class Slots(SlotCounts):
         if most < 0:
             raise ValueError("fewer than no types")
         cdef _Kept kept = self._begin(nodes, need, prices)
-        cdef int way = 0, kind, size = 0, at
+        cdef int way = 0, kind, size = 0, at, i
         cdef int64_t e
         cdef double cost
         self._lose(kept, row, need)
@@ -217,7 +217,8 @@ cdef class Slots(SlotCounts):
             while at > 0 and (cost > out[3 * at] or (cost == out[3 * at] and kind < out[3 * at - 2])):
                 at -= 1
                 if at + 1 < room:
-                    out[3 * at + 4], out[3 * at + 5], out[3 * at + 6] = out[3 * at + 1], out[3 * at + 2], out[3 * at + 3]
+                    for i in range(1, 4):
+                        out[3 * at + 3 + i] = out[3 * at + i]
             if at < room:
                 out[3 * at + 1], out[3 * at + 2], out[3 * at + 3] = kind, self.entries[e].lost, cost
                 size = min(size + 1, room)
@@ -541,7 +542,8 @@ def prices(const score_t[::1] weights, const score_t[::1] sizes, const int64_t[:
         for t in range(n):
             out[t] = 0.0
             if weights[t] > 0.0 and sizes[t] > 0.0 and totals[t] > 0:
-                out[t] = weights[t] * c_pow(sizes[t], size) / c_pow(<double>totals[t], scarcity)
+                out[t] = weights[t] * c_pow(sizes[t], size)
+                out[t] /= <double>totals[t] if scarcity == 1.0 else c_pow(<double>totals[t], scarcity)
             total += out[t]
         if total > 0.0:
             for t in range(n):

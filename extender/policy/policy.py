@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from ext_core import score
 from ext_core.links import LinkShapes
@@ -16,10 +15,14 @@ from extender.policy.costs.leftover_fragmentation import prices
 from extender.policy.rules import RULES
 from extender.policy.scorers import SCORERS
 from extender.policy.scorers.fragmentation import Fragmentation
+from extender.policy.scorers.fragmentation import Price as Price
 from extender.policy.scorers.packing import Packing
 from extender.settings import Settings
 
 MOST_PRICES: Final = 4_096  # tables of 2 kB at most
+MOST_CONSTANTS: Final = 16
+"""Columns of equal values that are kept."""
+_ZERO: Final = array("d", (0.0,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,7 @@ class Policy:
     scorers: tuple[tuple[Scorer, float], ...]
     costs: tuple[CostTerm, ...]
     prices: dict[tuple[int, int, int], array[int]] = field(default_factory=dict, compare=False)
+    constants: dict[tuple[float, int], array[float]] = field(default_factory=dict, compare=False)
     fragmentation: Fragmentation = field(default_factory=Fragmentation)  # it chooses the GPUs, scored by or not
 
     @classmethod
@@ -37,14 +41,14 @@ class Policy:
         """The policy of the settings."""
         weights = settings.packing_weights
         scorers: list[tuple[Scorer, float]] = []
+        fragmentation = Fragmentation()
         for entry in settings.scorers:
-            made = (
-                Packing(weights.gpu, weights.cpu, weights.memory)
-                if entry.name == Packing.name
-                else SCORERS[entry.name]()
-            )
+            made: Scorer = fragmentation if entry.name == Fragmentation.name else SCORERS[entry.name]()
+            if entry.name == Packing.name:
+                made = Packing(weights.gpu, weights.cpu, weights.memory)
             scorers.append((made, entry.weight))
-        return cls(tuple(rule() for rule in RULES), tuple(scorers), tuple(COSTS[name]() for name in settings.costs))
+        costs = tuple(COSTS[name]() for name in settings.costs)
+        return cls(tuple(rule() for rule in RULES), tuple(scorers), costs, fragmentation=fragmentation)
 
     def leftover(self, shapes: LinkShapes, shape: int, gpus: int, wanted: int) -> array[int]:
         """What each set of free GPUs of a shape leaves broken up; computed once, and again after MOST_PRICES others."""
@@ -59,7 +63,8 @@ class Policy:
         """A reason code per row, 0 = the pod fits there."""
         codes = array("B", bytes(len(rows)))
         for rule in self.rules:
-            rule.fill(tables, request, rows, codes)
+            if not rule.idle(tables, request):
+                rule.fill(tables, request, rows, codes)
         return codes
 
     def score(
@@ -67,15 +72,29 @@ class Policy:
     ) -> tuple[array[float], dict[str, array[float]]]:
         """(the weighted sum, each scorer's column) over rows. The order of the scorers is part of the policy: it
         decides the last bit of the sum."""
-        total = array("d", bytes(8 * len(rows)))
         columns: dict[str, array[float]] = {}
+        parts: list[array[float] | float] = []
+        weights: list[float] = []
         for scorer, weight in self.scorers:
-            column = array("d", bytes(8 * len(rows)))
+            weights.append(weight)
+            constant = scorer.constant(tables, request)
+            if constant is not None:
+                columns[scorer.name] = self._constant(constant, len(rows))
+                parts.append(constant)
+                continue
+            column = columns[scorer.name] = _ZERO * len(rows)
             scorer.fill(tables, request, rows, column)
-            score.add(total, column, weight)
-            columns[scorer.name] = column
-        score.bury(tables.nodes, request.ask, rows, total)
-        return total, columns
+            parts.append(column)
+        return score.weigh(tables.nodes, request.ask, rows, parts, weights), columns
+
+    def _constant(self, value: float, count: int) -> array[float]:
+        """A column of equal values, which all that have it share: no one writes into it."""
+        column = self.constants.get((value, count))
+        if column is None:
+            if len(self.constants) >= MOST_CONSTANTS:
+                self.constants.clear()
+            column = self.constants[value, count] = array("d", (value,)) * count
+        return column
 
     def gpus(self, tables: Tables, request: PodRequest, rows: array[int]) -> array[int]:
         """The mask of GPUs that we would take now on each row; 0 where positions are not modelled."""
@@ -88,11 +107,11 @@ class Policy:
             return 0
         return self.gpus(tables, request, array("i", [row]))[0]
 
-    def price(self, tables: Tables, request: PodRequest, names: Sequence[str], rows: Sequence[int]) -> list[Any]:
-        """What the pod would cost on these rows, for people: the slots with the highest cost that it takes."""
-        prices, found = self.fragmentation.prices(tables), []
-        for row in rows:
-            price = self.fragmentation.explain(tables, request, row, prices)
-            slots = [{"type": name, "lost": lost, "cost": cost} for name, lost, cost in price.slots()]
-            found.append({"node": names[row], "cost": price.numbers[0], "slots": slots})
-        return found
+    def placed(
+        self, tables: Tables, request: PodRequest, rows: array[int], priced: int
+    ) -> tuple[array[int], tuple[Price, ...]]:
+        """(as `gpus`, what the pod costs on the first `priced` rows)."""
+        fragmentation = self.fragmentation
+        prices = fragmentation.prices(tables)
+        explained = tuple([fragmentation.explain(tables, request, row, prices) for row in rows[:priced]])
+        return fragmentation.gpus(tables, request, rows, prices), explained

@@ -89,6 +89,12 @@ def same_rows(body: bytes, names: list[str]) -> Any:
     found = outcome(scan.rows, body, 0, len(body), fast)
     assert found == outcome(reference.rows, body, 0, len(body), slow)
     assert found == outcome(scan.rows, body, 0, len(body), fast)  # one call leaves nothing behind for the next
+    whole = b'{"Pod":{},"NodeNames": ' + body + b' ,"x":[1]}'
+    for key in ("NodeNames", "x", "y"):
+        split = outcome(scan.split_names, whole, key, fast)
+        assert split == outcome(reference.split_names, whole, key, slow)
+        if split is not ScanError and key == "NodeNames" and found is not ScanError:
+            assert split == (scan.split(whole), found)
     return found
 
 
