@@ -23,7 +23,8 @@ from ext_core.slot_counts cimport ALL_TYPES, SlotCounts, State, read_state
 from ext_core.table cimport CPU, MEMORY, NodeTable
 
 cdef enum:
-    MOST_KEPT = 0x4000000  # bytes of what is kept of requests; one is kept always
+    MOST_KEPT = 0x2000000  # bytes of what is kept of requests; one is kept always
+    MOST_NEEDS = 256       # requests of which it is kept: tenants choose what their pods ask for
     MOST_SEEN = 512        # rows of one call that are remembered, for those like them
     MOST_LISTS = 0x40000   # different lists of losses kept
     MOST_ENTRIES = 0x800000
@@ -259,7 +260,8 @@ cdef class Slots(SlotCounts):
             self.kept[key] = kept
         if kept.rows < self.rows:
             kept.used = self.call + 1
-            while len(self.kept) > 1 and self._kept_bytes() + kept.bytes(self.rows) > MOST_KEPT:
+            while len(self.kept) > 1 and (len(self.kept) > MOST_NEEDS
+                                          or self._kept_bytes() + kept.bytes(self.rows) > MOST_KEPT):
                 del self.kept[min(self.kept, key=self._used)]
             kept.reach(self.rows)
         return kept
