@@ -111,12 +111,18 @@ def highest(binaries: Path, seconds: float) -> float:
 
 
 def measure(seconds: float, say: Callable[[str], None]) -> float | None:
-    """Events a second; None, and why to `say`, where there is no control plane."""
+    """Events a second; None, and why to `say`, where there is no control plane, or one that brings no event."""
     try:
-        return highest(build(say), seconds)
+        found = highest(build(say), seconds)
     except ControlPlaneUnavailable as reason:
         say(f"no control plane: {reason}")
         return None
+    except (RuntimeError, TimeoutError, OSError) as error:
+        say(f"the rate of a real API server is not measured: {error}")
+        return None
+    if not found:
+        say("the rate of a real API server is not measured: no event came; the machine is too busy")
+    return found or None
 
 
 def main(arguments: list[str] | None = None) -> int:
