@@ -55,7 +55,7 @@ attack: setup ## a hostile tenant among four on a real control plane, with kills
 loadtest: setup ## locust beside a null server: verbs by 100 to 15,000 names, and under watch events; a report in build/ (SECONDS=60)
 	@$(BIN)/python -m loadtest --seconds $(SECONDS)
 
-bench: setup ## the measurements of benchmarks/
+bench: setup ## the targets of live speed, then the other measurements of benchmarks/ (ARGS=targets: half an hour)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 clean: ## remove what was made here (the control plane's binaries stay in the user's cache)

@@ -120,7 +120,7 @@ class Servers:
         return self._serve(f"--kubeconfig={kubeconfig}", settings)
 
     def _serve(self, source: str, settings: Mapping[str, object] | None) -> Served:
-        arguments = ["extender", "serve", source]
+        arguments = ["-m", "extender", "serve", source]
         if settings:
             config = self.folder / f"settings-{len(self._started)}.yaml"
             config.write_bytes(
@@ -132,11 +132,24 @@ class Servers:
 
     def null(self, kind: str) -> Served:
         port = free_port()
-        return self._start(kind, ["benchmarks.null_server", kind, str(port)], port)
+        return self._start(kind, ["-m", "benchmarks.null_server", kind, str(port)], port)
 
-    def _start(self, name: str, arguments: Sequence[str], port: int) -> Served:
+    def launched(
+        self, launcher: Sequence[str], cluster: bytes, settings: Mapping[str, object], env: Mapping[str, str]
+    ) -> Served:
+        """`LAUNCHER serve --cluster FILE`, once it answers; `env` is added to the environment."""
+        number = len(self._started)
+        file, config = self.folder / f"cluster-{number}.json", self.folder / f"settings-{number}.yaml"
+        file.write_bytes(cluster)
+        head = {"apiVersion": "gpu-extender.io/v1", "kind": "GpuExtenderConfiguration"}
+        config.write_bytes(orjson.dumps({**head, **settings}))
+        port = free_port()
+        words = ["serve", f"--cluster={file}", f"--config={config}", "--host=127.0.0.1", f"--port={port}"]
+        return self._start("launched", [*launcher, *words], port, env)
+
+    def _start(self, name: str, arguments: Sequence[str], port: int, env: Mapping[str, str] | None = None) -> Served:
         log = self.folder / f"{len(self._started)}-{name}.log"
-        component = Component(name, [sys.executable, "-m", *arguments], log, self.reaper)
+        component = Component(name, [sys.executable, *arguments], log, self.reaper, env)
         self._started.append(component)
         component.start()
         wait_until_listening(component, port, READY_SECONDS)

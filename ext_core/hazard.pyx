@@ -25,7 +25,12 @@ cdef class Hazards:
             grown[:len(self.owned)] = self.owned
             self.flags = grown
             self.owned = grown
+        self.flagged += (flags != 0) - (self.flags[row] != 0)
         self.flags[row] = flags
+
+    def any(self):
+        """Whether any row has a flag; else no kernel here rejects, or doubts, a node."""
+        return self.flagged > 0
 
     def get(self, int row):
         """The flags of a row; 0 where nothing was set."""

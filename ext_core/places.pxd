@@ -8,6 +8,7 @@ cdef class Places:
     cdef object owned                 # keeps the memory of the views below alive
     cdef score_t[::1] doubt           # [row] how many pods failed there lately, each counted less as it ages; 0 = none
     cdef uint8_t[::1] failing         # [row] 1 = rejected for it
+    cdef int doubted, rejected, divided  # how many rows have a doubt, are marked as failing, hand out parts
     cdef dict own                     # namespace -> (rows, doubts, failing): what also counts for its pods
     cdef uint8_t[::1] split           # [row] 1 = the node hands out parts of GPUs (replicas, MIG), no whole ones
     cdef int32_t[:, ::1] domain       # [L, row] the node's domain at each level, from 1; 0 = in none
@@ -15,5 +16,6 @@ cdef class Places:
     cdef int32_t[::1] most            # [L] the largest domain number so far
 
     cdef int grow(self, int rows) except -1
+    cdef void count(self, int row, int sign) noexcept
     cdef inline int32_t at(self, int level, row_t row) noexcept nogil:
         return self.domain[level, row] if row < self.height else 0

@@ -25,6 +25,12 @@ class Places:
     def set_split(self, row: int, split: bool) -> None: ...
     def set_domains(self, row: int, domains: tuple[int, ...]) -> None:
         """`domains`: L numbers from 1, 0 = in none."""
+    def doubts(self, namespace: str) -> bool:
+        """Whether any node is doubted for pods of the namespace; else `trusted` gives 1 everywhere."""
+    def fails(self, namespace: str) -> bool:
+        """Whether `failing` may reject a node for pods of the namespace."""
+    def splits(self) -> bool:
+        """Whether any node hands out parts of GPUs; else `whole` gives 1 everywhere."""
     def active(self) -> list[int]:
         """The levels at which some node has a domain, the closest first."""
     def place(self, row: int) -> PlaceRow:

@@ -75,16 +75,25 @@ cdef class Places:
         """Write a row without domains, failures and parts of GPUs."""
         self._check(row)
         self.set_domains(row, (0,) * self.levels)
+        self.count(row, -1)
         self.doubt[row] = 0.0
         self.failing[row] = self.split[row] = 0
+
+    cdef void count(self, int row, int sign) noexcept:
+        """Count the row in, or out: how many rows have what few rows have."""
+        self.doubted += sign if self.doubt[row] > 0.0 else 0
+        self.rejected += sign if self.failing[row] else 0
+        self.divided += sign if self.split[row] else 0
 
     def set_health(self, int row, double doubt, bint failing):
         """Write how badly GPU pods fared on the node. `doubt` >= 0; `failing`: the node is rejected for it."""
         self._check(row)
         if not doubt >= 0.0:
             raise ValueError("doubt is not negative")
+        self.count(row, -1)
         self.doubt[row] = doubt
         self.failing[row] = failing
+        self.count(row, 1)
 
     def set_own(self, str namespace, rows, doubts, failing):
         """Write what also counts for the pods of one namespace: rows in ascending order, a doubt >= 0 and 0 or 1 =
@@ -112,7 +121,9 @@ cdef class Places:
     def set_split(self, int row, bint split):
         """Write whether the node hands out parts of GPUs."""
         self._check(row)
+        self.count(row, -1)
         self.split[row] = split
+        self.count(row, 1)
 
     def set_domains(self, int row, tuple domains):
         """Write the domains of the node: L numbers from 1, 0 = in none."""
@@ -124,6 +135,18 @@ cdef class Places:
             self.members[level] += (1 if domains[level] else 0) - (1 if self.domain[level, row] else 0)
             self.domain[level, row] = domains[level]
             self.most[level] = max(self.most[level], self.domain[level, row])
+
+    def doubts(self, str namespace not None):
+        """Whether any node is doubted for pods of the namespace; else `trusted` gives 1 everywhere."""
+        return self.doubted > 0 or namespace in self.own
+
+    def fails(self, str namespace not None):
+        """Whether `failing` may reject a node for pods of the namespace."""
+        return self.rejected > 0 or namespace in self.own
+
+    def splits(self):
+        """Whether any node hands out parts of GPUs; else `whole` gives 1 everywhere."""
+        return self.divided > 0
 
     def active(self):
         """The levels at which some node has a domain, the closest first."""

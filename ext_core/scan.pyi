@@ -17,3 +17,8 @@ def split_offers(
 ) -> tuple[dict[str, tuple[int, int]], tuple[array[int], array[int]] | None]:
     """(what `split` returns, (rows int32[n], spans int64[2n]) of the member `key`: node name -> victims as
     kube-scheduler writes it; None: there is no such member, or only a JSON decoder can read it)."""
+
+def split_names(
+    body: bytes, key: str, index: NameIndex, max_depth: int = 200
+) -> tuple[dict[str, tuple[int, int]], tuple[array[int], list[tuple[int, str]], int] | None]:
+    """(what `split` returns, what `rows` returns of the member `key`; None: there is no such member, or `rows` fails)."""

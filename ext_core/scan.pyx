@@ -22,37 +22,19 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memchr, memcmp, memcpy
 
 from ext_core.ints cimport row_t, text_t
+from ext_core.json_text cimport (DEEPEST, __builtin_prefetch, closes, cursor, digit_at, fail, hex_digit, skip_key,
+                                 skip_space, skip_string, skip_value, special, take)
 from ext_core.name_index cimport NameIndex, name_hash, slot
 
 import array
-
-cdef extern from *:
-    """
-    #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    #define EXT_CORE_LE64(word) __builtin_bswap64(word)
-    #else
-    #define EXT_CORE_LE64(word) (word)
-    #endif
-    """
-    uint64_t EXT_CORE_LE64(uint64_t word) noexcept nogil
-    int __builtin_ctzll(unsigned long long word) noexcept nogil
-    void __builtin_prefetch(const void* at, int write) noexcept nogil
 
 cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
 
 cdef enum:
-    DEEPEST = 1024  # nesting that one call can follow: its stack is on the C stack
+    MANY = 16  # names that are looked up at a time
     LONGEST_NAME = 253  # bytes of a node's name: a DNS subdomain, as the API server checks it
     DEEP_OFFERS = 5  # brackets within each other in a body of that form
-
-cdef struct cursor:
-    text_t text
-    Py_ssize_t at       # next byte to read; after a failure, the byte that is wrong
-    Py_ssize_t end      # first byte that must not be read
-    bint escaped        # the string skipped last holds a backslash
-    const char* wrong   # what is wrong; NULL while all is well
-
 
 cdef const char* TOO_LONG = "a node's name has more than 253 bytes"
 
@@ -67,214 +49,6 @@ class ScanError(ValueError):
 
     def __str__(self):
         return f"byte {self.offset}: {self.message}"
-
-
-# --- The grammar (RFC 8259). Every function returns -1 and sets `wrong` on failure. ---
-
-cdef inline int fail(cursor* c, Py_ssize_t at, const char* wrong) noexcept nogil:
-    c.at = at
-    c.wrong = wrong
-    return -1
-
-
-cdef inline void skip_space(cursor* c) noexcept nogil:
-    cdef unsigned char ch
-    while c.at < c.end:
-        ch = c.text[c.at]
-        if ch > 32 or not (ch == c' ' or ch == c'\n' or ch == c'\t' or ch == c'\r'):
-            return
-        c.at += 1
-
-
-cdef inline bint take(cursor* c, char mark) noexcept nogil:
-    """Step over `mark` and the space behind it; False where something else stands."""
-    if not closes(c, mark):
-        return False
-    skip_space(c)
-    return True
-
-
-cdef inline bint closes(cursor* c, char mark) noexcept nogil:
-    """Step over `mark`, as the last byte of a value; False where something else stands."""
-    if c.at >= c.end or c.text[c.at] != mark:
-        return False
-    c.at += 1
-    return True
-
-
-@cython.overflowcheck(False)  # the differences wrap
-cdef inline uint64_t special(uint64_t word) noexcept nogil:
-    """The high bit of each byte that ends a plain run of a string: '"', '\\', or below 0x20.
-
-    Exact up to the lowest such byte; above it a borrow may set more.
-    """
-    cdef uint64_t ones = 0x0101010101010101u, highs = 0x8080808080808080u
-    cdef uint64_t quote = word ^ (ones * 0x22), slash = word ^ (ones * 0x5C)
-    return (((word - ones * 0x20) & ~word) | ((quote - ones) & ~quote) | ((slash - ones) & ~slash)) & highs
-
-
-cdef inline int hex_digit(unsigned char ch) noexcept nogil:
-    if c'0' <= ch <= c'9':
-        return ch - c'0'
-    if c'a' <= ch <= c'f':
-        return ch - c'a' + 10
-    if c'A' <= ch <= c'F':
-        return ch - c'A' + 10
-    return -1
-
-
-cdef int skip_escape(cursor* c) noexcept nogil:
-    """c.at is on the backslash; afterwards it is behind the escape."""
-    cdef Py_ssize_t i
-    cdef unsigned char ch
-    if c.at + 1 >= c.end:
-        return fail(c, c.end, "the text ends inside a string")
-    ch = c.text[c.at + 1]
-    if ch == c'u':
-        for i in range(c.at + 2, c.at + 6):
-            if i >= c.end:
-                return fail(c, c.end, "the text ends inside a string")
-            if hex_digit(c.text[i]) < 0:
-                return fail(c, i, "not a hexadecimal digit")
-        c.at += 6
-        return 0
-    if ch == c'"' or ch == c'\\' or ch == c'/' or ch == c'b' or ch == c'f' or ch == c'n' or ch == c'r' or ch == c't':
-        c.at += 2
-        return 0
-    return fail(c, c.at + 1, "unknown escape in a string")
-
-
-cdef inline int skip_string(cursor* c) noexcept nogil:
-    """c.at is on the opening quote; afterwards it is behind the closing one."""
-    cdef uint64_t word, hits
-    cdef unsigned char ch
-    c.escaped = False
-    c.at += 1
-    while True:
-        while c.end - c.at >= 8:
-            memcpy(&word, c.text + c.at, 8)
-            hits = special(EXT_CORE_LE64(word))
-            if hits:
-                c.at += __builtin_ctzll(hits) >> 3
-                break
-            c.at += 8
-        if c.at >= c.end:
-            return fail(c, c.end, "the text ends inside a string")
-        ch = c.text[c.at]
-        if ch == c'"':
-            c.at += 1
-            return 0
-        if ch == c'\\':
-            c.escaped = True
-            if skip_escape(c) < 0:
-                return -1
-        elif ch < 32:
-            return fail(c, c.at, "control character in a string")
-        else:
-            c.at += 1
-
-
-cdef inline bint digit_at(cursor* c) noexcept nogil:
-    return c.at < c.end and c'0' <= c.text[c.at] <= c'9'
-
-
-cdef int skip_number(cursor* c) noexcept nogil:
-    if c.text[c.at] == c'-':
-        c.at += 1
-    if not digit_at(c):
-        return fail(c, c.at, "not a JSON value")
-    if c.text[c.at] == c'0':
-        c.at += 1
-    else:
-        while digit_at(c):
-            c.at += 1
-    if c.at < c.end and c.text[c.at] == c'.':
-        c.at += 1
-        if not digit_at(c):
-            return fail(c, c.at, "a digit must follow the decimal point")
-        while digit_at(c):
-            c.at += 1
-    if c.at < c.end and (c.text[c.at] == c'e' or c.text[c.at] == c'E'):
-        c.at += 1
-        if c.at < c.end and (c.text[c.at] == c'+' or c.text[c.at] == c'-'):
-            c.at += 1
-        if not digit_at(c):
-            return fail(c, c.at, "a digit must follow the exponent")
-        while digit_at(c):
-            c.at += 1
-    return 0
-
-
-cdef int skip_literal(cursor* c, const char* literal, Py_ssize_t size) noexcept nogil:
-    if c.end - c.at < size or memcmp(c.text + c.at, literal, size) != 0:
-        return fail(c, c.at, "not a JSON value")
-    c.at += size
-    return 0
-
-
-cdef inline int skip_key(cursor* c) noexcept nogil:
-    """A key, its colon, and the space around them: c.at is on the key; afterwards on the value."""
-    if c.at >= c.end or c.text[c.at] != c'"':
-        return fail(c, c.at, "a key in quotes must follow")
-    if skip_string(c) < 0:
-        return -1
-    skip_space(c)
-    return 0 if take(c, c':') else fail(c, c.at, "':' must follow")
-
-
-cdef int skip_value(cursor* c, Py_ssize_t deepest) noexcept nogil:
-    """One value of at most `deepest` (<= DEEPEST) nested brackets: c.at moves from its first byte behind its last."""
-    cdef char closing[DEEPEST]
-    cdef Py_ssize_t depth = 0
-    cdef unsigned char ch
-    while True:  # a value must begin here
-        if c.at >= c.end:
-            return fail(c, c.end, "the text ends where a value must follow")
-        ch = c.text[c.at]
-        if ch == c'"':
-            if skip_string(c) < 0:
-                return -1
-        elif ch == c'{' or ch == c'[':
-            if depth >= deepest:
-                return fail(c, c.at, "nested too deep")
-            closing[depth] = c'}' if ch == c'{' else c']'
-            depth += 1
-            c.at += 1
-            skip_space(c)
-            if c.at >= c.end or c.text[c.at] != closing[depth - 1]:
-                if ch == c'{' and skip_key(c) < 0:
-                    return -1
-                continue
-            depth -= 1
-            c.at += 1
-        elif ch == c't':
-            if skip_literal(c, "true", 4) < 0:
-                return -1
-        elif ch == c'f':
-            if skip_literal(c, "false", 5) < 0:
-                return -1
-        elif ch == c'n':
-            if skip_literal(c, "null", 4) < 0:
-                return -1
-        elif skip_number(c) < 0:
-            return -1
-        while True:  # a value has just ended
-            if depth == 0:
-                return 0
-            skip_space(c)
-            if c.at >= c.end:
-                return fail(c, c.end, "the text ends inside brackets")
-            ch = c.text[c.at]
-            if ch == c',':
-                c.at += 1
-                skip_space(c)
-                if closing[depth - 1] == c'}' and skip_key(c) < 0:
-                    return -1
-                break
-            if ch != closing[depth - 1]:
-                return fail(c, c.at, "',' or the closing bracket must follow")
-            depth -= 1
-            c.at += 1
 
 
 # --- From string contents to names ---
@@ -457,9 +231,9 @@ cdef int finish(cursor* c) except -1:
 
 
 cdef dict members(bytes body, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_depth, str plain=None,
-                  NameIndex index=None, list offers=None):
-    """key -> range of its value, of the one object in [start, end). The value of the key `plain` goes to `offers`: one
-    pass over a megabyte is cheaper than two."""
+                  NameIndex index=None, list special=None, bint names=False):
+    """key -> range of its value, of the one object in [start, end). The value of the key `plain` goes to `special`, read
+    as an array of `names` or as offers: one pass over a megabyte is cheaper than two."""
     cdef cursor c
     cdef Py_ssize_t key_at, value_at
     cdef int failed
@@ -484,9 +258,14 @@ cdef dict members(bytes body, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_d
         if key in found:
             raise ScanError(key_at, f"duplicate key {key[:100]!r}")
         c.at = value_at
-        read = plain_offers(&c, index) if plain is not None and key == plain and max_depth >= DEEP_OFFERS else None
+        read = None
+        if plain is not None and key == plain and max_depth >= DEEP_OFFERS:
+            try:
+                read = read_names(&c, index) if names else plain_offers(&c, index)
+            except ScanError:  # a name that is no text: `rows` states it
+                pass
         if read is not None:
-            offers.append(read)
+            special.append(read)
         else:
             c.at = value_at
             c.wrong = NULL
@@ -668,47 +447,100 @@ def identity(bytes body not None, Py_ssize_t start, Py_ssize_t end):
 
 # --- Names -> rows ---
 
+cdef struct met:  # a name on its way to its row
+    text_t name
+    Py_ssize_t size
+    uint64_t key
+
+
 cdef Py_ssize_t look_up(
     cursor* c, NameIndex index, row_t* found, unsigned char* plain, Py_ssize_t* repeats
 ) noexcept nogil:
-    """The row of every name of the array that c.at stands before; returns how many. `plain`: room for the longest."""
-    cdef Py_ssize_t n = 0, start, size
+    """The row of every name of the array that c.at stands before; returns how many. `plain`: room for all of them.
+
+    Names are looked up MANY at a time: the memory that they need is fetched while the others are read."""
+    cdef met[MANY] batch
+    cdef met* one
+    cdef Py_ssize_t n = 0, start, i, many, mask = index.room - 1
     cdef uint32_t call = index.next_call()
-    cdef text_t name
     cdef slot* s
+    cdef bint more = True
     repeats[0] = 0
     if not take(c, c'['):
         return fail(c, c.at, "not an array of strings")
-    if take(c, c']'):
+    if closes(c, c']'):
         return 0
-    while True:
-        if c.at >= c.end or c.text[c.at] != c'"':
-            return fail(c, c.at, "not an array of strings")
-        start = c.at + 1
-        if skip_string(c) < 0:
-            return -1
-        name = c.text + start
-        size = c.at - 1 - start
-        if c.escaped:
-            size = unescape(name, size, plain)
-            name = plain
-            if size < 0:
-                return fail(c, start, "half a surrogate pair in a string")
-        if size > LONGEST_NAME:
-            return fail(c, start, TOO_LONG)
-        s = index.find(name, size, name_hash(name, size))
-        if s.name == NULL:
-            found[n] = -1
-        else:
-            found[n] = s.row
-            repeats[0] += s.seen == call
-            s.seen = call
-        n += 1
-        skip_space(c)
-        if take(c, c']'):
-            return n
-        if not take(c, c','):
-            return fail(c, c.at, "',' or ']' must follow")
+    while more:
+        many = 0
+        while more and many < MANY:
+            if c.at >= c.end or c.text[c.at] != c'"':
+                return fail(c, c.at, "not an array of strings")
+            start = c.at + 1
+            if skip_string(c) < 0:
+                return -1
+            one = &batch[many]
+            one.name = c.text + start
+            one.size = c.at - 1 - start
+            if c.escaped:
+                one.size = unescape(one.name, one.size, plain)
+                one.name = plain
+                if one.size < 0:
+                    return fail(c, start, "half a surrogate pair in a string")
+                plain += one.size
+            if one.size > LONGEST_NAME:
+                return fail(c, start, TOO_LONG)
+            one.key = name_hash(one.name, one.size)
+            __builtin_prefetch(index.slots + <Py_ssize_t>(one.key & <uint64_t>mask), 1)
+            many += 1
+            skip_space(c)
+            more = not closes(c, c']')
+            if more and not take(c, c','):
+                return fail(c, c.at, "',' or ']' must follow")
+        for i in range(many):
+            s = index.slots + <Py_ssize_t>(batch[i].key & <uint64_t>mask)
+            if s.name != NULL:
+                __builtin_prefetch(s.name, 0)
+        for i in range(many):
+            s = index.find(batch[i].name, batch[i].size, batch[i].key)
+            if s.name == NULL:
+                found[n] = -1
+            else:
+                found[n] = s.row
+                repeats[0] += s.seen == call
+                s.seen = call
+            n += 1
+    return n
+
+
+cdef tuple read_names(cursor* c, NameIndex index):
+    """(rows, unknown, repeats) as `rows` has them, of the array at c.at, which ends before it then; None: it is none,
+    and c.wrong states why."""
+    cdef Py_ssize_t start = c.at, end, n, i, repeats, size = c.end - c.at
+    cdef row_t* buffer = NULL
+    cdef unsigned char* plain = NULL
+    cdef array.array found
+    try:
+        buffer = <row_t*>malloc((size // 3 + 1) * sizeof(row_t))  # a name takes 3 bytes or more: '"",'
+        plain = <unsigned char*>malloc(size + 1)  # pages that no escape touches cost nothing
+        if buffer == NULL or plain == NULL:
+            raise MemoryError()
+        n = look_up(c, index, buffer, plain, &repeats)
+        if n < 0:
+            return None
+        found = array.clone(array.array("i"), n, zero=False)
+        if n:  # an empty array has no data to copy to
+            memcpy(found.data.as_ints, buffer, n * sizeof(row_t))
+    finally:
+        free(buffer)
+        free(plain)
+    end = c.at
+    for i in range(n):
+        if found.data.as_ints[i] < 0:
+            c.at = start
+            unknown = strangers(c, found)
+            c.at = end
+            return found, unknown, repeats
+    return found, [], repeats
 
 
 cdef list strangers(cursor* c, array.array found):
@@ -866,6 +698,13 @@ def split_offers(bytes body not None, str key not None, NameIndex index not None
     return members(body, 0, PyBytes_GET_SIZE(body), max_depth, key, index, offers), offers[0] if offers else None
 
 
+def split_names(bytes body not None, str key not None, NameIndex index not None, Py_ssize_t max_depth=200):
+    """(what `split` returns, what `rows` returns of the member `key`). The latter None: no such member, or not an array
+    of names: `rows` states why."""
+    cdef list names = []
+    return members(body, 0, PyBytes_GET_SIZE(body), max_depth, key, index, names, True), names[0] if names else None
+
+
 def rows(bytes body not None, Py_ssize_t start, Py_ssize_t end, NameIndex index not None):
     """The row of every name in the JSON array of strings at [start, end), in order; -1 = not in the index.
 
@@ -874,29 +713,10 @@ def rows(bytes body not None, Py_ssize_t start, Py_ssize_t end, NameIndex index 
     LONGEST_NAME bytes at most, `null` included.
     """
     cdef cursor c
-    cdef Py_ssize_t n, i, repeats
-    cdef row_t* buffer = NULL
-    cdef unsigned char* plain = NULL
-    cdef array.array found
+    cdef tuple read
     begin(&c, body, start, end)
-    start = c.at
-    try:
-        buffer = <row_t*>malloc(((end - start) // 3 + 1) * sizeof(row_t))  # a name takes 3 bytes or more: '"",'
-        plain = <unsigned char*>malloc(end - start + 1)  # pages that no escape touches cost nothing
-        if buffer == NULL or plain == NULL:
-            raise MemoryError()
-        n = look_up(&c, index, buffer, plain, &repeats)
-        if n < 0:
-            raise error(&c)
-        finish(&c)
-        found = array.clone(array.array("i"), n, zero=False)
-        if n:  # an empty array has no data to copy to
-            memcpy(found.data.as_ints, buffer, n * sizeof(row_t))
-    finally:
-        free(buffer)
-        free(plain)
-    for i in range(n):
-        if found.data.as_ints[i] < 0:
-            c.at = start
-            return found, strangers(&c, found), repeats
-    return found, [], repeats
+    read = read_names(&c, index)
+    if read is None:
+        raise error(&c)
+    finish(&c)
+    return read

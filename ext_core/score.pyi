@@ -22,17 +22,17 @@ def links(nodes: NodeTable, ask: Ask, rows: array[int], out: array[float]) -> No
 def leftover(nodes: NodeTable, ask: Ask, rows: array[int], out: array[float]) -> None:
     """1 - the ring links that the best set takes away / those of the whole machine; 1 where no loss is known."""
 
-def add(total: array[float], column: array[float], weight: float) -> None:
-    """total += weight * column."""
+def weigh(
+    nodes: NodeTable, ask: Ask, rows: array[int], columns: list[array[float] | float], weights: list[float]
+) -> array[float]:
+    """The sum of weight x column, added in the order of the columns; one float stands for a column of equal values.
+    -1 where the node itself does not offer the GPU resource that the pod asks for."""
 
 def top(nodes: NodeTable, rows: array[int], total: array[float], most: int) -> array[int]:
     """Indices into `rows` (int32) of the best `most` (0: all), best first; among equals by the nodes' order."""
 
 def points(ranked: array[float]) -> array[int]:
     """0..10 (int32) for scores that come best first: 10 for the first alone, 9 and down for the others."""
-
-def bury(nodes: NodeTable, ask: Ask, rows: array[int], total: array[float]) -> None:
-    """Set -1 where the node itself does not offer the GPU resource that the pod asks for."""
 
 def ranked(rows: array[int], total: array[float], best: array[int]) -> tuple[array[int], array[float]]:
     """(rows, scores) in the order of `best`, indices as `top` returns them. IndexError outside of rows."""

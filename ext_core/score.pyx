@@ -1,6 +1,6 @@
 """Scores: a scorer's kernel fills one column, 0.0 (worst) to 1.0 (best), over the candidate rows.
 
-`add` sums weighted columns, `top` takes the best K in a fixed order, `points` makes 0..10 of them for kube-scheduler.
+`weigh` sums weighted columns, `top` takes the best K in a fixed order, `points` makes 0..10 of them for kube-scheduler.
 """
 
 from array import array
@@ -95,14 +95,39 @@ def leftover(NodeTable nodes, Ask ask, const row_t[::1] rows, score_t[::1] out):
                                     - shapes.ways_of(nodes.shape[row], free & ~choice.gpus)) / whole
 
 
-def add(score_t[::1] total, const score_t[::1] column, double weight):
-    """total += weight * column."""
-    if total.shape[0] != column.shape[0]:
-        raise ValueError("columns differ in length")
-    cdef Py_ssize_t i
-    with nogil:
-        for i in range(total.shape[0]):
-            total[i] += weight * column[i]
+def weigh(NodeTable nodes, Ask ask, const row_t[::1] rows, list columns not None, list weights not None):
+    """float64[n]: the sum of weight x column, added in the order of the columns. A column of equal values is one float.
+
+    Below all others, at -1: nodes that do not offer the GPU resource themselves (a DeviceClass may serve the pod there).
+    """
+    cdef Py_ssize_t i, n = rows.shape[0]
+    cdef double weight, value
+    cdef score_t[::1] total
+    cdef const score_t[::1] column
+    made = array("d", bytes(8 * n))
+    check_rows(nodes, rows, n)
+    check_ask(nodes, ask)
+    if len(columns) != len(weights):
+        raise ValueError("one weight a column")
+    total = made
+    for one, weight in zip(columns, weights):
+        if isinstance(one, float):
+            value = weight * <double>one
+            for i in range(n):
+                total[i] += value
+            continue
+        column = one
+        if column.shape[0] != n:
+            raise ValueError("columns differ in length")
+        with nogil:
+            for i in range(n):
+                total[i] += weight * column[i]
+    if ask.resource >= 0:
+        with nogil:
+            for i in range(n):
+                if nodes.alloc[ask.resource, rows[i]] == 0:
+                    total[i] = -1.0
+    return made
 
 
 cdef inline bint _before(const score_t* total, const int32_t* order, Py_ssize_t a, Py_ssize_t b) noexcept nogil:
@@ -280,16 +305,3 @@ def points(const score_t[::1] ranked):
                 level -= 1
             out[i] = level
     return made
-
-
-def bury(NodeTable nodes, Ask ask, const row_t[::1] rows, score_t[::1] total):
-    """Below all others: nodes that do not offer the GPU resource themselves (a DeviceClass may serve the pod there)."""
-    check_rows(nodes, rows, total.shape[0])
-    check_ask(nodes, ask)
-    cdef Py_ssize_t i
-    if ask.resource < 0:
-        return
-    with nogil:
-        for i in range(rows.shape[0]):
-            if nodes.alloc[ask.resource, rows[i]] == 0:
-                total[i] = -1.0

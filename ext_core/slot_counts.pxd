@@ -50,6 +50,7 @@ cdef class SlotCounts:
     cdef NodeTable nodes      # of which the slots are
     cdef LinkShapes shapes
     cdef int rows, height
+    cdef int64_t syncs        # rises when anything is counted anew
     cdef int64_t clock, known  # of the table and the types at the last sync
     cdef int64_t *version     # [row] of which the counts are
     cdef int64_t *counted     # [row] edition of the types that are counted

@@ -20,8 +20,9 @@ class SlotCounts:
         the machine has any of that size, 2 linked sets only. What is kept is dropped, unless the types before are
         among the new ones, in the same order.
         """
-    def sync(self, nodes: NodeTable) -> None:
-        """Count the slots of rows that have changed. The calls below do it first."""
+    def sync(self, nodes: NodeTable) -> int:
+        """Count the slots of rows that have changed. The calls below do it first. Returns a number that rises when
+        anything was counted anew: while it stays, so does all that follows from the slots."""
     def totals(self) -> array[int]:
         """int64[types]: slots in the whole cluster, as of the last sync. Cordoned nodes have none."""
     def filled(self) -> float:

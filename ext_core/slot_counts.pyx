@@ -134,8 +134,10 @@ cdef class SlotCounts:
     # ---- slots
 
     def sync(self, NodeTable nodes not None):
-        """Count the slots of rows that have changed. Everything below does this first."""
+        """Count the slots of rows that have changed. Everything below does this first. Returns a number that rises when
+        anything was counted anew: while it stays, so does all that follows from the slots."""
         self.update(nodes)
+        return self.syncs
 
     cdef int update(self, NodeTable nodes) except -1:
         cdef int row, t
@@ -145,6 +147,7 @@ cdef class SlotCounts:
         cdef int64_t since
         if nodes is self.nodes and nodes.clock == self.clock and self.known == self.edition:
             return 0
+        self.syncs += 1
         if nodes is not self.nodes:
             for t in range(self.packs_size):
                 c_free(self.packs[t])
@@ -214,7 +217,7 @@ cdef class SlotCounts:
     cdef void _measure(self, NodeTable nodes) noexcept nogil:
         """The largest node and all GPUs."""
         cdef int row
-        cdef double gpus
+        cdef double gpus, free
         self.most_cpu = self.most_gpus = self.all_gpus = self.free_gpus = 0.0
         self.most_units = 1
         for row in range(nodes.height):
@@ -223,9 +226,13 @@ cdef class SlotCounts:
             if nodes.alloc[CPU, row] > self.most_cpu:
                 self.most_cpu = <double>nodes.alloc[CPU, row]
             if nodes.gpu[row] >= 0:
-                gpus = <double>nodes.alloc[nodes.gpu[row], row] / nodes.units[row]
+                gpus = <double>nodes.alloc[nodes.gpu[row], row]
+                free = <double>nodes.free_count(nodes.gpu[row], row)
+                if nodes.units[row] != 1:  # a division takes longer than all else here
+                    gpus /= nodes.units[row]
+                    free /= nodes.units[row]
                 self.all_gpus += gpus
-                self.free_gpus += <double>nodes.free_count(nodes.gpu[row], row) / nodes.units[row]
+                self.free_gpus += free
                 if gpus > self.most_gpus:
                     self.most_gpus = gpus
 

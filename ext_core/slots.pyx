@@ -539,7 +539,8 @@ def prices(const score_t[::1] weights, const score_t[::1] sizes, const int64_t[:
         for t in range(n):
             out[t] = 0.0
             if weights[t] > 0.0 and sizes[t] > 0.0 and totals[t] > 0:
-                out[t] = weights[t] * c_pow(sizes[t], size) / c_pow(<double>totals[t], scarcity)
+                out[t] = weights[t] * c_pow(sizes[t], size)
+                out[t] /= <double>totals[t] if scarcity == 1.0 else c_pow(<double>totals[t], scarcity)
             total += out[t]
         if total > 0.0:
             for t in range(n):

@@ -35,6 +35,11 @@ class NodeTable:
     ) -> None:
         """Count R amounts as taken until `drop_claims`. `wanted`: mask of the GPUs that the pod will probably take.
         `tentative`: an assumed pod's; `evictable`: one's that may be a victim of the pod that decides."""
+    def add_claims(
+        self, rows: array[int], priorities: array[int], amounts: array[int], least: int, skipped: array[int]
+    ) -> None:
+        """Count the claims of many pods that are not tentative, of those with priority `least` or more: int32[n] rows
+        (-1 claims nothing), int64[n] priorities, int64[n * R] amounts, int32 positions to skip, ascending."""
     def drop_claims(self) -> None: ...
     def version_of(self, row: int) -> int:
         """A number that rises with every change of the row, and that no other row and no earlier state had."""

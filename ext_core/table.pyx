@@ -12,7 +12,7 @@ from array import array
 cimport cython
 from cython cimport view
 
-from ext_core.ints cimport amount_t, row_t, int32_t, uint32_t
+from ext_core.ints cimport amount_t, row_t, int32_t, int64_t, uint32_t
 from ext_core.links cimport LinkShapes
 from ext_core.masks cimport popcount
 from ext_core.rows import NodeRow, PodRow
@@ -253,6 +253,29 @@ cdef class NodeTable:
         else:
             self.wanted[row] |= wanted
         self.touch(row)
+
+    def add_claims(
+        self, const row_t[::1] rows, const int64_t[::1] priorities, const amount_t[::1] amounts, int64_t least,
+        const int32_t[::1] skipped,
+    ):
+        """Count the claims of many pods that are not tentative: of those with `least` priority or more whose position
+        is not in `skipped` (ascending). `rows`: -1 claims nothing; `amounts`: R of each pod, one after the other."""
+        cdef Py_ssize_t i, count = rows.shape[0], at = 0
+        cdef int r
+        if priorities.shape[0] != count or amounts.shape[0] != count * self.resources:
+            raise ValueError("add_claims: the columns do not fit each other")
+        for i in range(count):
+            if rows[i] >= self.height:
+                raise IndexError(f"row {rows[i]} of {self.height}")
+        for i in range(count):
+            while at < skipped.shape[0] and skipped[at] < i:
+                at += 1
+            if rows[i] < 0 or priorities[i] < least or (at < skipped.shape[0] and skipped[at] == i):
+                continue
+            for r in range(self.resources):
+                self.claim[r, rows[i]] = _sum(self.claim[r, rows[i]], amounts[i * self.resources + r])
+            self.touched.append(rows[i])
+            self.touch(rows[i])
 
     cdef void _begin(self, int row) noexcept:
         cdef int gpu

@@ -18,6 +18,9 @@ class Hazards:
             raise ValueError("a row from 0 and flags from 0 to 15 are expected")
         self._flags[row] = flags
 
+    def any(self) -> bool:
+        return any(self._flags.values())
+
     def get(self, row: int) -> int:
         return self._flags.get(row, 0)
 

@@ -77,6 +77,15 @@ class Places:
             raise ValueError("set_domains: one number a level, none of them negative")
         self.domains[row] = domains
 
+    def doubts(self, namespace: str) -> bool:
+        return namespace in self.own or any(doubt > 0.0 for doubt, _, _ in self.facts.values())
+
+    def fails(self, namespace: str) -> bool:
+        return namespace in self.own or any(failing for _, failing, _ in self.facts.values())
+
+    def splits(self) -> bool:
+        return any(split for _, _, split in self.facts.values())
+
     def active(self) -> list[int]:
         return [level for level in range(self.levels) if any(there[level] for there in self.domains.values())]
 

@@ -12,7 +12,7 @@ import orjson
 
 from ext_core.scan import ScanError
 
-__all__ = ["NameIndex", "ScanError", "identity", "items", "node_name", "rows", "split", "split_offers"]
+__all__ = ["NameIndex", "ScanError", "identity", "items", "node_name", "rows", "split", "split_names", "split_offers"]
 
 SPACE = " \t\n\r"
 STRING = rb'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*"'
@@ -131,6 +131,16 @@ def rows(body: bytes, start: int, end: int, index: NameIndex) -> tuple["array[in
     known = [name for name in names if index.get(name) >= 0]
     unknown = [(position, name) for position, name in enumerate(names) if index.get(name) < 0]
     return array("i", found), unknown, len(known) - len(set(known))
+
+
+def split_names(
+    body: bytes, key: str, index: NameIndex, max_depth: int = 200
+) -> "tuple[dict[str, tuple[int, int]], tuple[array[int], list[tuple[int, str]], int] | None]":
+    keys = split(body, max_depth)
+    try:
+        return keys, rows(body, *keys[key], index) if key in keys and max_depth >= 5 else None
+    except ScanError:
+        return keys, None
 
 
 def split_offers(

@@ -62,11 +62,23 @@ def leftover(nodes: NodeTable, ask: Ask, rows: list[int], out: list[float]) -> N
             out[i] = 1.0 - (ways[0] - ways[1]) / ways[2]
 
 
-def add(total: list[float], column: list[float], weight: float) -> None:
-    if len(total) != len(column):
-        raise ValueError("columns differ in length")
-    for i in range(len(total)):
-        total[i] += weight * column[i]
+def weigh(
+    nodes: NodeTable, ask: Ask, rows: list[int], columns: list[list[float] | float], weights: list[float]
+) -> list[float]:
+    total = [0.0] * len(rows)
+    check(nodes, rows, total)
+    check_ask(nodes, ask)
+    if len(columns) != len(weights):
+        raise ValueError("one weight a column")
+    for column, weight in zip(columns, weights, strict=True):
+        values = [column] * len(rows) if isinstance(column, float) else column
+        if len(values) != len(rows):
+            raise ValueError("columns differ in length")
+        total = [before + weight * value for before, value in zip(total, values, strict=True)]
+    for i, row in enumerate(rows):
+        if ask.resource >= 0 and nodes.alloc[row][ask.resource] == 0:
+            total[i] = -1.0
+    return total
 
 
 def top(nodes: NodeTable, rows: list[int], total: list[float], most: int) -> list[int]:
@@ -88,14 +100,6 @@ def points(ranked: list[float]) -> list[int]:
     """Below the first, the d-th different score gets 10 - d, and at least 0."""
     different = sorted(set(ranked[1:]), reverse=True)
     return [10 if i == 0 else max(0, 9 - different.index(score)) for i, score in enumerate(ranked)]
-
-
-def bury(nodes: NodeTable, ask: Ask, rows: list[int], total: list[float]) -> None:
-    check(nodes, rows, total)
-    check_ask(nodes, ask)
-    for i, row in enumerate(rows):
-        if ask.resource >= 0 and nodes.alloc[row][ask.resource] == 0:
-            total[i] = -1.0
 
 
 def picked(columns: list[list[float]], best: list[int], most: int) -> list[float]:

@@ -34,6 +34,7 @@ class Slots:
         if not 1 <= most <= 1024:
             raise ValueError("1 to 1024 types")
         self.most = most
+        self._syncs = 0
         self._types: list[Type] = []
         self._height = 0
         self._counts: list[list[int]] = []
@@ -57,7 +58,7 @@ class Slots:
                 raise ValueError(f"type {i} is out of range")
         self._types = list(types)
 
-    def sync(self, nodes: NodeTable) -> None:
+    def sync(self, nodes: NodeTable) -> int:
         if any(devices and resource >= nodes.resources for resource, devices, *_ in self._types):
             raise ValueError("a type's resource is not in the table")
         self._counts = [self._count(nodes, row, _room(nodes, row)) for row in range(nodes.height)]
@@ -68,6 +69,8 @@ class Slots:
                 every += _gpus(nodes, row, nodes.alloc[row])
                 free += nodes.free_count(gpu, row) / nodes.columns["units"][row]
         self._filled = min(1.0, max(0.0, 1.0 - free / every)) if every > 0 else 0.0
+        self._syncs += 1
+        return self._syncs
 
     def totals(self) -> list[int]:
         return [sum(counts[t] for counts in self._counts) for t in range(len(self._types))]

@@ -187,6 +187,23 @@ class NodeTable:
         self._touched.append(row)
         self._touch(row)
 
+    def add_claims(
+        self,
+        rows: Sequence[int],
+        priorities: Sequence[int],
+        amounts: Sequence[int],
+        least: int,
+        skipped: Sequence[int],
+    ) -> None:
+        if len(priorities) != len(rows) or len(amounts) != len(rows) * self.resources:
+            raise ValueError("add_claims: the columns do not fit each other")
+        for row in rows:
+            if row >= 0:
+                self._check(row)
+        for i, row in enumerate(rows):
+            if row >= 0 and priorities[i] >= least and i not in skipped:
+                self.add_claim(row, amounts[i * self.resources : (i + 1) * self.resources], 0, False)
+
     def drop_claims(self) -> None:
         for row in self._touched:
             self.claim[row] = [0] * self.resources

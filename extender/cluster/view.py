@@ -21,6 +21,7 @@ from extender.cluster.nodes.eligibility import Program
 from extender.cluster.nodes.store import Nodes
 from extender.cluster.pods.annotation_limits import AnnotationLimits
 from extender.cluster.pods.budgets import BudgetSet
+from extender.cluster.pods.nominated import Nominated
 from extender.cluster.pods.requirements import PodRequirements
 from extender.cluster.pods.siblings import SiblingKey
 from extender.cluster.pods.store import Pods
@@ -41,6 +42,14 @@ from extender.topologies import Topology
 
 class NodeRowsView(Protocol):
     """Which row of the tables each node has."""
+
+    @property
+    def moves(self) -> int:
+        """How often a node got a row or lost it."""
+
+    def row(self, name: str) -> int:
+        """The node's row, -1 when it is not known."""
+        ...
 
     @property
     def index(self) -> NameIndex:
@@ -208,6 +217,10 @@ class PlacementsView(Protocol):
     @property
     def nominated(self) -> Mapping[str, str]:
         """Uid of an unbound pod -> the node that kube-scheduler nominated."""
+
+    @property
+    def claims(self) -> Nominated:
+        """What the nominated pods claim."""
 
     @property
     def waiting(self) -> Mapping[str, int]:

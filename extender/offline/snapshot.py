@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from extender.cluster.cluster import Cluster
 from extender.cluster.gpus.store import AWAY_SECONDS
 from extender.objects.event import Event
+from extender.policy.pod_request import Requests
 from extender.policy.policy import Policy
 from extender.preemption.search import VictimSearch
 from extender.reservations.assumed import AssumedPods
@@ -38,5 +39,5 @@ class Snapshot:
         cluster.tick(10 * AWAY_SECONDS)
         assumed, reservations = AssumedPods(0.0), Reservations()
         releases = Releases(cluster, assumed, reservations, freshness)
-        claims = Claims(cluster, assumed, reservations, releases)
+        claims = Claims(cluster, assumed, reservations, releases, Requests(cluster))
         return cls(settings, cluster, policy, claims, VictimSearch(cluster, policy, settings.preemption))

@@ -93,6 +93,10 @@ class Rule(Protocol):
     name: ClassVar[str]
     reasons: ClassVar[tuple[Reason, ...]]
 
+    def idle(self, tables: Tables, request: PodRequest) -> bool:
+        """Whether it can reject no row for this request: then `fill` is not called."""
+        ...
+
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
         """Write reason codes into `out` (one byte a row) where it is still 0."""
 
@@ -101,6 +105,11 @@ class Scorer(Protocol):
     """Fills one column over candidate rows: 0.0 worst, 1.0 best."""
 
     name: str
+
+    def constant(self, tables: Tables, request: PodRequest) -> float | None:
+        """The value of every row, where they cannot differ for this request: then `fill` is not called. None: they
+        can."""
+        ...
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
         """Write the value of each row into `out`."""

@@ -2,27 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Final
 
 from extender.cluster.demand.kinds import links_of
+from extender.cluster.listener import Listener
 from extender.cluster.pods import siblings
 from extender.cluster.view import ClusterView
 from extender.objects import gangs
 from extender.objects.records import PodRecord as PodRecord
 from extender.policy.contracts import PodRequest
 
+NO_OBJECTS: Final[gangs.Objects] = {}
+MOST_KEPT: Final = 1024
+"""Requests that are kept, the latest ones: of pods that kube-scheduler asks about now, and of nominated ones."""
+Places = Callable[[], Iterable[tuple[str, str]]]
+"""(uid, node) of pods that are about to be bound there."""
 
-def read(pod: PodRecord, cluster: ClusterView, flying: Iterable[tuple[str, str]] = ()) -> PodRequest:
-    """An unknown value of the links annotation counts as `required`: what was meant is not guessed away.
 
-    `flying`: (uid, node) of pods that are about to be bound there; they count as siblings and kin.
-    """
-    way = siblings.way(pod, cluster.settings.placement)
-    named = gangs.ref(pod, cluster.gangs.objects)
-    underway: dict[str, str] = {}
-    if way == "spread" or named is not None:
-        underway = {uid: node for uid, node in (*cluster.placements.nominated.items(), *flying) if uid != pod.uid}
-    kin, to_come = ((), 0) if named is None else _group(pod, named, cluster, underway)
+class Requests(Listener):
+    """The requests of the cluster's pods. One is made when it is asked for first, and kept until its pod changes or is
+    deleted; what depends on other pods (siblings, its gang) is read each time."""
+
+    def __init__(self, cluster: ClusterView) -> None:
+        self._cluster = cluster
+        self._kept: dict[
+            str, tuple[PodRecord, PodRequest, bool]
+        ] = {}  # by uid: of which record; whether it has no gang
+
+    def of(self, pod: PodRecord, flying: Places = tuple) -> PodRequest:
+        """The request of a pod, be it known or not. `flying`: they count as siblings and kin."""
+        kept = self._kept.get(pod.uid)
+        if kept is None or kept[0] is not pod:
+            made = _alone(pod, self._cluster)
+            kept = pod, made, gangs.ref(pod, NO_OBJECTS) is None
+            if self._cluster.pods.get(pod.uid) is pod:
+                self._keep(kept)
+        request, ungrouped = kept[1], kept[2]
+        if ungrouped and request.placement != "spread":
+            objects = self._cluster.gangs.objects
+            if pod.owner is None or gangs.owned(pod.namespace, pod.owner, objects) is None:
+                return request
+        return _beside(pod, request, self._cluster, flying)
+
+    def pod_deleted(self, uid: str) -> None:
+        """The pod is deleted."""
+        self._kept.pop(uid, None)
+
+    def _keep(self, kept: tuple[PodRecord, PodRequest, bool]) -> None:
+        uid = kept[0].uid
+        self._kept.pop(uid, None)
+        self._kept[uid] = kept
+        if len(self._kept) > MOST_KEPT:
+            del self._kept[next(iter(self._kept))]
+
+
+def read(pod: PodRecord, cluster: ClusterView) -> PodRequest:
+    """The request of a pod. An unknown value of the links annotation counts as `required`: what was meant is not
+    guessed away."""
+    return _beside(pod, _alone(pod, cluster), cluster, tuple)
+
+
+def _alone(pod: PodRecord, cluster: ClusterView) -> PodRequest:
+    """What the pod's own record and the settings state."""
     amounts = cluster.amounts(pod)
     return PodRequest(
         uid=pod.uid,
@@ -44,11 +87,19 @@ def read(pod: PodRecord, cluster: ClusterView, flying: Iterable[tuple[str, str]]
             or pod.required_affinity
             or pod.hard_spread
         ),
-        placement=way,
-        siblings=_siblings(pod, cluster, underway) if way == "spread" else (),
-        kin=kin,
-        to_come=to_come,
+        placement=siblings.way(pod, cluster.settings.placement),
     )
+
+
+def _beside(pod: PodRecord, request: PodRequest, cluster: ClusterView, flying: Places) -> PodRequest:
+    """The request, with the siblings of a pod that is to be spread, and with the pod's gang."""
+    named = gangs.ref(pod, cluster.gangs.objects)
+    spread = request.placement == "spread"
+    if named is None and not spread:
+        return request
+    underway = {uid: node for uid, node in (*cluster.placements.nominated.items(), *flying()) if uid != pod.uid}
+    kin, to_come = ((), 0) if named is None else _group(pod, named, cluster, underway)
+    return replace(request, siblings=_siblings(pod, cluster, underway) if spread else (), kin=kin, to_come=to_come)
 
 
 def _siblings(pod: PodRecord, cluster: ClusterView, underway: dict[str, str]) -> tuple[int, ...]:

@@ -37,14 +37,14 @@ class Policy:
         """The policy of the settings."""
         weights = settings.packing_weights
         scorers: list[tuple[Scorer, float]] = []
+        fragmentation = Fragmentation()
         for entry in settings.scorers:
-            made = (
-                Packing(weights.gpu, weights.cpu, weights.memory)
-                if entry.name == Packing.name
-                else SCORERS[entry.name]()
-            )
+            made: Scorer = fragmentation if entry.name == Fragmentation.name else SCORERS[entry.name]()
+            if entry.name == Packing.name:
+                made = Packing(weights.gpu, weights.cpu, weights.memory)
             scorers.append((made, entry.weight))
-        return cls(tuple(rule() for rule in RULES), tuple(scorers), tuple(COSTS[name]() for name in settings.costs))
+        costs = tuple(COSTS[name]() for name in settings.costs)
+        return cls(tuple(rule() for rule in RULES), tuple(scorers), costs, fragmentation=fragmentation)
 
     def leftover(self, shapes: LinkShapes, shape: int, gpus: int, wanted: int) -> array[int]:
         """What each set of free GPUs of a shape leaves broken up; computed once, and again after MOST_PRICES others."""
@@ -59,7 +59,8 @@ class Policy:
         """A reason code per row, 0 = the pod fits there."""
         codes = array("B", bytes(len(rows)))
         for rule in self.rules:
-            rule.fill(tables, request, rows, codes)
+            if not rule.idle(tables, request):
+                rule.fill(tables, request, rows, codes)
         return codes
 
     def score(
@@ -67,15 +68,18 @@ class Policy:
     ) -> tuple[array[float], dict[str, array[float]]]:
         """(the weighted sum, each scorer's column) over rows. The order of the scorers is part of the policy: it
         decides the last bit of the sum."""
-        total = array("d", bytes(8 * len(rows)))
         columns: dict[str, array[float]] = {}
+        parts: list[array[float] | float] = []
+        weights: list[float] = []
         for scorer, weight in self.scorers:
-            column = array("d", bytes(8 * len(rows)))
-            scorer.fill(tables, request, rows, column)
-            score.add(total, column, weight)
+            constant = scorer.constant(tables, request)
+            column = array("d", (constant or 0.0,)) * len(rows)
+            if constant is None:
+                scorer.fill(tables, request, rows, column)
             columns[scorer.name] = column
-        score.bury(tables.nodes, request.ask, rows, total)
-        return total, columns
+            parts.append(column if constant is None else constant)
+            weights.append(weight)
+        return score.weigh(tables.nodes, request.ask, rows, parts, weights), columns
 
     def gpus(self, tables: Tables, request: PodRequest, rows: array[int]) -> array[int]:
         """The mask of GPUs that we would take now on each row; 0 where positions are not modelled."""

@@ -7,19 +7,23 @@ nominated node, counts; else the node where it is assumed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from array import array
+from collections.abc import Collection
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Final
 
 from ext_core import fit
 from extender.cluster.cluster import Cluster
 from extender.cluster.demand.kinds import links_of
 from extender.objects.records import PodRecord
-from extender.policy import pod_request
 from extender.policy.contracts import PodRequest
+from extender.policy.pod_request import Requests
 from extender.reservations.assumed import AssumedPod, AssumedPods
 from extender.reservations.release import Releases
 from extender.reservations.reservations import Reservation, Reservations
+
+NONE: Final[frozenset[str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +37,42 @@ class _Counted:
     taken: tuple[str, tuple[int, ...]] | None
 
 
+class _Block:
+    """The `with` block of one request's claims."""
+
+    __slots__ = ("_claims", "_counted", "_outer")
+
+    def __init__(self, claims: Claims, counted: _Counted) -> None:
+        self._claims, self._counted = claims, counted
+        self._outer: _Counted | None = None
+
+    def __enter__(self) -> None:
+        self._outer = self._claims.begin(self._counted)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._claims.end(self._outer)
+
+
 class Claims:
     """Makes the claims of one request at a time; they end with the `with` block, whatever happens in it."""
 
-    def __init__(self, cluster: Cluster, assumed: AssumedPods, reservations: Reservations, releases: Releases) -> None:
-        self._cluster, self._releases = cluster, releases
+    def __init__(
+        self,
+        cluster: Cluster,
+        assumed: AssumedPods,
+        reservations: Reservations,
+        releases: Releases,
+        requests: Requests,
+    ) -> None:
+        self._cluster, self._releases, self._requests = cluster, releases, requests
         self.assumed, self.reservations = assumed, reservations
         self._counted: _Counted | None = None
         self._bind_is_called = False
 
-    @contextmanager
+    def request(self, pod: PodRecord, now: float) -> PodRequest:
+        """The request of a pod; assumed pods count as siblings and kin where they are assumed."""
+        return self._requests.of(pod, lambda: self.places(now))
+
     def of(
         self,
         request: PodRequest,
@@ -50,21 +80,29 @@ class Claims:
         *,
         as_equal: Collection[Reservation] = (),
         taken: tuple[str, tuple[int, ...]] | None = None,
-    ) -> Iterator[None]:
+    ) -> _Block:
         """The claims that count for the request. `as_equal`: reservations of lower priorities that count too; `taken`:
         node and R amounts of one more claim. Inside of another block these claims stand instead of the outer ones,
         which are made again on leaving."""
-        outer = self._counted
-        uids = frozenset([reservation.uid for reservation in as_equal])
-        self._counted = _Counted(request, now, uids, taken)
+        uids = frozenset([reservation.uid for reservation in as_equal]) if as_equal else NONE
+        return _Block(self, _Counted(request, now, uids, taken))
+
+    def begin(self, counted: _Counted) -> _Counted | None:
+        """Make these claims. Gives those that they stand instead of; an exception leaves those."""
+        outer, self._counted = self._counted, counted
         try:
-            self._make(self._counted)
-            yield
-        finally:
-            self._counted = outer
-            self._cluster.tables.nodes.drop_claims()
-            if outer is not None:
-                self._make(outer)
+            self._make(counted)
+        except BaseException:
+            self.end(outer)
+            raise
+        return outer
+
+    def end(self, outer: _Counted | None) -> None:
+        """Drop the claims that count now, and make those of before."""
+        self._counted = outer
+        self._cluster.tables.nodes.drop_claims()
+        if outer is not None:
+            self._make(outer)
 
     def lower(self, request: PodRequest, now: float) -> list[Reservation]:
         """The reservations of pods of a lower priority that are known to wait."""
@@ -104,16 +142,29 @@ class Claims:
             if counts and reservation.uid not in seen:
                 seen.add(reservation.uid)
                 self._reserve(reservation.node, reservation.amounts, cluster.pods.get(reservation.uid))
-        for uid, node in cluster.placements.nominated.items():
-            nominated = cluster.pods[uid]
-            if uid not in seen and nominated.priority >= request.priority:
-                seen.add(uid)
-                self._reserve(node, cluster.amounts(nominated), nominated)
+        self._count_nominated(request, seen)
+        nominated = cluster.placements.claims
         for pod in assumed:
-            self._count_assumed(pod, request, seen)
+            if not nominated.counts(pod.uid, request.priority):
+                self._count_assumed(pod, request, seen)
         if counted.taken is not None:
             name, amounts = counted.taken
             nodes.add_claim(cluster.row(name), amounts, 0, False)
+
+    def _count_nominated(self, request: PodRequest, seen: set[str]) -> None:
+        """The nominated pods that were not counted yet."""
+        cluster, placements = self._cluster, self._cluster.placements
+        claims = placements.claims
+        if not placements.nominated:
+            return
+        claims.locate(cluster.rows)
+        counted = array("i", sorted(at for at in map(claims.position, seen) if at >= 0))
+        cluster.tables.nodes.add_claims(claims.rows, claims.priorities, claims.amounts, request.priority, counted)
+        for uid in claims.linked:
+            pod = cluster.pods[uid]
+            if uid not in seen and pod.priority >= request.priority:
+                seen.add(uid)
+                self._reserve(placements.nominated[uid], cluster.amounts(pod), pod)
 
     def _count_assumed(self, assumed: AssumedPod, request: PodRequest, seen: set[str]) -> None:
         pod = self._cluster.pods.get(assumed.uid)
@@ -136,7 +187,7 @@ class Claims:
         if row < 0:
             return
         if pod is not None and links_of(pod) == "required":  # the others need no request: there may be thousands
-            amounts = self._guarded(pod_request.read(pod, self._cluster), row, amounts)
+            amounts = self._guarded(self._requests.of(pod), row, amounts)
         self._cluster.tables.nodes.add_claim(row, amounts, 0, False)
 
     def _guarded(self, request: PodRequest, row: int, amounts: tuple[int, ...]) -> tuple[int, ...]:

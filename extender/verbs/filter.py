@@ -8,7 +8,6 @@ from typing import TypeAlias
 from ext_core import encode, fit, score
 from ext_core.rows import Rejections
 from extender.cluster.cluster import Cluster
-from extender.policy import pod_request
 from extender.policy.policy import Policy
 from extender.policy.rules import STALE, UNKNOWN_NODE, texts
 from extender.preemption.candidates import Preemptor
@@ -59,7 +58,7 @@ class Filter:
         stages = Stages()
         cluster, claims, attempts = self._cluster, self._claims, self._history.attempts
         args = wire.read_args(body, cluster, self._settings.limits.names)
-        request = pod_request.read(args.pod, cluster, claims.places(now))
+        request = claims.request(args.pod, now)
         if not request.gpus:
             return Answer(wire.untouched(args), "untouched")
         cluster.tick(now)

@@ -71,7 +71,9 @@ class HoldBack:
         """Of the rows on which the pod fits, those where a pod of a lower priority would lose what was freed for it,
         and have others evicted a second time; inside of the pod's claims."""
         lower = self._claims.lower(request, now)
-        rows = {self._cluster.row(one.node) for one in lower} if lower else set()
+        if not lower:
+            return frozenset()
+        rows = {self._cluster.row(one.node) for one in lower}
         asked = array("i", [row for row in fits if row in rows])
         if not asked:
             return frozenset()

@@ -6,7 +6,6 @@ from array import array
 
 from ext_core import encode, score
 from extender.cluster.cluster import Cluster
-from extender.policy import pod_request
 from extender.policy.policy import Policy
 from extender.reservations.claims import Claims
 from extender.settings import Settings
@@ -36,7 +35,7 @@ class Prioritize:
         stages = Stages()
         cluster, policy, claims = self._cluster, self._policy, self._claims
         args = wire.read_args(body, cluster, self._settings.limits.names)
-        request = pod_request.read(args.pod, cluster, claims.places(now))
+        request = claims.request(args.pod, now)
         if not request.gpus:
             return Answer(wire.flat_priorities(args), "untouched")
         rows = known(args)

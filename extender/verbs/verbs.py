@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from extender.cluster.cluster import Cluster
+from extender.policy.pod_request import Requests
 from extender.policy.policy import Policy
 from extender.preemption.leave import Leave
 from extender.preemption.outbid import Outbid
@@ -58,7 +59,8 @@ class Verbs:
         policy, freshness = Policy.of(settings), freshness or Freshness()
         assumed, reservations = AssumedPods(settings.hold.seconds, freshness), Reservations()
         releases = Releases(cluster, assumed, reservations, freshness, released)
-        claims = Claims(cluster, assumed, reservations, releases)
+        requests = Requests(cluster)
+        claims = Claims(cluster, assumed, reservations, releases, requests)
         search = VictimSearch(cluster, policy, settings.preemption)
         outbid = Outbid(cluster, policy, claims, search)
         leave = Leave(cluster, claims, releases, search, outbid, settings.preemption.leave_freed_seconds)
@@ -67,6 +69,7 @@ class Verbs:
         attempts = Attempts(settings.shortlist.retry_window_seconds)
         history = History(attempts, Decisions(settings.decisions.max_bytes))
         cluster.subscribe(releases)
+        cluster.subscribe(requests)
         return cls(
             settings,
             cluster,

@@ -151,13 +151,16 @@ def _split(body: bytes) -> dict[str, tuple[int, int]]:
 
 def read_args(body: bytes, cluster: ClusterView, most: int) -> Args:
     """Parse a filter or prioritize request. At most `most` candidates."""
-    keys = _split(body)
-    pod = _pod(body, keys, cluster)
     index = cluster.rows.index
+    try:
+        keys, read = scan.split_names(body, "NodeNames", index)
+    except scan.ScanError as error:
+        raise BadRequest(f"malformed JSON: {error}", path="") from error
+    pod = _pod(body, keys, cluster)
     names, nodes = keys.get("NodeNames"), keys.get("Nodes")
     try:
         if names is not None and not _null(body, names):
-            rows, unknown, _ = scan.rows(body, names[0], names[1], index)
+            rows, unknown, _ = read or scan.rows(body, names[0], names[1], index)
             _bounded(len(rows), most, "NodeNames")
             return Args(pod, rows, unknown, body, names, None)
         if nodes is not None and not _null(body, nodes):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -15,12 +14,16 @@ from extender.cluster.held import SPARED, TERMINATING
 from extender.objects import decode, gangs
 from extender.objects.event import Event
 from extender.objects.progress import saved_ms, start_ms
-from extender.objects.records import GroupRecord, NodeRecord, PdbRecord, PodRecord
+from extender.objects.records import PodRecord
 from extender.settings import Settings
 from tests.objects.test_gangs import obj, owned
 from tests.world import DGX1V, GPU, JSON, WALL, World, machine, pairs, rfc3339, topology, workload
 
-SHARED = {"nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.count": "4", "nvidia.com/gpu.sharing-strategy": "time-slicing"}
+SHARED = {
+    "nvidia.com/gpu.replicas": "4",
+    "nvidia.com/gpu.count": "4",
+    "nvidia.com/gpu.sharing-strategy": "time-slicing",
+}
 OURS = "gpu-extender.io/"
 
 
@@ -111,7 +114,7 @@ def check(cluster: Cluster) -> None:
 
 def told(cluster: Cluster) -> object:
     """What does not depend on how it came about, by name."""
-    tables = cluster.tables
+    tables, repelling = cluster.tables, cluster.placements.repelling
     bound = [pod for pod in cluster.pods.values() if pod.node in cluster.nodes and not pod.finished]
     return (
         {name: tables.nodes.node(cluster.row(name))._replace(shape=0) for name in cluster.nodes},
@@ -129,7 +132,7 @@ def told(cluster: Cluster) -> object:
         {key: dict(there) for key, there in cluster.workloads.gang_pods.items()},
         dict(cluster.placements.waiting),
         dict(cluster.placements.nominated),
-        set(cluster.placements.repelling),
+        (len(repelling), {pod.uid: repelling.nodes(pod, cluster.nodes.keys()) for pod in bound}),
         (len(cluster.requirements), len(cluster.budgets.sets), len(cluster.gangs)),
         cluster.schedulable_gpu_nodes,
         len(cluster.eligibility),

@@ -82,8 +82,10 @@ def test_there_are_crashes_to_find() -> None:
 
 def test_rows_far_apart_keep_their_flags() -> None:
     flags = hazard.Hazards()
+    assert not flags.any()
     flags.set(3, 5)
     flags.set(1000, 15)
+    assert flags.any()
     assert (flags.get(3), flags.get(999), flags.get(1000), flags.get(10**6)) == (5, 0, 15, 0)
 
 

@@ -58,6 +58,9 @@ def test_rows(pair: Pair) -> None:
     assert made.height == twin.height
     assert made.active() == twin.active()
     assert made.namespaces() == twin.namespaces()
+    assert made.splits() == twin.splits()
+    for namespace in NAMESPACES:
+        assert (made.doubts(namespace), made.fails(namespace)) == (twin.doubts(namespace), twin.fails(namespace))
     assert [made.place(row) for row in range(made.height)] == [twin.place(row) for row in range(made.height)]
 
 

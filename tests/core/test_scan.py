@@ -89,6 +89,12 @@ def same_rows(body: bytes, names: list[str]) -> Any:
     found = outcome(scan.rows, body, 0, len(body), fast)
     assert found == outcome(reference.rows, body, 0, len(body), slow)
     assert found == outcome(scan.rows, body, 0, len(body), fast)  # one call leaves nothing behind for the next
+    whole = b'{"Pod":{},"NodeNames": ' + body + b' ,"x":[1]}'
+    for key in ("NodeNames", "x", "y"):
+        split = outcome(scan.split_names, whole, key, fast)
+        assert split == outcome(reference.split_names, whole, key, slow)
+        if split is not ScanError and key == "NodeNames" and found is not ScanError:
+            assert split == (scan.split(whole), found)
     return found
 
 
@@ -521,7 +527,12 @@ def same_identity(body: bytes) -> Any:
 
 PARTS = [b'"uid":"u"', b'"resourceVersion":"7"', b'"uid":"v"', b'"uid":null', b'"uid":7', b'"\\u0075id":"v"']
 PARTS += [b'"uid":"\\u0075"', b'"name":"n"', b'"labels":{"uid":"x"}', b'"uid":"\xff"', b'"uidx":"u"']
-OTHERS = [b'"status":{"nominatedNodeName":"n"}', b'"status":{"nominatedNodeName":null}', b'"status":{}', b'"status":null']
+OTHERS = [
+    b'"status":{"nominatedNodeName":"n"}',
+    b'"status":{"nominatedNodeName":null}',
+    b'"status":{}',
+    b'"status":null',
+]
 OTHERS += [b'"metadata":null', b'"spec":{"metadata":{"uid":"z"}}', b'"\\u006detadata":{}', b'"status":[{}]', b'"x":"y"']
 
 

@@ -52,21 +52,18 @@ def test_leftover(world: World, data: st.DataObject, resource: int, gpus: int) -
 
 
 @given(worlds(), st.data(), resources, st.integers(0, 2))
-def test_bury(world: World, data: st.DataObject, resource: int, gpus: int) -> None:
+def test_weigh(world: World, data: st.DataObject, resource: int, gpus: int) -> None:
+    """A float stands for a column of it: the sum is the same to the last bit."""
     rows, asked = data.draw(rows_of(world)), ask(resource, gpus)
-    out, wanted = array("d", [0.5] * len(rows)), [0.5] * len(rows)
-    score.bury(world.nodes, asked, ints(rows), out)
-    plain.bury(world.twin_nodes, asked, rows, wanted)
-    assert out.tolist() == wanted
-
-
-@given(st.lists(st.tuples(numbers, numbers)), st.floats(-100.0, 100.0))
-def test_add(pairs: list[tuple[float, float]], weight: float) -> None:
-    total, more = [a for a, _ in pairs], [b for _, b in pairs]
-    out = array("d", total)
-    score.add(out, array("d", more), weight)
-    plain.add(total, more, weight)
-    assert out.tolist() == total
+    columns = data.draw(st.lists(numbers | st.lists(numbers, min_size=len(rows), max_size=len(rows)), max_size=5))
+    weights = [data.draw(st.floats(-100.0, 100.0)) for _ in columns]
+    made: list[array[float] | float] = [one if isinstance(one, float) else array("d", one) for one in columns]
+    whole: list[array[float] | float] = [
+        array("d", [one] * len(rows)) if isinstance(one, float) else one for one in made
+    ]
+    wanted = plain.weigh(world.twin_nodes, asked, rows, columns, weights)
+    assert score.weigh(world.nodes, asked, ints(rows), made, weights).tolist() == wanted
+    assert score.weigh(world.nodes, asked, ints(rows), whole, weights).tolist() == wanted
 
 
 @given(worlds(), st.data(), st.integers(-1, 8))
@@ -119,14 +116,12 @@ def test_bad_input_is_rejected_alike(world: World, rows: list[int], length: int,
         lambda: score.leftover(new, asked, ints(rows), column(size)),
         lambda: plain.leftover(old, asked, rows, [0.0] * size),
     )
-    same_error(
-        lambda: score.bury(new, asked, ints(rows), column(size)), lambda: plain.bury(old, asked, rows, [0.0] * size)
-    )
     same_error(lambda: score.top(new, ints(rows), column(size), 0), lambda: plain.top(old, rows, [0.0] * size, 0))
-    same_error(
-        lambda: score.add(column(size), column(len(rows)), 1.0),
-        lambda: plain.add([0.0] * size, [0.0] * len(rows), 1.0),
-    )
+    for weights in ([], [1.0]):
+        same_error(
+            lambda: score.weigh(new, asked, ints(rows), [column(size)], weights),  # noqa: B023
+            lambda: plain.weigh(old, asked, rows, [[0.0] * size], weights),  # noqa: B023
+        )
 
 
 @given(st.lists(st.tuples(st.integers(0, 99), st.floats(0, 1)), max_size=20), st.data())

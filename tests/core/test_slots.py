@@ -82,8 +82,9 @@ def changes(draw: st.DrawFn, height: int) -> list[tuple[str, tuple[Any, ...]]]:
 def test_slots_of_every_row(world: World, data: st.DataObject, kinds: list[Any]) -> None:
     made, twin = both(world, kinds)
     for _ in range(2):
-        made.sync(world.nodes)
+        synced = made.sync(world.nodes)
         twin.sync(world.twin_nodes)
+        assert made.sync(world.nodes) == synced  # nothing has changed
         assert made.totals().tolist() == twin.totals()
         assert made.filled() == twin.filled()
         for row in range(world.nodes.height):

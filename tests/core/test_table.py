@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,21 @@ from ext_core.reference import table as lists
 from ext_core.rows import NodeFacts, NodeUse, PodRow
 from ext_core.table import NodeTable, PodTable
 from tests.core.worlds import R, call, same_error
+
+
+@st.composite
+def many_claims(draw: st.DrawFn) -> tuple[array[int], array[int], array[int], int, array[int]]:
+    """Columns of claims, sometimes of a wrong length, and positions to skip."""
+    count = draw(st.integers(0, 6))
+    width = R * count + draw(st.sampled_from([0, 0, 0, 1]))
+    columns = (
+        array("i", draw(st.lists(st.integers(-1, 3), min_size=count, max_size=count))),
+        array("q", draw(st.lists(st.integers(-2, 2), min_size=count, max_size=count))),
+        array("q", draw(st.lists(st.integers(0, 2**61), min_size=width, max_size=width))),
+    )
+    skipped = array("i", sorted(draw(st.sets(st.integers(0, 6)))))
+    return (*columns, draw(st.integers(-2, 2)), skipped)
+
 
 rows = st.integers(-1, 80)  # 80 > 64: the columns grow
 numbers = st.integers(0, 2**40)
@@ -36,6 +52,7 @@ node_call = st.one_of(
     st.tuples(st.just("set_order"), st.tuples(st.lists(rows, max_size=4), st.integers(-1, 5))),
     st.tuples(st.just("add_claim"), st.tuples(rows, wide, masks, st.booleans())),
     st.tuples(st.just("add_claim"), st.tuples(rows, wide, masks, st.booleans(), st.booleans())),
+    st.tuples(st.just("add_claims"), many_claims()),
     st.tuples(st.just("drop_claims"), st.tuples()),
 )
 pod_call = st.one_of(

@@ -15,12 +15,13 @@ KEPT_NAMES: Final = 8  # of a row's former nodes, for decisions of earlier gener
 
 class NodeRows:
     """One row a node; the row of a deleted node is used again. `index`: name -> row; `heads`: each name as the answers
-    write it; `names`: by row, "" = free."""
+    write it; `names`: by row, "" = free; `moves`: how often a node got a row or lost it."""
 
     def __init__(self, tables: Tables) -> None:
         self.index = NameIndex()
         self.heads = Heads()
         self.names: list[str] = []
+        self.moves = 0
         self._tables = tables
         self._free: list[int] = []
         self._former: dict[int, list[tuple[int, str]]] = {}  # row -> (first generation without it, name)
@@ -53,6 +54,7 @@ class NodeRows:
         self._sorted.insert(place, name)
         self._ordered.insert(place, row)
         self._stale = min(self._stale, place)
+        self.moves += 1
         return row
 
     def remove(self, name: str, generation: int) -> int:
@@ -63,6 +65,7 @@ class NodeRows:
         self._tables.nodes.clear(row)
         self._tables.places.clear(row)
         self.names[row] = ""
+        self.moves += 1
         former = self._former.setdefault(row, [])
         former.append((generation, name))
         del former[:-KEPT_NAMES]

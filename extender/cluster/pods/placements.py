@@ -6,6 +6,8 @@ from collections import OrderedDict
 from collections.abc import Collection
 from typing import Final
 
+from extender.cluster.amounts import Amounts
+from extender.cluster.pods.nominated import Nominated
 from extender.cluster.pods.numbered import Numbered
 from extender.objects.records import PodRecord
 from extender.objects.selectors import PodTerm
@@ -66,10 +68,11 @@ class Repelling:
 
 class Placements:
     """`bound`: node name -> uids of the pods that hold something there; `nominated`: uid of an unbound pod -> node
-    name; `waiting`: uid of an unbound GPU pod -> its priority; `repelling`: the required
+    name; `claims`: what those claim; `waiting`: uid of an unbound GPU pod -> its priority; `repelling`: the required
     anti-affinity of bound pods; `settling`: uid of a pod that is being admitted -> when it was first seen bound."""
 
-    def __init__(self) -> None:
+    def __init__(self, amounts: Amounts) -> None:
+        self.claims = Nominated(amounts)
         self.bound: dict[str, dict[str, None]] = {}
         self.nominated: dict[str, str] = {}
         self.waiting: dict[str, int] = {}
@@ -82,6 +85,7 @@ class Placements:
             self.waiting[pod.uid] = pod.priority
         if pod.nominated_node and not pod.terminating:
             self.nominated[pod.uid] = pod.nominated_node
+            self.claims.add(pod)
 
     def bind(self, pod: PodRecord) -> None:
         """The pod holds something on its node."""
@@ -100,7 +104,8 @@ class Placements:
 
     def leave(self, uid: str) -> None:
         """Forget where the pod was, but for its node and since when it settles."""
-        self.nominated.pop(uid, None)
+        if self.nominated.pop(uid, None) is not None:
+            self.claims.remove(uid)
         self.waiting.pop(uid, None)
         self.repelling.remove(uid)
 

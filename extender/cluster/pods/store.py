@@ -39,7 +39,7 @@ class Pods:
         self.uids: dict[tuple[str, str], str] = {}
         self.priority_classes: dict[str, PriorityClassRecord] = {}
         self.amounts, self.limits = amounts, limits
-        self.placements = Placements()
+        self.placements = Placements(amounts)
         self.rows = PodRows(table)
         self.gangs = Gangs(nodes.records, limits, faults)
         self.budgets = Budgets(self.uids)
@@ -103,9 +103,12 @@ class Pods:
         self.records[uid] = pod
         self.uids[(pod.namespace, pod.name)] = uid
         amounts = before.cpu_milli == pod.cpu_milli and before.memory == pod.memory and before.gpus == pod.gpus
-        if self._belongs_elsewhere(before, pod, amounts):
-            stale.pods[uid] = None
-        elif not amounts or _row_inputs(before) != _row_inputs(pod) or before.annotations != pod.annotations:
+        if (
+            self._belongs_elsewhere(before, pod, amounts)
+            or not amounts
+            or _row_inputs(before) != _row_inputs(pod)
+            or before.annotations != pod.annotations
+        ):
             stale.pods[uid] = None
         if before.anti_affinity_terms != pod.anti_affinity_terms:
             placements.repelling.remove(uid)

@@ -72,6 +72,10 @@ class Count:
         held=HELD.code,
     )
 
+    def idle(self, tables: Tables, request: PodRequest) -> bool:
+        """Never: any row may be full."""
+        return False
+
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
         """Writes the reason codes of the rejected `rows` into `out`."""
         fit.count(tables.nodes, tables.pods, request.ask, rows, out, self._codes)

@@ -61,6 +61,10 @@ class Failing:
     reasons: ClassVar[tuple[Reason, ...]] = (BROKEN, OWN)
     _codes: ClassVar = FailingCodes(node=BROKEN.code, namespace=OWN.code)
 
+    def idle(self, tables: Tables, request: PodRequest) -> bool:
+        """While no node fails, for all pods or for those of the namespace."""
+        return not tables.places.fails(request.namespace)
+
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
         """Writes the reason codes of the rejected `rows` into `out`."""
         places.failing(tables.places, request.ask, rows, out, self._codes)

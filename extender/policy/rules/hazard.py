@@ -43,6 +43,10 @@ class Hazard:
     reasons: ClassVar[tuple[Reason, ...]] = (PANICS, LOST)
     _codes: ClassVar = HazardCodes(panics=PANICS.code, lost=LOST.code)
 
+    def idle(self, tables: Tables, request: PodRequest) -> bool:
+        """While no device plugin is known to fail."""
+        return not tables.hazards.any()
+
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
         """Writes the reason codes of the rejected `rows` into `out`."""
         hazard.reject(tables.nodes, tables.hazards, request.ask, rows, out, self._codes)

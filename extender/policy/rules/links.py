@@ -63,6 +63,10 @@ class Links:
         unknown=GRAPH.code, never=NEVER.code, pending=PENDING.code, busy=BUSY.code, held=HELD.code
     )
 
+    def idle(self, tables: Tables, request: PodRequest) -> bool:
+        """For a pod that does not require links, or has one GPU."""
+        return request.links != "required" or request.wanted < 2
+
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
         """Writes the reason codes of the rejected `rows` into `out`."""
         fit.links(tables.nodes, tables.pods, request.ask, rows, out, self._codes)

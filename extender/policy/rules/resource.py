@@ -33,6 +33,10 @@ class Resource:
     reasons: ClassVar[tuple[Reason, ...]] = (NONE, AWAY)
     _codes: ClassVar = ResourceCodes(none=NONE.code, away=AWAY.code)
 
+    def idle(self, tables: Tables, request: PodRequest) -> bool:
+        """Never: any row may offer no such GPUs."""
+        return False
+
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
         """Writes the reason codes of the rejected `rows` into `out`."""
         fit.resource(tables.nodes, request.ask, rows, out, self._codes)

@@ -26,9 +26,13 @@ class Shares:
     name: ClassVar[str] = "shares"
     reasons: ClassVar[tuple[Reason, ...]] = (SHARED,)
 
+    def idle(self, tables: Tables, request: PodRequest) -> bool:
+        """For a pod that does not require links, or has one GPU."""
+        return request.links != "required" or request.wanted < 2
+
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
         """Writes the reason codes of the rejected `rows` into `out`."""
-        if request.links != "required" or request.wanted < 2:
+        if self.idle(tables, request):
             return
         if partial(tables.resources[request.resource]):
             out[:] = array("B", out.tobytes().translate(ALL))

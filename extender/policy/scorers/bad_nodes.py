@@ -19,6 +19,10 @@ class BadNodes:
 
     name = "bad_nodes"
 
+    def constant(self, tables: Tables, request: PodRequest) -> float | None:
+        """1.0 while no GPU pods failed that count for the pod."""
+        return None if tables.places.doubts(request.namespace) else 1.0
+
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
         """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
         places.trusted(tables.places, request.ask, rows, out)

@@ -14,6 +14,10 @@ class Hazard:
 
     name = "hazard"
 
+    def constant(self, tables: Tables, request: PodRequest) -> float | None:
+        """1.0 while no device plugin may fail."""
+        return None if tables.hazards.any() else 1.0
+
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
         """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
         hazard.safety(tables.nodes, tables.hazards, request.ask, rows, out)

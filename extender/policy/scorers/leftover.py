@@ -14,6 +14,10 @@ class Leftover:
 
     name = "leftover"
 
+    def constant(self, tables: Tables, request: PodRequest) -> float | None:
+        """None: the rows differ."""
+        return None
+
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
         """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
         score.leftover(tables.nodes, request.ask, rows, out)

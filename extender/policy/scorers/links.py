@@ -14,6 +14,10 @@ class Links:
 
     name = "links"
 
+    def constant(self, tables: Tables, request: PodRequest) -> float | None:
+        """1.0 for a pod that ignores links, or has one GPU."""
+        return 1.0 if request.wanted < 2 or request.links == "ignore" else None
+
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
         """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
         score.links(tables.nodes, request.ask, rows, out)

@@ -17,6 +17,10 @@ class Packing:
     def __init__(self, gpu: float = 10.0, cpu: float = 1.0, memory: float = 1.0) -> None:
         self._gpu, self._cpu, self._memory = gpu, cpu, memory
 
+    def constant(self, tables: Tables, request: PodRequest) -> float | None:
+        """None: the rows differ."""
+        return None
+
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
         """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
         asked = {resource for resource, _ in request.gpus}

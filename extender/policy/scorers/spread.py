@@ -19,6 +19,10 @@ class Spread:
 
     name = "spread"
 
+    def constant(self, tables: Tables, request: PodRequest) -> float | None:
+        """1.0 for a pod that is packed, and for one without siblings."""
+        return None if request.placement == "spread" and request.siblings else 1.0
+
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
         """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
         if request.placement == "spread":

@@ -19,6 +19,10 @@ class TopologyLevel:
 
     name = "topology_level"
 
+    def constant(self, tables: Tables, request: PodRequest) -> float | None:
+        """1.0 for a pod without a group."""
+        return None if request.to_come > 1 or any(row >= 0 for row in request.kin) else 1.0
+
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
         """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
         if any(row >= 0 for row in request.kin):

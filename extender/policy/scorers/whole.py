@@ -18,6 +18,11 @@ class Whole:
 
     name = "whole"
 
+    def constant(self, tables: Tables, request: PodRequest) -> float | None:
+        """1.0 for a pod with one GPU or that ignores links, and where no node hands out parts."""
+        alike = request.wanted < 2 or request.links == "ignore" or not tables.places.splits()
+        return 1.0 if alike else None
+
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
         """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
         if request.wanted < 2 or request.links == "ignore":
