@@ -35,11 +35,14 @@ from loadtest.users import Gangs, Preemptors, Readers, Retries, Scheduler, Sched
 
 __all__ = ["Gangs", "Preemptors", "Readers", "Retries", "Scheduler", "Schedulers", "WholeNodes"]
 RUN_SECONDS = 60
+ONE_PROCESS = "exact times are kept in one process: leave out --master, --worker and --processes"
 
 
 @events.init_command_line_parser.add_listener
 def options(parser: Any, **more: Any) -> None:
     """Ours, beside locust's own; its page listens on loopback unless --web-host says otherwise."""
+    if any(word.partition("=")[0] in ("--processes", "--master", "--worker") for word in sys.argv):
+        _stop(ONE_PROCESS)  # before locust forks
     parser.set_defaults(web_host="127.0.0.1")
 
     def add(name: str, text: str, **kind: Any) -> None:
@@ -64,7 +67,7 @@ def start(environment: Environment, **more: Any) -> None:
     """The servers, before the first user; a clear line and status 1 where that cannot be."""
     chosen: Any = environment.parsed_options
     if chosen.master or chosen.worker or chosen.processes:
-        _stop("exact times are kept in one process: leave out --master, --worker and --processes")
+        _stop(ONE_PROCESS)
     session = Session(chosen)
     environment.loadtest = session  # type: ignore[attr-defined]
     try:

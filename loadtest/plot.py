@@ -25,13 +25,15 @@ class Curve(NamedTuple):
 
 
 def curves(times: Sequence[Mapping[str, Any]]) -> dict[str, list[Curve]]:
-    """By verb. `times`: as Figures.as_json has them."""
+    """By picture: a verb, without and with watch events. `times`: as Figures.as_json has them."""
     found: dict[str, list[Curve]] = {}
     for one in times:
         label = f"{one['names']:,} names" if one["names"] else html.escape(one["verb"])
+        picture = one["verb"]
         if one["churn"] is not None:
             label += f", {one['churn']:,} events/s"
-        found.setdefault(one["verb"], []).append(Curve(label, one["server"] == NULL, sorted(one["ms"])))
+            picture += " under watch events"
+        found.setdefault(picture, []).append(Curve(label, one["server"] == NULL, sorted(one["ms"])))
     return found
 
 
