@@ -52,10 +52,10 @@ fuzz: setup ## hostile bodies, watched objects, settings and cluster files (SECO
 attack: setup ## a hostile tenant among four on a real control plane, with kills; 25 minutes at most (PODS=1000 KILLS=38 SEED=1)
 	@GPU_EXTENDER_ATTACK=$(PODS) GPU_EXTENDER_ATTACK_KILLS=$(KILLS) GPU_EXTENDER_ATTACK_SEED=$(SEED) $(BIN)/python -m pytest -q -s tests/e2e/test_attack.py
 
-loadtest: setup ## one scheduler in a closed loop against a server with 1,000 nodes (SECONDS=60)
-	@$(BIN)/locust --headless --only-summary --users 1 --run-time $(SECONDS)s -f loadtest/locustfile.py
+loadtest: setup ## locust beside a null server: verbs by 100 to 15,000 names, and under watch events; a report in build/ (SECONDS=60)
+	@$(BIN)/python -m loadtest --seconds $(SECONDS)
 
-bench: setup ## the measurements of benchmarks/
+bench: setup ## the targets of live speed, then the other measurements of benchmarks/ (ARGS=targets: half an hour)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 clean: ## remove what was made here (the control plane's binaries stay in the user's cache)

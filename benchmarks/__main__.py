@@ -1,6 +1,8 @@
 """All measurements, one after the other: `python -m benchmarks` (what `make bench` runs); arguments name some of them.
 
 python -m benchmarks verbs      only this one, with its defaults
+
+First the targets of live speed, whose parts are measurements of their own; then those of the quality of decisions.
 """
 
 from __future__ import annotations
@@ -10,21 +12,15 @@ from importlib import import_module
 
 from tests.e2e.build import ControlPlaneUnavailable
 
-ALL = (
-    "verbs",
-    "preempt_speed",
-    "scheduler",
-    "nvlink",
-    "cluster",
-    "preemption",
-    "reservations",
-    "relay",
-)
+ALL = ("targets", "preempt_speed", "nvlink", "cluster", "preemption", "relay")
+PARTS = ("verbs", "decisions", "events", "reservations", "memory", "scheduler")  # of the targets
+MORE = ("stages",)
 
 
 def main(names: list[str]) -> int:
-    if unknown := [name for name in names if name not in ALL]:
-        print(f"no such measurement: {', '.join(unknown)}; there are: {', '.join(ALL)}", file=sys.stderr)
+    known = (*ALL, *PARTS, *MORE)
+    if unknown := [name for name in names if name not in known]:
+        print(f"no such measurement: {', '.join(unknown)}; there are: {', '.join(known)}", file=sys.stderr)
         return 2
     worst = 0
     for name in names or ALL:

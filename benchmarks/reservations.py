@@ -30,6 +30,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks.serving import Connection, request
+from benchmarks.spread import Spread, at_most, targets_table
 from benchmarks.verbs import percentile
 from tests.e2e import builders, cleaning
 from tests.e2e.api import Api, path_of
@@ -248,6 +249,12 @@ def main(arguments: list[str] | None = None) -> int:
     for name, values in ratios.items():
         spread = f"{min(values):.2f} to {max(values):.2f}"
         print(f"{name}: all calls {whole[name]:.2f}; {len(values)} rounds, median {median(values):.2f} ({spread})")
+    target = "<= in memory + 1.3 x a bare patch (ratio 1)"
+    lines = [
+        at_most(f"preempt with the default store, {name}", target, Spread.of(values), 1.0)
+        for name, values in ratios.items()
+    ]
+    print("\n" + targets_table(lines))
     return 0
 
 

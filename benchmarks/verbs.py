@@ -26,6 +26,7 @@ from typing import Any
 
 from benchmarks import fleet
 from benchmarks.serving import Connection, Reply, Served, Servers, request
+from benchmarks.spread import Line, Spread, at_most, targets_table
 
 # In a live cluster the watch ends a hold within milliseconds of the bind. Here nothing is ever bound: the default
 # five seconds would judge a call by thousands of pods in flight, which no scheduler has.
@@ -287,6 +288,19 @@ def measure(sizes: list[int], candidates: list[int], calls: int, seconds: float)
     return found
 
 
+def targets(found: list[dict[str, Any]]) -> list[Line]:
+    """CPU time as a ratio to the Starlette server's: at SHORTLIST names, and of a first attempt at 5,000."""
+    lines = []
+    for row in found:
+        ratio = Spread(**row["cpu_ratio"]) if "cpu_ratio" in row else None
+        if ratio and row["names"] == SHORTLIST and row["case"].startswith("of "):
+            measure = f"{row['verb']} at {SHORTLIST} names {row['case']}, CPU"
+            lines.append(at_most(measure, "<= 2.0 x the Starlette server", ratio, 2.0))
+        elif ratio and (row["verb"], row["case"], row["names"]) == ("filter", "first attempt", 5000):
+            lines.append(at_most("filter at 5,000 names, CPU", "<= 4 x the Starlette server", ratio, 4.0))
+    return lines
+
+
 def say(line: str) -> None:
     print(f"verbs: {line}", file=sys.stderr, flush=True)
 
@@ -323,7 +337,11 @@ def main(arguments: list[str] | None = None) -> int:
     if not found:
         print("verbs: nothing was asked for", file=sys.stderr)
         return 1
-    print(json.dumps({"verbs": found}, indent=1) if asked.output == "json" else table(found))
+    lines = targets(found)
+    if asked.output == "json":
+        print(json.dumps({"verbs": found, "targets": [line._asdict() for line in lines]}, indent=1))
+    else:
+        print("\n\n".join([table(found), *([targets_table(lines)] if lines else [])]))
     return 0
 
 

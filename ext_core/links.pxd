@@ -6,6 +6,7 @@ from ext_core.shape cimport Cell, Choice, Shape
 cdef class LinkShapes:
     cdef Shape **shapes     # [id]; id 0 is NULL
     cdef int count
+    cdef int large          # shapes of more than 8 GPUs
     cdef dict ids           # arguments of intern() -> id
     cdef public bint planned    # whether pods have planned GPUs, which a relay hands out
 

@@ -38,7 +38,8 @@ class LinkShapes:
         plugin: str,
         gbps: float,
     ) -> int:
-        """The id of this graph of N = 1..16 GPUs; equal arguments, equal id; links None: 0.
+        """The id of this graph of N = 1..16 GPUs; equal arguments, equal id; links None: 0. Shapes are kept for good,
+        so a new one beyond MOST_SHAPES, or beyond MOST_LARGE with more than 8 GPUs, is unknown: 0.
 
         ``links``: N x N links of each pair (0..1000), symmetric; with ``gpu_total`` each GPU's total into the
         switches. ``pcie``: N x N levels SYS 0, NODE 1, PHB 2, PXB 3, PIX 4, same board or same GPU 5.

@@ -24,6 +24,8 @@ from ext_core.shape cimport (
 
 cdef enum:
     MOST_LINKS = 1000        # of one pair; keeps every sum inside milli_t
+    MOST_SHAPES = 512        # each takes 0.1 MB with 8 GPUs
+    MOST_LARGE = 16          # of more than 8 GPUs; each takes some 10 MB with 16
     MOST_FUTURE = 12         # GPUs up to which `future` is computed: 3^N steps
 
 PLUGINS = {"nvidia": NVIDIA, "amd": AMD, "arbitrary": ARBITRARY, "relay": RELAY}
@@ -214,6 +216,7 @@ cdef class LinkShapes:
     def __cinit__(self):
         self.ids = {}
         self.count = 1
+        self.large = 0
         self.planned = False
         self.shapes = <Shape **>PyMem_Calloc(1, sizeof(Shape *))
         if self.shapes is NULL:
@@ -262,6 +265,8 @@ cdef class LinkShapes:
         known = self.ids.get(key)
         if known is not None:
             return known
+        if self.count > MOST_SHAPES or (gpus > 8 and self.large >= MOST_LARGE):
+            return 0
 
         shapes = <Shape **>PyMem_Realloc(self.shapes, (self.count + 1) * sizeof(Shape *))
         if shapes is NULL:
@@ -297,6 +302,7 @@ cdef class LinkShapes:
         self.shapes[self.count] = s
         self.ids[key] = self.count
         self.count += 1
+        self.large += gpus > 8
         return self.count - 1
 
     # ---- for kernels

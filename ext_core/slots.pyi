@@ -33,9 +33,7 @@ class Slots(SlotCounts):
         Sum over types of price x slots lost, and `fullness` x (CPU left / most CPU of a node + GPUs left / most GPUs
         of a node) / 2 with the pod on it.
         """
-    def choose(
-        self, nodes: NodeTable, ask: Ask, rows: array[int], prices: array[float], out: array[int]
-    ) -> None:
+    def choose(self, nodes: NodeTable, ask: Ask, rows: array[int], prices: array[float], out: array[int]) -> None:
         """The mask of GPUs (uint32) to take on each row: for whole GPUs the best linked set (lowest ids where links are
         unknown), for a share the GPU that costs least, then the smallest id. 0: positions are not modelled, or it does
         not fit."""

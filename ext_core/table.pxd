@@ -101,10 +101,13 @@ cdef class PodTable:
     cdef int32_t[::1] ask           # [pod] id of what it asks for and where it may run; 0 = unknown
     cdef row_t[::1] next, prev      # the chain of a node's pods
     cdef row_t[::1] head            # [node row] first pod of the chain; -1 = none
+    cdef amount_t[:, ::1] low       # [R, node row] sum of the chain's amounts: of the lowest LOW_BITS of each,
+    cdef amount_t[:, ::1] high      # [R, node row] and of the rest. So no number of pods makes a sum wrap
     cdef int head_capacity
 
     cdef int grow(self, int pods) except -1
     cdef int grow_heads(self, int nodes) except -1
+    cdef void _count(self, row_t pod, row_t node, int times) noexcept
     cdef inline bint may_go(self, row_t pod, int priority, int64_t now_ms) noexcept nogil:
         """Whether a preemptor of that priority may evict the pod. A terminating pod is not protected."""
         cdef uint8_t flags = self.flags[pod]

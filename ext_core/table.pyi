@@ -1,5 +1,7 @@
 """Packed tables: one column per fact, one row per node or pod."""
 
+from array import array
+
 from typing_extensions import disjoint_base
 
 from ext_core.links import LinkShapes
@@ -24,12 +26,20 @@ class NodeTable:
         """Write what the Node object states. IndexError: a row that was not added (so in every method)."""
     def set_held(self, row: int, use: NodeUse) -> None:
         """Write what the pods of the node hold. A GPU that is held as a whole is in a mask, not in `parts`."""
-    def set_order(self, rows: list[int]) -> None: ...
+    def set_used(self, row: int, used: tuple[int, ...]) -> None:
+        """Write R amounts that the pods of the node hold. The version rises where they are others."""
+    def set_order(self, rows: list[int] | array[int], first: int = 0) -> None:
+        """`rows`: all rows in use (an array: of "i"), in the order of the names; those before `first` keep their places."""
     def add_claim(
         self, row: int, amounts: tuple[int, ...], wanted: int, tentative: bool, evictable: bool = False
     ) -> None:
         """Count R amounts as taken until `drop_claims`. `wanted`: mask of the GPUs that the pod will probably take.
         `tentative`: an assumed pod's; `evictable`: one's that may be a victim of the pod that decides."""
+    def add_claims(
+        self, rows: array[int], priorities: array[int], amounts: array[int], least: int, skipped: array[int]
+    ) -> None:
+        """Count the claims of many pods that are not tentative, of those with priority `least` or more: int32[n] rows
+        (-1 claims nothing), int64[n] priorities, int64[n * R] amounts, int32 positions to skip, ascending."""
     def drop_claims(self) -> None: ...
     def version_of(self, row: int) -> int:
         """A number that rises with every change of the row, and that no other row and no earlier state had."""
@@ -60,5 +70,15 @@ class PodTable:
         """Write pod row `pod`, new or known. What `mark` wrote stays. ValueError: a negative row or node, a wrong
         number of amounts."""
     def mark(self, pod: int, gang: int, budgets: int, ask: int = 0) -> None: ...
+    def hold(self, pod: int, mask: int, unsure: int) -> None:
+        """Write the GPUs that a pod holds. A row that is free stays free. ValueError: no such row (so in `holds`)."""
+    def holds(self, pod: int) -> tuple[int, int]:
+        """(mask, unsure) of a row; zeros of a free one."""
+    def row(self, pod: int) -> PodRow:
+        """One row as `put` and `hold` wrote it, for people and tests; node -1: it is free. ValueError: no such row."""
+    def marks(self, pod: int) -> tuple[int, int, int]:
+        """(gang, budgets, ask) of a row, for people and tests. ValueError: no such row."""
+    def used(self, node: int) -> tuple[int, ...]:
+        """R sums of the amounts of a node's pods, 2^61 at most each. They are kept: no row is read."""
     def drop(self, pod: int) -> None: ...
     def on(self, node: int) -> list[int]: ...

@@ -12,13 +12,17 @@ from array import array
 cimport cython
 from cython cimport view
 
-from ext_core.ints cimport amount_t, row_t, int32_t, uint32_t
+from ext_core.ints cimport amount_t, row_t, int32_t, int64_t, uint32_t
 from ext_core.links cimport LinkShapes
 from ext_core.masks cimport popcount
-from ext_core.rows import NodeRow
+from ext_core.rows import NodeRow, PodRow
 
 
-cdef amount_t LARGEST = 1 << 61  # of a sum of claims: two of them and a node's amounts stay within 64 bits
+cdef amount_t LARGEST = 1 << 61  # of a sum of claims, or of pods: with a node's amounts they stay within 64 bits
+
+cdef enum:
+    LOW_BITS = 30
+    LOW_MASK = (1 << 30) - 1
 
 
 cdef object _column(str kind, Py_ssize_t length, old, Py_ssize_t kept):
@@ -192,12 +196,34 @@ cdef class NodeTable:
         self.pending[row] = pending
         self.touch(row)
 
-    def set_order(self, list rows):
-        """`rows`: all rows in use, in the order of their nodes' names."""
-        cdef int rank, row
-        for rank, row in enumerate(rows):
-            self._check(row)
-            self.order[row] = rank
+    def set_used(self, int row, tuple used):
+        """Write the amounts that the pods of the node hold. The version rises where they are others."""
+        self._check(row)
+        if len(used) != self.resources:
+            raise ValueError("set_used: amounts do not fit the table")
+        cdef int r
+        cdef amount_t amount
+        cdef bint changed = False
+        for r in range(self.resources):
+            amount = used[r]
+            changed = changed or self.used[r, row] != amount
+        if changed:
+            for r in range(self.resources):
+                self.used[r, row] = used[r]
+            self.touch(row)
+
+    def set_order(self, rows, int first=0):
+        """`rows`: all rows in use, in the order of their nodes' names; those before `first` have kept their places."""
+        cdef const row_t[::1] ordered = rows if isinstance(rows, array) else array("i", rows)
+        cdef Py_ssize_t rank
+        cdef row_t row
+        if first < 0:
+            raise ValueError("set_order: negative place")
+        for rank in range(first, ordered.shape[0]):
+            row = ordered[rank]
+            if row < 0 or row >= self.height:
+                raise IndexError(f"row {row} of {self.height}")
+            self.order[row] = <int32_t>rank
 
     def add_claim(self, int row, tuple amounts, unsigned int wanted, bint tentative, bint evictable=False):
         """Count `amounts` (R) as taken on `row` until `drop_claims`, LARGEST at most.
@@ -227,6 +253,29 @@ cdef class NodeTable:
         else:
             self.wanted[row] |= wanted
         self.touch(row)
+
+    def add_claims(
+        self, const row_t[::1] rows, const int64_t[::1] priorities, const amount_t[::1] amounts, int64_t least,
+        const int32_t[::1] skipped,
+    ):
+        """Count the claims of many pods that are not tentative: of those with `least` priority or more whose position
+        is not in `skipped` (ascending). `rows`: -1 claims nothing; `amounts`: R of each pod, one after the other."""
+        cdef Py_ssize_t i, count = rows.shape[0], at = 0
+        cdef int r
+        if priorities.shape[0] != count or amounts.shape[0] != count * self.resources:
+            raise ValueError("add_claims: the columns do not fit each other")
+        for i in range(count):
+            if rows[i] >= self.height:
+                raise IndexError(f"row {rows[i]} of {self.height}")
+        for i in range(count):
+            while at < skipped.shape[0] and skipped[at] < i:
+                at += 1
+            if rows[i] < 0 or priorities[i] < least or (at < skipped.shape[0] and skipped[at] == i):
+                continue
+            for r in range(self.resources):
+                self.claim[r, rows[i]] = _sum(self.claim[r, rows[i]], amounts[i * self.resources + r])
+            self.touched.append(rows[i])
+            self.touch(rows[i])
 
     cdef void _begin(self, int row) noexcept:
         cdef int gpu
@@ -342,8 +391,11 @@ cdef class PodTable:
         self.capacity = pods
         return 0
 
+    @cython.initializedcheck(False)  # the first time no column exists
     cdef int grow_heads(self, int nodes) except -1:
         cdef int kept = self.head_capacity, i
+        self.low = _matrix(self.resources, nodes, self.low, kept)
+        self.high = _matrix(self.resources, nodes, self.high, kept)
         self.owned["head"] = _column("i", nodes, self.owned.get("head"), kept)
         self.head = self.owned["head"]
         for i in range(kept, nodes):
@@ -360,6 +412,10 @@ cdef class PodTable:
         node, priority, amounts, mask, unsure, flags, start, saved, restart, grace, until = _fields(row)
         if pod < 0 or node < 0 or len(amounts) != self.resources:
             raise ValueError("put: bad row, node or amounts")
+        cdef int r
+        cdef amount_t amount
+        for r in range(self.resources):
+            amount = amounts[r]  # what is no amount fails before anything is written
         if pod >= self.capacity:
             self.grow(max(pod + 1, self.capacity * 2))
         if node >= self.head_capacity:
@@ -367,7 +423,9 @@ cdef class PodTable:
         while self.height <= pod:
             self.node[self.height] = -1
             self.height += 1
-        if self.node[pod] != node:
+        if self.node[pod] == node:
+            self._count(pod, node, -1)
+        else:
             self._unlink(pod)
             self.node[pod] = node
             self.prev[pod] = -1
@@ -376,12 +434,12 @@ cdef class PodTable:
                 self.prev[self.head[node]] = pod
             self.head[node] = pod
         self.priority[pod] = priority
-        cdef int r
         self.gpus[pod] = 0
         for r in range(self.resources):
             self.amounts[r, pod] = amounts[r]
             if r >= FIRST_GPU:
                 self.gpus[pod] += self.amounts[r, pod]
+        self._count(pod, node, 1)
         self.mask[pod] = mask
         self.unsure[pod] = unsure
         self.flags[pod] = flags | (PROTECTED if until > 0 else 0) | (SAVED if saved > 0 else 0)
@@ -399,10 +457,61 @@ cdef class PodTable:
         self.budgets[pod] = budgets
         self.ask[pod] = ask
 
+    def hold(self, int pod, unsigned int mask, int unsure):
+        """Write the GPUs that a pod holds. A row that is free stays free."""
+        if not 0 <= pod < self.height:
+            raise ValueError("hold: bad row")
+        if self.node[pod] >= 0:
+            self.mask[pod] = mask
+            self.unsure[pod] = unsure
+
+    def holds(self, int pod):
+        """(mask, unsure) of a row, as `put` or `hold` wrote it; zeros of a free one."""
+        if not 0 <= pod < self.height:
+            raise ValueError("holds: bad row")
+        return self.mask[pod], self.unsure[pod]
+
+    def row(self, int pod):
+        """One row as `put` and `hold` wrote it, for people and tests; node -1: it is free."""
+        if not 0 <= pod < self.height:
+            raise ValueError("row: bad row")
+        return PodRow(
+            self.node[pod], self.priority[pod], _down(self.amounts, pod), self.mask[pod], self.unsure[pod],
+            self.flags[pod] & (TERMINATING | SPARED), self.start[pod], self.saved[pod], self.restart[pod],
+            self.grace[pod], self.until[pod],
+        )
+
+    def marks(self, int pod):
+        """(gang, budgets, ask) of a row, for people and tests."""
+        if not 0 <= pod < self.height:
+            raise ValueError("marks: bad row")
+        return self.gang[pod], self.budgets[pod], self.ask[pod]
+
+    cdef void _count(self, row_t pod, row_t node, int times) noexcept:
+        """Add the pod's amounts to the sums of a node, `times` 1, or take them away, -1."""
+        cdef int r
+        for r in range(self.resources):
+            self.low[r, node] += times * (self.amounts[r, pod] & LOW_MASK)
+            self.high[r, node] += times * (self.amounts[r, pod] >> LOW_BITS)
+
+    def used(self, int node):
+        """R sums of the amounts of a node's pods, LARGEST at most each."""
+        cdef int r
+        cdef amount_t low, high
+        found = []
+        for r in range(self.resources):
+            low = high = 0
+            if 0 <= node < self.head_capacity:
+                low, high = self.low[r, node], self.high[r, node]
+            high += low >> LOW_BITS
+            found.append(LARGEST if high >= LARGEST >> LOW_BITS else (high << LOW_BITS) + (low & LOW_MASK))
+        return tuple(found)
+
     def _unlink(self, int pod):
         cdef row_t node = self.node[pod]
         if node < 0:
             return
+        self._count(pod, node, -1)
         if self.prev[pod] >= 0:
             self.next[self.prev[pod]] = self.next[pod]
         else:
@@ -416,6 +525,7 @@ cdef class PodTable:
         if 0 <= pod < self.height:
             self._unlink(pod)
             self.gang[pod] = self.budgets[pod] = self.ask[pod] = 0
+            self.mask[pod] = self.unsure[pod] = 0
 
     def on(self, int node):
         """The pod rows of a node, ascending."""

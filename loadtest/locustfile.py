@@ -1,165 +1,184 @@
-"""One kube-scheduler in a closed loop against a server that this file starts itself: a frozen fleet of 1,000 nodes.
+"""The load test of gpu-extender, for locust: against a server that it starts itself, or against any deployment.
 
-    locust --headless --only-summary --users 1 --run-time 20s -f loadtest/locustfile.py     (= make loadtest SECONDS=20)
+    locust -f loadtest/locustfile.py --headless --run-time 20s                    our own server, 1,000 nodes
+    locust -f loadtest/locustfile.py --host http://gpu-extender:8888              a deployment; the page is on :8089
+    locust -f loadtest/locustfile.py --host http://... Schedulers Readers --users 6   who asks (--list)
 
-Each turn is a pod of its own: filter, then prioritize of what filter answered. Every tenth pod wants a whole node of a
-fleet that has none: filter refuses it everywhere, and preempt answers which pods would have to go.
-
-The run fails (exit status 1) on any error, any answer that is not 200 or not what was asked for, fewer requests than
-LOADTEST_REQUESTS (default 500), or a 99th percentile above the budget of its verb, in ms: LOADTEST_P99_MS (default 50,
-generous: two cores shared with neighbours; the client's own part, about 0.4 ms, is counted in). Percentiles are exact,
-by nearest rank; locust's own are rounded to two digits.
+docs/loadtest.md has the options. The exit status is 1 for any error or wrong answer; beside the null server also where
+a verb takes more than so many times what the null takes (figures.LIMITS).
 """
 
 from __future__ import annotations
 
+import gc
+import json
 import os
-from array import array
-from collections import defaultdict
+import sys
+from itertools import cycle
+from pathlib import Path
 from typing import Any
 
-import orjson
-from locust import FastHttpUser, constant, events, task
+import gevent
+from locust import events
 from locust.env import Environment
 
-from benchmarks import fleet
-from benchmarks.serving import Servers
-from benchmarks.verbs import SETTINGS, percentile
+# locust may be started in any folder, and the servers that it starts are modules of this repository.
+ROOT = str(Path(__file__).parents[1])
+sys.path.insert(0, ROOT)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH"))))
 
-NODES = 1000
-PREEMPT_EVERY = 10
-CANDIDATES = 100
-WARM_UP = 30
-LEAST = int(os.environ.get("LOADTEST_REQUESTS", "500"))
-BUDGET_MS = float(os.environ.get("LOADTEST_P99_MS", "50"))
+from loadtest import recording
+from loadtest.report import page, table
+from loadtest.session import Session
+from loadtest.target import Unusable
+from loadtest.users import Gangs, Preemptors, Readers, Retries, Scheduler, Schedulers, WholeNodes
 
-NAMES = [fleet.name(i) for i in range(NODES)]
-FILTER, FILTER_WHOLE = fleet.args(1, NAMES), fleet.args(fleet.SIZE, NAMES, preempts=True)
-KNOWN = frozenset(NAMES)
-taken = [fleet.taken(i) for i in range(NODES)]
-PREEMPT = fleet.preemption(fleet.SIZE, taken[:CANDIDATES])
+__all__ = ["Gangs", "Preemptors", "Readers", "Retries", "Scheduler", "Schedulers", "WholeNodes"]
+RUN_SECONDS = 60
 
-servers = Servers()
-times: defaultdict[str, array[float]] = defaultdict(lambda: array("d"))
-wrong: list[str] = []
+
+@events.init_command_line_parser.add_listener
+def options(parser: Any, **more: Any) -> None:
+    """Ours, beside locust's own; its page listens on loopback unless --web-host says otherwise."""
+    parser.set_defaults(web_host="127.0.0.1")
+
+    def add(name: str, text: str, **kind: Any) -> None:
+        parser.add_argument(name, help=text, include_in_web_ui=False, **kind)
+
+    add("--names", "numbers of nodes in a request, as 100,1000 (default: 1000, or what a deployment has)", default="")
+    add("--names-file", "the deployment's node names, one a line (default: ask its /debug/state)", default="")
+    add("--churn", "our own server: watch events a second, as 0,100,1000, in turns", default="")
+    add("--recording", "the watch stream for --churn (python -m loadtest.record_stream)", default=str(recording.FILE))
+    add("--bind", "bind, too: it changes a live cluster", action="store_true")
+    add("--preempt", "preempt, too: it reserves GPUs in a live cluster", action="store_true")
+    add("--test-namespace", "with --bind and --preempt: the only namespace whose pods are asked about", default="")
+    add("--pods", "with --bind and --preempt: that namespace's pods, from kubectl get pods -o json", default="")
+    add("--least", "requests below which a run fails (default: 500)", type=int, default=500)
+    add("--no-gate", "beside the null: report ratios, and judge none", action="store_true")
+    add("--report", "write the report there, one HTML file", default="")
+    add("--figures", "write all times there, as JSON", default="")
 
 
 @events.init.add_listener
 def start(environment: Environment, **more: Any) -> None:
-    """The server, before the first user."""
+    """The servers, before the first user; a clear line and status 1 where that cannot be."""
+    chosen: Any = environment.parsed_options
+    if chosen.master or chosen.worker or chosen.processes:
+        _stop("exact times are kept in one process: leave out --master, --worker and --processes")
+    session = Session(chosen)
+    environment.loadtest = session  # type: ignore[attr-defined]
     try:
-        server = servers.ours(fleet.part_filled(NODES), SETTINGS)
-    except BaseException:
-        servers.close()
-        raise
-    environment.host = f"http://127.0.0.1:{server.port}"
+        if environment.host:
+            session.use(environment.host)
+        else:
+            environment.host = session.start_own()
+    except Unusable as why:
+        session.close()
+        _stop(str(why))
+    if chosen.headless and not chosen.run_time:
+        chosen.run_time = RUN_SECONDS
+    if not chosen.user_classes and not chosen.class_picker:
+        with_preemptors = chosen.preempt and session.own is None
+        environment.user_classes[:] = [Scheduler, Preemptors] if with_preemptors else [Scheduler]
+        if with_preemptors and chosen.headless and not chosen.num_users:
+            chosen.num_users = 2
+    if Preemptors in environment.user_classes and session.target is not None and not session.target.preempt:
+        session.close()
+        _stop(
+            "Preemptors: against --host add --preempt and its flags; our own server needs a frozen fleet (no --churn)"
+        )
+    if environment.web_ui is not None:
+        environment.web_ui.app.add_url_rule("/distribution", "distribution", lambda: report(session))
+
+
+def _stop(why: str) -> None:
+    print(f"loadtest: {why}", file=sys.stderr)
+    raise SystemExit(1)
+
+
+@events.test_start.add_listener
+def begin(environment: Environment, **more: Any) -> None:
+    """The host of locust's page may be another than before."""
+    session: Session = environment.loadtest  # type: ignore[attr-defined]
+    session.figures.clear()
+    session.sent.clear()
+    try:
+        session.use(environment.host or "")
+    except Unusable as why:
+        session.figures.fail(str(why))
+        print(f"loadtest: {why}", file=sys.stderr)
+        return
+    gc.collect()
+    gc.freeze()  # what lives as long as the run is not looked through again: that would be counted as an answer's time
+    if session.rates():
+        session.churning = gevent.spawn(churn, session)
+
+
+def churn(session: Session) -> None:
+    """The rates of events in turns, forth and back, while the test runs."""
+    rates = session.rates()
+    for rate in cycle([*rates, *reversed(rates)]):
+        session.turn(rate, gevent.sleep)
 
 
 @events.request.add_listener
-def note(name: str, response_time: float, exception: BaseException | None, **more: Any) -> None:
-    """`response_time` in ms, not rounded."""
-    times[name].append(response_time)
-    if exception is not None and len(wrong) < 5:
-        wrong.append(f"{name}: {exception}")
+def note(
+    name: str, response_time: float, exception: BaseException | None, context: dict[str, Any], **more: Any
+) -> None:
+    """`response_time` in ms, not rounded. Every request of ours has a session."""
+    session = context.get("session")
+    if session is not None:
+        session.note(context, response_time, exception, name)
+
+
+def report(session: Session) -> str:
+    """The HTML page, of what was measured so far."""
+    return page(session.figures.as_json(), _title(session))
+
+
+def _title(session: Session) -> str:
+    if session.has_null_beside:
+        return "our own server"
+    return session.target.host if session.target is not None else "nothing"
+
+
+@events.test_stop.add_listener
+def finish(environment: Environment, **more: Any) -> None:
+    """The table, the files and the verdict: what locust's page has is rounded."""
+    session: Session = environment.loadtest  # type: ignore[attr-defined]
+    if session.churning is not None:
+        session.churning.kill()
+    if session.own is not None and not session.rates():
+        session.figures.expected = {"filter", "prioritize"} if Scheduler in environment.user_classes else set()
+    if session.options.preempt:
+        session.figures.expected |= {"preempt"}
+    gate = session.has_null_beside and not session.options.no_gate
+    found = {**session.figures.as_json(), "target": _title(session), "sent": _rates(session)}
+    failures = session.figures.verdict(session.options.least, gate)
+    found["failures"] = failures
+    if session.options.figures:
+        Path(session.options.figures).write_text(json.dumps(found))
+    if session.options.report:
+        Path(session.options.report).write_text(page(found, _title(session)))
+    print(table(found["rows"]))
+    if session.figures.try_again:
+        print(f"loadtest: {session.figures.try_again} answers of filter state that the pod is to be tried again")
+    for rate, seen in found["sent"].items():
+        print(f"loadtest: {rate} events/s asked for, {seen:.0f} sent")
+    if failures:
+        print(*(f"loadtest: FAILED, {why}" for why in failures), sep="\n")
+        if session.own is not None:
+            print(session.own.tail())
+    else:
+        print("loadtest: passed" + ("" if gate else "; times are reported, not judged"))
+    environment.process_exit_code = 1 if failures else 0
+
+
+def _rates(session: Session) -> dict[str, float]:
+    return {str(rate): events / seconds for rate, (events, seconds) in session.sent.items() if seconds}
 
 
 @events.quitting.add_listener
-def judge(environment: Environment, **more: Any) -> None:
-    """The verdict, and the server's end whatever it is."""
-    try:
-        failures = verdict(environment.stats.total.num_failures)
-        for name, spent in sorted(times.items()):
-            p50, p99 = (percentile(list(spent), share) for share in (0.5, 0.99))
-            print(f"loadtest: {name}: {len(spent)} requests, p50 {p50:.2f} ms, p99 {p99:.2f} ms")
-        if failures:
-            print(*(f"loadtest: FAILED, {why}" for why in failures), servers.tail(), sep="\n")
-        else:
-            print(f"loadtest: passed, {NODES} nodes, budget {BUDGET_MS:g} ms")
-        environment.process_exit_code = 1 if failures else 0
-    finally:
-        servers.close()
-
-
-def verdict(failed: int) -> list[str]:
-    """What is wrong with the run; nothing when it passes."""
-    found = list(wrong)
-    if failed and not found:
-        found.append(f"{failed} requests failed")
-    if (count := sum(map(len, times.values()))) < LEAST:
-        found.append(f"{count} requests were made, fewer than {LEAST}: this measured nothing")
-    if missing := {"filter", "prioritize", "preempt"} - times.keys():
-        found.append(f"never asked: {', '.join(sorted(missing))}")
-    for name, spent in sorted(times.items()):
-        if (p99 := percentile(list(spent), 0.99)) > BUDGET_MS:
-            found.append(f"{name}: p99 {p99:.2f} ms is over the budget of {BUDGET_MS:g} ms (LOADTEST_P99_MS)")
-    return found
-
-
-class Scheduler(FastHttpUser):
-    """kube-scheduler has one pod in its hands at a time and never waits between two."""
-
-    wait_time = constant(0)
-    connection_timeout = network_timeout = 5.0
-
-    def on_start(self) -> None:
-        self.number = 0
-        for _ in range(WARM_UP):
-            self.pod()
-        times.clear()
-
-    @task
-    def pod(self) -> None:
-        self.number += 1
-        if self.number % PREEMPT_EVERY == 0:
-            self.whole_node()
-        else:
-            self.one_gpu()
-
-    def one_gpu(self) -> None:
-        names = self.ask("filter", FILTER.fill(self.number), fits)
-        if names:
-            self.ask("prioritize", fleet.args(1, names).fill(self.number), lambda points: scored(points, names))
-
-    def whole_node(self) -> None:
-        if self.ask("filter", FILTER_WHOLE.fill(self.number), refused) == []:
-            self.ask("preempt", PREEMPT.fill(self.number), evicts)
-
-    def ask(self, verb: str, body: bytes, check: Any) -> Any:
-        """What `check` makes of the answer; a ValueError, or a status that is not 200, is a failed request."""
-        headers = {"Content-Type": "application/json"}
-        with self.client.post(f"/v1/{verb}", data=body, headers=headers, name=verb, catch_response=True) as reply:
-            if reply.status_code != 200:
-                reply.failure(f"status {reply.status_code}: {reply.text}"[:300])
-                return None
-            try:
-                return check(orjson.loads(reply.content))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                reply.failure(f"{error!r}: {reply.text}"[:300])
-                return None
-
-
-def fits(answer: Any) -> list[str]:
-    names: list[str] = answer["NodeNames"]
-    if answer["Error"] or not names or not KNOWN.issuperset(names):
-        raise ValueError("a one-GPU pod fits somewhere")
-    return names
-
-
-def refused(answer: Any) -> list[str]:
-    if answer["Error"] or answer["NodeNames"] or answer["FailedAndUnresolvableNodes"].keys() != KNOWN:
-        raise ValueError("no node is empty, and no node is refused in FailedNodes up to 1.37")
-    return []
-
-
-def scored(answer: Any, names: list[str]) -> bool:
-    if {entry["Host"] for entry in answer} != set(names) or not all(0 <= entry["Score"] <= 10 for entry in answer):
-        raise ValueError("every name has 0 to 10 points")
-    return True
-
-
-def evicts(answer: Any) -> bool:
-    ((node, victims),) = answer["NodeNameToMetaVictims"].items()
-    i = NAMES.index(node)
-    if {pod["UID"] for pod in victims["Pods"]} != {fleet.pod_uid(i, j) for j in range(taken[i])}:
-        raise ValueError("a whole node is free when all its pods are gone")
-    return True
+def end(environment: Environment, **more: Any) -> None:
+    """Our servers end, whatever the verdict is."""
+    environment.loadtest.close()  # type: ignore[attr-defined]

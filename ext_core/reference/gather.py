@@ -65,7 +65,7 @@ def victims(
     found.gpus = [sum(pod.amounts[FIRST_GPU:]) for pod in chosen]
     found.terminating = [1 if pod.flags & TERMINATING else 0 for pod in chosen]
     found.some_terminating = any(found.terminating)
-    marks = [pods.marks.get(index, (0, 0, 0)) for index in found.pods]
+    marks = [pods.marks(index) for index in found.pods]
     found.gang, found.budgets, found.ask = ([mark[i] for mark in marks] for i in range(3))
     found.amounts = [[pod.amounts[r] for pod in chosen] for r in range(nodes.resources)]
     found.short = [
@@ -124,7 +124,7 @@ def memberships(
 def gangs(pods: PodTable, size: int, now_ms: int) -> tuple[list[int], list[int]]:
     count, work = [0] * size, [0] * size
     for row, pod in pods.rows.items():
-        gang = pods.marks.get(row, (0, 0, 0))[0]
+        gang = pods.marks(row)[0]
         if gang <= 0 or pod.flags & TERMINATING:
             continue
         if gang >= size:

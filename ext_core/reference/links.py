@@ -28,6 +28,9 @@ def _half_up(value: Fraction) -> int:
     return (2 * value.numerator + value.denominator) // (2 * value.denominator)
 
 
+MOST_SHAPES, MOST_LARGE = 512, 16
+
+
 class Graph:
     """One shape."""
 
@@ -134,6 +137,9 @@ class LinkShapes:
         for shape, (known, _, _) in enumerate(self._graphs):
             if known == key:
                 return shape
+        large = sum(graph is not None and graph.gpus > 8 for _, graph, _ in self._graphs)
+        if len(self._graphs) > MOST_SHAPES or (len(links) > 8 and large >= MOST_LARGE):
+            return 0
         self._graphs.append((key, Graph(links, gpu_total, pcie, numa, plugin), gbps))
         return len(self._graphs) - 1
 

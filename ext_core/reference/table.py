@@ -153,8 +153,18 @@ class NodeTable:
         for name, value in values.items():
             self.columns[name][row] = value
 
-    def set_order(self, rows: list[int]) -> None:
-        for rank, row in enumerate(rows):
+    def set_used(self, row: int, used: tuple[int, ...]) -> None:
+        self._check(row)
+        if len(used) != self.resources:
+            raise ValueError("set_used: amounts do not fit the table")
+        if self.used[row] != list(used):
+            self.used[row] = list(used)
+            self._touch(row)
+
+    def set_order(self, rows: Sequence[int], first: int = 0) -> None:
+        if first < 0:
+            raise ValueError("set_order: negative place")
+        for rank, row in list(enumerate(rows))[first:]:
             self._check(row)
             self.columns["order"][row] = rank
 
@@ -176,6 +186,23 @@ class NodeTable:
             self.columns["wanted"][row] |= wanted
         self._touched.append(row)
         self._touch(row)
+
+    def add_claims(
+        self,
+        rows: Sequence[int],
+        priorities: Sequence[int],
+        amounts: Sequence[int],
+        least: int,
+        skipped: Sequence[int],
+    ) -> None:
+        if len(priorities) != len(rows) or len(amounts) != len(rows) * self.resources:
+            raise ValueError("add_claims: the columns do not fit each other")
+        for row in rows:
+            if row >= 0:
+                self._check(row)
+        for i, row in enumerate(rows):
+            if row >= 0 and priorities[i] >= least and i not in skipped:
+                self.add_claim(row, amounts[i * self.resources : (i + 1) * self.resources], 0, False)
 
     def drop_claims(self) -> None:
         for row in self._touched:
@@ -244,7 +271,7 @@ class PodTable:
         self.height = 0
         self.now = 0
         self.rows: dict[int, PodRow] = {}
-        self.marks: dict[int, tuple[int, int, int]] = {}
+        self._marks: dict[int, tuple[int, int, int]] = {}
 
     def put(self, pod: int, row: PodRow) -> None:
         if pod < 0 or row.node < 0 or len(row.amounts) != self.resources:
@@ -255,11 +282,36 @@ class PodTable:
     def mark(self, pod: int, gang: int, budgets: int, ask: int = 0) -> None:
         if not 0 <= pod < self.height or min(gang, budgets, ask) < 0:
             raise ValueError("mark: bad row or id")
-        self.marks[pod] = (gang, budgets, ask)
+        self._marks[pod] = (gang, budgets, ask)
+
+    def hold(self, pod: int, mask: int, unsure: int) -> None:
+        if not 0 <= pod < self.height:
+            raise ValueError("hold: bad row")
+        if pod in self.rows:
+            self.rows[pod] = self.rows[pod]._replace(mask=mask, unsure=unsure)
+
+    def holds(self, pod: int) -> tuple[int, int]:
+        if not 0 <= pod < self.height:
+            raise ValueError("holds: bad row")
+        return (self.rows[pod].mask, self.rows[pod].unsure) if pod in self.rows else (0, 0)
+
+    def row(self, pod: int) -> PodRow:
+        if not 0 <= pod < self.height:
+            raise ValueError("row: bad row")
+        return self.rows[pod]
+
+    def marks(self, pod: int) -> tuple[int, int, int]:
+        if not 0 <= pod < self.height:
+            raise ValueError("marks: bad row")
+        return self._marks.get(pod, (0, 0, 0))
+
+    def used(self, node: int) -> tuple[int, ...]:
+        there = [pod.amounts for pod in self.rows.values() if pod.node == node]
+        return tuple(min(sum(amounts[r] for amounts in there), LARGEST) for r in range(self.resources))
 
     def drop(self, pod: int) -> None:
         self.rows.pop(pod, None)
-        self.marks.pop(pod, None)
+        self._marks.pop(pod, None)
 
     def on(self, node: int) -> list[int]:
         return sorted(row for row, pod in self.rows.items() if pod.node == node)

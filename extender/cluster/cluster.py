@@ -117,7 +117,8 @@ class Cluster(ClusterView):
         """Let time pass: pods that settle for too long are unknown, a device plugin that is away for too long has no
         GPUs."""
         late = self._pods.placements.settled(now)
-        self._pods.stale_nodes.update(self.pods[uid].node for uid in late if uid in self.pods)
+        settled = (self.pods[uid] for uid in late if uid in self.pods)
+        self._pods.stale.ledgers.update(pod.node for pod in settled if pod.gpus)
         lost = self._nodes.gpus.lost(now)
         for name in lost:
             self._nodes.write(self.nodes[name], now)
@@ -168,22 +169,20 @@ class Cluster(ClusterView):
     def _set_node(self, node: NodeRecord, now: float) -> None:
         before = self.nodes.get(node.name)
         if before is None:
-            self._pods.gangs.touch(self._pods.placements.bound.get(node.name, ()))
             self._node_health.came(node.name)
         elif before.unschedulable and not node.unschedulable:
             self._node_health.forget(node.name)  # who uncordons a node has looked at it
-        self._nodes.set(node, now)
-        self._pods.stale_nodes.add(node.name)
+        if self._nodes.set(node, now):
+            self._pods.stale.ledgers.add(node.name)
+        if before is None:
+            self._pods.come_to(node.name)
 
     def _drop_node(self, name: str) -> None:
         if name not in self.nodes:
             return
         self._nodes.drop(name, self.generation + 1)
         self._node_health.forget(name)
-        uids = self._pods.placements.bound.get(name, ())
-        self._pods.gangs.touch(uids)
-        for uid in uids:  # the pods stay by name: the node may come back
-            self._pods.rows.free(uid)
+        self._pods.leave_from(name)
 
     def _refresh(self, now: float) -> None:
         """Write what the events before have made stale, as one generation."""
@@ -193,5 +192,5 @@ class Cluster(ClusterView):
             self._faults.note("Node", "the health of nodes", error, now)
         self._pods.refresh(now)
         self._held.refresh(now)
-        self._nodes.rows.write_order(self.nodes)
+        self._nodes.rows.write_order()
         self._generation += 1

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from ext_core.rows import NodeUse, PodRow
 from extender.cluster.amounts import MOST_COUNT
@@ -19,51 +19,97 @@ TERMINATING, SPARED = 1, 2  # flags of PodTable.put
 
 
 class HeldColumns:
-    """Writes the pods of nodes, and what they hold there: all pods of a node at once, as its ledger depends on all."""
+    """Writes the pods that have changed, and what the pods of their nodes hold. The pod table keeps the sums of the
+    amounts; the ledger of a node depends on all its GPU pods, and is read again where their GPUs may be others."""
 
     def __init__(self, tables: Tables, nodes: Nodes, pods: Pods, faults: Faults) -> None:
         self._tables, self._nodes, self._pods, self._faults = tables, nodes, pods, faults
 
     def refresh(self, now: float) -> None:
-        """Write the nodes whose pods have changed."""
-        stale = self._pods.stale_nodes
-        for name in stale:
-            if name in self._nodes.records:
-                try:
-                    self._write(name)
-                except Exception as error:  # the node keeps what was written before
-                    self._faults.note("Node", f"what is held on {name}", error, now)
-        stale.clear()
+        """Write what is stale."""
+        if self._pods.stale:
+            self._write(*self._pods.stale.take(), now)
 
-    def _write(self, name: str) -> None:
-        row, gpus, pods = self._nodes.rows.row(name), self._nodes.gpus, list(self._pods.on(name))
-        ledger = gpus.renew(name, pods, self._pods.placements.settling)
-        if gpus.follows_plans(name, pods):
+    def _write(self, uids: Iterable[str], names: set[str], ledgers: set[str], now: float) -> None:
+        nodes = self._nodes.records
+        pods = [pod for uid in uids if (pod := self._pods.bound(uid)) is not None and pod.node in nodes]
+        if ledgers:
+            names |= self._read(ledgers, now)
+        for pod in pods:
+            try:
+                self._put(pod)
+            except Exception as error:
+                self._faults.note("Pod", f"{pod.namespace}/{pod.name}", error, now)
+                self._pods.stale.unwritten.setdefault(pod.node, {})[pod.uid] = None
+                with suppress(Exception):  # nothing of it can be held
+                    self._put_bare(pod)
+            names.add(pod.node)
+        for name in names:
+            if name in nodes:
+                row = self._nodes.rows.row(name)
+                self._tables.nodes.set_used(row, self._tables.pods.used(row))
+
+    def _read(self, names: Iterable[str], now: float) -> set[str]:
+        """Read these ledgers, and write what has changed by them. The names of those that are others now."""
+        changed: set[str] = set()
+        for name in names:
+            if name not in self._nodes.records:
+                continue
+            try:
+                self._renew(name)
+                changed.add(name)
+            except Exception as error:  # the node keeps what was written before
+                self._pods.stale.unread.add(name)
+                self._faults.note("Node", f"what is held on {name}", error, now)
+        return changed
+
+    def _renew(self, name: str) -> None:
+        gpus, row, table = self._nodes.gpus, self._nodes.rows.row(name), self._tables.pods
+        pods = [pod for pod in self._pods.on(name) if pod.gpus]
+        changed = gpus.renew(name, pods, self._pods.placements.settling)
+        if not self._tables.shapes.planned and gpus.follows_plans(name, pods):
             self._tables.shapes.planned = True
-        amounts = [self._pods.amounts.of(pod) for pod in pods]
-        holdings = {holding.uid: holding for holding in ledger.holdings}
+        self._set(row, gpus.ledgers[name], self._tables.nodes.used_of(row))
+        for uid, holding in changed.items():
+            at = self._pods.rows.get(uid)
+            if at is not None:
+                table.hold(at, *((holding.mask, holding.unsure) if holding is not None else (0, 0)))
+
+    def _put(self, pod: PodRecord) -> None:
+        """Write the row of a pod."""
         limits, rows, table = self._pods.limits, self._pods.rows, self._tables.pods
-        for pod, asked in zip(pods, amounts, strict=True):
-            holding = holdings.get(pod.uid)
-            at = rows.take(pod.uid)
-            table.put(
-                at,
-                PodRow(
-                    row,
-                    pod.priority,
-                    asked,
-                    holding.mask if holding else 0,
-                    holding.unsure if holding else 0,
-                    (TERMINATING if pod.terminating else 0) | (SPARED if pod.daemon or pod.mirror else 0),
-                    start_ms(pod),
-                    saved_ms(pod),
-                    limits.restart_seconds(pod),
-                    pod.grace_seconds,
-                    limits.protected_ms(pod),
-                ),
-            )
-            self._pods.mark(at, pod.uid)
-        self._set(row, ledger, self._pods.amounts.total(amounts))
+        known = rows.get(pod.uid)
+        mask = unsure = 0
+        if known is not None:  # the GPUs that it holds are in the row
+            mask, unsure = table.holds(known)
+        elif pod.gpus and (holding := self._nodes.gpus.holding(pod.node, pod.uid)) is not None:
+            mask, unsure = holding.mask, holding.unsure
+        row = PodRow(
+            self._nodes.rows.row(pod.node),
+            pod.priority,
+            self._pods.amounts.of(pod),
+            mask,
+            unsure,
+            (TERMINATING if pod.terminating else 0) | (SPARED if pod.daemon or pod.mirror else 0),
+            start_ms(pod),
+            saved_ms(pod),
+            limits.restart_seconds(pod),
+            pod.grace_seconds,
+            limits.protected_ms(pod),
+        )
+        at = known if known is not None else rows.take(pod.uid)
+        table.put(at, row)
+        self._pods.mark(at, pod.uid)
+
+    def _put_bare(self, pod: PodRecord) -> None:
+        """After a defect: the row stays as it was, but for its numbers. A pod that has none holds what it asks for, and
+        is never a victim."""
+        at = self._pods.rows.get(pod.uid)
+        if at is None:
+            row = PodRow(self._nodes.rows.row(pod.node), pod.priority, self._pods.amounts.of(pod), 0, 0, SPARED)
+            at = self._pods.rows.take(pod.uid)
+            self._tables.pods.put(at, row)
+        self._tables.pods.mark(at, 0, 0, 0)
 
     @contextmanager
     def without(self, uids: set[str], node: str) -> Iterator[None]:

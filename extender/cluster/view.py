@@ -21,6 +21,7 @@ from extender.cluster.nodes.eligibility import Program
 from extender.cluster.nodes.store import Nodes
 from extender.cluster.pods.annotation_limits import AnnotationLimits
 from extender.cluster.pods.budgets import BudgetSet
+from extender.cluster.pods.nominated import Nominated
 from extender.cluster.pods.requirements import PodRequirements
 from extender.cluster.pods.siblings import SiblingKey
 from extender.cluster.pods.store import Pods
@@ -41,6 +42,14 @@ from extender.topologies import Topology
 
 class NodeRowsView(Protocol):
     """Which row of the tables each node has."""
+
+    @property
+    def moves(self) -> int:
+        """How often a node got a row or lost it."""
+
+    def row(self, name: str) -> int:
+        """The node's row, -1 when it is not known."""
+        ...
 
     @property
     def index(self) -> NameIndex:
@@ -101,8 +110,8 @@ class GangsView(Protocol):
         """By number in the pod table; None where its pods do not depend on each other."""
 
     @property
-    def strays(self) -> Mapping[int, tuple[PodRecord, ...]]:
-        """By number: the running members on nodes that are not known."""
+    def strays(self) -> Mapping[int, Mapping[str, PodRecord]]:
+        """By number: the running members on nodes that are not known, by uid."""
 
     def of(self, pod: PodRecord) -> gangs.Gang | None:
         """The gang that a bound pod is in, None when no other pod depends on it."""
@@ -208,6 +217,10 @@ class PlacementsView(Protocol):
     @property
     def nominated(self) -> Mapping[str, str]:
         """Uid of an unbound pod -> the node that kube-scheduler nominated."""
+
+    @property
+    def claims(self) -> Nominated:
+        """What the nominated pods claim."""
 
     @property
     def waiting(self) -> Mapping[str, int]:

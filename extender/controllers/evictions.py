@@ -46,6 +46,7 @@ ASKED_SECONDS: Final = 60.0  # without a filter call for so long the Lease is fo
 ADVICE_SECONDS: Final = 60.0  # between two looks at one pod that may only be advised
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 300.0  # after a plan that the API server did not allow
 MOST_WAITING: Final = 1_000
+MOST_WAITING_BYTES: Final = 2**26  # of their pods' JSON: tenants write pods of 1.4 MB
 MOST_PLANS: Final = 8  # nodes tried for one pod in one turn
 FLAG: Final = "evictions.enabled"
 log = get_log()
@@ -135,7 +136,9 @@ class Evictions(Controller):
         if before is not None:
             before.due = min(before.due, max(now + WAIT_SECONDS, before.quiet_until))
         elif len(self._stuck) < MOST_WAITING:
-            self._stuck[request.uid] = Stuck(wire.preempt_request(body), now + WAIT_SECONDS)
+            made = Stuck(wire.preempt_request(body), now + WAIT_SECONDS)
+            if len(made.body) + sum(len(one.body) for one in self._stuck.values()) <= MOST_WAITING_BYTES:
+                self._stuck[request.uid] = made  # else its next filter call may find room
 
     def preempted(self, answer: Answer) -> None:
         """A preempt call was answered: kube-scheduler found candidates for that pod."""

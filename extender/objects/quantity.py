@@ -26,13 +26,13 @@ class QuantityError(ValueError):
     """The text is no quantity that Kubernetes would accept for a resource, or it is negative."""
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=2048)
 def value(text: str | int | float) -> int:
     """The quantity in whole units (bytes, GPUs, pods), rounded up, LARGEST at most. A number is read as its text."""
     return _scaled(text, 0)
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=2048)
 def milli(text: str | int | float) -> int:
     """The quantity in thousandths (CPU), rounded up, LARGEST at most."""
     return _scaled(text, 3)

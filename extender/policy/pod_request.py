@@ -27,9 +27,8 @@ class Requests(Listener):
 
     def __init__(self, cluster: ClusterView) -> None:
         self._cluster = cluster
-        self._kept: dict[
-            str, tuple[PodRecord, PodRequest, bool]
-        ] = {}  # by uid: of which record; whether it has no gang
+        # By uid; of which record the request is, and whether the pod itself names no gang.
+        self._kept: dict[str, tuple[PodRecord, PodRequest, bool]] = {}
 
     def of(self, pod: PodRecord, flying: Places = tuple) -> PodRequest:
         """The request of a pod, be it known or not. `flying`: they count as siblings and kin."""
@@ -125,10 +124,10 @@ def _group(
     """
     known = cluster.workloads.gang_pods.get(named, {})
     others = [cluster.pods[uid] for uid in known if uid != pod.uid]
-    group = gangs.gang(named, [pod, *others], cluster.gangs.objects)
+    group = gangs.gang(named, gangs.Members([pod, *others]), cluster.gangs.objects)
     if group is None:
         return (), 0
     nodes = [other.node or underway.get(other.uid, "") for other in others]
-    size = max(group.minimum, len(group.members))
+    size = max(group.minimum, group.running)
     placed = tuple(sorted(cluster.row(node) for node in nodes if node))
     return placed, max(1, size - len(placed))

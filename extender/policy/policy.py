@@ -22,6 +22,7 @@ from extender.settings import Settings
 MOST_CONSTANTS: Final = 16
 """Columns of equal values that are kept."""
 _ZERO: Final = array("d", (0.0,))
+MOST_PRICES: Final = 4_096  # tables of 2 kB at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +51,11 @@ class Policy:
         return cls(tuple(rule() for rule in RULES), tuple(scorers), costs, fragmentation=fragmentation)
 
     def leftover(self, shapes: LinkShapes, shape: int, gpus: int, wanted: int) -> array[int]:
-        """What each set of free GPUs of a shape leaves broken up; computed once."""
+        """What each set of free GPUs of a shape leaves broken up; computed once, and again after MOST_PRICES others."""
         key = (shape, gpus, wanted)
         if key not in self.prices:
+            if len(self.prices) >= MOST_PRICES:
+                self.prices.clear()
             self.prices[key] = prices(shapes, *key)
         return self.prices[key]
 

@@ -99,7 +99,7 @@ def _unknown_minima(cluster: ClusterView, pods: Iterable[PodRecord]) -> list[dic
         {
             "code": "gang-minimum-unknown",
             "message": f"how many pods of {ref.source} gang {ref} must run cannot be read ({gang.stated_by}): "
-            + (f"all {len(gang.members)} running members are taken to be needed" if gang.minimum else "none is needed"),
+            + (f"all {gang.running} running members are taken to be needed" if gang.minimum else "none is needed"),
         }
         for ref, gang in sorted(found.items())
     ]

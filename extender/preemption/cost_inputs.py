@@ -135,7 +135,7 @@ def _gangs(cluster: ClusterView, gathered: gather.Gathered, now_ms: int) -> tupl
     assert len(found) == len(present)
     price = array("q", [work[one] for one in present])
     for one in cluster.gangs.strays.keys() & members.keys():
-        price[members[one][0]] += sum(_lost(cluster, pod, now_ms) for pod in cluster.gangs.strays[one])
+        price[members[one][0]] += sum(_lost(cluster, pod, now_ms) for pod in cluster.gangs.strays[one].values())
     allowance = array("q", [gang.allowance for gang in found])
     names = tuple([gang.ref.name for gang in found])
     return Groups(*gather.memberships(gathered.gang, gathered.terminating, members), allowance, names), price

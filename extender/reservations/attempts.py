@@ -1,8 +1,16 @@
-"""Attempts: what a pod's latest filter call answered."""
+"""Attempts: what a pod's latest filter call answered.
+
+An attempt matters while kube-scheduler may ask about the same pod again. Beyond MOST_ATTEMPTS, or MOST_NAMES, the
+oldest are forgotten: the next filter call of such a pod counts as its first.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
+
+MOST_ATTEMPTS: Final = 50_000
+MOST_NAMES: Final = 2_000_000  # names of nodes in all attempts together
 
 
 @dataclass(slots=True)
@@ -28,6 +36,7 @@ class Attempts:
 
     seconds: float = 300.0
     _of: dict[str, Attempt] = field(default_factory=dict)
+    _names: int = 0
 
     def of(self, uid: str, now: float) -> Attempt | None:
         """The pod's latest filter call, when it was at most `seconds` ago."""
@@ -45,16 +54,23 @@ class Attempts:
     ) -> Attempt:
         """Remember a filter call; those that are too old are forgotten. `again`: as `before`."""
         before = self.before(uid, now, again=again)
-        self._of.pop(uid, None)  # the youngest stay at the end
+        self._forget(uid)  # the youngest stay at the end
         made = Attempt(before.first if before else now, now, links_only, transient, previous=before)
         if before is not None:
             before.previous = None
         if transient:
             made.since = before.since if before is not None and before.since is not None else now
         self._of[uid] = made
-        while self._of:
+        self._names += len(links_only)
+        while len(self._of) > 1:
             eldest = next(iter(self._of))
-            if now - self._of[eldest].at <= self.seconds:
+            many = len(self._of) > MOST_ATTEMPTS or self._names > MOST_NAMES
+            if not many and now - self._of[eldest].at <= self.seconds:
                 break
-            del self._of[eldest]
+            self._forget(eldest)
         return made
+
+    def _forget(self, uid: str) -> None:
+        attempt = self._of.pop(uid, None)
+        if attempt is not None:
+            self._names -= len(attempt.links_only)

@@ -7,6 +7,7 @@ nominated node, counts; else the node where it is assumed.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Collection
 from types import TracebackType
 from typing import Final, NamedTuple
@@ -143,16 +144,29 @@ class Claims:
             if counts and reservation.uid not in seen:
                 seen.add(reservation.uid)
                 self._reserve(reservation.node, reservation.amounts, cluster.pods.get(reservation.uid))
-        for uid, node in cluster.placements.nominated.items():
-            nominated = cluster.pods[uid]
-            if uid not in seen and nominated.priority >= request.priority:
-                seen.add(uid)
-                self._reserve(node, cluster.amounts(nominated), nominated)
+        self._count_nominated(request, seen)
+        nominated = cluster.placements.claims
         for pod in assumed:
-            self._count_assumed(pod, request, seen)
+            if not nominated.counts(pod.uid, request.priority):
+                self._count_assumed(pod, request, seen)
         if counted.taken is not None:
             name, amounts = counted.taken
             nodes.add_claim(cluster.row(name), amounts, 0, False)
+
+    def _count_nominated(self, request: PodRequest, seen: set[str]) -> None:
+        """The nominated pods that were not counted yet."""
+        cluster, placements = self._cluster, self._cluster.placements
+        claims = placements.claims
+        if not placements.nominated:
+            return
+        claims.locate(cluster.rows)
+        counted = array("i", sorted(at for at in map(claims.position, seen) if at >= 0))
+        cluster.tables.nodes.add_claims(claims.rows, claims.priorities, claims.amounts, request.priority, counted)
+        for uid in claims.linked:
+            pod = cluster.pods[uid]
+            if uid not in seen and pod.priority >= request.priority:
+                seen.add(uid)
+                self._reserve(placements.nominated[uid], cluster.amounts(pod), pod)
 
     def _count_assumed(self, assumed: AssumedPod, request: PodRequest, seen: set[str]) -> None:
         pod = self._cluster.pods.get(assumed.uid)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from functools import cache
+from functools import lru_cache
 from itertools import permutations
 
 from rich.text import Text
@@ -85,7 +85,7 @@ def _upright(links: int) -> str:
     return "║" if links > 1 else "│" if links else " "
 
 
-@cache
+@lru_cache(maxsize=64)
 def two_rows(links: Links) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The arrangement in two rows that puts the most links between neighbours; the first such in index order.
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 APPEAR_SECONDS = 60.0  # a node that stays unknown for longer is not about to appear in our watch
 MOST_NODES = 10_000
+LONGEST_NAME = 253  # characters: no node has a longer name
 
 
 class UnknownNodes:
@@ -30,6 +31,8 @@ class UnknownNodes:
             self._named.clear()
         young = False
         for name in names[: MOST_NODES // 2]:  # so many are remembered; no cluster is so far ahead of our watch
+            if len(name) > LONGEST_NAME:
+                continue
             first = self._named.get(name, (now, now))[0]
             self._named[name] = (first, now)
             young = young or now - first <= APPEAR_SECONDS

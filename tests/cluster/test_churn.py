@@ -80,6 +80,7 @@ def test_nothing_is_left_of_pods_over_which_we_failed(monkeypatch: pytest.Monkey
         failing = True
         for kind, wire in made:
             if kind == "Pod":
+                wire["metadata"]["labels"] = {**wire["metadata"]["labels"], "changed": MARK}
                 world.set(kind, wire)
         failing = False
         for kind, wire in reversed(made):

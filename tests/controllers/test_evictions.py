@@ -276,6 +276,18 @@ def test_where_no_eviction_helps_that_is_told_and_nobody_is_said_to_have_asked()
     assert play.ear.heard == []
 
 
+def test_what_is_kept_of_waiting_pods_has_a_limit_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit, waiting in ((1, []), (100_000, ["uid-urgent"])):
+        monkeypatch.setattr("extender.controllers.evictions.MOST_WAITING_BYTES", limit)
+        play = Play(enabled=False)
+
+        async def test(controller: Evictions, play: Play = play, waiting: list[str] = waiting) -> None:
+            await play.call()
+            assert list(controller._stuck) == waiting
+
+        play.run(test)
+
+
 def test_a_pod_for_which_preempt_is_called_is_not_stuck() -> None:
     play = Play(enabled=False)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from functools import partial
 from typing import Any
 
@@ -10,9 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ext_core.reference import table as lists
-from ext_core.rows import NodeFacts, NodeUse
+from ext_core.rows import NodeFacts, NodeUse, PodRow
 from ext_core.table import NodeTable, PodTable
 from tests.core.worlds import R, call, same_error
+
+
+@st.composite
+def many_claims(draw: st.DrawFn) -> tuple[array[int], array[int], array[int], int, array[int]]:
+    """Columns of claims, sometimes of a wrong length, and positions to skip."""
+    count = draw(st.integers(0, 6))
+    width = R * count + draw(st.sampled_from([0, 0, 0, 1]))
+    columns = (
+        array("i", draw(st.lists(st.integers(-1, 3), min_size=count, max_size=count))),
+        array("q", draw(st.lists(st.integers(-2, 2), min_size=count, max_size=count))),
+        array("q", draw(st.lists(st.integers(0, 2**61), min_size=width, max_size=width))),
+    )
+    skipped = array("i", sorted(draw(st.sets(st.integers(0, 6)))))
+    return (*columns, draw(st.integers(-2, 2)), skipped)
+
 
 rows = st.integers(-1, 80)  # 80 > 64: the columns grow
 numbers = st.integers(0, 2**40)
@@ -31,9 +47,12 @@ node_call = st.one_of(
     ),
     st.tuples(st.just("set_held"), st.tuples(rows, wide, masks, masks, counts, counts)),
     st.tuples(st.just("set_held"), st.tuples(rows, wide, masks, masks, counts, counts, parts)),
+    st.tuples(st.just("set_used"), st.tuples(rows, wide)),
     st.tuples(st.just("set_order"), st.tuples(st.lists(rows, max_size=4))),
+    st.tuples(st.just("set_order"), st.tuples(st.lists(rows, max_size=4), st.integers(-1, 5))),
     st.tuples(st.just("add_claim"), st.tuples(rows, wide, masks, st.booleans())),
     st.tuples(st.just("add_claim"), st.tuples(rows, wide, masks, st.booleans(), st.booleans())),
+    st.tuples(st.just("add_claims"), many_claims()),
     st.tuples(st.just("drop_claims"), st.tuples()),
 )
 pod_call = st.one_of(
@@ -42,6 +61,7 @@ pod_call = st.one_of(
         st.tuples(rows, st.integers(-1, 70), counts, wide, masks, counts, st.integers(0, 3), numbers, numbers, counts),
     ),
     st.tuples(st.just("drop"), st.tuples(rows)),
+    st.tuples(st.just("hold"), st.tuples(rows, masks, counts)),
     st.tuples(st.just("mark"), st.tuples(rows, st.integers(-1, 3), st.integers(0, 3))),
 )
 
@@ -66,6 +86,40 @@ def test_pod_table(calls: list[tuple[str, tuple[Any, ...]]]) -> None:
     assert compiled.height == plain.height
     for node in range(-1, 75):
         assert compiled.on(node) == plain.on(node)
+        assert compiled.used(node) == plain.used(node)
+    for pod in range(plain.height):
+        assert compiled.marks(pod) == plain.marks(pod)
+        assert compiled.holds(pod) == plain.holds(pod)
+        if pod in plain.rows:
+            assert compiled.row(pod) == plain.row(pod)
+        else:
+            assert compiled.row(pod).node == -1
+
+
+@pytest.mark.parametrize("make", [PodTable, lists.PodTable])
+def test_no_number_of_pods_makes_a_sum_wrap_and_all_of_it_is_taken_back(make: Any) -> None:
+    table, largest = make(R), 2**46
+    for pod in range(70_000):
+        table.put(pod, PodRow(3, 0, (largest, largest - 1, 1, pod % 2, 7), 0, 0, 0))
+    assert table.used(3) == (2**61, 2**61, 70_000, 35_000, 490_000)
+    for pod in range(69_990):
+        table.drop(pod)
+    assert table.used(3) == (10 * largest, 10 * (largest - 1), 10, 5, 70)
+    table.put(69_990, PodRow(3, 0, (1, 2, 3, 4, 5), 0, 0, 0))  # it asks for less
+    table.put(69_991, PodRow(2, 0, (1, 2, 3, 4, 5), 0, 0, 0))  # it moves
+    assert table.used(3) == (8 * largest + 1, 8 * (largest - 1) + 2, 11, 8, 61)
+    assert table.used(2) == (1, 2, 3, 4, 5)
+    assert table.used(1_000_000) == table.used(-1) == (0,) * R
+
+
+def test_an_amount_that_is_none_leaves_the_row_and_the_sums() -> None:
+    table = PodTable(R)
+    table.put(0, PodRow(1, 5, (1, 2, 3, 4, 5), 0, 0, 0))
+    for amounts in ((9, 9, 9, 9, 2**63), (9, 9, 9, 9, None)):
+        with pytest.raises((OverflowError, TypeError)):
+            table.put(0, PodRow(2, 6, amounts, 0, 0, 0))  # type: ignore[arg-type]
+    assert table.row(0) == PodRow(1, 5, (1, 2, 3, 4, 5), 0, 0, 0)
+    assert table.used(1) == (1, 2, 3, 4, 5)
 
 
 def test_rows_that_were_skipped_are_empty_nodes() -> None:
@@ -141,6 +195,7 @@ def test_every_change_of_a_row_has_a_version_of_its_own(make: Any) -> None:
     for change in (
         lambda: table.set_node(0, NodeFacts((1, 1, 1, 1, 0), 3, 0, 1, 4)),
         lambda: table.set_held(0, NodeUse((0,) * R, 0, 0, 0, 0)),
+        lambda: table.set_used(0, (1,) * R),
         lambda: table.add_claim(0, (0,) * R, 0, False),
         table.drop_claims,
         lambda: table.clear(0),
@@ -148,6 +203,7 @@ def test_every_change_of_a_row_has_a_version_of_its_own(make: Any) -> None:
         change()
         seen.append(table.version_of(0))
     table.drop_claims()  # nothing to drop
+    table.set_used(0, (0,) * R)  # as they are
     assert seen[-1] == table.version_of(0)
     assert len(set(seen)) == len(seen)
     assert table.version_of(1) == seen[1]

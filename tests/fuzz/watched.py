@@ -401,7 +401,8 @@ def _told(cluster: Cluster) -> dict[str, Any]:
         row = cluster.tables.nodes.node(cluster.row(name))
         rows[name] = (row.alloc, row.used, row.sure, row.likely, row.unknown, row.healthy, row.parts, row.gpu)
     uids = [uid for uid, pod in cluster.pods.items() if pod.node and not pod.finished]
-    gangs = {uid: (found.name, found.minimum, sorted(p.uid for p in found.members)) for uid in uids
+    running = {uid: sorted(one.uid for one in cluster.gangs.running(cluster.pods[uid])) for uid in uids}
+    gangs = {uid: (found.name, found.minimum, found.running, running[uid]) for uid in uids
              if (found := cluster.gangs.of(cluster.pods[uid])) is not None}  # fmt: skip
     return {
         "pods": state["pods"],

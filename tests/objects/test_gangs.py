@@ -152,7 +152,7 @@ def test_who_belongs_together(facts: JSON, made: JSON | None, source: str, minim
             world.set("Group", made)
         gang = world.cluster.gangs.of(world.cluster.pods["uid-p0"])
         assert gang is not None
-        assert (gang.ref.source, gang.ref.name, len(gang.members)) == (source, "g", 3)
+        assert (gang.ref.source, gang.ref.name, gang.running) == (source, "g", 3)
         assert (gang.minimum, gang.known) == ((3, False) if minimum is None else (minimum, True))
 
 
@@ -205,7 +205,7 @@ def test_the_owners_of_owners_are_followed(above: JSON, source: str, order: int)
     cluster = world.cluster
     gang = cluster.gangs.of(cluster.pods["uid-p0"])
     assert gang is not None
-    assert (gang.ref.source, gang.ref.name, gang.minimum, len(gang.members)) == (source, "js", 2, 2)
+    assert (gang.ref.source, gang.ref.name, gang.minimum, gang.running) == (source, "js", 2, 2)
     assert [*cluster.workloads.gang_pods.values()] == [{"uid-p0": "n", "uid-p1": "n", "uid-waits": ""}]
     world.drop("Group", jobs[0])  # what owns it is not known any more
     assert cluster.gangs.of(cluster.pods["uid-p0"]) is None  # one pod of a Job
@@ -248,7 +248,7 @@ def test_minima_that_contradict_each_other_are_unknown() -> None:
             records.pod(pod(f"p{i}", {"labels": {OURS + "gang": "g", OURS + "gang-min": text}}), frozenset({GPU}))
             for i, text in enumerate(texts)
         ]
-        found = gangs.gang(gangs.Ref("gpu-extender", "default", "g"), pods, {})
+        found = gangs.gang(gangs.Ref("gpu-extender", "default", "g"), gangs.Members(pods), {})
         assert found is not None
         assert (found.minimum, found.known) == (minimum, texts[0] == texts[1] != "x")
 
@@ -328,7 +328,7 @@ def test_ids_of_gangs_are_used_again() -> None:
             world.pod(f"p{i}", 1, "n", priority=1, labels={"gpu-extender.io/gang": f"g{turn}"})
         gang = world.cluster.gangs.of(world.cluster.pods["uid-p0"])
         assert gang is not None
-        assert (gang.ref.name, len(gang.members)) == (f"g{turn}", 2)
+        assert (gang.ref.name, gang.running) == (f"g{turn}", 2)
     assert len(world.cluster.gangs.by_number) <= 3
     world.gone("p0", "p1")
     assert not len(world.cluster.gangs)

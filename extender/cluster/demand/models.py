@@ -9,6 +9,8 @@ from extender.cluster.demand.kinds import Kind, Where
 
 OTHERS: Final = 63
 """The model of all machines beyond the first 63 models."""
+MOST_MACHINES: Final = 1_024
+"""Different (model, resource, GPUs); what comes later is expected as little as a machine that was never met."""
 ANYWHERE: Final = 2**64 - 1
 """The mask of all models."""
 
@@ -37,6 +39,8 @@ class MachineModels:
     def meet(self, model: int, resource: str, gpus: int, cpu: int, memory: int) -> None:
         """Such a machine exists. CPU and memory of a model's machines differ a little: the least ones count."""
         key = (model, resource, gpus)
+        if key not in self.machines and len(self.machines) >= MOST_MACHINES:
+            return
         known = self.machines.get(key, (cpu, memory))
         least = (min(known[0], cpu), min(known[1], memory))
         if self.machines.get(key) != least:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 
 class Devices(NamedTuple):
@@ -24,8 +25,7 @@ class Devices(NamedTuple):
     """Units of the resource per GPU: 1 whole GPUs, 0 parts of unknown size."""
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
+class Holding(msgspec.Struct, frozen=True, gc=False):
     """One pod's GPUs on a node. `gpus`: indices in ascending order, None where unknown; `count`: how many it holds,
     in units of the resource; `mask`: those (of which it holds any part) whose positions are sure; `unsure`: how many
     units are held at positions that are not sure."""
@@ -38,8 +38,7 @@ class Holding:
     unsure: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class NodeLedger:
+class NodeLedger(msgspec.Struct, frozen=True, gc=False):
     """All holdings of a node, by pod uid, and their sums as the table's columns take them. `parts`: units of each GPU
     held by pods that hold less than the whole of it; () where GPUs are handed out whole."""
 

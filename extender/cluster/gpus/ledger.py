@@ -18,6 +18,7 @@ Nodes that hand out parts of GPUs have a ledger of units (`shared_ledger.py`).
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
+from operator import attrgetter
 from typing import Literal
 
 from extender.cluster.gpus import shared_ledger
@@ -28,6 +29,7 @@ from extender.objects.records import PodRecord
 Drift = Literal["kept", "exchanged", "unhealthy", "taken", "stock", "other"]
 """How the observed GPUs of a pod compare with its planned GPUs, or why they differ: another pod's planned set; a
 planned GPU had failed; another pod held one; nothing on the node follows plans; none of these."""
+UID = attrgetter("uid")
 _Asking = list[tuple[PodRecord, int]]  # pods, each with the number of GPUs that it asks for
 
 
@@ -39,13 +41,13 @@ def read(
     `pods`: the pods that hold resources there; `settling`: uids of pods that are being admitted now, so that what is
     unknown of them will soon be seen; `held_counts`: whether the annotation held-gpus counts.
     """
-    asking = [(pod, count) for pod in sorted(pods, key=_uid) if (count := count_of(pod, devices.resource))]
+    asking = [(pod, count) for pod in sorted(pods, key=UID) if (count := count_of(pod, devices.resource))]
     if devices.units != 1:
         return shared_ledger.read(asking, devices, settling, held_counts=held_counts)
     holdings: list[Holding] = []
     silent: _Asking = []
     sure, doubled = _observed(asking, devices, held_counts, holdings, silent)
-    unknown = sum(holding.unsure for holding in holdings)
+    unknown = sum([holding.unsure for holding in holdings])
     free = devices.healthy & ~sure
     if devices.relayed:
         enforced, silent = _enforced(silent, devices.resource, free, holdings)
@@ -70,10 +72,6 @@ def read(
     return NodeLedger(tuple(holdings), sure, likely, unknown, pending, doubled)
 
 
-def _uid(pod: PodRecord) -> str:
-    return pod.uid
-
-
 def _observed(
     asking: _Asking, devices: Devices, held_counts: bool, holdings: list[Holding], silent: _Asking
 ) -> tuple[int, int]:
@@ -93,7 +91,7 @@ def _observed(
             continue
         doubled += (sure & seen).bit_count()
         sure |= seen
-        missing = max(0, count - seen.bit_count())
+        missing = count - seen.bit_count()  # not negative: what is more than the pod asks for is not seen
         holdings.append(Holding(pod.uid, gpus_of(seen), "observed", count, seen, missing))
     return sure, doubled
 
@@ -127,7 +125,7 @@ def _stated(pod: PodRecord, count: int, devices: Devices) -> int:
     """The mask of GPUs that the annotation held-gpus states; 0 when it states nothing that the pod can hold, or not as
     many GPUs as kubelet reports."""
     mask = stated_mask(pod, HELD)
-    reported = sum(name == devices.resource for name, _ in pod.held)
+    reported = sum([name == devices.resource for name, _ in pod.held]) if mask and pod.held else 0
     agrees = not reported or reported == mask.bit_count()
     return mask if agrees and not mask & ~devices.graph and mask.bit_count() <= count else 0
 

@@ -45,15 +45,15 @@ class _Units:
         """Add what kubelet or the annotation held-gpus reports; the pods of which nothing is observed."""
         devices, units = self._devices, self._devices.units
         silent: _Asking = []
-        reported = [_reported(pod, count, devices) for pod, count in asking]
+        by_kubelet = [reported(pod, count, devices) for pod, count in asking]
         known = Counter[int]()  # units of each GPU, by kubelet: no annotation states otherwise
-        for mine in reported:
+        for mine in by_kubelet:
             known.update(mine)
-        for (pod, count), seen in zip(asking, reported, strict=True):
+        for (pod, count), seen in zip(asking, by_kubelet, strict=True):
             if not seen and held_counts:
-                seen = _stated(pod, HELD, count)
+                seen = stated(pod, HELD, count)
                 seen = {} if units and any(known[gpu] + taken > units for gpu, taken in seen.items()) else seen
-            if not seen or not _possible(seen, devices):
+            if not seen or not possible(seen, devices):
                 silent.append((pod, count))
                 continue
             missing = count - sum(seen.values()) if units else count
@@ -77,25 +77,25 @@ class _Units:
     def planned(self, silent: _Asking) -> None:
         """Add the pods of which nothing is observed by their planned units. The sure ones come first: what is only
         likely gives way to them."""
-        known = [(pod, count, self._enforced(pod, count)) for pod, count in silent]
-        for pod, count, enforced in sorted(known, key=lambda one: not one[2]):
-            planned = _stated(pod, PLAN, count)
-            possible = self._free_for(planned)
-            if pod.uid in self._settling and not (possible and enforced):
+        known = [(pod, count, enforced(pod, count, self._devices)) for pod, count in silent]
+        for pod, count, enforces in sorted(known, key=lambda one: not one[2]):
+            planned = stated(pod, PLAN, count)
+            fits = self._free_for(planned)
+            if pod.uid in self._settling and not (fits and enforces):
                 self._pending += count
-            if not possible:
+            if not fits:
                 self._unknown += count
                 self._holdings.append(Holding(pod.uid, None, "unknown", count, 0, count))
                 continue
             for gpu, taken in planned.items():
                 if taken < self._devices.units:
                     self._parts[gpu] += taken
-                elif enforced:
+                elif enforces:
                     self._sure |= 1 << gpu
                 else:
                     self._likely |= 1 << gpu
             gpus = tuple(sorted(planned))
-            if enforced:
+            if enforces:
                 self._holdings.append(Holding(pod.uid, gpus, "enforced", count, mask_of(gpus), 0))
             else:
                 self._holdings.append(Holding(pod.uid, gpus, "planned", count, 0, count))
@@ -103,21 +103,21 @@ class _Units:
     def _free_for(self, planned: Mapping[int, int]) -> bool:
         """Whether these units can be the pod's: the node has them, and no other pod does."""
         units = self._devices.units
-        if not units or not planned or not _possible(planned, self._devices):
+        if not units or not planned or not possible(planned, self._devices):
             return False
         whole = self._sure | self._likely
         return not any(self._parts[gpu] + taken > units or whole >> gpu & 1 for gpu, taken in planned.items())
 
-    def _enforced(self, pod: PodRecord, count: int) -> bool:
-        """Whether the relay gives the pod its planned units: on GPUs that work, and kubelet does not report others."""
-        devices = self._devices
-        enforced = devices.healthy if devices.relayed else 0
-        planned = _stated(pod, PLAN, count)
-        reports = any(name == devices.resource for name, _ in pod.held)
-        return bool(planned) and not reports and not mask_of(planned) & ~enforced
+
+def enforced(pod: PodRecord, count: int, devices: Devices) -> bool:
+    """Whether the relay gives the pod its planned units: on GPUs that work, and kubelet does not report others."""
+    works = devices.healthy if devices.relayed else 0
+    planned = stated(pod, PLAN, count)
+    reports = any(name == devices.resource for name, _ in pod.held)
+    return bool(planned) and not reports and not mask_of(planned) & ~works
 
 
-def _reported(pod: PodRecord, count: int, devices: Devices) -> dict[int, int]:
+def reported(pod: PodRecord, count: int, devices: Devices) -> dict[int, int]:
     """GPU -> units of it that kubelet reports of the pod; {} when it reports nothing that has a place on the node."""
     index_of = devices.index_of
     seen = [index_of.get(gpu_of(identity), -1) for name, identity in pod.held if name == devices.resource]
@@ -126,14 +126,14 @@ def _reported(pod: PodRecord, count: int, devices: Devices) -> dict[int, int]:
     return {gpu: seen.count(gpu) for gpu in sorted(set(seen))}
 
 
-def _stated(pod: PodRecord, annotation: str, count: int) -> dict[int, int]:
+def stated(pod: PodRecord, annotation: str, count: int) -> dict[int, int]:
     """GPU -> units, from "2,2,5" (one unit each), or "2,5" for equal parts of each; {} for anything else."""
-    found = listed(pod.annotations.get(annotation, "")) or []
+    found = listed(pod.annotations.get(annotation, "")) or ()
     if not found or count % len(found) or (len(found) != count and len(set(found)) != len(found)):
         return {}
     return {gpu: found.count(gpu) * (count // len(found)) for gpu in sorted(set(found))}
 
 
-def _possible(taken: Mapping[int, int], devices: Devices) -> bool:
+def possible(taken: Mapping[int, int], devices: Devices) -> bool:
     """Whether the node has these GPUs, and each so many units. Where units are not known, only the first."""
     return not mask_of(taken) & ~devices.graph and (not devices.units or max(taken.values()) <= devices.units)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 from extender.objects.records import PodRecord
@@ -15,6 +16,8 @@ MOST: Final = 100_000
 """GPUs of one pod at most; no machine has as many."""
 LONGEST: Final = 8_192
 """Characters of a statement: any pod may write 256 KiB, which would take milliseconds each time."""
+SHORT: Final = 64
+"""Characters of a statement that is kept with what it means: the pods of a node are read again and again."""
 
 
 def indices(text: str) -> tuple[int, ...] | None:
@@ -23,8 +26,12 @@ def indices(text: str) -> tuple[int, ...] | None:
     return tuple(sorted(found)) if found is not None and len(set(found)) == len(found) else None
 
 
-def listed(text: str) -> list[int] | None:
+def listed(text: str) -> tuple[int, ...] | None:
     """The indices in the order of the text, each as often as it is written; None where the text is anything else."""
+    return _listed(text) if len(text) <= SHORT else _read(text)
+
+
+def _read(text: str) -> tuple[int, ...] | None:
     if len(text) > LONGEST:
         return None
     found: list[int] = []
@@ -34,13 +41,21 @@ def listed(text: str) -> list[int] | None:
             if not item.isascii() or not item.isdigit() or len(item) > 2:
                 return None
             found.append(int(item))
-    return found
+    return tuple(found)
+
+
+_listed = lru_cache(maxsize=4096)(_read)
 
 
 def stated_mask(pod: PodRecord, annotation: str) -> int:
     """The GPUs that an annotation of the pod names, as a bit mask; 0 where it names none, or is invalid."""
     text = pod.annotations.get(annotation, "")
-    return mask_of(indices(text) or ()) if text else 0
+    return (_mask(text) if len(text) <= SHORT else mask_of(indices(text) or ())) if text else 0
+
+
+@lru_cache(maxsize=4096)
+def _mask(text: str) -> int:
+    return mask_of(indices(text) or ())
 
 
 def mask_of(gpus: Iterable[int]) -> int:
@@ -51,6 +66,7 @@ def mask_of(gpus: Iterable[int]) -> int:
     return mask
 
 
+@lru_cache(maxsize=4096)
 def gpus_of(mask: int) -> tuple[int, ...]:
     """The GPU indices of a bit mask, ascending."""
     return tuple(i for i in range(mask.bit_length()) if mask >> i & 1)
@@ -58,4 +74,8 @@ def gpus_of(mask: int) -> tuple[int, ...]:
 
 def count_of(pod: PodRecord, resource: str) -> int:
     """GPUs of one resource that the pod asks for; a number that no machine has counts as MOST."""
-    return min(MOST, sum(count for name, count in pod.gpus if name == resource))
+    total = 0
+    for name, count in pod.gpus:
+        if name == resource:
+            total += count
+    return min(MOST, total)

@@ -11,9 +11,10 @@ from ext_core.links import LinkShapes
 from extender.cluster.gpus import ledger
 from extender.cluster.gpus.device_sharing import Division, division
 from extender.cluster.gpus.holdings import Devices, Holding, NodeLedger
+from extender.cluster.gpus.kept_ledger import Changes, KeptLedger
 from extender.cluster.gpus.plugin_faults import DevicePlugin, hazards
 from extender.cluster.gpus.statements import PLAN, indices, mask_of
-from extender.log import get_log
+from extender.log import Allowance, get_log
 from extender.objects.records import NodeRecord, PodRecord
 from extender.settings import Settings
 from extender.topologies import Topology, resolve, unknown
@@ -23,7 +24,6 @@ from extender.topologies.topology import Plugin
 MOST_GPUS: Final = 16  # of a node whose GPUs have positions
 AWAY_SECONDS: Final = 60.0
 """A node whose device plugin offers nothing for longer has none."""
-NEVER: Final = float("-inf")
 log = get_log()
 
 
@@ -41,6 +41,7 @@ class GpuColumns(NamedTuple):
 
 
 NO_GPUS: Final = GpuColumns()
+NOTHING_HELD: Final = NodeLedger()
 
 
 class GpuStore:
@@ -58,12 +59,15 @@ class GpuStore:
         self.drifts: Counter[ledger.Drift] = Counter()
         self.schedulable: set[str] = set()
         self._devices: dict[str, Devices] = {}
-        self._away: dict[str, float] = {}  # node -> since when its device plugin offers nothing
+        self._kept: dict[str, KeptLedger] = {}  # of the nodes that hand out parts of GPUs
+        self._away: dict[str, float] = {}  # node -> since when its device plugin offers nothing, the earliest first
+        self._lost: set[str] = set()  # nodes whose device plugin has offered nothing for longer than AWAY_SECONDS
         self._plugins = {
             resource.name: DevicePlugin(resource.device_plugin, resource.plugin_version)
             for resource in settings.resources
         }
         self._shapes = shapes
+        self._allowance = Allowance()
 
     def resource_of(self, node: NodeRecord) -> str | None:
         """The GPU resource whose devices the node's graph describes: the first that it offers."""
@@ -72,6 +76,10 @@ class GpuStore:
                 if offered.get(name, 0) > 0:
                     return name
         return None
+
+    def devices(self, node: str) -> Devices | None:
+        """The node's GPUs as far as its ledger depends on them; None where it offers none."""
+        return self._devices.get(node)
 
     def is_relayed(self, node: str) -> bool:
         """Whether the node's relay hands out the planned GPUs."""
@@ -86,7 +94,7 @@ class GpuStore:
         topology = resolve(node.annotations, node.labels, count) if count else unknown(0, divided.detail)
         if ignored := relay_ignored(node.annotations, topology):
             topology = replace(topology, disagreements=(*topology.disagreements, ignored))
-        _log_faults(node.name, self.topologies.get(node.name), topology)
+        self._log_faults(node.name, topology, now)
         self.divisions[node.name], self.topologies[node.name] = divided, topology
         by_relay = relayed(node.annotations, topology)
         plugin = self._plugins[resource]
@@ -107,19 +115,36 @@ class GpuStore:
             divided.units,
         )
         (self.schedulable.discard if node.unschedulable else self.schedulable.add)(node.name)
-        away = not offered and now - self._away.setdefault(node.name, now) <= AWAY_SECONDS
+        away = self._is_away(node.name, now) if not offered else False
         if offered:
-            self._away.pop(node.name, None)
+            self._returned(node.name)
         return GpuColumns(shape, healthy, units, faults, divided.whole, away)
+
+    def _is_away(self, node: str, now: float) -> bool:
+        return node not in self._lost and now - self._away.setdefault(node, now) <= AWAY_SECONDS
+
+    def _returned(self, node: str) -> None:
+        self._away.pop(node, None)
+        self._lost.discard(node)
 
     def away(self, now: float) -> Iterator[str]:
         """Nodes whose device plugin offers nothing, for AWAY_SECONDS at most."""
         return (name for name, since in self._away.items() if now - since <= AWAY_SECONDS)
 
+    def offers_nothing(self, node: str) -> bool:
+        """Whether the node's device plugin offers nothing, however long."""
+        return node in self._away or node in self._lost
+
     def lost(self, now: float) -> list[str]:
         """Nodes whose device plugin offers nothing for longer, each once."""
-        lost = [name for name, since in self._away.items() if NEVER < since < now - AWAY_SECONDS]
-        self._away.update(dict.fromkeys(lost, NEVER))
+        lost: list[str] = []
+        for name, since in self._away.items():
+            if since >= now - AWAY_SECONDS:
+                break
+            lost.append(name)
+        for name in lost:
+            del self._away[name]
+        self._lost.update(lost)
         return lost
 
     def forget(self, node: str) -> None:
@@ -133,7 +158,25 @@ class GpuStore:
         """The node does not exist any more."""
         self.forget(node)
         self.ledgers.pop(node, None)
-        self._away.pop(node, None)
+        self._kept.pop(node, None)
+        self._returned(node)
+
+    def _log_faults(self, node: str, topology: Topology, now: float) -> None:
+        """Log what is wrong with a node's GPU graph, once a change, and not for all nodes of a fleet: /debug/topologies
+        names them."""
+        found, before = (topology.warnings, topology.disagreements), self.topologies.get(node)
+        if not any(found) or (before is not None and found == (before.warnings, before.disagreements)):
+            return
+        left_out = self._allowance.take(now)
+        if left_out is not None:
+            log.warning(
+                "what is said about a node's GPUs does not fit together",
+                node=node,
+                believed=topology.detail,
+                disagreements=list(topology.disagreements) or None,
+                warnings=list(topology.warnings) or None,
+                left_out=left_out or None,
+            )
 
     # -- which pod holds which --------------------------------------------------------------------------------------
 
@@ -144,16 +187,38 @@ class GpuStore:
             return NodeLedger()
         return ledger.read(pods, devices, settling, held_counts=self.held_counts)
 
-    def renew(self, node: str, pods: Sequence[PodRecord], settling: Container[str]) -> NodeLedger:
-        """As `read`; the result is the node's ledger from now on."""
-        made = self.read(node, pods, settling)
-        before = self.ledgers.get(node)
-        if before is not None and before.holdings:
+    def renew(self, node: str, pods: Sequence[PodRecord], settling: Container[str]) -> dict[str, Holding | None]:
+        """As `read`; the result is the node's ledger from now on. The holdings that are others, by uid; None: the pod
+        holds none any more."""
+        before = self.ledgers.get(node, NOTHING_HELD)
+        made, changes = self._renewed(node, pods, settling)
+        if changes is None:
+            changes = _changes(before, made)
+        if any(was and now and now.how == "observed" != was.how for was, now in changes.values()):
             devices = self._devices.get(node)
             healthy, by_relay = (devices.healthy, devices.relayed) if devices is not None else (0, False)
             self.drifts.update(ledger.drifts(before, made, pods, healthy, relayed=by_relay))
         self.ledgers[node] = made
-        return made
+        return {uid: now for uid, (_, now) in changes.items()}
+
+    def _renewed(
+        self, node: str, pods: Sequence[PodRecord], settling: Container[str]
+    ) -> tuple[NodeLedger, Changes | None]:
+        devices = self._devices.get(node)
+        if devices is None or devices.units == 1:
+            self._kept.pop(node, None)
+            return self.read(node, pods, settling), None
+        kept = self._kept.pop(node, None)  # not there while it changes: after a defect all is read anew
+        if kept is None or kept.devices != devices:
+            kept = KeptLedger(devices, held_counts=self.held_counts)
+        renewed = kept.renew(pods, settling)
+        self._kept[node] = kept
+        return renewed
+
+    def holding(self, node: str, uid: str) -> Holding | None:
+        """What a pod holds of the node's GPUs."""
+        ledger = self.ledgers.get(node, NOTHING_HELD)
+        return next((one for one in ledger.holdings if one.uid == uid), None)
 
     def follows_plans(self, node: str, pods: Sequence[PodRecord]) -> bool:
         """Whether the node's relay gave one of its pods the very GPUs that were planned for it."""
@@ -161,6 +226,18 @@ class GpuStore:
             return False
         plans = {pod.uid: pod.annotations.get(PLAN, "") for pod in pods}
         return any(_as_planned(holding, plans[holding.uid]) for holding in self.ledgers[node].holdings)
+
+
+def _changes(before: NodeLedger, made: NodeLedger) -> Changes:
+    known = {one.uid: one for one in before.holdings}
+    changes: Changes = {}
+    for one in made.holdings:
+        former = known.pop(one.uid, None)
+        if former != one:
+            changes[one.uid] = former, one
+    for uid, former in known.items():
+        changes[uid] = former, None
+    return changes
 
 
 def _as_planned(holding: Holding, plan: str) -> bool:
@@ -174,16 +251,3 @@ def _healthy(topology: Topology, count: int, offered: int, units: int) -> int:
         if offered <= stated.bit_count() * units:
             return stated
     return (1 << count) - 1
-
-
-def _log_faults(node: str, before: Topology | None, now: Topology) -> None:
-    """Log what is wrong with a node's GPU graph, once a change."""
-    found = (now.warnings, now.disagreements)
-    if any(found) and (before is None or found != (before.warnings, before.disagreements)):
-        log.warning(
-            "what is said about a node's GPUs does not fit together",
-            node=node,
-            believed=now.detail,
-            disagreements=list(now.disagreements) or None,
-            warnings=list(now.warnings) or None,
-        )

@@ -239,6 +239,8 @@ class NodeHealth:
         self.counts[what] += 1
         self.stale |= self._failures.add(pod.node, Failure(at, pod.uid, pod.name, party, what))
         heapq.heappush(self._expiring, (at + self.limits.window, pod.node))
+        while len(self._expiring) > MOST_JUDGED:  # to look at a node too early changes nothing
+            self.stale.add(heapq.heappop(self._expiring)[1])
 
     def _dies_anywhere(self, node: str, party: Party, now: float) -> bool:
         """Whether the workload's pods die wherever they run: then its deaths are no node's fault. It is one of its

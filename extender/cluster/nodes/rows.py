@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from array import array
+from bisect import bisect_left
 from typing import Final
 
 from ext_core.encode import Heads
@@ -14,16 +15,19 @@ KEPT_NAMES: Final = 8  # of a row's former nodes, for decisions of earlier gener
 
 class NodeRows:
     """One row a node; the row of a deleted node is used again. `index`: name -> row; `heads`: each name as the answers
-    write it; `names`: by row, "" = free."""
+    write it; `names`: by row, "" = free; `moves`: how often a node got a row or lost it."""
 
     def __init__(self, tables: Tables) -> None:
         self.index = NameIndex()
         self.heads = Heads()
         self.names: list[str] = []
+        self.moves = 0
         self._tables = tables
         self._free: list[int] = []
         self._former: dict[int, list[tuple[int, str]]] = {}  # row -> (first generation without it, name)
-        self._order_stale = False
+        self._sorted: list[str] = []  # all names
+        self._ordered = array("i")  # their rows
+        self._stale = 0  # the first place in this order that the table does not have yet
 
     def row(self, name: str) -> int:
         """The node's row, -1 when it is not known."""
@@ -46,7 +50,11 @@ class NodeRows:
         self._tables.places.add(row)
         self.index.add(name, row)
         self.heads.set(row, name)
-        self._order_stale = True
+        place = bisect_left(self._sorted, name)
+        self._sorted.insert(place, name)
+        self._ordered.insert(place, row)
+        self._stale = min(self._stale, place)
+        self.moves += 1
         return row
 
     def remove(self, name: str, generation: int) -> int:
@@ -57,15 +65,18 @@ class NodeRows:
         self._tables.nodes.clear(row)
         self._tables.places.clear(row)
         self.names[row] = ""
+        self.moves += 1
         former = self._former.setdefault(row, [])
         former.append((generation, name))
         del former[:-KEPT_NAMES]
         self._free.append(row)
-        self._order_stale = True
+        place = bisect_left(self._sorted, name)
+        del self._sorted[place], self._ordered[place]
+        self._stale = min(self._stale, place)
         return row
 
-    def write_order(self, names: Iterable[str]) -> None:
-        """Write the order of the rows by name, where nodes have come or gone. `names`: of all nodes."""
-        if self._order_stale:
-            self._tables.nodes.set_order([self.index.get(name) for name in sorted(names)])
-            self._order_stale = False
+    def write_order(self) -> None:
+        """Write the order of the rows by name, from the first place on where nodes have come or gone."""
+        if self._stale < len(self._ordered):
+            self._tables.nodes.set_order(self._ordered, self._stale)
+        self._stale = len(self._ordered)

@@ -34,12 +34,17 @@ class Nodes:
         self._domains = domains
         self._served: set[str] = set()  # GPU resources that a DeviceClass serves
 
-    def set(self, node: NodeRecord, now: float) -> None:
-        """The node is new or has changed. `now`: seconds on the server's clock."""
-        row = self.rows.row(node.name) if node.name in self.records else self.rows.add(node.name)
+    def set(self, node: NodeRecord, now: float) -> bool:
+        """The node is new or has changed; whether its ledger must be read again. `now`: seconds on the server's
+        clock."""
+        before, devices = self.records.get(node.name), self.gpus.devices(node.name)
+        row = self.rows.row(node.name) if before is not None else self.rows.add(node.name)
         self.records[node.name] = node
         self.eligibility.set(row, node)
+        if before is not None and _is_same(before, node) and not self.gpus.offers_nothing(node.name):
+            return False  # of a node whose device plugin is away the time decides too
         self.write(node, now)
+        return before is None or devices != self.gpus.devices(node.name)
 
     def drop(self, name: str, generation: int) -> None:
         """The node, which is known, does not exist any more. `generation`: the first without it."""
@@ -87,3 +92,15 @@ class Nodes:
     def _allocatable(self, node: NodeRecord) -> tuple[int, ...]:
         gpus = (min(node.gpus.get(name, 0), MOST) for name in self._tables.resources[FIRST_GPU:])
         return (*(min(amount, MOST_SUM) for amount in (node.cpu_milli, node.memory, node.pods)), *gpus)
+
+
+def _is_same(before: NodeRecord, node: NodeRecord) -> bool:
+    """Whether nothing has changed that `Nodes.write` reads."""
+    return (
+        before.labels == node.labels
+        and before.annotations == node.annotations
+        and before.unschedulable == node.unschedulable
+        and (before.cpu_milli, before.memory, before.pods) == (node.cpu_milli, node.memory, node.pods)
+        and before.gpus == node.gpus
+        and before.gpu_capacity == node.gpu_capacity
+    )

@@ -57,19 +57,19 @@ class Bounded(NamedTuple):
 
 
 class AnnotationLimits:
-    """The bounds of the settings, and what counts under them."""
+    """The bounds of the settings, and what counts under them. `common`: the bounds of most pods."""
 
     def __init__(self, settings: Settings) -> None:
         self._claims = settings.claims
         self._minimum_run = settings.preemption.minimum_run_seconds
         claims = settings.claims
-        self._common = Bounds(claims.protect_for_seconds, claims.restart_seconds, claims.gang_min)
+        self.common = Bounds(claims.protect_for_seconds, claims.restart_seconds, claims.gang_min)
 
     def of(self, pod: PodRecord) -> Bounds:
         """The lower of what its PriorityClass and its namespace allow; what neither names is as for all pods."""
         claims = self._claims
         if pod.priority_class not in claims.by_priority_class and pod.namespace not in claims.by_namespace:
-            return self._common
+            return self.common
         return Bounds(*(self._bound(pod, field)[0] for field in ALIAS))
 
     def _bound(self, pod: PodRecord, field: Field) -> tuple[int, str]:
@@ -93,16 +93,15 @@ class AnnotationLimits:
         """Seconds that the pod's restart counts as."""
         return progress.restart_seconds(pod, self.of(pod).restart_seconds)
 
-    def gang(self, found: Gang | None) -> Gang | None:
+    def gang(self, found: Gang, gang_min: int) -> Gang:
         """The gang with the minimum that counts; 0, so that no eviction breaks it, while one pod of it runs.
+        `gang_min`: the lowest bound of its running pods.
 
         One running pod is no gang, whatever minimum is stated: nothing else stops with it. A gang of which one pod is
         left, or has come, does no work together, and a pod alone must not seem dearer for naming a gang. A minimum
         beyond the running members counts as all of them: the first eviction breaks it.
         """
-        if found is None:
-            return None
-        most = min(self.of(pod).gang_min for pod in found.members) if len(found.members) > 1 else 0
+        most = gang_min if found.running > 1 else 0
         return found if found.minimum <= most else replace(found, minimum=most)
 
     def bounded(self, pod: PodRecord, running: Sequence[PodRecord] = ()) -> Iterator[Bounded]:

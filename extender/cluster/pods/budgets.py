@@ -39,11 +39,14 @@ class Budgets:
         """The budgets that an eviction of the bound pod counts against."""
         return self.sets[self._numbers.get(pod.uid, 0)]
 
-    def add(self, pod: PodRecord, known: BudgetSet | None = None) -> None:
-        """A pod is bound, and not known yet. `known`: the budgets that it is in, where the caller knows them: a
-        namespace may have thousands of budgets."""
+    def add(self, pod: PodRecord) -> None:
+        """A pod is bound, and not known yet."""
         self._pods.setdefault(pod.namespace, {})[pod.uid] = pod
-        self._numbers[pod.uid] = self.sets.take(self._with(pod) if known is None else known)
+        self._numbers[pod.uid] = self.sets.take(self._with(pod))
+
+    def renew(self, pod: PodRecord) -> None:
+        """A bound pod has changed, and its name and labels have not: it is in the budgets that it was in."""
+        self._pods[pod.namespace][pod.uid] = pod
 
     def remove(self, pod: PodRecord) -> None:
         """A pod is bound no more. No row of the table names its number any more."""

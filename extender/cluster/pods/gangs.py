@@ -10,27 +10,64 @@ from extender.objects import gangs
 from extender.objects.records import GroupRecord, NodeRecord, PodRecord
 
 
+class _Group(gangs.Members):
+    """The bound pods that name one gang; of them those that are not terminating are counted as its running members."""
+
+    __slots__ = ("_bounds", "_limits", "named", "pods")
+
+    def __init__(self, named: gangs.Ref, limits: AnnotationLimits) -> None:
+        super().__init__()
+        self.named = named
+        self.pods: dict[str, PodRecord] = {}  # by uid, each as it was counted
+        self._limits = limits
+        self._bounds: dict[int, int] | None = None  # other gangMin than the common one -> running pods that it bounds
+
+    def put(self, pod: PodRecord) -> None:
+        """Add a pod that is not there."""
+        self.pods[pod.uid] = pod
+        if not pod.terminating:
+            self.add(pod)
+            self._bound(pod, 1)
+
+    def take(self, uid: str) -> None:
+        """Take a pod out, if it is there."""
+        pod = self.pods.pop(uid, None)
+        if pod is not None and not pod.terminating:
+            self.remove(pod)
+            self._bound(pod, -1)
+
+    def gang(self, objects: gangs.Objects) -> gangs.Gang | None:
+        """The gang, with the minimum that counts; None where its pods do not depend on each other."""
+        found = gangs.gang(self.named, self, objects) if self.count else None
+        if found is None:
+            return None
+        bounds = self._bounds or {}
+        common = [self._limits.common.gang_min] if sum(bounds.values()) < self.count else []
+        return self._limits.gang(found, min((*common, *bounds)))
+
+    def _bound(self, pod: PodRecord, by: int) -> None:
+        bound = self._limits.of(pod)
+        if bound is not self._limits.common:
+            self._bounds = self._bounds if self._bounds is not None else {}
+            self._bounds[bound.gang_min] = left = self._bounds.get(bound.gang_min, 0) + by
+            if not left:
+                del self._bounds[bound.gang_min]
+
+
 class Gangs:
     """The gangs that bound pods name, by number. `objects`: the PodGroups, Jobs and so on that are known; `by_number`:
     the gang of each number, None where its pods do not depend on each other; `strays`: by number, the running members
-    on nodes that are not known."""
+    on nodes that are not known, by uid."""
 
-    def __init__(
-        self,
-        pods: Mapping[str, PodRecord],
-        nodes: Mapping[str, NodeRecord],
-        limits: AnnotationLimits,
-        faults: Faults,
-    ) -> None:
-        """`pods`: by uid; `nodes`: by name."""
+    def __init__(self, nodes: Mapping[str, NodeRecord], limits: AnnotationLimits, faults: Faults) -> None:
+        """`nodes`: by name."""
         self.objects: dict[gangs.ObjectKey, GroupRecord] = {}
         self.by_number: list[gangs.Gang | None] = [None]  # number 0: no gang
-        self.strays: dict[int, tuple[PodRecord, ...]] = {}
-        self._pods, self._nodes, self._limits, self._faults = pods, nodes, limits, faults
+        self.strays: dict[int, dict[str, PodRecord]] = {}
+        self._nodes, self._limits, self._faults = nodes, limits, faults
         self._of_name: dict[gangs.Ref, int] = {}
         self._named: dict[tuple[str, str], dict[int, None]] = {}  # (namespace, name) -> the numbers of its gangs
-        self._names: list[gangs.Ref | None] = [None]  # by number
-        self._members: list[dict[str, None]] = [{}]  # by number: uids of the bound pods that name it
+        self._groups: list[_Group | None] = [None]  # by number
         self._numbers: dict[str, int] = {}  # by uid
         self._free: list[int] = []
         self._stale: set[int] = set()  # numbers of gangs whose members or objects have changed
@@ -52,42 +89,43 @@ class Gangs:
 
     def running(self, pod: PodRecord) -> list[PodRecord]:
         """The running members of the gang that a bound pod names, itself among them; none where it names none."""
-        members = self._members[self._numbers.get(pod.uid, 0)]
-        return [member for uid in members if not (member := self._pods[uid]).terminating]
+        group = self._groups[self._numbers.get(pod.uid, 0)]
+        return [member for member in group.pods.values() if not member.terminating] if group is not None else []
 
     def members(self) -> dict[gangs.Ref, set[str]]:
         """The uids of the bound pods that name each gang."""
-        return {name: set(self._members[number]) for name, number in self._of_name.items()}
+        return {group.named: set(group.pods) for group in self._groups if group is not None}
 
     # -- what is written ------------------------------------------------------------------------------------------
 
     def add(self, pod: PodRecord) -> None:
         """A pod is bound, and not known yet."""
         named = gangs.ref(pod, self.objects)
-        if named is None:
-            return
-        number = self._of_name.get(named) or self._take(named)
-        self._members[number][pod.uid] = None
-        self._numbers[pod.uid] = number
-        self._stale.add(number)
+        if named is not None:
+            number = self._of_name.get(named) or self._take(named)
+            self._numbers[pod.uid] = number
+            self._put(number, pod)
 
-    def _take(self, named: gangs.Ref) -> int:
-        number = self._free.pop() if self._free else len(self._names)
-        if number == len(self._names):
-            self._names.append(None)
-            self._members.append({})
-            self.by_number.append(None)
-        self._of_name[named] = number
-        self._named.setdefault((named.namespace, named.name), {})[number] = None
-        self._names[number] = named
-        return number
+    def renew(self, before: PodRecord, pod: PodRecord) -> None:
+        """A bound pod has changed, and names the gang that it named."""
+        number = self._numbers.get(pod.uid, 0)
+        group = self._groups[number]
+        if group is None:
+            return
+        if before.terminating == pod.terminating and before.priority_class == pod.priority_class:
+            group.pods[pod.uid] = pod  # it counts as before
+            if pod.uid in self.strays.get(number, ()):
+                self.strays[number][pod.uid] = pod
+        else:
+            self._leave(number, group, pod.uid)
+            self._put(number, pod)
 
     def remove(self, uid: str) -> None:
         """A pod is bound no more. No row of the table names its number any more."""
         number = self._numbers.pop(uid, 0)
-        if number:
-            self._members[number].pop(uid, None)
-            self._stale.add(number)
+        group = self._groups[number]
+        if group is not None:
+            self._leave(number, group, uid)
 
     def set(self, record: GroupRecord, change: str) -> None:
         """An object that states how many pods must run is "set", or there is a "delete"."""
@@ -100,31 +138,69 @@ class Gangs:
 
     def touch(self, uids: Iterable[str]) -> None:
         """The node of these bound pods has come, or does not exist any more."""
-        self._stale.update(self._numbers[uid] for uid in uids if uid in self._numbers)
+        for uid in uids:
+            number = self._numbers.get(uid, 0)
+            group = self._groups[number]
+            if group is not None:
+                self._stray(number, group.pods[uid])
 
     def refresh(self, now: float) -> Iterator[str]:
-        """Bring the gangs that have changed up to date. Yields the uids of the pods whose number may be another one."""
+        """Bring the gangs that have changed up to date. Yields the uids of the pods whose number is another one."""
         for number in self._stale:
+            known = self.by_number[number] is not None
             try:
                 self._read(number)
             except Exception as error:  # that gang stays as it was
-                self._faults.note("Group", str(self._names[number]), error, now)
-            yield from self._members[number]
+                self._faults.note("Group", str(getattr(self._groups[number], "named", number)), error, now)
+            if (self.by_number[number] is not None) != known and (group := self._groups[number]) is not None:
+                yield from group.pods
         self._stale.clear()
 
+    def _take(self, named: gangs.Ref) -> int:
+        number = self._free.pop() if self._free else len(self._groups)
+        group = _Group(named, self._limits)
+        if number == len(self._groups):
+            self._groups.append(group)
+            self.by_number.append(None)
+        else:
+            self._groups[number] = group
+        self._of_name[named] = number
+        self._named.setdefault((named.namespace, named.name), {})[number] = None
+        return number
+
+    def _put(self, number: int, pod: PodRecord) -> None:
+        group = self._groups[number]
+        assert group is not None
+        self._stale.add(number)
+        group.put(pod)
+        self._stray(number, pod)
+
+    def _leave(self, number: int, group: _Group, uid: str) -> None:
+        self._stale.add(number)
+        group.take(uid)
+        self._no_stray(number, uid)
+
+    def _stray(self, number: int, pod: PodRecord) -> None:
+        if pod.node in self._nodes or pod.terminating:
+            self._no_stray(number, pod.uid)
+        else:
+            self.strays.setdefault(number, {})[pod.uid] = pod
+
+    def _no_stray(self, number: int, uid: str) -> None:
+        there = self.strays.get(number)
+        if there is not None:
+            there.pop(uid, None)
+            if not there:
+                del self.strays[number]
+
     def _read(self, number: int) -> None:
-        named, members = self._names[number], self._members[number]
-        if named is None:
+        group = self._groups[number]
+        if group is None:
             return
-        if not members:
-            self._drop(number, named)
-            return
-        running = [pod for uid in members if not (pod := self._pods[uid]).terminating]
-        found = gangs.gang(named, running, self.objects) if running else None
-        self.by_number[number] = self._limits.gang(found)
-        self.strays.pop(number, None)
-        if strays := tuple(pod for pod in running if pod.node not in self._nodes):
-            self.strays[number] = strays
+        if group.pods:
+            self.by_number[number] = group.gang(self.objects)
+        else:
+            self._drop(number, group.named)
 
     def _drop(self, number: int, named: gangs.Ref) -> None:
         del self._of_name[named]
@@ -132,6 +208,5 @@ class Gangs:
         del numbers[number]
         if not numbers:
             del self._named[(named.namespace, named.name)]
-        self._names[number] = self.by_number[number] = None
-        self.strays.pop(number, None)
+        self._groups[number] = self.by_number[number] = None
         self._free.append(number)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Collection
 from typing import Final
 
+from extender.cluster.amounts import Amounts
+from extender.cluster.pods.nominated import Nominated
 from extender.cluster.pods.numbered import Numbered
 from extender.objects.records import PodRecord
 from extender.objects.selectors import PodTerm
@@ -68,12 +71,13 @@ class Placements:
     name; `waiting`: uid of an unbound GPU pod -> its priority; `repelling`: the required
     anti-affinity of bound pods; `settling`: uid of a pod that is being admitted -> when it was first seen bound."""
 
-    def __init__(self) -> None:
+    def __init__(self, amounts: Amounts) -> None:
+        self.claims = Nominated(amounts)
         self.bound: dict[str, dict[str, None]] = {}
         self.nominated: dict[str, str] = {}
         self.waiting: dict[str, int] = {}
         self.repelling = Repelling()
-        self.settling: dict[str, float] = {}
+        self.settling: OrderedDict[str, float] = OrderedDict()  # in the order of the times
 
     def wait(self, pod: PodRecord) -> None:
         """The pod has no node yet."""
@@ -81,6 +85,7 @@ class Placements:
             self.waiting[pod.uid] = pod.priority
         if pod.nominated_node and not pod.terminating:
             self.nominated[pod.uid] = pod.nominated_node
+            self.claims.add(pod)
 
     def bind(self, pod: PodRecord) -> None:
         """The pod holds something on its node."""
@@ -99,13 +104,19 @@ class Placements:
 
     def leave(self, uid: str) -> None:
         """Forget where the pod was, but for its node and since when it settles."""
-        self.nominated.pop(uid, None)
+        if self.nominated.pop(uid, None) is not None:
+            self.claims.remove(uid)
         self.waiting.pop(uid, None)
         self.repelling.remove(uid)
 
+    def settle(self, uid: str, now: float) -> None:
+        """The pod is being admitted from now on. `now`: not before that of an earlier call."""
+        self.settling.pop(uid, None)
+        self.settling[uid] = now
+
     def settled(self, now: float) -> list[str]:
         """Uids of the pods that have been settling for too long; they settle no more."""
-        late = [uid for uid, since in self.settling.items() if now - since > SETTLE_SECONDS]
-        for uid in late:
-            del self.settling[uid]
+        late: list[str] = []
+        while self.settling and now - next(iter(self.settling.values())) > SETTLE_SECONDS:
+            late.append(self.settling.popitem(last=False)[0])
         return late

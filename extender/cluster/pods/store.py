@@ -13,23 +13,24 @@ from collections.abc import Iterator
 from ext_core.table import PodTable
 from extender.cluster.amounts import Amounts
 from extender.cluster.faults import Faults
-from extender.cluster.gpus.statements import HELD
+from extender.cluster.gpus.statements import HELD, PLAN
 from extender.cluster.nodes.store import Nodes
 from extender.cluster.pods.annotation_limits import AnnotationLimits
-from extender.cluster.pods.budgets import Budgets, BudgetSet
+from extender.cluster.pods.budgets import Budgets
 from extender.cluster.pods.gangs import Gangs
 from extender.cluster.pods.owners import Owners
 from extender.cluster.pods.placements import Placements
 from extender.cluster.pods.requirements import Requirements
 from extender.cluster.pods.rows import PodRows
+from extender.cluster.pods.stale import Stale
 from extender.cluster.pods.workloads import Workloads
 from extender.objects.records import GroupRecord, PdbRecord, PodRecord, PriorityClassRecord
 from extender.objects.tolerant import bare
 
 
 class Pods:
-    """All pods. `records`: by uid; `uids`: by namespace and name; `stale_nodes`: the names of the nodes whose pods have
-    changed since the caller cleared it; `priority_classes`: by name."""
+    """All pods. `records`: by uid; `uids`: by namespace and name; `stale`: what the tables do not have yet;
+    `priority_classes`: by name."""
 
     def __init__(
         self, table: PodTable, amounts: Amounts, limits: AnnotationLimits, nodes: Nodes, faults: Faults
@@ -38,13 +39,13 @@ class Pods:
         self.uids: dict[tuple[str, str], str] = {}
         self.priority_classes: dict[str, PriorityClassRecord] = {}
         self.amounts, self.limits = amounts, limits
-        self.placements = Placements()
+        self.placements = Placements(amounts)
         self.rows = PodRows(table)
-        self.gangs = Gangs(self.records, nodes.records, limits, faults)
+        self.gangs = Gangs(nodes.records, limits, faults)
         self.budgets = Budgets(self.uids)
         self.requirements = Requirements(nodes.eligibility)
         self.workloads = Workloads(self.gangs.objects)
-        self.stale_nodes: set[str] = set()
+        self.stale = Stale()
         self._table = table
         self._owners = Owners()  # of the pods that are bound, or in a workload
         self._held_counts = nodes.gpus.held_counts
@@ -54,15 +55,21 @@ class Pods:
         records = self.records
         return (records[uid] for uid in self.placements.bound.get(node, ()))
 
+    def bound(self, uid: str) -> PodRecord | None:
+        """The pod, if it holds something on its node."""
+        pod = self.records.get(uid)
+        return pod if pod is not None and uid in self.placements.bound.get(pod.node, ()) else None
+
     # -- pods -----------------------------------------------------------------------------------------------------
 
     def set(self, pod: PodRecord, now: float) -> None:
         """The pod is new or has changed. `now`: seconds on the server's clock."""
         before = self.records.get(pod.uid)
-        budgets: BudgetSet | None = None
+        self.stale.try_again(pod.node)
+        if before is not None and self._stays(before, pod):
+            self._change(before, pod)
+            return
         if before is not None:
-            if before.labels == pod.labels and before.node and pod.uid in self.budgets:
-                budgets = self.budgets.of(before)
             self._remove(before, keep_row=before.node == pod.node)
         self.records[pod.uid] = pod
         self._owners.add(pod, self.gangs.objects)
@@ -78,12 +85,84 @@ class Pods:
             placements.wait(pod)
             return
         placements.bind(pod)
-        self._join(pod, budgets)
-        self.stale_nodes.add(pod.node)
-        if pod.held or (self._held_counts and HELD in pod.annotations) or pod.phase != "Pending":
+        self._join(pod)
+        self._is_stale(pod)
+        if self._is_settled(pod):
             placements.settling.pop(pod.uid, None)
         elif before is None or not before.node:
-            placements.settling[pod.uid] = now
+            placements.settle(pod.uid, now)
+
+    def _stays(self, before: PodRecord, pod: PodRecord) -> bool:
+        """Whether a known pod is bound as before, and all that is held of it is in place."""
+        same = before.node == pod.node and before.name == pod.name and before.namespace == pod.namespace
+        return same and pod.uid in self.budgets and not pod.finished
+
+    def _change(self, before: PodRecord, pod: PodRecord) -> None:
+        """A bound pod that stays has changed: renew what depends on the parts of it that are others now."""
+        uid, stale, placements = pod.uid, self.stale, self.placements
+        self.records[uid] = pod
+        self.uids[(pod.namespace, pod.name)] = uid
+        amounts = before.cpu_milli == pod.cpu_milli and before.memory == pod.memory and before.gpus == pod.gpus
+        if (
+            self._belongs_elsewhere(before, pod, amounts)
+            or not amounts
+            or _row_inputs(before) != _row_inputs(pod)
+            or before.annotations != pod.annotations
+        ):
+            stale.pods[uid] = None
+        if before.anti_affinity_terms != pod.anti_affinity_terms:
+            placements.repelling.remove(uid)
+            placements.bind(pod)
+        settled = uid in placements.settling and self._is_settled(pod)
+        if settled:
+            del placements.settling[uid]
+        if before.gpus or pod.gpus:
+            same = before.gpus == pod.gpus and before.held == pod.held and _statements(before) == _statements(pod)
+            if settled or not same:
+                stale.ledgers.add(pod.node)
+
+    def _belongs_elsewhere(self, before: PodRecord, pod: PodRecord, amounts: bool) -> bool:
+        """Renew what a changed pod belongs to; whether its row must be marked with other numbers, perhaps. `amounts`:
+        it asks for the same."""
+        uid, owned = pod.uid, before.owner == pod.owner
+        labels = before.labels == pod.labels
+        named = labels and owned and before.group == pod.group and before.annotations == pod.annotations
+        if not owned:
+            self._owners.drop(uid)
+            self._owners.add(pod, self.gangs.objects)
+        works = bool(pod.gpus) and not pod.terminating
+        if not named or works != (uid in self.workloads):
+            self.workloads.remove(uid)
+            if works:
+                self.workloads.add(pod)
+        asks = amounts and _requirements(before) == _requirements(pod)
+        if named and asks:  # the labels are the same, so the budgets are
+            self.gangs.renew(before, pod)
+            self.budgets.renew(pod)
+            return False
+        row = self.rows.get(uid)
+        if row is not None:
+            self._table.mark(row, 0, 0, 0)  # no row names a number that is free, whatever fails until it is written
+        self.gangs.remove(uid)
+        self.gangs.add(pod)
+        if labels:
+            self.budgets.renew(pod)
+        else:
+            self.budgets.remove(before)
+            self.budgets.add(pod)
+        if not asks:
+            self.requirements.remove(uid)
+            self.requirements.add(pod, self.amounts.of(pod))
+        return True
+
+    def _is_settled(self, pod: PodRecord) -> bool:
+        """Whether what is known of a bound pod's GPUs will not be known better in a moment."""
+        return bool(pod.held) or (self._held_counts and HELD in pod.annotations) or pod.phase != "Pending"
+
+    def _is_stale(self, pod: PodRecord) -> None:
+        """A pod has come to its node: its row must be written, and what depends on it."""
+        self.stale.pods[pod.uid] = None
+        self.stale.node(pod.node, gpus=bool(pod.gpus))
 
     def drop(self, pod: PodRecord) -> None:
         """The pod, which is known, is deleted."""
@@ -92,6 +171,22 @@ class Pods:
             del self.uids[(pod.namespace, pod.name)]
         self._remove(pod, keep_row=False)
         self.placements.settling.pop(pod.uid, None)
+        self.stale.try_again(pod.node)
+
+    def come_to(self, node: str) -> None:
+        """The node, which was not known, exists: its pods hold what they ask for."""
+        uids = self.placements.bound.get(node, ())
+        self.gangs.touch(uids)
+        self.stale.pods.update(dict.fromkeys(uids))
+        self.stale.node(node, gpus=True)
+
+    def leave_from(self, node: str) -> None:
+        """The node does not exist any more. Its pods stay by name: it may come back."""
+        uids = self.placements.bound.get(node, ())
+        self.gangs.touch(uids)
+        for uid in uids:
+            self.rows.free(uid)
+        self.stale.try_again(node)
 
     def hold_bare(self, pod: PodRecord, *, deleted: bool) -> None:
         """After a defect: a pod that exists holds its GPUs on its node, and nothing else is known of it. A deleted pod
@@ -109,7 +204,7 @@ class Pods:
         for known in (before, pod):
             self._part(known)
             if placements.unbind(uid, known.node):
-                self.stale_nodes.add(known.node)
+                self.stale.node(known.node, gpus=True)
         self.rows.free(uid)
         if deleted:
             return
@@ -117,7 +212,7 @@ class Pods:
         self.uids[(pod.namespace, pod.name)] = uid
         if pod.node and not pod.finished:
             placements.bound.setdefault(pod.node, {})[uid] = None
-            self.stale_nodes.add(pod.node)
+            self._is_stale(pod)
 
     def _remove(self, pod: PodRecord, *, keep_row: bool) -> None:
         """Take a pod out of everything but `records` and `uids`."""
@@ -127,17 +222,16 @@ class Pods:
         if pod.node:
             self._part(pod)
             if self.placements.unbind(pod.uid, pod.node):
-                self.stale_nodes.add(pod.node)
+                self.stale.node(pod.node, gpus=bool(pod.gpus))
         if not keep_row:
             self.rows.free(pod.uid)
 
     # -- what a bound pod belongs to, as numbers in the table -----------------------------------------------------
 
-    def _join(self, pod: PodRecord, budgets: BudgetSet | None = None) -> None:
-        """Find the numbers of a bound pod. They are written with its node, and the gang's when the gang is read.
-        `budgets`: those that it is in, where they are known."""
+    def _join(self, pod: PodRecord) -> None:
+        """Find the numbers of a bound pod. They are written with its row, and the gang's when the gang is read."""
         self.gangs.add(pod)
-        self.budgets.add(pod, budgets)
+        self.budgets.add(pod)
         self.requirements.add(pod, self.amounts.of(pod))
 
     def _part(self, pod: PodRecord) -> None:
@@ -198,3 +292,21 @@ class Pods:
             self.workloads.add(pod)
         for pod in bound:
             self._join(pod)
+            self.stale.pods[pod.uid] = None
+
+
+def _row_inputs(pod: PodRecord) -> tuple[object, ...]:
+    """What a row has of the pod, besides its amounts and annotations."""
+    return (
+        pod.priority, pod.priority_class, pod.terminating, pod.start, pod.grace_seconds, pod.daemon, pod.mirror,
+    )  # fmt: skip
+
+
+def _requirements(pod: PodRecord) -> tuple[object, ...]:
+    """What its number of requirements depends on, besides its amounts and namespace."""
+    return pod.node_selector, pod.node_terms, pod.tolerations
+
+
+def _statements(pod: PodRecord) -> tuple[str | None, str | None]:
+    """What its annotations state about its GPUs."""
+    return pod.annotations.get(HELD), pod.annotations.get(PLAN)

@@ -6,7 +6,7 @@ Of each object only its record is kept, the one that the sink also has, to know 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -48,37 +48,69 @@ class Feed:
     ) -> None:
         """`clock`: seconds; `defect`: called with exceptions of the sink that stop nothing."""
         self._kind, self._sink, self._pace, self._clock, self._defect = kind, sink, pace, clock, defect
-        self._known: dict[Key, Record] = {}
+        self._known: dict[str, dict[str, Record]] = {}  # by namespace and name; none is empty
+        self._unlisted: dict[str, dict[str, None]] = {}  # those that the list under way has not had yet
         self._untold: list[Event] = []  # deletions that the sink may have missed: no list tells of them
         self.unsure = False
 
+    def begin_list(self) -> None:
+        """A list begins."""
+        self._unlisted = {namespace: dict.fromkeys(there) for namespace, there in self._known.items()}
+
+    def seen(self, which: Record | Identity) -> None:
+        """The list has an object, whether it can be read or not."""
+        namespace, name = key_of(which)
+        self._unlisted.get(namespace, {}).pop(name, None)
+
     def listed(self, found: Record) -> Iterator[Event | None]:
         """An object as a list has it. None: work without an event."""
-        key = key_of(found)
-        before = self._known.get(key)
+        before = self._before(key_of(found))
         if before is not None and not self.unsure and _is_version(before, found):
             yield None
         else:
-            yield from self._set(key, before, found)
+            yield from self._set(before, found)
+
+    def unlisted(self) -> Iterator[Event | None]:
+        """The deletions of all known objects that the list, which is complete, has not had."""
+        unlisted, self._unlisted = self._unlisted, {}
+        return self._deletions(unlisted)
+
+    def none_left(self) -> Iterator[Event | None]:
+        """The deletions of all known objects."""
+        return self._deletions({namespace: dict.fromkeys(there) for namespace, there in self._known.items()})
 
     def changed(self, found: Record) -> Iterator[Event | None]:
         """An object as a watch has it."""
-        key = key_of(found)
-        yield from self._set(key, self._known.get(key), found)
+        yield from self._set(self._before(key_of(found)), found)
 
     def deleted(self, key: Key, found: Record | Identity) -> Iterator[Event | None]:
         """An object whose deletion a watch reports."""
-        before = self._known.pop(key, None)
+        before = self._forget(*key)
         if before is not None:
             last = before if isinstance(found, Identity) or found.uid != before.uid else found
             yield Event(self._kind, "delete", last)
 
-    def all_but(self, seen: Collection[Key]) -> Iterator[Event | None]:
-        """The deletions of all known objects that were not seen."""
-        for key in [key for key in self._known if key not in seen]:
-            yield Event(self._kind, "delete", self._known.pop(key))
+    def _before(self, key: Key) -> Record | None:
+        there = self._known.get(key[0])
+        return None if there is None else there.get(key[1])
 
-    def _set(self, key: Key, before: Record | None, found: Record) -> Iterator[Event | None]:
+    def _forget(self, namespace: str, name: str) -> Record | None:
+        there = self._known.get(namespace)
+        if there is None:
+            return None
+        found = there.pop(name, None)
+        if not there:
+            del self._known[namespace]
+        return found
+
+    def _deletions(self, names: Mapping[str, Iterable[str]]) -> Iterator[Event | None]:
+        for namespace, there in names.items():
+            for name in there:
+                record = self._forget(namespace, name)
+                if record is not None:
+                    yield Event(self._kind, "delete", record)
+
+    def _set(self, before: Record | None, found: Record) -> Iterator[Event | None]:
         if isinstance(found, PodRecord) and found.partial and isinstance(before, PodRecord) and not before.partial:
             found = tolerant.merged(before, found) if before.uid == found.uid else found
             if _is_same(before, found) and not self.unsure:
@@ -86,7 +118,8 @@ class Feed:
                 return
         if before is not None and before.uid != found.uid:  # its name was given to another object meanwhile
             yield Event(self._kind, "delete", before)
-        self._known[key] = found
+        namespace, name = key_of(found)
+        self._known.setdefault(namespace, {})[name] = found
         yield Event(self._kind, "set", found)
 
     async def give(self, events: Iterator[Event | None]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import aclosing
 
 from extender.kube.client import ApiError, ApiServer
 from extender.kube.watch.kinds import WATCHED_KINDS, WatchedKind
@@ -23,9 +24,10 @@ async def list_all(
     wrong: list[tolerant.Invalid] = [] if invalid is None else invalid
     for watched in kinds:
         try:
-            async for page in pages(server, watched):
-                found = tolerant.all_of(watched.kind, page.items, gpus, watched.group, wrong)
-                events += [Event(watched.kind, "set", record) for record in found]
+            async with aclosing(pages(server, watched)) as read:
+                async for page in read:
+                    found = tolerant.all_of(watched.kind, page.items, gpus, watched.group, wrong)
+                    events += [Event(watched.kind, "set", record) for record in found]
         except ApiError as error:
             if not watched.optional or error.status != 404:
                 raise

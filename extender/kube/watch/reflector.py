@@ -25,11 +25,12 @@ Theory of operation
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing
 from typing import Final
 
 from extender.kube.client import ApiError, ApiServer, Silent, Stream, Unreachable
 from extender.kube.watch.decoder import Decoder, Relist, WatchLine, error_of
-from extender.kube.watch.feed import Feed, Key, Sink, key_of
+from extender.kube.watch.feed import Feed, Sink, key_of
 from extender.kube.watch.kinds import WatchedKind
 from extender.kube.watch.pace import Pace, Timing
 from extender.kube.watch.pages import pages
@@ -177,19 +178,22 @@ class Reflector:
     async def _list(self) -> None:
         state, began = self.state, self._clock()
         self._feed.tell_again()
-        seen: set[Key] = set()
+        self._feed.begin_list()
+        rejected_before = set(state.rejected)
         version = ""
         try:
-            async for page in pages(self._server, self.watched):
-                state.counters.pages += 1
-                state.last_event = state.reached_at = self._clock()
-                await self._feed.give(self._listed(page, seen))
-                version = page.resource_version
+            async with aclosing(pages(self._server, self.watched)) as read:
+                async for page in read:
+                    state.counters.pages += 1
+                    state.last_event = state.reached_at = self._clock()
+                    await self._feed.give(self._listed(page, rejected_before))
+                    version = page.resource_version
         except RecordError as error:
             state.reached_at = self._clock()
             raise Relist(f"a list that makes no sense: {error}") from error
-        await self._feed.give(self._feed.all_but(seen))
-        state.rejected = {key: why for key, why in state.rejected.items() if tuple(key.split("/", 1)) in seen}
+        await self._feed.give(self._feed.unlisted())
+        for key in rejected_before:  # it does not exist any more
+            state.rejected.pop(key, None)
         self._version = version
         self._feed.unsure = False
         state.absent, self._absent_since = False, None
@@ -200,10 +204,12 @@ class Reflector:
         state.synced, state.problem = True, ""
         self._sink.synced(self.watched.name)
 
-    def _listed(self, page: records.Page, seen: set[Key]) -> Iterator[Event | None]:
+    def _listed(self, page: records.Page, rejected_before: set[str]) -> Iterator[Event | None]:
         for raw in page.items:
             found = self._decoder.record(raw)
-            seen.add(key_of(found))
+            self._feed.seen(found)
+            if rejected_before:
+                rejected_before.discard("/".join(key_of(found)))
             if isinstance(found, Identity):
                 yield None
             else:
@@ -226,7 +232,7 @@ class Reflector:
         self._version = ""
         state.watching, state.absent, state.lost_at = False, True, None
         state.last_event = self._clock()
-        await self._feed.give(self._feed.all_but(()))
+        await self._feed.give(self._feed.none_left())
         state.rejected.clear()
         state.synced, state.problem = True, ""
         if not known:

@@ -20,7 +20,7 @@ of any source (0: they are independent). A minimum that cannot be read is all me
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from sys import intern
@@ -34,7 +34,8 @@ from extender.objects.gangs.jobset import JobSet
 from extender.objects.gangs.kubernetes import Kubernetes
 from extender.objects.gangs.kueue import Kueue
 from extender.objects.gangs.leaderworkerset import LeaderWorkerSet
-from extender.objects.gangs.ours import OUR_MINIMUM, Ours
+from extender.objects.gangs.members import OUR_MINIMUM, Members
+from extender.objects.gangs.ours import Ours
 from extender.objects.gangs.pod_groups import Coscheduling, Volcano
 from extender.objects.gangs.ray import Ray
 from extender.objects.gangs.source import MOST, ObjectKey, Objects, Ref, Source, number
@@ -49,6 +50,7 @@ __all__ = [
     "OUR_MINIMUM",
     "SOURCES",
     "Gang",
+    "Members",
     "ObjectKey",
     "Objects",
     "Ref",
@@ -79,11 +81,11 @@ _KINDED: Final = msgspec.json.Decoder(schema.Kinded)
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """Pods that run together. `minimum` of its running `members` must stay, 0: it cannot break (`annotation_limits`);
-    `known`: False when all members was taken because no minimum could be read."""
+    """Pods that run together. `minimum` of its `running` pods must stay, 0: it cannot break (`annotation_limits`);
+    `known`: False when all of them was taken because no minimum could be read."""
 
     ref: Ref
-    members: tuple[PodRecord, ...]
+    running: int
     minimum: int
     known: bool
 
@@ -99,8 +101,8 @@ class Gang:
 
     @property
     def allowance(self) -> int:
-        """How many of its members may be evicted before it breaks; below 0 when too few run already."""
-        return len(self.members) - self.minimum
+        """How many of its pods may be evicted before it breaks; below 0 when too few run already."""
+        return self.running - self.minimum
 
 
 def ref(pod: PodRecord, objects: Objects) -> Ref | None:
@@ -141,21 +143,20 @@ def owners(namespace: str, owner: Owner | None, objects: Objects) -> Iterator[Ob
         owner = above.owner if above is not None else None
 
 
-def gang(named: Ref, members: Sequence[PodRecord], objects: Objects) -> Gang | None:
-    """The gang of the running `members` that name it; None when they do not depend on each other.
+def gang(named: Ref, members: Members, objects: Objects) -> Gang | None:
+    """The gang of the running `members` that name it, one or more; None when they do not depend on each other.
 
     `objects`: what is known of the cluster's PodGroups, Workloads, Jobs ..., by API group, kind, namespace and name.
     """
-    pods = tuple(sorted(members, key=lambda pod: pod.uid))
-    source = SOURCES[named.source]
-    said = {pod.labels.get(OUR_MINIMUM) or pod.annotations.get(OUR_MINIMUM) for pod in pods} - {None}
-    minimum = number(said.pop() or "") if len(said) == 1 else None
+    source, count = SOURCES[named.source], members.count
+    said = members.agreed(OUR_MINIMUM)
+    minimum = number(said) if said is not None else None
     if minimum is None:
-        minimum = source.minimum(named, pods, objects)
+        minimum = source.minimum(named, members, objects)
         minimum = None if minimum is not None and not 0 <= minimum <= MOST else minimum
-    if minimum == 0 or (not source.alone and len(pods) < 2 and minimum in (None, 1)):
+    if minimum == 0 or (not source.alone and count < 2 and minimum in (None, 1)):
         return None
-    return Gang(named, pods, len(pods) if minimum is None else minimum, minimum is not None)
+    return Gang(named, count, count if minimum is None else minimum, minimum is not None)
 
 
 # ---- the objects that state how many pods must run

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from extender.objects import schema
+from extender.objects.gangs.members import Members
 from extender.objects.gangs.source import Objects, Parts, Ref, Source, policy_minimum
 from extender.objects.records import PodRecord
 
@@ -27,11 +26,12 @@ class Kubernetes(Source):
             return Ref(self.name, pod.namespace, group)
         return Ref(self.name, pod.namespace, workload, "/".join(text for text in (group, replica) if text))
 
-    def minimum(self, ref: Ref, pods: Sequence[PodRecord], objects: Objects) -> int | None:
+    def minimum(self, ref: Ref, members: Members, objects: Objects) -> int | None:
         """`gang.minCount` of the PodGroup or of the Workload's part; 0 with `basic`."""
-        if pods[0].group is not None and pods[0].group[0]:
+        group = members.group
+        if group is not None and group[0]:
             workload = objects.get((_API, "Workload", ref.namespace, ref.name))
-            return None if workload is None else dict(workload.parts).get(pods[0].group[1])
+            return None if workload is None else dict(workload.parts).get(group[1])
         found = objects.get((_API, "PodGroup", ref.namespace, ref.name))
         return None if found is None else found.minimum
 

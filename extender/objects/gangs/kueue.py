@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
+from extender.objects.gangs.members import SIZES, Members
 from extender.objects.gangs.source import Objects, Ref, Source, agreed
 from extender.objects.records import PodRecord
 
 GROUP: Final = "kueue.x-k8s.io/pod-group-name"
-COUNT: Final = "kueue.x-k8s.io/pod-group-total-count"
+COUNT: Final = SIZES[0]
 
 
 class Kueue(Source):
@@ -23,6 +23,6 @@ class Kueue(Source):
         found = pod.labels.get(GROUP)
         return Ref(self.name, pod.namespace, found) if found else None
 
-    def minimum(self, ref: Ref, pods: Sequence[PodRecord], objects: Objects) -> int | None:
+    def minimum(self, ref: Ref, members: Members, objects: Objects) -> int | None:
         """The count that the pods state alike."""
-        return agreed(pods, COUNT)
+        return agreed(members, COUNT)

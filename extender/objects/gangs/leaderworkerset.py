@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from extender.objects import schema
+from extender.objects.gangs.members import SIZES, Members
 from extender.objects.gangs.source import Objects, Parts, Ref, Source, agreed
 from extender.objects.records import PodRecord
 
 PREFIX: Final = "leaderworkerset.sigs.k8s.io/"
+SIZE: Final = SIZES[1]
 
 
 class LeaderWorkerSet(Source):
@@ -24,10 +25,10 @@ class LeaderWorkerSet(Source):
         found = pod.labels.get(f"{PREFIX}name")
         return Ref(self.name, pod.namespace, found, pod.labels.get(f"{PREFIX}group-index", "")) if found else None
 
-    def minimum(self, ref: Ref, pods: Sequence[PodRecord], objects: Objects) -> int | None:
+    def minimum(self, ref: Ref, members: Members, objects: Objects) -> int | None:
         """The annotation `size`, else the size of the object."""
-        size = agreed(pods, f"{PREFIX}size")
-        return size if size is not None else super().minimum(ref, pods, objects)
+        size = agreed(members, SIZE)
+        return size if size is not None else super().minimum(ref, members, objects)
 
     def stated(self, kind: str, spec: schema.GroupSpec, status: schema.GroupStatus) -> tuple[int | None, Parts]:
         """The size of each group."""

@@ -8,7 +8,6 @@ from extender.objects.gangs.source import Ref, Source
 from extender.objects.records import PodRecord
 
 GANG: Final = "gpu-extender.io/gang"
-OUR_MINIMUM: Final = "gpu-extender.io/gang-min"
 
 
 class Ours(Source):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import ClassVar, Final, NamedTuple
 
 from extender.objects import schema
+from extender.objects.gangs.members import Members
 from extender.objects.records import GroupRecord, PodRecord
 
 MOST: Final = 1_000_000  # pods of a gang; a number beyond is not one
@@ -46,8 +47,8 @@ class Source:
         """Whether pods whose owner is such an object are its gang, without naming it."""
         return False
 
-    def minimum(self, ref: Ref, pods: Sequence[PodRecord], objects: Objects) -> int | None:
-        """How many pods of the gang must run; None where nothing states it. `pods`: its running members."""
+    def minimum(self, ref: Ref, members: Members, objects: Objects) -> int | None:
+        """How many pods of the gang must run; None where nothing states it. `members`: those that run."""
         for api, kind in self.kinds:
             found = objects.get((api, kind, ref.namespace, ref.name))
             if found is not None and found.minimum is not None:
@@ -66,10 +67,10 @@ def number(text: str) -> int | None:
     return min(int(text), MOST)
 
 
-def agreed(pods: Sequence[PodRecord], key: str) -> int | None:
-    """The number that all pods with the annotation `key` state alike."""
-    said = {pod.annotations[key] for pod in pods if key in pod.annotations}
-    return number(said.pop()) if len(said) == 1 else None
+def agreed(members: Members, key: str) -> int | None:
+    """The number that all pods with the annotation `key`, one of `members.SIZES`, state alike."""
+    said = members.agreed(key)
+    return number(said) if said is not None else None
 
 
 def parallel_pods(parallelism: int | None, completions: int | None, succeeded: int | None) -> int:

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from extender.objects import schema
+from extender.objects.records.shared import Shared
 from extender.objects.schema import RecordError, Source, read
 
 OURS: Final = "gpu-extender.io/"
@@ -37,6 +38,11 @@ class Owner(NamedTuple):
     """Its API group; "" for the core group, or when it is not said."""
 
 
+_owners: Final = Shared[Owner]()
+_times: Final = Shared[float]()
+_texts: Final = Shared[str](8_192)
+
+
 class Identity(NamedTuple):
     """Which object it is, and which version of it."""
 
@@ -62,8 +68,8 @@ def metadata(wire: schema.Metadata | None) -> schema.Metadata:
 
 def strings(wire: Mapping[str, str | None] | None) -> dict[str, str]:
     """A map of texts, null as ""."""
-    # Interned: fleets repeat a few thousand keys and values millions of times.
-    return {intern(key): intern(text or "") for key, text in wire.items()} if wire else {}
+    # Fleets repeat a few thousand keys and values millions of times. Values that one pod alone has are not interned.
+    return {intern(key): _texts(text or "") for key, text in wire.items()} if wire else {}
 
 
 def ours(wire: Mapping[str, str | None] | None) -> dict[str, str]:
@@ -79,7 +85,7 @@ def epoch(moment: datetime.datetime | None) -> float | None:
         return None
     if moment.tzinfo is None:  # a YAML timestamp without a zone is UTC (YAML 1.1, timestamp type)
         moment = moment.replace(tzinfo=datetime.UTC)
-    return moment.timestamp()
+    return _times(moment.timestamp())
 
 
 def controller(meta: schema.Metadata) -> Owner | None:
@@ -87,7 +93,8 @@ def controller(meta: schema.Metadata) -> Owner | None:
     for one in meta.owner_references or ():
         # Files written by hand leave `controller` out; these two kinds own pods in no other way.
         if one.controller or (one.controller is None and one.kind in ("DaemonSet", "Node")):
-            return Owner(intern(one.kind or ""), one.name or "", one.uid or "", intern(api_group(one.api_version)))
+            owner = Owner(intern(one.kind or ""), one.name or "", one.uid or "", intern(api_group(one.api_version)))
+            return _owners(owner)
     return None
 
 

@@ -13,6 +13,7 @@ from extender.objects.failure_cause import Fault, fault
 from extender.objects.records.nodes import NodeRecord, selects
 from extender.objects.records.parts import Owner, controller, epoch, metadata, ours, strings
 from extender.objects.records.placement import affinity, asks_host_ports, tolerations
+from extender.objects.records.shared import Shared
 from extender.objects.resources import asks_devices, asks_others, gpu_containers, pod_requests
 from extender.objects.schema import Source, read
 from extender.objects.selectors import NodeTerm, PodTerm, Toleration
@@ -25,6 +26,10 @@ MOST_OF_IMAGE: Final = 256
 MOST_GRACE: Final = 10**9  # seconds, 31 years: a longer grace counts as this, so that what is written can be read back
 _DEFAULT_GRACE: Final = 30  # seconds; the API's own default of terminationGracePeriodSeconds
 _POD: Final = msgspec.json.Decoder(schema.Pod)
+_numbers: Final = Shared[int]()
+_counts: Final = Shared[tuple[tuple[str, int], ...]]()
+_asking: Final = Shared[tuple[tuple[str, str, int], ...]]()
+_selectors: Final = Shared[tuple[tuple[str, str], ...]]()
 
 
 class PodRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -166,12 +171,13 @@ def pod_of(wire: schema.Pod, gpus: frozenset[str]) -> PodRecord:
         disruption_target=disruption_target, pod_scheduled=pod_scheduled,
         start=epoch(status.start_time),
         restarts=sum([one.restart_count or 0 for one in status.container_statuses or ()]),
-        cpu_milli=cpu_milli, memory=memory, gpus=counts, gpu_containers=asking,
+        cpu_milli=_numbers(cpu_milli), memory=_numbers(memory),
+        gpus=_counts(counts), gpu_containers=_asking(asking),
         images=_images(spec, {name for name, _, _ in asking}) if asking else (),
         service_account=intern(spec.service_account_name or "default") if counts else "",
         held=_held(status, gpus),
-        node_selector=tuple(sorted(strings(spec.node_selector).items())), node_terms=node_terms,
-        tolerations=tolerations(spec.tolerations), host_ports=asks_host_ports(spec),
+        node_selector=_selectors(tuple(sorted(strings(spec.node_selector).items()))) if spec.node_selector else (),
+        node_terms=node_terms, tolerations=tolerations(spec.tolerations), host_ports=asks_host_ports(spec),
         volumes=any(one.persistent_volume_claim is not None or one.ephemeral is not None for one in spec.volumes or ()),
         claims=bool(spec.resource_claims), other_resources=asks_others(spec, gpus),
         required_affinity=bool(repelling or near), preferred_affinity=preferred,
