@@ -27,9 +27,8 @@ class Requests(Listener):
 
     def __init__(self, cluster: ClusterView) -> None:
         self._cluster = cluster
-        self._kept: dict[
-            str, tuple[PodRecord, PodRequest, bool]
-        ] = {}  # by uid: of which record; whether it has no gang
+        # By uid; of which record the request is, and whether the pod itself names no gang.
+        self._kept: dict[str, tuple[PodRecord, PodRequest, bool]] = {}
 
     def of(self, pod: PodRecord, flying: Places = tuple) -> PodRequest:
         """The request of a pod, be it known or not. `flying`: they count as siblings and kin."""
