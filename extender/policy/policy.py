@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from ext_core import score
 from ext_core.links import LinkShapes
@@ -16,10 +15,14 @@ from extender.policy.costs.leftover_fragmentation import prices
 from extender.policy.rules import RULES
 from extender.policy.scorers import SCORERS
 from extender.policy.scorers.fragmentation import Fragmentation
+from extender.policy.scorers.fragmentation import Price as Price
 from extender.policy.scorers.packing import Packing
 from extender.settings import Settings
 
 MOST_PRICES: Final = 4_096  # tables of 2 kB at most
+MOST_CONSTANTS: Final = 16
+"""Columns of equal values that are kept."""
+_ZERO: Final = array("d", (0.0,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,7 @@ class Policy:
     scorers: tuple[tuple[Scorer, float], ...]
     costs: tuple[CostTerm, ...]
     prices: dict[tuple[int, int, int], array[int]] = field(default_factory=dict, compare=False)
+    constants: dict[tuple[float, int], array[float]] = field(default_factory=dict, compare=False)
     fragmentation: Fragmentation = field(default_factory=Fragmentation)  # it chooses the GPUs, scored by or not
 
     @classmethod
@@ -72,14 +76,25 @@ class Policy:
         parts: list[array[float] | float] = []
         weights: list[float] = []
         for scorer, weight in self.scorers:
-            constant = scorer.constant(tables, request)
-            column = array("d", (constant or 0.0,)) * len(rows)
-            if constant is None:
-                scorer.fill(tables, request, rows, column)
-            columns[scorer.name] = column
-            parts.append(column if constant is None else constant)
             weights.append(weight)
+            constant = scorer.constant(tables, request)
+            if constant is not None:
+                columns[scorer.name] = self._constant(constant, len(rows))
+                parts.append(constant)
+                continue
+            column = columns[scorer.name] = _ZERO * len(rows)
+            scorer.fill(tables, request, rows, column)
+            parts.append(column)
         return score.weigh(tables.nodes, request.ask, rows, parts, weights), columns
+
+    def _constant(self, value: float, count: int) -> array[float]:
+        """A column of equal values, which all that have it share: no one writes into it."""
+        column = self.constants.get((value, count))
+        if column is None:
+            if len(self.constants) >= MOST_CONSTANTS:
+                self.constants.clear()
+            column = self.constants[value, count] = array("d", (value,)) * count
+        return column
 
     def gpus(self, tables: Tables, request: PodRequest, rows: array[int]) -> array[int]:
         """The mask of GPUs that we would take now on each row; 0 where positions are not modelled."""
@@ -92,11 +107,11 @@ class Policy:
             return 0
         return self.gpus(tables, request, array("i", [row]))[0]
 
-    def price(self, tables: Tables, request: PodRequest, names: Sequence[str], rows: Sequence[int]) -> list[Any]:
-        """What the pod would cost on these rows, for people: the slots with the highest cost that it takes."""
-        prices, found = self.fragmentation.prices(tables), []
-        for row in rows:
-            price = self.fragmentation.explain(tables, request, row, prices)
-            slots = [{"type": name, "lost": lost, "cost": cost} for name, lost, cost in price.slots()]
-            found.append({"node": names[row], "cost": price.numbers[0], "slots": slots})
-        return found
+    def placed(
+        self, tables: Tables, request: PodRequest, rows: array[int], priced: int
+    ) -> tuple[array[int], tuple[Price, ...]]:
+        """(as `gpus`, what the pod costs on the first `priced` rows)."""
+        fragmentation = self.fragmentation
+        prices = fragmentation.prices(tables)
+        explained = tuple([fragmentation.explain(tables, request, row, prices) for row in rows[:priced]])
+        return fragmentation.gpus(tables, request, rows, prices), explained

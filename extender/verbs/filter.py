@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from ext_core import encode, fit, score
 from ext_core.rows import Rejections
@@ -27,12 +27,13 @@ from extender.verbs.answer import (
     Stages,
     known,
 )
-from extender.verbs.decisions import Decision, Judged
+from extender.verbs.decisions import FEW, Decision, Judged, Ranking
 from extender.verbs.hold_back import HeldBack, HoldBack, put_last
 from extender.verbs.unknown_nodes import UnknownNodes
 
 LONGEST_TRANSIENT = 60.0
 Rejected: TypeAlias = "tuple[array[int], array[int]]"  # rows and their codes
+NOTHING: Final[Rejected] = (array("i"), array("B"))
 
 
 class Filter:
@@ -64,17 +65,18 @@ class Filter:
         cluster.tick(now)
         cluster.at(wall)
         before = attempts.before(request.uid, now, again=again)
-        unknown = [name for _, name in args.unknown]
+        unknown = [name for _, name in args.unknown] if args.unknown else []
         decision = Decision("filter", wall, cluster.generation, request, Judged(known(args)))
-        decision.judged.lack(unknown)
+        if unknown:
+            decision.judged.lack(unknown)
         self._note_sampling(decision, len(args.rows))
         stages.mark("read")
         with claims.of(request, now):
             held = self._evaluate(decision, Preemptor(request, args.pod, now, wall), before, stages)
-        may_appear = self.unknown_nodes.may_appear(unknown, now)
+        may_appear = bool(unknown) and self.unknown_nodes.may_appear(unknown, now)
         attempt = self._attempt(decision, held, now, may_appear, again)
         if ranked := decision.scored.ranked:
-            claims.assume(request, ranked[0], decision.gpus[ranked[0]], now)
+            claims.assume(request, ranked[0], decision.scored.gpus[0], now)
         else:
             claims.assumed.forget(request.uid)
         body = self._encode(args, decision, attempt.transient, now)
@@ -102,45 +104,39 @@ class Filter:
         judged.reasons = fit.counts(judged.codes)
         judged.fits = fit.passed(judged.rows, judged.codes)
         stages.mark("rules")
-        scored.total, scored.columns = policy.score(cluster.tables, request, judged.fits)
-        put_last(scored.total, judged.fits, held.reserved)
         alone = before is None and self._settings.only_the_best_class_wins
         first = before is None and (alone or not request.wants_all)
-        best = score.top(cluster.tables.nodes, judged.fits, scored.total, self._settings.shortlist.size * first)
-        scored.ranked, ordered = score.ranked(judged.fits, scored.total, best)
+        size = self._settings.shortlist.size * first or len(judged.fits)
+        ranking = self._rank(decision, judged.fits, held.reserved, max(size, FEW))
+        if alone and request.placement == "spread" and not request.wants_all and size < len(judged.fits):
+            # A node's score depends on the siblings on the other candidate nodes: score as prioritize would.
+            ranking = self._rank(decision, ranking.rows[:size], held.reserved, 0)
+        scored.ranked = ranking.rows[:size]
         if alone:
-            self._best_class_alone(decision, ordered, held.reserved)
+            _best_class_alone(decision, ranking)
         stages.mark("score")
-        decision.choose_gpus(cluster, policy, priced=self._settings.decisions.max_bytes > 0)
+        decision.choose(ranking, cluster.tables, policy, priced=self._settings.decisions.max_bytes > 0)
         return held
 
-    def _best_class_alone(self, decision: Decision, ordered: array[float], reserved: frozenset[int]) -> None:
-        """Answer only the nodes to which prioritize would give most points: kube-scheduler would choose one of them.
-        `ordered`: the scores of the shortlist. Where it is one node, prioritize is not called."""
-        request, ranked, fits = decision.request, decision.scored.ranked, len(decision.judged.fits)
-        if request.placement == "spread" and not request.wants_all and len(ranked) < fits:
-            # A node's score depends on the siblings on the other candidate nodes: score as prioritize would.
-            nodes = self._cluster.tables.nodes
-            total, _ = self._policy.score(self._cluster.tables, request, ranked)
-            put_last(total, ranked, reserved)
-            ranked, ordered = score.ranked(ranked, total, score.top(nodes, ranked, total, 0))
-        points = score.points(ordered)
-        decision.scored.ranked = ranked[: points.count(points[0])] if points else ranked
-        if len(decision.scored.ranked) < fits:
-            decision.detail["best_class"] = {"answered": len(decision.scored.ranked), "fit": fits}
+    def _rank(self, decision: Decision, rows: array[int], reserved: frozenset[int], most: int) -> Ranking:
+        """The best `most` of `rows` (0: all), with their scores."""
+        tables = self._cluster.tables
+        total, columns = self._policy.score(tables, decision.request, rows)
+        put_last(total, rows, reserved)
+        order = score.top(tables.nodes, rows, total, most)
+        return Ranking(*score.ranked(rows, total, order), order, total, columns)
 
     def _attempt(self, decision: Decision, held: HeldBack, now: float, may_appear: bool, again: bool) -> Attempt:
         """Record the attempt. `transient`: the pod is to be tried again within seconds, by an Error."""
         cluster, judged, counted = self._cluster, decision.judged, self._freshness.counted
-        rejected = fit.rejected(judged.rows, judged.codes, LINKS_ONLY)[0]
-        passing = any(TRANSIENT[code] or (counted and BY_COUNT[code]) for code in judged.reasons)
-        attempt = self._history.attempts.record(
-            decision.request.uid,
-            now,
-            tuple([cluster.names[row] for row in rejected]),
-            may_appear or held.soon or passing,
-            again=again,
-        )
+        links_only: tuple[str, ...] = ()
+        transient = may_appear or held.soon
+        if judged.reasons:
+            rejected = fit.rejected(judged.rows, judged.codes, LINKS_ONLY)[0]
+            links_only = tuple([cluster.names[row] for row in rejected])
+            passing = any(TRANSIENT[code] or (counted and BY_COUNT[code]) for code in judged.reasons)
+            transient = transient or passing
+        attempt = self._history.attempts.record(decision.request.uid, now, links_only, transient, again=again)
         attempt.left_out = len(decision.scored.ranked) < len(judged.fits)
         attempt.left = held.left
         # What was to pass within seconds and has not is not transient: the pod must not be kept from preempting.
@@ -151,16 +147,17 @@ class Filter:
 
     def _encode(self, args: wire.Args, decision: Decision, transient: bool, now: float) -> bytes:
         request, ranked = decision.request, decision.scored.ranked
-        # An Error clears nominatedNodeName: a pod whose reservation we do not remember is rejected plainly instead.
-        forgotten = bool(request.nominated) and self._claims.reservations.of(request.uid, now) is None
-        if not ranked and transient and not forgotten:
-            decision.result = "try-again"
-            decision.error = self._texts[self._retry_code(decision)]
-            return wire.filter_error(decision.error)
+        if not ranked and transient:
+            # An Error clears nominatedNodeName: a pod whose reservation we do not remember is rejected plainly instead.
+            forgotten = bool(request.nominated) and self._claims.reservations.of(request.uid, now) is None
+            if not forgotten:
+                decision.result = "try-again"
+                decision.error = self._texts[self._retry_code(decision)]
+                return wire.filter_error(decision.error)
         decision.result = "fits" if ranked else "refused"
-        failed, unresolvable = self._rejections(decision)
+        failed, unresolvable = self._rejections(decision) if decision.judged.reasons else (NOTHING, NOTHING)
         nominated = request.nominated
-        unknown = [(name, UNKNOWN_NODE.code) for _, name in args.unknown if name != nominated]
+        unknown = [(name, UNKNOWN_NODE.code) for _, name in args.unknown if name != nominated] if args.unknown else []
         rejections = Rejections(failed, unresolvable, self._texts, unknown)
         if args.nodes is None:
             body = encode.filter_result(self._cluster.rows.heads, ranked, rejections)
@@ -197,3 +194,12 @@ class Filter:
             if HOPEFUL[unresolvable[1][at]]:
                 failed = (array("i", [unresolvable[0].pop(at)]), array("B", [unresolvable[1].pop(at)]))
         return failed, unresolvable
+
+
+def _best_class_alone(decision: Decision, ranking: Ranking) -> None:
+    """Answer only the nodes to which prioritize would give most points: kube-scheduler would choose one of them. Where
+    it is one node, prioritize is not called."""
+    scored, fits = decision.scored, len(decision.judged.fits)
+    scored.ranked = scored.ranked[: score.points(ranking.scores[: len(scored.ranked)]).count(10)]
+    if len(scored.ranked) < fits:
+        decision.detail["best_class"] = {"answered": len(scored.ranked), "fit": fits}

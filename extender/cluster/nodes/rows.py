@@ -11,6 +11,7 @@ from ext_core.name_index import NameIndex
 from extender.cluster.tables import Tables
 
 KEPT_NAMES: Final = 8  # of a row's former nodes, for decisions of earlier generations
+FORGOTTEN: Final = "(a deleted node)"  # a former node whose name is not kept
 
 
 class NodeRows:
@@ -72,7 +73,8 @@ class NodeRows:
         self.moves += 1
         former = self._former.setdefault(row, [])
         former.append((generation, name))
-        del former[:-KEPT_NAMES]
+        if len(former) > KEPT_NAMES:
+            former[:2] = [(former[1][0], FORGOTTEN)]
         self._free.append(row)
         place = bisect_left(self._sorted, name)
         del self._sorted[place], self._ordered[place]
