@@ -426,9 +426,9 @@ cdef class PodTable:
         if pod < 0 or node < 0 or len(amounts) != self.resources:
             raise ValueError("put: bad row, node or amounts")
         cdef int r
-        cdef amount_t amount
+        cdef amount_t _amount
         for r in range(self.resources):
-            amount = amounts[r]  # what is no amount fails before anything is written
+            _amount = amounts[r]  # what is no amount fails before anything is written
         if pod >= self.capacity:
             self.grow(max(pod + 1, self.capacity * 2))
         if node >= self.head_capacity:

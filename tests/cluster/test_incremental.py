@@ -143,10 +143,12 @@ def told(cluster: Cluster) -> object:
 
 LIVES: dict[str, list[JSON]] = {
     # what changes about a pod, by part; each event draws one value of some of the parts
-    "labels": [{}, {"app": "a"}, {"app": "b"}, {"app": "a", OURS + "gang": "g"}, {OURS + "gang": "h", OURS + "gang-min": "2"},
+    "labels": [{}, {"app": "a"}, {"app": "b"}, {"app": "a", OURS + "gang": "g"},
+               {OURS + "gang": "h", OURS + "gang-min": "2"},
                {OURS + "gang": "h", OURS + "gang-min": "1"}, {"app.kubernetes.io/name": "n"}],
-    "annotations": [{}, {OURS + "gpus": "0"}, {OURS + "gpus": "0,1"}, {OURS + "held-gpus": "1"}, {OURS + "held-gpus": "2,3"},
-                    {OURS + "protect-for": "1h"}, {OURS + "last-checkpoint": rfc3339(WALL)}, {OURS + "restart-seconds": "60"},
+    "annotations": [{}, {OURS + "gpus": "0"}, {OURS + "gpus": "0,1"}, {OURS + "held-gpus": "1"},
+                    {OURS + "held-gpus": "2,3"}, {OURS + "protect-for": "1h"},
+                    {OURS + "last-checkpoint": rfc3339(WALL)}, {OURS + "restart-seconds": "60"},
                     {"kueue.x-k8s.io/pod-group-total-count": "3"}],
     "spec": [{}, {"nodeSelector": {"zone": "a"}}, {"tolerations": [{"key": "x", "operator": "Exists"}]},
              {"priorityClassName": "low"}, {"schedulingGroup": {"podGroupName": "pg"}},
@@ -272,7 +274,7 @@ def test_events_leave_what_a_writer_leaves_that_reads_everything(seed: int) -> N
 
 @pytest.mark.parametrize("seed", range(8))
 def test_so_do_events_over_which_parts_of_the_writer_fail(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part fails now and then. What it failed over is given again, as a list gives it: nothing is left of the fault."""
+    """A part fails now and then. What it failed over is given again, as a list gives it: no fault leaves a trace."""
     rng, failing = random.Random(seed), True
 
     def fragile(owner: Any, name: str) -> None:

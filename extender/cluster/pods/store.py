@@ -22,8 +22,8 @@ from extender.cluster.pods.owners import Owners
 from extender.cluster.pods.placements import Placements
 from extender.cluster.pods.requirements import Requirements
 from extender.cluster.pods.rows import PodRows
-from extender.cluster.pods.stale import Stale
 from extender.cluster.pods.workloads import Workloads
+from extender.cluster.stale import Stale
 from extender.objects.records import GroupRecord, PdbRecord, PodRecord, PriorityClassRecord
 from extender.objects.tolerant import bare
 
@@ -86,8 +86,8 @@ class Pods:
             return
         placements.bind(pod)
         self._join(pod)
-        self._is_stale(pod)
-        if self._is_settled(pod):
+        self.stale.pod(pod)
+        if _is_settled(pod, self._held_counts):
             placements.settling.pop(pod.uid, None)
         elif before is None or not before.node:
             placements.settle(pod.uid, now)
@@ -113,7 +113,7 @@ class Pods:
         if before.anti_affinity_terms != pod.anti_affinity_terms:
             placements.repelling.remove(uid)
             placements.bind(pod)
-        settled = uid in placements.settling and self._is_settled(pod)
+        settled = uid in placements.settling and _is_settled(pod, self._held_counts)
         if settled:
             del placements.settling[uid]
         if before.gpus or pod.gpus:
@@ -154,15 +154,6 @@ class Pods:
             self.requirements.remove(uid)
             self.requirements.add(pod, self.amounts.of(pod))
         return True
-
-    def _is_settled(self, pod: PodRecord) -> bool:
-        """Whether what is known of a bound pod's GPUs will not be known better in a moment."""
-        return bool(pod.held) or (self._held_counts and HELD in pod.annotations) or pod.phase != "Pending"
-
-    def _is_stale(self, pod: PodRecord) -> None:
-        """A pod has come to its node: its row must be written, and what depends on it."""
-        self.stale.pods[pod.uid] = None
-        self.stale.node(pod.node, gpus=bool(pod.gpus))
 
     def drop(self, pod: PodRecord) -> None:
         """The pod, which is known, is deleted."""
@@ -212,7 +203,7 @@ class Pods:
         self.uids[(pod.namespace, pod.name)] = uid
         if pod.node and not pod.finished:
             placements.bound.setdefault(pod.node, {})[uid] = None
-            self._is_stale(pod)
+            self.stale.pod(pod)
 
     def _remove(self, pod: PodRecord, *, keep_row: bool) -> None:
         """Take a pod out of everything but `records` and `uids`."""
@@ -293,6 +284,12 @@ class Pods:
         for pod in bound:
             self._join(pod)
             self.stale.pods[pod.uid] = None
+
+
+def _is_settled(pod: PodRecord, held_counts: bool) -> bool:
+    """Whether what is known of a bound pod's GPUs will not be known better in a moment. `held_counts`: whether the
+    annotation held-gpus counts."""
+    return bool(pod.held) or (held_counts and HELD in pod.annotations) or pod.phase != "Pending"
 
 
 def _row_inputs(pod: PodRecord) -> tuple[object, ...]:

@@ -20,7 +20,7 @@ class Members:
 
     def __init__(self, pods: Iterable[PodRecord] = ()) -> None:
         self.count = 0
-        # Most gangs state nothing on their pods, and there may be one gang a pod: so no counter is made before it is used.
+        # Most gangs state nothing on their pods, and there may be one gang a pod: no counter is made before its use.
         self._texts: dict[str, dict[str, int]] | None = None  # key -> text -> pods that state it
         self._groups: dict[tuple[str, str, str], int] | None = None
         for pod in pods:

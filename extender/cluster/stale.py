@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from extender.objects.records import PodRecord
+
 
 class Stale:
     """`pods`: uids of pods whose rows differ from their records; `nodes`: names of nodes on which pods hold other
     amounts; `ledgers`: names of nodes on which pods may hold other GPUs, or which have other GPUs. After a defect:
-    `unwritten`: uids of pods whose rows could not be written, by node; `unread`: nodes whose ledger could not be read."""
+    `unwritten`: uids of pods whose rows could not be written, by node; `unread`: nodes whose ledger is not read."""
 
     def __init__(self) -> None:
         self.pods: dict[str, None] = {}
@@ -17,6 +19,11 @@ class Stale:
 
     def __bool__(self) -> bool:
         return bool(self.pods or self.nodes or self.ledgers)
+
+    def pod(self, pod: PodRecord) -> None:
+        """A pod has come to its node: its row must be written, and what depends on it."""
+        self.pods[pod.uid] = None
+        self.node(pod.node, gpus=bool(pod.gpus))
 
     def node(self, name: str, *, gpus: bool) -> None:
         """A pod has come to the node, or has left it. `gpus`: it asks for GPUs."""
