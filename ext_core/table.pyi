@@ -31,7 +31,7 @@ class NodeTable:
     def set_used(self, row: int, used: tuple[int, ...]) -> None:
         """Write R amounts that the pods of the node hold. The version rises where they are others."""
     def set_order(self, rows: list[int] | array[int], first: int = 0) -> None:
-        """`rows`: all rows in use (an array: of "i"), in the order of the names; those before `first` keep their places."""
+        """`rows`: all rows in use (an array: of "i"), by name; those before `first` keep their places."""
     def add_claim(
         self, row: int, amounts: tuple[int, ...], wanted: int, tentative: bool, evictable: bool = False
     ) -> None:
