@@ -1,5 +1,5 @@
-"""The grammar of JSON (RFC 8259) over bytes where they lie, without recursion. Every function returns -1 and sets `wrong`
-on failure."""
+"""The grammar of JSON (RFC 8259) over bytes where they lie, without recursion. Every function returns -1 and sets
+`wrong` on failure."""
 cimport cython
 from libc.stdint cimport uint64_t
 from libc.string cimport memcmp, memcpy

@@ -21,4 +21,4 @@ def split_offers(
 def split_names(
     body: bytes, key: str, index: NameIndex, max_depth: int = 200
 ) -> tuple[dict[str, tuple[int, int]], tuple[array[int], list[tuple[int, str]], int] | None]:
-    """(what `split` returns, what `rows` returns of the member `key`; None: there is no such member, or `rows` fails)."""
+    """(what `split` returns, what `rows` returns of the member `key`; None: no such member, or `rows` fails)."""

@@ -231,9 +231,9 @@ cdef int finish(cursor* c) except -1:
 
 
 cdef dict members(bytes body, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_depth, str plain=None,
-                  NameIndex index=None, list special=None, bint names=False):
-    """key -> range of its value, of the one object in [start, end). The value of the key `plain` goes to `special`, read
-    as an array of `names` or as offers: one pass over a megabyte is cheaper than two."""
+                  NameIndex index=None, list found_plain=None, bint names=False):
+    """key -> range of its value, of the one object in [start, end). The value of the key `plain` goes to `found_plain`,
+    read as an array of `names` or as offers: one pass over a megabyte is cheaper than two."""
     cdef cursor c
     cdef Py_ssize_t key_at, value_at
     cdef int failed
@@ -265,7 +265,7 @@ cdef dict members(bytes body, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_d
             except ScanError:  # a name that is no text: `rows` states it
                 pass
         if read is not None:
-            special.append(read)
+            found_plain.append(read)
         else:
             c.at = value_at
             c.wrong = NULL

@@ -98,7 +98,7 @@ def leftover(NodeTable nodes, Ask ask, const row_t[::1] rows, score_t[::1] out):
 def weigh(NodeTable nodes, Ask ask, const row_t[::1] rows, list columns not None, list weights not None):
     """float64[n]: the sum of weight x column, added in the order of the columns. A column of equal values is one float.
 
-    Below all others, at -1: nodes that do not offer the GPU resource themselves (a DeviceClass may serve the pod there).
+    Below all others, at -1: nodes that do not offer the GPU resource themselves (a DeviceClass may serve the pod).
     """
     cdef Py_ssize_t i, n = rows.shape[0]
     cdef double weight, value

@@ -20,6 +20,9 @@ from extender.policy.scorers.packing import Packing
 from extender.settings import Settings
 
 MOST_PRICES: Final = 4_096  # tables of 2 kB at most
+MOST_CONSTANTS: Final = 16
+"""Columns of equal values that are kept."""
+_ZERO: Final = array("d", (0.0,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,7 @@ class Policy:
     scorers: tuple[tuple[Scorer, float], ...]
     costs: tuple[CostTerm, ...]
     prices: dict[tuple[int, int, int], array[int]] = field(default_factory=dict, compare=False)
+    constants: dict[tuple[float, int], array[float]] = field(default_factory=dict, compare=False)
     fragmentation: Fragmentation = field(default_factory=Fragmentation)  # it chooses the GPUs, scored by or not
 
     @classmethod
@@ -72,14 +76,25 @@ class Policy:
         parts: list[array[float] | float] = []
         weights: list[float] = []
         for scorer, weight in self.scorers:
-            constant = scorer.constant(tables, request)
-            column = array("d", (constant or 0.0,)) * len(rows)
-            if constant is None:
-                scorer.fill(tables, request, rows, column)
-            columns[scorer.name] = column
-            parts.append(column if constant is None else constant)
             weights.append(weight)
+            constant = scorer.constant(tables, request)
+            if constant is not None:
+                columns[scorer.name] = self._constant(constant, len(rows))
+                parts.append(constant)
+                continue
+            column = columns[scorer.name] = _ZERO * len(rows)
+            scorer.fill(tables, request, rows, column)
+            parts.append(column)
         return score.weigh(tables.nodes, request.ask, rows, parts, weights), columns
+
+    def _constant(self, value: float, count: int) -> array[float]:
+        """A column of equal values, which all that have it share: no one writes into it."""
+        column = self.constants.get((value, count))
+        if column is None:
+            if len(self.constants) >= MOST_CONSTANTS:
+                self.constants.clear()
+            column = self.constants[value, count] = array("d", (value,)) * count
+        return column
 
     def gpus(self, tables: Tables, request: PodRequest, rows: array[int]) -> array[int]:
         """The mask of GPUs that we would take now on each row; 0 where positions are not modelled."""

@@ -10,7 +10,7 @@ that are not known, and the watch could not have shown it. For other pods kube-s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from extender.policy.contracts import PodRequest
 from extender.reservations.freshness import Freshness
@@ -19,8 +19,7 @@ BOUND_SECONDS = 60.0  # a watch that is behind for longer makes us not ready (ex
 UNHEARD_SECONDS = 60.0  # how much longer an assumed pod lasts at most while the API server is silent
 
 
-@dataclass(frozen=True, slots=True)
-class AssumedPod:
+class AssumedPod(NamedTuple):
     """`amounts`: R amounts; `gpus`: mask it will probably take; `until`: seconds on the caller's clock; `bound`: bind
     asked for it, so that the pod is nowhere else."""
 
@@ -58,7 +57,7 @@ class AssumedPods:
         """The outcome of the Binding is not known: if the pod is bound, the watch shows it soon."""
         pod = self._pods.get(uid)
         if pod is not None:
-            self._pods[uid] = replace(pod, until=min(pod.until, now + self._seconds))
+            self._pods[uid] = pod._replace(until=min(pod.until, now + self._seconds))
 
     def forget(self, uid: str) -> None:
         """The pod is seen, or will not come."""
@@ -66,6 +65,8 @@ class AssumedPods:
 
     def current(self, now: float, *, unheard: bool = False) -> list[AssumedPod]:
         """Those that still count, oldest first; `unheard`: with those that only silence of the API server keeps."""
+        if not self._pods:
+            return []
         known = self._freshness.known_at()
         oldest = now if known is None else min(now, max(known, now - UNHEARD_SECONDS))
         for uid in [uid for uid, pod in self._pods.items() if pod.until <= oldest]:

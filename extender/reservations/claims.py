@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Final
+from typing import Final, NamedTuple
 
 from ext_core import fit
 from extender.cluster.cluster import Cluster
@@ -26,8 +25,7 @@ from extender.reservations.reservations import Reservation, Reservations
 NONE: Final[frozenset[str]] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class _Counted:
+class _Counted(NamedTuple):
     """What the claims in the tables are made of. `as_equal`: uids of pods of a lower priority whose reservations count
     all the same; `taken`: the node and the amounts of one more claim."""
 
@@ -106,6 +104,8 @@ class Claims:
 
     def lower(self, request: PodRequest, now: float) -> list[Reservation]:
         """The reservations of pods of a lower priority that are known to wait."""
+        if not self.reservations:
+            return []
         pods = self._cluster.pods
         return [
             one
@@ -131,13 +131,15 @@ class Claims:
         cluster, request, now = self._cluster, counted.request, counted.now
         nodes = cluster.tables.nodes
         nodes.drop_claims()
-        self._releases.sweep(now)
+        reserved = self.reservations
+        if reserved:
+            self._releases.sweep(now)
         seen = {request.uid}
         assumed = self.assumed.current(now, unheard=request.links == "required")
         for pod in assumed:
             if pod.bound:
                 self._count_assumed(pod, request, seen)
-        for reservation in self.reservations.current(now):
+        for reservation in reserved.current(now) if reserved else ():
             counts = reservation.priority >= request.priority or reservation.uid in counted.as_equal
             if counts and reservation.uid not in seen:
                 seen.add(reservation.uid)

@@ -45,6 +45,10 @@ class Reservations:
     seconds: float = 600.0
     _of: dict[str, Reservation] = field(default_factory=dict)
 
+    def __bool__(self) -> bool:
+        """Whether there is any, old ones too."""
+        return bool(self._of)
+
     def add(self, reservation: Reservation) -> None:
         """Reserve; a reservation of the same pod before is replaced."""
         self._of[reservation.uid] = reservation

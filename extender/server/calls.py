@@ -41,16 +41,15 @@ class Calls:
 
     async def filter(self, body: bytes) -> Answer:
         """Which candidate nodes fit. A rejection of all nodes may wait for the watch, and be decided again."""
-        answer = self._filter(body)
+        answer = self._verbs.filter.answer(body, self._now(), self._wall())
         if answer.result in ("refused", "try-again"):
             answer = await self._settled(body, answer)
-        evictions = self._evictions
-        if evictions is not None:
-            aside("evictions", lambda: evictions.filtered(answer, body))
+        if self._evictions is not None:
+            try:
+                self._evictions.filtered(answer, body)
+            except Exception:  # the answer is not spoilt
+                log.exception("defect", controller="evictions")
         return answer
-
-    def _filter(self, body: bytes) -> Answer:
-        return self._verbs.filter.answer(body, self._now(), self._wall())
 
     async def _settled(self, body: bytes, answer: Answer) -> Answer:
         owed = self._owed(answer)

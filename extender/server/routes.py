@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Route, Router, request_response
 
 from extender.controllers.supervisor import Supervisor
 from extender.log import get_log
@@ -40,11 +39,11 @@ async def _nothing() -> None:
 
 def create(
     endpoint: Endpoint, views: Views, supervisor: Supervisor, close: Callable[[], Awaitable[None]] = _nothing
-) -> Starlette:
+) -> Router:
     """The application. Its lifespan runs the controllers, and closes what they used."""
 
     @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+    async def lifespan(app: Router) -> AsyncIterator[None]:
         task = asyncio.create_task(supervisor.run())
         try:
             yield
@@ -65,15 +64,21 @@ def create(
     )
     routes = [Route(f"/v1/{verb}", endpoint.of(verb), methods=["POST"], name=verb) for verb in VERBS]
     routes += [Route(path, handler, methods=["GET"]) for path, handler in pages]
-    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={404: _no_page})
-    app.router.redirect_slashes = False  # a redirect would cost the scheduler a trip
-    return app
+    no_page = request_response(_NoPage([route.path for route in routes]))
+    # A redirect would cost the scheduler a trip. No middleware: a verb answers failures in its own form, and uvicorn
+    # answers 500 for those of a page.
+    return Router(routes, redirect_slashes=False, default=no_page, lifespan=lifespan)
 
 
-async def _no_page(request: Request, error: Exception) -> Response:
+class _NoPage:
     """A scheduler whose urlPrefix is wrong asks here, and shows its users the status alone: our log states it."""
-    path = request.url.path[:200]
-    if request.method == "POST":
-        log.warning("nothing is served here: is urlPrefix in the scheduler's configuration right?", path=path)
-    there = ", ".join(route.path for route in request.app.routes)
-    return error_response(404, "not-found", f"nothing is served here; there are {there}", path)
+
+    def __init__(self, served: Sequence[str]) -> None:
+        """`served`: the paths that exist."""
+        self._served = ", ".join(served)
+
+    async def __call__(self, request: Request) -> Response:
+        path = request.url.path[:200]
+        if request.method == "POST":
+            log.warning("nothing is served here: is urlPrefix in the scheduler's configuration right?", path=path)
+        return error_response(404, "not-found", f"nothing is served here; there are {self._served}", path)

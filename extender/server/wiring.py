@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from starlette.applications import Starlette
+from starlette.routing import Router
 
 from extender.cluster.cluster import Cluster
 from extender.controllers.controller import ClusterSource, Controller, Frozen
@@ -111,7 +111,7 @@ class Outside:
 class Server:
     """The connected objects that the process, the demo and the tests use."""
 
-    app: Starlette
+    app: Router
     connections: Connections
     calls: Calls
     supervisor: Supervisor

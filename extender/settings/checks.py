@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 from pydantic import ValidationInfo
@@ -102,6 +103,7 @@ def supported_scheduler(text: str) -> str:
     return text
 
 
+@lru_cache(maxsize=8)
 def version(text: str) -> tuple[int, int]:
     """(major, minor) of a checked version."""
     major, _, minor = text.partition(".")

@@ -6,6 +6,7 @@ import time
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from extender.policy.contracts import Class, Reason
 from extender.policy.rules import REASONS
@@ -14,8 +15,7 @@ from extender.verbs.decisions import Decision, Decisions
 from extender.verbs.wire import Args
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """What a verb answers. `result`: metric label; `decision`: None for pods that ask for no GPU."""
 
     body: bytes

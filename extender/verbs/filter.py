@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from ext_core import encode, fit, score
 from ext_core.rows import Rejections
@@ -33,6 +33,7 @@ from extender.verbs.unknown_nodes import UnknownNodes
 
 LONGEST_TRANSIENT = 60.0
 Rejected: TypeAlias = "tuple[array[int], array[int]]"  # rows and their codes
+NOTHING: Final[Rejected] = (array("i"), array("B"))
 
 
 class Filter:
@@ -64,14 +65,15 @@ class Filter:
         cluster.tick(now)
         cluster.at(wall)
         before = attempts.before(request.uid, now, again=again)
-        unknown = [name for _, name in args.unknown]
+        unknown = [name for _, name in args.unknown] if args.unknown else []
         decision = Decision("filter", wall, cluster.generation, request, Judged(known(args)))
-        decision.judged.lack(unknown)
+        if unknown:
+            decision.judged.lack(unknown)
         self._note_sampling(decision, len(args.rows))
         stages.mark("read")
         with claims.of(request, now):
             held = self._evaluate(decision, Preemptor(request, args.pod, now, wall), before, stages)
-        may_appear = self.unknown_nodes.may_appear(unknown, now)
+        may_appear = bool(unknown) and self.unknown_nodes.may_appear(unknown, now)
         attempt = self._attempt(decision, held, now, may_appear, again)
         if ranked := decision.scored.ranked:
             claims.assume(request, ranked[0], decision.scored.gpus[0], now)
@@ -127,15 +129,14 @@ class Filter:
     def _attempt(self, decision: Decision, held: HeldBack, now: float, may_appear: bool, again: bool) -> Attempt:
         """Record the attempt. `transient`: the pod is to be tried again within seconds, by an Error."""
         cluster, judged, counted = self._cluster, decision.judged, self._freshness.counted
-        rejected = fit.rejected(judged.rows, judged.codes, LINKS_ONLY)[0]
-        passing = any(TRANSIENT[code] or (counted and BY_COUNT[code]) for code in judged.reasons)
-        attempt = self._history.attempts.record(
-            decision.request.uid,
-            now,
-            tuple([cluster.names[row] for row in rejected]),
-            may_appear or held.soon or passing,
-            again=again,
-        )
+        links_only: tuple[str, ...] = ()
+        transient = may_appear or held.soon
+        if judged.reasons:
+            rejected = fit.rejected(judged.rows, judged.codes, LINKS_ONLY)[0]
+            links_only = tuple([cluster.names[row] for row in rejected])
+            passing = any(TRANSIENT[code] or (counted and BY_COUNT[code]) for code in judged.reasons)
+            transient = transient or passing
+        attempt = self._history.attempts.record(decision.request.uid, now, links_only, transient, again=again)
         attempt.left_out = len(decision.scored.ranked) < len(judged.fits)
         attempt.left = held.left
         # What was to pass within seconds and has not is not transient: the pod must not be kept from preempting.
@@ -146,16 +147,17 @@ class Filter:
 
     def _encode(self, args: wire.Args, decision: Decision, transient: bool, now: float) -> bytes:
         request, ranked = decision.request, decision.scored.ranked
-        # An Error clears nominatedNodeName: a pod whose reservation we do not remember is rejected plainly instead.
-        forgotten = bool(request.nominated) and self._claims.reservations.of(request.uid, now) is None
-        if not ranked and transient and not forgotten:
-            decision.result = "try-again"
-            decision.error = self._texts[self._retry_code(decision)]
-            return wire.filter_error(decision.error)
+        if not ranked and transient:
+            # An Error clears nominatedNodeName: a pod whose reservation we do not remember is rejected plainly instead.
+            forgotten = bool(request.nominated) and self._claims.reservations.of(request.uid, now) is None
+            if not forgotten:
+                decision.result = "try-again"
+                decision.error = self._texts[self._retry_code(decision)]
+                return wire.filter_error(decision.error)
         decision.result = "fits" if ranked else "refused"
-        failed, unresolvable = self._rejections(decision)
+        failed, unresolvable = self._rejections(decision) if decision.judged.reasons else (NOTHING, NOTHING)
         nominated = request.nominated
-        unknown = [(name, UNKNOWN_NODE.code) for _, name in args.unknown if name != nominated]
+        unknown = [(name, UNKNOWN_NODE.code) for _, name in args.unknown if name != nominated] if args.unknown else []
         rejections = Rejections(failed, unresolvable, self._texts, unknown)
         if args.nodes is None:
             body = encode.filter_result(self._cluster.rows.heads, ranked, rejections)

@@ -60,7 +60,9 @@ class HoldBack:
         stale = self.freshness.stale()
         if stale:
             promise_no_links(decision)
-        reserved = self.reserved(preemptor.request, fit.passed(decision.judged.rows, decision.judged.codes), now)
+        reserved: frozenset[int] = frozenset()
+        if self._claims.reservations:
+            reserved = self.reserved(preemptor.request, fit.passed(decision.judged.rows, decision.judged.codes), now)
         left = attempt is not None and attempt.left
         if reserved and not left and not stale:  # while stale no pod is evicted: the pod would have no other node
             left = self._leaves(decision, preemptor, reserved)
@@ -99,7 +101,8 @@ class HoldBack:
 
         Whether the pod has to be tried again soon: its victims are gone, and nothing that happens later wakes it.
         """
-        own = self._claims.reservations.of(decision.request.uid, now)
+        reservations = self._claims.reservations
+        own = reservations.of(decision.request.uid, now) if reservations else None
         if own is None:
             return False
         judged = decision.judged
@@ -121,6 +124,8 @@ class HoldBack:
         kube-scheduler guards the counts; for pods that require links every node whose links are not uniform is rejected
         as pending until such pods must have been seen.
         """
+        if now >= self.freshness.yields_until and now >= self.freshness.settled_at:  # nearly always
+            return False
         request, judged = decision.request, decision.judged
         waiting = self._cluster.placements.waiting.values()
         if now < self.freshness.yields_until and any(priority > request.priority for priority in waiting):

@@ -23,7 +23,7 @@ from extender.preemption.preemption import Offered, Offers
 LONGEST_NAME: Final = 253
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Args:
     """ExtenderArgs. `rows`: the candidates' rows, -1 where a name is not known; `unknown`: (position, name) of those;
     `names`: byte range of NodeNames; `nodes`: byte ranges of whole Node objects (nodeCacheCapable: false)."""

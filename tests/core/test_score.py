@@ -117,10 +117,10 @@ def test_bad_input_is_rejected_alike(world: World, rows: list[int], length: int,
         lambda: plain.leftover(old, asked, rows, [0.0] * size),
     )
     same_error(lambda: score.top(new, ints(rows), column(size), 0), lambda: plain.top(old, rows, [0.0] * size, 0))
-    for weights in ([], [1.0]):
+    for factors in ([], [1.0]):
         same_error(
-            lambda: score.weigh(new, asked, ints(rows), [column(size)], weights),  # noqa: B023
-            lambda: plain.weigh(old, asked, rows, [[0.0] * size], weights),  # noqa: B023
+            lambda: score.weigh(new, asked, ints(rows), [column(size)], factors),  # noqa: B023
+            lambda: plain.weigh(old, asked, rows, [[0.0] * size], factors),  # noqa: B023
         )
 
 

@@ -631,6 +631,9 @@ class Stubborn:
     def __init__(self, row: int) -> None:
         self.row = row
 
+    def idle(self, tables: Tables, request: PodRequest) -> bool:
+        return False
+
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
         for i, row in enumerate(rows):
             if row == self.row and not out[i]:
