@@ -146,7 +146,8 @@ class Ours:
         best = max(points.values())
         name = self.rng.choice(sorted(host for host, score in points.items() if score == best))
         assert answer.decision is not None
-        return self.index[name], answer.decision.gpus.get(self.cluster.row(name), 0)
+        scored = answer.decision.scored
+        return self.index[name], scored.gpus[scored.best.index(self.cluster.row(name))]
 
     def started(self, job: Job, now: float) -> None:
         pod = _pod(job, self.hosts[job.host].name, job.gpus)

@@ -137,7 +137,7 @@ def p99(nodes: int, rounds: int, count: int) -> list[Round]:
                 seconds = time.monotonic() - began
                 got = (own.sent()["events"] - sent) / seconds
                 null = calls(own.null.port, asked, count)
-                one = {"round": number, "rate": rate, "events_per_second": round(got)}
+                one: Round = {"round": number, "rate": rate, "events_per_second": round(got)}
                 for server, times in (("ours", mine), ("null", null)):
                     one |= {f"{server}_p50_ms": median(times) * 1e3, f"{server}_p99_ms": percentile(times, 0.99) * 1e3}
                 found.append(one)

@@ -15,6 +15,8 @@ with names that no other pod has (6 kB).
     RSS        MiB in memory then, and after `calls` filter and prioritize calls that name every node
     peak       MiB at most so far (VmHWM); 600 MB are 572 MiB
     limit      what the pod needs: the larger RSS and a tenth of it, 1.3 x decisions.maxBytes, limits.allBodiesBytes
+
+The targets table adds the growth of memory after a churn of pods (`tests.churn`, some minutes).
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,7 @@ import msgspec
 
 from benchmarks import fleet
 from benchmarks.serving import Connection, cpu_of, request
+from benchmarks.spread import Line, Spread, at_most, targets_table
 from extender.kube.watch.kinds import NODES, PODS
 from extender.objects import schema
 from tests.e2e import builders
@@ -348,10 +351,33 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
+def targets(rows: Sequence[Row], churned: Mapping[str, float] | None) -> list[Line]:
+    """The lines of the largest size, and of the churn."""
+    lines = []
+    for row in rows:
+        if (row.nodes, row.pods) == (15_000, 150_000):
+            peak, seconds = row.peak * MIB / 1e6, row.seconds
+            lines.append(at_most("peak RSS at 15,000 nodes, MB", "<= 600", Spread(peak, peak, peak), 600.0, 0))
+            lines.append(at_most("time to Ready there, s", "<= 30", Spread(seconds, seconds, seconds), 30.0, 1))
+    if churned is not None:
+        growth = 100 * churned["growth"]
+        measure = f"memory growth after a churn of {churned['pods']:,.0f} pods, %"
+        lines.append(at_most(measure, "<= 5", Spread(growth, growth, growth), 5.0, 1))
+    return lines
+
+
+def churn(pods: int) -> dict[str, float]:
+    """What `tests.churn` prints."""
+    words = [sys.executable, "-m", "tests.churn", str(pods)]
+    found: dict[str, float] = json.loads(subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout)
+    return found
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), metavar="NODES/PODS")
     parser.add_argument("--calls", type=int, default=200)
+    parser.add_argument("--churn", type=int, default=50_000, metavar="PODS", help="0: leave the churn out")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     parser.add_argument("--serve", metavar="NODES/PODS", help=argparse.SUPPRESS)
     parser.add_argument("--floor", metavar="URL", help=argparse.SUPPRESS)
@@ -368,9 +394,13 @@ def main(argv: list[str] | None = None) -> int:
         nodes, _, pods = size.partition("/")
         rows.append(measure(int(nodes), int(pods), args.calls))
         print(f"{size}: {rows[-1].rss_after_calls:.0f} MiB, {rows[-1].seconds:.1f} s", file=sys.stderr, flush=True)
-    found = [asdict(row) | {"limit": row.limit} for row in rows]
-    kind = {"apiVersion": "gpu-extender.io/v1", "kind": "MemoryBenchmark", "warnings": []}
-    print(json.dumps({**kind, "rows": found}, indent=1) if args.output == "json" else table(rows))
+    lines = targets(rows, churn(args.churn) if args.churn else None)
+    if args.output == "json":
+        found = [asdict(row) | {"limit": row.limit} for row in rows]
+        kind = {"apiVersion": "gpu-extender.io/v1", "kind": "MemoryBenchmark", "warnings": []}
+        print(json.dumps({**kind, "rows": found, "targets": [one._asdict() for one in lines]}, indent=1))
+    else:
+        print(f"{table(rows)}\n\n{targets_table(lines)}")
     return 0
 
 

@@ -167,7 +167,7 @@ def measure(candidates: list[int], calls: int, seconds: float) -> list[dict[str,
         with Servers() as servers:
             say(f"starting the servers for {what}")
             ours = servers.ours(cluster, verbs.SETTINGS)
-            run = verbs.Run({"ours": ours, **{kind: servers.null(kind) for kind in verbs.SERVERS[1:]}})
+            run = verbs.Run({"ours": ours, **{kind: servers.null(kind) for kind in verbs.SERVERS[1:]}}, range(1))
             try:
                 for count in sizes:
                     made = case(what, count, size, wanted)

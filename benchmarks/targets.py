@@ -1,11 +1,13 @@
 """The targets of live speed: measure, target, what this machine got, met or lost.
 
-    python -m benchmarks.targets [--full] [--only scheduler events ...]
+    python -m benchmarks.targets [--full] [--only scheduler events ...] [--write docs/performance.md]
 
 Runs each measurement in a process of its own, prints its tables, and at the end all lines of their targets tables with
 the losses. About half an hour on two idle cores, the builds of the control plane and of the arm `before` not counted.
 `--full` adds what takes longer (scheduler at 500 and 15,000 nodes, the full size of memory): about an hour and a half.
 A measurement that fails is reported and does not stop the others; then the status is 1. A lost target is no failure.
+`--write FILE` puts the tables of each measurement that ran between `<!-- NAME -->` and `<!-- /NAME -->` of the file,
+and those lines of the targets between the marks of `targets`.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 HEAD = "| measure | target | got | |"
 WIDE = 78
@@ -39,11 +42,12 @@ class Part:
 
 PARTS = (
     Part("verbs", ("--names", "5000", "--candidates", "--seconds", "60")),
+    Part("stages"),
     Part("decisions"),
     Part("events"),
     Part("preempt_speed", ("--candidates",)),
     Part("reservations"),
-    Part("memory", smaller="15,000 nodes"),
+    Part("memory", ("--sizes", "1000/10000", "5000/50000", "--churn", "5000"), full=(), smaller="15,000 nodes"),
     Part(
         "scheduler",
         ("--seconds", "600"),
@@ -99,6 +103,24 @@ def summary(outcome: Outcome) -> str:
     return "\n".join(parts)
 
 
+def without_targets(text: str) -> str:
+    """What a measurement prints, less its targets table."""
+    kept, inside = [], False
+    for line in text.splitlines():
+        inside = line == HEAD or (inside and line.startswith("|"))
+        if not inside and line != "Targets":
+            kept.append(line)
+    return "\n".join(kept).strip()
+
+
+def written(document: str, name: str, text: str) -> str:
+    """The document with `text` between the marks of `name`; unchanged where it has none."""
+    first, last = f"<!-- {name} -->", f"<!-- /{name} -->"
+    head, found, rest = document.partition(first)
+    _, ended, tail = rest.partition(last)
+    return f"{head}{first}\n\n{text}\n\n{last}{tail}" if found and ended else document
+
+
 def say(line: str) -> None:
     print(f"targets: {line}", file=sys.stderr, flush=True)
 
@@ -107,6 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.targets", description=__doc__.splitlines()[0])
     parser.add_argument("--full", action="store_true", help="all sizes")
     parser.add_argument("--only", nargs="+", choices=[part.name for part in PARTS])
+    parser.add_argument("--write", type=Path, metavar="FILE", help="put the tables into this document")
     asked = parser.parse_args(arguments)
     outcome, began = Outcome(), time.monotonic()
     for part in PARTS:
@@ -118,9 +141,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         outcome.lines += lines_of(text)
         if why:
             outcome.failed.append(f"{part.name}: {why}")
+        elif asked.write:
+            asked.write.write_text(written(asked.write.read_text(), part.name, without_targets(text)))
         if part.smaller and not asked.full:
             outcome.smaller.append(f"{part.name}: {part.smaller}")
     print(summary(outcome))
+    if asked.write and not asked.only:
+        table = summary(outcome).removeprefix("Targets\n\n")
+        asked.write.write_text(written(asked.write.read_text(), "targets", table))
     return 1 if outcome.failed else 0
 
 

@@ -1,7 +1,8 @@
 """One code for each node of a decision, in few bytes: how many rows in order have the same code, and which.
 
-A text of runs: the number of different codes (0: 256 of them), the codes, then each run as one number in groups of seven
-bits, the lowest first, the top bit set while more follow: (its length - 1) x the number of codes + the code's place.
+A text of runs: the number of different codes (0: 256 of them), the codes, then each run as one number: (its length - 1)
+x the number of codes + the code's place. A number is written in groups of three bits, the lowest first, each in half a
+byte whose top bit is set while more follow; the lower half of a byte comes first, and 8 fills the last one.
 The runs are those of all rows from 0 to the last one that is named; NOT_NAMED is the code of the others.
 """
 
@@ -15,15 +16,17 @@ from ext_core.ints cimport code_t, row_t, uint64_t
 NOT_NAMED = 255
 cdef enum:
     ABSENT = 255
+    FILL = 8
     MOST_ROWS = 0x4000000
 
 
 def pack(const row_t[::1] rows, const code_t[::1] codes, const row_t[::1] answered, int left_out):
-    """The runs of `rows` with their `codes`. Of the rows with code 0 those that are not in `answered` get `left_out`."""
+    """The runs of `rows` with their `codes`. Rows with code 0 that are not in `answered` get `left_out`."""
     cdef Py_ssize_t n = rows.shape[0], height = 0, named = 0, fits = 0, i, begin
     cdef int kinds = 0
     cdef uint64_t number
-    cdef code_t code
+    cdef code_t code, half
+    cdef bint upper = False
     cdef code_t *of
     cdef code_t *text
     cdef code_t *out
@@ -45,7 +48,7 @@ def pack(const row_t[::1] rows, const code_t[::1] codes, const row_t[::1] answer
     if n == 0:
         return b""
     of = <code_t*>malloc(height)
-    text = <code_t*>malloc(257 + 2 * height)  # a run of n rows takes 2 x n bytes at most
+    text = <code_t*>malloc(258 + 2 * height)  # a run of n rows takes 2 x n bytes at most
     if of == NULL or text == NULL:
         c_free(of)
         c_free(text)
@@ -81,11 +84,19 @@ def pack(const row_t[::1] rows, const code_t[::1] codes, const row_t[::1] answer
             begin = i
             i = _end(of, i, height)
             number = <uint64_t>(i - begin - 1) * kinds + places[of[begin]]
-            while number >= 0x80:
-                out[0] = <code_t>(number & 0x7F | 0x80)
-                out += 1
-                number >>= 7
-            out[0] = <code_t>number
+            while True:
+                half = <code_t>(number & 7 | (8 if number >= 8 else 0))
+                if upper:
+                    out[0] |= half << 4
+                    out += 1
+                else:
+                    out[0] = half
+                upper = not upper
+                number >>= 3
+                if half < 8:
+                    break
+        if upper:
+            out[0] |= FILL << 4
             out += 1
     made = <bytes>text[:out - text]
     c_free(of)
@@ -114,7 +125,7 @@ def unpack(bytes text not None):
     cdef const code_t[::1] data = text
     cdef Py_ssize_t size = data.shape[0], at, kinds, named = 0, begin, length
     cdef uint64_t number
-    cdef code_t code
+    cdef code_t code, half
     cdef int shift, turn
     cdef row_t[::1] row_out
     cdef code_t[::1] code_out
@@ -126,22 +137,27 @@ def unpack(bytes text not None):
     if begin > size:
         raise ValueError("no text of runs")
     for turn in range(2):  # count, then write
-        at = begin
+        at = 2 * begin
         row = 0
         if turn:
             rows, codes = array("i", bytes(4 * named)), array("B", bytes(named))
             row_out, code_out = rows, codes
-        while at < size:
+        while at < 2 * size:
             number = 0
             shift = 0
             while True:
-                if at >= size or shift > 35:
+                if at >= 2 * size or shift > 36:
                     raise ValueError("no text of runs")
-                number |= <uint64_t>(data[at] & 0x7F) << shift
-                shift += 7
+                half = data[at // 2] >> 4 if at & 1 else data[at // 2] & 15
                 at += 1
-                if data[at - 1] < 0x80:
+                if half == FILL and at == 2 * size and shift == 0:
                     break
+                number |= <uint64_t>(half & 7) << shift
+                shift += 3
+                if half < 8:
+                    break
+            if shift == 0:
+                break
             code = data[1 + <Py_ssize_t>(number % <uint64_t>kinds)]
             length = <Py_ssize_t>(number // <uint64_t>kinds) + 1
             if length > MOST_ROWS - row:

@@ -9,7 +9,7 @@ from libc.stdlib cimport free as c_free, malloc
 
 from ext_core.ask cimport LINKS_IGNORED, Ask
 from ext_core.checks cimport check_ask, check_rows
-from ext_core.ints cimport mask_t, row_t, score_t, int32_t, int64_t
+from ext_core.ints cimport mask_t, row_t, score_t, int32_t, int64_t, uint64_t
 from ext_core.links cimport LinkShapes
 from ext_core.shape cimport Choice
 from ext_core.table cimport NodeTable
@@ -270,20 +270,27 @@ def ranked(const row_t[::1] rows, const score_t[::1] total, const int32_t[::1] b
 
 
 def picked(list columns not None, const int32_t[::1] best, Py_ssize_t most):
-    """What each of `columns` has at the first `most` indices of `best`: column by column, in one array."""
+    """(differ, values): what each of `columns` has at the first `most` indices of `best`, column by column. Where these
+    values differ, `differ` has the column's bit; where they are alike, `values` has one."""
     cdef Py_ssize_t n = min(max(most, 0), best.shape[0]), i, at = 0
+    cdef const score_t[::1] column
+    cdef uint64_t differ = 0, bit = 1
+    if len(columns) > 64:
+        raise ValueError("more than 64 columns")
     made = array("d", bytes(8 * n * len(columns)))
     if not made:
-        return made
+        return 0, made
     cdef score_t[::1] out = made
-    cdef const score_t[::1] column
     for column in columns:
         for i in range(n):
             if not 0 <= best[i] < column.shape[0]:
                 raise IndexError("index outside of a column")
             out[at + i] = column[best[i]]
-        at += n
-    return made
+            if out[at + i] != out[at]:
+                differ |= bit
+        at += n if differ & bit else 1
+        bit <<= 1
+    return differ, made[:at]
 
 
 def points(const score_t[::1] ranked):

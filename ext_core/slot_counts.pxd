@@ -57,6 +57,8 @@ cdef class SlotCounts:
     cdef int32_t *count       # [row, column]
     cdef int64_t *total       # [column]
     cdef int32_t *room        # [family] scratch
+    cdef double *spare        # [row] its part of `free_gpus`
+    cdef int64_t measured     # `NodeTable.stated` as of the latest measurement
     cdef double most_cpu, most_gpus, all_gpus, free_gpus
     cdef amount_t most_units
     cdef int8_t **packs       # [shape * 17 + size] -> [free set] disjoint linked sets; NULL, or -1 within: not known
@@ -72,6 +74,7 @@ cdef class SlotCounts:
     cdef void _no_types(self)
     cdef int _widen(self, NodeTable nodes) except -1
     cdef void _measure(self, NodeTable nodes) noexcept nogil
+    cdef bint _recount(self, NodeTable nodes, row_t row) noexcept nogil
     cdef int32_t _room(self, const State *s, const Type *one, const int32_t *lefts, const int32_t *many,
                        int kinds) noexcept nogil
     cdef int _packed(self, int shape, mask_t free, int size) noexcept nogil

@@ -13,7 +13,7 @@ from libc.string cimport memset
 
 from ext_core.ints cimport MOST_GPUS, amount_t, int8_t, int32_t, int64_t, mask_t, row_t, uint64_t
 from ext_core.masks cimport popcount
-from ext_core.table cimport CPU, MEMORY, FIRST_GPU, SCHEDULABLE, SLOTS, NodeTable
+from ext_core.table cimport CPU, MEMORY, FIRST_GPU, RECENT, SCHEDULABLE, SLOTS, NodeTable
 
 cdef enum:
     MOST_TYPES = 1024
@@ -59,6 +59,7 @@ cdef class SlotCounts:
         c_free(self.version)
         c_free(self.counted)
         c_free(self.count)
+        c_free(self.spare)
 
     cdef void forget(self) noexcept:
         if self.rows:
@@ -141,10 +142,8 @@ cdef class SlotCounts:
 
     cdef int update(self, NodeTable nodes) except -1:
         cdef int row, t
-        cdef State state
-        cdef int32_t *count
+        cdef int64_t version
         cdef bint changed = False
-        cdef int64_t since
         if nodes is self.nodes and nodes.clock == self.clock and self.known == self.edition:
             return 0
         self.syncs += 1
@@ -159,29 +158,47 @@ cdef class SlotCounts:
             if self.types[t].devices and self.types[t].resource >= nodes.resources:
                 raise ValueError("a type's resource is not in the table")
         self._widen(nodes)
+        # Nothing but rows has changed, and which ones is remembered.
+        cdef bint few = (self.known == self.edition and self.height == nodes.height and self.clock >= 0
+                         and nodes.clock - self.clock <= RECENT)
         with nogil:
-            for row in range(nodes.height):
-                since = self.counted[row] if self.version[row] == nodes.version[row] else ALL_TYPES
-                if since == self.edition:
-                    continue
-                count = self.count + <size_t>row * self.most
-                for t in range(self.kinds):
-                    if self.types[t].edition > since:
-                        self.total[t] -= count[t]
-                read_state(nodes, row, &state)
-                self.fill_counts(&state, count, since)
-                for t in range(self.kinds):
-                    if self.types[t].edition > since:
-                        self.total[t] += count[t]
-                changed = changed or since == ALL_TYPES
-                self.version[row] = nodes.version[row]
-                self.counted[row] = self.edition
+            if few:
+                for version in range(self.clock + 1, nodes.clock + 1):
+                    changed = self._recount(nodes, nodes.recent[version & (RECENT - 1)]) or changed
+            else:
+                for row in range(nodes.height):
+                    changed = self._recount(nodes, row) or changed
             self.height = nodes.height
             self.clock = nodes.clock
             self.known = self.edition
-            if changed:
+            # Whole GPUs are added up exactly in whatever order; shares are added in the order of the rows.
+            if changed and not (few and self.measured == nodes.stated and self.most_units == 1):
                 self._measure(nodes)
         return 0
+
+    cdef bint _recount(self, NodeTable nodes, row_t row) noexcept nogil:
+        """Count the slots of a row again, if it or the types have changed; whether it has."""
+        cdef int t
+        cdef State state
+        cdef double spare
+        cdef int32_t *count = self.count + <size_t>row * self.most
+        cdef int64_t since = self.counted[row] if self.version[row] == nodes.version[row] else ALL_TYPES
+        if since == self.edition:
+            return False
+        for t in range(self.kinds):
+            if self.types[t].edition > since:
+                self.total[t] -= count[t]
+        read_state(nodes, row, &state)
+        self.fill_counts(&state, count, since)
+        for t in range(self.kinds):
+            if self.types[t].edition > since:
+                self.total[t] += count[t]
+        spare = <double>state.spare / state.units if state.gpu >= 0 else 0.0
+        self.free_gpus += spare - self.spare[row]
+        self.spare[row] = spare
+        self.version[row] = nodes.version[row]
+        self.counted[row] = self.edition
+        return since == ALL_TYPES
 
     cdef int _widen(self, NodeTable nodes) except -1:
         """Make room for every row and shape of the table."""
@@ -201,6 +218,11 @@ cdef class SlotCounts:
             if made == NULL:
                 raise MemoryError()
             self.count = <int32_t*>made
+            made = realloc(self.spare, row * sizeof(double))
+            if made == NULL:
+                raise MemoryError()
+            self.spare = <double*>made
+            memset(self.spare + self.rows, 0, (row - self.rows) * sizeof(double))
             memset(self.version + self.rows, 0, (row - self.rows) * sizeof(int64_t))
             memset(self.count + <size_t>self.rows * width, 0, <size_t>(row - self.rows) * width * sizeof(int32_t))
             self.rows = row
@@ -217,9 +239,10 @@ cdef class SlotCounts:
     cdef void _measure(self, NodeTable nodes) noexcept nogil:
         """The largest node and all GPUs."""
         cdef int row
-        cdef double gpus, free
+        cdef double gpus
         self.most_cpu = self.most_gpus = self.all_gpus = self.free_gpus = 0.0
         self.most_units = 1
+        self.measured = nodes.stated
         for row in range(nodes.height):
             if nodes.units[row] > self.most_units:
                 self.most_units = nodes.units[row]
@@ -227,12 +250,10 @@ cdef class SlotCounts:
                 self.most_cpu = <double>nodes.alloc[CPU, row]
             if nodes.gpu[row] >= 0:
                 gpus = <double>nodes.alloc[nodes.gpu[row], row]
-                free = <double>nodes.free_count(nodes.gpu[row], row)
                 if nodes.units[row] != 1:  # a division takes longer than all else here
                     gpus /= nodes.units[row]
-                    free /= nodes.units[row]
                 self.all_gpus += gpus
-                self.free_gpus += free
+                self.free_gpus += self.spare[row]
                 if gpus > self.most_gpus:
                     self.most_gpus = gpus
 

@@ -197,7 +197,7 @@ cdef class Slots(SlotCounts):
         if most < 0:
             raise ValueError("fewer than no types")
         cdef _Kept kept = self._begin(nodes, need, prices)
-        cdef int way = 0, kind, size = 0, at
+        cdef int way = 0, kind, size = 0, at, i
         cdef int64_t e
         cdef double cost
         self._lose(kept, row, need)
@@ -216,7 +216,8 @@ cdef class Slots(SlotCounts):
             while at > 0 and (cost > out[3 * at] or (cost == out[3 * at] and kind < out[3 * at - 2])):
                 at -= 1
                 if at + 1 < room:
-                    out[3 * at + 4], out[3 * at + 5], out[3 * at + 6] = out[3 * at + 1], out[3 * at + 2], out[3 * at + 3]
+                    for i in range(1, 4):
+                        out[3 * at + 3 + i] = out[3 * at + i]
             if at < room:
                 out[3 * at + 1], out[3 * at + 2], out[3 * at + 3] = kind, self.entries[e].lost, cost
                 size = min(size + 1, room)

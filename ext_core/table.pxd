@@ -8,6 +8,9 @@ cdef enum:
     FIRST_GPU = 3  # the first GPU resource; the others follow in the order of the settings
 
 cdef enum:
+    RECENT = 1024  # changes of rows that are remembered; a power of two
+
+cdef enum:
     AWAY = 2          # flags of a node: the device plugin has offered nothing for a moment only: it may be restarting
     SCHEDULABLE = 4   # not cordoned
     # bit r, for r = FIRST_GPU to 7: a DeviceClass (DRA) may serve resource r here
@@ -47,6 +50,8 @@ cdef class NodeTable:
     cdef int32_t[:, ::1] asked      # [16, row] units of GPU i that claims will probably take; set for one decision
     cdef int64_t[::1] version       # [row] rises with every change of the row; no two rows and states share one
     cdef int64_t clock              # the version given last
+    cdef int64_t stated             # the version that `set_node`, `add` or `clear` gave last
+    cdef row_t[RECENT] recent       # [version % RECENT] the row that got it
     cdef list touched               # rows whose claim is not 0
 
     cdef int grow(self, int rows) except -1
@@ -54,6 +59,7 @@ cdef class NodeTable:
     cdef inline void touch(self, row_t row) noexcept nogil:
         self.clock += 1
         self.version[row] = self.clock
+        self.recent[self.clock & (RECENT - 1)] = row
     cdef inline mask_t open_gpus(self, row_t row) noexcept nogil:
         """GPUs that no pod holds, or will probably take, as a whole; pods may hold parts of them."""
         return (self.healthy[row] & ~(self.sure[row] | self.likely[row] | self.wanted[row])) & 0xFFFF

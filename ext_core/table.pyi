@@ -26,6 +26,8 @@ class NodeTable:
         """Write what the Node object states. IndexError: a row that was not added (so in every method)."""
     def set_held(self, row: int, use: NodeUse) -> None:
         """Write what the pods of the node hold. A GPU that is held as a whole is in a mask, not in `parts`."""
+    def set_served(self, rows: list[int] | array[int], bits: int) -> None:
+        """Write which resources a DeviceClass serves, for `rows`: bit r for resource r = 3..7. ValueError: others."""
     def set_used(self, row: int, used: tuple[int, ...]) -> None:
         """Write R amounts that the pods of the node hold. The version rises where they are others."""
     def set_order(self, rows: list[int] | array[int], first: int = 0) -> None:

@@ -148,6 +148,7 @@ cdef class NodeTable:
             self.part[r, row] = self.asked[r, row] = 0
         self.begun[row] = 0
         self.touch(row)
+        self.stated = self.clock
 
     def _check(self, int row):
         if row < 0 or row >= self.height:
@@ -173,6 +174,7 @@ cdef class NodeTable:
         self.units[row] = units
         self.model[row] = model
         self.touch(row)
+        self.stated = self.clock
 
     def set_held(self, int row, use):
         """Write what the pods of the node hold: a NodeUse. A GPU that is held as a whole is in a mask, not in parts."""
@@ -195,6 +197,17 @@ cdef class NodeTable:
         self.unknown[row] = unknown
         self.pending[row] = pending
         self.touch(row)
+
+    def set_served(self, rows, int bits):
+        """Write which resources a DeviceClass serves, for `rows`: bit r for resource r = 3..7."""
+        if bits & ~0xF8:
+            raise ValueError("set_served: bits 3 to 7 stand for resources")
+        cdef const row_t[::1] known = rows if isinstance(rows, array) else array("i", rows)
+        cdef Py_ssize_t i
+        for i in range(known.shape[0]):
+            self._check(known[i])
+            self.flags[known[i]] = (self.flags[known[i]] & 7) | bits
+            self.touch(known[i])
 
     def set_used(self, int row, tuple used):
         """Write the amounts that the pods of the node hold. The version rises where they are others."""

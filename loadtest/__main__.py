@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtest import rate
-from loadtest.report import limits, page, table
+from loadtest.report import beside_idle, limits, page, table
 from loadtest.target import SIZES
 
 LOCUSTFILE = Path(__file__).parent / "locustfile.py"
@@ -99,6 +99,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(
         "Times in ms, the client's part included. null: the same HTTP stack sends back our bytes, in turns.", limits()
     )
+    print(*beside_idle(found["rows"]), sep="\n")
     for events, sent in found["sent"].items():
         print(f"Watch events/s: {events} asked for, {sent:.0f} sent.")
     if found["highest"] is not None:

@@ -195,6 +195,7 @@ def _filtered_nodes(asked: frozenset[str], fits: bool, live: bool) -> Check:
     def check(answer: Any) -> list[str]:
         if live and not fits and tries_again(answer):
             return []
+        _rejections(answer, asked)
         if answer["NodeNames"] is not None:
             raise WrongAnswer("Node objects were sent, and names are answered")
         return _passed(answer, [node["metadata"]["name"] for node in answer["Nodes"]["items"]], asked, fits)

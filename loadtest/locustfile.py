@@ -28,7 +28,7 @@ sys.path.insert(0, ROOT)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH"))))
 
 from loadtest import recording
-from loadtest.report import page, table
+from loadtest.report import beside_idle, page, table
 from loadtest.session import Session
 from loadtest.target import Unusable
 from loadtest.users import Gangs, Preemptors, Readers, Retries, Scheduler, Schedulers, WholeNodes
@@ -161,6 +161,8 @@ def finish(environment: Environment, **more: Any) -> None:
     if session.options.report:
         Path(session.options.report).write_text(page(found, _title(session)))
     print(table(found["rows"]))
+    for line in beside_idle(found["rows"]):
+        print(f"loadtest: {line}")
     if session.figures.try_again:
         print(f"loadtest: {session.figures.try_again} answers of filter state that the pod is to be tried again")
     for rate, seen in found["sent"].items():

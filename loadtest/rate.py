@@ -23,6 +23,8 @@ from tests.e2e.cluster import ControlPlane
 CONNECTIONS = 32
 OBJECTS = 256
 WINDOW = 1.0
+LONGEST = 4
+"""Times the seconds asked for, while the rate still rises."""
 MARK = b'{"type":"MODIFIED"'
 
 
@@ -54,15 +56,25 @@ async def _write(host: str, port: int, tls: ssl.SSLContext, head: str, first: in
 
 
 async def _watch(host: str, port: int, tls: ssl.SSLContext, head: str, counted: Counted) -> None:
-    reader, writer = await asyncio.open_connection(host, port, ssl=tls)
+    while True:
+        reader, writer = await asyncio.open_connection(host, port, ssl=tls)
+        writer.write(f"GET /api/v1/pods?watch=1&timeoutSeconds=600 HTTP/1.1\r\n{head}\r\n".encode())
+        if (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200"):
+            break
+        writer.close()  # 429 while the API server starts: its watch cache is not filled yet
+        await asyncio.sleep(0.2)
     rest = b""
     try:
-        writer.write(f"GET /api/v1/pods?watch=1&timeoutSeconds=600 HTTP/1.1\r\n{head}\r\n".encode())
         while chunk := await reader.read(1 << 18):
             counted.events += (rest + chunk).count(MARK)
             rest = chunk[-len(MARK) + 1 :]
     finally:
         writer.close()
+
+
+def _rises(windows: list[float]) -> bool:
+    """Whether one of the last three is the best, or there were no events yet: the API server still starts."""
+    return max(windows) == 0.0 or max(windows[-3:]) == max(windows)
 
 
 async def _measure(url: str, ca: Path, token: str, seconds: float) -> float:
@@ -73,15 +85,16 @@ async def _measure(url: str, ca: Path, token: str, seconds: float) -> float:
     tasks = [asyncio.create_task(_watch(host, int(port), tls, head, counted))]
     tasks += [asyncio.create_task(_write(host, int(port), tls, head, first)) for first in range(CONNECTIONS)]
     try:
-        best, end = 0.0, time.monotonic() + seconds
-        while (began := time.monotonic()) < end:
+        windows: list[float] = []
+        begun = time.monotonic()
+        while (began := time.monotonic()) - begun < seconds or (_rises(windows) and began - begun < LONGEST * seconds):
             before = counted.events
             done, _ = await asyncio.wait(tasks, timeout=WINDOW, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
                 raise RuntimeError("a connection to the API server has ended")
-            best = max(best, (counted.events - before) / (time.monotonic() - began))
-        return best
+            windows.append((counted.events - before) / (time.monotonic() - began))
+        return max(windows)
     finally:
         for task in tasks:
             task.cancel()
@@ -89,7 +102,7 @@ async def _measure(url: str, ca: Path, token: str, seconds: float) -> float:
 
 
 def highest(binaries: Path, seconds: float) -> float:
-    """Events a second, in the best second of `seconds`."""
+    """Events a second, in the best second of `seconds`, or of up to LONGEST times as many while the rate rises."""
     with ControlPlane(binaries, controllers=("namespace-controller",)) as control_plane:
         api = control_plane.api
         api.create(builders.namespace("work"))

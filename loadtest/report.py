@@ -46,6 +46,17 @@ def table(rows: Rows) -> str:
     return "\n".join([*lines, *("| " + " | ".join(cells(row)) + " |" for row in rows)])
 
 
+def beside_idle(rows: Rows) -> list[str]:
+    """How the p99 of each verb under watch events compares with that without any, in the same run."""
+    idle = {(row["verb"], row["names"]): row[OURS]["p99"] for row in rows if row["churn"] == 0}
+    return [
+        f"{row['verb']} of {row['names']} names at {row['churn']} events/s: p99 is "
+        f"{row[OURS]['p99'] / idle[row['verb'], row['names']]:.2f} x that at 0."
+        for row in rows
+        if row["churn"] and (row["verb"], row["names"]) in idle
+    ]
+
+
 def limits() -> str:
     """The gate in words."""
     each = "; ".join(f"{verb}: {limit.p50:g} and {limit.p99:g}" for verb, limit in LIMITS.items())
@@ -76,6 +87,7 @@ def _page(found: Mapping[str, Any], title: str) -> Iterator[str]:
     if any(row[NULL] for row in found["rows"]):
         yield "<p><i>null</i> is a server that decides nothing: the same HTTP stack sends back the bytes that ours "
         yield f"answered, in the same run and in turns. {html.escape(limits())}</p>"
+    yield "".join(f"<p>{html.escape(line)}</p>" for line in beside_idle(found["rows"]))
     yield "<h2>Distributions</h2><p>A point says: this share of the calls took at most so long. Both axes are "
     yield 'logarithmic; dashed lines are the null\'s.</p><div class="plots">'
     for verb, curves in plot.curves(found["times"]).items():

@@ -19,14 +19,16 @@ def pack(rows: list[int], codes: list[int], answered: list[int], left_out: int) 
     if not of:
         return b""
     kinds = sorted({*of, *filter(None, codes)} | ({left_out} if left else set()))
-    text = bytearray([len(kinds) % 256, *kinds])
+    halves: list[int] = []
     for code, same in groupby(of):
         number = (len(list(same)) - 1) * len(kinds) + kinds.index(code)
-        while number >= 128:
-            text.append(number % 128 + 128)
-            number //= 128
-        text.append(number)
-    return bytes(text)
+        while number >= 8:
+            halves.append(number % 8 + 8)
+            number //= 8
+        halves.append(number)
+    halves += [8] * (len(halves) % 2)
+    pairs = zip(halves[::2], halves[1::2], strict=True)
+    return bytes([len(kinds) % 256, *kinds, *(low + 16 * high for low, high in pairs)])
 
 
 def unpack(text: bytes) -> tuple[list[int], list[int]]:
@@ -36,10 +38,10 @@ def unpack(text: bytes) -> tuple[list[int], list[int]]:
     count = text[0] or 256
     kinds, of = text[1 : 1 + count], list[int]()
     number, digit = 0, 1
-    for byte in text[1 + count :]:
-        number += byte % 128 * digit
-        digit *= 128
-        if byte < 128:
+    for half in (half for byte in text[1 + count :] for half in (byte % 16, byte // 16)):
+        number += half % 8 * digit
+        digit *= 8
+        if half < 8:
             of += [kinds[number % count]] * (number // count + 1)
             number, digit = 0, 1
     rows = [row for row, code in enumerate(of) if code != NOT_NAMED]

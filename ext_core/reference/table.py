@@ -153,6 +153,14 @@ class NodeTable:
         for name, value in values.items():
             self.columns[name][row] = value
 
+    def set_served(self, rows: Sequence[int], bits: int) -> None:
+        if bits & ~0xF8:
+            raise ValueError("set_served: bits 3 to 7 stand for resources")
+        for row in rows:
+            self._check(row)
+            self._write(row, flags=self.columns["flags"][row] & 7 | bits)
+            self._touch(row)
+
     def set_used(self, row: int, used: tuple[int, ...]) -> None:
         self._check(row)
         if len(used) != self.resources:

@@ -143,7 +143,7 @@ class Cluster(ClusterView):
         elif isinstance(record, PriorityClassRecord):
             self._pods.set_priority_class(record, event.change)
         elif isinstance(record, DeviceClassRecord):
-            self._nodes.set_device_class(record, event.change, now)
+            self._nodes.set_device_class(record, event.change)
 
     def _set_pod(self, pod: PodRecord, now: float, wall: float | None) -> None:
         before = self.pods.get(pod.uid)

@@ -22,6 +22,7 @@ from extender.objects.tolerant import LONGEST_NAME, Faults, Invalid
 VITAL = ("Pod", "Node")
 JUDGED = (*VITAL, "PodDisruptionBudget")  # what evictions are decided by; what else counts, as gangs, may be older
 RETURN_SECONDS = 3.0  # from the server's answer to its last word on what happened meanwhile
+WORTH_FREEZING = 1000  # objects that came since the latest collection
 log = get_log()
 
 
@@ -49,6 +50,7 @@ class Watches(ClusterSource):
         self._states: dict[str, State] = {one.watched.kind: one.state for one in self._reflectors if one.watched.prompt}
         self._ready_at: float | None = None
         self._ran = False
+        self._applied = 0  # events since the latest collection
 
     # -- how current the cluster is -------------------------------------------------------------------------------
 
@@ -145,6 +147,7 @@ class Watches(ClusterSource):
 
     def apply(self, batch: Sequence[Event]) -> None:
         """Give the cluster the events of one slice."""
+        self._applied += len(batch)
         self._cluster.apply(batch, self._clock(), self._wall())
 
     def synced(self, kind: str) -> None:
@@ -166,7 +169,11 @@ class Watches(ClusterSource):
                 reflector.renew()
 
     def _settled(self) -> None:
-        """What was listed stays: a full collection over it would stop every request for tens of milliseconds."""
+        """What was listed stays: a full collection over it would stop every request for tens of milliseconds. An API
+        that can be listed and not watched is listed again and again: few objects are not worth a collection."""
+        if self._ready_at is not None and self._applied < WORTH_FREEZING:
+            return
         self._ready_at = self._ready_at if self._ready_at is not None else self._clock()
+        self._applied = 0
         gc.collect()
         gc.freeze()

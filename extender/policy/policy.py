@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from ext_core import score
 from ext_core.links import LinkShapes
@@ -16,13 +15,14 @@ from extender.policy.costs.leftover_fragmentation import prices
 from extender.policy.rules import RULES
 from extender.policy.scorers import SCORERS
 from extender.policy.scorers.fragmentation import Fragmentation
+from extender.policy.scorers.fragmentation import Price as Price
 from extender.policy.scorers.packing import Packing
 from extender.settings import Settings
 
+MOST_PRICES: Final = 4_096  # tables of 2 kB at most
 MOST_CONSTANTS: Final = 16
 """Columns of equal values that are kept."""
 _ZERO: Final = array("d", (0.0,))
-MOST_PRICES: Final = 4_096  # tables of 2 kB at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +107,11 @@ class Policy:
             return 0
         return self.gpus(tables, request, array("i", [row]))[0]
 
-    def price(self, tables: Tables, request: PodRequest, names: Sequence[str], rows: Sequence[int]) -> list[Any]:
-        """What the pod would cost on these rows, for people: the slots with the highest cost that it takes."""
-        prices, found = self.fragmentation.prices(tables), []
-        for row in rows:
-            price = self.fragmentation.explain(tables, request, row, prices)
-            slots = [{"type": name, "lost": lost, "cost": cost} for name, lost, cost in price.slots()]
-            found.append({"node": names[row], "cost": price.numbers[0], "slots": slots})
-        return found
+    def placed(
+        self, tables: Tables, request: PodRequest, rows: array[int], priced: int
+    ) -> tuple[array[int], tuple[Price, ...]]:
+        """(as `gpus`, what the pod costs on the first `priced` rows)."""
+        fragmentation = self.fragmentation
+        prices = fragmentation.prices(tables)
+        explained = tuple([fragmentation.explain(tables, request, row, prices) for row in rows[:priced]])
+        return fragmentation.gpus(tables, request, rows, prices), explained

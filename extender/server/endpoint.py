@@ -189,7 +189,7 @@ class DecisionLog:
                 "pod": f"{request.namespace}/{request.name}",
                 "result": answer.result,
                 "candidates": decision.candidates,
-                "feasible": len(decision.judged.fits),
+                "feasible": decision.feasible,
                 "node": self._names[ranked[0]] if ranked else detail.get("node"),
                 "plan": detail.get("plan"),
                 "why": detail.get("why"),

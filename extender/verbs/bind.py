@@ -81,7 +81,7 @@ class Bind:
         if decision.judged.codes[0]:
             return self._answer(decision, self._texts[decision.judged.codes[0]])
         self._claims.assumed.assume(request, binding.node, request.amounts, gpus, now, bound=True)
-        decision.gpus = {row: gpus}
+        decision.scored.best, decision.scored.gpus = decision.judged.rows, array("I", [gpus])
         annotations = (
             {"gpu-extender.io/gpus": _planned_text(pod, cluster.resources[request.resource], gpus)} if gpus else {}
         )

@@ -1,7 +1,7 @@
 """Decision records: what was answered and why, kept in a ring that is bounded in bytes.
 
-A record keeps columns, not text: rows, reason codes, each scorer's column. Names and sentences are put in when a client
-asks, so that keeping costs a request next to nothing.
+A record keeps one code for each node, as run lengths, and columns of the best few nodes. Names and sentences are
+written when a client asks, so that keeping costs a request next to nothing.
 """
 
 from __future__ import annotations
@@ -10,35 +10,40 @@ from array import array
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from extender.cluster.cluster import Cluster
+from ext_core import runs, score
+from extender.cluster.tables import Tables
 from extender.policy.contracts import PodRequest
-from extender.policy.policy import Policy
-from extender.policy.rules.failing import BROKEN, OWN
+from extender.policy.policy import Policy, Price
 
 WORK_LOST: Final = "work_lost_gpu_seconds"
 MOST_LOGGED: Final = 20  # victims named in a log line
-SCOPES: Final = {BROKEN.code: "all", OWN.code: "namespace"}  # for whose pods a failing node is rejected
 MOST_UNKNOWN: Final = 100  # names kept of nodes without a row: as many as are shown by default
+FEW: Final = 16  # best nodes whose columns are kept: as many as filter answers by default
+PRICED: Final = 2  # of these, whose price is kept
+LEFT_OUT: Final = 254  # the code of a node that fits and is not answered
 # Bytes of memory of what a record is made of, roughly:
-OF_DECISION: Final = 5_000  # itself, its request, its dictionaries and the heads of its arrays
-OF_COLUMN: Final = 120  # the head of a scorer's column
+OF_DECISION: Final = 2_400  # itself, its request, its dictionaries and the heads of its arrays
 OF_VICTIM: Final = 1_000  # what is written of one victim
 OF_WARNING: Final = 250  # its dictionary
-OF_SLOT: Final = 400  # what is written of a slot that the pod takes
+OF_PRICE: Final = 250  # what the priciest slots of a node cost, without the numbers
 OF_NAME: Final = 70  # the head of a string
 OF_NUMBER: Final = 40  # a number in a tuple
+NO_ROWS: Final = array("i")  # these are shared, and never written
+NO_CODES: Final = array("B")
+NO_NUMBERS: Final = array("d")
 
 
 @dataclass(slots=True)
 class Judged:
-    """What the rules found. `rows`, `codes`: the candidates and their reasons (0 = fits); `fits`: the rows that fit."""
+    """What the rules found. `rows`, `codes`: the candidates and their reasons (0 = fits); `fits`: the rows that fit;
+    the three are empty in a record."""
 
-    rows: array[int] = field(default_factory=lambda: array("i"))
-    codes: array[int] = field(default_factory=lambda: array("B"))
+    rows: array[int] = field(default_factory=lambda: NO_ROWS)
+    codes: array[int] = field(default_factory=lambda: NO_CODES)
+    fits: array[int] = field(default_factory=lambda: NO_ROWS)
     reasons: dict[int, int] = field(default_factory=dict)  # code -> how many candidates it rejected
-    fits: array[int] = field(default_factory=lambda: array("i"))
     unknown: tuple[str, ...] = ()  # names of nodes without a row, MOST_UNKNOWN at most
     unknown_count: int = 0
 
@@ -50,13 +55,38 @@ class Judged:
 
 @dataclass(slots=True)
 class Scored:
-    """What the scorers found. `total`, `columns`: the scores of the nodes that fit, in the order of `Judged.fits`;
-    `ranked`: the rows that were answered, best first; `points`: the points of each of them, 0..10."""
+    """What the scorers found. `ranked`: the rows that were answered, best first; `points`: the points of each of them,
+    0..10; `best`: the best rows, FEW at most, answered or not; `gpus`: the mask of GPUs that we would take on each of
+    these; `values`: the score of each, then each one's value of the first of `scorers`, and so on; only one where all
+    are alike, which bit c of `differ` (0: the score) states; `prices`: what the pod costs on the first of them.
 
-    total: array[float] = field(default_factory=lambda: array("d"))
-    columns: dict[str, array[float]] = field(default_factory=dict)
-    ranked: array[int] = field(default_factory=lambda: array("i"))
-    points: array[int] = field(default_factory=lambda: array("i"))
+    A record keeps FEW of `ranked` and `points`."""
+
+    ranked: array[int] = field(default_factory=lambda: NO_ROWS)
+    points: array[int] = field(default_factory=lambda: NO_ROWS)
+    best: array[int] = field(default_factory=lambda: NO_ROWS)
+    gpus: array[int] = field(default_factory=lambda: NO_ROWS)
+    scorers: tuple[str, ...] = ()
+    values: array[float] = field(default_factory=lambda: NO_NUMBERS)
+    differ: int = 0
+    prices: tuple[Price, ...] = ()
+
+    def column(self, c: int) -> list[float]:
+        """The values of the best. `c`: 0 the score, then the scorers."""
+        few = len(self.best)
+        at = sum(few if self.differ >> before & 1 else 1 for before in range(c))
+        return list(self.values[at : at + few]) if self.differ >> c & 1 else [self.values[at]] * few
+
+
+class Ranking(NamedTuple):
+    """Candidates in order. `rows`, `scores`: best first; `order`: the place of each of them in `total` and in each of
+    `columns`."""
+
+    rows: array[int]
+    scores: array[float]
+    order: array[int]
+    total: array[float]
+    columns: dict[str, array[float]]
 
 
 @dataclass(slots=True)
@@ -69,18 +99,16 @@ class Decision:
     request: PodRequest
     judged: Judged = field(default_factory=Judged)
     scored: Scored = field(default_factory=Scored)
-    gpus: dict[int, int] = field(default_factory=dict)  # row -> mask that we would take there
-    offered: int = 0  # preempt: the nodes it may choose from, which have no rows here
+    candidates: int = 0  # nodes that the request names; of preempt those that it may choose from
     proved: bool | None = None  # preempt: whether its search came to its end; None: it did not search
     result: str = ""
     error: str = ""
     detail: dict[str, Any] = field(default_factory=dict)
     stages_us: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def candidates(self) -> int:
-        """How many nodes the request names, or, for preempt, offers."""
-        return len(self.judged.rows) + self.judged.unknown_count or self.offered
+    # once it is closed:
+    nodes: bytes = b""  # the code of each candidate, as `ext_core.runs` writes it
+    feasible: int = 0
+    answered: int = 0
 
     def value_of(self, term: str) -> int | None:
         """What a term of the cost says; None where it is not known, or not among the settings' terms."""
@@ -100,33 +128,41 @@ class Decision:
             said["proved"] = self.proved
         return said
 
-    def choose_gpus(self, cluster: Cluster, policy: Policy, *, priced: bool) -> None:
-        """Note the GPUs to take on the best nodes, and, `priced`, what the first two cost the pods to come."""
-        tables, request = cluster.tables, self.request
-        best = self.scored.ranked[:16]
-        self.gpus = dict(zip(best, policy.gpus(tables, request, best), strict=True))
-        if priced:
-            self.detail["price"] = policy.price(tables, request, cluster.names, self.scored.ranked[:2])
+    def choose(self, ranking: Ranking, tables: Tables, policy: Policy, *, priced: bool) -> None:
+        """Note the best few nodes of a ranking, the GPUs to take there, and, `priced`, what the first of them cost the
+        pods to come. Inside of the pod's claims."""
+        scored = self.scored
+        scored.best = ranking.rows[:FEW]
+        scored.scorers = tuple(ranking.columns)
+        scored.differ, scored.values = score.picked([ranking.total, *ranking.columns.values()], ranking.order, FEW)
+        scored.gpus, scored.prices = policy.placed(tables, self.request, scored.best, PRICED * priced)
+
+    def close(self) -> None:
+        """Nothing is added any more: only what a page shows is kept."""
+        judged, scored = self.judged, self.scored
+        codes = judged.codes or array("B", bytes(len(judged.rows)))  # bind judges no pod without GPUs
+        self.nodes = runs.pack(judged.rows, codes, scored.ranked, LEFT_OUT if judged.fits else 0)
+        self.candidates = len(judged.rows) + judged.unknown_count or self.candidates
+        self.feasible, self.answered = len(judged.fits), len(scored.ranked)
+        judged.rows, judged.codes, judged.fits = NO_ROWS, NO_CODES, NO_ROWS
+        if self.answered > FEW:
+            scored.ranked, scored.points = scored.ranked[:FEW], scored.points[:FEW]
 
     def size(self) -> int:
         """Bytes of memory, rather too many than too few: what the allocator adds is measured in a test."""
         request, judged, scored, detail = self.request, self.judged, self.scored, self.detail
-        whole: list[array[int]] = [judged.rows, judged.codes, judged.fits, scored.ranked, scored.points]
-        shares: list[array[float]] = [scored.total, *scored.columns.values()]
-        kept = sum(len(column) * column.itemsize for column in whole) + sum(8 * len(column) for column in shares)
+        kept = len(self.nodes) + 8 * len(scored.values) + sum(8 * len(one.numbers) + OF_PRICE for one in scored.prices)
+        kept += 4 * (len(scored.ranked) + len(scored.points) + len(scored.best) + len(scored.gpus))
         runner_up = (detail.get("certificate") or {}).get("runner_up") or {}
         victims = [*detail.get("victims", ()), *runner_up.get("victims", ())]
         texts = [name for one in victims if isinstance(one, dict) for name in one.get("pdbs", ())]  # tenants make them
         warnings = detail.get("warnings", ())
         texts += [text for one in warnings for text in one.values()]
-        slots = sum(len(priced["slots"]) for priced in detail.get("price", ()))
         named = len(request.uid) + len(request.namespace) + len(request.name) + len(self.error)
         named += sum(map(len, judged.unknown)) + OF_NAME * len(judged.unknown)
         named += sum(map(len, texts)) + OF_NAME * len(texts) + OF_WARNING * len(warnings)
         others = OF_NUMBER * (len(request.siblings) + len(request.kin))
-        return (
-            OF_DECISION + kept + OF_COLUMN * len(shares) + OF_VICTIM * len(victims) + OF_SLOT * slots + named + others
-        )
+        return OF_DECISION + kept + OF_VICTIM * len(victims) + named + others
 
 
 class Decisions:
@@ -139,7 +175,9 @@ class Decisions:
         self._bytes = 0
 
     def add(self, decision: Decision) -> None:
-        """Keep one; the oldest are dropped where the bytes do not suffice. One that is too large alone is not kept."""
+        """Close one and keep it; the oldest are dropped where the bytes do not suffice. One that is too large alone is
+        not kept."""
+        decision.close()
         size = decision.size()
         if size > self._max:
             return

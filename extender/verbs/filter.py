@@ -27,7 +27,7 @@ from extender.verbs.answer import (
     Stages,
     known,
 )
-from extender.verbs.decisions import Decision, Judged
+from extender.verbs.decisions import FEW, Decision, Judged, Ranking
 from extender.verbs.hold_back import HeldBack, HoldBack, put_last
 from extender.verbs.unknown_nodes import UnknownNodes
 
@@ -76,7 +76,7 @@ class Filter:
         may_appear = bool(unknown) and self.unknown_nodes.may_appear(unknown, now)
         attempt = self._attempt(decision, held, now, may_appear, again)
         if ranked := decision.scored.ranked:
-            claims.assume(request, ranked[0], decision.gpus[ranked[0]], now)
+            claims.assume(request, ranked[0], decision.scored.gpus[0], now)
         else:
             claims.assumed.forget(request.uid)
         body = self._encode(args, decision, attempt.transient, now)
@@ -104,32 +104,27 @@ class Filter:
         judged.reasons = fit.counts(judged.codes)
         judged.fits = fit.passed(judged.rows, judged.codes)
         stages.mark("rules")
-        scored.total, scored.columns = policy.score(cluster.tables, request, judged.fits)
-        put_last(scored.total, judged.fits, held.reserved)
         alone = before is None and self._settings.only_the_best_class_wins
         first = before is None and (alone or not request.wants_all)
-        best = score.top(cluster.tables.nodes, judged.fits, scored.total, self._settings.shortlist.size * first)
-        scored.ranked, ordered = score.ranked(judged.fits, scored.total, best)
+        size = self._settings.shortlist.size * first or len(judged.fits)
+        ranking = self._rank(decision, judged.fits, held.reserved, max(size, FEW))
+        if alone and request.placement == "spread" and not request.wants_all and size < len(judged.fits):
+            # A node's score depends on the siblings on the other candidate nodes: score as prioritize would.
+            ranking = self._rank(decision, ranking.rows[:size], held.reserved, 0)
+        scored.ranked = ranking.rows[:size]
         if alone:
-            self._best_class_alone(decision, ordered, held.reserved)
+            _best_class_alone(decision, ranking)
         stages.mark("score")
-        decision.choose_gpus(cluster, policy, priced=self._settings.decisions.max_bytes > 0)
+        decision.choose(ranking, cluster.tables, policy, priced=self._settings.decisions.max_bytes > 0)
         return held
 
-    def _best_class_alone(self, decision: Decision, ordered: array[float], reserved: frozenset[int]) -> None:
-        """Answer only the nodes to which prioritize would give most points: kube-scheduler would choose one of them.
-        `ordered`: the scores of the shortlist. Where it is one node, prioritize is not called."""
-        request, ranked, fits = decision.request, decision.scored.ranked, len(decision.judged.fits)
-        if request.placement == "spread" and not request.wants_all and len(ranked) < fits:
-            # A node's score depends on the siblings on the other candidate nodes: score as prioritize would.
-            nodes = self._cluster.tables.nodes
-            total, _ = self._policy.score(self._cluster.tables, request, ranked)
-            put_last(total, ranked, reserved)
-            ranked, ordered = score.ranked(ranked, total, score.top(nodes, ranked, total, 0))
-        points = score.points(ordered)
-        decision.scored.ranked = ranked[: points.count(points[0])] if points else ranked
-        if len(decision.scored.ranked) < fits:
-            decision.detail["best_class"] = {"answered": len(decision.scored.ranked), "fit": fits}
+    def _rank(self, decision: Decision, rows: array[int], reserved: frozenset[int], most: int) -> Ranking:
+        """The best `most` of `rows` (0: all), with their scores."""
+        tables = self._cluster.tables
+        total, columns = self._policy.score(tables, decision.request, rows)
+        put_last(total, rows, reserved)
+        order = score.top(tables.nodes, rows, total, most)
+        return Ranking(*score.ranked(rows, total, order), order, total, columns)
 
     def _attempt(self, decision: Decision, held: HeldBack, now: float, may_appear: bool, again: bool) -> Attempt:
         """Record the attempt. `transient`: the pod is to be tried again within seconds, by an Error."""
@@ -199,3 +194,12 @@ class Filter:
             if HOPEFUL[unresolvable[1][at]]:
                 failed = (array("i", [unresolvable[0].pop(at)]), array("B", [unresolvable[1].pop(at)]))
         return failed, unresolvable
+
+
+def _best_class_alone(decision: Decision, ranking: Ranking) -> None:
+    """Answer only the nodes to which prioritize would give most points: kube-scheduler would choose one of them. Where
+    it is one node, prioritize is not called."""
+    scored, fits = decision.scored, len(decision.judged.fits)
+    scored.ranked = scored.ranked[: score.points(ranking.scores[: len(scored.ranked)]).count(10)]
+    if len(scored.ranked) < fits:
+        decision.detail["best_class"] = {"answered": len(scored.ranked), "fit": fits}

@@ -29,7 +29,7 @@ class Preempt:
         request = pod_request.read(asked.pod, cluster)
         if not request.gpus:
             return Answer(wire.echo(asked), "untouched")
-        decision = Decision("preempt", wall, cluster.generation, request, offered=len(asked.offers.victims))
+        decision = Decision("preempt", wall, cluster.generation, request, candidates=len(asked.offers.victims))
         stages.mark("read")
         attempt = self._history.attempts.of(request.uid, now)
         outcome = self._preemption.preempt(Preemptor(request, asked.pod, now, wall), asked.offers, attempt)
@@ -56,7 +56,7 @@ class Preempt:
         """Write what a preemption came to into its decision record, and keep that."""
         if outcome.nodes or outcome.found is not None:
             stages.mark("search")
-        decision.offered = max(decision.offered, outcome.nodes)  # with those that were rejected for links alone
+        decision.candidates = max(decision.candidates, outcome.nodes)  # with those that were rejected for links alone
         decision.proved = outcome.found.proved if outcome.found is not None else None
         decision.result = RESULTS[outcome.result]
         decision.detail = self._preemption.detail(outcome)

@@ -11,7 +11,7 @@ from extender.reservations.claims import Claims
 from extender.settings import Settings
 from extender.verbs import wire
 from extender.verbs.answer import Answer, History, Stages, known
-from extender.verbs.decisions import Decision, Judged
+from extender.verbs.decisions import Decision, Judged, Ranking
 from extender.verbs.hold_back import HoldBack, put_last
 
 
@@ -47,15 +47,15 @@ class Prioritize:
         judged.fits = rows
         stages.mark("read")
         with claims.of(request, now):
-            scored.total, scored.columns = policy.score(cluster.tables, request, rows)
-            put_last(scored.total, rows, self._hold_back.reserved(request, rows, now))
-            best = score.top(cluster.tables.nodes, rows, scored.total, 0)
-            scored.ranked, ordered = score.ranked(rows, scored.total, best)
-            scored.points = score.points(ordered)
+            total, columns = policy.score(cluster.tables, request, rows)
+            put_last(total, rows, self._hold_back.reserved(request, rows, now))
+            order = score.top(cluster.tables.nodes, rows, total, 0)
+            ranking = Ranking(*score.ranked(rows, total, order), order, total, columns)
+            scored.ranked, scored.points = ranking.rows, score.points(ranking.scores)
             stages.mark("score")
-            decision.choose_gpus(cluster, policy, priced=self._settings.decisions.max_bytes > 0)
+            decision.choose(ranking, cluster.tables, policy, priced=self._settings.decisions.max_bytes > 0)
         if scored.ranked:
-            claims.assume(request, scored.ranked[0], decision.gpus[scored.ranked[0]], now)
+            claims.assume(request, scored.ranked[0], scored.gpus[0], now)
         decision.result = "scored"
         body = encode.priorities(cluster.rows.heads, scored.ranked, scored.points, unknown)
         stages.mark("encode")

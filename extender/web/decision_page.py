@@ -10,40 +10,43 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
 
+from ext_core import runs
 from extender.cluster.dump import BLOCK
 from extender.cluster.gpus.statements import gpus_of
 from extender.cluster.view import ClusterView
 from extender.policy.contracts import PodRequest
 from extender.policy.rules import REASONS, UNKNOWN_NODE, texts
 from extender.policy.rules.failing import BROKEN, OWN
-from extender.verbs.decisions import Decision
+from extender.policy.scorers.fragmentation import Price
+from extender.verbs.decisions import LEFT_OUT, Decision
 
 SCOPES: Final = {BROKEN.code: "all", OWN.code: "namespace"}  # for whose pods a failing node is rejected
-Shown: TypeAlias = "tuple[int, int, str, int, int]"  # group, place in the answer, name, row, code
+GROUPS: Final = {0: 1, LEFT_OUT: 2}  # of codes, after the best few; the other codes are reasons
+Shown: TypeAlias = "tuple[int, int, str, int, int]"  # group, place among the best few, name, row, code
 
 
 class _Node(NamedTuple):
-    """One node of a decision. `at`: its place among the nodes that fit; `place`: its place in the answer; -1 = none."""
+    """One node of a decision. `place`: among the best few, -1 = it is none of them."""
 
     name: str
     row: int
     code: int
-    at: int
     place: int
 
 
 def pieces(decision: Decision, cluster: ClusterView, weights: Mapping[str, float], most_nodes: int) -> Iterator[bytes]:
-    """The JSON text of a decision for /debug/decisions, in small pieces. At most `most_nodes` nodes: those that fit
-    first, best first, then by name. The cluster may change between any two pieces."""
-    request = decision.request
-    rank = yield from _positions(decision.scored.ranked)
-    fits = yield from _positions(decision.judged.fits)
-    order = yield from _shown(decision, cluster, rank)
-    judged, scored = decision.judged, decision.scored
-    total = len(judged.rows) + judged.unknown_count
+    """The JSON text of a decision for /debug/decisions, in small pieces. At most `most_nodes` nodes: the best few
+    first, in order, then those that fit by name. The cluster may change between any two pieces."""
+    request, judged, scored = decision.request, decision.judged, decision.scored
+    rows, codes = runs.unpack(decision.nodes)
+    yield b""
+    rank = {row: place for place, row in enumerate(scored.best)}
+    order = yield from _shown(decision, rows, codes, cluster, rank)
+    prices = [_price(row, one, decision, cluster) for row, one in zip(scored.best, scored.prices, strict=False)]
     tail = {
-        "nodes_left_out": max(0, total - most_nodes),
+        "nodes_left_out": max(0, len(rows) + judged.unknown_count - most_nodes),
         **decision.detail,
+        **({"price": prices} if prices else {}),
         "duration_us": {stage: round(spent, 1) for stage, spent in decision.stages_us.items()},
     }
     head = {
@@ -54,57 +57,50 @@ def pieces(decision: Decision, cluster: ClusterView, weights: Mapping[str, float
         "result": decision.result,
         "error": decision.error or None,
         "candidates": decision.candidates,
-        "feasible": len(judged.fits),
-        "answered": len(scored.ranked),
-        "reasons": _reasons(decision),
+        "feasible": decision.feasible,
+        "answered": decision.answered,
+        "reasons": _reasons(decision, codes),
     }
     yield orjson.dumps({key: value for key, value in head.items() if key not in tail})[:-1] + b',"nodes":['
     comma = b""
     for _, _, name, row, code in islice(order, most_nodes):
-        node = _Node(name, row, code, fits.get(row, -1), rank.get(row, -1))
-        yield comma + orjson.dumps(_entry(node, decision, cluster, weights))
+        yield comma + orjson.dumps(_entry(_Node(name, row, code, rank.get(row, -1)), decision, cluster, weights))
         comma = b","
     yield b"]," + orjson.dumps(tail)[1:]
 
 
-def _positions(rows: array[int]) -> Generator[bytes, None, dict[int, int]]:
-    """row -> its place."""
-    found: dict[int, int] = {}
-    for at in range(0, len(rows), 4 * BLOCK):
-        found.update(zip(rows[at : at + 4 * BLOCK], range(at, at + 4 * BLOCK), strict=False))
-        yield b""
-    return found
-
-
 def _shown(
-    decision: Decision, cluster: ClusterView, rank: Mapping[int, int]
+    decision: Decision, rows: array[int], codes: array[int], cluster: ClusterView, rank: Mapping[int, int]
 ) -> Generator[bytes, None, Iterator[Shown]]:
     """The nodes in the order that they are shown in."""
-    judged = decision.judged
-    all_codes = judged.codes or array("B", bytes(len(judged.rows)))  # bind judges no pod without GPUs
-    blocks: list[list[Shown]] = [sorted((2, 0, name, -1, UNKNOWN_NODE.code) for name in judged.unknown)]
-    yield b""
-    for at in range(0, len(judged.rows), BLOCK):
-        rows, codes = judged.rows[at : at + BLOCK], all_codes[at : at + BLOCK]
+    unknown = sorted((3, 0, name, -1, UNKNOWN_NODE.code) for name in decision.judged.unknown)
+    blocks: list[list[Shown]] = [unknown]
+    for at in range(0, len(rows), BLOCK):
         blocks.append(
             sorted(
-                (0 if row in rank else 1 if not code else 2, rank.get(row, 0),
+                (0 if row in rank else GROUPS.get(code, 3), rank.get(row, 0),
                  cluster.rows.name_at(row, decision.generation), row, code)
-                for row, code in zip(rows, codes, strict=True)
+                for row, code in zip(rows[at : at + BLOCK], codes[at : at + BLOCK], strict=True)
             )
         )  # fmt: skip
         yield b""
     return heapq.merge(*blocks)
 
 
-def _reasons(decision: Decision) -> dict[str, int]:
-    """How many nodes each rule refused."""
-    codes = decision.judged.codes.tobytes()
+def _reasons(decision: Decision, codes: array[int]) -> dict[str, int]:
+    """How many nodes each rule rejected."""
+    text = codes.tobytes()
     found = {reason.key: 0 for reason in REASONS.values()}
     for code, reason in REASONS.items():
-        found[reason.key] += codes.count(code)
+        found[reason.key] += text.count(code)
     found[UNKNOWN_NODE.key] += decision.judged.unknown_count
     return {key: count for key, count in sorted(found.items()) if count}
+
+
+def _price(row: int, price: Price, decision: Decision, cluster: ClusterView) -> dict[str, Any]:
+    """What the pod cost on a node when it was decided."""
+    slots = [{"type": name, "lost": lost, "cost": cost} for name, lost, cost in price.slots()]
+    return {"node": cluster.rows.name_at(row, decision.generation), "cost": price.numbers[0], "slots": slots}
 
 
 def _pod(request: PodRequest, cluster: ClusterView) -> dict[str, Any]:
@@ -123,10 +119,10 @@ def _pod(request: PodRequest, cluster: ClusterView) -> dict[str, Any]:
 
 def _entry(node: _Node, decision: Decision, cluster: ClusterView, weights: Mapping[str, float]) -> dict[str, Any]:
     """What is shown of a node."""
-    name, row, code, at, place = node
+    name, row, code, place = node
     scored = decision.scored
     entry: dict[str, Any] = {"node": name}
-    if code:
+    if code in REASONS:
         reason = REASONS[code]
         text = texts(cluster.settings.failing_nodes)[code]
         entry |= {"fits": False, "reason": reason.key, "class": reason.cls.value, "text": text}
@@ -134,18 +130,19 @@ def _entry(node: _Node, decision: Decision, cluster: ClusterView, weights: Mappi
             entry["scope"] = SCOPES[code]
     else:
         entry["fits"] = True
-        if at >= 0:  # bind judges one node and scores none
-            entry["answered"] = place >= 0
-            entry["scores"] = {
-                scorer: {"raw": column[at], "weight": weights[scorer], "weighted": column[at] * weights[scorer]}
-                for scorer, column in scored.columns.items()
-            }
-            entry["score"] = scored.total[at]
-        if row in decision.gpus:
-            entry["gpus"] = list(gpus_of(decision.gpus[row]))
+        if decision.feasible:  # bind judges one node and scores none
+            entry["answered"] = code != LEFT_OUT
+        if place >= 0 and scored.values:
+            entry["scores"] = {}
+            for c, scorer in enumerate(scored.scorers, start=1):
+                raw, weight = scored.column(c)[place], weights[scorer]
+                entry["scores"][scorer] = {"raw": raw, "weight": weight, "weighted": raw * weight}
+            entry["score"] = scored.column(0)[place]
+        if place >= 0:
+            entry["gpus"] = list(gpus_of(scored.gpus[place]))
         if _by_dra(cluster, name, row, decision.request):
             entry["served_by"] = "DRA"  # no device plugin: which GPUs it takes is not ours to say
-        if place >= 0 and scored.points:
+        if 0 <= place < len(scored.points):
             entry["points"] = scored.points[place]
     if failures := cluster.health.failures_for(name, decision.request.namespace):
         entry["failures"] = [{"pod": failure.pod, "what": failure.what} for failure in failures]

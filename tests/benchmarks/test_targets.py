@@ -50,6 +50,15 @@ def test_the_lines_of_all_tables_are_read_and_the_losses_named() -> None:
     assert shown.endswith("lost: b\nFAILED: z: it broke\nnot measured, use --full: y: 15,000 nodes")
 
 
+def test_the_tables_are_written_into_a_document() -> None:
+    text = f"| a |\n|---|\n| 1 |\n\nTargets\n\n{targets_table([Line('m', '<= 1', '2', False)])}\n\nafter\n"
+    kept = targets.without_targets(text)
+    assert kept == "| a |\n|---|\n| 1 |\n\n\n\nafter"
+    document = "head\n<!-- verbs -->\nold\n<!-- /verbs -->\ntail\n"
+    assert targets.written(document, "verbs", "new") == "head\n<!-- verbs -->\n\nnew\n\n<!-- /verbs -->\ntail\n"
+    assert targets.written(document, "other", "new") == document
+
+
 def row(arm: str, sampling: str, number: int, *, nominated: bool = False, time: float = 1.0, cpu: float = 1.0) -> Any:
     spent = {"algorithm_ms": time, "scheduler_cpu_ms": cpu / 2, "extender_cpu_ms": cpu / 2, "cpu_ms": cpu}
     calls = {"filter": {"made": 10, "mean_ms": 0.5}} if arm == "ours" else {}

@@ -12,6 +12,8 @@ from extender.kube.client import ApiServer
 from extender.kube.clock import Clock
 from extender.kube.watch.kinds import WATCHED_KINDS
 from extender.kube.watch.state import State
+from extender.objects.event import Event
+from extender.objects.records import PriorityClassRecord
 from extender.server import outage, settle
 from extender.settings import Settings
 from tests.world import World, logged, workload
@@ -170,3 +172,20 @@ def test_what_was_listed_is_frozen_once_however_often_an_api_is_absent(monkeypat
             made.absent("Job.batch")
     assert len(frozen) == 1
     assert [line["kind"] for line in lines if line["event"] == "listed"] == ["Pod"]
+
+
+def test_a_list_that_brings_little_collects_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An API that can be listed and not watched is listed anew at each retry."""
+    made, _ = live(Now())
+    frozen: list[int] = []
+    monkeypatch.setattr("extender.controllers.watches.gc.freeze", lambda: frozen.append(1))
+    made.synced("Pod")
+    for _ in range(20):
+        made.synced("Job.batch")
+        made.absent("Job.batch")
+    assert len(frozen) == 1
+    name = PriorityClassRecord(uid="u", name="c", resource_version="1", value=1, global_default=False, never=False)
+    made.apply([Event("PriorityClass", "set", name)] * 1000)
+    made.synced("PriorityClass")
+    made.synced("Job.batch")
+    assert len(frozen) == 2

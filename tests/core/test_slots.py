@@ -81,7 +81,7 @@ def changes(draw: st.DrawFn, height: int) -> list[tuple[str, tuple[Any, ...]]]:
 @given(worlds(), st.data(), types)
 def test_slots_of_every_row(world: World, data: st.DataObject, kinds: list[Any]) -> None:
     made, twin = both(world, kinds)
-    for _ in range(2):
+    for _ in range(5):
         synced = made.sync(world.nodes)
         twin.sync(world.twin_nodes)
         assert made.sync(world.nodes) == synced  # nothing has changed
@@ -92,6 +92,24 @@ def test_slots_of_every_row(world: World, data: st.DataObject, kinds: list[Any])
         for change in data.draw(changes(world.nodes.height)):
             call(world.nodes, change)
             call(world.twin_nodes, change)
+
+
+@pytest.mark.parametrize("changed", [1, 1023, 1024, 1025, 5000])
+def test_slots_after_few_changes_and_after_more_than_are_remembered(changed: int) -> None:
+    nodes, kept = NodeTable(R, SHAPES), slots.Slots()
+    kept.set_types([(GPU, 2, 1, 1000, 0, ALL, 1)])
+    for row in range(40):
+        nodes.add(row)
+        nodes.set_node(row, NodeFacts((64_000, 1 << 40, 110, 8, 0), GPU, 0, 0xFF, 4, 1))
+    kept.sync(nodes)
+    for n in range(changed):
+        nodes.set_held(n * 7 % 40, NodeUse((0, 0, 1, n % 9, 0), (1 << n % 9) - 1, 0, 0, 0))
+    kept.sync(nodes)
+    anew = slots.Slots()
+    anew.set_types([(GPU, 2, 1, 1000, 0, ALL, 1)])
+    anew.sync(nodes)
+    assert [kept.counts(row) for row in range(40)] == [anew.counts(row) for row in range(40)]
+    assert (kept.totals(), kept.filled()) == (anew.totals(), anew.filled())
 
 
 @given(worlds(), st.data(), types, st.lists(requests, min_size=1, max_size=3), st.sampled_from([0.0, 0.1]))

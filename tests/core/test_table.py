@@ -48,6 +48,7 @@ node_call = st.one_of(
     st.tuples(st.just("set_held"), st.tuples(rows, wide, masks, masks, counts, counts)),
     st.tuples(st.just("set_held"), st.tuples(rows, wide, masks, masks, counts, counts, parts)),
     st.tuples(st.just("set_used"), st.tuples(rows, wide)),
+    st.tuples(st.just("set_served"), st.tuples(st.lists(rows, max_size=4), st.sampled_from([0, 8, 24, 128, 4, 256]))),
     st.tuples(st.just("set_order"), st.tuples(st.lists(rows, max_size=4))),
     st.tuples(st.just("set_order"), st.tuples(st.lists(rows, max_size=4), st.integers(-1, 5))),
     st.tuples(st.just("add_claim"), st.tuples(rows, wide, masks, st.booleans())),

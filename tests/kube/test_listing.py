@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import aclosing
 
 import pytest
 
 from extender.kube.client import ApiError, ApiServer
 from extender.kube.watch.kinds import DEVICE_CLASSES, NODES, PODS
 from extender.kube.watch.listing import list_all
+from extender.kube.watch.pages import pages
 from extender.objects.event import Event
 from tests.kube.api_server import Request, Script, Writer, failed, listed, serving
+from tests.waiting import eventually
 from tests.world import GPU, machine, workload
 
 
@@ -63,3 +66,44 @@ def test_a_page_is_bounded_in_bytes_as_a_watched_one_is(monkeypatch: pytest.Monk
     assert [event.record.name for event in fetch(Script([paged]))] == [f"p{i}" for i in range(6)]
     assert limits[0] == 250
     assert limits[-1] <= 3
+
+
+def test_the_next_page_comes_while_one_is_worked_on_and_none_after_the_end() -> None:
+    script = Script([listed(machine("a"), token="b", kind="Node"), listed(machine("b"), token="c", kind="Node")])
+
+    async def headers() -> Mapping[str, str]:
+        return {}
+
+    async def run() -> None:
+        async with serving(script) as url, ApiServer(url, headers=headers) as server:
+            async with aclosing(pages(server, NODES)) as read:
+                async for _ in read:
+                    await eventually(lambda: len(script.requests) == 2)  # and this page is not done yet
+                    break
+            await asyncio.sleep(0.05)
+            assert len(script.requests) == 2
+            assert len(asyncio.all_tasks()) <= 3  # this one, and the server's connections
+
+    asyncio.run(run())
+
+
+def test_a_page_that_fails_ahead_is_reported_after_the_one_before() -> None:
+    script = Script([listed(machine("a"), token="b", kind="Node"), failed(500, "no more")])
+    seen: list[int] = []
+
+    async def headers() -> Mapping[str, str]:
+        return {}
+
+    async def run() -> None:
+        async with (
+            serving(script) as url,
+            ApiServer(url, headers=headers) as server,
+            aclosing(pages(server, NODES)) as read,
+        ):
+            async for page in read:
+                seen.append(len(page.items))
+                await eventually(lambda: len(script.requests) == 2)
+
+    with pytest.raises(ApiError, match="no more"):
+        asyncio.run(run())
+    assert seen == [1]

@@ -134,6 +134,16 @@ def test_the_report_has_the_recorded_numbers_and_needs_no_network(found: dict[st
     assert f"| filter | 1000 |  | 3000 | {spent[1499]:.2f} |" in report.table(found["rows"])
 
 
+def test_events_are_compared_with_none() -> None:
+    figures = measured([2.0], [1.0], Row("filter", 1000, 0))
+    figures.add(Row("filter", 1000, 100), OURS, 3.0)
+    figures.add(Row("bind", 1, 100), OURS, 3.0)
+    found = figures.as_json()
+    (line,) = report.beside_idle(found["rows"])
+    assert line == "filter of 1000 names at 100 events/s: p99 is 1.50 x that at 0."
+    assert line in report.page(found, "x")
+
+
 @given(st.lists(MS, min_size=1, max_size=2000))
 def test_a_curve_has_measured_times_at_their_ranks_and_ends_at_the_longest(spent: list[float]) -> None:
     spent.sort()

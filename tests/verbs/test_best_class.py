@@ -97,6 +97,9 @@ def test_a_retry_gets_all_and_the_record_states_the_cut() -> None:
     assert shown["best_class"] == {"answered": 1, "fit": fits}
     assert {node["answered"] for node in shown["nodes"][1:fits]} == {False}
     assert set(refused(first)) == {node["node"] for node in shown["nodes"] if not node["fits"]}
+    # The runner-up and its price are shown, though it is not answered.
+    assert ["score" in node for node in shown["nodes"][:16]] == [True] * 16
+    assert [price["node"] for price in shown["price"]] == [node["node"] for node in shown["nodes"][:2]]
     retry = world.filter(workload("p", 1))
     assert len(retry["NodeNames"]) == fits
     assert "best_class" not in world.decision()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from extender.policy.contracts import Class
+from extender.policy.policy import Policy
 from extender.policy.rules import REASONS
 from extender.reservations.reservations import Reservation
 from extender.settings import Settings, Shortlist
@@ -658,8 +660,13 @@ def test_the_best_candidate_alone_has_10() -> None:
     assert len(points) == 40
     assert all(type(point) is int and 0 <= point <= 10 for point in points.values())
     assert [node for node, point in points.items() if point == 10] == ["n03"]
-    shown = [(node["score"], points[node["node"]]) for node in world.decision()["nodes"]]
-    assert [point for _, point in sorted(shown, key=lambda pair: -pair[0])] == sorted(points.values(), reverse=True)
+    request = next(world.verbs.decisions.latest()).request
+    rows = array("i", [world.cluster.row(name) for name in points])
+    scores, _ = Policy.of(world.settings).score(world.cluster.tables, request, rows)
+    pairs = sorted(zip(scores, points.values(), strict=True), key=lambda pair: -pair[0])
+    assert [point for _, point in pairs] == sorted(points.values(), reverse=True)
+    shown = [(node["score"], node["points"]) for node in world.decision()["nodes"] if "score" in node]
+    assert shown == pairs[:16]
 
 
 def test_points_for_hosts_that_we_do_not_know_are_0() -> None:

@@ -8,7 +8,7 @@ from extender.cluster.amounts import FIRST_GPU, MOST_AMOUNT
 from extender.cluster.demand.kinds import Kind, kind_of
 from extender.cluster.demand.mix import DemandMix
 from extender.cluster.demand.models import ANYWHERE, MachineModels
-from extender.cluster.demand.weights import weighted
+from extender.cluster.demand.weights import Weigher
 from extender.cluster.gpus.statements import MOST
 from extender.cluster.tables import ExpectedTypes, SlotType
 from extender.objects.records import PodRecord
@@ -27,6 +27,8 @@ class Forecast:
         self._resources = tuple(resources)
         self._stated: tuple[int, int] | None = None  # revisions of both that were returned last
         self._types: dict[Kind, tuple[SlotType, str]] = {}  # the kinds that were returned last, each with its text
+        self._asked: list[Kind] = []  # those that `_weigher` weighs
+        self._weigher = Weigher((), (), self.mix.most)
 
     def see(self, pod: PodRecord) -> None:
         """Count a pod that is seen for the first time. Pods without GPUs do not count."""
@@ -52,14 +54,16 @@ class Forecast:
             self._types.clear()  # which models a kind may run on
         self._stated = revisions
         names = self._resources[FIRST_GPU:]
-        came = [(kind, count) for kind, count in self.mix.weights() if kind.resource in names]
-        expected = weighted(came, self.models.whole(), self.mix.most)
-        before = self._types
-        self._types = {one.kind: before.get(one.kind) or (self._type(one.kind), str(one.kind)) for one in expected}
+        came = [(kind, count) for kind, count in self.mix.weights() if count > 0 and kind.resource in names]
+        asked = [kind for kind, _ in came]
+        if asked != self._asked or not self._types:
+            self._asked, self._weigher = asked, Weigher(asked, self.models.whole(), self.mix.most)
+            before = self._types
+            self._types = {kind: before.get(kind) or (self._type(kind), str(kind)) for kind in self._weigher.kinds}
         return ExpectedTypes(
             [one for one, _ in self._types.values()],
-            [one.weight for one in expected],
-            [one.size for one in expected],
+            self._weigher.weights([count for _, count in came]),
+            self._weigher.sizes,
             [name for _, name in self._types.values()],
         )
 

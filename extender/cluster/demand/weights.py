@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from extender.cluster.demand.kinds import Kind
@@ -23,6 +23,44 @@ class WeightedKind(NamedTuple):
     size: float
 
 
+class Weigher:
+    """Weighs the same kinds again and again, as their counts change. `kinds`: of the weights, in their own order;
+    `sizes`: of each, GPUs."""
+
+    def __init__(self, asked: Sequence[Kind], expected: Iterable[Kind], most: int, units: int = 1) -> None:
+        """`asked`: the kinds that came, each once, in their own order; the others as for `weighted`."""
+        known = dict.fromkeys(asked)
+        for kind in expected:
+            if len(known) < most:
+                known.setdefault(kind)
+        self.kinds = sorted(known)
+        index = {kind: i for i, kind in enumerate(asked)}
+        self.sizes = [kind.devices * kind.share / units if kind in index else 1.0 for kind in self.kinds]
+        self._order = [index.get(kind, -1) for kind in self.kinds]
+        of: dict[str, list[int]] = {}
+        for i, kind in enumerate(asked):
+            of.setdefault(kind.resource, []).append(i)
+        self._of = [
+            (members, sorted(
+                [i for i in members if (asked[i].devices, asked[i].share, asked[i].where) == (1, units, ())],
+                key=lambda i: (asked[i].cpu, asked[i].memory),
+            ))
+            for members in of.values()
+        ]  # fmt: skip
+
+    def weights(self, counts: Sequence[float]) -> list[float]:
+        """The weight of each of `kinds`. `counts`: how many pods of each kind of `asked` came, above 0."""
+        weights = [count**OFTEN for count in counts]
+        for members, lean in self._of:  # of one resource; lean: single GPUs, the leanest first
+            every = 0.0
+            for i in members:
+                every += counts[i]
+            leanest = next((i for i in lean if counts[i] >= LEAN_PART * every), -1)
+            if leanest >= 0:
+                weights[leanest] += sum([weights[i] for i in members])
+        return [weights[i] if i >= 0 else EXPECTED**OFTEN for i in self._order]
+
+
 def weighted(
     asked: Iterable[tuple[Kind, float]], expected: Iterable[Kind], most: int, units: int = 1
 ) -> list[WeightedKind]:
@@ -34,22 +72,7 @@ def weighted(
     CPU or memory left that such a pod needs.
     """
     counts = {kind: count for kind, count in asked if count > 0}
-    weights = {kind: count**OFTEN for kind, count in counts.items()}
-    sizes = {kind: kind.devices * kind.share / units for kind in counts}
-    every: dict[str, float] = {}
-    for kind in sorted(counts):
-        every[kind.resource] = every.get(kind.resource, 0.0) + counts[kind]
-    for resource, count in every.items():
-        lean = [
-            kind
-            for kind in counts
-            if (kind.resource, kind.devices, kind.share, kind.where) == (resource, 1, units, ())
-            and counts[kind] >= LEAN_PART * count
-        ]
-        if lean:
-            whole = sum(weights[kind] for kind in sorted(counts) if kind.resource == resource)
-            weights[min(lean, key=lambda kind: (kind.cpu, kind.memory))] += whole
-    for kind in expected:
-        if kind not in weights and len(weights) < most:
-            weights[kind], sizes[kind] = EXPECTED**OFTEN, 1.0
-    return [WeightedKind(kind, weights[kind], sizes[kind]) for kind in sorted(weights)]
+    kinds = sorted(counts)
+    weigher = Weigher(kinds, expected, most, units)
+    weights = weigher.weights([counts[kind] for kind in kinds])
+    return [WeightedKind(*one) for one in zip(weigher.kinds, weights, weigher.sizes, strict=True)]

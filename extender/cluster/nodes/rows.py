@@ -11,6 +11,7 @@ from ext_core.name_index import NameIndex
 from extender.cluster.tables import Tables
 
 KEPT_NAMES: Final = 8  # of a row's former nodes, for decisions of earlier generations
+FORGOTTEN: Final = "(a deleted node)"  # a former node whose name is not kept
 
 
 class NodeRows:
@@ -26,12 +27,16 @@ class NodeRows:
         self._free: list[int] = []
         self._former: dict[int, list[tuple[int, str]]] = {}  # row -> (first generation without it, name)
         self._sorted: list[str] = []  # all names
-        self._ordered = array("i")  # their rows
+        self._ordered: array[int] = array("i")  # their rows
         self._stale = 0  # the first place in this order that the table does not have yet
 
     def row(self, name: str) -> int:
         """The node's row, -1 when it is not known."""
         return self.index.get(name)
+
+    def all(self) -> array[int]:
+        """The rows of all nodes, in the order of their names; the caller does not change it."""
+        return self._ordered
 
     def name_at(self, row: int, generation: int) -> str:
         """The name of the node that had `row` at `generation`."""
@@ -68,7 +73,8 @@ class NodeRows:
         self.moves += 1
         former = self._former.setdefault(row, [])
         former.append((generation, name))
-        del former[:-KEPT_NAMES]
+        if len(former) > KEPT_NAMES:
+            former[:2] = [(former[1][0], FORGOTTEN)]
         self._free.append(row)
         place = bisect_left(self._sorted, name)
         del self._sorted[place], self._ordered[place]

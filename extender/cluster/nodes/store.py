@@ -54,7 +54,7 @@ class Nodes:
         self.eligibility.drop(row)
         self.gpus.drop(name)
 
-    def set_device_class(self, record: DeviceClassRecord, change: str, now: float) -> None:
+    def set_device_class(self, record: DeviceClassRecord, change: str) -> None:
         """A DeviceClass is "set", or there is a "delete"."""
         if change == "set":
             self.device_classes[record.name] = record
@@ -63,16 +63,16 @@ class Nodes:
         served = {device.extended_resource_name for device in self.device_classes.values()} & self.gpus.name_set
         if served != self._served:
             self._served = served
-            for node in self.records.values():
-                self.write(node, now)
+            self._tables.nodes.set_served(self.rows.all(), self._served_bits())
+
+    def _served_bits(self) -> int:
+        """Bit r: a DeviceClass serves resource r."""
+        return sum(1 << index for index, name in enumerate(self._tables.resources[:FLAGGED]) if name in self._served)
 
     def write(self, node: NodeRecord, now: float) -> None:
         """Write the columns that follow from the Node object."""
         row, resource = self.rows.row(node.name), self.gpus.resource_of(node)
-        flags = SCHEDULABLE if not node.unschedulable else 0
-        for index, name in enumerate(self._tables.resources[:FLAGGED]):
-            if name in self._served:
-                flags |= 1 << index
+        flags = (SCHEDULABLE if not node.unschedulable else 0) | self._served_bits()
         gpus, index, model = NO_GPUS, -1, 0
         if resource is None:
             self.gpus.forget(node.name)

@@ -68,7 +68,7 @@ class Repelling:
 
 class Placements:
     """`bound`: node name -> uids of the pods that hold something there; `nominated`: uid of an unbound pod -> node
-    name; `waiting`: uid of an unbound GPU pod -> its priority; `repelling`: the required
+    name; `claims`: what those claim; `waiting`: uid of an unbound GPU pod -> its priority; `repelling`: the required
     anti-affinity of bound pods; `settling`: uid of a pod that is being admitted -> when it was first seen bound."""
 
     def __init__(self, amounts: Amounts) -> None:
