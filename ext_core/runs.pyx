@@ -29,7 +29,7 @@ def pack(const row_t[::1] rows, const code_t[::1] codes, const row_t[::1] answer
     cdef bint upper = False
     cdef code_t *of
     cdef code_t *text
-    cdef code_t *out
+    cdef Py_ssize_t at
     cdef code_t[256] places, symbols
     cdef bint[256] seen
     if codes.shape[0] != n:
@@ -78,7 +78,7 @@ def pack(const row_t[::1] rows, const code_t[::1] codes, const row_t[::1] answer
                 kinds += 1
         text[0] = <code_t>(kinds & 0xFF)
         memcpy(text + 1, symbols, kinds)
-        out = text + 1 + kinds
+        at = 1 + kinds
         i = 0
         while i < height:
             begin = i
@@ -87,18 +87,18 @@ def pack(const row_t[::1] rows, const code_t[::1] codes, const row_t[::1] answer
             while True:
                 half = <code_t>(number & 7 | (8 if number >= 8 else 0))
                 if upper:
-                    out[0] |= half << 4
-                    out += 1
+                    text[at] |= <code_t>(half << 4)
+                    at += 1
                 else:
-                    out[0] = half
+                    text[at] = half
                 upper = not upper
                 number >>= 3
                 if half < 8:
                     break
         if upper:
-            out[0] |= FILL << 4
-            out += 1
-    made = <bytes>text[:out - text]
+            text[at] |= FILL << 4
+            at += 1
+    made = <bytes>text[:at]
     c_free(of)
     c_free(text)
     return made

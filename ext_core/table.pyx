@@ -22,7 +22,7 @@ cdef amount_t LARGEST = 1 << 61  # of a sum of claims, or of pods: with a node's
 
 cdef enum:
     LOW_BITS = 30
-    LOW_MASK = (1 << 30) - 1
+    LOW_MASK = 0x3FFFFFFF
 
 
 cdef object _column(str kind, Py_ssize_t length, old, Py_ssize_t kept):
