@@ -6,6 +6,7 @@
 from array import array
 
 from libc.stdlib cimport free as c_free, malloc
+from libc.string cimport memset
 
 from ext_core.ask cimport LINKS_IGNORED, Ask
 from ext_core.checks cimport check_ask, check_rows
@@ -13,6 +14,9 @@ from ext_core.ints cimport mask_t, row_t, score_t, int32_t, int64_t, uint64_t
 from ext_core.links cimport LinkShapes
 from ext_core.shape cimport Choice
 from ext_core.table cimport NodeTable
+
+cdef enum:
+    KEPT = 64  # a power of 2
 
 
 def packing(NodeTable nodes, Ask ask, const row_t[::1] rows, const score_t[::1] weights, score_t[::1] out):
@@ -80,19 +84,30 @@ def leftover(NodeTable nodes, Ask ask, const row_t[::1] rows, score_t[::1] out):
     cdef const Choice* choice
     cdef mask_t free
     cdef int64_t whole
+    cdef int32_t shape
+    cdef int at
+    cdef int32_t[KEPT] shape_of  # the values of the pairs (shape, free GPUs) that were met last: most nodes are alike
+    cdef mask_t[KEPT] free_of
+    cdef score_t[KEPT] value_of
     with nogil:
+        memset(shape_of, 0, sizeof(shape_of))
         for i in range(rows.shape[0]):
             row = rows[i]
             out[i] = 1.0
-            if ask.wanted < 1 or nodes.gpu[row] != ask.resource or nodes.shape[row] == 0:
+            shape = nodes.shape[row]
+            if ask.wanted < 1 or nodes.gpu[row] != ask.resource or shape == 0:
                 continue
             free = nodes.whole_gpus(row)
-            whole = shapes.ways_of(nodes.shape[row], <mask_t>0xFFFF)
-            choice = shapes.best(nodes.shape[row], free, ask.wanted)
-            if choice == NULL or whole <= 0:
+            at = <int>((free ^ free >> 6 ^ <mask_t>shape * 7) & (KEPT - 1))
+            if shape_of[at] == shape and free_of[at] == free:
+                out[i] = value_of[at]
                 continue
-            out[i] = 1.0 - <double>(shapes.ways_of(nodes.shape[row], free)
-                                    - shapes.ways_of(nodes.shape[row], free & ~choice.gpus)) / whole
+            whole = shapes.ways_of(shape, <mask_t>0xFFFF)
+            choice = shapes.best(shape, free, ask.wanted)
+            if choice != NULL and whole > 0:
+                out[i] = 1.0 - <double>(shapes.ways_of(shape, free)
+                                        - shapes.ways_of(shape, free & ~choice.gpus)) / whole
+            shape_of[at], free_of[at], value_of[at] = shape, free, out[i]
 
 
 def weigh(NodeTable nodes, Ask ask, const row_t[::1] rows, list columns not None, list weights not None):

@@ -51,6 +51,17 @@ def test_leftover(world: World, data: st.DataObject, resource: int, gpus: int) -
     assert all(0.0 <= value <= 1.0 for value in wanted)
 
 
+@given(worlds(), st.data(), resources, st.integers(1, 9))
+def test_leftover_of_rows_that_are_named_often(world: World, data: st.DataObject, resource: int, gpus: int) -> None:
+    """The value of a pair (shape, free GPUs) is kept within a call: what comes between does not change it."""
+    drawn = st.lists(st.integers(0, world.nodes.height - 1), min_size=70, max_size=90)
+    rows = data.draw(drawn) if world.nodes.height else []
+    out, wanted = column(len(rows)), [0.0] * len(rows)
+    score.leftover(world.nodes, ask(resource, gpus), ints(rows), out)
+    plain.leftover(world.twin_nodes, ask(resource, gpus), rows, wanted)
+    assert out.tolist() == wanted
+
+
 @given(worlds(), st.data(), resources, st.integers(0, 2))
 def test_weigh(world: World, data: st.DataObject, resource: int, gpus: int) -> None:
     """A float stands for a column of it: the sum is the same to the last bit."""
