@@ -39,7 +39,7 @@ class Session:
         self._kept: dict[tuple[str | int, ...], Ask] = {}
         self._canned: dict[str, bool] = {}
         self._put: Connection | None = None
-        self._pods = 0
+        self._pods = int(time.time()) % 1_000_000 * 1_000  # the server takes a known pod as a retry
         self._to_bind = 0
 
     # ---- what is asked
@@ -111,7 +111,7 @@ class Session:
     # ---- pods
 
     def next_pod(self) -> int:
-        """A number that no pod had before."""
+        """A number that no pod had before, nor in a run some seconds ago."""
         self._pods += 1
         return self._pods
 
