@@ -92,6 +92,10 @@ class Session:
         """The rates of events in turn; none: a frozen fleet."""
         return targets.numbers(self.options.churn, "--churn") if self.options.churn else []
 
+    def unreached(self) -> list[int]:
+        """The rates of events that had no whole turn."""
+        return [rate for rate in self.rates() if rate not in self.sent]
+
     @property
     def asks(self) -> Asks:
         """The requests to the target."""
