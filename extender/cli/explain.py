@@ -37,8 +37,9 @@ def run(options: argparse.Namespace) -> int:
     answer = ask(options.server, f"/debug/decisions?pod={quote(options.pod)}&most={options.most}")
     if not answer.get("decisions"):
         raise NotFound(
-            "the server has kept no decision about this pod: it was not asked since it started. Does the pod ask "
-            "for GPUs and name this scheduler? Of several replicas only the one that schedules is asked",
+            "the server has kept no decision about this pod: it was not asked since it started, or has dropped the "
+            "record (decisions.maxBytes). Does the pod ask for GPUs and name this scheduler? Of several replicas only "
+            "the one that schedules is asked",
             path=options.pod,
         )
     if options.output == "json":
