@@ -112,7 +112,7 @@ class BadSettings(BadInput):
         self.path = self.problems[0].path
 
     def __str__(self) -> str:
-        return "\n  ".join([f"{self.source} is refused:", *(str(problem) for problem in self.problems)])
+        return "\n  ".join([f"{self.source} is rejected:", *(str(problem) for problem in self.problems)])
 
 
 class BadCluster(BadInput):

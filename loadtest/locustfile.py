@@ -158,6 +158,7 @@ def finish(environment: Environment, **more: Any) -> None:
     gate = session.has_null_beside and not session.options.no_gate
     found = {**session.figures.as_json(), "target": _title(session), "sent": _rates(session)}
     failures = session.figures.verdict(session.options.least, gate)
+    failures += [f"no turn at {rate} events/s: the run is too short" for rate in session.unreached()]
     found["failures"] = failures
     if session.options.figures:
         Path(session.options.figures).write_text(json.dumps(found))

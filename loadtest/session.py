@@ -39,7 +39,7 @@ class Session:
         self._kept: dict[tuple[str | int, ...], Ask] = {}
         self._canned: dict[str, bool] = {}
         self._put: Connection | None = None
-        self._pods = 0
+        self._pods = int(time.time()) % 1_000_000 * 1_000  # the server takes a known pod as a retry
         self._to_bind = 0
 
     # ---- what is asked
@@ -92,6 +92,10 @@ class Session:
         """The rates of events in turn; none: a frozen fleet."""
         return targets.numbers(self.options.churn, "--churn") if self.options.churn else []
 
+    def unreached(self) -> list[int]:
+        """The rates of events that had no whole turn."""
+        return [rate for rate in self.rates() if rate not in self.sent]
+
     @property
     def asks(self) -> Asks:
         """The requests to the target."""
@@ -111,7 +115,7 @@ class Session:
     # ---- pods
 
     def next_pod(self) -> int:
-        """A number that no pod had before."""
+        """A number that no pod had before, nor in a run some seconds ago."""
         self._pods += 1
         return self._pods
 

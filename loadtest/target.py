@@ -125,6 +125,8 @@ def deployed(host: str, options: Namespace) -> Target:
                 f"--{flag} changes a live cluster: it needs --test-namespace NAMESPACE and --pods FILE, the pods of "
                 "that namespace (kubectl get pods -n NAMESPACE -o json)"
             )
+    if not host.startswith(("http://", "https://")):
+        raise Unusable(f"--host {host}: not a URL, as http://{host}")
     check(host)
     made = Target(host, [], [], namespace=options.test_namespace or NAMESPACE)
     made.bind, made.preempt = options.bind, options.preempt
@@ -150,6 +152,11 @@ def learn(made: Target, state: dict[str, Any]) -> None:
         for uid, pod in state["pods"].items():
             if pod["node"] and pod["gpu_counts"] and pod["pod"].startswith(f"{made.namespace}/"):
                 made.victims.setdefault(pod["node"], []).append((uid, pod["priority"]))
+        if not made.victims:
+            raise Unusable(
+                f"--preempt: no pod of the namespace {made.namespace} has GPUs on a node; run pods there that may be "
+                "offered as victims"
+            )
 
 
 def sizes(asked: str, known: int, host: str) -> list[int]:

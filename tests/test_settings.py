@@ -229,7 +229,7 @@ def test_the_message_names_the_file_and_each_line(tmp_path: Path) -> None:
     file.write_text(HEAD + "hold: {seconds: true}\n")
     with pytest.raises(BadSettings) as caught:
         read_settings(file, KNOWN)
-    assert str(caught.value) == f"{file} is refused:\n  hold.seconds, line 3: should be a valid number, not True"
+    assert str(caught.value) == f"{file} is rejected:\n  hold.seconds, line 3: should be a valid number, not True"
     assert caught.value.as_json()["error"]["code"] == "bad-settings"
     assert caught.value.path == "hold.seconds"
 

@@ -37,8 +37,9 @@ def run(options: argparse.Namespace) -> int:
     answer = ask(options.server, f"/debug/decisions?pod={quote(options.pod)}&most={options.most}")
     if not answer.get("decisions"):
         raise NotFound(
-            "the server has kept no decision about this pod: it was not asked since it started. Does the pod ask "
-            "for GPUs and name this scheduler? Of several replicas only the one that schedules is asked",
+            "the server has kept no decision about this pod: it was not asked since it started, or has dropped the "
+            "record (decisions.maxBytes). Does the pod ask for GPUs and name this scheduler? Of several replicas only "
+            "the one that schedules is asked",
             path=options.pod,
         )
     if options.output == "json":
@@ -70,7 +71,7 @@ def _lines(decision: dict[str, Any]) -> Iterator[str]:
         said.insert(0, f"{_count(asked, 'node')} to choose from")
     yield f"  {decision['result']}" + (f": {'; '.join(said)}" if said else "")
     if best := decision.get("best_class"):
-        yield f"  the best class alone is answered: {best['answered']} of {_count(best['fit'], 'node')} that fit"
+        yield f"  schedulerWeight: only the best of {_count(best['fit'], 'node')} that fit is answered"
     if decision.get("why"):
         yield f"  because: {decision['why']}"
     if decision.get("node"):
@@ -107,7 +108,7 @@ def _node(node: dict[str, Any]) -> str:
     if node.get("gpus"):
         parts.append("GPUs " + ",".join(map(str, node["gpus"])))
     if not node.get("answered", True):
-        parts.append("not in the shortlist")
+        parts.append("not answered")
     if failed:
         parts.append(f"failed there: {failed}")
     return "; ".join(parts)

@@ -19,6 +19,7 @@ from extender.server import body, garbage
 from extender.server.calls import Calls, Start
 from extender.verbs import wire
 from extender.verbs.answer import Answer
+from extender.verbs.decisions import Decision
 from extender.web.responses import error_response
 
 VERBS: Final = ("filter", "prioritize", "preempt", "bind")
@@ -190,6 +191,7 @@ class DecisionLog:
                 "result": answer.result,
                 "candidates": decision.candidates,
                 "feasible": decision.feasible,
+                "reasons": _reasons(decision),
                 "node": self._names[ranked[0]] if ranked else detail.get("node"),
                 "plan": detail.get("plan"),
                 "why": detail.get("why"),
@@ -213,6 +215,14 @@ class DecisionLog:
         if len(self._rejected) > MOST_REJECTED:
             del self._rejected[next(iter(self._rejected))]
         return before | codes != before
+
+
+def _reasons(decision: Decision) -> dict[str, int] | None:
+    """How many nodes were rejected for which reason."""
+    found = {REASONS[code].key: count for code, count in decision.judged.reasons.items()}
+    if decision.judged.unknown_count:
+        found[UNKNOWN_NODE.key] = decision.judged.unknown_count
+    return found or None
 
 
 def _error(status: int, code: str, message: str, path: str = "") -> tuple[int, bytes]:

@@ -125,6 +125,12 @@ def connect(core: Core, outside: Outside | None = None, slices: Slices | None = 
     outside = outside or Outside()
     cluster, verbs, source, metrics, clock = core.cluster, core.verbs, core.source, core.metrics, core.clock
     settings = cluster.settings
+    if settings.scheduler_weight is not None and not settings.only_the_best_class_wins:
+        log.warning(
+            "schedulerWeight has no effect: it is not more than 10 x schedulerScoreWeights, so other nodes can win",
+            schedulerWeight=settings.scheduler_weight,
+            schedulerScoreWeights=settings.scheduler_score_weights,
+        )
     connections = Connections(settings, metrics)
     supervisor = Supervisor([connections, *outside.controllers, source])
     writes = Writes(verbs, metrics, clock.monotonic, core.events, binder=outside.binder, keeper=outside.keeper)

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from loadtest import target
+from loadtest.asks import Body, waiting_pod
+from loadtest.session import Session
 from loadtest.target import Unusable
 
 READY = {"ready": True, "missing": [], "generation": 1, "warnings": []}
@@ -94,7 +96,7 @@ def test_names_come_from_a_file(pages: Pages, tmp_path: Path) -> None:
 
 def test_no_host(pages: Pages) -> None:
     assert "http://127.0.0.1:1 does not answer" in refused("http://127.0.0.1:1")
-    assert "does not answer" in refused("nonsense")
+    assert refused("localhost:8888") == "--host localhost:8888: not a URL, as http://localhost:8888"
 
 
 def test_no_gpu_extender(pages: Pages) -> None:
@@ -146,3 +148,21 @@ def test_writes_need_a_test_namespace_and_its_pods(pages: Pages, tmp_path: Path,
     made = target.deployed(pages.url, options(**asks))
     assert [pod["metadata"]["name"] for pod in made.pods] == ["w"]
     assert made.victims == ({"a": [("u1", 5)]} if flag == "preempt" else {})
+
+
+def test_preempt_needs_a_victim_to_offer(pages: Pages, tmp_path: Path) -> None:
+    file = tmp_path / "pods.json"
+    file.write_text('{"items":[{"metadata":{"name":"w","namespace":"empty","uid":"u"},"spec":{}}]}')
+    said = refused(pages, preempt=True, test_namespace="empty", pods=str(file))
+    assert said.startswith("--preempt: no pod of the namespace empty has GPUs on a node")
+
+
+def test_two_runs_name_different_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod that the server knows is a retry: all feasible nodes are answered, not the best."""
+    monkeypatch.setattr("loadtest.session.time.time", lambda: 1_999_999_990.0)
+    first = Session(options())
+    monkeypatch.setattr("loadtest.session.time.time", lambda: 1_999_999_999.0)
+    second = Session(options())
+    assert {first.next_pod() for _ in range(9_000)}.isdisjoint(second.next_pod() for _ in range(9_000))
+    asked = json.loads(Body({"Pod": waiting_pod(1, "lt", preempts=True)}).fill(second.next_pod()))
+    assert asked["Pod"]["spec"]["priority"] < 2**31

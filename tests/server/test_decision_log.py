@@ -77,3 +77,13 @@ def test_a_setting_names_the_rate() -> None:
             assert world.call("/v1/filter", body).status == 200
     assert sum(line["event"] == "decided" for line in found) == 1
     assert world.metric("log_lines_sampled_total") == 3
+
+
+def test_a_rejection_states_its_reasons() -> None:
+    world = World()
+    world.set("Node", machine("n", 8))
+    body = json.dumps({"Pod": workload("p", 9), "NodeNames": ["n", "unknown"]}).encode()
+    with logged() as found:
+        assert world.call("/v1/filter", body).status == 200
+    (line,) = [line for line in found if line["event"] == "decided"]
+    assert line["reasons"] == {"too-few-gpus": 1, "unknown-node": 1}

@@ -6,7 +6,10 @@ import random
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from extender.cluster.cluster import Cluster
+from extender.server.wiring import Core, connect
 from extender.settings import Settings, Shortlist
 from tests.verbs.test_decide import PREFERS
 from tests.world import JSON, World, pairs, refused, workload
@@ -86,6 +89,13 @@ def test_only_where_one_point_is_more_than_all_plugins_give(weight: int | None, 
     """141 x 10 = 1,410 points are more than 14 x 100 = 1,400; 140 x 10 are as many, and kube-scheduler draws."""
     world = fleet(1, scheduler_weight=weight, scheduler_score_weights=others)
     assert len(world.filter(workload("p", 1))["NodeNames"]) == answered
+
+
+@pytest.mark.parametrize(("weight", "warned"), [(None, 0), (140, 1), (141, 0)])
+def test_a_weight_without_effect_is_a_warning(weight: int | None, warned: int) -> None:
+    with capture_logs() as lines:
+        connect(Core.over(Cluster(Settings(scheduler_weight=weight))))
+    assert sum("schedulerWeight has no effect" in line["event"] for line in lines) == warned
 
 
 def test_a_retry_gets_all_and_the_record_states_the_cut() -> None:
