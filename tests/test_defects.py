@@ -101,6 +101,38 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gangs, "ref", ref)
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_a_node_over_which_we_failed_is_written_when_it_is_given_again(
+    known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list gives the very object again. What its pods hold counts from the start."""
+    world = World()
+    world.pod("there", 6, "n")
+    if known:
+        world.node("n", 4)
+    with monkeypatch.context() as patch:
+        patch.setattr(world.cluster._nodes.gpus, "describe", lambda node, resource, now: 1 / 0)
+        world.node("n", 8)
+    assert [one.name for one in world.cluster.invalid] == ["n"]
+    row = world.cluster.row("n")
+    assert world.cluster.tables.nodes.used_of(row)[3] == 6
+    world.node("n", 8)
+    assert world.cluster.invalid == []
+    at = world.cluster.tables.nodes.node(row)
+    assert (at.alloc[3], at.used[3], at.unknown) == (8, 6, 6)
+    assert world.filter(workload("p", 3))["NodeNames"] == []
+
+
+def test_a_ledger_over_which_we_failed_is_read_when_its_node_is_given_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.pod("there", 6, "n", held=range(6))
+    with monkeypatch.context() as patch:
+        patch.setattr(world.cluster._nodes.gpus, "renew", lambda node, pods, settling: 1 / 0)
+        world.node("n", 8)
+    world.node("n", 8)
+    assert world.cluster.tables.nodes.node(world.cluster.row("n")).sure == 0b111111
+
+
 def test_a_pod_over_which_we_fail_holds_its_gpus_until_it_is_gone(poison: None) -> None:
     world = World()
     world.node("n", 8)

@@ -172,10 +172,13 @@ class Cluster(ClusterView):
             self._node_health.came(node.name)
         elif before.unschedulable and not node.unschedulable:
             self._node_health.forget(node.name)  # who uncordons a node has looked at it
-        if self._nodes.set(node, now):
-            self._pods.stale.ledgers.add(node.name)
-        if before is None:
-            self._pods.come_to(node.name)
+        self._pods.stale.try_again(node.name)
+        try:
+            if self._nodes.set(node, now):
+                self._pods.stale.ledgers.add(node.name)
+        finally:
+            if before is None:  # its pods hold what they ask for, whatever fails over the node
+                self._pods.come_to(node.name)
 
     def _drop_node(self, name: str) -> None:
         if name not in self.nodes:

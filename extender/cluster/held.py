@@ -79,11 +79,7 @@ class HeldColumns:
         """Write the row of a pod."""
         limits, rows, table = self._pods.limits, self._pods.rows, self._tables.pods
         known = rows.get(pod.uid)
-        mask = unsure = 0
-        if known is not None:  # the GPUs that it holds are in the row
-            mask, unsure = table.holds(known)
-        elif pod.gpus and (holding := self._nodes.gpus.holding(pod.node, pod.uid)) is not None:
-            mask, unsure = holding.mask, holding.unsure
+        mask, unsure = table.holds(known) if known is not None else self._holds(pod)
         row = PodRow(
             self._nodes.rows.row(pod.node),
             pod.priority,
@@ -101,12 +97,18 @@ class HeldColumns:
         table.put(at, row)
         self._pods.mark(at, pod.uid)
 
+    def _holds(self, pod: PodRecord) -> tuple[int, int]:
+        """(mask, unsure) of a pod that has no row, by the ledger of its node; where it has one, they are in the row."""
+        holding = self._nodes.gpus.holding(pod.node, pod.uid) if pod.gpus else None
+        return (holding.mask, holding.unsure) if holding is not None else (0, 0)
+
     def _put_bare(self, pod: PodRecord) -> None:
         """After a defect: the row stays as it was, but for its numbers. A pod that has none holds what it asks for, and
         is never a victim."""
         at = self._pods.rows.get(pod.uid)
         if at is None:
-            row = PodRow(self._nodes.rows.row(pod.node), pod.priority, self._pods.amounts.of(pod), 0, 0, SPARED)
+            amounts = self._pods.amounts.of(pod)
+            row = PodRow(self._nodes.rows.row(pod.node), pod.priority, amounts, *self._holds(pod), SPARED)
             at = self._pods.rows.take(pod.uid)
             self._tables.pods.put(at, row)
         self._tables.pods.mark(at, 0, 0, 0)

@@ -32,7 +32,7 @@ class Stale:
             self.ledgers.add(name)
 
     def try_again(self, node: str) -> None:
-        """An event is about a pod of the node: what could not be written of it is stale again."""
+        """An event is about the node, or a pod of it: what could not be written of it is stale again."""
         if self.unwritten or self.unread:
             self.pods.update(self.unwritten.pop(node, {}))
             if node in self.unread:

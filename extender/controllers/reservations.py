@@ -9,7 +9,7 @@ Theory of operation
 3. A write is a merge patch of the keys that change: one key for a preempt reply, and those of the replies that wait
    beside it. One write at a time. Each states the version that it changes, so the API server rejects it where another
    instance has written since. Only then the map is read before the next try: what is not known is taken over, what
-   the other has removed is dropped.
+   the other has removed is dropped. A map that was deleted is made anew.
 4. After a write without an answer the known version stays. If that write was carried out, the next one finds the
    conflict and reads; if not, the next one replaces that version, and the late one is rejected.
 5. The map is read before the first verb is answered and every few seconds then, since another instance may have been
@@ -296,7 +296,8 @@ class ReservationStore(Controller):
             reservations.add(plan)
             self._foreign[uid] = before_it.emptied if before_it is not None else None
             log.info("reservation taken over", pod=plan.pod or uid, node=plan.node, plan=plan.id)
-        for uid in self._stored.data.keys() & known - theirs.keys():
+        gone = self._stored.data.keys() & known - theirs.keys() if version else ()  # without a map nothing has ended
+        for uid in gone:
             reservations.drop(uid)  # another instance has seen its end
         self._stored.set(theirs, version)
         self._read_at = now

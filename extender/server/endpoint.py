@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
 from prometheus_client import Counter, Histogram
@@ -164,12 +164,13 @@ class DecisionLog:
     def __init__(
         self,
         metrics: Metrics,
-        names: Sequence[str],
+        name_at: Callable[[int, int], str],
         per_second: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`names`: of the nodes, by row; `per_second`: lines on average over BURST_SECONDS; `clock`: seconds."""
-        self._metrics, self._names, self._clock = metrics, names, clock
+        """`name_at`: of the node that had a row at a generation; `per_second`: lines on average over BURST_SECONDS;
+        `clock`: seconds."""
+        self._metrics, self._name_at, self._clock = metrics, name_at, clock
         self._allowance = Allowance(max(1.0, BURST_SECONDS * per_second), per_second)
         self._rejected: dict[str, int] = {}  # uid -> the reason codes it was rejected for, one bit each; oldest first
 
@@ -192,7 +193,7 @@ class DecisionLog:
                 "candidates": decision.candidates,
                 "feasible": decision.feasible,
                 "reasons": _reasons(decision),
-                "node": self._names[ranked[0]] if ranked else detail.get("node"),
+                "node": self._name_at(ranked[0], decision.generation) if ranked else detail.get("node"),
                 "plan": detail.get("plan"),
                 "why": detail.get("why"),
                 "err": decision.error or None,

@@ -138,7 +138,7 @@ def connect(core: Core, outside: Outside | None = None, slices: Slices | None = 
     settling = Settling(clock.monotonic, lags=source.lags)
     calls = Calls(verbs, clock, outage, settling, writes, outside.evictions)
     start = Start(verbs, source, supervisor, writes)
-    lines = DecisionLog(metrics, cluster.names, settings.log.decisions_per_second)
+    lines = DecisionLog(metrics, cluster.rows.name_at, settings.log.decisions_per_second)
     endpoint = Endpoint(calls, start, metrics, lines, settings.limits.body_bytes)
     pages = Pages(slices or Slices(), lost)
     invalid = InvalidObjects(cluster, source.faults)

@@ -84,8 +84,9 @@ class Shortlist(_Part):
 
     size: int = Field(default=16, ge=0, le=100_000)
     """The number of best nodes that filter answers on a pod's first attempt; 0: all."""
-    retry_window_seconds: float = Field(default=300.0, ge=0, le=86_400)
-    """A further attempt of the pod within this time gets all feasible nodes."""
+    retry_window_seconds: float = Field(default=600.0, ge=0, le=86_400)
+    """A further attempt of the pod within this time gets all feasible nodes. kube-scheduler retries a pod that no event
+    wakes after 5 min to 5 min 30 s: with less, such a pod gets the same few nodes each time."""
 
 
 class WeightedScorer(_Part):

@@ -314,3 +314,14 @@ def test_so_do_events_over_which_parts_of_the_writer_fail(seed: int, monkeypatch
     fresh.apply([Event(kind, "set", stream.read(kind, wire)) for (kind, _), wire in stream.objects.items()], 0.0)  # type: ignore[arg-type]
     fresh.tick(1000.0)
     assert told(cluster) == told(fresh)
+
+
+def test_a_row_that_is_written_at_the_second_try_has_the_gpus_of_its_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger is not read again: the row that was written in place of the failed one has what it says of the pod."""
+    world = World()
+    world.node("n", 8)
+    with monkeypatch.context() as patch:
+        patch.setattr(world.cluster._pods.limits, "protected_ms", lambda pod: 1 / 0)
+        world.pod("p", 2, "n", held=(0, 1))
+    world.pod("p", 2, "n", held=(0, 1))
+    check(world.cluster)

@@ -489,6 +489,25 @@ def test_a_plan_that_another_instance_replaced_is_taken_over() -> None:
     run(objects, made, test)
 
 
+def test_a_map_that_was_deleted_is_made_anew() -> None:
+    """What it had is not over: the victims are gone, and their GPUs are the preemptor's."""
+    objects, made = Objects(), world()
+    made.pod("second", 2, priority=9)
+
+    async def test(reservations: ReservationStore) -> None:
+        await ask(made, OFFER)
+        del objects.stored[PATH]
+        made.now += 6.0
+        await reservations.refresh()
+        assert list(entries(objects)) == ["uid-urgent"]
+        del objects.stored[PATH]
+        assert list(await ask(made, {"n1": ["w2"]}, "second", 2)) == ["n1"]
+        await reservations.refresh()
+        assert sorted(entries(objects)) == ["uid-second", "uid-urgent"]
+
+    run(objects, made, test)
+
+
 def test_no_right_to_read_is_said_once_and_does_not_stop_the_scheduling() -> None:
     objects, made = Objects(fail=lambda request: 403), world()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -27,6 +28,11 @@ def answer(verb: str, result: str, uid: str = "u", *, reasons: dict[int, int] | 
     return Answer(b"", result, decision)
 
 
+def no_name(row: int, generation: int) -> str:
+    """No decision here has a node."""
+    return ""
+
+
 def lines(log: DecisionLog, *answers: Answer) -> list[Any]:
     with logged() as found:
         for one in answers:
@@ -37,7 +43,7 @@ def lines(log: DecisionLog, *answers: Answer) -> list[Any]:
 
 def test_above_the_rate_lines_are_left_out_and_counted() -> None:
     now, metrics = [0.0], Metrics()
-    log = DecisionLog(metrics, (), 0.5, lambda: now[0])
+    log = DecisionLog(metrics, no_name, 0.5, lambda: now[0])
     assert len(lines(log, *[answer("filter", "fits")] * 20)) == 5  # ten seconds' worth
     assert sampled(metrics) == 15
     now[0] += 4.0
@@ -47,7 +53,7 @@ def test_above_the_rate_lines_are_left_out_and_counted() -> None:
 
 def test_errors_evictions_and_first_rejections_are_always_written() -> None:
     metrics = Metrics()
-    log = DecisionLog(metrics, (), 0.0, lambda: 0.0)
+    log = DecisionLog(metrics, no_name, 0.0, lambda: 0.0)
     lines(log, answer("filter", "fits"))  # what a rate of 0 allows at once
     always = [answer("filter", "try-again", error="why"), answer("preempt", "evict"), answer("evict", "evict")]
     always += [answer("preempt", "none"), answer("bind", "bound"), answer("bind", "refused", error="why")]
@@ -61,7 +67,7 @@ def test_errors_evictions_and_first_rejections_are_always_written() -> None:
 
 
 def test_the_pods_that_are_remembered_are_bounded() -> None:
-    log = DecisionLog(Metrics(), (), 0.0, lambda: 0.0)
+    log = DecisionLog(Metrics(), no_name, 0.0, lambda: 0.0)
     for number in range(MOST_REJECTED + 10):
         log._first(answer("filter", "refused", str(number), reasons={BUSY: 1}))
     assert len(log._rejected) == MOST_REJECTED
@@ -87,3 +93,30 @@ def test_a_rejection_states_its_reasons() -> None:
         assert world.call("/v1/filter", body).status == 200
     (line,) = [line for line in found if line["event"] == "decided"]
     assert line["reasons"] == {"too-few-gpus": 1, "unknown-node": 1}
+
+
+def test_the_line_names_the_node_that_was_answered() -> None:
+    """A watch event may come between the answer and its line, and give the node's row to another one."""
+    world = World()
+    node = world.node("answered", 8)
+    body = json.dumps(world.args(workload("p", 1))).encode()
+
+    def event() -> None:
+        world.drop("Node", node)
+        world.node("other", 8)
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body}
+
+    async def send(message: Any) -> None:
+        """Nobody reads it."""
+
+    async def call() -> None:
+        asyncio.get_running_loop().call_soon(event)
+        scope = {"type": "http", "method": "POST", "path": "/v1/filter", "root_path": "", "headers": []}
+        await world.app(scope, receive, send)
+        await asyncio.sleep(0.01)
+
+    with logged() as found:
+        asyncio.run(call())
+    assert [line["node"] for line in found if line["event"] == "decided"] == ["answered"]

@@ -115,6 +115,15 @@ def test_a_retry_gets_all_and_the_record_states_the_cut() -> None:
     assert "best_class" not in world.decision()
 
 
+def test_a_pod_that_no_event_wakes_gets_all_nodes_too() -> None:
+    """An extender after ours rejects the one node. kube-scheduler looks every 30 s for pods that wait for 5 min."""
+    world = fleet(1, **SHIPPED)
+    first = world.filter(workload("p", 1))["NodeNames"]
+    for _ in range(3):
+        world.now += 300.0 + 30.0
+        assert len(world.filter(workload("p", 1))["NodeNames"]) > len(first)
+
+
 @pytest.mark.parametrize("spec", PREFERS.values(), ids=PREFERS)
 def test_a_pod_with_preferences_of_its_own(spec: dict[str, Any]) -> None:
     """Where the scheduler's plugins can decide it gets all nodes, as ever; where they cannot, the one that wins."""

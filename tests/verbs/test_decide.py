@@ -466,12 +466,12 @@ def test_the_first_attempt_gets_the_best_16_and_a_retry_all() -> None:
     first = world.filter(workload("p", 1))
     assert len(first["NodeNames"]) == 16
     assert refused(first) == {}
-    world.now += 299
+    world.now += 599
     retry = world.filter(workload("p", 1))
     assert len(retry["NodeNames"]) == 40
     assert retry["NodeNames"][:16] == first["NodeNames"]
     assert refused(retry) == {}
-    world.now += 301
+    world.now += 601
     assert len(world.filter(workload("p", 1))["NodeNames"]) == 16
 
 

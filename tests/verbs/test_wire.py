@@ -80,7 +80,7 @@ def test_both_forms_judge_alike() -> None:
         world.set("Node", wire)
     pod = workload("p", 2)
     names = world.post("filter", world.args(pod))
-    world.now += 301.0  # nothing is known of the first call any more
+    world.now += 601.0  # nothing is known of the first call any more
     whole = world.post("filter", {"Pod": pod, "Nodes": {"metadata": {}, "items": wires}, "NodeNames": None})
     assert [node["metadata"]["name"] for node in whole["Nodes"]["items"]] == names["NodeNames"] == ["c", "a"]
     assert whole["FailedAndUnresolvableNodes"] == names["FailedAndUnresolvableNodes"]

@@ -33,22 +33,28 @@ class Nodes:
         self._models = models
         self._domains = domains
         self._served: set[str] = set()  # GPU resources that a DeviceClass serves
+        self._unwritten: set[str] = set()  # after a defect: the nodes whose columns differ from their records
 
     def set(self, node: NodeRecord, now: float) -> bool:
         """The node is new or has changed; whether its ledger must be read again. `now`: seconds on the server's
         clock."""
-        before, devices = self.records.get(node.name), self.gpus.devices(node.name)
-        row = self.rows.row(node.name) if before is not None else self.rows.add(node.name)
-        self.records[node.name] = node
+        name = node.name
+        before, devices = self.records.get(name), self.gpus.devices(name)
+        anew = before is None or name in self._unwritten
+        row = self.rows.row(name) if before is not None else self.rows.add(name)
+        self._unwritten.add(name)
+        self.records[name] = node
         self.eligibility.set(row, node)
-        if before is not None and _is_same(before, node) and not self.gpus.offers_nothing(node.name):
-            return False  # of a node whose device plugin is away the time decides too
-        self.write(node, now)
-        return before is None or devices != self.gpus.devices(node.name)
+        # Of a node whose device plugin is away the time decides too.
+        if anew or before is None or not _is_same(before, node) or self.gpus.offers_nothing(name):
+            self.write(node, now)
+        self._unwritten.remove(name)
+        return anew or devices != self.gpus.devices(name)
 
     def drop(self, name: str, generation: int) -> None:
         """The node, which is known, does not exist any more. `generation`: the first without it."""
         del self.records[name]
+        self._unwritten.discard(name)
         row = self.rows.remove(name, generation)
         self._domains.drop(name)
         self.eligibility.drop(row)
