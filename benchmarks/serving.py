@@ -111,41 +111,43 @@ class Servers:
 
     def ours(self, cluster: bytes, settings: Mapping[str, object] | None = None) -> Served:
         """`gpu-extender serve --cluster FILE`, once it answers."""
-        file = self.folder / f"cluster-{len(self._started)}.json"
-        file.write_bytes(cluster)
-        return self._serve(f"--cluster={file}", settings)
+        return self._serve(self._file(cluster), settings)
 
     def watching(self, kubeconfig: Path, settings: Mapping[str, object] | None = None) -> Served:
         """`gpu-extender serve --kubeconfig FILE`, once it knows the cluster."""
         return self._serve(f"--kubeconfig={kubeconfig}", settings)
 
-    def _serve(self, source: str, settings: Mapping[str, object] | None) -> Served:
-        arguments = ["-m", "extender", "serve", source]
+    def launched(
+        self, launcher: Sequence[str], cluster: bytes, settings: Mapping[str, object], env: Mapping[str, str]
+    ) -> Served:
+        """As `ours`, by `LAUNCHER serve`; `env` is added to the environment."""
+        return self._serve(self._file(cluster), settings, launcher, env)
+
+    def _file(self, cluster: bytes) -> str:
+        file = self.folder / f"cluster-{len(self._started)}.json"
+        file.write_bytes(cluster)
+        return f"--cluster={file}"
+
+    def _serve(
+        self,
+        source: str,
+        settings: Mapping[str, object] | None,
+        launcher: Sequence[str] = ("-m", "extender"),
+        env: Mapping[str, str] | None = None,
+    ) -> Served:
+        port = free_port()
+        arguments = [*launcher, "serve", source, "--host=127.0.0.1", f"--port={port}"]
         if settings:
             config = self.folder / f"settings-{len(self._started)}.yaml"
             config.write_bytes(
                 orjson.dumps({"apiVersion": "gpu-extender.io/v1", "kind": "GpuExtenderConfiguration", **settings})
             )
             arguments.append(f"--config={config}")
-        port = free_port()
-        return self._start("extender", [*arguments, "--host=127.0.0.1", f"--port={port}"], port)
+        return self._start("extender", arguments, port, env)
 
     def null(self, kind: str) -> Served:
         port = free_port()
         return self._start(kind, ["-m", "benchmarks.null_server", kind, str(port)], port)
-
-    def launched(
-        self, launcher: Sequence[str], cluster: bytes, settings: Mapping[str, object], env: Mapping[str, str]
-    ) -> Served:
-        """`LAUNCHER serve --cluster FILE`, once it answers; `env` is added to the environment."""
-        number = len(self._started)
-        file, config = self.folder / f"cluster-{number}.json", self.folder / f"settings-{number}.yaml"
-        file.write_bytes(cluster)
-        head = {"apiVersion": "gpu-extender.io/v1", "kind": "GpuExtenderConfiguration"}
-        config.write_bytes(orjson.dumps({**head, **settings}))
-        port = free_port()
-        words = ["serve", f"--cluster={file}", f"--config={config}", "--host=127.0.0.1", f"--port={port}"]
-        return self._start("launched", [*launcher, *words], port, env)
 
     def _start(self, name: str, arguments: Sequence[str], port: int, env: Mapping[str, str] | None = None) -> Served:
         log = self.folder / f"{len(self._started)}-{name}.log"
