@@ -6,10 +6,14 @@ STUBS := $(patsubst ext_core/%.pyi,ext_core.%,$(wildcard ext_core/*.pyi))
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 KERNELS := ext_core/_build.py $(wildcard ext_core/*.pyx ext_core/*.pxd)
 SECONDS ?= 60
+FUZZED = $(if $(and $(CASES),$(filter file,$(origin SECONDS))),$(MOST_FUZZED),$(SECONDS))
+MOST_FUZZED = 172800 # seconds: CASES end a run before
 ROUNDS ?= 800
+GANGS ?= 500
 PODS ?= 1000
 KILLS ?= 38
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) # of the unit tests: a quarter of their time is waiting
+KILLED = GPU_EXTENDER_ENFORCED=1000 GPU_EXTENDER_SOAK=$(ROUNDS) GPU_EXTENDER_QUEUE_SOAK=$(GANGS) $(BIN)/python -m pytest -q -s tests/e2e/test_soak.py tests/e2e/test_enforced.py tests/e2e/test_mapa.py tests/e2e/test_queue_soak.py
 NONE_IS_FINE = $(if $(ARGS),|| [ $$? -eq 5 ]) # pytest's status when ARGS names no test of this kind
 
 help: ## this list
@@ -21,7 +25,7 @@ demo: $(VENV)/.built ## a simulated cluster and a day on it, then serve it until
 	@$(BIN)/gpu-extender demo $(if $(ONCE),--once)
 
 test: check $(if $(ARGS),,checked) ## everything: lint, types, all tests, the core on a checked build, a real control plane (needs Go)
-	@$(BIN)/python -m pytest -m e2e $(ARGS) $(NONE_IS_FINE)
+	@$(BIN)/python -m pytest -m e2e --tb=short $(ARGS) $(NONE_IS_FINE)
 
 check: lint types ## as test, without the real control plane and the checked build
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not e2e' $(ARGS) $(NONE_IS_FINE)
@@ -43,20 +47,26 @@ types: setup ## mypy, strict; and the stubs of the core against its compiled mod
 checked: setup ## the core tests on a build with bounds checks, overflow checks and the address sanitizer
 	@.ci/checked -q -n $(WORKERS) --dist worksteal
 
-soak: setup ## more than 500 preemptions, the server killed at random points, and 1,000 pods whose plan must hold, 25 minutes (ROUNDS=800 pods)
-	@GPU_EXTENDER_ENFORCED=1000 GPU_EXTENDER_SOAK=$(ROUNDS) $(BIN)/python -m pytest -q -s tests/e2e/test_soak.py tests/e2e/test_enforced.py tests/e2e/test_mapa.py
+soak: setup ## more than 500 preemptions, the server killed at random points, and 1,000 pods whose plan must hold, and GANGS gangs of the queue, 45 minutes (ROUNDS=800 pods, GANGS=500); HOURS=8: one server for so long, its last hour against its second
+	@$(if $(HOURS),$(BIN)/python -m tests.steady --hours $(HOURS) $(if $(SEED),--seed $(SEED)),$(KILLED))
 
-fuzz: setup ## hostile bodies, watched objects, settings and cluster files (SECONDS=60 CASES= SEED= REPLAY=FILE)
-	@$(BIN)/python -m tests.fuzz $(if $(REPLAY),--replay $(REPLAY),--seconds $(SECONDS)) $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED))
+fuzz: setup ## hostile bodies, watched objects, settings and cluster files (SECONDS=60, or with CASES=1000000 until so many; SEED= REPLAY=FILE)
+	@$(BIN)/python -m tests.fuzz $(if $(REPLAY),--replay $(REPLAY),--seconds $(FUZZED)) $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED))
 
 attack: setup ## a hostile tenant among four on a real control plane, with kills; 25 minutes at most (PODS=1000 KILLS=38 SEED=1)
 	@GPU_EXTENDER_ATTACK=$(PODS) GPU_EXTENDER_ATTACK_KILLS=$(KILLS) GPU_EXTENDER_ATTACK_SEED=$(SEED) $(BIN)/python -m pytest -q -s tests/e2e/test_attack.py
+
+compat: setup ## the core scenarios on Kubernetes 1.34 to 1.37, and from 0.1.0 to this version and back, as a table (RELEASES= SCENARIOS= TABLE=1)
+	@$(BIN)/python -m tests.e2e.compat --releases '$(RELEASES)' --scenarios '$(SCENARIOS)' $(if $(TABLE),--table)
 
 loadtest: setup ## locust beside a null server: verbs by 100 to 15,000 names, and under watch events; a report in build/ (SECONDS=60)
 	@$(BIN)/python -m loadtest --seconds $(SECONDS)
 
 bench: setup ## the targets of live speed, then the other measurements of benchmarks/ (ARGS=targets: half an hour)
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+dist: ## a wheel for each Python from 3.11 on PATH, and the source archive, in dist/ (PYTHON=... chooses one)
+	@.ci/dist $(PYTHON)
 
 clean: ## remove what was made here (the control plane's binaries stay in the user's cache)
 	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -83,4 +93,4 @@ $(VENV)/.built: $(VENV)/.ready $(KERNELS)
 	@$(BIN)/python -W ignore -c 'from setuptools import setup; setup()' --quiet build_ext --inplace
 	@touch $@
 
-.PHONY: help setup demo test check lint measures types checked soak fuzz attack loadtest bench clean
+.PHONY: help setup demo test check lint measures types checked soak fuzz attack compat loadtest bench dist clean

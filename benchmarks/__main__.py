@@ -12,9 +12,9 @@ from importlib import import_module
 
 from tests.e2e.build import ControlPlaneUnavailable
 
-ALL = ("targets", "preempt_speed", "nvlink", "cluster", "preemption", "relay")
+ALL = ("targets", "preempt_speed", "nvlink", "cluster", "preemption", "queue", "queue_live", "relay")
 PARTS = ("verbs", "decisions", "events", "reservations", "memory", "scheduler")  # of the targets
-MORE = ("stages",)
+MORE = ("stages", "nics", "joint", "look", "gang_evictions", "page", "tls")
 
 
 def main(names: list[str]) -> int:

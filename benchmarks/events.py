@@ -30,6 +30,7 @@ from benchmarks import before, fleet
 from benchmarks.serving import Connection, request
 from benchmarks.spread import Line, Spread, at_most, ratios, table, targets_table
 from benchmarks.verbs import percentile
+from tests.e2e import commits
 
 CLUSTER = 500  # nodes of the cluster whose events are counted
 RATES = (0, 100, 1000)
@@ -44,7 +45,7 @@ Round = dict[str, Any]
 
 def cost_once(tree: Path, events: int) -> Round:
     """What one worker has measured, over the code of `tree`."""
-    environment = {**os.environ, **before.environment(tree)}
+    environment = {**os.environ, **commits.environment(tree)}
     words = [sys.executable, "-W", "ignore", str(WORKER), str(CLUSTER), str(events)]
     made = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     if made.returncode:
@@ -184,7 +185,7 @@ def say(line: str) -> None:
 
 def arms(named: Sequence[str]) -> dict[str, Path]:
     """The trees under test. BeforeUnavailable."""
-    trees: dict[str, Callable[[], Path]] = {"ours": lambda: before.REPOSITORY, "before": lambda: before.tree(say)}
+    trees: dict[str, Callable[[], Path]] = {"ours": lambda: commits.REPOSITORY, "before": lambda: before.tree(say)}
     return {arm: trees[arm]() for arm in trees if arm in named}
 
 
@@ -205,7 +206,7 @@ def main(arguments: list[str] | None = None) -> int:
             found["cost"] = cost(asked.rounds, asked.events, arms(["ours", *asked.arms]))
             texts.append(cost_table(found["cost"]))
             lines.append(cost_target(found["cost"]))
-    except before.BeforeUnavailable as reason:
+    except commits.CommitUnavailable as reason:
         say(f"{reason}; or leave the arm out: --arms ours")
         return 1
     if "p99" in asked.parts:

@@ -41,7 +41,7 @@ from benchmarks import before, fleet
 from benchmarks.scheduler_table import report, targets
 from benchmarks.serving import Servers, cpu_of
 from benchmarks.spread import differences
-from tests.e2e import builders, cleaning
+from tests.e2e import builders, cleaning, commits
 from tests.e2e.api import Api
 from tests.e2e.build import ControlPlaneUnavailable, build
 from tests.e2e.cluster import ControlPlane, Scheduler, parse_metrics
@@ -89,7 +89,7 @@ def extender(arm: str, control_plane: ControlPlane) -> Iterator[tuple[str, int]]
             control_plane.reaper,
             config=SETTINGS.read_text() if arm == "ours" else "",
             number=len(list(control_plane.logs.glob("extender-*.log"))),
-            env=before.environment(before.tree(say)) if arm == "before" else None,
+            env=commits.environment(before.tree(say)) if arm == "before" else None,
         )
         try:
             process.start()
@@ -296,7 +296,7 @@ def main(arguments: list[str] | None = None) -> int:
     arms = [arm for arm in ARMS if arm in asked.arms]
     try:
         found = measure(build(say), asked.nodes, arms, asked.pods, max(1, asked.rounds), asked.seconds)
-    except before.BeforeUnavailable as reason:
+    except commits.CommitUnavailable as reason:
         say(f"{reason}; or leave the arm out: --arms none null ours")
         return 1
     if asked.output == "json":

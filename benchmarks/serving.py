@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import sys
 import tempfile
 import time
@@ -42,9 +43,11 @@ class Served(NamedTuple):
 class Connection:
     """One kept-alive HTTP/1.1 connection, as kube-scheduler has it; little enough code to stay out of the figures."""
 
-    def __init__(self, port: int, timeout: float = 30.0) -> None:
+    def __init__(self, port: int, timeout: float = 30.0, tls: ssl.SSLContext | None = None) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname="127.0.0.1")
         self._room = bytearray(1 << 20)
 
     def send(self, request: bytes) -> Reply:
@@ -123,6 +126,10 @@ class Servers:
         """As `ours`, by `LAUNCHER serve`; `env` is added to the environment."""
         return self._serve(self._file(cluster), settings, launcher, env)
 
+    def listening(self, cluster: bytes, settings: Mapping[str, object], arguments: Sequence[str], plain: int) -> Served:
+        """As `ours`, with options that override where it listens; `plain`: the port that has health in plain HTTP."""
+        return self._serve(self._file(cluster), settings, more=arguments, plain=plain)
+
     def _file(self, cluster: bytes) -> str:
         file = self.folder / f"cluster-{len(self._started)}.json"
         file.write_bytes(cluster)
@@ -134,6 +141,9 @@ class Servers:
         settings: Mapping[str, object] | None,
         launcher: Sequence[str] = ("-m", "extender"),
         env: Mapping[str, str] | None = None,
+        *,
+        more: Sequence[str] = (),
+        plain: int | None = None,
     ) -> Served:
         port = free_port()
         arguments = [*launcher, "serve", source, "--host=127.0.0.1", f"--port={port}"]
@@ -143,7 +153,7 @@ class Servers:
                 orjson.dumps({"apiVersion": "gpu-extender.io/v1", "kind": "GpuExtenderConfiguration", **settings})
             )
             arguments.append(f"--config={config}")
-        return self._start("extender", arguments, port, env)
+        return self._start("extender", [*arguments, *more], plain or port, env)
 
     def null(self, kind: str) -> Served:
         port = free_port()

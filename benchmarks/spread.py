@@ -58,6 +58,12 @@ def at_most(measure: str, target: str, got: Spread, limit: float, digits: int = 
     return Line(measure, target, got.text(digits) if known else "not measured", got.median <= limit if known else None)
 
 
+def at_least(measure: str, target: str, got: Spread, limit: float, digits: int = 2) -> Line:
+    """A line whose median must not be below `limit`."""
+    line = at_most(measure, target, got, limit, digits)
+    return line if line.met is None else line._replace(met=got.median >= limit)
+
+
 def targets_table(lines: Iterable[Line]) -> str:
     """Lines of the targets table with their head."""
     return "\n".join(["| measure | target | got | |", "|---|---|---|---|", *(one.cells() for one in lines)])

@@ -25,6 +25,7 @@ from benchmarks import before, fleet
 from benchmarks.serving import Connection, Served, Servers, request
 from benchmarks.spread import Spread, ratios, table
 from benchmarks.verbs import SETTINGS
+from tests.e2e import commits
 
 SAMPLED = Path(__file__).parent / "sampled_server.py"
 ARMS = ("before", "ours")
@@ -66,8 +67,8 @@ class Sampled:
 
     def __init__(self, servers: Servers, arm: str, cluster: bytes) -> None:
         self.file = servers.folder / f"samples-{arm}.json"
-        tree = before.tree(say) if arm == "before" else before.REPOSITORY
-        self.served = servers.launched([str(SAMPLED), str(self.file)], cluster, SETTINGS, before.environment(tree))
+        tree = before.tree(say) if arm == "before" else commits.REPOSITORY
+        self.served = servers.launched([str(SAMPLED), str(self.file)], cluster, SETTINGS, commits.environment(tree))
 
     def samples(self, connection: Connection, requests: Iterator[bytes], seconds: float) -> Counter[tuple[str, str]]:
         """Samples by file and function, while calls are made for so many seconds."""
@@ -196,7 +197,7 @@ def main(arguments: list[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     try:
         cases = measure(asked.nodes, asked.rounds, asked.calls, asked.seconds)
-    except before.BeforeUnavailable as reason:
+    except commits.CommitUnavailable as reason:
         say(str(reason))
         return 1
     for case in cases:

@@ -45,6 +45,7 @@ PARTS = (
     Part("stages"),
     Part("decisions"),
     Part("events"),
+    Part("watch"),
     Part("preempt_speed", ("--candidates",)),
     Part("reservations"),
     Part("memory", ("--sizes", "1000/10000", "5000/50000", "--churn", "5000"), full=(), smaller="15,000 nodes"),

@@ -18,3 +18,7 @@ cdef class Ask:
     cdef readonly int priority
     cdef readonly str namespace     # the failures of its pods count for its pods only
     cdef int mode                   # LINKS_IGNORED, LINKS_PREFERRED or LINKS_REQUIRED
+    cdef int nic_mode               # NICS_IGNORED, NICS_PREFERRED or NICS_REQUIRED
+    cdef readonly bint planned      # the queue allocates the devices of its claims (DRA)
+
+    cdef Ask _with(self, int nic_mode, bint planned)

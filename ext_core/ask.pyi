@@ -24,6 +24,11 @@ class Ask:
         ValueError: fewer than 3 amounts, a share below 1, another word for `links`. OverflowError: an amount beyond
         64 bits, a priority beyond 32 bits.
         """
+    def with_nics(self, nics: str) -> Ask:
+        """The same request, which asks that of NICs: required, preferred or ignore. ValueError: another word."""
+    def as_planned(self) -> Ask:
+        """The same request of a pod whose claims the queue allocates: nodes whose GPUs come by claims hand out what is
+        planned."""
     @property
     def amounts(self) -> tuple[int, ...]:
         """R exact integers."""
@@ -46,6 +51,12 @@ class Ask:
     @property
     def links(self) -> str:
         """required, preferred or ignore."""
+    @property
+    def nics(self) -> str:
+        """required, preferred or ignore (at first): whether each of its GPUs gets a NIC of its own."""
+    @property
+    def planned(self) -> bool:
+        """Whether the queue allocates the devices of its claims; False at first."""
     @property
     def namespace(self) -> str:
         """Failures of the namespace's own pods count for this pod too."""

@@ -3,9 +3,11 @@
 from libc.stdlib cimport free as c_free, malloc
 
 from ext_core.ints cimport amount_t
+from ext_core.shape cimport NICS_IGNORED, NICS_PREFERRED, NICS_REQUIRED
 from ext_core.table cimport FIRST_GPU
 
 cdef dict MODES = {"ignore": LINKS_IGNORED, "preferred": LINKS_PREFERRED, "required": LINKS_REQUIRED}
+cdef dict NIC_MODES = {"ignore": NICS_IGNORED, "preferred": NICS_PREFERRED, "required": NICS_REQUIRED}
 cdef amount_t MOST_WANTED = 2**31 - 1
 
 
@@ -39,6 +41,23 @@ cdef class Ask:
     def __dealloc__(self):
         c_free(self.amount)
 
+    def with_nics(self, str nics):
+        if nics not in NIC_MODES:
+            raise ValueError("Ask: required, preferred or ignore is expected of NICs")
+        return self._with(NIC_MODES[nics], self.planned)
+
+    def as_planned(self):
+        return self._with(self.nic_mode, True)
+
+    cdef Ask _with(self, int nic_mode, bint planned):
+        cdef Ask made = Ask(self.amounts, self.share, self.containers, self.priority, self.links, self.namespace)
+        made.nic_mode, made.planned = nic_mode, planned
+        return made
+
     @property
     def links(self):
         return ("ignore", "preferred", "required")[self.mode]
+
+    @property
+    def nics(self):
+        return ("ignore", "preferred", "required")[self.nic_mode]

@@ -3,13 +3,12 @@
 Source of the rules: NVIDIA/go-gpuallocator (best-effort policy), ROCm/k8s-device-plugin.
 """
 cimport cython
-from libc.math cimport ceil, floor
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free as c_free
 
-from ext_core.ints cimport mask_t, milli_t
-from ext_core.masks cimport first_of, lowest, popcount
-from ext_core.shape cimport AMD, CERTAIN, IMPOSSIBLE, NVIDIA, POSSIBLE, RELAY, Cell, Shape
+from ext_core.ints cimport mask_t
+from ext_core.masks cimport first_of, lowest, lowest_of, popcount
+from ext_core.shape cimport AMD, CERTAIN, FIRST, IMPOSSIBLE, NVIDIA, POSSIBLE, RELAY, Shape
 
 cdef enum:
     PATIENCE = 25000000      # steps for one prediction of NVIDIA's choice; beyond, it is unknown
@@ -195,53 +194,51 @@ cdef bint predictable(const Shape *s, int n, int k) noexcept nogil:
     return k == 1 or k == n or s.points_known
 
 
-cdef bint foresee(Shape *s, mask_t free, int k, Cell *cell) noexcept nogil:
-    cdef mask_t sub
+cdef bint foresee(Shape *s, mask_t free, int k, Outlook *out) noexcept nogil:
+    cdef mask_t sub = free
     cdef int least = -1, n = popcount(free)
-    cdef int64_t weighted = 0, total = 0
-    cdef double expected = 0.0, crash = 0.0
+    cdef int64_t sum = 0, total = 0
     cdef double *shares
     cdef bint some = False, all_of_them = True
+    out.expected = out.crash = 0.0
     if not predictable(s, n, k):
         return False
-    if s.plugin == RELAY:
-        cell.choice.expected_ring = cell.choice.ring
-        cell.handed = CERTAIN if k == 1 or cell.choice.ring > 0 else IMPOSSIBLE
+    if s.plugin == RELAY or s.plugin == FIRST:
+        sub = out.planned if s.plugin == RELAY else lowest_of(free, k)
+        out.expected = out.worth[sub]
+        out.handed = CERTAIN if out.worth[sub] >= out.enough else IMPOSSIBLE
         return True
     if splits(s, n, k):
         shares = draw_all(s, free, k)
         if shares is NULL:
             return False
-        sub = free
         while sub:
             if shares[sub] > 0.0 and popcount(sub) != k:   # an empty place crashes the plugin
-                crash += shares[sub]
+                out.crash += shares[sub]
                 all_of_them = False
-            elif shares[sub] > 0.0 and s.ring[sub]:
-                some = True
-                expected += shares[sub] * s.ring[sub]
             elif shares[sub] > 0.0:
-                all_of_them = False
-            sub = (sub - 1) & free
-        c_free(shares)
-    else:                                        # the lightest sets, at random
-        sub = free
-        while sub:
-            if popcount(sub) == k and (least < 0 or s.points[sub] <= least):
-                if least < 0 or s.points[sub] < least:
-                    least = s.points[sub]
-                    weighted = total = 0
-                    some = False
-                    all_of_them = True
-                total += 1
-                weighted += s.ring[sub]
-                if k == 1 or s.ring[sub]:
+                out.expected += shares[sub] * out.worth[sub]
+                if out.worth[sub] >= out.enough:
                     some = True
                 else:
                     all_of_them = False
             sub = (sub - 1) & free
-        expected = <double>weighted / <double>total
-    cell.choice.expected_ring = <milli_t>floor(expected + 0.5 + 1e-6)
-    cell.crash = <int>ceil(1e6 * crash - 1e-6)
-    cell.handed = IMPOSSIBLE if not some else CERTAIN if all_of_them else POSSIBLE
+        c_free(shares)
+    else:                                        # the lightest sets, at random
+        while sub:
+            if popcount(sub) == k and (least < 0 or s.points[sub] <= least):
+                if least < 0 or s.points[sub] < least:
+                    least = s.points[sub]
+                    sum = total = 0
+                    some = False
+                    all_of_them = True
+                total += 1
+                sum += out.worth[sub]
+                if out.worth[sub] >= out.enough:
+                    some = True
+                else:
+                    all_of_them = False
+            sub = (sub - 1) & free
+        out.expected = <double>sum / <double>total
+    out.handed = IMPOSSIBLE if not some else CERTAIN if all_of_them else POSSIBLE
     return True

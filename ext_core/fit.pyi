@@ -9,7 +9,7 @@ from array import array
 
 from ext_core.ask import Ask
 from ext_core.links import LinkShapes
-from ext_core.reasons import CountCodes, LinkCodes, ResourceCodes
+from ext_core.reasons import CountCodes, LinkCodes, NicCodes, ResourceCodes
 from ext_core.table import NodeTable, PodTable
 
 def resource(nodes: NodeTable, ask: Ask, rows: array[int], out: array[int] | bytearray, codes: ResourceCodes) -> None:
@@ -33,11 +33,17 @@ def links(
     Only for a pod that requires linked GPUs, and two or more of them.
     """
 
-def link_table(shapes: LinkShapes, shape: int, gpus: int, wanted: int, containers: int) -> bytes:
+def nics(nodes: NodeTable, ask: Ask, rows: array[int], out: array[int] | bytearray, codes: NicCodes) -> None:
+    """Reject nodes that are not certain to hand out GPUs each with a NIC of its own, and linked where that is required.
+
+    Only for a pod that requires such NICs. Where the node does not hand out what is planned, `links` judges the links.
+    """
+
+def link_table(shapes: LinkShapes, shape: int, gpus: int, wanted: int, containers: int, planned: bool = False) -> bytes:
     """One byte for each set of free GPUs (1 << `gpus`): 1 when `wanted` of it are certain to be linked, else 0.
 
-    `containers`: of the pod; 0: any `wanted` of the GPUs have to be linked, whatever the node chooses.
-    ValueError: more than 16 GPUs.
+    `containers`: of the pod; 0: any `wanted` of the GPUs have to be linked, whatever the node chooses. `planned`:
+    as of Ask. ValueError: more than 16 GPUs.
     """
 
 def monotone(table: bytes) -> bool:

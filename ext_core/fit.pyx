@@ -6,14 +6,19 @@ that is not rejected yet.
 
 from array import array
 
+from cpython cimport array as c_array
+from libc.string cimport memcpy
+
 from ext_core.ask cimport LINKS_REQUIRED, Ask
 from ext_core.checks cimport check_ask, check_rows
-from ext_core.ints cimport amount_t, code_t, mask_t, row_t, int32_t, uint8_t
+from ext_core.ints cimport amount_t, code_t, mask_t, row_t, int32_t, uint8_t, uint64_t
 from ext_core.links cimport LinkShapes
 from ext_core.masks cimport popcount
-from ext_core.reasons cimport CountCodes, LinkCodes, ResourceCodes
-from ext_core.shape cimport CERTAIN
+from ext_core.reasons cimport CountCodes, LinkCodes, NicCodes, ResourceCodes
+from ext_core.shape cimport CERTAIN, NICS_REQUIRED
 from ext_core.table cimport AWAY, FIRST_GPU, TERMINATING, NodeTable, PodTable
+
+cdef c_array.array EMPTY_ROWS = array("i")
 
 
 cdef inline void _free_gpus(PodTable pods, row_t row, int resource, int priority,
@@ -167,6 +172,12 @@ cdef inline int _hidden(NodeTable nodes, row_t row, int resource) noexcept nogil
     return hidden if hidden > 0 else 0
 
 
+cdef inline int _unknown(NodeTable nodes, row_t row, int resource, int hidden) noexcept nogil:
+    """How many of the GPUs that no pod surely holds are held, claimed or `hidden`, at unknown positions."""
+    return (nodes.unknown[row] + popcount(nodes.likely[row] & ~nodes.sure[row])
+            + nodes.claimed(resource, row) + hidden)
+
+
 def links(NodeTable nodes, PodTable pods, Ask ask, const row_t[::1] rows, code_t[::1] out, LinkCodes codes not None):
     """Reject nodes that may hand out GPUs which are not linked, where the pod requires linked GPUs."""
     check_rows(nodes, rows, out.shape[0])
@@ -191,11 +202,10 @@ cdef inline code_t _unlinked(NodeTable nodes, PodTable pods, LinkShapes shapes, 
         return codes.unknown
     hidden = _hidden(nodes, row, resource)
     free = nodes.healthy[row] & ~nodes.sure[row]
-    unknown = (nodes.unknown[row] + popcount(nodes.likely[row] & ~nodes.sure[row])
-               + nodes.claimed(resource, row) + hidden)
-    if shapes.certainty(shape, free, wanted, unknown, ask.containers) == CERTAIN:
+    unknown = _unknown(nodes, row, resource, hidden)
+    if shapes.certainty(shape, free, wanted, unknown, ask.containers, ask.planned) == CERTAIN:
         return 0
-    if shapes.certainty(shape, nodes.healthy[row], wanted, hidden, ask.containers) != CERTAIN:
+    if shapes.certainty(shape, nodes.healthy[row], wanted, hidden, ask.containers, ask.planned) != CERTAIN:
         return codes.never
     if nodes.pending[row] > 0 or nodes.tentative[resource, row] > 0:
         return codes.pending
@@ -211,12 +221,44 @@ cdef inline code_t _unlinked(NodeTable nodes, PodTable pods, LinkShapes shapes, 
         pod = pods.next[pod]
     freed = freed & ~staying & nodes.healthy[row]  # two pods may report one GPU
     left = left if left > 0 else 0
-    return codes.busy if shapes.certainty(shape, freed, wanted, left, ask.containers) == CERTAIN else codes.held
+    if shapes.certainty(shape, freed, wanted, left, ask.containers, ask.planned) == CERTAIN:
+        return codes.busy
+    return codes.held
 
 
-def link_table(LinkShapes shapes, int shape, int gpus, int wanted, int containers):
+def nics(NodeTable nodes, Ask ask, const row_t[::1] rows, code_t[::1] out, NicCodes codes not None):
+    """Reject nodes that may hand out a GPU without a NIC of its own, where the pod requires one for each."""
+    check_rows(nodes, rows, out.shape[0])
+    check_ask(nodes, ask)
+    cdef Py_ssize_t i
+    cdef LinkShapes shapes = nodes.shapes
+    if ask.nic_mode != NICS_REQUIRED or ask.wanted < 1:
+        return
+    with nogil:
+        for i in range(rows.shape[0]):
+            if out[i] == 0:
+                out[i] = _without_nics(nodes, shapes, ask, rows[i], codes)
+
+
+cdef inline code_t _without_nics(NodeTable nodes, LinkShapes shapes, Ask ask, row_t row, NicCodes codes) noexcept nogil:
+    """Why a node is not certain to hand out GPUs with NICs of their own; 0 = it is certain."""
+    cdef int resource = ask.resource, shape = nodes.shape[row], hidden
+    cdef bint linked = ask.mode == LINKS_REQUIRED
+    if nodes.gpu[row] != resource or shapes.nics_of(shape, 0) < 0:
+        return codes.unknown
+    hidden = _hidden(nodes, row, resource)
+    if shapes.nics_certainty(shape, nodes.healthy[row] & ~nodes.sure[row], ask.wanted,
+                             _unknown(nodes, row, resource, hidden), ask.containers, linked, ask.planned) == CERTAIN:
+        return 0
+    if shapes.nics_certainty(shape, nodes.healthy[row], ask.wanted, hidden, ask.containers, linked,
+                             ask.planned) != CERTAIN:
+        return codes.never
+    return codes.pending if nodes.pending[row] > 0 or nodes.tentative[resource, row] > 0 else codes.held
+
+
+def link_table(LinkShapes shapes, int shape, int gpus, int wanted, int containers, bint planned=False):
     """For the victim search: for each mask of free GPUs (1 << gpus), 1 when `wanted` of them are certain to be linked.
-    `containers` 0: any `wanted` of it are, whatever the node chooses."""
+    `containers` 0: any `wanted` of it are, whatever the node chooses; `planned`: as of Ask."""
     if not 0 <= gpus <= 16:
         raise ValueError("a node has at most 16 GPUs")
     cdef bytearray made = bytearray(1 << gpus)
@@ -227,7 +269,7 @@ def link_table(LinkShapes shapes, int shape, int gpus, int wanted, int container
             if containers == 0:
                 view[mask] = wanted < 2 or shapes.all_linked(shape, mask, wanted)
             else:
-                view[mask] = wanted < 2 or shapes.certainty(shape, mask, wanted, 0, containers) == 2
+                view[mask] = wanted < 2 or shapes.certainty(shape, mask, wanted, 0, containers, planned) == 2
     return bytes(made)
 
 
@@ -254,15 +296,17 @@ def passed(const row_t[::1] rows, const code_t[::1] codes):
     """The rows that no rule rejected, in their order."""
     if rows.shape[0] != codes.shape[0]:
         raise ValueError("rows and codes differ in length")
-    cdef Py_ssize_t i, kept = 0
-    made = array("i", bytes(4 * rows.shape[0]))
+    cdef Py_ssize_t i, kept = 0, n = rows.shape[0]
+    cdef c_array.array made = c_array.clone(EMPTY_ROWS, n, zero=False)
+    if n == 0:
+        return made
     cdef row_t[::1] out = made
     with nogil:
-        for i in range(rows.shape[0]):
-            if codes[i] == 0:
-                out[kept] = rows[i]
-                kept += 1
-    return made[:kept]
+        for i in range(n):
+            out[kept] = rows[i]
+            kept += codes[i] == 0
+    c_array.resize(made, kept)
+    return made
 
 
 def rejected(const row_t[::1] rows, const code_t[::1] codes, const uint8_t[::1] chosen):
@@ -287,10 +331,18 @@ def counts(const code_t[::1] codes):
     """How often each code occurs, without 0: {code: count}, ascending."""
     cdef int32_t[256] seen
     cdef Py_ssize_t i
+    cdef uint64_t eight
     cdef int code
     with nogil:
         for code in range(256):
             seen[code] = 0
-        for i in range(codes.shape[0]):
+        i = 0
+        while i < codes.shape[0]:
+            if i + 8 <= codes.shape[0]:  # nearly all are 0, which is not counted
+                memcpy(&eight, &codes[i], 8)
+                if eight == 0:
+                    i += 8
+                    continue
             seen[codes[i]] += 1
+            i += 1
     return {code: seen[code] for code in range(1, 256) if seen[code]}

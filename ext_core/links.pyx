@@ -11,15 +11,19 @@ from itertools import combinations
 from math import isfinite
 
 from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Realloc
+from libc.math cimport ceil, floor
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free as c_free
 
-from ext_core.device_plugin cimport draw_all, foresee, pair_points, predictable, splits
-from ext_core.ints cimport MOST_GPUS, int8_t, mask_t, milli_t
-from ext_core.masks cimport earlier, first_of, lowest, popcount
+from ext_core.device_plugin cimport Outlook, draw_all, foresee, pair_points, predictable, splits
+from ext_core.ints cimport MOST_GPUS, int8_t, mask_t, milli_t, uint64_t
+from ext_core.masks cimport earlier, first_of, lowest, lowest_of, popcount
+from ext_core.nics cimport fill_cell, fill_nics
+from ext_core.order cimport compare
 from ext_core.rings cimport fill_pairs, fill_totals
 from ext_core.shape cimport (
-    AMD, ARBITRARY, CERTAIN, IMPOSSIBLE, NVIDIA, POSSIBLE, RELAY, UNKNOWN_LINKS, Cell, Choice, Shape,
+    AMD, ARBITRARY, CERTAIN, FIRST, IMPOSSIBLE, MOST_NICS, NICS_IGNORED, NICS_PREFERRED, NICS_REQUIRED, NVIDIA,
+    POSSIBLE, RELAY, UNKNOWN_LINKS, UNORDERED, Cell, Choice, NicCell, Shape,
 )
 
 cdef enum:
@@ -28,27 +32,12 @@ cdef enum:
     MOST_LARGE = 16          # of more than 8 GPUs; each takes some 10 MB with 16
     MOST_FUTURE = 12         # GPUs up to which `future` is computed: 3^N steps
 
-PLUGINS = {"nvidia": NVIDIA, "amd": AMD, "arbitrary": ARBITRARY, "relay": RELAY}
+NIC_MODES = {"ignore": NICS_IGNORED, "preferred": NICS_PREFERRED, "required": NICS_REQUIRED}
+PLUGINS = {"nvidia": NVIDIA, "amd": AMD, "arbitrary": ARBITRARY, "relay": RELAY, "first": FIRST,
+           "unordered": UNORDERED}
 
+_Graph = namedtuple("_Graph", "links gpu_total pcie numa plugin gbps")
 Chosen = namedtuple("Chosen", "gpus ring ring_best left left_before expected_ring")
-
-
-cdef int compare(const Shape *s, mask_t free, mask_t a, mask_t b) noexcept nogil:
-    """1: a is the better set to take from `free`, -1: b is, 0: as good."""
-    cdef mask_t x = free ^ a, y = free ^ b
-    if s.ring[a] != s.ring[b]:
-        return 1 if s.ring[a] > s.ring[b] else -1
-    if s.left[x] != s.left[y]:
-        return 1 if s.left[x] > s.left[y] else -1
-    if s.future[x] + s.future[a] != s.future[y] + s.future[b]:
-        return 1 if s.future[x] + s.future[a] > s.future[y] + s.future[b] else -1
-    if s.ways[x] + s.ways[a] != s.ways[y] + s.ways[b]:
-        return 1 if s.ways[x] + s.ways[a] > s.ways[y] + s.ways[b] else -1
-    if s.near[a] != s.near[b]:
-        return 1 if s.near[a] > s.near[b] else -1
-    if s.near[x] != s.near[y]:
-        return 1 if s.near[x] > s.near[y] else -1
-    return 0
 
 
 cdef void describe(const Shape *s, mask_t free, int k, mask_t gpus, Choice *choice) noexcept nogil:
@@ -63,17 +52,23 @@ cdef void fill(Shape *s, mask_t free, int k, Cell *cell) noexcept nogil:
     cdef mask_t best = 0, sub = free
     cdef int order
     cdef milli_t worst = -1
+    cdef Outlook outlook
     while sub:
         if popcount(sub) == k:
             if worst < 0 or s.ring[sub] < worst:
                 worst = s.ring[sub]
-            order = 1 if best == 0 else compare(s, free, sub, best)
+            order = 1 if best == 0 else compare(s, free, sub, best, NICS_IGNORED)
             if order > 0 or (order == 0 and earlier(sub, best)):
                 best = sub
         sub = (sub - 1) & free
     describe(s, free, k, best, &cell.choice)
     cell.worst = worst
-    if not foresee(s, free, k, cell):
+    outlook.worth, outlook.enough, outlook.planned = s.ring, 1 if k > 1 else 0, best
+    if foresee(s, free, k, &outlook):
+        cell.choice.expected_ring = <milli_t>floor(outlook.expected + 0.5 + 1e-6)
+        cell.crash = <int>ceil(1e6 * outlook.crash - 1e-6)
+        cell.handed = <int8_t>outlook.handed
+    else:
         cell.crash = -1 if splits(s, popcount(free), k) else 0
         cell.handed = UNKNOWN_LINKS
         # Where all sets are equally good, the rule of the plugin does not matter.
@@ -97,6 +92,8 @@ cdef void free_shape(Shape *s) noexcept:
         PyMem_Free(s.points)
         PyMem_Free(s.adjacent)
         PyMem_Free(s.cells)
+        PyMem_Free(s.nics)
+        PyMem_Free(s.nic_cells)
         PyMem_Free(s)
 
 
@@ -206,6 +203,17 @@ def _matrix(name, rows, int gpus, int most):
     return matrix
 
 
+cdef tuple _nic_sets(nics, int gpus):
+    """The GPUs near each NIC that has any, sorted: which NIC is which does not matter."""
+    for near in nics:
+        if type(near) is not int or not 0 <= near < 1 << gpus:
+            raise ValueError(f"nics: {near!r} is not a set of {gpus} GPUs")
+    found = tuple(sorted([near for near in nics if near]))
+    if len(found) > MOST_NICS:
+        raise ValueError(f"nics: {len(found)} are more than {MOST_NICS}")
+    return found
+
+
 def _ids(gpus):
     return [i for i in range(MOST_GPUS) if gpus >> i & 1]
 
@@ -234,12 +242,24 @@ cdef class LinkShapes:
 
     def intern(self, links, *, bint gpu_total, pcie, numa, str plugin, double gbps):
         """The shape's id; see links.pyi."""
+        return self._intern(_Graph(links, gpu_total, pcie, numa, plugin, gbps), None)
+
+    def intern_with_nics(self, nics, links, **graph):
+        """The shape's id; see links.pyi."""
+        return self._intern(_Graph(links, **graph), nics)
+
+    cdef int _intern(self, graph, nics) except -1:
+        links, pcie, numa = graph.links, graph.pcie, graph.numa
+        cdef bint gpu_total = graph.gpu_total
+        cdef str plugin = graph.plugin
+        cdef double gbps = graph.gbps
         cdef int gpus
         cdef Shape *s
         cdef Shape **shapes
         cdef int counts[MOST_GPUS * MOST_GPUS]
         cdef int near[MOST_GPUS * MOST_GPUS]
         cdef int points[MOST_GPUS * MOST_GPUS]
+        cdef uint64_t rails[MOST_GPUS]
         cdef int i, j, level, seen
         cdef bint same
         if plugin not in PLUGINS:
@@ -261,7 +281,9 @@ cdef class LinkShapes:
             numa = tuple(numa)
             if len(numa) != gpus or any(type(node) is not int for node in numa):
                 raise ValueError(f"numa: {gpus} whole numbers are required, -1 where unknown")
-        key = links, gpu_total, pcie, numa, plugin, gbps
+        if nics is not None:
+            nics = _nic_sets(nics, gpus)
+        key = links, gpu_total, pcie, numa, plugin, gbps, nics
         known = self.ids.get(key)
         if known is not None:
             return known
@@ -276,7 +298,8 @@ cdef class LinkShapes:
         try:
             s.gbps = gbps
             s.plugin = PLUGINS[plugin]
-            s.points_known = (s.plugin == ARBITRARY or s.plugin == RELAY or (s.plugin == NVIDIA and pcie is not None)
+            s.points_known = (s.plugin in (ARBITRARY, RELAY, FIRST, UNORDERED)
+                              or (s.plugin == NVIDIA and pcie is not None)
                               or (s.plugin == AMD and numa is not None and min(numa) >= 0))
             for i in range(gpus):
                 s.adjacent[i] = 0
@@ -296,6 +319,12 @@ cdef class LinkShapes:
                 fill_pairs(s, counts)
             fill_sums(s, near, points)
             fill_future(s)
+            if nics is not None:
+                for i in range(gpus):
+                    rails[i] = 0
+                    for j in range(<int>len(nics)):
+                        rails[i] |= <uint64_t>(nics[j] >> i & 1) << j
+                fill_nics(s, rails)
         except BaseException:
             free_shape(s)
             raise
@@ -303,6 +332,7 @@ cdef class LinkShapes:
         self.ids[key] = self.count
         self.count += 1
         self.large += gpus > 8
+        self.nics_known |= nics is not None
         return self.count - 1
 
     # ---- for kernels
@@ -325,7 +355,8 @@ cdef class LinkShapes:
         cdef Cell *cell = self.cell(shape, free, k)
         return NULL if cell is NULL else &cell.choice
 
-    cdef int certainty(self, int shape, mask_t free, int k, int unknown, int containers) noexcept nogil:
+    cdef int certainty(self, int shape, mask_t free, int k, int unknown, int containers,
+                       bint planned) noexcept nogil:
         cdef Cell *cell
         if 0 < shape < self.count:
             free &= (<mask_t>1 << self.shapes[shape].gpus) - 1
@@ -336,13 +367,71 @@ cdef class LinkShapes:
         if shape <= 0 or shape >= self.count:
             return UNKNOWN_LINKS
         cell = self.cell(shape, free, k)
-        if unknown == 0 and cell.handed != UNKNOWN_LINKS:
-            # A plugin is asked for one container after the other; a plan names the GPUs of all of them.
-            if containers == 1 or (self.planned and self.shapes[shape].plugin == RELAY):
-                return cell.handed
+        # A plugin is asked for one container after the other; a plan names the GPUs of all of them.
+        if unknown == 0 and self.follows(shape, planned):
+            return CERTAIN if cell.choice.ring > 0 else IMPOSSIBLE
+        if unknown == 0 and containers == 1 and cell.handed != UNKNOWN_LINKS:
+            return cell.handed
         if cell.worst > 0:
             return CERTAIN
         return POSSIBLE if cell.choice.ring > 0 else IMPOSSIBLE
+
+    cdef mask_t pick(self, int shape, mask_t free, int k, int nics) noexcept nogil:
+        cdef Cell *cell = self.cell(shape, free, k)
+        cdef NicCell *with_nics
+        if cell is NULL:
+            return 0
+        if nics == NICS_IGNORED or self.shapes[shape].nics is NULL:
+            return cell.choice.gpus
+        with_nics = self.nic_cell(shape, free, k)
+        return with_nics.required if nics == NICS_REQUIRED else with_nics.preferred
+
+    cdef NicCell* nic_cell(self, int shape, mask_t free, int k) noexcept nogil:
+        cdef Shape *s
+        cdef NicCell *found
+        cdef Cell *cell = self.cell(shape, free, k)
+        if cell is NULL or self.shapes[shape].nics is NULL:
+            return NULL
+        s = self.shapes[shape]
+        free &= (<mask_t>1 << s.gpus) - 1
+        found = s.nic_cells + free * (s.gpus + 1) + k
+        if not found.filled:
+            fill_cell(s, free, k, cell.choice.gpus, found)
+        return found
+
+    cdef int nics_of(self, int shape, mask_t gpus) noexcept nogil:
+        cdef Shape *s
+        if shape <= 0 or shape >= self.count:
+            return -1
+        s = self.shapes[shape]
+        return -1 if s.nics is NULL else s.nics[gpus & ((<mask_t>1 << s.gpus) - 1)]
+
+    cdef int nics_certainty(self, int shape, mask_t free, int k, int unknown, int containers,
+                            bint linked, bint planned) noexcept nogil:
+        cdef Shape *s
+        cdef NicCell *cell
+        if shape <= 0 or shape >= self.count or self.shapes[shape].nics is NULL:
+            return UNKNOWN_LINKS
+        s = self.shapes[shape]
+        free &= (<mask_t>1 << s.gpus) - 1
+        if k < 1 or k > popcount(free) - unknown:
+            return IMPOSSIBLE
+        cell = self.nic_cell(shape, free, k)
+        if unknown == 0 and self.follows(shape, planned):
+            if s.nics[cell.required] < k or (linked and k > 1 and s.ring[cell.required] == 0):
+                return IMPOSSIBLE
+            return CERTAIN
+        if unknown == 0 and containers == 1 and cell.handed != UNKNOWN_LINKS:
+            return cell.handed
+        return cell.sets
+
+    cdef double nics_expected(self, int shape, mask_t free, int k, int nics, bint planned) noexcept nogil:
+        cdef NicCell *cell = self.nic_cell(shape, free, k)
+        if cell is NULL:
+            return 0.0
+        if cell.expected >= 0 and not self.follows(shape, planned):
+            return cell.expected / 1e6
+        return <double>self.shapes[shape].nics[cell.required if nics == NICS_REQUIRED else cell.preferred] / k
 
     cdef bint all_linked(self, int shape, mask_t free, int k) noexcept nogil:
         cdef Cell *cell = self.cell(shape, free, k)
@@ -376,6 +465,18 @@ cdef class LinkShapes:
             return 0
         return s.top[(free & ((<mask_t>1 << s.gpus) - 1)) * (s.gpus + 1) + k]
 
+    cdef bint prefers(self, int shape, mask_t free, mask_t a, mask_t b, int nics) noexcept nogil:
+        cdef Shape *s = self.shapes[shape]
+        cdef int order = compare(s, free, a, b, NICS_IGNORED if s.nics is NULL else nics)
+        return order > 0 or (order == 0 and a != b and earlier(a, b))
+
+    cdef bint follows(self, int shape, bint planned) noexcept nogil:
+        cdef int plugin
+        if shape <= 0 or shape >= self.count:
+            return False
+        plugin = self.shapes[shape].plugin
+        return self.planned if plugin == RELAY else planned and (plugin == FIRST or plugin == UNORDERED)
+
     # ---- for Python; what each answers stands in links.pyi
 
     cdef Shape* known(self, int shape) except NULL:
@@ -385,6 +486,12 @@ cdef class LinkShapes:
 
     def gpus(self, int shape):
         return None if shape == 0 else self.known(shape).gpus
+
+    def relay(self, int shape):
+        return None if shape == 0 else self.known(shape).plugin == RELAY
+
+    def follows_plans(self, int shape, bint planned=False):
+        return self.follows(shape, planned)
 
     def gbps(self, int shape):
         return None if shape == 0 else self.known(shape).gbps
@@ -480,7 +587,10 @@ cdef class LinkShapes:
         cdef Cell *cell = self.cell(shape, whole, k)
         if cell is NULL:
             return []
-        return sorted([sub for sub in _of_size(whole, k) if compare(s, whole, sub, cell.choice.gpus) == 0], key=_ids)
+        return sorted(
+            [sub for sub in _of_size(whole, k) if compare(s, whole, sub, cell.choice.gpus, NICS_IGNORED) == 0],
+            key=_ids,
+        )
 
     def runner_up(self, int shape, free, int k):
         if shape == 0:
@@ -494,8 +604,8 @@ cdef class LinkShapes:
         if cell is NULL:
             return None
         for sub in _of_size(whole, k):           # in the order of their ids: the first among equals stays
-            if compare(s, whole, sub, cell.choice.gpus) < 0:
-                order = 1 if second == 0 else compare(s, whole, sub, second)
+            if compare(s, whole, sub, cell.choice.gpus, NICS_IGNORED) < 0:
+                order = 1 if second == 0 else compare(s, whole, sub, second, NICS_IGNORED)
                 if order > 0:
                     second = sub
         if second == 0:
@@ -504,10 +614,31 @@ cdef class LinkShapes:
         describe(s, whole, k, second, &other)
         return Chosen(**other)
 
-    def certain(self, int shape, free, int k, int unknown=0, int containers=1):
+    def certain(self, int shape, free, int k, int unknown=0, int containers=1, bint planned=False):
         if shape != 0:
             free = self.inside(shape, free)
-        return self.certainty(shape, free, k, unknown, containers)
+        return self.certainty(shape, free, k, unknown, containers, planned)
+
+    def nics(self, int shape, gpus):
+        if shape == 0 or self.known(shape).nics is NULL:
+            return None
+        return self.nics_of(shape, self.inside(shape, gpus))
+
+    def with_nics(self, int shape, free, int k, str nics):
+        cdef int mode = NIC_MODES[nics]
+        if shape == 0:
+            return None
+        cdef mask_t found = self.pick(shape, self.inside(shape, free), k, mode)
+        return found if found else None
+
+    def certain_nics(self, int shape, free, ask, int unknown=0, bint linked=False):
+        if shape != 0:
+            free = self.inside(shape, free)
+        return self.nics_certainty(shape, free, ask.wanted, unknown, ask.containers, linked, ask.planned)
+
+    def expected_nics(self, int shape, free, int k, str nics, bint planned=False):
+        cdef int mode = NIC_MODES[nics]
+        return 0.0 if shape == 0 else self.nics_expected(shape, self.inside(shape, free), k, mode, planned)
 
     def handed_out(self, int shape, free, int k):
         if shape == 0:
@@ -521,6 +652,8 @@ cdef class LinkShapes:
             return []
         if s.plugin == RELAY:
             return [(self.cell(shape, whole, k).choice.gpus, 1.0)]
+        if s.plugin == FIRST:
+            return [(lowest_of(whole, k), 1.0)]
         if not predictable(s, n, k):
             return None
         if splits(s, n, k):

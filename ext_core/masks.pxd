@@ -18,6 +18,15 @@ cdef inline mask_t lowest(mask_t gpus) noexcept nogil:
         return gpus & (~gpus + 1)
 
 
+cdef inline mask_t lowest_of(mask_t gpus, int k) noexcept nogil:
+    """The k GPUs of the set with the lowest ids; all of a smaller set."""
+    cdef mask_t rest = gpus
+    while k > 0 and rest:
+        rest ^= lowest(rest)
+        k -= 1
+    return gpus ^ rest
+
+
 cdef inline bint earlier(mask_t a, mask_t b) noexcept nogil:
     """Of two different sets of one size: do the ids of `a`, ascending, come before those of `b`?"""
     return (a & lowest(a ^ b)) != 0

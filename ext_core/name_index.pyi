@@ -1,5 +1,6 @@
 """Node name -> row: a hash table over the UTF-8 bytes of the names."""
 
+from array import array
 from typing import final
 
 @final
@@ -16,3 +17,6 @@ class NameIndex:
         """Remove a name. KeyError: it is not in the table."""
     def get(self, name: str) -> int:
         """The name's row; -1 = it is not in the table."""
+    def rows(self, names: list[str]) -> array[int]:
+        """int32: the rows of those of the names that are in the table, in the order of the names. TypeError: a name is
+        no text."""

@@ -3,6 +3,8 @@
 The GIL is kept while the table is read: another thread's `add` could move it under the loop.
 """
 
+from array import array
+
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t, UINT32_MAX
 from libc.stdlib cimport calloc, free, malloc
@@ -109,3 +111,21 @@ cdef class NameIndex:
         cdef text_t utf8 = <text_t>PyUnicode_AsUTF8AndSize(name, &size)
         cdef slot* s = self.find(utf8, size, name_hash(utf8, size))
         return -1 if s.name == NULL else s.row
+
+    def rows(self, list names not None):
+        """The rows of those of the names that are in the table."""
+        cdef Py_ssize_t size, found = 0
+        cdef text_t utf8
+        cdef slot* s
+        cdef str name
+        made = array("i", bytes(4 * len(names)))
+        cdef row_t[::1] out = made
+        for name in names:
+            if name is None:
+                raise TypeError("a name is None")
+            utf8 = <text_t>PyUnicode_AsUTF8AndSize(name, &size)
+            s = self.find(utf8, size, name_hash(utf8, size))
+            if s.name != NULL:
+                out[found] = s.row
+                found += 1
+        return made if found == len(names) else made[:found]

@@ -33,6 +33,9 @@ class Places:
         """Whether any node hands out parts of GPUs; else `whole` gives 1 everywhere."""
     def active(self) -> list[int]:
         """The levels at which some node has a domain, the closest first."""
+    def numbered(self, level: int, rows: array[int]) -> tuple[array[int], int]:
+        """(int32: the domain of each row at a level, -1 = none; how many domains there are), numbered from 0 in the
+        order in which `rows` come to them. IndexError: no such level, a negative row."""
     def place(self, row: int) -> PlaceRow:
         """One row, for people and tests."""
 

@@ -153,6 +153,31 @@ cdef class Places:
         cdef int level
         return [level for level in range(self.levels) if self.members[level] > 0]
 
+    def numbered(self, int level, const row_t[::1] rows):
+        """(int32: the domain of each row at a level, -1 = none; how many there are): numbers from 0, in the order in
+        which `rows` come to them."""
+        cdef Py_ssize_t i
+        cdef int32_t* number
+        cdef int32_t domain, count = 0
+        if not 0 <= level < self.levels:
+            raise IndexError("no such level")
+        _check(rows, rows.shape[0])
+        made = array("i", bytes(4 * rows.shape[0]))
+        if not rows.shape[0]:
+            return made, 0
+        cdef int32_t[::1] out = made
+        number = _scratch(self.most[level] + 1)
+        try:
+            for i in range(rows.shape[0]):
+                domain = self.at(level, rows[i])
+                if domain and not number[domain]:
+                    count += 1
+                    number[domain] = count
+                out[i] = number[domain] - 1
+        finally:
+            c_free(number)
+        return made, count
+
     def place(self, int row):
         """One row, for people and tests."""
         self._check(row)

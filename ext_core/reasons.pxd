@@ -14,6 +14,10 @@ cdef class LinkCodes:
     cdef readonly code_t unknown, never, pending, busy, held
 
 
+cdef class NicCodes:
+    cdef readonly code_t unknown, never, pending, held
+
+
 cdef class HazardCodes:
     cdef readonly code_t panics, lost
 

@@ -60,6 +60,23 @@ class LinkCodes:
     def held(self) -> int: ...
 
 @disjoint_base
+class NicCodes:
+    """Of `fit.nics`; the first that holds is written."""
+
+    def __new__(cls, unknown: int, never: int, pending: int, held: int) -> NicCodes:
+        """`unknown`: the NICs of the node are unknown. `never`: not even the empty node is certain. `pending`: an
+        admission under way hides positions. `held`: other pods hold the GPUs with NICs of their own.
+        """
+    @property
+    def unknown(self) -> int: ...
+    @property
+    def never(self) -> int: ...
+    @property
+    def pending(self) -> int: ...
+    @property
+    def held(self) -> int: ...
+
+@disjoint_base
 class HazardCodes:
     """Of `Hazards.reject`."""
 

@@ -34,6 +34,14 @@ cdef class LinkCodes:
         self.unknown, self.never, self.pending, self.busy, self.held = unknown, never, pending, busy, held
 
 
+cdef class NicCodes:
+    """Of `fit.nics`."""
+
+    def __cinit__(self, code_t unknown, code_t never, code_t pending, code_t held):
+        _check(unknown, never, pending, held)
+        self.unknown, self.never, self.pending, self.held = unknown, never, pending, held
+
+
 cdef class HazardCodes:
     """Of `Hazards.reject`."""
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from ext_core.ask import Ask
 
 
 class NodeFacts(NamedTuple):
@@ -79,7 +82,9 @@ class PodRow(NamedTuple):
     unsure: int
     """GPUs that it holds at positions that are not certain."""
     flags: int
-    """TERMINATING 1 (deletionTimestamp is set), SPARED 2 (never a victim)."""
+    """TERMINATING 1 (deletionTimestamp is set), SPARED 2 (never a victim), DEVICES 16 (its claims hold devices: a
+    victim only of priority EVERY, 2^31 - 1, by which a caller sorts the possible victims out itself), LINKED 32 (it
+    requires linked GPUs), UNADVISED 64 (of a DaemonSet, static, or terminating: no advice looks at its request)."""
     start: int = 0
     """When it started; far in the future while it has not."""
     saved: int = 0
@@ -116,3 +121,16 @@ class Rejections(NamedTuple):
     """[code] the reason as people read it."""
     unknown: list[tuple[str, int]]
     """(name, code) of nodes without a row; they end the unresolvable ones."""
+
+
+class Role(NamedTuple):
+    """Equal pods of a gang."""
+
+    ask: Ask
+    """What each of them asks for."""
+    pods: int
+    """How many of them."""
+    against: int
+    """Mask of the roles whose pods may not be on the same node; with its own bit one pod of it a node."""
+    cordoned: bool = False
+    """Whether they may be on a node that is cordoned."""

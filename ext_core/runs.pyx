@@ -27,6 +27,8 @@ def pack(const row_t[::1] rows, const code_t[::1] codes, const row_t[::1] answer
     cdef uint64_t number
     cdef code_t code, half
     cdef bint upper = False
+    cdef row_t highest = -1, outside = 0
+    cdef code_t absent = 0
     cdef code_t *of
     cdef code_t *text
     cdef Py_ssize_t at
@@ -36,12 +38,16 @@ def pack(const row_t[::1] rows, const code_t[::1] codes, const row_t[::1] answer
         raise ValueError("rows and codes differ in length")
     if not 0 <= left_out < ABSENT:
         raise ValueError("no such code")
+    for i in range(n):  # without a branch: several at a time
+        outside |= (rows[i] < 0) | (rows[i] >= MOST_ROWS)
+        highest = rows[i] if rows[i] > highest else highest
+    if outside:
+        raise IndexError("no such row")
     for i in range(n):
-        if not 0 <= rows[i] < MOST_ROWS:
-            raise IndexError("no such row")
-        if codes[i] == ABSENT:
-            raise ValueError("the code of rows that are not named")
-        height = max(height, <Py_ssize_t>rows[i] + 1)
+        absent |= codes[i] == ABSENT
+    if absent:
+        raise ValueError("the code of rows that are not named")
+    height = <Py_ssize_t>highest + 1
     for i in range(answered.shape[0]):
         if not 0 <= answered[i] < height:
             raise IndexError("an answered row that is not named")

@@ -19,6 +19,9 @@ def links(nodes: NodeTable, ask: Ask, rows: array[int], out: array[float]) -> No
     """Ring bandwidth of the GPUs that the node will hand out / the best it could give. 1 for one GPU, and for a pod
     that ignores links; 0 where the links are unknown."""
 
+def nics(nodes: NodeTable, ask: Ask, rows: array[int], out: array[float]) -> None:
+    """The part of the pod's GPUs, as the node will hand them out, that have a NIC of their own. 0 for unknown NICs."""
+
 def leftover(nodes: NodeTable, ask: Ask, rows: array[int], out: array[float]) -> None:
     """1 - the ring links that the best set takes away / those of the whole machine; 1 where no loss is known."""
 
@@ -30,6 +33,10 @@ def weigh(
 
 def top(nodes: NodeTable, rows: array[int], total: array[float], most: int) -> array[int]:
     """Indices into `rows` (int32) of the best `most` (0: all), best first; among equals by the nodes' order."""
+
+def contenders(total: array[float], most: int, more: float) -> array[int]:
+    """The indices (int32), in order, that may be among the best `most` once anything from 0 to `more` is added to each
+    of `total`. ValueError: `most` is below 1, or `more` below 0."""
 
 def points(ranked: array[float]) -> array[int]:
     """0..10 (int32) for scores that come best first: 10 for the first alone, 9 and down for the others."""

@@ -5,6 +5,7 @@
 
 from array import array
 
+from cpython cimport array as c_array
 from libc.stdlib cimport free as c_free, malloc
 from libc.string cimport memset
 
@@ -17,6 +18,9 @@ from ext_core.table cimport NodeTable
 
 cdef enum:
     KEPT = 64  # a power of 2
+
+cdef c_array.array EMPTY_INDICES = array("i")
+cdef c_array.array EMPTY_SCORES = array("d")
 
 
 def packing(NodeTable nodes, Ask ask, const row_t[::1] rows, const score_t[::1] weights, score_t[::1] out):
@@ -49,8 +53,9 @@ def packing(NodeTable nodes, Ask ask, const row_t[::1] rows, const score_t[::1] 
 def links(NodeTable nodes, Ask ask, const row_t[::1] rows, score_t[::1] out):
     """Link quality: the ring bandwidth of the GPUs that the node will hand out / the node's own best for that size.
 
-    What it will hand out: the device plugin's expected answer where that is predictable, else the best free set. 1 for
-    one GPU, and for a pod that ignores links. 0 for an unknown graph, and for a node without any ring of that size.
+    What it will hand out: what is planned where it follows plans; else the device plugin's expected answer where
+    that is predictable, else the best free set. 1 for one GPU, and for a pod that ignores links. 0 for an unknown
+    graph, and for a node without any ring of that size.
     """
     check_rows(nodes, rows, out.shape[0])
     cdef Py_ssize_t i
@@ -67,8 +72,26 @@ def links(NodeTable nodes, Ask ask, const row_t[::1] rows, score_t[::1] out):
             choice = shapes.best(nodes.shape[row], nodes.whole_gpus(row), wanted)
             if choice == NULL or choice.ring_best <= 0:
                 continue
-            ring = choice.expected_ring if choice.expected_ring >= 0 else choice.ring
+            ring = choice.expected_ring
+            if ring < 0 or (ask.planned and shapes.follows(nodes.shape[row], True)):
+                ring = choice.ring
             out[i] = <double>ring / choice.ring_best
+
+
+def nics(NodeTable nodes, Ask ask, const row_t[::1] rows, score_t[::1] out):
+    """The part of the pod's GPUs, as the node will hand them out, that have a NIC of their own. 0 for unknown NICs."""
+    check_rows(nodes, rows, out.shape[0])
+    check_ask(nodes, ask)
+    cdef Py_ssize_t i
+    cdef row_t row
+    cdef LinkShapes shapes = nodes.shapes
+    with nogil:
+        for i in range(rows.shape[0]):
+            row = rows[i]
+            out[i] = 0.0
+            if ask.wanted > 0 and nodes.gpu[row] == ask.resource:
+                out[i] = shapes.nics_expected(nodes.shape[row], nodes.whole_gpus(row), ask.wanted, ask.nic_mode,
+                                              ask.planned)
 
 
 def leftover(NodeTable nodes, Ask ask, const row_t[::1] rows, score_t[::1] out):
@@ -116,10 +139,11 @@ def weigh(NodeTable nodes, Ask ask, const row_t[::1] rows, list columns not None
     Below all others, at -1: nodes that do not offer the GPU resource themselves (a DeviceClass may serve the pod).
     """
     cdef Py_ssize_t i, n = rows.shape[0]
-    cdef double weight, value
+    cdef double weight, alike = 0.0  # what all rows have so far
+    cdef bint differ = False
     cdef score_t[::1] total
     cdef const score_t[::1] column
-    made = array("d", bytes(8 * n))
+    cdef c_array.array made = c_array.clone(EMPTY_SCORES, n, zero=False)
     check_rows(nodes, rows, n)
     check_ask(nodes, ask)
     if len(columns) != len(weights):
@@ -127,22 +151,37 @@ def weigh(NodeTable nodes, Ask ask, const row_t[::1] rows, list columns not None
     total = made
     for one, weight in zip(columns, weights):
         if isinstance(one, float):
-            value = weight * <double>one
-            for i in range(n):
-                total[i] += value
+            if differ:
+                _add(total, weight * <double>one)
+            else:
+                alike += weight * <double>one
             continue
         column = one
         if column.shape[0] != n:
             raise ValueError("columns differ in length")
         with nogil:
+            if differ:
+                for i in range(n):
+                    total[i] += weight * column[i]
+            else:
+                for i in range(n):
+                    total[i] = alike + weight * column[i]
+        differ = True
+    with nogil:
+        if not differ:
             for i in range(n):
-                total[i] += weight * column[i]
-    if ask.resource >= 0:
-        with nogil:
+                total[i] = alike
+        if ask.resource >= 0:
             for i in range(n):
                 if nodes.alloc[ask.resource, rows[i]] == 0:
                     total[i] = -1.0
     return made
+
+
+cdef inline void _add(score_t[::1] total, double value) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(total.shape[0]):
+        total[i] += value
 
 
 cdef inline bint _before(const score_t* total, const int32_t* order, Py_ssize_t a, Py_ssize_t b) noexcept nogil:
@@ -263,6 +302,50 @@ cdef inline void _sift(Py_ssize_t* heap, Py_ssize_t size, Py_ssize_t item, const
         heap[at] = item
 
 
+def contenders(const score_t[::1] total, Py_ssize_t most, double more):
+    """int32: the indices that may be among the best `most` (1 or more) once 0 to `more` is added to each of `total`, in
+    order. Exact: rounding keeps the order of sums.
+    """
+    cdef Py_ssize_t n = total.shape[0], size = 0, i, at, child, kept = 0
+    cdef score_t value
+    if most < 1 or more < 0.0:
+        raise ValueError("the best of none, or less than nothing to be added")
+    cdef c_array.array made = c_array.clone(EMPTY_INDICES, n, zero=False)
+    if n == 0:
+        return made
+    cdef int32_t[::1] out = made
+    cdef score_t* heap = <score_t*>malloc(min(most, n) * sizeof(score_t))  # the best so far, the worst of them first
+    if heap == NULL:
+        raise MemoryError()
+    with nogil:
+        for i in range(n):
+            value = total[i]
+            if size < most:
+                at = size
+                size += 1
+                while at > 0 and heap[(at - 1) // 2] > value:
+                    heap[at] = heap[(at - 1) // 2]
+                    at = (at - 1) // 2
+                heap[at] = value
+            elif value > heap[0]:
+                at = 0
+                while True:
+                    child = 2 * at + 1
+                    if child + 1 < size and heap[child + 1] < heap[child]:
+                        child += 1
+                    if child >= size or heap[child] >= value:
+                        break
+                    heap[at] = heap[child]
+                    at = child
+                heap[at] = value
+        for i in range(n):
+            out[kept] = <int32_t>i
+            kept += size < most or total[i] + more >= heap[0]
+    c_free(heap)
+    c_array.resize(made, kept)
+    return made
+
+
 def ranked(const row_t[::1] rows, const score_t[::1] total, const int32_t[::1] best):
     """(rows, scores) in the order of `best`, indices as `top` returns them."""
     if rows.shape[0] != total.shape[0]:
@@ -271,8 +354,8 @@ def ranked(const row_t[::1] rows, const score_t[::1] total, const int32_t[::1] b
     for i in range(n):
         if not 0 <= best[i] < rows.shape[0]:
             raise IndexError("index outside of rows")
-    places = array("i", bytes(4 * n))
-    scores = array("d", bytes(8 * n))
+    cdef c_array.array places = c_array.clone(EMPTY_INDICES, n, zero=False)
+    cdef c_array.array scores = c_array.clone(EMPTY_SCORES, n, zero=False)
     if n == 0:
         return places, scores
     cdef row_t[::1] out = places

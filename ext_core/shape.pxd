@@ -6,6 +6,16 @@ cdef enum:                  # device plugins
     AMD = 1
     ARBITRARY = 2           # any free GPUs
     RELAY = 3               # ours, in the place of any vendor's: it hands out what choice() returns
+    FIRST = 4               # kube-scheduler's allocator (DRA), over slices that list the GPUs in the order of their ids
+    UNORDERED = 5           # the same allocator, over slices in another order: any free GPUs
+
+cdef enum:                  # what a pod asks of the NICs of its GPUs
+    NICS_IGNORED = 0
+    NICS_PREFERRED = 1      # of sets with equal links the one where more GPUs have a NIC of their own
+    NICS_REQUIRED = 2       # each GPU has one
+
+cdef enum:
+    MOST_NICS = 64
 
 cdef enum:
     UNKNOWN_LINKS = -1      # what certainty() answers
@@ -28,6 +38,14 @@ cdef struct Cell:           # one (free set, size) of a shape; filled when first
     int8_t handed           # IMPOSSIBLE, POSSIBLE, CERTAIN from the plugin's rule; UNKNOWN_LINKS = not predictable
     int8_t filled
 
+cdef struct NicCell:        # one (free set, size) as pods see it that look at NICs; filled when first asked for
+    mask_t preferred        # the set for NICS_PREFERRED
+    mask_t required         # the set for NICS_REQUIRED: all its GPUs have NICs of their own, where there is such a set
+    int expected            # mean part of the GPUs that get one by the plugin's rule, millionths; -1 = not predictable
+    int8_t handed           # IMPOSSIBLE, POSSIBLE, CERTAIN that all get one by the plugin's rule; UNKNOWN_LINKS
+    int8_t sets             # the same of all free sets of that size: none, some or each of them
+    int8_t filled
+
 cdef struct Splits:         # NVIDIA's splits into sets of one size; filled as they are asked for
     int *most               # [set] 1 + the highest sum of points of its splits; 0 = not known yet
     int *peak               # [set] 1 + the most points of one set in those that reach it; 0 = not known yet
@@ -47,4 +65,6 @@ cdef struct Shape:          # 2^N entries in each table, indexed by a set of GPU
     int *points             # [set] what the device plugin's rule computes for it
     mask_t *adjacent        # [gpu] GPUs with a link to it
     Cell *cells             # [set, size 0..N]
+    milli_t *nics           # [set] how many of its GPUs can have a NIC of their own (fill_nics); NULL = NICs unknown
+    NicCell *nic_cells      # [set, size 0..N]; NULL likewise
     Splits splits[17]       # [size]

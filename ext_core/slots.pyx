@@ -18,7 +18,7 @@ from libc.string cimport memcmp, memcpy, memset
 from ext_core.ask cimport Ask
 from ext_core.checks cimport check_ask, check_rows
 from ext_core.ints cimport MOST_GPUS, amount_t, int32_t, int64_t, mask_t, row_t, score_t, uint32_t, uint64_t
-from ext_core.shape cimport Choice
+from ext_core.shape cimport NICS_IGNORED, Choice
 from ext_core.slot_counts cimport ALL_TYPES, SlotCounts, State, read_state
 from ext_core.table cimport CPU, MEMORY, NodeTable
 
@@ -36,6 +36,7 @@ cdef struct Entry:
 cdef struct Need:          # a request, as far as slots are concerned
     int resource           # -1: no GPUs
     int devices
+    int nics               # what it asks of the NICs of its GPUs
     amount_t share, cpu, memory
 
 
@@ -155,24 +156,34 @@ cdef class Slots(SlotCounts):
         cdef Py_ssize_t i, n = rows.shape[0]
         cdef Need need = self._need(nodes, ask, prices)
         cdef row_t row
+        cdef int which, gpu
         cdef _Kept kept
-        cdef double left
+        cdef double left, gpus, cost
         check_rows(nodes, rows, out.shape[0])
         kept = self._begin(nodes, need, prices)
         with nogil:
             for i in range(n):
                 row = rows[i]
-                self._lose(kept, row, need)
-                out[i] = self._cheapest(kept, row, NULL)
+                if kept.version[row] != nodes.version[row] or kept.edition[row] != self.edition:
+                    self._lose(kept, row, need)
+                which = kept.lists[row] if kept.width == 1 else -1
+                if which >= 0 and self.stamp[which] == self.call:  # nearly always: few lists are different
+                    cost = self.cost[which]
+                else:
+                    cost = self._cheapest(kept, row, NULL)
                 if fullness > 0.0:
                     left = 0.0
                     if self.most_cpu > 0.0:
                         left += <double>(nodes.free_count(CPU, row) - need.cpu) / self.most_cpu
-                    if self.most_gpus > 0.0 and nodes.gpu[row] >= 0:
-                        left += (<double>(nodes.free_count(nodes.gpu[row], row)
-                                          - (need.devices * need.share if need.resource == nodes.gpu[row] else 0))
-                                 / nodes.units[row] / self.most_gpus)
-                    out[i] += fullness * (0.5 * left)
+                    gpu = nodes.gpu[row]
+                    if self.most_gpus > 0.0 and gpu >= 0:
+                        gpus = <double>(nodes.free_count(gpu, row)
+                                        - (need.devices * need.share if need.resource == gpu else 0))
+                        if nodes.units[row] != 1:  # a division takes longer than all else here
+                            gpus /= nodes.units[row]
+                        left += gpus / self.most_gpus
+                    cost += fullness * (0.5 * left)
+                out[i] = cost
 
     def choose(self, NodeTable nodes, Ask ask, const row_t[::1] rows, const score_t[::1] prices, mask_t[::1] out):
         """The mask of GPUs that the cheapest placement takes on each of `rows`; 0: positions not modelled, or none fit.
@@ -242,6 +253,7 @@ cdef class Slots(SlotCounts):
             raise ValueError("no such request")
         made.resource = ask.resource if ask.wanted else -1
         made.devices = ask.wanted
+        made.nics = ask.nic_mode if nodes.shapes.nics_known else NICS_IGNORED
         made.share = ask.share
         made.cpu = ask.amount[CPU]
         made.memory = ask.amount[MEMORY]
@@ -249,7 +261,7 @@ cdef class Slots(SlotCounts):
 
     cdef _Kept _kept(self, Need need):
         """What is kept of the request; the one not used for the longest time makes room."""
-        key = (need.resource, need.devices, need.share, need.cpu, need.memory)
+        key = (need.resource, need.devices, need.share, need.cpu, need.memory, need.nics)
         cdef _Kept kept
         cdef int width = MOST_GPUS if need.devices == 1 and need.share < self.most_units else 1
         if self.list_count > MOST_LISTS or self.entry_count > MOST_ENTRIES:
@@ -377,14 +389,12 @@ cdef class Slots(SlotCounts):
 
     cdef mask_t _take(self, const State *s, const Need need) noexcept nogil:
         """The GPUs for a request that has no choice to price: whole ones, or shares of several."""
-        cdef const Choice *choice
         cdef mask_t rest, taken = 0
         cdef int _i, gpu, best
         if need.devices == 0 or need.resource != s.gpu or not s.modelled or need.share > s.units:
             return 0
         if need.share == s.units and s.shape:
-            choice = self.shapes.best(s.shape, s.whole, need.devices)
-            return 0 if choice == NULL else choice.gpus
+            return self.shapes.pick(s.shape, s.whole, need.devices, need.nics)
         rest = s.whole if need.share == s.units else s.open
         for _i in range(need.devices):
             best = -1

@@ -20,6 +20,12 @@ cdef enum:
     SPARED = 2        # never a victim (DaemonSet, static and mirror pods)
     PROTECTED = 4     # `until` is above 0; with SAVED written by `put`: a scan of many pods does not read those columns
     SAVED = 8         # `saved` is above 0
+    DEVICES = 16      # its claims hold devices: a victim only for pods whose devices the queue allocates, by EVERY
+    LINKED = 32       # it requires linked GPUs
+    UNADVISED = 64    # of a DaemonSet, static, or terminating: advice does not look at its request
+
+cdef enum:
+    EVERY = 2147483647  # a priority: the caller sorts the possible victims out itself
 
 
 cdef class NodeTable:
@@ -95,7 +101,7 @@ cdef class PodTable:
     cdef row_t[::1] node            # [pod] row of its node; -1 = none, or the pod row is free
     cdef mask_t[::1] mask           # [pod] GPU positions that it surely holds
     cdef int32_t[::1] unsure        # [pod] GPUs that it holds at positions that are not certain
-    cdef uint8_t[::1] flags         # TERMINATING | SPARED, PROTECTED | SAVED
+    cdef uint8_t[::1] flags         # TERMINATING | SPARED | DEVICES | LINKED | UNADVISED, PROTECTED | SAVED
     cdef int64_t[::1] start         # [pod] when it started, milliseconds since 1970; far in the future while it has not
     cdef int64_t[::1] saved         # [pod] last checkpoint, milliseconds since 1970; 0 = none is known
     cdef int32_t[::1] restart       # [pod] seconds that a restart costs
@@ -117,7 +123,7 @@ cdef class PodTable:
     cdef inline bint may_go(self, row_t pod, int priority, int64_t now_ms) noexcept nogil:
         """Whether a preemptor of that priority may evict the pod. A terminating pod is not protected."""
         cdef uint8_t flags = self.flags[pod]
-        if self.priority[pod] >= priority or flags & SPARED:
+        if self.priority[pod] >= priority or flags & SPARED or (flags & DEVICES and priority != EVERY):
             return False
         return not flags & PROTECTED or flags & TERMINATING or self.until[pod] <= now_ms
     cdef inline int64_t work_lost(self, row_t pod, int64_t now_ms) noexcept nogil:

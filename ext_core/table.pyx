@@ -490,7 +490,7 @@ cdef class PodTable:
             raise ValueError("row: bad row")
         return PodRow(
             self.node[pod], self.priority[pod], _down(self.amounts, pod), self.mask[pod], self.unsure[pod],
-            self.flags[pod] & (TERMINATING | SPARED), self.start[pod], self.saved[pod], self.restart[pod],
+            self.flags[pod] & ~(PROTECTED | SAVED), self.start[pod], self.saved[pod], self.restart[pod],
             self.grace[pod], self.until[pod],
         )
 

@@ -17,12 +17,14 @@ class Victims(NamedTuple):
               3 the budget ended before a set was found (where `ok` is not monotone, or with `skip`: nothing is proved);
               4 (with `skip` only) no set, or none that costs less than those of two candidates before
     examined: int64[n] search nodes; together at most `budget`, and one for each candidate left at once
+    stopped:  the look at the clock at which the time ended the search, 0: it did not
     """
 
     chosen: array[int]
     cost: array[int]
     status: array[int]
     examined: array[int]
+    stopped: int = 0
 
 Term = (
     # sum of int64[pods] (>= 0) over the victims, or their maximum (of no victims: -2**63)
@@ -41,13 +43,19 @@ Term = (
 )
 
 def cheapest(
-    candidates: Candidates, terms: Iterable[Term], budget: int, skip: bool = False, nanoseconds: int = 0
+    candidates: Candidates,
+    terms: Iterable[Term],
+    budget: int,
+    skip: bool = False,
+    nanoseconds: int = 0,
+    stop: int = 0,
 ) -> Victims:
     """The cheapest sufficient set of victims on each of n candidate nodes, proved within `budget` search nodes in all.
 
     terms:       cost terms, the most important first; cost vectors compare lexicographically
     skip:        only the two cheapest candidates matter (of equals the first): the search leaves others early
     nanoseconds: of CPU for all candidates; 0: no limit. What is found by then is answered, unproved
+    stop:        the time is over at this look at the clock (`stopped` of another run), whatever it shows; 0: at none
 
     A set suffices when it holds all forced pods, frees at least `short` of every resource and, where table >= 0,
     leaves no unknown GPU and a mask `free | masks of the victims` that is ok. The empty set is a set like others.

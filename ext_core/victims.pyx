@@ -45,7 +45,7 @@ cdef enum:
 cdef enum:
     LEAST = 2_000  # search nodes that a candidate may have even if that leaves those behind it less than a fair share
 
-Victims = namedtuple("Victims", "chosen cost status examined")
+Victims = namedtuple("Victims", "chosen cost status examined stopped", defaults=(0,))
 
 
 cdef class _Search:
@@ -58,6 +58,9 @@ cdef class _Search:
     cdef int64_t left                 # search nodes for this and all further candidates
     cdef int64_t budget               # of the candidate at hand
     cdef int64_t deadline             # on `clock`; the search stops there
+    cdef int64_t stop                 # the look at the clock at which it stops instead, 0 = none
+    cdef int64_t looks                # at the clock so far
+    cdef int64_t stopped              # the look at which it stopped, 0 = none
     cdef bint late                    # it has been reached
     cdef bint skip                    # only the two cheapest candidates matter
     cdef int ahead                    # candidates found so far, at most 2
@@ -625,7 +628,7 @@ cdef class _Search:
             if examined[0] >= self.budget or self.late:
                 return False
             examined[0] += 1
-            if examined[0] & 255 == 0 and self.deadline and clock() > self.deadline:
+            if examined[0] & 255 == 0 and self.is_over():
                 self.late = True
                 return False
             down = True
@@ -647,6 +650,17 @@ cdef class _Search:
                 return True
             self.leave(self.pod[d - 1])
             self.spare(d - 1)
+
+    cdef bint is_over(self) noexcept nogil:
+        """A look at the clock."""
+        if not self.deadline and not self.stop:
+            return False
+        self.looks += 1
+        if self.looks < self.stop or (not self.stop and clock() <= self.deadline):
+            return False
+        if not self.stopped:
+            self.stopped = self.looks
+        return True
 
     cdef void solve(self, Py_ssize_t i) noexcept nogil:
         cdef int64_t examined = 0
@@ -675,7 +689,7 @@ cdef class _Search:
             self.status[i] = NOT_LOWER if self.cut else NONE
         else:
             self.status[i] = UNDECIDED
-        if self.deadline and i & 15 == 15 and not self.late and clock() > self.deadline:  # a clock costs a system call
+        if i & 15 == 15 and not self.late and self.is_over():  # a clock costs a system call
             self.late = True
         for t in range(self.terms):  # the group counts serve the next candidate
             if self.term[t].kind == GROUP or self.term[t].kind == GANG:
@@ -743,15 +757,17 @@ cdef class _Search:
         self.here = int64s(self.kept, self.terms)
         self.lead = int64s(self.kept, 2 * self.terms)
 
-    cdef search(self, int64_t budget, bint skip, int64_t nanoseconds):
+    cdef search(self, int64_t budget, bint skip, int64_t nanoseconds, int64_t stop):
         cdef Py_ssize_t i
         if budget < 1:
             raise ValueError("cheapest: the budget is at least one search node")
-        if nanoseconds < 0:
+        if nanoseconds < 0 or stop < 0:
             raise ValueError("cheapest: negative time")
         self.left = budget
         self.skip = skip
         self.deadline = clock() + nanoseconds if nanoseconds else 0
+        self.stop = stop
+        self.looks = self.stopped = 0
         self.late = False
         self.ahead = 0
         chosen = array("B", bytes(self.pods))
@@ -765,14 +781,14 @@ cdef class _Search:
         with nogil:
             for i in range(self.n):
                 self.solve(i)
-        return Victims(chosen, cost, status, examined)
+        return Victims(chosen, cost, status, examined, self.stopped)
 
 
-def cheapest(Candidates candidates, terms, int64_t budget, bint skip=False, int64_t nanoseconds=0):
+def cheapest(Candidates candidates, terms, int64_t budget, bint skip=False, int64_t nanoseconds=0, int64_t stop=0):
     """The cheapest sufficient set of victims on each candidate node. See `victims.pyi`."""
     cdef _Search search = _Search()
     search.prepare_call(candidates, list(terms))
-    return search.search(budget, skip, nanoseconds)
+    return search.search(budget, skip, nanoseconds, stop)
 
 
 def kube_pdb_violations(order, memberships, allowance):

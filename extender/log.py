@@ -1,4 +1,4 @@
-"""One line per event on standard error: JSON for machines, text for terminals.
+"""One line per event on standard error: JSON or logfmt for machines, text for terminals.
 
 Keys as in Kubernetes' JSON logs where it has them: `ts`, `level`, `msg`, `pod` ("namespace/name"), `node`, `err`.
 The message is a constant sentence; what varies stands in the keys.
@@ -150,8 +150,11 @@ class _Logger:
     log = debug = info = warn = warning = error = err = fatal = critical = failure = exception = msg
 
 
-def configure(form: Literal["auto", "json", "text"] = "auto", level: int = logging.INFO) -> None:
-    """Called once, by the command line. `auto` is text when standard error is a terminal."""
+def configure(
+    form: Literal["auto", "json", "logfmt", "text"] = "auto", level: int = logging.INFO, libraries: int | None = None
+) -> None:
+    """Called once, by the command line. `auto` is text when standard error is a terminal; `libraries`: the level of
+    what comes through `logging`, None: as `level`."""
     global _straight
     _open_standard_streams()
     terminal = os.isatty(STANDARD_ERROR)
@@ -163,16 +166,14 @@ def configure(form: Literal["auto", "json", "text"] = "auto", level: int = loggi
     ]
     if text:
         last: list[Any] = [
+            _printable,
             structlog.dev.ConsoleRenderer(
                 colors=terminal, timestamp_key="ts", exception_formatter=structlog.dev.plain_traceback
-            )
+            ),
         ]
     else:
-        last = [
-            structlog.processors.format_exc_info,
-            structlog.processors.EventRenamer("msg"),
-            _as_json,
-        ]
+        rendered = _as_logfmt if form == "logfmt" else _as_json
+        last = [structlog.processors.format_exc_info, structlog.processors.EventRenamer("msg"), rendered]
     processors = [*shared, *last]
     structlog.configure(
         processors=processors,
@@ -183,7 +184,7 @@ def configure(form: Literal["auto", "json", "text"] = "auto", level: int = loggi
     _straight = [] if text or level > logging.INFO else processors
     root = logging.getLogger()
     root.handlers[:] = [_FromStandardLibrary()]
-    root.setLevel(level)
+    root.setLevel(level if libraries is None else libraries)
     atexit.unregister(_writer.flush)
     atexit.register(_writer.flush)
 
@@ -204,7 +205,8 @@ def _open_standard_streams() -> None:
 
 
 class Allowance:
-    """How many lines may be logged of what others cause: `burst` at once, and `per_second` on average."""
+    """How often something is done that others cause, as a line of the log: `burst` times at once, and `per_second` on
+    average."""
 
     def __init__(self, burst: float = 20.0, per_second: float = 0.2) -> None:
         self._burst, self._per_second = burst, per_second
@@ -213,7 +215,7 @@ class Allowance:
         self._left_out = 0
 
     def take(self, now: float) -> int | None:
-        """None where a line is not to be logged; else how many were left out since the last one. `now`: seconds."""
+        """None where it is not to be done; else how many were left out since the last one. `now`: seconds."""
         earned = 0.0 if self._at is None else max(0.0, now - self._at) * self._per_second
         self._left, self._at = min(self._burst, self._left + earned), now
         if self._left < 1.0:
@@ -242,3 +244,28 @@ def _dumps(value: Any, default: Any) -> bytes:
 
 
 _as_json = structlog.processors.JSONRenderer(serializer=_dumps)
+
+
+def _printable(log: Any, name: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """No text that others write moves the cursor of a terminal, or sets its title."""
+    return {key: _escaped(value) if isinstance(value, str) else value for key, value in fields.items()}
+
+
+def _escaped(text: str) -> str:
+    """White space stays: the renderer quotes it."""
+    if text.isprintable():
+        return text
+    return "".join([one if one.isprintable() or one in "\t\n\r" else ascii(one)[1:-1] for one in text])
+
+
+def _as_logfmt(log: Any, name: str, fields: structlog.typing.EventDict) -> str:
+    """`key=value` pairs, `ts`, `level` and `msg` first. What is no text is JSON; what is absent is left out."""
+    order = ("ts", "level", "msg")
+    named = [*[key for key in order if key in fields], *[key for key in fields if key not in order]]
+    return " ".join(f"{key}={_logfmt_value(fields[key])}" for key in named if fields[key] is not None)
+
+
+def _logfmt_value(value: Any) -> str:
+    text = value if isinstance(value, str) else _dumps(value, repr).decode()
+    bare = text and text.isprintable() and not any(one in text for one in ' ="\\')
+    return text if bare else _dumps(text, repr).decode()

@@ -21,6 +21,10 @@ GPU_SECONDS: Final = (0.0, 60.0, 600.0, 3600.0, 6 * 3600.0, 24 * 3600.0, 7 * 24 
 """One GPU for a minute, ten minutes, an hour, six hours, a day, a week, a month."""
 
 
+WAITS: Final = tuple(0.1 * 4**n for n in range(11))
+"""Seconds, 0.1 s to 29 hours."""
+
+
 class Metrics:
     """One set of metrics over a registry of its own, so that tests can make as many as they like."""
 
@@ -33,6 +37,9 @@ class Metrics:
         self._cluster()
         self._reservations()
         self._preemptions()
+        self._queue()
+        self._shadow()
+        self._settings()
 
     def _requests(self) -> None:
         self.request_duration = self._histogram(
@@ -50,6 +57,20 @@ class Metrics:
         self.connections_closed = self._counter(
             "connections_closed", "Connections that were closed for a limit, by which.", "limit"
         )
+        self.certificate_reads = self._counter(
+            "certificate_reads", "Certificates of listeners that were read again, because a file changed.", "result"
+        )
+        self.certificate_not_after = self._gauge(
+            "certificate_not_after_seconds",
+            "When the first certificate of a file expires that listeners serve or trust, seconds since 1970.",
+            "file",
+        )
+        self.reviews = self._counter(
+            "reviews", "Tokens and rights that the API server was asked about, for metrics and pages.", "kind", "result"
+        )
+        self.handshakes_failed = self._counter(
+            "handshakes_failed", "TLS handshakes of clients that failed: the log names reasons."
+        )
         self.log_lines_dropped = self._counter(
             "log_lines_dropped", "Log lines that could not be written: the log is not read, or its disk is full."
         )
@@ -60,6 +81,14 @@ class Metrics:
             "sampled_requests",
             "Requests with fewer nodes than there are schedulable GPU nodes: the scheduler samples, and we choose "
             "among what it shows us. See percentageOfNodesToScore.",
+        )
+
+        self.record_bytes = self._counter("record_bytes", "Bytes written to the record (serve --record).")
+        self.record_lost = self._counter(
+            "record_lost",
+            "What the record lacks (serve --record), by why: memory (record.queueBytes), disk (it cannot be written), "
+            "defect. After it the record goes on with a snapshot; replay states the gap.",
+            "cause",
         )
 
     def _watches(self) -> None:
@@ -166,6 +195,81 @@ class Metrics:
         self.evictions = self._counter("evictions", "Evictions of our own, by what the API server said.", "result")
         self.evictions_leader = self._gauge("evictions_leader", "1 while this instance holds the Lease to evict.")
 
+    def _queue(self) -> None:
+        self.nodes_wanted = self._gauge(
+            "nodes_wanted",
+            "How many more nodes of a GPU model would start the pods that wait for room. Models are alternatives: they "
+            "do not add up. Gangs of the queue: of the Lease's holder.",
+            "model",
+        )
+        self.waiting_pods = self._gauge(
+            "waiting_pods",
+            "GPU pods that wait, by why and by the GPUs that each asks for. Counted every 30 s, less often where that "
+            "takes long. Pods of the queue: of the Lease's holder with the reason of their gang, elsewhere as `gated`.",
+            "reason",
+            "gpus",
+        )
+        self.queue_leader = self._gauge("queue_leader", "1 while this instance holds the Lease of the queue.")
+        self.queue_waiting = self._gauge(
+            "queue_waiting",
+            "Gangs and single pods behind our gate, by why they wait and by their number of pods. Of the Lease's "
+            "holder.",
+            "reason",
+            "pods",
+        )
+        self.queue_share = self._gauge(
+            "queue_share",
+            "The share of each queue: the largest part that it holds of any GPU model, divided by its weight. Of the "
+            "Lease's holder.",
+            "queue",
+        )
+        self.queue_wanted_gpus = self._gauge(
+            "queue_wanted_gpus",
+            "GPUs that complete gangs within their quota wait for, by queue and by the model that they name. Of the "
+            "Lease's holder.",
+            "queue",
+            "model",
+            "place",
+        )
+        self.queue_wait = self._histogram(
+            "queue_wait_seconds",
+            "From the creation of a gang's first pod to the reservation of its seats, by its number of pods.",
+            WAITS,
+            "pods",
+        )
+        self.queue_release_duration = self._histogram(
+            "queue_release_duration_seconds",
+            "From the reservation of a gang's seats to the last of its pods seen on a node.",
+            WAITS,
+        )
+        self._seats()
+
+    def _seats(self) -> None:
+        self.queue_seats_ended = self._counter("queue_seats_ended", "Seats that ended, by cause.", "cause")
+        self.queue_failed_pins = self._counter(
+            "queue_failed_pins",
+            "Pods that may run on one node alone (`queue.hardPins`) and do not get it, by what became of them; one "
+            "whose eviction is rejected counts each time.",
+            "outcome",
+        )
+        self.queue_held_gpu_seconds = self._counter(
+            "queue_held_gpu_seconds",
+            "GPUs x seconds that seats held before their pods were bound: of gangs that are being released, and of "
+            "gangs whose release takes longer than 10 s; and of gangs for which pods are evicted, whether or not those "
+            "still use the GPUs.",
+            "state",
+        )
+        self.queue_evictions = self._counter(
+            "queue_evictions",
+            "Pods that were evicted for gangs in the queue, by whether the gang started on what they left.",
+            "outcome",
+        )
+        self.queue_absent_gpu_seconds = self._counter(
+            "queue_absent_gpu_seconds",
+            "GPUs x seconds that seats held for pods that do not exist yet: their owner creates them once others of "
+            "their gang run.",
+        )
+
     def searched(self, proved: bool | None, result: str, stages_us: Mapping[str, float]) -> None:
         """A preempt call, or a look of our own, ended. `proved`: None where it did not come to a search."""
         if proved is None:
@@ -179,6 +283,41 @@ class Metrics:
         self.preemption_victims.labels(by).observe(victims)
         if work_lost_gpu_seconds is not None:
             self.work_lost.labels(by).observe(work_lost_gpu_seconds)
+
+    def _settings(self) -> None:
+        self.settings_info = self._gauge("settings_info", "1 for the settings that count now, by their hash.", "hash")
+        self.settings_reloads = self._counter(
+            "settings_reloads", "Changes of the settings file that were seen, by what became of them.", "result"
+        )
+
+    def state(self, settings: str) -> None:
+        """These settings count now. `settings`: their hash."""
+        self.settings_info.clear()
+        self.settings_info.labels(settings).set(1)
+
+    def _shadow(self) -> None:
+        """Only shadow mode counts these."""
+        self.shadow_placements = self._counter(
+            "shadow_placements", "Pods that kube-scheduler bound in shadow mode, by what we would have done.", "outcome"
+        )
+        self.shadow_linked_pods = self._counter(
+            "shadow_linked_pods", "Pods with two GPUs or more on linked GPUs, as far as predicted, by who chose.", "by"
+        )
+        self.shadow_ring_gbps = self._counter(
+            "shadow_ring_gbps", "Ring bandwidth of those pods in GB/s, as predicted, by who chose.", "by"
+        )
+        self.shadow_whole_nodes_broken = self._counter(
+            "shadow_whole_nodes_broken", "Pods that took a part of a node without GPU pods, by who chose.", "by"
+        )
+        self.shadow_victims = self._counter(
+            "shadow_victims", "Victims of preemptions in shadow mode, by who chose.", "by"
+        )
+        self.shadow_gangs_broken = self._counter(
+            "shadow_gangs_broken", "Gangs broken by preemptions in shadow mode, by who chose.", "by"
+        )
+        self.shadow_work_lost = self._counter(
+            "shadow_work_lost_gpu_seconds", "Work that preemptions in shadow mode lose, by who chose.", "by"
+        )
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
         self.labels[name] = labels
@@ -196,19 +335,29 @@ class Metrics:
 # ---- docs/metrics.md
 
 VALUES: Final = {
+    "record_lost cause": "`memory`, `disk`, `defect`",
     "verb": "`filter`, `prioritize`, `preempt`, `bind`",
     "by": "`kube-scheduler`, `gpu-extender`",
     "kind": "the kinds of objects that are watched",
     "request_duration_seconds result": "`ok`, `error`, `bad_request`, `not_ready`, `gone`",
     "decisions reason": "filter: `fits`, `refused`, `try-again`; prioritize: `scored`; preempt: `evict`, "
     "`standing-plan`, `none`, `not-reserved`, `dark` (pods, nodes or budgets are not watched); bind: `bound`, "
-    "`refused`; `untouched` without GPUs",
+    "`refused`; `untouched` without GPUs; `not-judged` in shadow mode, before all is known or after a defect",
     "refused_nodes code": "the keys of [reasons.md](reasons.md)",
     "bad_requests code": "`bad-request`, `body-too-large`, `body-too-late`, `bodies-full`",
     "connections_closed limit": "`request` or `answer` over its time, `headers` too large, too many `connections`, "
-    "`unused`, too many requests `pipelined`",
+    "`unused`, too many requests `pipelined`; or the `client-name` in its certificate is not accepted",
+    "reviews kind": "`token`, `access`",
+    "reviews result": "`accepted`, `rejected`, `failed` (the request is answered with 503)",
+    "certificate_not_after_seconds file": "the files of the settings `server.*tls` (certificate, client CA)",
+    "nodes_wanted model": "what nodes state (`mix.modelLabels`), the 100 of which most are wanted",
+    "waiting_pods reason": "as `gpu-extender top` shows: a key of [reasons.md](reasons.md), what a node has too little "
+    "of beside GPUs, `fits`, `gated`, `not-admitted`, `not-judged`, or `queue: ` and why the gang waits",
+    "waiting_pods gpus": "`1`, `2`, `3-4`, `5-8`, `9-16`, `17+`",
+    "certificate_reads result": "`ok`, `failed` (the certificates before stay in use)",
     "watch_defects kind": "the kinds of objects that are watched; `source` for all of them; and the controllers: "
-    "`connections`, `document`, `events`, `evictions`, `reservations`",
+    "`certificates`, `connections`, `document`, `events`, `evictions`, `gates`, `nodes-wanted`, `queue`, "
+    "`reservations`, `settings`, `typos`, `waiting-pods`",
     "invalid_objects reason": "`too-deep` (all that is used of it was read), `partial` (some of it; the rest counts as "
     "the worst), `unreadable` (its last readable version counts), `unknown-event` (an event of no object), `not-held` "
     "(a defect)",
@@ -217,6 +366,27 @@ VALUES: Final = {
     "failing_node_rejections scope": "`all`, `namespace`",
     "pod_failures what": "`admission`, `runtime` count for all pods; `refused`, `died` for those of their namespace, "
     "unless pods of independent parties failed there",
+    "queue_waiting reason": "`incomplete` (pods do not exist yet), `quota`, `never` (it fits nowhere, whatever ends), "
+    "`head` (first in order, and without a place), `place` (behind the head, and without a place), `delays` (it would "
+    "delay the head), `order` (`queue.strict`), `depth` (too many are ahead)",
+    "queue_wanted_gpus queue": "names of queues; `(others)` beyond 500 series",
+    "queue_wanted_gpus model": "what the node selector names (`mix.modelLabels`); empty: any",
+    "queue_wanted_gpus place": "`none` (the gangs fit nowhere, whatever ends: only new nodes help), `taken` (they fit "
+    "once others have ended)",
+    "queue_waiting pods": "`1`, `2-8`, `9-64`, `65+`",
+    "queue_share queue": "names of queues, the 500 with the largest shares",
+    "queue_failed_pins outcome": "`evicted`, `rejected` (a budget, or another error)",
+    "queue_wait_seconds pods": "`1`, `2-8`, `9-64`, `65+`",
+    "queue_seats_ended cause": "`bound`, `elsewhere` (on another node, or another seat), `deleted`, `not-used`, "
+    "`not-created` (the pod does not exist after `queue.absentSeatSeconds`)",
+    "queue_held_gpu_seconds state": "`releasing`, `late`, `in-use` (by pods that are evicted for the gang), `evicting` "
+    "(those on the node are gone, others are not)",
+    "shadow_placements outcome": "`same` node, `equal` (another node of the same score), `other`, `wait` (we would "
+    "reject all nodes), `not-judged`",
+    "settings_info hash": "16 hexadecimal digits, as `gpu-extender config validate` prints them",
+    "settings_reloads result": "`loaded`, `partly` (some fields count from the next start on), `invalid` (nothing "
+    "of it)",
+    "queue_evictions outcome": "`started`, `in-vain`",
     "reservation_writes result": "`ok`, `late`, `failed`, `forbidden`, `refused`",
     "reservations_released cause": "`bound`, `deleted`, `outbid`, `replaced`, `not-used`, `not-carried-out`, "
     "`victims-stay`, `node-lost`",

@@ -212,7 +212,7 @@ class WholeNodes(Asker):
 
 
 class Readers(FastHttpUser):
-    """People and their tools beside the schedulers: what `gpu-extender explain` and `compare` read, and metrics."""
+    """People and their tools beside the schedulers: what `gpu-extender decisions` and `compare` read, and metrics."""
 
     wait_time = between(0.2, 0.6)
     connection_timeout = network_timeout = 60.0

@@ -16,7 +16,7 @@ import gc
 import json
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ class Churn:
 
     def returned(self) -> None: ...
 
-    def _given(self, kind: Kind, events: Iterator[Event | None]) -> None:
+    def _given(self, kind: Kind, events: Iterable[Event | None]) -> None:
         self.apply([event for event in events if event is not None])
 
     def _feed(self, kind: Kind) -> Feed:

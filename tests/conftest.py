@@ -10,6 +10,8 @@ import pytest
 import structlog
 from hypothesis import settings
 
+from extender import log
+
 # In CI the same examples every time: a change fails on what it broke. By hand, new ones each time.
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("by-hand", deadline=None)
@@ -22,7 +24,9 @@ settings.load_profile("ci" if os.environ.get("CI") else "by-hand")
 def _logging_as_before() -> Iterator[None]:
     """A test that starts the command line sets logging up on a stream that pytest closes after it."""
     handlers, level = logging.getLogger().handlers[:], logging.getLogger().level
+    straight = log._straight
     yield
     structlog.reset_defaults()
+    log._straight = straight
     logging.getLogger().handlers[:] = handlers
     logging.getLogger().setLevel(level)

@@ -42,10 +42,12 @@ class Small:
         self.tables = Tables(NodeTable(R), PodTable(R), RESOURCES)
         self._nodes = self._pods = 0
 
-    def shape(self, links: Sequence[Sequence[int]], *, gpu_total: bool = False) -> int:
+    def shape(
+        self, links: Sequence[Sequence[int]], *, gpu_total: bool = False, nics: Sequence[int] | None = None
+    ) -> int:
         """Its plugin is one that hands out any free GPUs: only what holds for all sets is certain."""
-        made: int = self.tables.shapes.intern(
-            links, gpu_total=gpu_total, pcie=None, numa=None, plugin="arbitrary", gbps=25.0
+        made: int = self.tables.shapes.intern_with_nics(
+            nics, links, gpu_total=gpu_total, pcie=None, numa=None, plugin="arbitrary", gbps=25.0
         )
         return made
 
@@ -119,6 +121,7 @@ def request(
     cpu: int = 4000,
     memory: int = 16 * GIB,
     links: str = "preferred",
+    nics: str = "",
     containers: int = 1,
 ) -> PodRequest:
     return PodRequest(
@@ -131,6 +134,7 @@ def request(
         gpus=tuple(pair for pair in ((NVIDIA, gpus), (AMD, amd)) if pair[1]),
         containers=containers,
         links=links,
+        nics=nics,
         nominated="",
         wants_all=False,
         exchangeable=True,

@@ -11,12 +11,17 @@ from urllib.request import urlopen
 
 import pytest
 
-SCENES = ("packing", "contiguous fit", "a refused node", "a preemption", "a wait that ends")
+from extender.cli import demo as demo_command
+
+SCENES = (
+    "packing", "contiguous fit", "a refused node", "a preemption", "a wait that ends", "a gang that starts whole",
+    "a claim with linked GPUs", "a pod that waits",
+)  # fmt: skip
 LIMIT_SECONDS = 120
 
 
 def demo(*arguments: str, code: str = "") -> subprocess.CompletedProcess[str]:
-    program = ["-c", code] if code else ["-m", "extender", "demo", *arguments]
+    program = ["-c", code] if code else ["-m", "extender", "demo", "--port", "0", *arguments]
     environment = {**os.environ, "NO_COLOR": "1", "PYTHONUTF8": "1"}
     return subprocess.run(
         [sys.executable, *program], capture_output=True, text=True, timeout=LIMIT_SECONDS, env=environment, check=False
@@ -40,7 +45,11 @@ def test_each_scene_says_what_the_server_answered(once: subprocess.CompletedProc
     assert "the free GPUs are not linked, pods that this one may not evict hold the others" in out
     assert "evict train/asr, priority 0, GPUs" in out
     assert "work_lost_gpu_seconds 1,680" in out  # 4 GPUs x (300 s since the checkpoint + 120 s to restart)
-    assert once.stdout.count("/debug/decisions?pod=") == once.stdout.count(":00  ")
+    assert "waiting: train/distill" in out
+    assert "distill-1: nominated for pairs-b, bound to pairs-b, GPUs 0,1,2,3" in out
+    assert "ResourceClaim train/rlhf: allocated gpu-4, gpu-5, gpu-6, gpu-7" in out
+    assert "way out 1: set gpu-extender.io/links: preferred (it fits on dgx1)" in out
+    assert len(re.findall(r"/debug/(decisions|explain)\?pod=", once.stdout)) == once.stdout.count(":00  ")
 
 
 def test_plain_output_has_no_escapes(once: subprocess.CompletedProcess[str]) -> None:
@@ -57,10 +66,22 @@ def test_plain_output_has_no_escapes(once: subprocess.CompletedProcess[str]) -> 
          "('sum', __import__('array').array('q', [0] * len(victims.pods)))", "not as told: "),
         ("from extender.cluster.cluster import Cluster as it; it._set_pod = lambda *_: 1 / 0",
          "could not apply a write"),
+        ("from extender.controllers.queue.seats.store import SeatStore as it\n"
+         "async def keep(*_): return ''\n"
+         "it.keep = keep", "not as told: seats of all are written"),
+        ("from extender.controllers.queue.release import Release as it\n"
+         "async def nominate(*_): return None\n"
+         "it._state_seat = nominate", "not as told: seats of all are written"),
+        ("from extender.controllers.queue.devices.allocator import DeviceAllocator as it\n"
+         "async def settle(*_): return True\n"
+         "it.settle = settle", "not as told: the claim is allocated before the gate opens"),
+        ("from extender.verdict.ways import request as it; it.with_links = lambda pod: pod",
+         "not as told: dgx1 has enough GPUs"),
     ],
 )  # fmt: skip
 def test_a_server_that_is_wrong_is_found_out(spoiled: str, said: str) -> None:
-    ran = demo(code=f"import sys; {spoiled}\nfrom extender.cli import main\nsys.exit(main(['demo', '--once']))")
+    played = "sys.exit(main(['demo', '--once', '--port', '0']))"
+    ran = demo(code=f"import sys\n{spoiled}\nfrom extender.cli import main\n{played}")
     assert ran.returncode == 1
     assert said in ran.stdout
     assert "all scenes came out as told" not in ran.stdout
@@ -69,7 +90,7 @@ def test_a_server_that_is_wrong_is_found_out(spoiled: str, said: str) -> None:
 def test_it_serves_on_until_ctrl_c() -> None:
     environment = {**os.environ, "NO_COLOR": "1", "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
-        [sys.executable, "-m", "extender", "demo"], stdout=subprocess.PIPE, text=True, env=environment
+        [sys.executable, "-m", "extender", "demo", "--port", "0"], stdout=subprocess.PIPE, text=True, env=environment
     ) as running:
         assert running.stdout is not None
         try:
@@ -80,7 +101,20 @@ def test_it_serves_on_until_ctrl_c() -> None:
                 pytest.fail("it does not say where it serves")
             with urlopen(found[1] + "/debug/decisions?pod=serving/urgent", timeout=10) as answer:
                 assert b'"evict"' in answer.read()
+            with urlopen(found[1] + "/", timeout=10) as answer:
+                assert b">dgx1</a>" in answer.read()  # the address opens in a browser
+            told = next(running.stdout).removeprefix("why a pod waits: gpu-extender ").split()
+            asked = [sys.executable, "-m", "extender", *told]
+            explained = subprocess.run(asked, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=True)
+            assert "waits: 1 node has 4 GPUs free but not linked" in explained.stdout
             running.send_signal(signal.SIGINT)
             assert running.wait(LIMIT_SECONDS) == 0
         finally:
             running.kill()
+
+
+def test_it_takes_another_port_where_the_usual_one_is_taken() -> None:
+    with demo_command.listen_anywhere(0) as first:
+        taken = first.getsockname()[1]
+        with demo_command.listen_anywhere(taken) as second:
+            assert second.getsockname()[1] not in (0, taken)

@@ -19,13 +19,14 @@ import pytest
 from ruamel.yaml import YAML
 
 from extender.cli import main
-from extender.cli.explain import _lines
+from extender.cli.decision_text import lines as decision_lines
 from extender.controllers.events import Events
 from extender.controllers.evictions import Evictions, Evictor
-from extender.controllers.leadership import Leadership
+from extender.controllers.leadership import EVICTIONS, Leadership
 from extender.kube.clock import Clock
 from extender.kube.events import Regarding
 from extender.kube.leases import Lease
+from extender.kube.pods.evictions import PodEvictions
 from extender.metrics import Metrics
 from extender.offline import frozen
 from extender.reservations.release import CAUSES
@@ -76,7 +77,11 @@ def played(enabled: bool) -> dict[str, str]:
         async with connected(objects) as server:
             reservations = keeper(world, server)
             lease = Lease(server, "kube-system", "gpu-extender-evictions", "me", clock=clock)
-            evictor = Evictor(server, Leadership(lease, world.metrics, clock.monotonic), reservations)
+            evictor = Evictor(
+                PodEvictions(server, world.metrics),
+                Leadership(lease, EVICTIONS, world.metrics.evictions_leader, clock.monotonic),
+                reservations,
+            )
             controller = Evictions(world.verbs, ear, world.metrics, evictor, clock=clock)
             world.connect(evictions=controller)
             task = asyncio.create_task(reservations.run())
@@ -94,14 +99,14 @@ def played(enabled: bool) -> dict[str, str]:
         answer = asyncio.run(whole())
     assert answer["NodeNames"] == []
     record = world.decision(pod="serving/urgent")
-    said = [line for line in _lines(record) if not line.startswith("  took ")]
+    said = [line for line in decision_lines(record) if not line.startswith("  took ")]
     logs = [line for line in lines if line["event"] in ("evicting", "an eviction would help")]
     for line in logs:
         line["msg"] = line.pop("event")
         del line["log_level"]
     kept = objects.stored.get(CONFIGMAP, {}).get("data", {})
     return {
-        "explain": "\n".join(said),
+        "decisions": "\n".join(said),
         "reservation": "\n".join(f"{uid}: {text}" for uid, text in kept.items()),
         "events": "\n".join(ear.heard),
         "log": "\n".join(json.dumps(line) for line in logs),
@@ -120,7 +125,7 @@ def of(name: str, enabled: bool) -> Callable[..., str]:
 
 BLOCKS: dict[str, Callable[..., str]] = {
     "whatif": whatif,
-    "explain": of("explain", False),
+    "decisions": of("decisions", False),
     "reservation": of("reservation", True),
     "events": of("events", True),
     "log": of("log", True),

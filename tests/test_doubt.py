@@ -175,11 +175,35 @@ def test_an_api_server_that_answers_errors_for_minutes_costs_kube_scheduler_litt
     assert 0.0 < spent < 300.0 / 8
     live.seconds = 0.0  # it is back; the next loss is waited for as the first
     assert asyncio.run(waits()) == 0.0
+    waiting.written(world.now, kept=True)
     live.seconds = 20.0
     world.now += outage.LONGEST_DOUBT
     assert asyncio.run(waits()) >= outage.RETURN_SECONDS
     world.now += outage.RETURN_SECONDS + 0.1
     assert asyncio.run(waits()) >= outage.RETURN_SECONDS
+
+
+@pytest.mark.parametrize("fails_after", [60.0, 1.0])
+def test_an_api_server_that_writes_nothing_for_minutes_costs_kube_scheduler_little(
+    live: Watched, fails_after: float
+) -> None:
+    """Its watches are alive, and each preempt call would wait for its write."""
+    world = World(source=live)
+    waiting = Outage(live, world.settings.watch.staleness_seconds, lambda: world.now)
+    assert waiting.patience(world.now - 1.0) == pytest.approx(outage.ANSWER_SECONDS - 1.0)
+    spent, first = 0.0, world.now
+    while world.now - first < 300.0:
+        began = world.now
+        assert asyncio.run(waiting.wait()) is None
+        lasts = min(waiting.patience(began), fails_after)
+        spent += lasts
+        world.now += lasts
+        waiting.written(began, kept=False)
+        world.now += 0.1
+    assert min(outage.ANSWER_SECONDS, fails_after) < spent < 300.0 / 7
+    waiting.written(world.now, kept=True)
+    world.now += outage.LONGEST_DOUBT
+    assert waiting.patience(world.now) == pytest.approx(outage.ANSWER_SECONDS)
 
 
 @pytest.mark.parametrize("setting", [5.0, 10.0, 30.0])

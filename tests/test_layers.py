@@ -93,7 +93,7 @@ def test_a_friend_passes(tmp_path: Path, line: str) -> None:
     assert strangers(tmp_path) == []
 
 
-DECIDING = ("verbs", "preemption", "reservations", "policy", "cluster")
+DECIDING = ("verbs", "queue", "preemption", "reservations", "policy", "cluster")
 
 
 def awaits(path: Path) -> list[str]:

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import select
-import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ import pytest
 
 from extender import log
 from extender.log import WAITING_BYTES, WAITING_LINES, Writer
+from tests.e2e.process import free_port
 from tests.server.test_app import valid
 from tests.waiting import wait_for
 
@@ -32,13 +32,6 @@ CLUSTER = {
         for name in "nm"
     ],
 }  # fmt: skip
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 @contextmanager
@@ -187,3 +180,42 @@ def test_waiting_lines_have_a_limit_in_bytes_and_so_has_each() -> None:
 def test_a_line_that_json_can_not_hold_is_written_all_the_same() -> None:
     for value in ("\ud800", 1 << 70, {1 << 70: object()}):
         assert json.loads(log._dumps({"msg": "x", "value": value}, repr))["msg"] == "x"
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({"msg": "it is so", "pod": "a/b", "us": 3}, 'msg="it is so" pod=a/b us=3'),
+        ({"level": "info", "pod": "a", "msg": "m", "ts": "t"}, "ts=t level=info msg=m pod=a"),
+        ({"msg": 'a "b" = c\n', "node": None, "empty": ""}, 'msg="a \\"b\\" = c\\n" empty=""'),
+        (
+            {"reasons": {"links": 1}, "evict": ["a/b"], "ok": True},
+            'reasons="{\\"links\\":1}" evict="[\\"a/b\\"]" ok=true',
+        ),
+    ],
+)
+def test_logfmt(fields: dict[str, Any], line: str) -> None:
+    assert log._as_logfmt(None, "", fields) == line
+
+
+def test_the_format_and_the_levels_of_the_command_line(tmp_path: Path) -> None:
+    """-v is of our own lines, -vv of libraries too."""
+    code = (
+        "import logging; from extender import log; import argparse; from extender.cli import options as o; "
+        "p = argparse.ArgumentParser(); o.add_logging(p); o.configure_logging(p.parse_args()); "
+        "log.get_log().debug('ours', n=1); logging.getLogger('lib').debug('theirs'); log.get_log().info('always')"
+    )
+    for words, expected in (([], ["always"]), (["-v"], ["ours", "always"]), (["-vv"], ["ours", "theirs", "always"])):
+        done = subprocess.run(
+            [sys.executable, "-c", code, "--log-format=logfmt", *words], capture_output=True, text=True, check=True
+        )
+        assert re.findall(r"msg=(\w+)", done.stderr) == expected
+
+
+def test_text_moves_no_cursor() -> None:
+    """The path of a request is logged, and a client chooses it."""
+    said = "path='/\\x1b[2J', n=1, two='a\\nb'"
+    code = f"from extender import log; log.configure('text'); log.get_log().warning('m', {said})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "\x1b" not in done.stderr
+    assert done.stderr.rstrip().endswith(r"n=1 path=/\x1b[2J two='a\nb'")

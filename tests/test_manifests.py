@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
 import pytest
 from ruamel.yaml import YAML
+from starlette.routing import Route
 
+from extender.cli.options import add_address, settings_of
 from extender.server import outage
+from extender.server.endpoint import VERBS
 from extender.server.wiring import MIX
 from extender.settings import Known, Settings, read_settings
+from tests.world import World
 
 MANIFESTS = Path(__file__).parent.parent / "manifests"
 OPERATIONS = MANIFESTS.parent / "docs" / "operations.md"
@@ -24,10 +30,30 @@ def documents(name: str) -> list[Any]:
 
 
 OBJECTS = documents("deployment.yaml")
-EVICTIONS = documents("evictions.yaml")
+EVICTIONS = documents("evictions/rights.yaml")
+PROVISIONING = documents("provisioning-requests/rights.yaml")
+PLANNED = documents("planned-allocation/rights.yaml")
+ADDED = [
+    made
+    for name in (
+        "gke/quota",
+        "network-policy/policies",
+        "kubeadm/host/static-pod",
+        "remote/deployment",
+        "kubeadm/patches/kube-scheduler+strategic",
+        "reader",
+        "shadow/observer",
+    )
+    for made in documents(f"{name}.yaml")
+]
+APART = EVICTIONS + PROVISIONING + ADDED
+[VERSIONS] = documents("versions/kustomization.yaml")
+IMAGE = re.compile(r"^ *image: (\S+)", re.MULTILINE)
 SCHEDULER = documents("kube-scheduler-config.yaml")[0]
 EXTENDER = SCHEDULER["extenders"][0]
 [DEPLOYMENT] = [made for made in OBJECTS if made["kind"] == "Deployment"]
+[REMOTE] = [made for made in documents("remote/deployment.yaml") if made["kind"] == "Deployment"]
+[STATIC] = documents("kubeadm/host/static-pod.yaml")
 POD = DEPLOYMENT["spec"]["template"]["spec"]
 CONTAINERS = {container["name"]: container for container in [*POD["initContainers"], *POD["containers"]]}
 
@@ -37,7 +63,7 @@ def of_kind(*kinds: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("release", ["1.36", "1.37"])
-@pytest.mark.parametrize("made", OBJECTS + EVICTIONS, ids=lambda made: f"{made['kind']}-{made['metadata']['name']}")
+@pytest.mark.parametrize("made", OBJECTS + APART, ids=lambda made: f"{made['kind']}-{made['metadata']['name']}")
 def test_every_object_is_valid(made: dict[str, Any], release: str) -> None:
     kubernetes_validate.validate(made, release, strict=True)
 
@@ -80,6 +106,15 @@ def test_the_lease_is_the_one_that_the_role_allows() -> None:
     assert named["resourceNames"] == [election["resourceName"]]
 
 
+def test_no_generated_name_is_in_a_role() -> None:
+    """kustomize replaces the name of a generated ConfigMap in `resourceNames`, too, whatever kind the rule is about."""
+    [kustomization] = documents("kustomization.yaml")
+    generated = {entry["name"] for entry in kustomization["configMapGenerator"]}
+    named = {name for made in OBJECTS for rule in made.get("rules", ()) for name in rule.get("resourceNames", ())}
+    assert named
+    assert not generated & named
+
+
 def test_what_we_keep_is_what_the_role_allows() -> None:
     [role] = [made for made in of_kind("Role") if made["metadata"]["name"] == "gpu-extender"]
     assert role["metadata"]["namespace"] == DEPLOYMENT["metadata"]["namespace"]  # our pod's own
@@ -96,7 +131,36 @@ def test_what_evictions_need_is_granted_apart() -> None:
     for kind in ("ClusterRoleBinding", "RoleBinding"):
         assert made[kind]["subjects"] == of_kind("RoleBinding")[0]["subjects"]
     [kustomization] = documents("kustomization.yaml")
-    assert "evictions.yaml" not in kustomization["resources"]
+    assert "evictions" not in kustomization["resources"]
+
+
+def test_what_provisioning_requests_need_is_granted_apart() -> None:
+    role, binding = PROVISIONING
+    may = {(group, resource): rule["verbs"] for rule in role["rules"] for group in rule["apiGroups"]
+           for resource in rule["resources"]}  # fmt: skip
+    assert may == {
+        ("autoscaling.x-k8s.io", "provisioningrequests"): ["create", "get"],
+        ("", "podtemplates"): ["create"],
+    }
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert binding["subjects"] == of_kind("RoleBinding")[0]["subjects"]
+    [kustomization] = documents("kustomization.yaml")
+    assert "provisioning-requests" not in kustomization["resources"]
+
+
+def test_what_planned_allocation_needs_is_granted_apart() -> None:
+    role, binding = PLANNED
+    may = {(resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
+    assert may == {
+        ("resourceclaims", "get"), ("deviceclasses", "get"), ("resourceclaims", "patch"),
+        ("resourceclaims/status", "patch"), ("resourceclaims/binding", "patch"),
+        ("devicetaintrules", "create"), ("devicetaintrules", "delete"),
+    }  # fmt: skip
+    assert {group for rule in role["rules"] for group in rule["apiGroups"]} == {"resource.k8s.io"}
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert binding["subjects"] == of_kind("RoleBinding")[0]["subjects"]
+    [kustomization] = documents("kustomization.yaml")
+    assert "planned-allocation" not in kustomization["resources"]
 
 
 def test_the_files_reach_the_containers_that_read_them() -> None:
@@ -121,15 +185,89 @@ def test_the_scheduler_asks_where_we_listen() -> None:
     assert sidecar["readinessProbe"]["periodSeconds"] * sidecar["readinessProbe"]["failureThreshold"] <= 10
 
 
+def test_the_static_pod_is_the_sidecar_on_the_hosts_network() -> None:
+    spec, sidecar, server = STATIC["spec"], CONTAINERS["gpu-extender"], Settings().server
+    [container] = spec["containers"]
+    assert spec["hostNetwork"]
+    assert spec["securityContext"] == POD["securityContext"]
+    assert container["resources"] == sidecar["resources"]
+    for probe, path in (("startupProbe", "healthz"), ("readinessProbe", "readyz"), ("livenessProbe", "healthz")):
+        assert container[probe]["httpGet"] == {"host": server.host, "port": server.port, "path": f"/{path}"}
+    [own] = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "gpu-extender"]
+    assert all(word.split("=")[1].startswith(f"{own}/") for word in container["command"] if "=" in word)
+
+
+def test_the_remote_form_is_the_sidecar_with_listeners_of_its_own() -> None:
+    spec, sidecar = REMOTE["spec"]["template"]["spec"], CONTAINERS["gpu-extender"]
+    [container] = spec["containers"]
+    assert spec["securityContext"] == POD["securityContext"]
+    for part in ("resources", "securityContext", "image"):
+        assert container[part] == sidecar[part]
+    words = container["command"]
+    assert words[:3] == sidecar["command"]
+    parser = argparse.ArgumentParser()
+    add_address(parser)
+    server = settings_of(parser.parse_args(words[3:])).server
+    assert (server.tls.client_ca_file, server.metrics.authorize, server.allow_unprotected) == (
+        "/etc/gpu-extender-tls/ca.crt", True, False,
+    )  # fmt: skip
+    assert (server.debug.host, server.debug.port) == ("127.0.0.1", Settings().server.port)
+    assert {server.port, server.metrics.port} == {port["containerPort"] for port in container["ports"]}
+    for name, probe in ((name, container[name]) for name in ("startupProbe", "readinessProbe", "livenessProbe")):
+        assert (probe["httpGet"]["port"], probe["httpGet"]["scheme"]) == (server.metrics.port, "HTTPS"), name
+
+
+def test_readers_of_the_pages_may_get_each_of_them() -> None:
+    [role] = [made for made in documents("reader.yaml") if made["kind"] == "ClusterRole"]
+    rights = {(verb, path) for rule in role["rules"] for verb in rule["verbs"] for path in rule["nonResourceURLs"]}
+    other = {"/healthz", "/livez", "/readyz", "/metrics", "/metrics/slis", *(f"/v1/{verb}" for verb in VERBS)}
+    routes = [route for route in World().app.routes if isinstance(route, Route) and route.path not in other]
+    served = {("post" if "POST" in (route.methods or ()) else "get", route.path) for route in routes}
+    ends = ("/static/", "/debug/")
+    needed = {(verb, next((f"{end}*" for end in ends if path.startswith(end)), path) if verb == "get" else path)
+              for verb, path in served}  # fmt: skip
+    assert needed == rights
+
+
+def test_the_configuration_for_remote_differs_in_the_extender_alone() -> None:
+    script = MANIFESTS / "remote" / "kube-scheduler-config.sed"
+    command = ["sed", "-f", str(script), str(MANIFESTS / "kube-scheduler-config.yaml")]
+    made = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    [config] = YAML(typ="safe", pure=True).load_all(made)
+    [entry] = config["extenders"]
+    tls, name = entry.pop("tlsConfig"), "gpu-extender.gpu-extender-system.svc"
+    assert tls.pop("serverName") == name
+    assert {key: Path(file).name for key, file in tls.items()} == {
+        "caFile": "ca.crt", "certFile": "tls.crt", "keyFile": "tls.key",
+    }  # fmt: skip
+    assert (entry.pop("urlPrefix"), entry.pop("enableHTTPS")) == (f"https://{name}:8443/v1", True)
+    assert entry == {key: value for key, value in EXTENDER.items() if key not in ("urlPrefix", "enableHTTPS")}
+    assert {**config, "extenders": SCHEDULER["extenders"]} == SCHEDULER
+
+
+def test_the_configuration_for_kubeadm_differs_in_the_clusters_own_names_alone() -> None:
+    script = MANIFESTS / "kubeadm" / "kube-scheduler-config.sed"
+    command = ["sed", "-f", str(script), str(MANIFESTS / "kube-scheduler-config.yaml")]
+    made = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    [config] = YAML(typ="safe", pure=True).load_all(made)
+    assert config.pop("clientConnection") == {"kubeconfig": "/etc/kubernetes/scheduler.conf"}
+    assert config.pop("leaderElection") == {"leaderElect": True}
+    [profile] = config["profiles"]
+    assert profile["schedulerName"] == "default-scheduler"
+    profile["schedulerName"] = "gpu-scheduler"
+    assert config == {key: value for key, value in SCHEDULER.items() if key != "leaderElection"}
+
+
 def test_a_preempt_call_that_waits_for_the_api_server_answers_in_time() -> None:
     settings, timeout = Settings(), float(EXTENDER["httpTimeout"].removesuffix("s"))
     search = settings.preemption.budget_milliseconds / 1000
     assert outage.RETURN_SECONDS + search + settings.reservations.deadline_seconds < timeout
+    assert outage.RETURN_SECONDS + search < outage.ANSWER_SECONDS < timeout
     assert outage.LOOK_SECONDS < outage.LOOK_EVERY / 5  # an outage slows kube-scheduler down by little
 
 
-def test_both_containers_are_locked_down() -> None:
-    for container in CONTAINERS.values():
+def test_all_containers_are_locked_down() -> None:
+    for container in [*CONTAINERS.values(), *STATIC["spec"]["containers"]]:
         assert container["securityContext"] == {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -139,7 +277,32 @@ def test_both_containers_are_locked_down() -> None:
 
 def test_the_settings_file_is_accepted_and_names_the_schedulers_version() -> None:
     settings = read_settings(MANIFESTS / "gpu-extender.yaml", Known(scorers=(), costs=()))
-    assert f":v{settings.scheduler_version}." in CONTAINERS["kube-scheduler"]["image"]
+    tags = {image["name"]: image["newTag"] for image in VERSIONS["images"]}
+    assert tags[CONTAINERS["kube-scheduler"]["image"]].startswith(f"v{settings.scheduler_version}.")
+
+
+def test_the_tag_of_kube_scheduler_replaces_the_version_in_the_settings(tmp_path: Path) -> None:
+    """As `replacements` in the kustomization does: between the first two double quotes."""
+    [kustomization] = documents("kustomization.yaml")
+    [replacement] = kustomization["replacements"]
+    assert replacement["targets"][0]["options"] == {"delimiter": '"', "index": 1}
+    before, _, after = (MANIFESTS / "gpu-extender.yaml").read_text().split('"', 2)
+    (tmp_path / "made.yaml").write_text(f'{before}"1.38.2"{after}')
+    settings = read_settings(tmp_path / "made.yaml", Known(scorers=(), costs=()))
+    assert settings.scheduler_version == "1.38.2"
+    assert settings.evictable_as_failed_nodes
+
+
+def test_one_file_states_every_image_and_its_version() -> None:
+    names = {image["name"] for image in VERSIONS["images"]}
+    used = {found for path in MANIFESTS.rglob("*.yaml") for found in IMAGE.findall(path.read_text())}
+    assert used == names
+    for path in MANIFESTS.rglob("kustomization.yaml"):
+        [made] = YAML(typ="safe", pure=True).load_all(path.read_text())
+        files = [path.parent / name for name in made.get("resources", ())]
+        if any(IMAGE.search(file.read_text()) for file in files if file.is_file()):
+            included = [(path.parent / name).resolve() for name in made.get("components", ())]
+            assert MANIFESTS / "versions" in included, path
 
 
 # ---- kube-scheduler's file; the real scheduler reads it in tests/e2e
@@ -204,3 +367,11 @@ def test_the_memory_limit_covers_the_largest_cluster_of_the_readme() -> None:
     resources = CONTAINERS["gpu-extender"]["resources"]
     assert int(resources["limits"]["memory"].removesuffix("Mi")) >= limits[-1]
     assert int(resources["requests"]["memory"].removesuffix("Mi")) >= resident[-2]
+
+
+def test_kubeadm_gets_the_configuration_of_the_cluster_and_no_patches_beside_it() -> None:
+    """Without it kubeadm takes the image and the address of a default cluster; both options together are an error."""
+    page = (MANIFESTS.parent / "docs" / "install.md").read_text()
+    commands = [line for line in page.splitlines() if line.startswith("        kubeadm ")]
+    assert len(commands) == 2
+    assert [line for line in commands if "--config=kubeadm" not in line or "--patches" in line] == []

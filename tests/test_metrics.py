@@ -10,7 +10,7 @@ from prometheus_client import generate_latest
 
 from extender.cluster.gpus.ledger import Drift
 from extender.cluster.health.pod_failures import What
-from extender.kube.evictions import Outcome
+from extender.kube.pods.evictions import Outcome
 from extender.metrics import BUCKETS, VALUES, Metrics, page
 from extender.reservations.release import CAUSES
 from tests.world import World
@@ -22,10 +22,18 @@ PROMISED = {
     "gpu_extender_decisions": ("verb", "reason"),
     "gpu_extender_refused_nodes": ("code",),
     "gpu_extender_bad_requests": ("verb", "code"),
+    "gpu_extender_certificate_reads": ("result",),
+    "gpu_extender_certificate_not_after_seconds": ("file",),
+    "gpu_extender_nodes_wanted": ("model",),
+    "gpu_extender_waiting_pods": ("reason", "gpus"),
     "gpu_extender_connections_closed": ("limit",),
+    "gpu_extender_handshakes_failed": (),
+    "gpu_extender_reviews": ("kind", "result"),
     "gpu_extender_log_lines_dropped": (),
     "gpu_extender_log_lines_sampled": (),
     "gpu_extender_sampled_requests": (),
+    "gpu_extender_record_bytes": (),
+    "gpu_extender_record_lost": ("cause",),
     "gpu_extender_watch_restarts": ("kind",),
     "gpu_extender_watch_defects": ("kind",),
     "gpu_extender_invalid_objects": ("kind", "reason"),
@@ -52,6 +60,26 @@ PROMISED = {
     "gpu_extender_events": ("result",),
     "gpu_extender_evictions": ("result",),
     "gpu_extender_evictions_leader": (),
+    "gpu_extender_queue_leader": (),
+    "gpu_extender_queue_waiting": ("reason", "pods"),
+    "gpu_extender_queue_share": ("queue",),
+    "gpu_extender_queue_failed_pins": ("outcome",),
+    "gpu_extender_queue_wanted_gpus": ("queue", "model", "place"),
+    "gpu_extender_queue_wait_seconds": ("pods",),
+    "gpu_extender_queue_release_duration_seconds": (),
+    "gpu_extender_queue_seats_ended": ("cause",),
+    "gpu_extender_queue_held_gpu_seconds": ("state",),
+    "gpu_extender_queue_evictions": ("outcome",),
+    "gpu_extender_queue_absent_gpu_seconds": (),
+    "gpu_extender_settings_info": ("hash",),
+    "gpu_extender_settings_reloads": ("result",),
+    "gpu_extender_shadow_placements": ("outcome",),
+    "gpu_extender_shadow_linked_pods": ("by",),
+    "gpu_extender_shadow_ring_gbps": ("by",),
+    "gpu_extender_shadow_whole_nodes_broken": ("by",),
+    "gpu_extender_shadow_victims": ("by",),
+    "gpu_extender_shadow_gangs_broken": ("by",),
+    "gpu_extender_shadow_work_lost_gpu_seconds": ("by",),
 }
 
 

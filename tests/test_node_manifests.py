@@ -79,9 +79,9 @@ def test_the_policies_are_about_the_agents_account_and_bound() -> None:
     [agent] = [made for made in of_kind("ServiceAccount") if made["metadata"]["name"] == "gpu-extender-agent"]
     user = f"system:serviceaccount:{agent['metadata']['namespace']}:{agent['metadata']['name']}"
     policies = of_kind("ValidatingAdmissionPolicy")
-    assert len(policies) == 3
+    assert len(policies) == 4
     for policy in policies:
-        others = policy["metadata"]["name"] == "gpu-extender-pods"
+        others = policy["metadata"]["name"] in ("gpu-extender-pods", "gpu-extender-nodes")
         [condition] = policy["spec"]["matchConditions"]
         assert condition["expression"] == f'request.userInfo.username {"!=" if others else "=="} "{user}"'
         assert policy["spec"]["failurePolicy"] == "Fail"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -11,7 +13,7 @@ from pydantic import ValidationError
 from extender.errors import BadSettings
 from extender.policy.costs import COSTS
 from extender.policy.scorers import SCORERS
-from extender.settings import ClaimBounds, Known, Settings, parse_settings, read_settings
+from extender.settings import ClaimBounds, Known, QueueLimits, Settings, parse_settings, read_settings
 from tests.calls import calls_of
 
 KNOWN = Known(scorers=set(SCORERS), costs=set(COSTS))
@@ -64,6 +66,33 @@ def test_claims_by_class_and_namespace() -> None:
         assert (found, said in message) == (path, True), message
 
 
+def test_queues_with_their_weights_guarantees_and_limits() -> None:
+    text = (
+        HEAD + "queue: {queues: {lab: {weight: 2, guaranteedGpus: {H100: 8}, limitGpus: {H100: 16}, borrow: false}}}\n"
+    )
+    settings = parse_settings(text, KNOWN)
+    assert settings.queue.queues == {
+        "lab": QueueLimits(weight=2.0, guaranteed_gpus={"H100": 8}, limit_gpus={"H100": 16}, borrow=False)
+    }
+    assert settings.policy_hash != Settings().policy_hash
+    assert parse_settings(HEAD + "queue: {enabled: false}\n", KNOWN).policy_hash == Settings().policy_hash
+    for wrong, path, said in (
+        ("patienceSeconds: -1", "queue.patienceSeconds", "greater than or equal to 0"),
+        ("absentSeatSeconds: 0", "queue.absentSeatSeconds", "greater than or equal to 1"),
+        ("seatSeconds: 0", "queue.seatSeconds", "greater than or equal to 1"),
+        ("queues: {lab: {weight: 0}}", "queue.queues.lab.weight", "greater than 0"),
+        ("queues: {lab: {limitGpus: {H100: -1}}}", "queue.queues.lab.limitGpus.H100", "greater than or equal to 0"),
+        ("queues: {lab: {guarantedGpus: {}}}", "queue.queues.lab.guarantedGpus", "did you mean guaranteedGpus?"),
+        (
+            "queues: {lab: {guaranteedGpus: {H100: 9}, limitGpus: {H100: 8}}}",
+            "queue.queues.lab",
+            "guarantees more GPUs of model H100 than its limit allows",
+        ),
+    ):
+        ((found, _, message),) = problems_of(HEAD + f"queue: {{{wrong}}}\n")
+        assert (found, said in message) == (path, True), message
+
+
 def test_the_hash_of_the_policy_is_blind_to_the_address() -> None:
     text = HEAD + "server: {port: 1}\n"
     assert parse_settings(text, KNOWN).policy_hash == Settings().policy_hash
@@ -92,7 +121,7 @@ schedulerScoreWeights: 3
 preemption: {searchBudget: 1000}
 decisions: {maxBytes: 0}
 limits: {bodyBytes: 2048, names: 10}
-server: {host: 0.0.0.0, port: 0, keepAliveSeconds: 91}
+server: {host: 0.0.0.0, port: 0, keepAliveSeconds: 91, allowUnprotected: true}
 """,
         KNOWN,
     )
@@ -112,7 +141,8 @@ server: {host: 0.0.0.0, port: 0, keepAliveSeconds: 91}
 
 
 @pytest.mark.parametrize(
-    ("version", "failed_nodes"), [("1.28", False), ("1.37", False), ("1.38", True), ("1.100", True)]
+    ("version", "failed_nodes"),
+    [("1.28", False), ("1.37", False), ("1.37.9", False), ("1.38", True), ("1.38.0", True), ("1.100", True)],
 )
 def test_the_schedulers_version_decides_the_form_of_an_evictable_refusal(version: str, failed_nodes: bool) -> None:
     assert Settings(scheduler_version=version).evictable_as_failed_nodes is failed_nodes
@@ -195,6 +225,9 @@ server:
         (HEAD + "a: &x [1]\nb: *x\n", "b", "alias"),
         (HEAD + "hold: !!python/object:os.system {}\n", "hold", "tag"),
         (HEAD + "server: {host: !!binary aGk=}\n", "server.host", "tag"),
+        (HEAD + "server: {port: !!int ''}\n", "server.port", "whole number"),
+        (HEAD + "server: {port: 0x_}\n", "server.port", "whole number"),
+        (HEAD + "hold: {enabled: !!bool so}\n", "hold.enabled", "true or false"),
         (HEAD + "---\n" + HEAD, "", "document"),
         (HEAD + "? [a]\n: 1\n", "", "key"),
     ],
@@ -250,20 +283,30 @@ def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
     assert read_settings(tmp_path / "bom.yaml", KNOWN) == Settings()
 
 
+def fields(part: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(path, default) of every field; a mapping without fields is a field."""
+    for name, value in part.items():
+        if isinstance(value, dict) and value:
+            yield from fields(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
 def test_the_page_names_every_field_with_its_default() -> None:
     page = (Path(__file__).parent.parent / "docs" / "settings.md").read_text()
-    for name, value in Settings().model_dump(mode="json", by_alias=True).items():
-        if isinstance(value, dict):
-            for inner, default in value.items():
-                row = next((line for line in page.splitlines() if f"`{name}.{inner}`" in line), "")
-                number = f"{default:.15g}" if isinstance(default, float) else str(default)
-                if isinstance(default, bool):
-                    number = number.lower()  # as in YAML
-                if isinstance(default, list):
-                    number = ", ".join(f"`{one}`" for one in default)
-                assert number in row, f"{name}.{inner} = {number}"
-        else:
-            assert f"`{name}`" in page, name
+    for name, default in fields(Settings().model_dump(mode="json", by_alias=True)):
+        row = next((line for line in page.splitlines() if line.startswith(f"| `{name}` |")), "")
+        if "." not in name:
+            assert row, name
+            continue
+        number = f"{default:.15g}" if isinstance(default, float) else str(default)
+        if isinstance(default, bool):
+            number = number.lower()  # as in YAML
+        if default is None:
+            number = "none"
+        if isinstance(default, list):
+            number = ", ".join(f"`{one}`" for one in default)
+        assert number in row, f"{name} = {number}"
 
 
 def test_the_message_stays_short_whatever_is_in_the_file() -> None:

@@ -49,6 +49,39 @@ def test_a_cause_is_what_happened(trace: Trace, cause: str) -> None:
     assert causes(trace, ONE) == {cause: 1}
 
 
+TWO = Preemptor("one", 2, 1000, "0", uid="one", rounds=[Round(10.0, "a", ["v1"]), Round(20.0, "b", ["v2"])])
+EQUAL = PlanStory("equal", "a", frozenset({"x"}), 1000, 2, 9.0)
+
+
+@pytest.mark.parametrize(
+    ("pods", "cause"),
+    [
+        ([], "unexplained"),
+        ([pod("higher", 1, 2000, node="a", bound=15.0)], "outbid"),  # it took a GPU of the equal pod
+        ([pod("x", 2, 10, node="a", bound=1.0)], "unexplained"),  # what the equal pod waits for is held still
+        ([pod("x", 2, 10, node="a", bound=1.0), pod("higher", 2, 2000, node="a", bound=15.0)], "outbid"),
+    ],
+)
+def test_an_equal_pod_with_a_plan_on_the_node(pods: list[PodStory], cause: str) -> None:
+    """kube-scheduler counts its nomination."""
+    trace = told(pod("low", 4, 10, node="a", bound=1.0), pod("equal", 2, 1000), *pods, plans=(EQUAL,))
+    assert causes(trace, TWO) == {cause: 1}
+
+
+def test_victims_that_were_evicted_for_a_lower_one_count_as_leaving() -> None:
+    """Four GPUs were promised to it, one of them of a pod that goes for a lower one; then higher ones took seven."""
+    plans = (
+        PlanStory("lower", "a", frozenset({"v0"}), 100, 1, 8.0),
+        PlanStory("one", "a", frozenset({"v0", "v1", "v2"}), 1000, 4, 10.0),
+        PlanStory("high", "a", frozenset({"v3"}), 2000, 7, 15.0),
+    )
+    sizes = {"v0": 1, "v1": 1, "v2": 2, "v3": 4}
+    there = [pod(uid, gpus, 10, node="a", bound=1.0) for uid, gpus in sizes.items()]
+    four = Preemptor("one", 4, 1000, "0", uid="one", rounds=[Round(10.0, "a", ["v1", "v2"]), Round(20.0, "b", ["w"])])
+    assert causes(told(*there, pod("lower", 1, 100), pod("high", 7, 2000), plans=plans), four) == {"outbid": 1}
+    assert causes(told(*there, pod("lower", 1, 100), plans=plans[:2]), four) == {"unexplained": 1}
+
+
 def event(victim: str, preemptor: str, at: str) -> dict[str, Any]:
     message = f"Preempted by pod {preemptor} on node a"
     return {"eventTime": f"2026-01-01T00:00:{at}Z", "involvedObject": {"uid": victim}, "message": message}

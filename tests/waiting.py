@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 def wait_for(
     predicate: Callable[[], T | None],
-    timeout: float = 30.0,
+    timeout: float = 60.0,
     message: str | Callable[[], object] = "the condition does not hold",
     every: float = 0.05,
 ) -> T:
@@ -28,7 +28,7 @@ def wait_for(
 
 async def eventually(
     predicate: Callable[[], T | None],
-    timeout: float = 30.0,
+    timeout: float = 60.0,
     message: str | Callable[[], object] = "the condition does not hold",
     every: float = 0.005,
 ) -> T:

@@ -17,10 +17,12 @@ from extender.cluster.cluster import Cluster
 from extender.controllers.controller import ClusterSource
 from extender.controllers.events import Events
 from extender.controllers.evictions import Evictions
+from extender.controllers.queue.controller import QueueController
 from extender.kube.clock import Clock
 from extender.objects import decode, records
 from extender.objects.event import Event
 from extender.server import wiring
+from extender.server.access.reviewer import Asks
 from extender.server.writes import Binder, Keeper
 from extender.settings import Settings
 from extender.topologies import Topology
@@ -174,23 +176,31 @@ class World:
         source: ClusterSource | None = None,
         binder: Binder | None = None,
         events: Events | None = None,
+        cluster: Cluster | None = None,
+        reviews: Asks | None = None,
     ) -> None:
         self.now, self.wall = 1000.0, WALL
         self.settings = settings or Settings()
         clock = Clock(lambda: self.now, lambda: self.wall)
-        self.cluster = Cluster(self.settings)
+        self.cluster = cluster or Cluster(self.settings)
         self.core = wiring.Core.over(self.cluster, source, events=events, clock=clock)
         self.verbs, self.metrics = self.core.verbs, self.core.metrics
-        self._outside = wiring.Outside(binder)
-        self._connect(self._outside)
+        self._connect(wiring.Outside(binder, reviews=reviews))
 
-    def connect(self, *, keeper: Keeper | None = None, evictions: Evictions | None = None) -> None:
+    def connect(
+        self,
+        *,
+        keeper: Keeper | None = None,
+        evictions: Evictions | None = None,
+        queue: QueueController | None = None,
+    ) -> None:
         """The server anew, with these controllers, which are made over the verbs; None: as before."""
-        before = self._outside
-        self._connect(replace(before, keeper=keeper or before.keeper, evictions=evictions or before.evictions))
+        stated = {"keeper": keeper, "evictions": evictions, "queue": queue}
+        changed: dict[str, Any] = {name: value for name, value in stated.items() if value is not None}
+        self._connect(replace(self.outside, **changed))
 
     def _connect(self, outside: wiring.Outside) -> None:
-        self._outside = outside
+        self.outside = outside
         self.server = wiring.connect(self.core, outside, Slices(lambda: 0.0, _no_pause))
         self.app = self.server.app
 
@@ -231,7 +241,15 @@ class World:
 
     # -- the verbs ------------------------------------------------------------------------------------------------
 
-    def call(self, path: str, body: bytes | Sequence[bytes] = b"", method: str = "POST", **headers: str) -> Reply:
+    def call(
+        self,
+        path: str,
+        body: bytes | Sequence[bytes] = b"",
+        method: str = "POST",
+        *,
+        host: str = "127.0.0.1:8888",
+        **headers: str,
+    ) -> Reply:
         """One HTTP request. A sequence of bodies: it comes in chunks, without Content-Length."""
         chunks = [body] if isinstance(body, bytes) else list(body)
         length = [(b"content-length", str(len(body)).encode())] if isinstance(body, bytes) else []
@@ -245,7 +263,7 @@ class World:
             "raw_path": where.encode(),
             "root_path": "",
             "query_string": query.encode(),
-            "headers": [(b"host", b"test"), (b"content-type", b"application/json"), *length]
+            "headers": [(b"host", host.encode()), (b"content-type", b"application/json"), *length]
             + [(key.replace("_", "-").encode(), text.encode()) for key, text in headers.items()],
             "client": ("127.0.0.1", 1),
             "server": ("127.0.0.1", 8888),

@@ -5,6 +5,7 @@ how to find it fast: it sorts where the kernel keeps a heap, and tries all sets 
 """
 
 from ext_core.reference import (
+    absence,
     candidates,
     columns,
     device_plugin,
@@ -12,7 +13,10 @@ from ext_core.reference import (
     fit,
     gather,
     hazard,
+    joint,
+    link_sets,
     links,
+    nics,
     places,
     prune,
     rings,
@@ -21,12 +25,14 @@ from ext_core.reference import (
     score,
     scout,
     slots,
+    survey,
     table,
     terms,
     victims,
 )
 
 __all__ = [
+    "absence",
     "candidates",
     "columns",
     "device_plugin",
@@ -34,7 +40,10 @@ __all__ = [
     "fit",
     "gather",
     "hazard",
+    "joint",
+    "link_sets",
     "links",
+    "nics",
     "places",
     "prune",
     "rings",
@@ -43,6 +52,7 @@ __all__ = [
     "score",
     "scout",
     "slots",
+    "survey",
     "table",
     "terms",
     "victims",

@@ -5,9 +5,11 @@ from __future__ import annotations
 from itertools import combinations
 
 from ext_core.ask import Ask
-from ext_core.reasons import CountCodes, LinkCodes, ResourceCodes
+from ext_core.reasons import CountCodes, LinkCodes, NicCodes, ResourceCodes
 from ext_core.reference.table import (
     AWAY,
+    DEVICES,
+    EVERY,
     MOST_GPUS,
     SPARED,
     TERMINATING,
@@ -34,7 +36,8 @@ def _open(rows: list[int], out: list[int]) -> list[tuple[int, int]]:
 
 
 def _may_go(pods: PodTable, pod: PodRow, priority: int) -> bool:
-    return pod.priority < priority and not pod.flags & SPARED and pod.until <= pods.now
+    spared = pod.flags & SPARED or (pod.flags & DEVICES and priority != EVERY)
+    return pod.priority < priority and not spared and pod.until <= pods.now
 
 
 def _served(nodes: NodeTable, row: int, resource: int) -> bool:
@@ -138,13 +141,13 @@ def _unlinked(nodes: NodeTable, pods: PodTable, ask: Ask, row: int, codes: LinkC
     left = max(0, unknown - sum(pod.unsure for pod in gone))
     if at.shape == 0 or at.gpu != ask.resource:
         return codes.unknown
-    if shapes.certain(at.shape, at.healthy & ~at.sure, wanted, unknown, ask.containers) == CERTAIN:
+    if shapes.certain(at.shape, at.healthy & ~at.sure, wanted, unknown, ask.containers, ask.planned) == CERTAIN:
         return 0
-    if shapes.certain(at.shape, at.healthy, wanted, hidden, ask.containers) != CERTAIN:
+    if shapes.certain(at.shape, at.healthy, wanted, hidden, ask.containers, ask.planned) != CERTAIN:
         return codes.never
     if at.pending > 0 or at.tentative[ask.resource] > 0:
         return codes.pending
-    certain = shapes.certain(at.shape, at.healthy & freed, wanted, left, ask.containers) == CERTAIN
+    certain = shapes.certain(at.shape, at.healthy & freed, wanted, left, ask.containers, ask.planned) == CERTAIN
     return codes.busy if certain else codes.held
 
 
@@ -155,7 +158,29 @@ def _union(pods: list[PodRow]) -> int:
     return mask
 
 
-def link_table(shapes: Shapes, shape: int, gpus: int, wanted: int, containers: int) -> bytes:
+def nics(nodes: NodeTable, ask: Ask, rows: list[int], out: list[int], codes: NicCodes) -> None:
+    _check(nodes, ask, rows, out)
+    if ask.nics != "required" or ask.wanted < 1:
+        return
+    for i, row in _open(rows, out):
+        out[i] = _without_nics(nodes, ask, row, codes)
+
+
+def _without_nics(nodes: NodeTable, ask: Ask, row: int, codes: NicCodes) -> int:
+    at, shapes = nodes.node(row), nodes.shapes
+    if at.gpu != ask.resource or not at.shape or shapes.nics(at.shape, 0) is None:
+        return codes.unknown
+    linked, hidden = ask.links == "required", max(0, at.healthy.bit_count() - at.alloc[ask.resource])
+    unknown = at.unknown + (at.likely & ~at.sure).bit_count() + at.claim[ask.resource] + hidden
+    free = at.healthy & ~at.sure
+    if shapes.certain_nics(at.shape, free, ask, unknown, linked) == CERTAIN:
+        return 0
+    if shapes.certain_nics(at.shape, at.healthy, ask, hidden, linked) != CERTAIN:
+        return codes.never
+    return codes.pending if at.pending > 0 or at.tentative[ask.resource] > 0 else codes.held
+
+
+def link_table(shapes: Shapes, shape: int, gpus: int, wanted: int, containers: int, planned: bool = False) -> bytes:
     if not 0 <= gpus <= 16:
         raise ValueError("a node has at most 16 GPUs")
 
@@ -164,7 +189,7 @@ def link_table(shapes: Shapes, shape: int, gpus: int, wanted: int, containers: i
             return False
         if containers == 0:
             return uniform(shapes, shape, free, wanted)
-        return wanted < 2 or shapes.certain(shape, free, wanted, 0, containers) == CERTAIN
+        return wanted < 2 or shapes.certain(shape, free, wanted, 0, containers, planned) == CERTAIN
 
     return bytes(sure(free) for free in range(1 << gpus))
 

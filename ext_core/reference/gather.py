@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from ext_core.ask import Ask
 from ext_core.reference.candidates import Candidates
-from ext_core.reference.table import FIRST_GPU, SCHEDULABLE, SPARED, TERMINATING, NodeTable, PodTable, check_ask
+from ext_core.reference.table import (
+    DEVICES,
+    EVERY,
+    FIRST_GPU,
+    SCHEDULABLE,
+    SPARED,
+    TERMINATING,
+    NodeTable,
+    PodTable,
+    check_ask,
+)
 
 
 class Gathered(Candidates):
@@ -38,6 +48,7 @@ def victims(
             for index in pods.on(row)
             if (pod := pods.rows[index]).priority < ask.priority
             and not pod.flags & SPARED
+            and not (pod.flags & DEVICES and ask.priority != EVERY)
             and (pod.until <= now_ms or pod.flags & TERMINATING)
             and not needed[index : index + 1].strip(b"\0")
         ]

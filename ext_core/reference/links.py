@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import namedtuple
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
+from ext_core.ask import Ask
 from ext_core.reference.device_plugin import DevicePlugin, Gpus
+from ext_core.reference.nics import matched
 from ext_core.reference.rings import ring_links
 
 Chosen = namedtuple("Chosen", "gpus ring ring_best left left_before expected_ring")
@@ -42,6 +44,7 @@ class Graph:
         numa: Sequence[int] | None,
         plugin: str,
     ) -> None:
+        self.nic_sets: Sequence[int] | None = None
         self.gpus, self.links, self.gpu_total = len(links), links, gpu_total
         self.pcie, self.plugin = pcie, plugin
         self.device = DevicePlugin(links, gpu_total, pcie, numa, plugin)
@@ -81,10 +84,42 @@ class Graph:
         future, ways = self.future(rest) + self.future(ids), self.ways(rest) + self.ways(ids)
         return self.ring(ids), self.left(rest), future, ways, self.near(ids), self.near(rest)
 
+    @lru_cache(None)  # noqa: B019 - a test's graph lives as long as its test
+    def nics(self, ids: Gpus) -> int:
+        assert self.nic_sets is not None
+        return matched(ids, self.nic_sets)
+
+    def with_nics(self, free: Gpus, k: int, nics: str) -> Gpus:
+        def worth(ids: Gpus) -> tuple[int, ...]:
+            by = self.objective(free, ids)
+            return (self.nics(ids), *by) if nics == "required" else (*by[:4], self.nics(ids), *by[4:])
+
+        if nics == "ignore" or self.nic_sets is None:
+            return self.ordered(free, k)[0]
+        return min(combinations(free, k), key=lambda ids: ([-value for value in worth(ids)], ids))
+
+    def certain_nics(self, free: Gpus, k: int) -> tuple[int, int | None]:
+        """(whether all, some or no sets have NICs of their own, the same of what the plugin hands out)."""
+        every = [self.nics(ids) == k for ids in combinations(free, k)]
+        answers = self.answers(free, k)
+        handed = None if answers is None else [len(ids) == k and self.nics(ids) == k for ids in answers]
+        return _certain(every), None if handed is None else _certain(handed)
+
+    def expected_nics(self, free: Gpus, k: int) -> float | None:
+        answers = self.answers(free, k)
+        if answers is None:
+            return None
+        mean = sum((share * self.nics(ids) for ids, share in answers.items() if len(ids) == k), Fraction(0))
+        if self.plugin in ("relay", "first"):
+            return 1_000_000 * int(mean) // k / 1e6
+        return _half_up(1_000_000 * mean / k) / 1e6
+
     def answers(self, free: Gpus, k: int) -> dict[Gpus, Fraction] | None:
         """How likely each set is handed out (smaller ones too); None = unknown."""
         if self.plugin == "relay":
             return {self.ordered(free, k)[0]: Fraction(1)}
+        if self.plugin == "first":
+            return {tuple(sorted(free)[:k]): Fraction(1)}
         return self.device.answers(free, k)
 
     def crash(self, free: Gpus, k: int) -> int | None:
@@ -110,6 +145,10 @@ class Graph:
         return Chosen(_mask(ids), self.ring(ids), best, self.left(rest), self.left(free), self.expected(free, len(ids)))
 
 
+def _certain(good: Sequence[bool]) -> int:
+    return 2 if all(good) else 1 if any(good) else 0
+
+
 class LinkShapes:
     """As ext_core.links.LinkShapes, for graphs of a few GPUs."""
 
@@ -121,6 +160,10 @@ class LinkShapes:
     def __len__(self) -> int:
         return len(self._graphs)
 
+    @property
+    def nics_known(self) -> bool:
+        return any(graph is not None and graph.nic_sets is not None for _, graph, _ in self._graphs)
+
     def intern(
         self,
         links: Sequence[Sequence[int]] | None,
@@ -131,16 +174,26 @@ class LinkShapes:
         plugin: str,
         gbps: float,
     ) -> int:
+        return self._intern(None, links, (gpu_total, pcie, numa, plugin, gbps))
+
+    def intern_with_nics(self, nics: Sequence[int] | None, links: Sequence[Sequence[int]] | None, **graph: Any) -> int:
+        kept = tuple(graph[name] for name in ("gpu_total", "pcie", "numa", "plugin", "gbps"))
+        return self._intern(nics, links, kept)
+
+    def _intern(self, nics: Sequence[int] | None, links: Sequence[Sequence[int]] | None, graph: tuple[Any, ...]) -> int:
         if links is None:
             return 0
-        key = repr((links, gpu_total, pcie, numa, plugin, gbps))
+        nics = None if nics is None else sorted(near for near in nics if near)
+        key = repr((links, graph, nics))
         for shape, (known, _, _) in enumerate(self._graphs):
             if known == key:
                 return shape
         large = sum(graph is not None and graph.gpus > 8 for _, graph, _ in self._graphs)
         if len(self._graphs) > MOST_SHAPES or (len(links) > 8 and large >= MOST_LARGE):
             return 0
-        self._graphs.append((key, Graph(links, gpu_total, pcie, numa, plugin), gbps))
+        made = Graph(links, *graph[:4])
+        made.nic_sets = nics
+        self._graphs.append((key, made, graph[4]))
         return len(self._graphs) - 1
 
     def _graph(self, shape: int) -> Graph | None:
@@ -149,6 +202,16 @@ class LinkShapes:
     def gpus(self, shape: int) -> int | None:
         graph = self._graph(shape)
         return None if graph is None else graph.gpus
+
+    def relay(self, shape: int) -> bool | None:
+        graph = self._graphs[shape][1]
+        return None if graph is None else graph.plugin == "relay"
+
+    def follows_plans(self, shape: int, planned: bool = False) -> bool:
+        graph = self._graphs[shape][1]
+        if graph is None:
+            return False
+        return self.planned if graph.plugin == "relay" else planned and graph.plugin in ("first", "unordered")
 
     def gbps(self, shape: int) -> float | None:
         return self._graphs[shape][2]
@@ -237,7 +300,9 @@ class LinkShapes:
         worse = graph.ordered(_ids(free), k)[len(equals) :]
         return graph.chosen(_ids(free), worse[0]) if worse else None
 
-    def certain(self, shape: int, free: int, k: int, unknown: int = 0, containers: int = 1) -> int:
+    def certain(
+        self, shape: int, free: int, k: int, unknown: int = 0, containers: int = 1, planned: bool = False
+    ) -> int:
         ids = _ids(free)
         if not 1 <= k <= len(ids) - unknown:
             return 0
@@ -246,13 +311,45 @@ class LinkShapes:
         graph = self._graph(shape)
         if graph is None:
             return -1
-        answers = graph.answers(ids, k)
-        apart = containers > 1 and not (self.planned and graph.plugin == "relay")
-        if unknown or apart or answers is None:
+        follows = self.follows_plans(shape, planned)
+        answers: Iterable[Gpus] | None = graph.ordered(ids, k)[:1] if follows else graph.answers(ids, k)
+        if unknown or (containers > 1 and not follows) or answers is None:
             linked = [graph.linked(s) for s in combinations(ids, k)]
         else:
             linked = [len(s) == k and graph.linked(s) for s in answers]
         return 2 if all(linked) else 1 if any(linked) else 0
+
+    def nics(self, shape: int, gpus: int) -> int | None:
+        graph = self._graph(shape)
+        return None if graph is None or graph.nic_sets is None else graph.nics(_ids(gpus))
+
+    def with_nics(self, shape: int, free: int, k: int, nics: str) -> int | None:
+        graph = self._graph(shape)
+        if graph is None or not 1 <= k <= len(_ids(free)):
+            return None
+        return _mask(graph.with_nics(_ids(free), k, nics))
+
+    def certain_nics(self, shape: int, free: int, ask: Ask, unknown: int = 0, linked: bool = False) -> int:
+        graph, ids = self._graph(shape), _ids(free)
+        if graph is None or graph.nic_sets is None:
+            return -1
+        k, follows = ask.wanted, self.follows_plans(shape, ask.planned)
+        if not 1 <= k <= len(ids) - unknown:
+            return 0
+        if unknown == 0 and follows:
+            best = graph.with_nics(ids, k, "required")
+            return 2 if graph.nics(best) == k and (not linked or graph.linked(best)) else 0
+        sets, handed = graph.certain_nics(ids, k)
+        return sets if unknown or ask.containers != 1 or handed is None else handed
+
+    def expected_nics(self, shape: int, free: int, k: int, nics: str, planned: bool = False) -> float:
+        graph, ids = self._graph(shape), _ids(free)
+        if graph is None or graph.nic_sets is None or not 1 <= k <= len(ids):
+            return 0.0
+        expected = graph.expected_nics(ids, k)
+        if expected is not None and not self.follows_plans(shape, planned):
+            return expected
+        return graph.nics(graph.with_nics(ids, k, "required" if nics == "required" else "preferred")) / k
 
     def handed_out(self, shape: int, free: int, k: int) -> list[tuple[int, float]] | None:
         graph = self._graph(shape)

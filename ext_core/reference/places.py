@@ -89,6 +89,15 @@ class Places:
     def active(self) -> list[int]:
         return [level for level in range(self.levels) if any(there[level] for there in self.domains.values())]
 
+    def numbered(self, level: int, rows: Sequence[int]) -> tuple[list[int], int]:
+        if not 0 <= level < self.levels:
+            raise IndexError("no such level")
+        if any(row < 0 for row in rows):
+            raise IndexError("negative row")
+        there = [self.domains.get(row, (0,) * self.levels)[level] for row in rows]
+        met = [domain for domain in dict.fromkeys(there) if domain]
+        return [met.index(domain) if domain else -1 for domain in there], len(met)
+
     def place(self, row: int) -> PlaceRow:
         self._check(row)
         return PlaceRow(*self.facts.get(row, CLEAN), self.domains.get(row, (0,) * self.levels))

@@ -22,24 +22,27 @@ class NameIndex:
     """Node name -> row."""
 
     def __init__(self) -> None:
-        self.rows: dict[bytes, int] = {}
+        self.known: dict[bytes, int] = {}
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.known)
 
     def add(self, name: str, row: int) -> None:
         key = name.encode()
         if row < 0:
             raise ValueError(f"row {row} is negative")
-        if key in self.rows:
+        if key in self.known:
             raise ValueError(f"{name!r} is in the table already")
-        self.rows[key] = row
+        self.known[key] = row
 
     def remove(self, name: str) -> None:
-        del self.rows[name.encode()]
+        del self.known[name.encode()]
 
     def get(self, name: str) -> int:
-        return self.rows.get(name.encode(), -1)
+        return self.known.get(name.encode(), -1)
+
+    def rows(self, names: list[str]) -> "array[int]":
+        return array("i", [row for row in map(self.get, names) if row >= 0])
 
 
 def split(body: bytes, max_depth: int = 200) -> dict[str, tuple[int, int]]:
@@ -175,7 +178,7 @@ def offers(body: bytes, start: int, end: int, index: NameIndex) -> "tuple[array[
         one = victims.match(text, key.end()) if key else None
         if key is None or one is None:
             return None
-        row = index.rows.get(key[1], -1)
+        row = index.known.get(key[1], -1)
         if row >= 0 and key[1] in seen:
             return None
         seen.add(key[1])

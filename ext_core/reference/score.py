@@ -44,8 +44,19 @@ def links(nodes: NodeTable, ask: Ask, rows: list[int], out: list[float]) -> None
         if choice is None or choice.ring_best <= 0:
             out[i] = 0.0
         else:
-            ring = choice.ring if choice.expected_ring < 0 else choice.expected_ring
+            follows = nodes.shapes.follows_plans(nodes.columns["shape"][row], ask.planned)
+            ring = choice.ring if follows or choice.expected_ring < 0 else choice.expected_ring
             out[i] = ring / choice.ring_best
+
+
+def nics(nodes: NodeTable, ask: Ask, rows: list[int], out: list[float]) -> None:
+    check(nodes, rows, out)
+    check_ask(nodes, ask)
+    for i, row in enumerate(rows):
+        shape = nodes.columns["shape"][row]
+        known = ask.wanted > 0 and nodes.columns["gpu"][row] == ask.resource
+        free = _free(nodes, row)
+        out[i] = nodes.shapes.expected_nics(shape, free, ask.wanted, ask.nics, ask.planned) if known else 0.0
 
 
 def leftover(nodes: NodeTable, ask: Ask, rows: list[int], out: list[float]) -> None:
@@ -86,6 +97,13 @@ def top(nodes: NodeTable, rows: list[int], total: list[float], most: int) -> lis
     order = nodes.columns["order"]
     ranked = sorted(range(len(rows)), key=lambda i: (-total[i], order[rows[i]]))
     return ranked[:most] if most > 0 else ranked
+
+
+def contenders(total: list[float], most: int, more: float) -> list[int]:
+    if most < 1 or more < 0.0:
+        raise ValueError("the best of none, or less than nothing to be added")
+    surely = sorted(total, reverse=True)[:most]
+    return [i for i, value in enumerate(total) if len(surely) < most or value + more >= surely[-1]]
 
 
 def ranked(rows: list[int], total: list[float], best: list[int]) -> tuple[list[int], list[float]]:

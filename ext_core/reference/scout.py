@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from ext_core.ask import Ask
 from ext_core.reference.gather import check_search, work_of
-from ext_core.reference.table import FIRST_GPU, SPARED, TERMINATING, NodeTable, PodTable
+from ext_core.reference.table import DEVICES, EVERY, FIRST_GPU, SPARED, TERMINATING, NodeTable, PodTable
 
 MOST, MOST_WORK, NONE = 64, 1 << 56, 2**63 - 1
 FREE = -(2**31) - 1
@@ -26,7 +26,8 @@ def _judge(nodes: NodeTable, pods: PodTable, ask: Ask, row: int, now_ms: int, pr
     there = []  # (priority, work, frees)
     for pod in (pods.rows[i] for i in pods.on(row)):
         terminating = bool(pod.flags & TERMINATING)
-        if pod.priority >= ask.priority or pod.flags & SPARED or (pod.until > now_ms and not terminating):
+        spared = pod.flags & SPARED or (pod.flags & DEVICES and ask.priority != EVERY)
+        if pod.priority >= ask.priority or spared or (pod.until > now_ms and not terminating):
             continue
         frees = pod.amounts[resource] if need > 0 else 1
         if frees > 0:

@@ -92,7 +92,8 @@ class Slots:
         fullness: float,
         out: list[float],
     ) -> None:
-        resource, devices, share, cpu, *_ = asked = self._asked(nodes, ask, prices)
+        self._check(nodes, ask, prices)
+        resource, devices, share, cpu, *_ = _type(ask)
         check(nodes, rows, out)
         self.sync(nodes)
         every = range(nodes.height)
@@ -100,7 +101,7 @@ class Slots:
         most_cpu = max((nodes.alloc[row][CPU] for row in every), default=0)
         most_gpus = max((_gpus(nodes, row, nodes.alloc[row]) for row in with_gpus), default=0.0)
         for i, row in enumerate(rows):
-            out[i] = self._cheapest(nodes, row, asked, prices)[0]
+            out[i] = self._cheapest(nodes, row, ask, prices)[0]
             left = 0.0
             if most_cpu > 0:
                 left += (nodes.free_count(CPU, row) - cpu) / most_cpu
@@ -112,7 +113,7 @@ class Slots:
                 out[i] += fullness * (0.5 * left)
 
     def choose(self, nodes: NodeTable, ask: Ask, rows: list[int], prices: list[float], out: list[int]) -> None:
-        self._asked(nodes, ask, prices)
+        self._check(nodes, ask, prices)
         check(nodes, rows, out)
         out[:] = [self._one(nodes, ask, row, prices)[1] for row in rows]
 
@@ -124,31 +125,29 @@ class Slots:
     def _one(
         self, nodes: NodeTable, ask: Ask, row: int, prices: list[float]
     ) -> tuple[float, int, list[tuple[int, int]]]:
-        asked = self._asked(nodes, ask, prices)
+        self._check(nodes, ask, prices)
         if not 0 <= row < nodes.height:
             raise IndexError("row outside of the table")
         self.sync(nodes)
-        return self._cheapest(nodes, row, asked, prices)
+        return self._cheapest(nodes, row, ask, prices)
 
-    def _asked(self, nodes: NodeTable, ask: Ask, prices: list[float]) -> Type:
-        """The request as a type of pods."""
+    def _check(self, nodes: NodeTable, ask: Ask, prices: list[float]) -> None:
         if len(prices) != len(self._types):
             raise ValueError("one price a type")
         check_ask(nodes, ask)
         cpu, memory = ask.amounts[CPU], ask.amounts[MEMORY]
         if ask.share >= 2**31 or cpu < 0 or memory < 0:
             raise ValueError("no such request")
-        return (ask.resource if ask.wanted else -1, ask.wanted, ask.share, cpu, memory, 0, 0)
 
     def _cheapest(
-        self, nodes: NodeTable, row: int, ask: Type, prices: list[float]
+        self, nodes: NodeTable, row: int, ask: Ask, prices: list[float]
     ) -> tuple[float, int, list[tuple[int, int]]]:
         """(cost, GPUs, losses) of the cheapest way; among equals the first."""
         room = _room(nodes, row)
         before = self._counts[row]
         found: list[tuple[float, int, list[tuple[int, int]]]] = []
         for gpus in _ways(nodes, row, room, ask):
-            after = self._count(nodes, row, _with(nodes, row, room, ask, gpus))
+            after = self._count(nodes, row, _with(nodes, row, room, _type(ask), gpus))
             lost = [(t, b - a) for t, (b, a) in enumerate(zip(before, after, strict=True)) if a != b]
             cost = 0.0
             for t, slots in lost:
@@ -236,9 +235,15 @@ def _with(nodes: NodeTable, row: int, room: Room, ask: Type, gpus: int) -> Room:
     return replace(room, cpu=room.cpu - cpu, memory=room.memory - memory, slots=room.slots - 1, spare=spare, left=left)
 
 
-def _ways(nodes: NodeTable, row: int, room: Room, ask: Type) -> list[int]:
+def _type(ask: Ask) -> Type:
+    """The request as a type of pods."""
+    cpu, memory = ask.amounts[CPU], ask.amounts[MEMORY]
+    return (ask.resource if ask.wanted else -1, ask.wanted, ask.share, cpu, memory, 0, 0)
+
+
+def _ways(nodes: NodeTable, row: int, room: Room, ask: Ask) -> list[int]:
     """Sets of GPUs that may be the cheapest, in the order in which equals are taken."""
-    resource, devices, share, _, _, _, _ = ask
+    resource, devices, share, _, _, _, _ = _type(ask)
     at = {name: column[row] for name, column in nodes.columns.items()}
     units, shape = at["units"], at["shape"]
     if devices == 0 or at["gpu"] != resource or at["healthy"] == 0 or share > units:
@@ -246,8 +251,7 @@ def _ways(nodes: NodeTable, row: int, room: Room, ask: Type) -> list[int]:
     free = room.whole(units)
     if share == units:
         if shape:
-            choice = nodes.shapes.choice(shape, _mask(free), devices)
-            return [0 if choice is None else choice.gpus]
+            return [nodes.shapes.with_nics(shape, _mask(free), devices, ask.nics) or 0]
         return [_mask(free[:devices]) if len(free) >= devices else 0]
     fit = [(left, gpu) for gpu, left in room.left if left >= share]
     if devices > 1:

@@ -19,9 +19,9 @@ class Victims(NamedTuple):
 
 
 def cheapest(
-    candidates: Candidates, terms: Sequence[Term], budget: int, skip: bool = False, nanoseconds: int = 0
+    candidates: Candidates, terms: Sequence[Term], budget: int, skip: bool = False, nanoseconds: int = 0, stop: int = 0
 ) -> Victims:
-    """Tries every set, whatever `budget` and time say."""
+    """Tries every set, whatever `budget`, time and `stop` say."""
     of = candidates
     leaders: list[list[int]] = []
     n, pods = len(of.start) - 1, of.start[-1]

@@ -3,8 +3,8 @@
 What belongs here: reading arguments, printing answers, exit codes. A command's module has `arguments(parser)` and
 `run(options) -> exit code`, and is imported only when its command is called: `version` need not load a web server.
 
-Exit codes: 0 done, 1 error, 2 wrong usage, 130 interrupted; `whatif` and `check`
-have more. Errors go to standard error; with `-o json` as JSON.
+Exit codes: 0 done, 1 error, 2 wrong usage, 130 interrupted; `whatif`, `replay` and `check` have more. Errors go to
+standard error; with `-o json` or `-o yaml` in that form.
 """
 
 from __future__ import annotations
@@ -12,51 +12,94 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from importlib import import_module
+from typing import Any, Final
 
-import orjson
-
+from extender.cli.output import complain
 from extender.errors import ExtenderError
 
 COMMANDS = {
     "serve": "answer a kube-scheduler, for a real cluster or for one read from a file",
     "demo": "a simulated cluster, and a day on it, with nothing outside this machine",
-    "explain": "why a pod is where it is, or why it waits: asks a running server",
+    "explain": "why a pod is where it is, or why it waits, and the cheapest way out",
+    "decisions": "what was decided about a pod, and why: asks a running server",
+    "map": "which pod holds which GPUs: of a node, a rack, or all nodes",
+    "top": "the fleet: what is left of each GPU model, and why pods wait",
+    "capacity": "what could start now, what would start the first that wait, and advice",
+    "queue": "which gangs wait, in order, and why: asks a running server",
+    "shadow": "in shadow mode: how often kube-scheduler chose as we would have, and what differed",
     "compare": "what a running server's cache has missed: lists the cluster again and compares",
-    "whatif": "where a pod fits, or which pods it would evict, in a cluster read from a file",
+    "whatif": "where pods and gangs fit, or which pods they would evict, and what else would help",
+    "replay": "the requests of a record answered again: by the same policy, or by another one",
     "check": "which classes can evict which in a cluster, and what is wrong with that",
     "topo": "a node's GPUs and how they are linked: read, drawn, or made into its annotation",
     "fit": "the best GPUs for a pod among the free ones of a node, and what the device plugin would take",
+    "config": "the settings file: validates it, explains its fields, prints the defaults",
+    "gates": "opens the scheduling gates of the queue: all of them, or those of old pods",
     "agent": "on a GPU node: reports how its GPUs are linked, and which pods hold which",
     "relay": "on a GPU node: between kubelet and the device plugin, enforces the planned GPUs",
+    "completion": "what bash or zsh needs to complete commands, options and names",
     "version": "the version of this program",
 }
+PROGRAM: Final = "gpu-extender"
 ERROR, USAGE, INTERRUPTED = 1, 2, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code. Wrong usage ends in argparse's SystemExit(2)."""
+    if "_ARGCOMPLETE" in os.environ:
+        from extender.cli import completing  # here: it loads more than a command needs
+
+        completing.complete()
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words:
-        _overview().print_help(sys.stderr)
+        overview().print_help(sys.stderr)
         return USAGE
     if words[0] == "--version":
         words[0] = "version"
     if words[0] not in COMMANDS:
-        _overview().parse_args(words)  # ends the program: help, or what is wrong
-    command = import_module(f"extender.cli.{words[0]}")
+        overview().parse_args(words)  # ends the program: help, or what is wrong
+    options = parser_of(words[0]).parse_args(words[1:])
+    return ended(partial(command(words[0]).run, options), options)
+
+
+def command(name: str) -> Any:
+    """The module of a command."""
+    return import_module(f"extender.cli.{name}")
+
+
+def parser_of(name: str, prog: str = PROGRAM) -> argparse.ArgumentParser:
+    """What reads the arguments of a command. `prog`: the program as its user calls it."""
+    module = command(name)
     parser = argparse.ArgumentParser(
-        prog=f"gpu-extender {words[0]}", description=(command.__doc__ or "").strip(), allow_abbrev=False
+        prog=f"{prog} {name}", description=(module.__doc__ or "").strip(), allow_abbrev=False
     )
-    command.arguments(parser)
-    options = parser.parse_args(words[1:])
+    module.arguments(parser)
+    return parser
+
+
+def overview(prog: str = PROGRAM, names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
+    """The help on all commands, or on some: `names`."""
+    parser = argparse.ArgumentParser(
+        prog=prog, description="Places GPU pods, together with kube-scheduler.", allow_abbrev=False
+    )
+    parser.add_argument("--version", action="store_true", help="as the command version")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name in names:
+        commands.add_parser(name, help=COMMANDS[name], add_help=False)
+    return parser
+
+
+def ended(run: Callable[[], int], options: argparse.Namespace) -> int:
+    """The exit code of a command: its own, or that of the error that ends it, which is printed as -o has it."""
     try:
-        code = int(command.run(options))
+        code = int(run())
         sys.stdout.flush()
         return code
     except ExtenderError as error:
-        _complain(error, getattr(options, "output", "text"))
+        complain(error, getattr(options, "output", "text"))
         return ERROR
     except BrokenPipeError:
         # The reader of our output has ended (`| head`). Python would complain again when it closes the stream.
@@ -64,21 +107,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return ERROR
     except KeyboardInterrupt:
         return INTERRUPTED
-
-
-def _overview() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="gpu-extender", description="Places GPU pods, together with kube-scheduler.", allow_abbrev=False
-    )
-    parser.add_argument("--version", action="store_true", help="as the command version")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for name, what in COMMANDS.items():
-        commands.add_parser(name, help=what, add_help=False)
-    return parser
-
-
-def _complain(error: ExtenderError, output: str) -> None:
-    if output == "json":
-        print(orjson.dumps(error.as_json()).decode(), file=sys.stderr)
-    else:
-        print(f"gpu-extender: {error}", file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -14,16 +15,40 @@ import orjson
 from extender.errors import BadInput, ExtenderError, Unreachable
 
 TIMEOUT_SECONDS = 10.0
+WORK_SECONDS = 120.0
+"""For an answer that takes work."""
 TRIES = 10
+
+
+def pod_of(text: str) -> tuple[str, str]:
+    """(namespace, name) of NAMESPACE/NAME. BadInput for anything else."""
+    namespace, slash, name = text.partition("/")
+    if not (namespace and slash and name) or "/" in name:
+        raise BadInput(f"{text!r} is not NAMESPACE/NAME", path="pod")
+    return namespace, name
 
 
 def ask(server: str, path: str) -> dict[str, Any]:
     """The JSON object at a path of the server; Unreachable when there is none, or the server's own error."""
-    if urlsplit(server).scheme not in ("http", "https"):
-        raise BadInput(f"{server!r} is not an http or https address", path="--server")
-    request = Request(server.rstrip("/") + path, headers={"Accept": "application/json"})
+    return _answer(server, path, None)
+
+
+def post(server: str, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """As `ask`, of a question in JSON."""
+    return _answer(server, path, orjson.dumps(body, option=orjson.OPT_NON_STR_KEYS))
+
+
+def _answer(server: str, path: str, body: bytes | None) -> dict[str, Any]:
     try:
-        answer = orjson.loads(_read(request))
+        scheme = urlsplit(server).scheme
+    except ValueError:  # such as brackets that are not closed
+        scheme = ""
+    if scheme not in ("http", "https"):
+        raise BadInput(f"{server!r} is not an http or https address", path="--server")
+    headers = {"Accept": "application/json"} | ({} if body is None else {"Content-Type": "application/json"})
+    request = Request(server.rstrip("/") + path, data=body, headers=headers)
+    try:
+        answer = orjson.loads(_read(request, TIMEOUT_SECONDS if body is None else WORK_SECONDS))
     except HTTPError as error:
         with error:
             raise _refusal(server, error.code, error.read()) from None
@@ -41,12 +66,12 @@ def ask(server: str, path: str) -> dict[str, Any]:
     return answer
 
 
-def _read(request: Request) -> bytes:
+def _read(request: Request, timeout: float) -> bytes:
     """The body of the answer. A server that others ask at this moment says when to come again."""
     for left in reversed(range(TRIES)):
         try:
             # No proxy: the server is on loopback, at the end of a port-forward, or in the cluster.
-            with build_opener(ProxyHandler({})).open(request, timeout=TIMEOUT_SECONDS) as response:
+            with build_opener(ProxyHandler({})).open(request, timeout=timeout) as response:
                 body: bytes = response.read()
                 return body
         except HTTPError as error:

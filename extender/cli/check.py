@@ -1,21 +1,22 @@
-"""The preemption posture of a cluster: which classes can evict which, and what is wrong with that. Nothing is
-changed. Exit codes: 0 no finding is an error, 10 some are (with --strict warnings count too), 1 the cluster cannot be
-read, 2 wrong usage.
+"""The preemption posture of a cluster: which classes can evict which, and what is wrong with that; nodes that lost
+GPUs, are not ready, or whose links are not known; unknown names with our prefix; and advice, as `capacity` has it.
+Nothing is changed, and what an input lacks is said, not judged. Exit codes: 0 no finding is an error, 10 some are (with
+--strict warnings count too), 1 the cluster cannot be read or the file has no nodes, 2 wrong usage.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 from pathlib import Path
 
 import orjson
 
 from extender.cli import cluster_file
 from extender.cli.options import add_config, settings_of
-from extender.cli.output import add_output
-from extender.cli.whatif import moment
+from extender.cli.output import add_output, write
+from extender.cli.sources import moment
+from extender.errors import BadCluster
 
 LISTS = {
     "Node": "/api/v1/nodes",
@@ -43,8 +44,8 @@ def run(options: argparse.Namespace) -> int:
     settings = settings_of(options)
     wall = moment(options.now)
     from extender.objects import tolerant
-    from extender.offline import check, frozen  # here: --help need not load the core
-    from extender.offline.snapshot import Snapshot
+    from extender.offline import check, explain, frozen  # here: --help need not load the core
+    from extender.whatif.snapshot import Snapshot
 
     if options.cluster is not None:
         raw, source = frozen.load(options.cluster), str(options.cluster)
@@ -52,11 +53,21 @@ def run(options: argparse.Namespace) -> int:
         raw, source = asyncio.run(_listed(options.kubeconfig)), "the API server"
     gpus = frozenset(resource.name for resource in settings.resources)
     invalid: list[tolerant.Invalid] = []
-    snapshot = Snapshot.of(settings, frozen.parse(raw, gpus, source, invalid))
-    answered = check.answer(settings, snapshot.cluster, frozen.objects(raw, source), wall)
+    found = frozen.parse(raw, gpus, source, invalid)
+    snapshot = Snapshot.of(settings, found)
+    if options.cluster is not None and not snapshot.cluster.nodes:
+        raise BadCluster("has no Node, so nothing can be judged", path=source)
+    answered = check.answer(
+        settings,
+        snapshot.cluster,
+        frozen.objects(raw, source),
+        wall,
+        advice=explain.advice(settings, found, wall),
+        complete=frozenset(LISTS) if options.cluster is None else frozenset(),
+    )
     answered["warnings"] = [*tolerant.warnings(invalid), *answered["warnings"]]
-    if options.output == "json":
-        sys.stdout.write(orjson.dumps(answered, option=orjson.OPT_APPEND_NEWLINE).decode())
+    if options.output != "text":
+        write(answered, options.output)
     else:
         from extender.cli import posture
 

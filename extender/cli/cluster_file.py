@@ -9,11 +9,12 @@ from typing import Final
 
 KINDS: Final = (
     "nodes", "pods", "poddisruptionbudgets.policy", "priorityclasses.scheduling.k8s.io", "resourcequotas",
-    "deviceclasses.resource.k8s.io", "jobs.batch", "podgroups.scheduling.k8s.io", "podgroups.scheduling.x-k8s.io",
-    "podgroups.scheduling.volcano.sh", "workloads.scheduling.k8s.io", "jobsets.jobset.x-k8s.io",
-    "leaderworkersets.leaderworkerset.x-k8s.io", "rayclusters.ray.io", "pytorchjobs.kubeflow.org",
-    "tfjobs.kubeflow.org", "mpijobs.kubeflow.org", "xgboostjobs.kubeflow.org", "paddlejobs.kubeflow.org",
-    "jaxjobs.kubeflow.org",
+    "deviceclasses.resource.k8s.io", "resourceslices.resource.k8s.io", "resourceclaims.resource.k8s.io",
+    "resourceclaimtemplates.resource.k8s.io", "devicetaintrules.resource.k8s.io", "jobs.batch", "statefulsets.apps",
+    "podgroups.scheduling.k8s.io", "podgroups.scheduling.x-k8s.io", "podgroups.scheduling.volcano.sh",
+    "workloads.scheduling.k8s.io", "jobsets.jobset.x-k8s.io", "leaderworkersets.leaderworkerset.x-k8s.io",
+    "rayclusters.ray.io", "pytorchjobs.kubeflow.org", "tfjobs.kubeflow.org", "mpijobs.kubeflow.org",
+    "xgboostjobs.kubeflow.org", "paddlejobs.kubeflow.org", "jaxjobs.kubeflow.org",
 )  # fmt: skip
 _LINES: Final = textwrap.wrap(" ".join(f"-e_{kind}" for kind in KINDS), 84, break_on_hyphens=False)
 _NAMES: Final = " \\\n".join("    " + line.replace("-e_", "-e ") for line in _LINES)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import sys
 import time
 from pathlib import Path
@@ -17,8 +16,8 @@ import orjson
 
 from extender.cli.asking import ask
 from extender.cli.options import add_config, settings_of
-from extender.cli.output import add_output
-from extender.errors import BadInput, Unreachable
+from extender.cli.output import add_output, write
+from extender.errors import BadInput
 
 DIFFER = 10
 SHOWN = 50
@@ -55,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
         found = [difference for difference in found if difference[:3] in again]
     drift = compare.drift(cached)
     warnings = list({one["message"]: one for one in (*cached.get("warnings", ()), *invalid)}.values())
-    if options.output == "json":
+    if options.output != "text":
         answer = {
             "apiVersion": "gpu-extender.io/v1",
             "kind": "Comparison",
@@ -65,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
             "differences": [difference._asdict() for difference in found],
             "drift": drift,
         }
-        sys.stdout.write(orjson.dumps(answer, option=orjson.OPT_APPEND_NEWLINE).decode())
+        write(answer, options.output)
     else:
         print(f"{len(cached['nodes'])} nodes, {len(cached['pods'])} pods: {len(found)} differences")
         for difference in found[:SHOWN]:
@@ -92,6 +91,7 @@ def _plain(value: Any) -> str:
 
 def _listed(options: argparse.Namespace, settings: Any) -> dict[str, Any]:
     """The same state, made from a list of our own."""
+    from extender.cli.listed import listed
     from extender.cluster import dump
     from extender.cluster.cluster import Cluster
     from extender.objects import tolerant
@@ -102,22 +102,6 @@ def _listed(options: argparse.Namespace, settings: Any) -> dict[str, Any]:
     if options.cluster is not None:
         events = frozen.read(options.cluster, cluster.gpu_names, invalid)
     else:
-        events = asyncio.run(_list(options.kubeconfig, cluster.gpu_names, invalid))
+        events = asyncio.run(listed(options.kubeconfig, cluster.gpu_names, invalid))
     cluster.apply(events, time.monotonic())
     return dump.state(cluster, tolerant.warnings(invalid))
-
-
-async def _list(kubeconfig: Path | None, gpus: frozenset[str], invalid: list[Any]) -> Any:
-    from extender.kube.client import ApiError, ApiServer, CredentialsError
-    from extender.kube.client import Unreachable as NoAnswer
-    from extender.kube.watch import listing
-    from extender.objects.records import RecordError
-
-    path = str(kubeconfig) if kubeconfig else None
-    if path is None and "KUBERNETES_SERVICE_HOST" not in os.environ:
-        path = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
-    try:
-        async with await ApiServer.connect(path) as server:
-            return await listing.list_all(server, gpus, invalid=invalid)
-    except (ApiError, NoAnswer, CredentialsError, RecordError) as error:
-        raise Unreachable(str(error), path="API server") from None

@@ -10,7 +10,10 @@ import os
 import socket
 import sys
 import threading
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import uvicorn
 from rich.console import Console
@@ -18,6 +21,8 @@ from rich.text import Text
 
 from extender import log
 from extender.cli import options as shared
+from extender.cli.demo_evening import NAMESPACE, POD, waits
+from extender.cli.demo_queue import queue
 from extender.cli.demo_source import SimSource
 from extender.cluster.cluster import Cluster
 from extender.errors import ExtenderError
@@ -26,9 +31,15 @@ from extender.server import wiring
 from extender.server.serve import config
 from extender.settings import Settings
 from extender.sim.calls import CallFailed, Extender
+from extender.sim.cluster import SimCluster
 from extender.sim.day import Day, NotAsTold, Scene, build
+from extender.sim.dra.scene import claimed
+from extender.sim.kubelet import Kubelets
 
 HOST = "127.0.0.1"
+NAME = "gpu-extender"
+PORT = 8888
+"""Where all commands ask by default."""
 START_SECONDS = 30.0
 
 
@@ -37,7 +48,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--once", action="store_true", help="end after the day instead of serving on")
     parser.add_argument("--pace", type=_seconds, default=0.0, metavar="SECONDS", help="wait so long after each scene")
     parser.add_argument("--seed", type=int, default=0, help="decides ties: the scheduler's and the device plugins'")
-    parser.add_argument("--port", type=shared.port, default=0, help="on loopback (default: one that is free)")
+    parser.add_argument("--port", type=shared.port, help=f"on loopback (default: {PORT}, or one that is free)")
     parser.add_argument("-v", "--verbose", action="store_true", help="the server's log lines, too")
 
 
@@ -45,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     """Plays the day; 0 when all went as it is told."""
     log.configure(level=logging.INFO if options.verbose else logging.ERROR)
     console = _console()
-    with _listen(options.port) as listening:
+    with listen_anywhere(PORT) if options.port is None else _listen(options.port) as listening:
         port = int(listening.getsockname()[1])
         demo = Demo(console, options.seed, options.pace, options.once, port)
         try:
@@ -70,10 +81,11 @@ class Demo:
     async def serve(self, listening: socket.socket) -> None:
         """Until the day is over (once), or a signal comes."""
         clock, simulated, kubelets = build(self.seed)
-        cluster = Cluster(Settings())
+        cluster = Cluster(Settings.model_validate({"queue": {"enabled": True, "plannedAllocation": True}}))
         source = SimSource(simulated, cluster, clock.monotonic)
         core = wiring.Core.over(cluster, source, clock=Clock(clock.monotonic, clock.wall))
-        server = wiring.connect(core, wiring.Outside(source))
+        released = queue(core, simulated)
+        server = wiring.connect(core, wiring.Outside(source, queue=released, controllers=(released,)))
         host = uvicorn.Server(config(server.app, server.connections, cluster.settings))
         ended = threading.Event()
 
@@ -82,7 +94,10 @@ class Demo:
             try:
                 if not source.wait_until_listed(START_SECONDS):
                     raise NotAsTold("the server starts")
-                if self._show(Day(simulated, kubelets, extender, source.settle, self.seed), ended):
+                # The day's clock leaps, and an instance whose queue has not begun knows the seats for seconds only.
+                if not _within(START_SECONDS, lambda: released.report is not None):
+                    raise NotAsTold("the queue begins")
+                if self._show(_scenes(simulated, kubelets, extender, source, self.seed), ended):
                     self.result = 0
             except NotAsTold as broken:
                 self._fail(f"not as told: {broken}")
@@ -107,20 +122,24 @@ class Demo:
         self.result = 1
         self.console.print(Text(f"✗ {what}", "bold red"))
 
-    def _show(self, day: Day, ended: threading.Event) -> bool:
+    def _show(self, scenes: Iterator[Scene], ended: threading.Event) -> bool:
         """Whether the day was shown to its end."""
         url = f"http://{HOST}:{self.port}"
         self.console.print(
             Text(f"gpu-extender on {url}, over a simulated cluster; a scheduler asks it over HTTP", "bold")
         )
-        for number, scene in enumerate(day.scenes(), start=1):
+        for number, scene in enumerate(scenes, start=1):
             self._print(number, scene, url)
             if ended.wait(self.pace):
                 return False
         self.console.print()
         self.console.print(Text("✓ all scenes came out as told, by what the simulated kubelets handed out", "green"))
         if not self.once:
-            self.console.print(Text(f"serving on {url} (try /debug/decisions, /metrics) until Ctrl-C", "bold"))
+            self.console.print(
+                Text(f"serving on {url} until Ctrl-C: open it in a browser to see the day's cluster", "bold")
+            )
+            server = "" if self.port == PORT else f" --server {url}"
+            self.console.print(Text(f"why a pod waits: {_program()} explain {NAMESPACE}/{POD}{server}"))
         return True
 
     def _print(self, number: int, scene: Scene, url: str) -> None:
@@ -138,7 +157,15 @@ class Demo:
         self.console.print()
         for answer in scene.answers:
             put(Text(answer))
-        put(Text(f"curl '{url}/debug/decisions?pod={scene.pod}'", "dim"))
+        put(Text(f"curl '{url}/debug/{scene.view}?pod={scene.pod}'", "dim"))
+
+
+def _scenes(
+    simulated: SimCluster, kubelets: Kubelets, extender: Extender, source: SimSource, seed: int
+) -> Iterator[Scene]:
+    yield from Day(simulated, kubelets, extender, source, seed).scenes()
+    yield claimed(simulated, kubelets, extender, source, seed)
+    yield waits(simulated, kubelets, extender, source, seed)
 
 
 def _console() -> Console:
@@ -147,6 +174,14 @@ def _console() -> Console:
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     plain = bool(os.environ.get("NO_COLOR")) or not sys.stdout.isatty()
     return Console(force_terminal=False if plain else None, width=None if sys.stdout.isatty() else 110, highlight=False)
+
+
+def listen_anywhere(port: int) -> socket.socket:
+    """At this port of loopback, or where it is taken at any that is free."""
+    try:
+        return _listen(port)
+    except ExtenderError:
+        return _listen(0)
 
 
 def _listen(port: int) -> socket.socket:
@@ -162,6 +197,11 @@ def _listen(port: int) -> socket.socket:
     return listening
 
 
+def _program() -> str:
+    """The command that people typed, as far as it is one."""
+    return sys.argv[0] if Path(sys.argv[0]).name == NAME else NAME
+
+
 def _seconds(text: str) -> float:
     try:
         seconds = float(text)
@@ -170,3 +210,13 @@ def _seconds(text: str) -> float:
     if not 0 <= seconds <= 3_600:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, 0 to 3600")
     return seconds
+
+
+def _within(seconds: float, holds: Callable[[], bool]) -> bool:
+    """Whether it holds by then."""
+    end = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True

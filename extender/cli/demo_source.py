@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 
 from extender.cluster.cluster import Cluster
@@ -18,6 +19,8 @@ from extender.objects.records import PodRecord
 from extender.sim.cluster import Change, Conflict, SimCluster
 from extender.verbs.bind import Written
 from extender.verbs.wire import Binding
+
+LOOK_SECONDS = 0.02
 
 
 class SimSource(ClusterSource):
@@ -60,6 +63,17 @@ class SimSource(ClusterSource):
             raise TimeoutError("the server has not applied the simulation's writes")
         if self._failure is not None:
             raise RuntimeError(f"the server could not apply a write: {self._failure!r}") from self._failure
+
+    def until(self, true: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
+        """Wait until the server has acted by itself; TimeoutError when it does not come to it."""
+        ends = time.monotonic() + seconds
+        while True:
+            self.settle()
+            if true():
+                return
+            if time.monotonic() > ends:
+                raise TimeoutError(f"the server did not {what}")
+            time.sleep(LOOK_SECONDS)
 
     # ---- Binder
 

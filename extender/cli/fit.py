@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, cast
 
-import orjson
-
 from ext_core.links import LinkShapes
 from extender.cli import topology_file
+from extender.cli.output import write
 from extender.errors import BadInput, BadTopology
 from extender.topologies.reading import Reading, Warned, ids
 from extender.topologies.topology import Plugin
@@ -53,8 +52,8 @@ def run(options: argparse.Namespace) -> int:
         raise BadTopology("not all links are known, so sets cannot be compared", path="links", code="links-unknown")
     fit = Fit(said, free, options.gpus, options.plugin or ("amd" if said.kind == "xgmi" else "nvidia"))
     answer = fit.as_json()
-    if output == "json":
-        print(orjson.dumps(answer).decode())
+    if output != "text":
+        write(answer, output)
     else:
         _tell(said, fit, answer)
     return 0

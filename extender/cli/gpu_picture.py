@@ -79,7 +79,8 @@ def facts(said: Reading) -> Iterator[str]:
         )
         yield f"{said.kind}: numbers are {meaning}; {speed}"
     for nic in said.nics:
-        yield f"{nic.name}: nearest to {'?' if nic.nearest is None else _set(nic.nearest)}"
+        near = f", under one PCIe switch with {_set(nic.same_switch)}" if nic.same_switch else ""
+        yield f"{nic.name}: nearest to {'?' if nic.nearest is None else _set(nic.nearest)}{near}"
 
 
 def _sets(sets: Collection[Collection[int]]) -> str:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import argparse
 import logging
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from extender import log
-from extender.settings import Known, Settings, read_settings
+if TYPE_CHECKING:  # at run time where they are used: a command that asks a server needs neither pydantic nor structlog
+    from extender.settings import Known, Settings
+
+APART: Final = ("metrics", "debug")
+"""What can have a listener of its own."""
 
 
 def port(text: str) -> int:
@@ -23,34 +28,78 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def add_address(parser: argparse.ArgumentParser) -> None:
-    """--host and --port; they override the settings."""
+    """Where it listens, and who may ask; these override the settings."""
     parser.add_argument("--host", help="address to listen on (default: server.host of the settings, 127.0.0.1)")
     parser.add_argument("--port", type=port, help="port; 0 lets the system choose (default: server.port, 8888)")
+    _add_tls(parser, "", "certificate, in PEM: the verbs are served over TLS (default: server.tls.certFile)")
+    for name in APART:
+        parser.add_argument(f"--{name}-host", metavar="HOST", help=f"address for {name} alone")
+        parser.add_argument(f"--{name}-port", type=port, metavar="PORT", help=f"port for {name} alone (server.{name})")
+        _add_tls(parser, f"{name}-", "certificate of that port")
+        parser.add_argument(
+            f"--{name}-authorize", action="store_true", default=None, help=f"ask for a token that may get {name}"
+        )
+    parser.add_argument(
+        "--allow-unprotected", action="store_true", default=None,
+        help="listen beyond loopback also without client certificates or tokens (server.allowUnprotected)",
+    )  # fmt: skip
+
+
+def _add_tls(parser: argparse.ArgumentParser, prefix: str, text: str) -> None:
+    parser.add_argument(f"--{prefix}tls-cert-file", metavar="FILE", help=text)
+    parser.add_argument(f"--{prefix}tls-private-key-file", metavar="FILE", help="its key")
+    parser.add_argument(f"--{prefix}client-ca-file", metavar="FILE", help="CAs of the client certificates to ask for")
 
 
 def add_logging(parser: argparse.ArgumentParser) -> None:
     """--log-format and --verbose."""
     parser.add_argument(
-        "--log-format", choices=("auto", "json", "text"), default="auto", help="auto: text on a terminal, else JSON"
+        "--log-format",
+        choices=("auto", "json", "logfmt", "text"),
+        default="auto",
+        help="auto: text on a terminal, else JSON",
     )
-    parser.add_argument("-v", "--verbose", action="store_true", help="log what is usually not worth a line")
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="count",
+        default=0,
+        help="log what is usually not worth a line; -vv: of libraries too",
+    )
 
 
 def configure_logging(options: argparse.Namespace) -> None:
     """As add_logging's options say."""
-    log.configure(options.log_format, logging.DEBUG if options.verbose else logging.INFO)
+    from extender import log
+
+    ours = logging.DEBUG if options.verbose else logging.INFO
+    log.configure(options.log_format, ours, logging.DEBUG if options.verbose > 1 else logging.INFO)
 
 
 def settings_of(options: argparse.Namespace) -> Settings:
-    """The file's settings (or the defaults) with --host and --port put in; BadSettings when the file is wrong."""
+    """The file's settings (or the defaults) with the options of add_address put in; BadSettings when any is wrong."""
+    from extender.settings import Settings, override_server, read_settings
+
     file: Path | None = getattr(options, "config", None)
-    settings = read_settings(file, _known()) if file else Settings()
-    given = {field: value for field in ("host", "port") if (value := getattr(options, field, None)) is not None}
-    return settings.model_copy(update={"server": settings.server.model_copy(update=given)}) if given else settings
+    settings = read_settings(file, known()) if file else Settings()
+    given = {path: getattr(options, option, None) for option, path in _places()}
+    return override_server(settings, {path: value for path, value in given.items() if value is not None})
 
 
-def _known() -> Known:
-    from extender.policy.costs import COSTS  # here, so that --help need not load the core
-    from extender.policy.scorers import SCORERS
+def _places() -> Iterator[tuple[str, str]]:
+    """(option of add_address, path of its field in `server`)."""
+    yield "allow_unprotected", "allow_unprotected"
+    for name in ("", *APART):
+        option, path = (f"{name}_", f"{name}.") if name else ("", "")
+        for field in ("host", "port", "authorize") if name else ("host", "port"):
+            yield f"{option}{field}", f"{path}{field}"
+        yield f"{option}tls_cert_file", f"{path}tls.cert_file"
+        yield f"{option}tls_private_key_file", f"{path}tls.key_file"
+        yield f"{option}client_ca_file", f"{path}tls.client_ca_file"
 
-    return Known(scorers=SCORERS.keys(), costs=COSTS.keys())
+
+def known() -> Known:
+    """The names of scorers and cost terms that a settings file may use."""
+    from extender.policy import known as names  # here, so that --help need not load the core
+
+    return names.known()

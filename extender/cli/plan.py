@@ -45,16 +45,21 @@ def show(console: Console, result: Json, topologies: Mapping[str, Topology], hol
     plan = result if result["victims"] else result["forbidden"]
     if plan:
         console.print()
-        console.print(Padding(_victims(plan["victims"]), (0, 0, 0, 2), expand=False))
-        console.print()
-        console.print(Padding(_cost(plan["cost"], result["certificate"]), (0, 0, 0, 2), expand=False))
-        console.print()
+        eviction(console, plan, result["certificate"])
     for sentence in _proof(result):
         console.print(Text(f"  {sentence}"), soft_wrap=True)
     if result["reasons"]:
         console.print(Padding(_refusals(result), (0, 0, 0, 2), expand=False))
     for sentence in _spared(result["spared"]):
         console.print(Text(f"  {sentence}"), soft_wrap=True)
+
+
+def eviction(console: Console, plan: Json, certificate: Json) -> None:
+    """The victims of a plan, and its cost beside that of the next best."""
+    console.print(Padding(_victims(plan["victims"]), (0, 0, 0, 2), expand=False))
+    console.print()
+    console.print(Padding(_cost(plan["cost"], certificate), (0, 0, 0, 2), expand=False))
+    console.print()
 
 
 def _verdict(result: Json) -> str:
@@ -103,7 +108,7 @@ def _table(*columns: tuple[str, str]) -> Table:
 def _victims(victims: list[Json]) -> Table:
     rows = []
     for one in victims:
-        gang = f"{one['gang_source']} gang {short(one['gang'])}" if one["gang"] else ""
+        gang = f"{one.get('gang_source') or ''} gang {short(one['gang'])}".lstrip() if one["gang"] else ""
         held = f" ({gpus(one['gpus'])})" if one["gpu_count"] else ""
         cells = (
             short(f"{one['namespace']}/{one['name']}"), str(one["priority"]), f"{one['gpu_count']}{held}", gang,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from rich.padding import Padding
 from rich.table import Table
@@ -14,6 +15,10 @@ from extender.cli import gpu_picture
 from extender.offline.text import count, short
 
 COLOURS = {"error": "bold red", "warning": "yellow", "info": "cyan"}
+MOST_OF_A_CODE: Final = 10
+"""Findings of one kind that are printed."""
+NAMED: Final = 3
+"""Objects of one finding that are named."""
 Json = Mapping[str, Any]
 
 
@@ -22,15 +27,32 @@ def show(answered: Json) -> None:
     console = gpu_picture.console()
     console.print("which classes can evict which")
     console.print(Padding(_classes(answered["classes"]), (0, 0, 0, 2), expand=False))
+    for one in answered["lacks"]:
+        console.print(Text(one["message"]), soft_wrap=True)
+    of_code: Counter[str] = Counter(one["code"] for one in answered["findings"])
+    shown: Counter[str] = Counter()
     for one in answered["findings"]:
+        shown[one["code"]] += 1
+        if shown[one["code"]] > MOST_OF_A_CODE:
+            continue
         console.print()
-        about = f": {short(one['about'], 100)}: {one['message']}"
+        about = f": {_objects(one)}: {one['message']}"
         console.print(Text.assemble((one["severity"], COLOURS[one["severity"]]), about), soft_wrap=True)
         console.print(Text(f"  {one['remedy']}"), soft_wrap=True)
+        left = of_code[one["code"]] - MOST_OF_A_CODE
+        if shown[one["code"]] == MOST_OF_A_CODE and left:
+            console.print(Text(f"  and {count(left, 'more finding')} {one['code']} (-o json has all)"))
     found = answered["summary"]
     console.print(f"\n{count(found['error'], 'error')}, {count(found['warning'], 'warning')}, {found['info']} info")
     for warning in answered["warnings"]:
         print(f"gpu-extender: {short(warning['message'], 400)}", file=sys.stderr)
+
+
+def _objects(one: Json) -> str:
+    """The objects of a finding, the first few by name."""
+    names = [short(name, 100) for name in (one["about"], *one["others"][: NAMED - 1])]
+    left = len(one["others"]) - (NAMED - 1)
+    return ", ".join(names) + (f" and {left} more" if left > 0 else "")
 
 
 def _classes(levels: list[Json]) -> Table:

@@ -18,6 +18,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: in a pod its account, else kubectl's")
     cluster_file.add_cluster(parser, source)
+    parser.add_argument(
+        "--record", metavar="DIR", type=Path,
+        help="record requests, and what changes between them, for the command replay (settings: record)",
+    )  # fmt: skip
     add_logging(parser)
 
 
@@ -28,4 +32,10 @@ def run(options: argparse.Namespace) -> int:
     from extender.server import serve  # here: --help, a wrong option or a refused file need not load a server
 
     kubeconfig = str(options.kubeconfig) if options.kubeconfig else None
-    return serve.run(settings, kubeconfig=kubeconfig, cluster_file=options.cluster)
+    return serve.run(
+        settings,
+        kubeconfig=kubeconfig,
+        cluster_file=options.cluster,
+        config_file=options.config,
+        record=options.record,
+    )

@@ -1,22 +1,21 @@
 """Read what nvidia-smi or rocm-smi print about a node's GPUs; draw the GPU graph, print it as JSON, or as the value of
-the node annotation gpu-extender.io/topology."""
+the node annotation gpu-extender.io/topology, or of topology-nics."""
 
 from __future__ import annotations
 
 import argparse
 
-import orjson
-
 from extender.cli import topology_file
+from extender.cli.output import write
 from extender.errors import BadTopology
-from extender.topologies import annotation
+from extender.topologies import annotation, nics
 from extender.topologies.reading import Reading
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     parser.add_argument("file", metavar="FILE", help=topology_file.WHAT)
-    topology_file.add_output(parser, "annotation")
+    topology_file.add_output(parser, "annotation", "annotation-nics")
     topology_file.add_speed(parser)
 
 
@@ -24,11 +23,11 @@ def run(options: argparse.Namespace) -> int:
     """Prints it."""
     output = topology_file.output(options)
     said = topology_file.reading(options, options.file)
-    if output == "json":
-        print(orjson.dumps(said.as_json()).decode())
+    if output in ("json", "yaml"):
+        write(said.as_json(), output)
         return 0
-    if output == "annotation":
-        value = _annotation(said)
+    if output.startswith("annotation"):
+        value = _annotation(said) if output == "annotation" else _nics(said)
         topology_file.warn(said)
         print(value)
         return 0
@@ -47,6 +46,13 @@ def run(options: argparse.Namespace) -> int:
     for fact in gpu_picture.facts(said):
         console.print(fact)
     return 0
+
+
+def _nics(said: Reading) -> str:
+    value = nics.encode(said.topology())
+    if value is None:
+        raise BadTopology("the text names no NICs, so there is nothing to annotate", path="nics", code="nics-unknown")
+    return value
 
 
 def _annotation(said: Reading) -> str:

@@ -7,6 +7,7 @@ import math
 import sys
 from pathlib import Path
 
+from extender.cli.output import FORMS
 from extender.errors import BadTopology
 from extender.topologies import load
 from extender.topologies.reading import Reading, with_product
@@ -20,9 +21,7 @@ WHAT = (
 
 def add_output(parser: argparse.ArgumentParser, *more: str) -> None:
     """-o; None until `output` decides."""
-    parser.add_argument(
-        "-o", "--output", choices=("text", "json", *more), help="default: text on a terminal, JSON elsewhere"
-    )
+    parser.add_argument("-o", "--output", choices=(*FORMS, *more), help="default: text on a terminal, JSON elsewhere")
 
 
 def add_speed(parser: argparse.ArgumentParser) -> None:

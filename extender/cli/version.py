@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 from importlib.metadata import version
 
-import orjson
-
-from extender.cli.output import add_output
+from extender.cli.output import add_output, write
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,9 +16,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints it."""
     number = version("gpu-extender")
-    if options.output == "json":
+    if options.output != "text":
         said = {"apiVersion": "gpu-extender.io/v1", "kind": "Version", "warnings": [], "version": number}
-        print(orjson.dumps(said).decode())
+        write(said, options.output)
     else:
         print(f"gpu-extender {number}")
     return 0

@@ -1,80 +1,165 @@
-"""What would happen to a pod: does it fit, where, and if not, which eviction costs least? Nothing is changed.
-Each pod is judged alone, in the cluster as it stands in the file, with every node as a candidate. Exit codes: 0 it
-fits, 10 it fits after an eviction, 11 it cannot (of several pods the worst), 1 an error, 2 wrong usage."""
+"""What would happen to pods: do they fit, where, and if not, which eviction costs least, and what else would help?
+Nothing is changed. All pods are placed together on one copy of the cluster, each on what the pods before it leave; a
+gang is placed whole. Owners are expanded: Deployments, StatefulSets, Jobs, JobSets, LeaderWorkerSets, training jobs
+(PyTorchJob ...). Exit codes: 0 it fits, 10 it fits after an eviction, 11 it cannot (of several pods the worst), 1 an
+error, 2 wrong usage."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-import time
-from datetime import datetime
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import orjson
-
-from extender.cli import cluster_file
-from extender.cli.options import add_config, settings_of
-from extender.cli.output import add_output
+from extender.cli.asking import pod_of, post
+from extender.cli.options import settings_of
+from extender.cli.output import add_output, write
+from extender.cli.sources import add_now, add_sources, events, moment, of_server
 from extender.errors import BadInput
+
+if TYPE_CHECKING:
+    from extender.topologies import Topology
+    from extender.whatif.question import Changes, Document
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    cluster_file.add_cluster(parser)
+    add_sources(parser)
     parser.add_argument(
-        "-f", "--filename", metavar="POD", type=Path, nargs="+", action="extend", required=True,
-        help="manifests of the pods (JSON or YAML; - is standard input)",
+        "-f", "--filename", metavar="POD", type=Path, nargs="+", action="extend", default=[],
+        help="manifests of pods and owners of pods (JSON or YAML; - is standard input)",
     )  # fmt: skip
-    parser.add_argument("--now", metavar="RFC3339", help="the time at which it is asked (default: the clock)")
-    add_config(parser)
+    parser.add_argument(
+        "--pod", metavar="NAMESPACE/NAME", nargs="+", action="extend", default=[], help="pods of the cluster that wait"
+    )
+    change = parser.add_argument_group("changes of the nodes, made first")
+    change.add_argument(
+        "--add", metavar=("N", "TOPOLOGY|NODE"), nargs=2, action="append", default=[],
+        help="N nodes more: catalogue:ID, a description of GPUs as `topo` reads it, or a node like which they are",
+    )  # fmt: skip
+    change.add_argument(
+        "--cordon", metavar="NODE", nargs="+", action="extend", default=[], help="no pod is placed there any more"
+    )
+    change.add_argument(
+        "--drain", metavar="NODE", nargs="+", action="extend", default=[],
+        help="cordon, and evict all pods but those of DaemonSets; these are not placed again",
+    )  # fmt: skip
+    add_now(parser)
     add_output(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the plan."""
-    settings = settings_of(options)
     wall = moment(options.now)
-    from extender.objects import records, tolerant
-    from extender.offline import frozen, whatif  # here: --help need not load the core
-    from extender.offline.snapshot import Snapshot
+    if not options.filename and not options.pod:
+        raise BadInput("there is no pod to ask about: name it with -f or --pod")
+    named = [pod_of(text) for text in options.pod]
+    from extender.whatif import engine  # here: --help need not load the core
 
-    gpus = frozenset(resource.name for resource in settings.resources)
-    file = frozen.load(options.cluster)
-    invalid: list[tolerant.Invalid] = []
-    snapshot = Snapshot.of(settings, frozen.parse(file, gpus, str(options.cluster), invalid))
-    pods: list[records.PodRecord] = []
-    for path in options.filename:
-        source = "standard input" if str(path) == "-" else str(path)
-        raw = sys.stdin.buffer.read() if str(path) == "-" else frozen.load(path)
-        pods += frozen.pods(raw, gpus, source)
-    if not pods:
-        raise BadInput("there is no pod in it", path="--filename")
-    answered = whatif.answer(snapshot, pods, wall, frozen.objects(file, str(options.cluster)))
-    answered["warnings"] = [*tolerant.warnings(invalid), *answered["warnings"]]
-    if options.output == "json":
-        sys.stdout.write(orjson.dumps(answered, option=orjson.OPT_APPEND_NEWLINE).decode())
+    topologies: dict[str, Topology] = {}
+    if of_server(options):
+        answered = post(options.server, "/debug/whatif", _body(options, named))
     else:
-        from extender.cli import gpu_picture, plan
-        from extender.offline import text
-
-        console = gpu_picture.console()
-        for number, result in enumerate(answered["results"]):
-            if number:
-                console.print()
-            plan.show(console, result, snapshot.cluster.gpus.topologies, answered["holdings"])
-        for warning in answered["warnings"]:
-            print(f"gpu-extender: {text.short(warning['message'], 400)}", file=sys.stderr)
-    return whatif.exit_code(answered)
+        answered = _frozen(options, named, wall, topologies)
+    if options.output == "text":
+        _show(answered, topologies)
+    else:
+        write(answered, options.output)
+    return engine.exit_code(answered)
 
 
-def moment(text: str | None) -> float:
-    """Seconds since 1970 of an RFC 3339 time with its zone; of now without one. BadInput for anything else."""
-    if text is None:
-        return time.time()
+def _frozen(
+    options: argparse.Namespace, named: list[tuple[str, str]], wall: float, topologies: dict[str, Topology]
+) -> dict[str, Any]:
+    """The answer by a cluster that is read once. `topologies`: those of its nodes are put there."""
+    from extender.objects import tolerant
+    from extender.offline import frozen, whatif
+    from extender.whatif import question
+    from extender.whatif.snapshot import Snapshot
+
+    settings = settings_of(options)
+    gpus = frozenset(resource.name for resource in settings.resources)
+    items: list[dict[str, Any]] = []
+    invalid: list[tolerant.Invalid] = []
+    if options.cluster is not None:  # read once: it may be a pipe
+        raw, source = frozen.load(options.cluster), str(options.cluster)
+        found, items = frozen.parse(raw, gpus, source, invalid), frozen.objects(raw, source)
+    else:
+        found, invalid = events(options, settings)
+    snapshot = Snapshot.of(settings, found)
+    asked = question.read(list(_documents(options.filename)), gpus, named, _changes(options))
+    answered = whatif.answer(snapshot, asked, wall, items)
+    answered["warnings"] = [*tolerant.warnings(invalid), *answered["warnings"]]
+    topologies.update(snapshot.cluster.gpus.topologies)
+    return answered
+
+
+def _documents(files: list[Path]) -> Iterator[Document]:
+    """The objects of the manifests."""
+    from extender.offline import frozen
+
+    for path in files:
+        piped = str(path) == "-"
+        raw = sys.stdin.buffer.read() if piped else frozen.load(path)
+        yield from frozen.documents(raw, "standard input" if piped else str(path))
+
+
+def _body(options: argparse.Namespace, named: list[tuple[str, str]]) -> dict[str, Any]:
+    """The question for a server."""
+    changes = _changes(options)
+    return {
+        "objects": [one.item for one in _documents(options.filename)],
+        "pods": ["/".join(one) for one in named],
+        "add": [{"count": one.nodes, "like": one.what} for one in changes.add],
+        "cordon": list(changes.cordon),
+        "drain": list(changes.drain),
+    }
+
+
+def _changes(options: argparse.Namespace) -> Changes:
+    """The changes of the nodes. BadInput, BadTopology."""
+    from extender.topologies import load
+    from extender.whatif.question import Added, Changes
+
+    added = []
+    for number, what in options.add:
+        if not (number.isascii() and number.isdigit() and int(number[:9]) > 0 and len(number) < 9):
+            raise BadInput(f"{number!r} is not a number of nodes", path="--add")
+        if not what.startswith(load.PREFIX) and Path(what).is_file():
+            what = _stated(Path(what))
+        added.append(Added(int(number), what))
+    return Changes(tuple(added), tuple(options.cordon), tuple(options.drain))
+
+
+def _stated(file: Path) -> str:
+    """The topology annotation of the GPUs that the file describes. BadInput, BadTopology."""
+    from extender.topologies import annotation, load
+
     try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        found = None
-    if found is None or found.tzinfo is None:
-        raise BadInput(f"{text!r} is not a time like 2026-11-21T15:00:00Z", path="--now")
-    return found.timestamp()
+        return annotation.encode(load.read(file.read_bytes()).topology())
+    except OSError as error:
+        raise BadInput(error.strerror or str(error), path=str(file)) from None
+    except ValueError as error:  # such as links of which the speed is not known
+        raise BadInput(f"{error}; `gpu-extender topo` with --gbps or --product adds it", path=str(file)) from None
+
+
+def _show(answered: dict[str, Any], topologies: dict[str, Topology]) -> None:
+    """The answer for people."""
+    from extender.cli import gpu_picture, plan, plan_groups
+    from extender.offline import text
+
+    console = gpu_picture.console()
+    grouped = {_key(pod) for group in answered["groups"] for pod in group["pods"]}
+    for number, result in enumerate(one for one in answered["results"] if _key(one["pod"]) not in grouped):
+        if number:
+            console.print()
+        plan.show(console, result, topologies, answered["holdings"])
+        plan_groups.ways(console, result)
+    plan_groups.show(console, answered["groups"])
+    for warning in answered["warnings"]:
+        print(f"gpu-extender: {text.short(warning['message'], 400)}", file=sys.stderr)
+
+
+def _key(pod: dict[str, Any]) -> tuple[str, str]:
+    return pod["namespace"], pod["name"]

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import Final
 
 from ext_core.places import Places
 from ext_core.slots import Slots
 from ext_core.table import NodeTable, PodTable
 from extender.cluster.amounts import Amounts
 from extender.cluster.demand.forecast import Forecast
+from extender.cluster.dra.renewal import renew
+from extender.cluster.dra.store import DraStore
 from extender.cluster.faults import Faults
 from extender.cluster.gpus.store import GpuStore
-from extender.cluster.health.columns import HealthColumns
+from extender.cluster.health.columns import HealthAt, HealthColumns
 from extender.cluster.health.node_health import NodeHealth
 from extender.cluster.health.pod_failures import Limits
 from extender.cluster.held import HeldColumns
-from extender.cluster.listener import Listener
+from extender.cluster.listener import Listener, Observer
 from extender.cluster.nodes.domains import Domains
 from extender.cluster.nodes.store import Nodes
 from extender.cluster.pods.annotation_limits import AnnotationLimits
@@ -29,7 +32,6 @@ from extender.cluster.tables import Demand, Tables
 from extender.cluster.view import ClusterView
 from extender.objects.event import Event
 from extender.objects.records import (
-    DeviceClassRecord,
     GroupRecord,
     NodeRecord,
     PdbRecord,
@@ -39,12 +41,25 @@ from extender.objects.records import (
 from extender.objects.tolerant import Invalid
 from extender.settings import Settings
 
+READ_AT_ONCE: Final = 16
+"""Pods and nodes whose GPUs by DRA are read again in one call, and READ_BY_EVENT more for each event. A DeviceClass may
+concern all of them: the others follow with the next events and decisions."""
+READ_BY_EVENT: Final = 2
+
 
 class Cluster(ClusterView):
     """The only writer of cluster state. `demand`: what is expected after the pods that came."""
 
-    def __init__(self, settings: Settings, *, live: bool = False, listeners: Sequence[Listener] = ()) -> None:
-        """`live`: the state is read from an API server, and tenants write its objects; else from a file."""
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        live: bool = False,
+        plans: bool | None = None,
+        listeners: Sequence[Listener] = (),
+    ) -> None:
+        """`live`: the state is read from an API server, and tenants write its objects; else from a file; `plans`:
+        whether the queue allocates devices, None: by the settings."""
         resources = ("cpu", "memory", "pods", *(resource.name for resource in settings.resources))
         self.demand = Forecast(settings.mix, resources)
         tables = Tables(
@@ -57,7 +72,10 @@ class Cluster(ClusterView):
         self._faults = Faults()
         trusted = "policy" if live else "auto"
         gpus = GpuStore(settings, tables.shapes, held_counts=settings.claims.held_gpus in ("policy", trusted))
-        self._nodes = Nodes(tables, gpus, self.demand.models, Domains(settings.topology_levels))
+        if plans is None:
+            plans = settings.queue.enabled and settings.queue.planned_allocation
+        dra = DraStore(settings.resources, lambda uid: self._pods.bound(uid), plans=plans)
+        self._nodes = Nodes(tables, gpus, self.demand.models, Domains(settings.topology_levels), dra)
         limits = AnnotationLimits(settings)
         self._pods = Pods(tables.pods, Amounts(resources), limits, self._nodes, self._faults)
         failing = settings.failing_nodes
@@ -67,10 +85,16 @@ class Cluster(ClusterView):
         self._listeners = list(listeners)
         self._health_columns = HealthColumns(health, tables, self._nodes.rows, self._listeners, self._faults)
         self._node_health = health
+        self.observer: Observer | None = None
+        """Is shown what others decide about pods, before it counts."""
 
     def subscribe(self, listener: Listener) -> None:
         """Call this listener, too, from now on."""
         self._listeners.append(listener)
+
+    def take(self, settings: Settings) -> None:
+        """These settings count from now on. What was made of others, such as the columns of the tables, stays."""
+        self._settings = settings
 
     @property
     def faulted(self) -> Mapping[str, int]:
@@ -99,10 +123,24 @@ class Cluster(ClusterView):
         """The tables as they were without these pods of the node; restored on leaving. For what-if only."""
         return self._held.without(uids, node)
 
+    def absent(self, uids: Iterable[str]) -> AbstractContextManager[None]:
+        """The tables as they would be without these pods; restored on leaving. For what is planned at a later time."""
+        return self._held.absent(uids)
+
+    def health_at(self, now: float) -> HealthAt:
+        """The health of the nodes, for a copy of this cluster."""
+        return HealthAt.of(self._node_health, self.nodes, now)
+
+    def adopt_health(self, taken: HealthAt) -> None:
+        """Judge the health of the nodes as the cluster did of which this is a copy."""
+        self._health_columns.adopt(taken)
+
     def apply(self, events: Iterable[Event], now: float, wall: float | None = None) -> None:
         """Apply a batch. `now`: seconds on the server's clock; `wall`: seconds since 1970, None where it is not known
         how old the states of the pods are."""
+        most = READ_AT_ONCE
         for event in events:
+            most += READ_BY_EVENT
             try:
                 self._apply(event, now, wall)
             except Exception as error:  # one object that cannot be held must not stop the others
@@ -111,18 +149,23 @@ class Cluster(ClusterView):
                     self._pods.hold_bare(event.record, deleted=event.change == "delete")
             else:
                 self._faults.applied(event)
+        renew(self._nodes, self._pods, self._faults, now, most)
         self._refresh(now)
 
     def tick(self, now: float) -> None:
         """Let time pass: pods that settle for too long are unknown, a device plugin that is away for too long has no
         GPUs."""
         late = self._pods.placements.settled(now)
-        settled = (self.pods[uid] for uid in late if uid in self.pods)
-        self._pods.stale.ledgers.update(pod.node for pod in settled if pod.gpus)
+        if late:  # seldom, and this is called by every decision
+            settled = (self.pods[uid] for uid in late if uid in self.pods)
+            self._pods.stale.ledgers.update(pod.node for pod in settled if pod.gpus)
         lost = self._nodes.gpus.lost(now)
         for name in lost:
             self._nodes.write(self.nodes[name], now)
-        if late or lost:
+        stale = self._nodes.dra.stale
+        if stale:
+            renew(self._nodes, self._pods, self._faults, now, READ_AT_ONCE)
+        if late or lost or stale:
             self._refresh(now)
         elif self._health_columns.write(now):
             self._generation += 1
@@ -142,15 +185,19 @@ class Cluster(ClusterView):
             self._pods.set_group(record, event.change)
         elif isinstance(record, PriorityClassRecord):
             self._pods.set_priority_class(record, event.change)
-        elif isinstance(record, DeviceClassRecord):
-            self._nodes.set_device_class(record, event.change)
+        else:
+            self._nodes.set_dra(record, event.change)
 
     def _set_pod(self, pod: PodRecord, now: float, wall: float | None) -> None:
+        pod = self._nodes.dra.pod(pod)
         before = self.pods.get(pod.uid)
         if pod.gpus:
             self._node_health.pod(pod, before, now, wall)
         if before is None and not pod.daemon and not pod.mirror and not pod.partial:
             self.demand.see(pod)
+        if self.observer is not None and before is not None and self.observer.wants(before, pod):
+            self._refresh(now)  # the events before it count
+            self.observer.see(before, pod, now)
         self._pods.set(pod, now)
 
     def _drop_pod(self, uid: str, now: float) -> None:
@@ -158,6 +205,7 @@ class Cluster(ClusterView):
         if pod is None:
             return
         self._pods.drop(pod)
+        self._nodes.dra.gone(uid)
         if pod.gpus:
             self._node_health.gone(pod, now)
         for listener in self._listeners:
@@ -167,6 +215,7 @@ class Cluster(ClusterView):
                 self._faults.note("Pod", f"{pod.namespace}/{pod.name}, which is deleted", error, now)
 
     def _set_node(self, node: NodeRecord, now: float) -> None:
+        node = self._nodes.dra.node(node)
         before = self.nodes.get(node.name)
         if before is None:
             self._node_health.came(node.name)

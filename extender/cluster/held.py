@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from ext_core.absence import Absence
 from ext_core.rows import NodeUse, PodRow
 from extender.cluster.amounts import MOST_COUNT
+from extender.cluster.demand.kinds import links_of
 from extender.cluster.faults import Faults
 from extender.cluster.gpus.holdings import NodeLedger
 from extender.cluster.nodes.store import Nodes
@@ -15,7 +18,7 @@ from extender.cluster.tables import Tables
 from extender.objects.progress import saved_ms, start_ms
 from extender.objects.records import PodRecord
 
-TERMINATING, SPARED = 1, 2  # flags of PodTable.put
+TERMINATING, SPARED, DEVICES, LINKED, UNADVISED = 1, 2, 16, 32, 64  # flags of PodTable.put
 
 
 class HeldColumns:
@@ -86,7 +89,7 @@ class HeldColumns:
             self._pods.amounts.of(pod),
             mask,
             unsure,
-            (TERMINATING if pod.terminating else 0) | (SPARED if pod.daemon or pod.mirror else 0),
+            self._flags(pod),
             start_ms(pod),
             saved_ms(pod),
             limits.restart_seconds(pod),
@@ -96,6 +99,14 @@ class HeldColumns:
         at = known if known is not None else rows.take(pod.uid)
         table.put(at, row)
         self._pods.mark(at, pod.uid)
+
+    def _flags(self, pod: PodRecord) -> int:
+        """What the row states of a pod. One that keeps its devices is no victim, and releases nothing."""
+        placed = pod.daemon or pod.mirror
+        releasing = pod.terminating and not (pod.keeps_devices and self._nodes.dra.planned.on)
+        flags = (TERMINATING if releasing else 0) | (SPARED if placed or pod.keeps_devices else 0)
+        flags |= (DEVICES if pod.devices else 0) | (UNADVISED if placed or pod.terminating else 0)
+        return flags | (LINKED if links_of(pod) == "required" else 0)
 
     def _holds(self, pod: PodRecord) -> tuple[int, int]:
         """(mask, unsure) of a pod that has no row, by the ledger of its node; where it has one, they are in the row."""
@@ -124,6 +135,18 @@ class HeldColumns:
             yield
         finally:
             self._set(row, before, used)
+
+    @contextmanager
+    def absent(self, uids: Iterable[str]) -> Iterator[None]:
+        """The tables as they would be without these pods, on whatever nodes; restored on leaving. Unlike `without`, the
+        ledgers of the nodes are not read again: it costs nanoseconds a pod."""
+        known = map(self._pods.rows.get, uids)
+        gone = array("i", [row for row in known if row is not None])
+        absence = Absence(self._tables.nodes, self._tables.pods, gone)
+        try:
+            yield
+        finally:
+            absence.end()
 
     def _used(self, pods: Sequence[PodRecord]) -> tuple[int, ...]:
         return self._pods.amounts.total(map(self._pods.amounts.of, pods))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from extender.cluster.health.verdicts import Change
+from extender.objects.records import PodRecord
 
 
 class Listener:
@@ -22,3 +25,16 @@ class Listener:
 
     def node_rejected_for(self, change: Change) -> None:
         """A node is rejected for the GPU pods of one namespace."""
+
+
+class Observer(Protocol):
+    """Sees what others decide about a pod, in the state in which they decided it: all events before this one are in
+    the tables, and this one is not. It changes nothing."""
+
+    def wants(self, before: PodRecord, pod: PodRecord) -> bool:
+        """Whether the change from `before` to `pod` is such a decision."""
+        ...
+
+    def see(self, before: PodRecord, pod: PodRecord, now: float) -> None:
+        """Look at it. `now`: seconds on the server's clock. An exception is a fault of the pod: catch what is not."""
+        ...

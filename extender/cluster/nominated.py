@@ -6,7 +6,8 @@ from array import array
 from typing import Protocol
 
 from extender.cluster.amounts import Amounts
-from extender.cluster.demand.kinds import links_of
+from extender.cluster.demand.kinds import is_particular
+from extender.cluster.gpus.statements import PLAN
 from extender.objects.records import PodRecord
 
 
@@ -22,12 +23,15 @@ class Rows(Protocol):
 
 
 class Nominated:
-    """The claims of the nominated pods. A claim has a position: `rows`, `priorities`, and R `amounts` there. `linked`:
-    uids of the pods that require links; these have no position, since what they claim depends on the node."""
+    """The claims of the nominated pods. A claim has a position: `rows`, `priorities`, and R `amounts` there.
+    `particular`: uids of the pods that require links or NICs; these have no position, since what they claim depends on
+    the node. `planned`: uids of those for which the queue planned GPUs; `on`: uids of all, by node."""
 
     def __init__(self, amounts: Amounts) -> None:
         self.rows, self.priorities, self.amounts = array("i"), array("q"), array("q")
-        self.linked: dict[str, None] = {}
+        self.particular: dict[str, None] = {}
+        self.planned: dict[str, None] = {}
+        self.on: dict[str, dict[str, None]] = {}
         self._of = amounts.of
         self._positions: dict[str, int] = {}
         self._uids: list[str] = []
@@ -37,8 +41,11 @@ class Nominated:
 
     def add(self, pod: PodRecord) -> None:
         """The pod, which is not known here, is nominated for a node."""
-        if links_of(pod) == "required":
-            self.linked[pod.uid] = None
+        self.on.setdefault(pod.nominated_node, {})[pod.uid] = None
+        if pod.annotations.get(PLAN):
+            self.planned[pod.uid] = None
+        if is_particular(pod):
+            self.particular[pod.uid] = None
             return
         self._positions[pod.uid] = len(self._uids)
         self._uids.append(pod.uid)
@@ -48,19 +55,24 @@ class Nominated:
         self.amounts.extend(self._of(pod))
         self._fresh[pod.uid] = None
 
-    def remove(self, uid: str) -> None:
-        """The pod is nominated no more, if it was. The last claim takes its position."""
-        self.linked.pop(uid, None)
+    def remove(self, uid: str, node: str) -> None:
+        """The pod is nominated for the node no more. The last claim takes its position."""
+        there = self.on[node]
+        del there[uid]
+        if not there:
+            del self.on[node]
+        self.particular.pop(uid, None)
+        self.planned.pop(uid, None)
         at = self._positions.pop(uid, None)
         if at is None:
             return
         self._fresh.pop(uid, None)
         last, width = self._uids.pop(), len(self.amounts) // len(self.rows)
-        node, row, priority = self._nodes.pop(), self.rows.pop(), self.priorities.pop()
+        name, row, priority = self._nodes.pop(), self.rows.pop(), self.priorities.pop()
         amounts = self.amounts[-width:]
         del self.amounts[-width:]
         if last != uid:
-            self._positions[last], self._uids[at], self._nodes[at] = at, last, node
+            self._positions[last], self._uids[at], self._nodes[at] = at, last, name
             self.rows[at], self.priorities[at] = row, priority
             self.amounts[at * width : (at + 1) * width] = amounts
 

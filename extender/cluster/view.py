@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final, Protocol
 
 from ext_core.encode import Heads
 from ext_core.name_index import NameIndex
+from extender.cluster.dra.planned import PlannedClaims
+from extender.cluster.dra.taint_rules import TaintRules
 from extender.cluster.gpus.device_sharing import Division
 from extender.cluster.gpus.holdings import NodeLedger
 from extender.cluster.gpus.ledger import Drift
@@ -20,7 +23,7 @@ from extender.cluster.health.verdicts import Standing
 from extender.cluster.nodes.eligibility import Program
 from extender.cluster.nodes.store import Nodes
 from extender.cluster.nominated import Nominated
-from extender.cluster.pods.annotation_limits import AnnotationLimits
+from extender.cluster.pods.annotation_limits import AnnotationLimits, Bounded
 from extender.cluster.pods.budgets import BudgetSet
 from extender.cluster.pods.requirements import PodRequirements
 from extender.cluster.pods.siblings import SiblingKey
@@ -34,6 +37,9 @@ from extender.objects.records import (
     PdbRecord,
     PodRecord,
     PriorityClassRecord,
+    ResourceClaimRecord,
+    ResourceClaimTemplateRecord,
+    ResourceSliceRecord,
 )
 from extender.objects.selectors import NodeTerm, Toleration
 from extender.settings import Settings
@@ -49,6 +55,10 @@ class NodeRowsView(Protocol):
 
     def row(self, name: str) -> int:
         """The node's row, -1 when it is not known."""
+        ...
+
+    def all(self) -> array[int]:
+        """The rows of all nodes, in the order of their names; the caller does not change it."""
         ...
 
     @property
@@ -91,6 +101,10 @@ class GpusView(Protocol):
     def held_counts(self) -> bool:
         """Whether the annotation held-gpus counts."""
 
+    def indices(self, node: str) -> Mapping[str, int]:
+        """Device id -> GPU index of the node's GPUs, as far as that is known."""
+        ...
+
     def away(self, now: float) -> Iterator[str]:
         """The nodes whose device plugin offers nothing, for AWAY_SECONDS at most."""
         ...
@@ -119,6 +133,18 @@ class GangsView(Protocol):
 
     def running(self, pod: PodRecord) -> list[PodRecord]:
         """The running members of the gang that a bound pod names, itself among them."""
+        ...
+
+    def ref(self, pod: PodRecord) -> gangs.Ref | None:
+        """The gang that any pod names, among the pods of its team; None when it names none."""
+        ...
+
+    def bounded(self, pod: PodRecord, now_ms: int) -> Iterator[Bounded]:
+        """The claims of any pod that do not count as written. `now_ms`: milliseconds since 1970."""
+        ...
+
+    def bound(self, named: gangs.Ref) -> Collection[PodRecord]:
+        """The bound pods that name a gang, terminating ones among them."""
         ...
 
 
@@ -187,15 +213,23 @@ class EligibilityView(Protocol):
 
 
 class WorkloadsView(Protocol):
-    """Which GPU pods belong to one workload."""
+    """Which pods belong to one workload; none of them is finished or terminating."""
 
     @property
     def siblings(self) -> Mapping[SiblingKey, Mapping[str, str]]:
-        """Uid -> node of the bound pods of one owner or app."""
+        """Uid -> node of the bound GPU pods of one owner or app."""
 
     @property
     def gang_pods(self) -> Mapping[gangs.Ref, Mapping[str, str]]:
-        """Uid -> node ("" without one) of the pods that name a gang."""
+        """Uid -> node ("" without one) of the GPU pods that name a gang."""
+
+    @property
+    def gang_cpu_pods(self) -> Mapping[gangs.Ref, Collection[str]]:
+        """Uids of the pods without GPUs and without a node that name a gang."""
+
+    def gang_of(self, uid: str) -> gangs.Ref | None:
+        """The gang that a pod with GPUs, or without a node, names; None where it names none."""
+        ...
 
 
 class RepellingView(Protocol):
@@ -223,8 +257,20 @@ class PlacementsView(Protocol):
         """What the nominated pods claim."""
 
     @property
+    def unbound(self) -> Collection[str]:
+        """Uids of the pods without a node."""
+
+    @property
     def waiting(self) -> Mapping[str, int]:
-        """Uid of an unbound GPU pod -> its priority."""
+        """Uid of an unbound GPU pod that neither a gate nor a queue of ours holds back -> its priority."""
+
+    @property
+    def settling(self) -> Mapping[str, float]:
+        """Uid of a pod that is being admitted -> when it was first seen bound, in the order of the times."""
+
+    @property
+    def queued(self) -> Collection[str]:
+        """Uids of the unbound pods that wait in a queue of ours, in the order in which they came."""
 
     @property
     def repelling(self) -> RepellingView:
@@ -239,6 +285,42 @@ class PodRowsView(Protocol):
         """By row, "" = free."""
 
     def __getitem__(self, uid: str) -> int: ...
+
+
+class DraView(Protocol):
+    """What the objects of DRA state."""
+
+    @property
+    def claims(self) -> Mapping[tuple[str, str], ResourceClaimRecord]:
+        """By namespace and name."""
+
+    @property
+    def templates(self) -> Mapping[tuple[str, str], ResourceClaimTemplateRecord]:
+        """By namespace and name."""
+
+    @property
+    def slices(self) -> Mapping[str, ResourceSliceRecord]:
+        """By name, those of the drivers whose GPUs are counted."""
+
+    @property
+    def uncounted(self) -> Collection[str]:
+        """The GPU resources whose GPUs by DRA are not counted: a DeviceClass serves them that may select others."""
+
+    @property
+    def taint_rules(self) -> TaintRules:
+        """The DeviceTaintRules."""
+
+    @property
+    def planned(self) -> PlannedClaims:
+        """The claims whose devices the queue allocates."""
+
+    @property
+    def stale(self) -> bool:
+        """Whether pods or nodes are to be read again: what the latest events mean to them follows in a moment."""
+
+    def read(self, pod: PodRecord) -> PodRecord:
+        """The pod, known or not, with its GPUs by DRA."""
+        ...
 
 
 class HealthView(Protocol):
@@ -280,7 +362,7 @@ class ClusterView:
     def __init__(self, settings: Settings, tables: Tables, nodes: Nodes, pods: Pods, health: NodeHealth) -> None:
         self._nodes, self._pods = nodes, pods
         self._generation = 0
-        self.settings: Final = settings
+        self._settings = settings
         self.tables: Final = tables
         self.nodes: Final[Mapping[str, NodeRecord]] = nodes.records
         self.names: Final[Sequence[str]] = nodes.rows.names
@@ -292,6 +374,11 @@ class ClusterView:
         self.gangs: Final[GangsView] = pods.gangs
         self.budgets: Final[BudgetsView] = pods.budgets
         self.health: Final[HealthView] = health
+
+    @property
+    def settings(self) -> Settings:
+        """Those that count now."""
+        return self._settings
 
     @property
     def generation(self) -> int:
@@ -341,7 +428,17 @@ class ClusterView:
     @property
     def device_classes(self) -> Mapping[str, DeviceClassRecord]:
         """By name."""
-        return self._nodes.device_classes
+        return self._nodes.dra.classes
+
+    @property
+    def dra(self) -> DraView:
+        """What the other objects of DRA state."""
+        return self._nodes.dra
+
+    @property
+    def restricted(self) -> AbstractSet[str]:
+        """The names of the nodes that are cordoned or tainted: every other node admits a pod that names none."""
+        return self._nodes.restricted
 
     @property
     def schedulable_gpu_nodes(self) -> int:

@@ -1,7 +1,8 @@
 """One small text that outlives us: in a ConfigMap of its own, written now and then and at the end.
 
 For what is learned and can be learned again: a document that cannot be read is started anew, one that cannot be
-written is tried again later, and neither stops a verb. Of several instances the last to write wins.
+written is tried again later, and neither stops a verb. Of several instances the last to write wins. A document of a
+version to come is not written over: that version may run again after a downgrade.
 """
 
 from __future__ import annotations
@@ -37,12 +38,14 @@ class Document(Controller):
         dump: Callable[[], str],
         load: Callable[[str], None],
         *,
+        newer: Callable[[str], bool] = lambda text: False,
         every: float = 300.0,
         chance: random.Random | None = None,
     ) -> None:
-        """`kept`: where it is kept; `every`: seconds between two writes."""
+        """`kept`: where it is kept; `newer`: whether a text is of a version to come; `every`: seconds between two
+        writes."""
         self._kept = kept
-        self._dump, self._load = dump, load
+        self._dump, self._load, self._newer = dump, load, newer
         self._every = every
         self._chance = chance or random.Random()
         self._written: str | None = None
@@ -58,7 +61,7 @@ class Document(Controller):
             log.warning(
                 "what was learned cannot be read, and is learned anew", document=self._kept.name, err=str(error)
             )
-        if text is None:
+        if text is None or self._stands(text):
             return
         try:
             self._load(text)
@@ -91,6 +94,19 @@ class Document(Controller):
                 failures += 1
                 await asyncio.sleep(BACKOFF.delay(failures, self._chance))
 
+    def _stands(self, text: str) -> bool:
+        """Whether what is kept is left as it is."""
+        if not self._newer(text):
+            return False
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "what a newer version has learned is left as it is, and what is learned now is not kept: delete the "
+                "ConfigMap if that version does not come back",
+                document=self._kept.name,
+            )
+        return True
+
     async def save(self) -> None:
         """Write the document, if it is another one than before."""
         text = self._dump()
@@ -101,7 +117,10 @@ class Document(Controller):
                 raise ApiError(413, f"it is longer than the {MOST_BYTES} bytes that are kept")
             for _ in range(3):
                 with contextlib.suppress(Conflict):
-                    await self._kept.change({KEY: text}, (await self._kept.read()).version)
+                    there = await self._kept.read()
+                    if self._stands(there.data.get(KEY, "")):
+                        return
+                    await self._kept.change({KEY: text}, there.version)
                     self._written, self._warned = text, False
                     return
         except (ApiError, Unreachable) as error:

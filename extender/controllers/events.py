@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2s
 from typing import Any, Final
 
 from extender.controllers.controller import Controller
@@ -31,6 +32,7 @@ TENANT_EVERY: Final = 60.0  # seconds between two Events of a namespace that its
 TENANTS_PER_MINUTE: Final = 10  # such Events of all namespaces: the others' share of the rate is not for them
 MOST_NAMED: Final = 5  # pods in a note, and the characters of their names: what they cost stands behind them
 MOST_OF_NAMES: Final = 400
+CONFLICT: Final = 409
 log = get_log()
 _Key = tuple[str, str, str, str, bool]
 
@@ -91,15 +93,29 @@ class Events(Controller):
             before.count += 1
             before.last = now
             return
-        self._tokens = min(BURST, self._tokens + max(0.0, now - self._filled_at) * PER_SECOND)
-        self._filled_at = now
+        name = f"{regarding.name[:200]}.{self._chance.getrandbits(64):016x}"
+        self._new(key, NewEvent(name, regarding, related, reason, action, note, warning, now))
+
+    def once(self, regarding: Regarding, subject: str, reason: str, note: str) -> bool:
+        """A warning that is written once for an object and a subject, by whichever instance is the first: the name of
+        the Event follows from both. Whether it is noted: else the limits leave it out for now."""
+        if self._api is None:
+            return False
+        digest = blake2s(f"{regarding.uid}/{subject}".encode(), digest_size=8).hexdigest()
+        name = f"{regarding.name[:200]}.{digest}"
+        event = NewEvent(name, regarding, None, reason, "Reading", note, True, self._wall())
+        return self._new((regarding.uid, digest, reason, "Reading", True), event)
+
+    def _new(self, key: _Key, event: NewEvent) -> bool:
+        """Whether there is room for a new Event."""
+        self._tokens = min(BURST, self._tokens + max(0.0, event.at - self._filled_at) * PER_SECOND)
+        self._filled_at = event.at
         if self._tokens < 1.0 or len(self._series) >= MOST_SERIES:
             self._metrics.events.labels("left_out").inc()
-            return
+            return False
         self._tokens -= 1.0
-        name = f"{regarding.name[:200]}.{self._chance.getrandbits(64):016x}"
-        event = NewEvent(name, regarding, related, reason, action, note, warning, now)
-        self._series[key] = Series(event, now)
+        self._series[key] = Series(event, event.at)
+        return True
 
     def node(self, name: str, uid: str, reason: str, note: str, *, warning: bool = True) -> None:
         """Something about a node as a whole."""
@@ -183,6 +199,9 @@ class Events(Controller):
                 await api.create(event)
                 count = 1
         except ApiError as error:
+            if error.status == CONFLICT and not series.written:  # another instance wrote it, or this one before
+                series.written, series.written_at = count, now
+                return True
             if error.status in (401, 403) and not any(words in error.message for words in OF_NAMESPACE):
                 self._api = None
                 self._metrics.events.labels("forbidden").inc()

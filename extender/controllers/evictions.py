@@ -28,12 +28,10 @@ from typing import Final, Protocol
 from extender.controllers.controller import Controller
 from extender.controllers.events import Events, how_many, named, price_text
 from extender.controllers.leadership import Leadership
-from extender.kube import evictions
-from extender.kube.client import ApiServer
 from extender.kube.clock import Clock
+from extender.kube.pods.evictions import PodEvictions
 from extender.log import get_log
 from extender.metrics import Metrics
-from extender.objects.records import PodRecord
 from extender.reservations.reservations import Reservation
 from extender.verbs import wire
 from extender.verbs.answer import Answer
@@ -76,7 +74,7 @@ class Stuck:
 class Evictor:
     """What evicts in a live cluster: the API server, the right to do it, and what keeps the plans."""
 
-    server: ApiServer
+    pods: PodEvictions
     leadership: Leadership
     reserving: Reserving
 
@@ -264,7 +262,8 @@ class Evictions(Controller):
                     self._give_up(plan, decision, f"the reservation is not kept: {why}")
                     stuck.due = self._clock() + FIRST_PAUSE  # its next filter call may be minutes away
                     break
-                why = await self._would_be_allowed(evictor.server, pods)
+                refusal = await evictor.pods.refusal(pods)
+                why = refusal[1] if refusal is not None else ""
             if not why:
                 decision.result = "evicting"
                 self._events.planned(plan, decision.detail)
@@ -284,17 +283,6 @@ class Evictions(Controller):
         self._verbs.reservations.drop(plan.uid)
         decision.result, decision.error = "not-evicted", why
 
-    async def _would_be_allowed(self, server: ApiServer, pods: list[PodRecord]) -> str:
-        """Why the API server rejects a dry run; "" when it allows every eviction."""
-        for pod in pods:
-            if pod.terminating:
-                continue
-            said = await evictions.evict(server, pod.namespace, pod.name, pod.uid, dry_run=True)
-            if said.outcome not in ("evicted", "gone"):
-                self._metrics.evictions.labels(f"dry-run-{said.outcome}").inc()
-                return f"{pod.namespace}/{pod.name}: {said.message}"
-        return ""
-
     async def _carry_out(self, evictor: Evictor, plan: Reservation) -> None:
         """Evict what is still to be evicted. Once one victim is evicted, the others follow as soon as they may."""
         cluster, reservations = self._verbs.cluster, self._verbs.reservations
@@ -306,8 +294,7 @@ class Evictions(Controller):
                 return
             if self._is_dark():  # the requests before may have waited long for the API server
                 return
-            said = await evictions.evict(evictor.server, pod.namespace, pod.name, pod.uid, dry_run=False)
-            self._metrics.evictions.labels(said.outcome).inc()
+            said = await evictor.pods.evict(pod)
             if said.outcome in ("evicted", "gone"):
                 begun = True
                 continue

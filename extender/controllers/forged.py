@@ -47,7 +47,7 @@ def _of_victim(cluster: ClusterView, plan: Reservation, uid: str) -> str:
         return f"{name} is on node {victim.node}" if victim.node else f"{name} is on no node"
     if victim.priority >= plan.priority:
         return f"{name} has priority {victim.priority}"
-    return f"{name} is never a victim" if victim.daemon or victim.mirror else ""
+    return f"{name} is never a victim" if victim.daemon or victim.mirror or victim.devices else ""
 
 
 def believed(cluster: ClusterView, plan: Reservation, pod: PodRecord, emptied: float | None) -> None:

@@ -1,40 +1,55 @@
-"""Whether this instance may evict: it holds the Lease of the settings, as long as it is asked."""
+"""Whether this instance is the one that may act: it holds the Lease of the settings, as long as it wants it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
+
+from prometheus_client import Gauge
 
 from extender.kube.client import ApiError, Unreachable
-from extender.kube.leases import RETRY, Lease
+from extender.kube.leases import Lease
 from extender.log import get_log
-from extender.metrics import Metrics
 
 REQUEST_SECONDS: Final = 5.0  # a request on a connection that died waits no longer
 RESIGN_SECONDS: Final = 2.0  # nor does the end of the process
 log = get_log()
 
 
+class Task(NamedTuple):
+    """What the holder of a Lease does, in words. `without`: what does not happen without it; `manifest`: the file that
+    has the right to it."""
+
+    name: str
+    without: str
+    manifest: str
+
+
+EVICTIONS: Final = Task("evictions of our own", "no pod is evicted", "manifests/evictions")
+QUEUE: Final = Task("queue", "no pod is released from the queue", "manifests/queue/controller.yaml")
+
+
 class Leadership:
     """One instance's claim to one Lease."""
 
-    def __init__(self, lease: Lease, metrics: Metrics, clock: Callable[[], float]) -> None:
-        """`clock`: seconds."""
-        self._lease, self._metrics, self._clock = lease, metrics, clock
+    def __init__(self, lease: Lease, task: Task, leads: Gauge, clock: Callable[[], float]) -> None:
+        """`leads`: 1 while it is held; `clock`: seconds."""
+        self._lease, self._task, self._leads, self._clock = lease, task, leads, clock
         self._stepped_at: float | None = None
         self._warned = False
 
     @property
     def held(self) -> bool:
-        """Whether this instance may evict now."""
+        """Whether this instance may act now."""
         return self._lease.held
 
     async def campaign(self, wanted: bool) -> None:
-        """Take the Lease or renew it where it is `wanted`, else give it back; at most one request in RETRY seconds."""
+        """Take the Lease or renew it where it is `wanted`, else give it back; at most one attempt in its `retry`
+        seconds."""
         now = self._clock()
-        if self._stepped_at is not None and now - self._stepped_at < RETRY:
+        if self._stepped_at is not None and now - self._stepped_at < self._lease.retry:
             return
         try:
             if wanted:
@@ -42,7 +57,7 @@ class Leadership:
                 async with asyncio.timeout(REQUEST_SECONDS):
                     before, after = self._lease.held, await self._lease.step()
                 if before != after:
-                    log.info("evictions of our own", leader=after, identity=self._lease.identity)
+                    log.info(self._task.name, leader=after, identity=self._lease.identity)
             elif self._lease.held:
                 async with asyncio.timeout(REQUEST_SECONDS):
                     await self._lease.resign()
@@ -50,10 +65,9 @@ class Leadership:
         except (ApiError, Unreachable, TimeoutError) as error:
             if not self._warned:
                 self._warned = True
-                log.warning(
-                    "no pod is evicted: the Lease cannot be read or written (manifests/evictions.yaml)", err=str(error)
-                )
-        self._metrics.evictions_leader.set(self._lease.held)
+                problem = f"{self._task.without}: the Lease cannot be read or written ({self._task.manifest})"
+                log.warning(problem, err=str(error))
+        self._leads.set(self._lease.held)
 
     async def resign(self) -> None:
         """Give the Lease back at the end; it expires where that fails."""

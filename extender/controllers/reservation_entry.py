@@ -1,4 +1,9 @@
-"""One reservation as text: a small JSON object, whose times are seconds since 1970; and the texts that are stored."""
+"""One reservation as text: a small JSON object, whose times are seconds since 1970; and the texts that are stored.
+
+What is stored has a format, a number that rises only where a version before would read it wrongly. What has a higher
+one than ours comes from a version to come, which may run again after a downgrade: it is kept as it is (`Newer`), for
+NEWER_SECONDS or until it is over by what every version knows.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +19,35 @@ from extender.reservations.reservations import Reservation
 FORMAT: Final = 1
 MOST_ENTRIES: Final = 500
 MOST_BYTES: Final = 900_000  # a ConfigMap may have 1 MiB
+NEWER_SECONDS: Final = 600.0  # by then a reservation has ended in every version, and seats are long used
 
 
 class Damaged(Exception):
     """An entry that states nothing that can be used."""
 
 
+class Newer(Damaged):
+    """An entry of a version to come: it is not read, and not written over."""
+
+
+def check_format(stated: object, known: int) -> None:
+    """Raises Newer where an entry states a higher format than the known one, and Damaged where it states no other that
+    can be read. `stated`: the value of its field `format`."""
+    if stated == known and not isinstance(stated, bool):
+        return
+    if isinstance(stated, int) and stated > known:
+        raise Newer(f"its format is {stated}, that of this version {known}")
+    raise Damaged(f"not an entry of format {known}")
+
+
 class Stored:
-    """What the ConfigMap has, as far as we know. `data`: text by uid; `version`: None where it has to be read first."""
+    """What the ConfigMap has, as far as we know. `data`: text by uid; `version`: None where it has to be read first;
+    `newer`: the uids whose texts are of a version to come, and since when that is known, in seconds."""
 
     def __init__(self) -> None:
         self.data: dict[str, str] = {}
         self.version: str | None = None
+        self.newer: dict[str, float] = {}
         self._size = 0
 
     def set(self, data: dict[str, str], version: str) -> None:
@@ -42,6 +64,13 @@ class Stored:
             else:
                 self.data[uid] = text
         self.version = version
+
+    def changes(self, wanted: Mapping[str, str]) -> dict[str, str | None]:
+        """The keys to write, so that it has what is wanted; None: the key is to be removed. Texts of a version to come
+        are left as they are."""
+        over = self.data.keys() - wanted.keys() - self.newer.keys()
+        changed = {uid: text for uid, text in wanted.items() if uid not in self.newer and self.data.get(uid) != text}
+        return dict.fromkeys(over) | changed
 
     def has_room(self, changes: Mapping[str, str | None]) -> bool:
         """Whether it stays within MOST_ENTRIES and MOST_BYTES."""
@@ -93,8 +122,9 @@ class Entries:
             entry = orjson.loads(text)
         except orjson.JSONDecodeError as error:
             raise Damaged(f"not JSON: {error}") from error
-        if not isinstance(entry, dict) or entry.get("format") != FORMAT:
-            raise Damaged(f"not an entry of format {FORMAT}")
+        if not isinstance(entry, dict):
+            raise Damaged("not an object")
+        check_format(entry.get("format"), FORMAT)
         amounts, victims = self._amounts(entry.get("amounts")), _victims(entry.get("victims"))
         node, pod = entry.get("node"), entry.get("pod", "")
         if not isinstance(node, str) or not node or not isinstance(pod, str):

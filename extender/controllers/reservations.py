@@ -3,8 +3,9 @@
 Theory of operation
 -------------------
 1. One key per preemptor's uid, its value a small JSON object; times are seconds since 1970.
-2. A reservation is written before its preempt reply is sent, within the deadline of the settings. When that fails the
-   answer is that no pod is evicted, and nothing is reserved. All else that changes (a reservation ends, its victims are
+2. A reservation is written before its preempt reply is sent, within the deadline of the settings (a slow API server is
+   waited for longer now and then: server/outage.py). When that fails the answer is that no pod is evicted, and
+   nothing is reserved. All else that changes (a reservation ends, its victims are
    gone) is written within about a second.
 3. A write is a merge patch of the keys that change: one key for a preempt reply, and those of the replies that wait
    beside it. One write at a time. Each states the version that it changes, so the API server rejects it where another
@@ -14,7 +15,9 @@ Theory of operation
    conflict and reads; if not, the next one replaces that version, and the late one is rejected.
 5. The map is read before the first verb is answered and every few seconds then, since another instance may have been
    asked meanwhile. What cannot be read is dropped with a warning; the rest stays. What another instance wrote is
-   compared with the lists before it counts (forged.py), and dropped as well where it contradicts them.
+   compared with the lists before it counts (forged.py), and dropped as well where it contradicts them. What a version
+   to come has written is left as it is until its pod is bound or deleted, at most for NEWER_SECONDS: that version may
+   run again after a downgrade. Meanwhile no pod is evicted for that pod, since others may be terminating for it.
 6. Without the right to read or write it (403) no pod is evicted, which is logged once and counted;
    `reservations.store: memory` does without the map, and without what it is good for.
 """
@@ -29,7 +32,7 @@ from dataclasses import dataclass
 
 from extender.controllers.controller import Controller
 from extender.controllers.forged import believed, contradiction
-from extender.controllers.reservation_entry import MOST_ENTRIES, Damaged, Entries, Stored
+from extender.controllers.reservation_entry import MOST_ENTRIES, NEWER_SECONDS, Damaged, Entries, Newer, Stored
 from extender.kube.backoff import Backoff
 from extender.kube.client import ApiError, Unreachable
 from extender.kube.clock import Clock
@@ -44,6 +47,7 @@ LOOK_SECONDS = 1.0  # between two looks at what is over
 REREAD_SECONDS = 5.0
 SOON_SECONDS = 0.05  # while the lists are not in
 REFRESH_SECONDS = 5.0  # a request on a connection that died waits no longer: preemptors wait for it
+UNSEEN_SECONDS = 60.0  # after which a pod that no list has brought does not exist
 TRIES = 5
 log = get_log()
 
@@ -103,17 +107,18 @@ class ReservationStore(Controller):
         """Whether the plans of a process before us are known: after a start no preemptor is unknown."""
         return self._read_at is not None
 
-    async def reserve(self, plan: Reservation) -> str:
-        """Keep a plan that the verbs have; "" when it is written, else why it is not: then no pod may be evicted."""
+    async def reserve(self, plan: Reservation, patience: float = 0.0) -> str:
+        """Keep a plan that the verbs have; "" when it is written, else why it is not: then no pod may be evicted.
+        `patience`: seconds to wait, where that is above the deadline of the settings."""
         if self._map is None:
             return ""
-        began = time.perf_counter()
+        began, wait = time.perf_counter(), max(self._settings.deadline_seconds, patience)
         try:
-            async with asyncio.timeout(self._settings.deadline_seconds):
+            async with asyncio.timeout(wait):
                 why = await self._keep(plan.uid)
             result = "refused" if why else "ok"
         except TimeoutError:
-            result, why = "late", f"not written within {self._settings.deadline_seconds:g} s"
+            result, why = "late", f"not written within {wait:.3g} s"
         except (ApiError, Unreachable) as error:
             result = "forbidden" if _forbidden(error) else "failed"
             why = self._failed(error)
@@ -176,6 +181,7 @@ class ReservationStore(Controller):
             why = contradiction(verbs.cluster, plan, pod, evicts=verbs.settings.evictions.enabled)
             if not why:
                 believed(verbs.cluster, plan, pod, emptied)
+                verbs.reservations.add(plan)  # a record repeats it as it is now
                 continue
             verbs.reservations.drop(uid)
             self._metrics.reservations_damaged.inc()
@@ -222,6 +228,8 @@ class ReservationStore(Controller):
                 for _ in range(TRIES):
                     if self._stored.version is None:
                         await self._read()
+                    if uid in self._stored.newer:
+                        return "a newer version of gpu-extender has reserved for the pod, and its entry stands"
                     plans = ((one, self._verbs.reservations.get(one)) for one in self._waiting)
                     wanted = {one: self._entries.text(plan) for one, plan in plans if plan is not None}
                     if uid not in wanted:
@@ -243,6 +251,7 @@ class ReservationStore(Controller):
 
     async def _flush(self) -> None:
         """Make the map what the verbs have."""
+        self._forget_newer()
         async with self._lock:
             for _ in range(TRIES):
                 if self._stored.version is None:
@@ -253,10 +262,16 @@ class ReservationStore(Controller):
 
     def _changes(self) -> dict[str, str | None]:
         """The keys that the map has otherwise than the verbs; None: the key is to be removed."""
-        wanted = {plan.uid: self._entries.text(plan) for plan in self._verbs.reservations.all()}
-        stored = self._stored.data
-        changes: dict[str, str | None] = dict.fromkeys(stored.keys() - wanted.keys())
-        return changes | {uid: text for uid, text in wanted.items() if stored.get(uid) != text}
+        return self._stored.changes({plan.uid: self._entries.text(plan) for plan in self._verbs.reservations.all()})
+
+    def _forget_newer(self) -> None:
+        """Entries of a version to come that are over: the map loses them. The lists are in."""
+        newer, pods = self._stored.newer, self._verbs.cluster.pods
+        for uid, since in list(newer.items()):
+            pod, age = pods.get(uid), self._clock() - since
+            deleted = pod is None and age >= UNSEEN_SECONDS  # before that the watch may be behind
+            if deleted or (pod is not None and pod.node) or age >= NEWER_SECONDS:
+                del newer[uid]
 
     async def _write(self, changes: dict[str, str | None]) -> bool:
         """Write these keys; False where another instance has written since. Where no answer comes, the version that is
@@ -284,10 +299,15 @@ class ReservationStore(Controller):
         for uid, text in sorted(theirs.items())[:MOST_ENTRIES]:
             before = self._stored.data.get(uid)
             theirs_is_newer = uid in known and before not in (None, text) and before == self._entries.text(plans[uid])
-            if not theirs_is_newer and (uid in known or before is not None or uid in self._unsure):
+            replaced = before != text and self._stored.newer.pop(uid, None) is not None
+            if not theirs_is_newer and not replaced and (uid in known or before is not None or uid in self._unsure):
                 continue  # ours, or ours until a moment ago: to be removed
             try:
                 plan = self._entries.plan(uid, text, now)
+            except Newer as error:
+                self._stored.newer[uid] = now
+                log.warning("a reservation of a newer version is left as it is", uid=uid[:80], err=str(error))
+                continue
             except Damaged as error:
                 self._metrics.reservations_damaged.inc()
                 log.warning("a reservation cannot be read, and is dropped", uid=uid[:80], err=str(error))
@@ -299,6 +319,7 @@ class ReservationStore(Controller):
         gone = self._stored.data.keys() & known - theirs.keys() if version else ()  # without a map nothing has ended
         for uid in gone:
             reservations.drop(uid)  # another instance has seen its end
+        self._stored.newer = {uid: since for uid, since in self._stored.newer.items() if uid in theirs}
         self._stored.set(theirs, version)
         self._read_at = now
         self._unsure.clear()

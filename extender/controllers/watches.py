@@ -6,6 +6,7 @@ import asyncio
 import gc
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 from extender.cluster.cluster import Cluster
 from extender.controllers.controller import ClusterSource
@@ -17,6 +18,7 @@ from extender.kube.watch.reflector import Reflector
 from extender.kube.watch.state import State
 from extender.log import get_log
 from extender.objects.event import Event
+from extender.objects.records import PodRecord
 from extender.objects.tolerant import LONGEST_NAME, Faults, Invalid
 
 VITAL = ("Pod", "Node")
@@ -140,8 +142,18 @@ class Watches(ClusterSource):
 
     def _reflector(self, watched: WatchedKind) -> Reflector:
         pace = Pace.prompt(self._staleness) if watched.prompt else Pace()
+        if watched.kind == "Pod" and self._cluster.settings.shadow:
+            pace = replace(pace, costly=self._is_compared)
         timing = Timing(self._clock, chance=self._chance)
         return Reflector(self._server, watched, self, self._cluster.gpu_names, pace, timing)
+
+    def _is_compared(self, event: Event) -> bool:
+        """Whether shadow mode compares what the event shows: that costs as much as a filter call over all nodes."""
+        observer, pod = self._cluster.observer, event.record
+        if observer is None or event.change != "set" or not isinstance(pod, PodRecord):
+            return False
+        before = self._cluster.pods.get(pod.uid)
+        return before is not None and observer.wants(before, pod)
 
     # -- the reflectors' sink -------------------------------------------------------------------------------------
 

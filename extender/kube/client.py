@@ -25,13 +25,15 @@ from kubernetes.aio import config as kubernetes_config
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 
-# Seconds, TLS included. A packet that is lost is sent again after 1 s; a host that is away drops them all, and the next
-# try must not begin long after its return.
+# TLS included. A packet that is lost is sent again after 1 s; a host that is away drops them all, and the next try must
+# not begin long after its return.
 CONNECT_SECONDS = 3.0
-_ACQUIRE = 6.0  # seconds for a name's addresses, and as many connects as it has
-_AUTHENTICATE = 10.0  # seconds for a token file, or a credential plugin
+ACQUIRE_SECONDS = 6.0  # for a name's addresses, and as many connects as it has
+AUTHENTICATE_SECONDS = 10.0  # for a token file, or a credential plugin
 _REFRESH = 60.0  # seconds between looks at a token file or an exec plugin's expiry, as client-go has it
-_CHUNK = 2**18  # bytes: what a stream buffers before it makes the server wait
+STREAM_BUFFER = 2**18  # bytes: what a stream buffers before it makes the server wait
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"  # merges lists by their keys: gates, conditions
 
 Headers = Callable[[], Awaitable[Mapping[str, str]]]
 
@@ -119,7 +121,7 @@ class ApiServer:
                 # A body that came compressed would be inflated in a worker thread.
                 headers={"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "gpu-extender"},
                 trust_env=self.transport.proxy_from_environment,
-                read_bufsize=_CHUNK,
+                read_bufsize=STREAM_BUFFER,
                 auto_decompress=False,
             )
         return self._made
@@ -194,9 +196,9 @@ class ApiServer:
         """As post(): the object that is there is replaced."""
         return await self.request("PUT", path, body)
 
-    async def patch(self, path: str, body: bytes) -> bytes:
-        """As post(), with a JSON merge patch."""
-        return await self.request("PATCH", path, body, content_type="application/merge-patch+json")
+    async def patch(self, path: str, body: bytes, content_type: str = MERGE_PATCH) -> bytes:
+        """As post(), with a JSON merge patch, or another kind of patch."""
+        return await self.request("PATCH", path, body, content_type=content_type)
 
     async def request(
         self,
@@ -209,7 +211,7 @@ class ApiServer:
         most: int | None = None,
     ) -> bytes:
         """The body of a 2xx answer to any method; the errors of get(). `content_type`: of `body`."""
-        limits = aiohttp.ClientTimeout(total=self._timeout, connect=_ACQUIRE, sock_connect=CONNECT_SECONDS)
+        limits = aiohttp.ClientTimeout(total=self._timeout, connect=ACQUIRE_SECONDS, sock_connect=CONNECT_SECONDS)
         sent: dict[str, Any] = {} if body is None else {"data": body, "content_type": content_type}
         async with self._answer(method, path, limits, params=params or {}, **sent) as answer:
             if most is None:
@@ -225,7 +227,9 @@ class ApiServer:
     @asynccontextmanager
     async def stream(self, path: str, params: Mapping[str, str], *, inactivity: float) -> AsyncIterator[Stream]:
         """An answer that goes on. Silence for ``inactivity`` seconds is Silent, a broken connection Unreachable."""
-        limits = aiohttp.ClientTimeout(total=None, connect=_ACQUIRE, sock_connect=CONNECT_SECONDS, sock_read=inactivity)
+        limits = aiohttp.ClientTimeout(
+            total=None, connect=ACQUIRE_SECONDS, sock_connect=CONNECT_SECONDS, sock_read=inactivity
+        )
         async with self._answer("GET", path, limits, params=params) as answer:
             yield Stream(answer.content.iter_any(), lambda: _cut_off(answer))
 
@@ -240,7 +244,7 @@ class ApiServer:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         async with AsyncExitStack() as stack:
             try:
-                async with asyncio.timeout(_AUTHENTICATE):
+                async with asyncio.timeout(AUTHENTICATE_SECONDS):
                     headers = {**await self.headers(), **({"Content-Type": content_type} if "data" in more else {})}
                 url = self._url.joinpath(path.lstrip("/"), encoded=True)
                 request = self._session.request(method, url, headers=headers, timeout=limits, **more, **self._options)

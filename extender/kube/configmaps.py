@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from extender.kube.client import ApiError, Unreachable
+from extender.kube.client import MERGE_PATCH, ApiError, Unreachable
 
 _LABELS: Final = {"app.kubernetes.io/name": "gpu-extender"}
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class _Written(msgspec.Struct):
 
 
 class Requests(Protocol):
-    """Requests to one API server: `ApiServer`, or `KeptConnection`. They raise ApiError and Unreachable."""
+    """Requests to one API server: `ApiServer`, `KeptConnection` or `KeptConnections`; ApiError and Unreachable."""
 
     async def get(self, path: str) -> bytes:
         """The body of a 200."""
@@ -45,8 +45,8 @@ class Requests(Protocol):
         """The body of a 2xx answer; of what was written at least its metadata."""
         ...
 
-    async def patch(self, path: str, body: bytes) -> bytes:
-        """As post(), with a JSON merge patch."""
+    async def patch(self, path: str, body: bytes, content_type: str = MERGE_PATCH) -> bytes:
+        """As post(), with a JSON merge patch, or another kind of patch."""
         ...
 
     async def close(self) -> None:
@@ -99,6 +99,21 @@ class ConfigMap:
                 raise Conflict from error
             raise
         return _decoded(answer, _WRITTEN).metadata.resourceVersion
+
+    async def put(self, changes: Mapping[str, str | None]) -> Kept:
+        """Writes keys that no other writer writes, whatever the version is; None removes one. What is there then."""
+        body = msgspec.json.encode({"metadata": {"managedFields": [{}]}, "data": changes})
+        try:
+            found = _decoded(await self._server.patch(self._path, body), _READ)
+            return Kept(found.data or {}, found.metadata.resourceVersion)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+        try:
+            await self.change(changes, "")
+        except Conflict:  # another writer made it meanwhile
+            return await self.put(changes)
+        return await self.read()
 
 
 _READ: Final = msgspec.json.Decoder(_ConfigMap)

@@ -1,36 +1,34 @@
-"""One kept HTTP/1.1 connection to the API server, for the write that a preempt reply waits for.
+"""Kept HTTP/1.1 connections to the API server: one for the write that a preempt reply waits for, and a few for the
+writes of the queue.
 
 A request is one write of bytes to the socket, and its answer is read by httptools. A whole request takes a few dozen
-Python calls; the general client (client.py) takes a thousand. No other request is ever under way on the connection, so
-none delays the write. One request at a time: the caller has a lock, and limits the time of each request.
+Python calls; the general client (client.py) takes a thousand. A connection has one request at a time, so no other
+request delays it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, cast
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple, cast
 
 import httptools
 
-from extender.kube.client import CONNECT_SECONDS, ApiError, ApiServer, Unreachable, message_of, retry_after_of
+from extender.kube.client import MERGE_PATCH, ApiError, ApiServer, Unreachable, message_of, retry_after_of
 from extender.kube.configmaps import Requests
+from extender.kube.endpoint import Endpoint, is_direct
 
 _MOST: Final = 2**23  # bytes of an answer; a ConfigMap may have 1 MiB
 _METADATA_ONLY: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 _JSON: Final = "application/json"
-_MERGE: Final = "application/merge-patch+json"
 
 
-def requests_to(server: ApiServer) -> Requests:
-    """A kept connection to the server; the general client where a proxy is in between, which has its own protocol."""
-    target, transport = urlsplit(server.url), server.transport
-    bypassed = not transport.proxy_from_environment or bool(proxy_bypass(target.hostname or ""))
-    if transport.proxy or (not bypassed and target.scheme in getproxies()):
+def requests_to(server: ApiServer, at_once: int = 1) -> Requests:
+    """A kept connection to the server, or `at_once` that share the requests and limit their time; the general client
+    where a proxy is in between, which has its own protocol."""
+    if not is_direct(server):
         return server
-    return KeptConnection(server)
+    return KeptConnection(server) if at_once == 1 else KeptConnections(server, at_once)
 
 
 class _Answer(NamedTuple):
@@ -128,20 +126,12 @@ class _Exchange(asyncio.Protocol):
 
 
 class KeptConnection:
-    """Requests to one API server, one after another. The errors are those of `ApiServer`. It is connected by the
-    first request, and again after a loss. A request has no time limit of its own: cancel it."""
+    """Requests to one API server, one after another: the caller has a lock. The errors are those of `ApiServer`. It is
+    connected by the first request, and again after a loss. A request has no time limit of its own: cancel it."""
 
     def __init__(self, server: ApiServer) -> None:
         """`server`: names the URL, the credentials and how connections are made."""
-        self._server = server
-        target = urlsplit(server.url)
-        tls = target.scheme == "https"
-        host = target.hostname or ""
-        self._address = (host, target.port or (443 if tls else 80))
-        name = server.transport.tls_server_name or host
-        self._tls: dict[str, Any] = {"ssl": server.transport.tls or True, "server_hostname": name} if tls else {}
-        self._prefix = target.path.rstrip("/")
-        self._constant = f" HTTP/1.1\r\nHost: {target.netloc}\r\nUser-Agent: gpu-extender\r\n"
+        self._endpoint = Endpoint(server)
         self._wire: _Exchange | None = None
 
     async def get(self, path: str) -> bytes:
@@ -152,9 +142,9 @@ class KeptConnection:
         """The body of a 2xx answer to a JSON body: the metadata of the object alone, where the server can do so."""
         return await self._request("POST", path, body, _METADATA_ONLY, _JSON)
 
-    async def patch(self, path: str, body: bytes) -> bytes:
-        """As post(), with a JSON merge patch."""
-        return await self._request("PATCH", path, body, _METADATA_ONLY, _MERGE)
+    async def patch(self, path: str, body: bytes, content_type: str = MERGE_PATCH) -> bytes:
+        """As post(), with a JSON merge patch, or another kind of patch."""
+        return await self._request("PATCH", path, body, _METADATA_ONLY, content_type)
 
     async def close(self) -> None:
         """End the connection."""
@@ -162,9 +152,7 @@ class KeptConnection:
             self._wire.close()
 
     async def _request(self, method: str, path: str, body: bytes, accept: str, content_type: str) -> bytes:
-        head = (
-            f"{method} {self._prefix}{path}{self._constant}Accept: {accept}\r\n{_lines(await self._server.headers())}"
-        )
+        head = await self._endpoint.head(method, path, accept)
         if content_type:
             head += f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
         request = head.encode("latin-1") + b"\r\n" + body
@@ -183,21 +171,47 @@ class KeptConnection:
                 except _BrokenOff as error:
                     if not error.unanswered:
                         raise
-            self._wire = await self._connect()
+            self._wire = await self._endpoint.connect(_Exchange)
             return await self._wire.ask(request)
         except (OSError, Unreachable) as error:  # TimeoutError and ssl.SSLError are OSErrors
             raise Unreachable(f"{what}: {str(error) or type(error).__name__}") from error
 
-    async def _connect(self) -> _Exchange:
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(CONNECT_SECONDS):
-            _, wire = await loop.create_connection(_Exchange, *self._address, **self._tls)
-        return wire
 
+class KeptConnections:
+    """Requests to one API server beside each other; the errors are those of `ApiServer`. The connection that was used
+    last is asked first, so those that a busy moment needed are left to the server to close."""
 
-def _lines(headers: Mapping[str, str]) -> str:
-    """As header lines. Unreachable: a credential that would add lines of its own."""
-    text = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-    if text.count("\r") != len(headers) or text.count("\n") != len(headers):
-        raise Unreachable("the credentials have a line break")
-    return text
+    def __init__(self, server: ApiServer, at_once: int, timeout: float = 30.0) -> None:
+        """`at_once`: the most requests under way, others wait; `timeout`: seconds for a whole answer."""
+        self._idle = [KeptConnection(server) for _ in range(at_once)]
+        self._all = tuple(self._idle)
+        self._free = asyncio.Semaphore(at_once)
+        self._timeout = timeout
+
+    async def get(self, path: str) -> bytes:
+        """As `KeptConnection.get`; Unreachable where no answer comes in time."""
+        return await self._one(f"GET {path}", lambda connection: connection.get(path))
+
+    async def post(self, path: str, body: bytes) -> bytes:
+        """As `KeptConnection.post`; Unreachable where no answer comes in time."""
+        return await self._one(f"POST {path}", lambda connection: connection.post(path, body))
+
+    async def patch(self, path: str, body: bytes, content_type: str = MERGE_PATCH) -> bytes:
+        """As `KeptConnection.patch`; Unreachable where no answer comes in time."""
+        return await self._one(f"PATCH {path}", lambda connection: connection.patch(path, body, content_type))
+
+    async def close(self) -> None:
+        """End every connection."""
+        for connection in self._all:
+            await connection.close()
+
+    async def _one(self, what: str, ask: Callable[[KeptConnection], Awaitable[bytes]]) -> bytes:
+        async with self._free:
+            connection = self._idle.pop()
+            try:
+                async with asyncio.timeout(self._timeout):
+                    return await ask(connection)
+            except TimeoutError as error:
+                raise Unreachable(f"{what}: no answer within {self._timeout:g} s") from error
+            finally:
+                self._idle.append(connection)

@@ -19,8 +19,8 @@ from extender.kube.clock import Clock
 from extender.kube.events import micro_time
 
 DURATION: Final = 15.0  # seconds, kube-scheduler's own
-DEADLINE: Final = 10.0
-RETRY: Final = 2.0
+DEADLINE: Final = 2 / 3  # of the duration: the holder acts no longer without a renewal
+RETRY: Final = 2 / 15  # of the duration: between two attempts
 
 
 class _Spec(msgspec.Struct, omit_defaults=True):
@@ -55,14 +55,17 @@ class Lease:
         identity: str,
         *,
         clock: Clock | None = None,
+        duration: float = DURATION,
     ) -> None:
-        """``identity``: of this process alone."""
+        """``identity``: of this process alone; ``duration``: whole seconds for which the Lease is kept for a holder
+        that is silent."""
         self._server = server
         self._where = f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace, safe='')}/leases"
         self._path = f"{self._where}/{quote(name, safe='')}"
         self._meta = _Meta(name, namespace)
         clock = clock or Clock()
         self.identity, self._clock, self._wall = identity, clock.monotonic, clock.wall
+        self._duration, self.retry = duration, duration * RETRY
         self._seen: tuple[str, str] | None = None  # holder and renewTime, as last read
         self._seen_at = 0.0
         self._renewed_at: float | None = None
@@ -70,7 +73,7 @@ class Lease:
     @property
     def held(self) -> bool:
         """Whether we may act."""
-        return self._renewed_at is not None and self._clock() - self._renewed_at < DEADLINE
+        return self._renewed_at is not None and self._clock() - self._renewed_at < self._duration * DEADLINE
 
     async def step(self) -> bool:
         """Take the Lease if it is free, renew it if it is ours; whether we hold it. Raises ApiError, Unreachable."""
@@ -93,7 +96,7 @@ class Lease:
         again = holder == self.identity
         wanted = _Spec(
             self.identity,
-            int(DURATION),
+            int(self._duration),
             spec.acquireTime if again and spec.acquireTime else now,
             now,
             (spec.leaseTransitions or 0) + (not again and found is not None),

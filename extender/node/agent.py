@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 from extender.errors import ExtenderError, Unreachable
 from extender.node.apiserver import ApiServer, node_path, pod_path
 from extender.node.pod_resources import Held
-from extender.topologies import annotation
+from extender.topologies import annotation, nics
 from extender.topologies.annotation import RELAY, STALE
 from extender.topologies.topology import Topology
 
@@ -141,7 +141,8 @@ class Agent:
         there = node.get("metadata", {}).get("annotations") or {}
         wanted: dict[str, str | None] = {}
         if text is not None:
-            wanted |= {annotation.KEY: text, STALE: None}
+            assert self._stated is not None
+            wanted |= {annotation.KEY: text, nics.KEY: nics.encode(self._stated), STALE: None}
         if STALE not in wanted and self._clock() - self._seen_at > STALE_SECONDS and STALE not in there:
             wanted[STALE] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._seen_at))
         if self._options.mode_file is not None:

@@ -19,9 +19,10 @@ from importlib import import_module
 from typing import Any
 
 from extender.errors import BadTopology
+from extender.node import nics
 from extender.node.nvml import NoDriver
 from extender.topologies.annotation import MOST_GPUS
-from extender.topologies.reading import Reading, Warned, with_product
+from extender.topologies.reading import Nic, Reading, Warned, with_product
 
 FORMAT = "amdsmi"
 MOST_WEIGHT = 15  # of one hop
@@ -60,14 +61,16 @@ def _read(library: Any) -> Reading:
     linked = any(map(any, links))
     said = "the driver does not tell how many links a pair has; 1 is taken for each (name the product)"
     size = range(len(handles))
+    buses = [library.amdsmi_get_gpu_device_bdf(handle).lower() for handle in handles]
     return Reading(
         links,
         "xgmi" if linked else None,
         "pair",
         tuple(tuple("X" if i == j else None for j in size) for i in size),
         tuple(_numa(library, handle) for handle in handles),
-        _ids([library.amdsmi_get_gpu_device_bdf(handle).lower() for handle in handles]),
+        _ids(buses),
         FORMAT,
+        nics=tuple(Nic(name, near, near) for name, near in nics.read(buses) or ()),
         gbps=speed,
         health=tuple(_ask(library, "amdsmi_get_gpu_vram_usage", handle) is not None for handle in handles),
         product=(_ask(library, "amdsmi_get_gpu_asic_info", handles[0]) or {}).get("market_name"),

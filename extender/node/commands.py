@@ -63,7 +63,8 @@ def complete(reading: Reading, product: str | None, gbps: float | None) -> Topol
     if reading.linked and not reading.gbps:
         raise BadTopology("how fast a link is is not told: --product or --gbps", path="gbps", code="gbps-unknown")
     try:
-        return decode(encode(reading.topology()))  # so that what is read is what was written
+        seen = reading.topology()
+        return replace(decode(encode(seen)), nics=seen.nics)  # so that what is read is what was written
     except TopologyError as error:
         raise BadTopology(error.message, path=error.path) from None
 

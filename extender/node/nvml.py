@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from extender.errors import BadInput
+from extender.node import nics
 from extender.topologies.topology import Topology
 
 MOST_LINKS = 18
@@ -27,7 +28,7 @@ class NoDriver(BadInput):
     code = "no-driver"
 
 
-def read(nvml: Any = None, pci: Path = Path("/sys/bus/pci/devices")) -> Topology:
+def read(nvml: Any = None, pci: Path = nics.PCI) -> Topology:
     """The view of this moment; `nvml`: the module pynvml, or one like it. Raises NoDriver."""
     if nvml is None:
         try:
@@ -63,6 +64,7 @@ def _read(nvml: Any, pci: Path) -> Topology:
         pcie=_pcie(nvml, handles),
         uuids=tuple(_text(nvml.nvmlDeviceGetUUID(handle)) for handle in handles),
         health=tuple(_healthy(nvml, handle) for handle in handles),
+        nics=nics.read([_address(name) for name in buses], pci),
     )
 
 
@@ -110,9 +112,8 @@ def _numa(buses: list[str], pci: Path) -> tuple[int | None, ...] | None:
     """As the kernel has it; -1 there means unknown."""
     found: list[int | None] = []
     for name in buses:
-        domain, bus, device = _bus(name)
         try:
-            node = int((pci / f"{domain:04x}:{bus:02x}:{device:02x}.0" / "numa_node").read_text())
+            node = int((pci / _address(name) / "numa_node").read_text())
         except (OSError, ValueError):
             node = -1
         found.append(node if node >= 0 else None)
@@ -138,6 +139,12 @@ def _try(nvml: Any, question: str, *about: Any) -> Any:
 
 def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
+
+
+def _address(name: str) -> str:
+    """ "00000000:3B:00.0" -> "0000:3b:00.0", as sysfs has it."""
+    domain, bus, device = _bus(name)
+    return f"{domain:04x}:{bus:02x}:{device:02x}.0"
 
 
 def _bus(name: str) -> tuple[int, int, int]:

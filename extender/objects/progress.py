@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 from fractions import Fraction
+from functools import lru_cache
 from math import ceil
 
 from extender.objects.records import PodRecord
@@ -26,10 +27,15 @@ _MILLISECONDS = {"h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 def duration(text: str) -> int | None:
     """Seconds, rounded up, of a duration as Go and Kubernetes write it ("90s", "45m", "1h30m", "1.5h"), or of plain
     seconds ("5400"), LONGEST at most; None for anything else."""
+    return _duration(text) if len(text) <= LONGEST_TEXT else None
+
+
+@lru_cache(maxsize=1024)
+def _duration(text: str) -> int | None:
     text = text.strip()
     if text.isascii() and text.isdigit() and len(text) < 10:
         return int(text)
-    if not text or len(text) > LONGEST_TEXT or _PART.sub("", text):
+    if not text or _PART.sub("", text):
         return None
     milliseconds = sum(Fraction(number) * _MILLISECONDS[unit] for number, unit in _PART.findall(text))
     return min(ceil(milliseconds / 1000), LONGEST)
@@ -70,7 +76,10 @@ def lost(gpus: int, start: int, saved: int, restart: int, now: int) -> int:
 def saved_ms(pod: PodRecord) -> int:
     """Milliseconds since 1970 of the annotation last-checkpoint (RFC 3339 with an offset). 0 without a valid one, and
     where it is not later than the pod's start: then the start counts, so that no pod seems to lose more than it ran."""
-    saved = checkpoint(pod.annotations.get(CHECKPOINT, ""))
+    text = pod.annotations.get(CHECKPOINT)
+    if not text:  # nearly always
+        return 0
+    saved = checkpoint(text)
     return saved if saved > start_ms(pod) else 0
 
 

@@ -51,7 +51,7 @@ def pod_requests(spec: schema.PodSpec, status: schema.PodStatus, gpus: frozenset
         _asked(one.resources, gpus, _path("initContainers", index)) for index, one in _numbered(spec.init_containers)
     ]
     total = _aggregate(spec, wanted, wanted_first)
-    if status.resources or not _settled(spec, status):
+    if not as_specified(spec, status):
         total = _resized(spec, status, total, wanted, wanted_first, gpus)
     if spec.resources is not None:
         _apply_pod_level(total, spec.resources, status)
@@ -59,6 +59,25 @@ def pod_requests(spec: schema.PodSpec, status: schema.PodStatus, gpus: frozenset
         total[name] = total.get(name, 0) + count
     counts = tuple(sorted([(intern(name), count) for name, count in total.items() if name in gpus and count]))
     return total.get("cpu", 0), total.get("memory", 0), counts
+
+
+def as_specified(spec: schema.PodSpec, status: schema.PodStatus) -> bool:
+    """Whether no resize in place is under way: every container has what it asks for, to the letter. The usual case, and
+    a cheap test for it. Then the status has no part in `pod_requests`."""
+    if status.resources:
+        return False
+    asked: dict[str | None, schema.Resources] | None = None
+    for statuses in (status.container_statuses, status.init_container_statuses):
+        for one in statuses or ():
+            in_effect = None if one.resources is None else one.resources.requests
+            for had in (one.allocated_resources, in_effect):
+                if not had:
+                    continue
+                if asked is None:
+                    asked = _asked_by_name(spec)
+                if had != asked.get(one.name):
+                    return False
+    return True
 
 
 def gpu_containers(spec: schema.PodSpec, gpus: frozenset[str]) -> tuple[tuple[str, str, int], ...]:
@@ -109,20 +128,12 @@ def _aggregate(spec: schema.PodSpec, containers: Sequence[Amounts], init_contain
     return total
 
 
-def _settled(spec: schema.PodSpec, status: schema.PodStatus) -> bool:
-    """Whether every container has what it asks for, to the letter: the usual case, and a cheap test for it."""
-    asked = {
+def _asked_by_name(spec: schema.PodSpec) -> dict[str | None, schema.Resources]:
+    return {
         one.name: None if one.resources is None else one.resources.requests
         for containers in (spec.containers, spec.init_containers)
         for one in containers or ()
     }
-    for statuses in (status.container_statuses, status.init_container_statuses):
-        for one in statuses or ():
-            in_effect = None if one.resources is None else one.resources.requests
-            for had in (one.allocated_resources, in_effect):
-                if had and had != asked.get(one.name):
-                    return False
-    return True
 
 
 def _resized(

@@ -23,8 +23,9 @@ class RecordError(ValueError):
         self.message = message
 
 
-class Wire(msgspec.Struct, rename="camel", gc=False):
-    """One object or part of one. None of them refers back, so the garbage collector need not know them."""
+class Wire(msgspec.Struct, rename="camel", gc=False, omit_defaults=True):
+    """One object or part of one. None of them refers back, so the garbage collector need not know them. Encoded again,
+    two are equal bytes only where they are equal; absent fields take no room."""
 
 
 _Text = str | None
@@ -193,6 +194,20 @@ class SchedulingGroup(Wire):
     pod_group_name: _Text = None
 
 
+class Gate(Wire):
+    """A scheduling gate."""
+
+    name: _Text = None
+
+
+class PodClaim(Wire):
+    """A claim of a Pod, as its spec or its status names it."""
+
+    name: _Text = None
+    resource_claim_name: _Text = None
+    resource_claim_template_name: _Text = None
+
+
 class PodSpec(Wire):
     """spec of a Pod."""
 
@@ -210,13 +225,14 @@ class PodSpec(Wire):
     resources: Requirements | None = None
     host_network: _Flag = None
     volumes: list[Volume] | None = None
-    resource_claims: list[Present] | None = None
+    resource_claims: list[PodClaim] | None = None
     affinity: Affinity | None = None
     node_selector: _Map = None
     tolerations: list[Toleration] | None = None
     topology_spread_constraints: list[Spread] | None = None
-    scheduling_gates: list[Present] | None = None
+    scheduling_gates: list[Gate] | None = None
     termination_grace_period_seconds: int | None = None
+    active_deadline_seconds: int | None = None
 
 
 class Condition(Wire):
@@ -225,6 +241,7 @@ class Condition(Wire):
     type: _Text = None
     status: _Text = None
     reason: _Text = None
+    message: _Text = None
 
 
 class Device(Wire):
@@ -277,12 +294,14 @@ class PodStatus(Wire):
     nominated_node_name: _Text = None
     start_time: _Time = None
     conditions: list[Condition] | None = None
+    resource_claim_statuses: list[PodClaim] | None = None
+    extended_resource_claim_status: PodClaim | None = None
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
 
 
 class Pod(Wire):
-    """A Pod."""
+    """A Pod, or a pod template."""
 
     metadata: Metadata | None = None
     spec: PodSpec | None = None
@@ -349,17 +368,21 @@ class PriorityClass(Wire):
     global_default: _Flag = None
 
 
-class DeviceClassSpec(Wire):
-    """spec of a DeviceClass."""
-
-    extended_resource_name: _Text = None
+_Change = Literal["ADDED", "MODIFIED", "DELETED"]
 
 
-class DeviceClass(Wire):
-    """A DeviceClass."""
+class PodChange(Wire):
+    """A watch event about a Pod."""
 
-    metadata: Metadata | None = None
-    spec: DeviceClassSpec | None = None
+    type: _Change
+    object: Pod
+
+
+class NodeChange(Wire):
+    """A watch event about a Node."""
+
+    type: _Change
+    object: Node
 
 
 class ListMetadata(Wire):
@@ -409,7 +432,6 @@ class WorkloadPart(Wire):
     name: _Text = None
     policy: SchedulingPolicy | None = None
     scheduling_policy: SchedulingPolicy | None = None
-    replicas: int | None = None
 
 
 class ReplicaSpec(Wire):
@@ -446,14 +468,25 @@ class JobTemplateSpec(Wire):
 class JobTemplate(Wire):
     """A Job in a JobSet."""
 
+    metadata: Metadata | None = None
     spec: JobTemplateSpec | None = None
 
 
-class ReplicatedJob(Wire):
-    """A replicated Job of a JobSet."""
+class DependsOn(Wire):
+    """A replicated Job that another one waits for; `status`: Ready or Complete."""
 
+    name: _Text = None
+    status: _Text = None
+
+
+class ReplicatedJob(Wire):
+    """A replicated Job of a JobSet; its status has `name` and `succeeded`."""
+
+    name: _Text = None
     replicas: int | None = None
     template: JobTemplate | None = None
+    depends_on: list[DependsOn] | None = None
+    succeeded: int | None = None
 
 
 class LeaderWorkerTemplate(Wire):
@@ -479,7 +512,11 @@ class GroupSpec(Wire):
     pod_group_templates: list[WorkloadPart] | None = None  # the same, later
     parallelism: int | None = None  # batch Job
     completions: int | None = None
+    active_deadline_seconds: int | None = None
+    replicas: int | None = None  # StatefulSet
+    pod_management_policy: _Text = None
     replicated_jobs: list[ReplicatedJob] | None = None  # JobSet
+    startup_policy: dict[str, _Text] | str | None = None  # JobSet; LeaderWorkerSet: a word
     leader_worker_template: LeaderWorkerTemplate | None = None  # LeaderWorkerSet
     worker_group_specs: list[RayWorkers] | None = None  # RayCluster
     enable_in_tree_autoscaling: _Flag = None
@@ -488,6 +525,7 @@ class GroupSpec(Wire):
     pytorch_replica_specs: dict[str, ReplicaSpec] | None = None
     tf_replica_specs: dict[str, ReplicaSpec] | None = None
     mpi_replica_specs: dict[str, ReplicaSpec] | None = None
+    launcher_creation_policy: _Text = None  # MPIJob
     xgb_replica_specs: dict[str, ReplicaSpec] | None = None
     paddle_replica_specs: dict[str, ReplicaSpec] | None = None
     jax_replica_specs: dict[str, ReplicaSpec] | None = None
@@ -498,6 +536,8 @@ class GroupStatus(Wire):
     """status of an object that stands for a group of pods."""
 
     succeeded: int | None = None
+    replicated_jobs_status: list[ReplicatedJob] | None = None  # JobSet
+    start_time: _Time = None
 
 
 class Group(Wire):

@@ -7,12 +7,15 @@ Theory of operation. `records.py` reads exactly; only where it fails is an objec
    - Pod: its GPUs are held. A count that cannot be read is more than any node has, so filter gives none of them out and
      preempt never says that a pod fits beside it; the pod stays a possible victim. It costs no lost work: a field that
      cannot be read protects no pod. Only a pod without a readable uid or priority is never a victim. An affinity that
-     cannot be read may repel every pod.
+     cannot be read may repel every pod. A scheduling gate that cannot be read is one that stays closed.
    - Node: what it offers and cannot be read is 0.
    - PodDisruptionBudget: a selector does not become narrower by what cannot be read of it, and a budget whose number
      cannot be read allows no disruption. So no unreadable version drops a protection that the one before gave.
    - Group: all of its pods must run, as for any minimum that cannot be read.
-   - PriorityClass, DeviceClass, FailedPod: the last readable version counts.
+   - ResourceSlice: a device without a readable name does not exist; nothing is known of an attribute that cannot be
+     read.
+   - ResourceClaim: the last readable version counts where its allocation or its pods cannot be read.
+   - PriorityClass, DeviceClass, ResourceClaimTemplate, DeviceTaintRule, FailedPod: the last readable version counts.
 Nothing here raises: any bytes are answered. Names and messages are cut, since tenants write them.
 """
 
@@ -29,7 +32,9 @@ import orjson
 from ext_core import prune
 from extender.objects import decode, gangs, records, schema
 from extender.objects.quantity import LARGEST, QuantityError, value
-from extender.objects.records import GroupRecord, Identity, Kind, Page, PdbRecord, PodRecord, Record
+from extender.objects.records import UNREADABLE, GroupRecord, Identity, Kind, Page, PdbRecord, PodRecord, Record
+from extender.objects.records.device_claims import ClaimWire, claim_of
+from extender.objects.records.devices import SliceWire, slice_of
 from extender.objects.resources import quantity
 from extender.objects.schema import RecordError, Source
 from extender.objects.selectors import PodTerm, Requirement, Selector
@@ -137,6 +142,8 @@ def merged(before: PodRecord, now: PodRecord) -> PodRecord:
         start=now.start if now.start is not None else before.start,
         held=now.held or before.held,
         annotations=now.annotations or before.annotations,
+        gates=before.gates if UNREADABLE in now.gates else now.gates,
+        deadline_seconds=before.deadline_seconds if now.deadline_seconds is None else now.deadline_seconds,
     )
 
 
@@ -268,6 +275,8 @@ def _pod(plain: dict[str, Any], gpus: frozenset[str], group: tuple[str, str]) ->
         left_out.add("spec.affinity")
         record = records.pod_of(wire, gpus)
     changes: dict[str, Any] = {"partial": True}
+    if not record.node and left_out & {"spec", "spec.schedulingGates"}:
+        changes["gates"] = (*record.gates, UNREADABLE)
     if any(path == "spec" or path.startswith("spec.affinity") for path in left_out):
         changes |= {"anti_affinity_terms": (*record.anti_affinity_terms, ANY_POD), "required_affinity": True}
     if not record.uid:
@@ -385,9 +394,21 @@ def _last(plain: dict[str, Any], gpus: frozenset[str], group: tuple[str, str]) -
     return None, _LAST_VERSION
 
 
+def _slice(plain: dict[str, Any], gpus: frozenset[str], group: tuple[str, str]) -> _Read:
+    return slice_of(_strip(plain, SliceWire)[0]), "what could be read of it counts"
+
+
+def _claim(plain: dict[str, Any], gpus: frozenset[str], group: tuple[str, str]) -> _Read:
+    wire, left_out = _strip(plain, ClaimWire)
+    if any(path == "status" or path.startswith(("status.allocation", "status.reservedFor")) for path in left_out):
+        return None, _LAST_VERSION
+    return claim_of(wire), "what could be read of it counts"
+
+
 _READERS: Final = {
     "Pod": _pod, "FailedPod": _last, "Node": _node, "PodDisruptionBudget": _budget, "PriorityClass": _last,
-    "DeviceClass": _last, "Group": _group,
+    "DeviceClass": _last, "ResourceSlice": _slice, "ResourceClaim": _claim, "ResourceClaimTemplate": _last,
+    "DeviceTaintRule": _last, "Group": _group,
 }  # fmt: skip
 
 

@@ -13,18 +13,32 @@ from typing import Any
 from extender.cluster.view import ClusterView
 from extender.offline import invalid_metadata
 from extender.offline.checks import ORDER, SUBJECTS, Posture
+from extender.offline.checks.finding import grouped
 from extender.settings import Settings
 
 
-def answer(settings: Settings, cluster: ClusterView, items: Iterable[Mapping[str, Any]], wall: float) -> dict[str, Any]:
+def answer(
+    settings: Settings,
+    cluster: ClusterView,
+    items: Iterable[Mapping[str, Any]],
+    wall: float,
+    *,
+    advice: Mapping[str, Any] | None = None,
+    complete: frozenset[str] = frozenset(),
+) -> dict[str, Any]:
     """`kind: Check`. `items`: the same objects as Kubernetes JSON, for what records do not keep; `wall`: seconds since
-    1970."""
-    posture = Posture(settings, cluster, list(items), wall)
+    1970; `advice`: of `extender.verdict.capacity`; `complete`: kinds of which `items` has all objects."""
+    posture = Posture(settings, cluster, list(items), wall, advice or {}, complete)
     levels = posture.levels
-    found = sorted(
-        (one for subject in SUBJECTS for one in subject.findings(posture)),
-        key=lambda one: (ORDER.index(one.severity), one.code, one.about, one.message),
+    found = grouped(
+        sorted(
+            (one for subject in SUBJECTS for one in subject.findings(posture)),
+            key=lambda one: (ORDER.index(one.severity), one.code, one.about, one.message),
+        )
     )
+    lacking = [
+        {"kind": kind, "message": f"the input has no {_plural(kind)}: {what}"} for kind, what in posture.lacks.items()
+    ]
     severities = Counter(one.severity for one in found)
     return {
         "apiVersion": "gpu-extender.io/v1",
@@ -44,8 +58,14 @@ def answer(settings: Settings, cluster: ClusterView, items: Iterable[Mapping[str
             for level in levels
         ],
         "findings": [one.as_json() for one in found],
+        "lacks": lacking,
+        "advice": dict(posture.advice),
         "summary": {severity: severities[severity] for severity in ORDER},
     }
+
+
+def _plural(kind: str) -> str:
+    return f"{kind}es" if kind.endswith("s") else f"{kind}s"
 
 
 def exit_code(answered: Mapping[str, Any], strict: bool = False) -> int:

@@ -19,10 +19,14 @@ from ext_core import prune
 from extender.errors import BadCluster
 from extender.objects import decode, gangs, records, tolerant
 from extender.objects.event import Event
+from extender.objects.manifests import yaml_documents
+from extender.objects.records.classes import SYSTEM_CLASSES
 from extender.objects.tolerant import Invalid
-from extender.offline import yaml_documents
+from extender.offline.text import short
+from extender.whatif.question import Document
 
-SYSTEM_CLASSES: Final = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+MOST_MESSAGE: Final = 1_000
+"""Characters of what is wrong with an object: it may quote the object."""
 
 
 def read(path: Path, gpus: frozenset[str], invalid: list[Invalid] | None = None) -> list[Event]:
@@ -43,19 +47,9 @@ def objects(raw: bytes, source: str) -> list[dict[str, Any]]:
     return [item for item in _items(raw, source) if isinstance(item, dict)]
 
 
-def pods(raw: bytes, gpus: frozenset[str], source: str) -> list[records.PodRecord]:
-    """The pods of a manifest; BadCluster when there is anything else in it."""
-    found = []
-    for number, item in enumerate(_items(raw, source)):
-        path = f"{source}: items[{number}]"
-        if not isinstance(item, dict) or item.get("kind") != "Pod":
-            kind = item.get("kind") if isinstance(item, dict) else None
-            raise BadCluster(f"expected a Pod, not {kind!r}", path=path)
-        try:
-            found.append(records.pod(item, gpus))
-        except records.RecordError as error:
-            raise BadCluster(error.message, path=f"{path}.{error.path}".rstrip(".")) from error
-    return found
+def documents(raw: bytes, source: str) -> list[Document]:
+    """The objects of a manifest; BadCluster when it has none."""
+    return [Document(item, f"{source}: items[{number}]") for number, item in enumerate(_items(raw, source))]
 
 
 def parse(
@@ -84,7 +78,7 @@ def parse(
                 record = _named(known, item, gpus, found)
                 events += [Event(known, "set", record)] if record is not None else []
         except records.RecordError as error:
-            wrong.append((f"{path}.{error.path}".rstrip("."), f"{error.message}{_of(item)}"))
+            wrong.append((f"{path}.{error.path}".rstrip("."), f"{short(error.message, MOST_MESSAGE)}{_of(item)}"))
     if wrong:
         path, message = wrong[0]
         more = len(wrong) - 1

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from extender.cluster.demand.kinds import LINKS, MODES
+from extender.cluster.demand.kinds import LINKS, MODES, NICS
 from extender.cluster.gpus.statements import HELD, PLAN
 from extender.cluster.view import ClusterView
-from extender.objects import gangs, progress
+from extender.objects import gangs, progress, queueing
 from extender.objects.records import PodRecord
 
 MOST = 20  # of one kind; the others are counted
@@ -106,13 +106,28 @@ def of_pod(cluster: ClusterView, pod: PodRecord, wall: float) -> Iterator[Warned
     said = pod.labels.get(gangs.OUR_MINIMUM) or notes.get(gangs.OUR_MINIMUM)
     if said is not None and gangs.number(said) is None:
         yield _warning("bad-gang-min", f"{name}: {gangs.OUR_MINIMUM} is {said!r}, which is not a whole number: ignored")
-    running = cluster.gangs.running(pod) if gangs.OUR_MINIMUM in pod.labels or gangs.OUR_MINIMUM in notes else ()
-    yield from (bounded.warning(pod) for bounded in cluster.limits.bounded(pod, running))
-    said = notes.get(LINKS)
-    if said is not None and said.strip().lower() not in MODES:
-        yield _warning("bad-links", f"{name}: {LINKS} is {said!r}, none of {', '.join(MODES)}: it counts as required")
+    yield from (bounded.warning(pod) for bounded in cluster.gangs.bounded(pod, cluster.tables.pods.now))
+    for key, code in ((LINKS, "bad-links"), (NICS, "bad-nics")):
+        said = notes.get(key)
+        if said is not None and said.strip().lower() not in MODES:
+            yield _warning(code, f"{name}: {key} is {said!r}, none of {', '.join(MODES)}: it counts as required")
+    yield from _of_queueing(pod, name)
     if pod.node and not pod.finished:
         yield from _of_place(cluster, pod, name)
+
+
+def _of_queueing(pod: PodRecord, name: str) -> Iterator[Warned]:
+    notes = pod.annotations
+    said = notes.get(gangs.OUR_SIZE)
+    if said is not None and gangs.number(said) is None:
+        yield _warning("bad-gang-size", f"{name}: {gangs.OUR_SIZE} is {said!r}, which is not a whole number: ignored")
+    said = notes.get(queueing.DURATION)
+    if said is not None and not progress.duration(said):
+        yield _warning("bad-duration", f"{name}: {queueing.DURATION} is {said!r}, which is not a duration: ignored")
+    said = notes.get(queueing.DOMAIN)
+    if said is not None and queueing.stated_domain(said) is None:
+        expected = "neither required:LEVEL nor preferred:LEVEL"
+        yield _warning("bad-domain", f"{name}: {queueing.DOMAIN} is {said!r}, {expected}: ignored")
 
 
 def _of_place(cluster: ClusterView, pod: PodRecord, name: str) -> Iterator[Warned]:

@@ -4,22 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-LONGEST = 48
-
-
-def count(number: int, noun: str) -> str:
-    """ "1 pod", "2 pods"."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
-
-
-def short(text: str, longest: int = LONGEST) -> str:
-    """At most so many characters, the middle left out; what cannot be shown is `?`."""
-    shown = "".join(letter if letter.isprintable() else "?" for letter in text[: longest + 1])
-    if len(text) <= longest:
-        return shown
-    kept = (longest - 1) // 2
-    tail = "".join(letter if letter.isprintable() else "?" for letter in text[-kept:])
-    return f"{shown[: longest - 1 - kept]}…{tail}"
+from extender.verdict.text import count as count
+from extender.verdict.text import short as short
 
 
 def gpus(ids: Collection[int] | None) -> str:

@@ -69,12 +69,28 @@ class PodRequest:
     siblings: tuple[int, ...] = ()  # rows of nodes with replicas of the same service, once for each; for spread
     kin: tuple[int, ...] = ()  # rows of the nodes that its group's other pods are on, once for each
     to_come: int = 0  # pods of its group that have no node yet, with itself; 0 = it has no group
+    seat: str = ""  # uid of the absent seat that it takes over: its owner creates it once others of its gang run
     share: int = 1  # units of each GPU that it asks for: as many as a GPU of the node has are whole ones
+    planned: bool = False  # the queue allocates the devices of its claims
+    nics: str = ""  # required, preferred or ignore; "" = the pod states nothing, and has no gang
     ask: Ask = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        ask = Ask(self.amounts, self.share, self.containers, self.priority, self.links, self.namespace)
-        object.__setattr__(self, "ask", ask)  # the class is frozen: `ask` follows from the other fields
+        object.__setattr__(
+            self, "ask", self.asking(self.priority)
+        )  # the class is frozen: `ask` follows from the other fields
+
+    def asking(self, priority: int) -> Ask:
+        """The request as the kernels read it, with any priority."""
+        made = Ask(self.amounts, self.share, self.containers, priority, self.links, self.namespace)
+        if self.planned:
+            made = made.as_planned()
+        return made.with_nics(self.nics) if self.nics else made
+
+    @property
+    def by_position(self) -> bool:
+        """Whether it depends on which GPUs are free, and not only on how many, where it fits."""
+        return (self.links == "required" and self.wanted > 1) or (self.nics == "required" and self.wanted > 0)
 
     @property
     def resource(self) -> int:
@@ -102,9 +118,11 @@ class Rule(Protocol):
 
 
 class Scorer(Protocol):
-    """Fills one column over candidate rows: 0.0 worst, 1.0 best."""
+    """Fills one column over candidate rows: 0.0 worst, 1.0 best. `by_row`: the value of a row does not depend on which
+    other rows are candidates."""
 
     name: str
+    by_row: bool
 
     def constant(self, tables: Tables, request: PodRequest) -> float | None:
         """The value of every row, where they cannot differ for this request: then `fill` is not called. None: they

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from typing import Final
 
-from extender.cluster.demand.kinds import links_of
+from extender.cluster.demand.kinds import links_of, nics_of
 from extender.cluster.listener import Listener
 from extender.cluster.pods import siblings
 from extender.cluster.view import ClusterView
@@ -32,18 +32,31 @@ class Requests(Listener):
 
     def of(self, pod: PodRecord, flying: Places = tuple) -> PodRequest:
         """The request of a pod, be it known or not. `flying`: they count as siblings and kin."""
-        kept = self._kept.get(pod.uid)
-        if kept is None or kept[0] is not pod:
-            made = _alone(pod, self._cluster)
-            kept = pod, made, gangs.ref(pod, NO_OBJECTS) is None
-            if self._cluster.pods.get(pod.uid) is pod:
-                self._keep(kept)
-        request, ungrouped = kept[1], kept[2]
+        request, ungrouped = self._own(pod)
         if ungrouped and request.placement != "spread":
             objects = self._cluster.gangs.objects
             if pod.owner is None or gangs.owned(pod.namespace, pod.owner, objects) is None:
                 return request
         return _beside(pod, request, self._cluster, flying)
+
+    def alone(self, pod: PodRecord) -> PodRequest:
+        """The request of a pod without siblings and kin, for a gang that is placed as a whole."""
+        request, ungrouped = self._own(pod)
+        if not ungrouped or pod.owner is None:
+            return request
+        named = gangs.owned(pod.namespace, pod.owner, self._cluster.gangs.objects)
+        return request if named is None else _in_gang(request)
+
+    def _own(self, pod: PodRecord) -> tuple[PodRequest, bool]:
+        """What the pod's own record states, and whether that names no gang."""
+        kept = self._kept.get(pod.uid)
+        if kept is None or kept[0] is not pod:
+            made = _alone(pod, self._cluster)
+            ungrouped = gangs.ref(pod, NO_OBJECTS) is None
+            kept = pod, made if ungrouped else _in_gang(made), ungrouped
+            if self._cluster.pods.get(pod.uid) is pod:
+                self._keep(kept)
+        return kept[1], kept[2]
 
     def pod_deleted(self, uid: str) -> None:
         """The pod is deleted."""
@@ -58,8 +71,8 @@ class Requests(Listener):
 
 
 def read(pod: PodRecord, cluster: ClusterView) -> PodRequest:
-    """The request of a pod. An unknown value of the links annotation counts as `required`: what was meant is not
-    guessed away."""
+    """The request of a pod. An unknown value of the annotations links and nics counts as `required`: what was meant is
+    not guessed away."""
     return _beside(pod, _alone(pod, cluster), cluster, tuple)
 
 
@@ -73,8 +86,8 @@ def _alone(pod: PodRecord, cluster: ClusterView) -> PodRequest:
         priority=pod.priority,
         never=pod.never,
         amounts=amounts,
-        gpus=tuple((r, amounts[r]) for r in range(3, len(amounts)) if amounts[r] > 0),
-        containers=sum(1 for _, name, count in pod.gpu_containers if count > 0 and name in cluster.gpu_names),
+        gpus=tuple([(r, amounts[r]) for r in range(3, len(amounts)) if amounts[r] > 0]),
+        containers=_containers(pod, cluster),
         links=links_of(pod),
         nominated=pod.nominated_node,
         wants_all=pod.preferred_affinity or pod.soft_spread,
@@ -87,17 +100,40 @@ def _alone(pod: PodRecord, cluster: ClusterView) -> PodRequest:
             or pod.hard_spread
         ),
         placement=siblings.way(pod, cluster.settings.placement),
+        planned=pod.planned,
+        nics=nics_of(pod),
     )
+
+
+def wants_of(pod: PodRecord) -> Hashable:
+    """What the request of the pod itself depends on, of its record: pods of which it is equal ask alike. It tells GPUs
+    by claims from others, and who allocates them."""
+    amounts = pod.cpu_milli, pod.memory, pod.gpus, pod.gpu_containers
+    return amounts, (pod.claimed, pod.first_fit, pod.planned, pod.allocated), links_of(pod), nics_of(pod)
+
+
+def _in_gang(request: PodRequest) -> PodRequest:
+    """The request of a pod of a gang, whose pods talk to those on other nodes."""
+    return request if request.nics else replace(request, nics="preferred")
+
+
+def _containers(pod: PodRecord, cluster: ClusterView) -> int:
+    """How many times GPUs are handed out to the pod. kube-scheduler allocates its claims at once; where it is not
+    certain which devices it takes, that is as if a plugin were asked several times."""
+    asking = len([1 for _, name, count in pod.gpu_containers if count > 0 and name in cluster.gpu_names])
+    return asking + (0 if not pod.claimed else 1 if pod.first_fit else 2)
 
 
 def _beside(pod: PodRecord, request: PodRequest, cluster: ClusterView, flying: Places) -> PodRequest:
     """The request, with the siblings of a pod that is to be spread, and with the pod's gang."""
-    named = gangs.ref(pod, cluster.gangs.objects)
+    named = cluster.gangs.ref(pod)
     spread = request.placement == "spread"
     if named is None and not spread:
         return request
     underway = {uid: node for uid, node in (*cluster.placements.nominated.items(), *flying()) if uid != pod.uid}
     kin, to_come = ((), 0) if named is None else _group(pod, named, cluster, underway)
+    if named is not None:
+        request = _in_gang(request)
     return replace(request, siblings=_siblings(pod, cluster, underway) if spread else (), kin=kin, to_come=to_come)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ext_core import score
@@ -22,12 +22,15 @@ from extender.settings import Settings
 MOST_PRICES: Final = 4_096  # tables of 2 kB at most
 MOST_CONSTANTS: Final = 16
 """Columns of equal values that are kept."""
+MANY_ROWS: Final = 256
+"""From so many rows on it is cheaper to find the best ones first."""
 _ZERO: Final = array("d", (0.0,))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Policy:
-    """The rules, the scorers with their weights and the cost terms that the settings name."""
+    """The rules, the scorers with their weights and the cost terms that the settings name. Scorers and cost terms
+    change when settings are loaded: what works in slices takes `now` first."""
 
     rules: tuple[Rule, ...]
     scorers: tuple[tuple[Scorer, float], ...]
@@ -39,16 +42,25 @@ class Policy:
     @classmethod
     def of(cls, settings: Settings) -> Policy:
         """The policy of the settings."""
+        made = cls(tuple(rule() for rule in RULES), (), ())
+        made.take(settings)
+        return made
+
+    def take(self, settings: Settings) -> None:
+        """Score and price by these settings from now on."""
         weights = settings.packing_weights
         scorers: list[tuple[Scorer, float]] = []
-        fragmentation = Fragmentation()
         for entry in settings.scorers:
-            made: Scorer = fragmentation if entry.name == Fragmentation.name else SCORERS[entry.name]()
+            made: Scorer = self.fragmentation if entry.name == Fragmentation.name else SCORERS[entry.name]()
             if entry.name == Packing.name:
                 made = Packing(weights.gpu, weights.cpu, weights.memory)
             scorers.append((made, entry.weight))
-        costs = tuple(COSTS[name]() for name in settings.costs)
-        return cls(tuple(rule() for rule in RULES), tuple(scorers), costs, fragmentation=fragmentation)
+        self.scorers = tuple(scorers)
+        self.costs = tuple(COSTS[name]() for name in settings.costs)
+
+    def now(self) -> Policy:
+        """As it is now; what is loaded later does not change it."""
+        return replace(self)
 
     def leftover(self, shapes: LinkShapes, shape: int, gpus: int, wanted: int) -> array[int]:
         """What each set of free GPUs of a shape leaves broken up; computed once, and again after MOST_PRICES others."""
@@ -72,10 +84,35 @@ class Policy:
     ) -> tuple[array[float], dict[str, array[float]]]:
         """(the weighted sum, each scorer's column) over rows. The order of the scorers is part of the policy: it
         decides the last bit of the sum."""
+        return self._sum(self.scorers, tables, request, rows)
+
+    def best(
+        self, tables: Tables, request: PodRequest, rows: array[int], most: int
+    ) -> tuple[array[int], array[float], dict[str, array[float]]]:
+        """(rows, as `score` over these): those of `rows` that may be among the best `most` (0: all), in their order.
+        Of many rows the last scorer decides between few, and is called for no others."""
+        if len(rows) < MANY_ROWS or not 0 < most < len(rows) or len(self.scorers) < 2:
+            return rows, *self.score(tables, request, rows)
+        scorer, weight = self.scorers[-1]
+        if not scorer.by_row or scorer.constant(tables, request) is not None:
+            return rows, *self.score(tables, request, rows)
+        before, columns = self._sum(self.scorers[:-1], tables, request, rows)
+        among = score.contenders(before, most, weight)
+        for name, column in columns.items():
+            columns[name] = score.ranked(rows, column, among)[1]
+        rows, before = score.ranked(rows, before, among)
+        last = columns[scorer.name] = _ZERO * len(rows)
+        scorer.fill(tables, request, rows, last)
+        # To add to 0.0, and to multiply by 1.0, changes no bit: the sum is that of `score`.
+        return rows, score.weigh(tables.nodes, request.ask, rows, [before, last], [1.0, weight]), columns
+
+    def _sum(
+        self, scorers: tuple[tuple[Scorer, float], ...], tables: Tables, request: PodRequest, rows: array[int]
+    ) -> tuple[array[float], dict[str, array[float]]]:
         columns: dict[str, array[float]] = {}
         parts: list[array[float] | float] = []
         weights: list[float] = []
-        for scorer, weight in self.scorers:
+        for scorer, weight in scorers:
             weights.append(weight)
             constant = scorer.constant(tables, request)
             if constant is not None:

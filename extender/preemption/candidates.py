@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ext_core import fit, gather, victims
 from extender.cluster.view import ClusterView
@@ -14,6 +14,7 @@ from extender.policy.contracts import PodRequest
 from extender.policy.costs.victims_stranded import VictimsStranded
 from extender.policy.policy import Policy
 from extender.preemption.cost_inputs import Rooms, columns
+from extender.preemption.search_time import SearchTime
 from extender.preemption.set_tables import deduced, set_tables, without_deduction
 
 OVERDUE_SECONDS = 30.0  # a pod that should have ended longer ago (a finalizer, a hung unmount) may stay for ever
@@ -23,8 +24,7 @@ NEVER_SHORT = 2**60  # more than any eviction frees
 Floor = Callable[[str], Sequence[str] | None] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Preemptor:
+class Preemptor(NamedTuple):
     """The pod that victims are sought for, as kube-scheduler sent it, and its request; `now`: seconds on the server's
     monotonic clock; `wall`: seconds since 1970."""
 
@@ -38,7 +38,7 @@ class Preemptor:
 class Inquiry:
     """One search. `floor`: uids that have to be among the victims on a node, None = any set will do; `budget`: search
     nodes; `ends`: on this thread's clock, in nanoseconds, 0 = never; `sets`: search nodes examined so far; `rooms`:
-    what it knows of other places."""
+    what it knows of other places; `time`: whether it is over."""
 
     cluster: ClusterView
     policy: Policy
@@ -48,6 +48,7 @@ class Inquiry:
     ends: int
     sets: int = 0
     rooms: Rooms = field(default_factory=Rooms)
+    time: SearchTime = field(default_factory=SearchTime)
 
     @property
     def request(self) -> PodRequest:
@@ -176,13 +177,9 @@ class Problem:
             return []
         for i in self.impossible:
             gathered.short[len(self.cluster.resources) - 1, i] = NEVER_SHORT
-        result = victims.cheapest(
-            gathered,
-            self.terms,
-            max(1, inquiry.budget - inquiry.sets),
-            not every,
-            max(1, inquiry.ends - time.thread_time_ns()) if inquiry.ends else 0,
-        )
+        budget = max(1, inquiry.budget - inquiry.sets)
+        result = victims.cheapest(gathered, self.terms, budget, not every, *inquiry.time.left(inquiry.ends))
+        inquiry.time.stopped(result.stopped)
         inquiry.sets += sum(result.examined)
         self.proved = BEST_SO_FAR not in result.status and UNDECIDED not in result.status
         return self._evictions(result)

@@ -87,7 +87,8 @@ def certificate(cluster: ClusterView, policy: Policy, found: Found) -> dict[str,
 def warnings(cluster: ClusterView, pods: Iterable[PodRecord]) -> list[dict[str, str]]:
     """What is not certain about these victims, and which of their claims do not count as written."""
     victims = list(pods)
-    shown = [one.warning(pod) for pod in victims for one in cluster.limits.bounded(pod, cluster.gangs.running(pod))]
+    now_ms = cluster.tables.pods.now
+    shown = [one.warning(pod) for pod in victims for one in cluster.gangs.bounded(pod, now_ms)]
     return [*_unknown_minima(cluster, victims), *shown[:MOST_WARNED]]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from array import array
 from collections import Counter
 from contextlib import suppress
@@ -16,6 +15,7 @@ from extender.objects.records import PodRecord
 from extender.policy.contracts import Groups, Victims
 from extender.policy.costs.victims_stranded import VictimsStranded
 from extender.policy.policy import Policy
+from extender.preemption.search_time import SearchTime
 
 FEW_ASKS = 64  # that are looked at whatever time is left: the pods of one search seldom ask for more different things
 FEW_PARTS = 512  # `Eligibility.program`: of those; beyond it an ask waits until the others are done
@@ -25,10 +25,11 @@ CHECKED = 8  # asks between two looks at the clock
 @dataclass(slots=True)
 class Rooms:
     """Where else the possible victims of one search have room. `until`: on this thread's clock, in nanoseconds, when no
-    more is looked at, 0 = never; `known`: what `gather.room` says, by ask; `alike`: by amounts and nodes; `free`: the
-    nodes that have some of a resource left."""
+    more is looked at, 0 = never; `time`: whether that is so; `known`: what `gather.room` says, by ask; `alike`: by
+    amounts and nodes; `free`: the nodes that have some of a resource left."""
 
     until: int = 0
+    time: SearchTime = field(default_factory=SearchTime)
     known: dict[int, tuple[int, int]] = field(default_factory=dict)
     alike: dict[tuple[object, ...], tuple[int, int]] = field(default_factory=dict)
     free: dict[int, array[int]] = field(default_factory=dict)
@@ -39,14 +40,14 @@ class Rooms:
         new = [ask for ask in asks if ask not in self.known]
         long: list[int] = []
         for i, ask in enumerate(_in_turn(cluster, new)):
-            if self.until and i >= FEW_ASKS and i % CHECKED == 0 and time.thread_time_ns() > self.until:
+            if self.until and i >= FEW_ASKS and i % CHECKED == 0 and self.time.over(self.until):
                 return
             try:
                 self.known[ask] = self._room(cluster, ask, FEW_PARTS if self.until else 0)
             except TooLong:
                 long.append(ask)
         for ask in long:
-            if time.thread_time_ns() > self.until:
+            if self.time.over(self.until):
                 return
             with suppress(TooLong):
                 self.known[ask] = self._room(cluster, ask, MOST_PARTS)

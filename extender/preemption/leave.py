@@ -49,7 +49,8 @@ class Leave:
         outbid = [one for one in lower if self._cluster.row(one.node) in freed and self._releases.coming(one, now)]
         if not 0 < len(outbid) <= MOST_OUTBID:
             return False
-        rows = self._candidates(preemptor, named)
+        with self._claims.of(request, now):  # on all nodes: those of the call may be on the named ones alone
+            rows = self._candidates(preemptor, named)
         if not rows:
             return False
         with self._claims.of(request, now, as_equal=lower):

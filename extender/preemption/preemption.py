@@ -185,7 +185,8 @@ class Preemption:
         there = cluster.placements.bound.get(standing.node, ())
         left = [cluster.pods[uid] for uid in standing.victims if uid in there]
         row = cluster.row(standing.node)
-        if left and row >= 0 and not cluster.nodes[standing.node].unschedulable:
+        lower = all(pod.priority < request.priority for pod in left)  # a caller may state another priority than before
+        if left and lower and row >= 0 and not cluster.nodes[standing.node].unschedulable:
             gone = {pod.uid for pod in left} | self._leaving(preemptor, standing)
             with self._claims.of(request, now):
                 fits = self._search.fits_without(request, row, gone)

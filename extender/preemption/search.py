@@ -19,6 +19,7 @@ from extender.policy.contracts import PodRequest
 from extender.policy.policy import Policy
 from extender.preemption.candidates import Eviction, Floor, Inquiry, Preemptor, Problem, ends
 from extender.preemption.cost_inputs import Rooms
+from extender.preemption.search_time import SearchTime
 from extender.settings import Preemption as Limits
 
 LOWEST = -(2**63)  # what the search answers for the maximum over no victims
@@ -53,9 +54,14 @@ class Found:
 class VictimSearch:
     """Searches over one cluster, by one policy. Claims are the caller's: it searches inside of `Claims.of`."""
 
-    def __init__(self, cluster: Cluster, policy: Policy, limits: Limits) -> None:
-        """`limits`: the settings of preemption: budgets in sets and in time."""
+    def __init__(self, cluster: Cluster, policy: Policy, limits: Limits, time: SearchTime | None = None) -> None:
+        """`limits`: the settings of preemption: budgets in sets and in time; `time`: whether that is over."""
         self._cluster, self._policy, self._limits = cluster, policy, limits
+        self.time = time or SearchTime()
+
+    def by(self, policy: Policy) -> VictimSearch:
+        """The same search by another policy."""
+        return VictimSearch(self._cluster, policy, self._limits)
 
     def find(self, preemptor: Preemptor, rows: array[int], floor: Floor = None, *, limited: bool = True) -> Found:
         """The cheapest eviction over these nodes (in the order of their names) after which our own filter passes the
@@ -66,7 +72,10 @@ class VictimSearch:
         limits = self._limits
         begun, budget = time.thread_time_ns(), int(limits.budget_milliseconds * 1e6)
         until, half = (begun + budget, begun + budget // 2) if limited else (0, 0)
-        inquiry = Inquiry(self._cluster, self._policy, preemptor, floor, limits.search_budget, until, rooms=Rooms(half))
+        rooms = Rooms(half, self.time)
+        inquiry = Inquiry(
+            self._cluster, self._policy, preemptor, floor, limits.search_budget, until, rooms=rooms, time=self.time
+        )
         found, rejected = self._among(
             inquiry, self._hopeful(inquiry, rows) if len(rows) > FEW else Problem(inquiry, rows)
         )
@@ -79,6 +88,12 @@ class VictimSearch:
         left out. Nodes that do not admit the pod are among them."""
         priority, columns = self._bounds(preemptor, rows)
         return array("i", [rows[i] for i in scout.least(columns, len(rows), FIRST) if priority[i] < IMPOSSIBLE])
+
+    def bounds(self, preemptor: Preemptor, rows: array[int]) -> list[tuple[int, ...] | None]:
+        """For each row what an eviction there costs at least, as `Eviction.cost`; None where no victims suffice."""
+        priority, columns = self._bounds(preemptor, rows)
+        costs = zip(*columns, strict=True) if columns else ((),) * len(rows)
+        return [cost if least < IMPOSSIBLE else None for cost, least in zip(costs, priority, strict=True)]
 
     def fits_without(self, request: PodRequest, row: int, uids: set[str]) -> bool:
         """Whether our own filter would pass the pod on the node, were these pods gone."""
@@ -123,8 +138,8 @@ class VictimSearch:
             for eviction in sorted([*problem.look(every), *judged], key=lambda one: (one.cost, one.node)):
                 if best is not None and eviction.row == best.row:
                     continue
-                # A count says of the runner-up what the filter would; of links it does not.
-                sure = eviction in judged or (best is not None and inquiry.request.links != "required")
+                # A count says of the runner-up what the filter would; of links and NICs it does not.
+                sure = eviction in judged or (best is not None and not inquiry.request.by_position)
                 if sure or self._suffices(inquiry, eviction):
                     if best is not None:
                         return Found((best, eviction), proved), tried > 0
@@ -155,7 +170,7 @@ class VictimSearch:
             problem.only(i, i + 1, must)
         sets = problem.solve(every=True)
         for eviction in sorted(sets, key=lambda one: (one.cost, len(one.pods))):
-            if inquiry.ends and time.thread_time_ns() > inquiry.ends:
+            if inquiry.time.over(inquiry.ends):
                 return None, False
             if self._suffices(inquiry, eviction):
                 return eviction, problem.proved
@@ -165,7 +180,7 @@ class VictimSearch:
         """Whether our own filter would pass the pod, before the pods that are ending have gone, and after."""
         gone = {one.uid for one in eviction.pods}
         ways = [gone]
-        if inquiry.request.links == "required":
+        if inquiry.request.by_position:
             there = self._cluster.pods_on(eviction.node)
             later = gone.union(pod.uid for pod in there if ends(pod, inquiry.wall))
             ways += [later] if later != gone else []

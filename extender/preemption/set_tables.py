@@ -72,7 +72,8 @@ class _Kinds:
         request, shapes, bits = self._request, self._shapes, healthy.bit_length()
         if not shape or gpu != request.resource:
             return HOPELESS if self._required else COUNT
-        if self._several and shapes.certain(shape, healthy, request.wanted, 0, request.containers) != CERTAIN:
+        several = 0, request.containers, request.planned
+        if self._several and shapes.certain(shape, healthy, request.wanted, *several) != CERTAIN:
             return HOPELESS  # so the filter says too: any pod that ends meanwhile would spoil the set
         if not self._required and bits > PRICED_GPUS:
             return COUNT
@@ -93,7 +94,8 @@ class _Kinds:
     def _sufficient(self, shape: int, bits: int) -> bytes:
         if not self._required:
             return bytes([1]) * (1 << bits)
-        return fit.link_table(self._shapes, shape, bits, self._request.wanted, self._request.containers)
+        request = self._request
+        return fit.link_table(self._shapes, shape, bits, request.wanted, request.containers, request.planned)
 
     def _prices(self, shape: int, bits: int) -> array[int]:
         if self._priced and bits <= PRICED_GPUS:

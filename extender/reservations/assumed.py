@@ -10,10 +10,12 @@ that are not known, and the watch could not have shown it. For other pods kube-s
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from extender.policy.contracts import PodRequest
 from extender.reservations.freshness import Freshness
+from extender.reservations.journal import SILENT, Journal
 
 BOUND_SECONDS = 60.0  # a watch that is behind for longer makes us not ready (extender.web.health)
 UNHEARD_SECONDS = 60.0  # how much longer an assumed pod lasts at most while the API server is silent
@@ -40,6 +42,7 @@ class AssumedPods:
         self._seconds = seconds
         self._freshness = freshness or Freshness()
         self._pods: dict[str, AssumedPod] = {}
+        self.journal: Journal = SILENT
 
     def assume(
         self, request: PodRequest, node: str, amounts: tuple[int, ...], gpus: int, now: float, *, bound: bool = False
@@ -53,6 +56,10 @@ class AssumedPods:
             return
         self._pods[uid] = AssumedPod(uid, request.priority, node, amounts, gpus, now + seconds, bound)
 
+    def adopt(self, pods: Iterable[AssumedPod]) -> None:
+        """Assume what others assume, oldest first; they expire as there."""
+        self._pods.update({pod.uid: pod for pod in pods})
+
     def unconfirmed(self, uid: str, now: float) -> None:
         """The outcome of the Binding is not known: if the pod is bound, the watch shows it soon."""
         pod = self._pods.get(uid)
@@ -61,7 +68,18 @@ class AssumedPods:
 
     def forget(self, uid: str) -> None:
         """The pod is seen, or will not come."""
-        self._pods.pop(uid, None)
+        if uid in self._pods:
+            self.journal.changed("forget", uid)
+            del self._pods[uid]
+
+    @property
+    def kept(self) -> list[AssumedPod]:
+        """All that are remembered, oldest first: also those that only silence of the API server keeps."""
+        return list(self._pods.values())
+
+    def restore(self, pods: Iterable[AssumedPod]) -> None:
+        """Remember these and no others."""
+        self._pods = {pod.uid: pod for pod in pods}
 
     def current(self, now: float, *, unheard: bool = False) -> list[AssumedPod]:
         """Those that still count, oldest first; `unheard`: with those that only silence of the API server keeps."""
@@ -80,4 +98,4 @@ class AssumedPods:
 
     def count(self, now: float) -> int:
         """How many count."""
-        return len(self.current(now))
+        return sum(pod.until > now for pod in self._pods.values())

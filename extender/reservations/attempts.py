@@ -6,6 +6,7 @@ oldest are forgotten: the next filter call of such a pod counts as its first.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -69,6 +70,16 @@ class Attempts:
                 break
             self._forget(eldest)
         return made
+
+    @property
+    def kept(self) -> list[tuple[str, Attempt]]:
+        """The latest attempt of each pod by its uid, oldest first."""
+        return list(self._of.items())
+
+    def restore(self, kept: Iterable[tuple[str, Attempt]]) -> None:
+        """Remember these and no others."""
+        self._of = dict(kept)
+        self._names = sum(len(attempt.links_only) for attempt in self._of.values())
 
     def _forget(self, uid: str) -> None:
         attempt = self._of.pop(uid, None)

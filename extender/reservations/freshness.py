@@ -4,6 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
+
+
+class View(NamedTuple):
+    """`stale`: whether the API server is silent for too long; `known_at`: until when all that happened to pods is
+    known, None: it always is."""
+
+    stale: bool
+    known_at: float | None
 
 
 class Freshness:
@@ -18,8 +27,9 @@ class Freshness:
     ) -> None:
         """`dark`: seconds since pods or nodes were watched for the last time; `known_at`: until when all that happened
         to pods is known, None: it always is; `staleness_seconds`: from when on the view is stale."""
-        self._dark, self._staleness = dark, staleness_seconds
-        self.known_at = known_at
+        self._dark, self._known_at, self._staleness = dark, known_at, staleness_seconds
+        self.fixed: View | None = None
+        """What holds until it is None again: a call that is recorded sees one view from its begin to its end."""
         self.counted = False
         """kube-scheduler counts GPUs too: a node that it names and we find too full shows that we are behind."""
         self.yields_until = -math.inf
@@ -29,9 +39,18 @@ class Freshness:
         self.up_since = -math.inf
         """When this process could answer first, and a preemptor could use its reserved GPUs again."""
 
+    @property
+    def view(self) -> View:
+        """How far the view is behind now."""
+        return View(self._dark() >= self._staleness, self._known_at())
+
     def stale(self) -> bool:
         """Whether the API server is silent for longer than `staleness_seconds`."""
-        return self._dark() >= self._staleness
+        return self._dark() >= self._staleness if self.fixed is None else self.fixed.stale
+
+    def known_at(self) -> float | None:
+        """Until when all that happened to pods is known, None: it always is."""
+        return self._known_at() if self.fixed is None else self.fixed.known_at
 
     def started(self, at: float, *, yield_seconds: float, settle_seconds: float) -> None:
         """All lists were in at `at`, for the first time, beside a kube-scheduler. For `yield_seconds` waiting pods of a

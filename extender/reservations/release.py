@@ -52,6 +52,8 @@ class Releases(Listener):
         if self._swept == (now, self._cluster.generation):
             return
         self._swept = now, self._cluster.generation
+        if self._reservations:
+            self._reservations.journal.sweeps(now)
         for reservation in self._reservations.all():
             cause = self._over(reservation, self._cluster.pods.get(reservation.uid), now)
             if cause:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from hashlib import sha256
 
+from extender.reservations.journal import SILENT, Journal
+
 
 @dataclass(slots=True)
 class Reservation:
@@ -43,6 +45,7 @@ class Reservations:
     """
 
     seconds: float = 600.0
+    journal: Journal = SILENT
     _of: dict[str, Reservation] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
@@ -51,11 +54,14 @@ class Reservations:
 
     def add(self, reservation: Reservation) -> None:
         """Reserve; a reservation of the same pod before is replaced."""
+        self.journal.changed("reserve", reservation)
         self._of[reservation.uid] = reservation
 
     def drop(self, uid: str) -> None:
         """The pod has no reservation any more."""
-        self._of.pop(uid, None)
+        if uid in self._of:
+            self.journal.changed("release", uid)
+            del self._of[uid]
 
     def get(self, uid: str) -> Reservation | None:
         """The pod's reservation, an old one too, which has not been dropped yet."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
+from typing import Protocol
 
 from extender.controllers.controller import ClusterSource
 from extender.controllers.evictions import Evictions
@@ -41,9 +43,17 @@ class Calls:
 
     async def filter(self, body: bytes) -> Answer:
         """Which candidate nodes fit. A rejection of all nodes may wait for the watch, and be decided again."""
+        answer = self.filter_at_once(body)
+        return answer if isinstance(answer, Answer) else await answer
+
+    def filter_at_once(self, body: bytes) -> Answer | Awaitable[Answer]:
+        """As `filter`; an awaitable only where all nodes are rejected: the event loop makes no task for the others."""
         answer = self._verbs.filter.answer(body, self._now(), self._wall())
         if answer.result in ("refused", "try-again"):
-            answer = await self._settled(body, answer)
+            return self._settled(body, answer)
+        return self._filtered(body, answer)
+
+    def _filtered(self, body: bytes, answer: Answer) -> Answer:
         if self._evictions is not None:
             try:
                 self._evictions.filtered(answer, body)
@@ -60,7 +70,7 @@ class Calls:
             await asyncio.sleep(SETTLE_SECONDS)  # the scheduler may know of an event that is on its way to us
             if self._cluster.generation != generation:
                 answer = self._verbs.filter.answer(body, self._now(), self._wall(), again=True)
-        return answer
+        return self._filtered(body, answer)
 
     def _owed(self, answer: Answer) -> bool:
         """Whether the pod has had others evicted, and what they left may be free in the scheduler's view already: an
@@ -71,11 +81,16 @@ class Calls:
 
     async def prioritize(self, body: bytes) -> Answer:
         """0..10 for each candidate node."""
+        return self.prioritize_at_once(body)
+
+    def prioritize_at_once(self, body: bytes) -> Answer:
+        """As `prioritize`, which never waits."""
         return self._verbs.prioritize.answer(body, self._now(), self._wall())
 
     async def preempt(self, body: bytes) -> Answer:
         """Which pods to evict; their place is reserved before this returns. No pod while the view is too old."""
-        dark = await self._outage.wait()
+        began, outage = self._now(), self._outage
+        dark = await outage.wait()
         if dark is not None:
             log.warning("no pod is evicted: pods, nodes or budgets are not watched", seconds=round(dark))
             return Answer(wire.preemption(None), "dark")
@@ -83,7 +98,10 @@ class Calls:
         evictions = self._evictions
         if evictions is not None:
             aside("evictions", lambda: evictions.preempted(answer))
-        return await self._writes.preempted(answer)
+        answer = await self._writes.preempted(answer, outage.patience(began))
+        if answer.result in ("evict", "not-reserved"):
+            outage.written(began, kept=answer.result == "evict")
+        return answer
 
     async def bind(self, body: bytes) -> Answer:
         """Bind the pod, with the GPUs that are planned for it in the Binding's annotation."""
@@ -93,6 +111,34 @@ class Calls:
             return pod
         answer = self._verbs.bind.answer(binding, pod, self._now(), self._wall())
         return await self._writes.bound(answer) if isinstance(answer, BindIntent) else answer
+
+
+class VerbCalls(Protocol):
+    """The verbs of one server, bytes in and answers out. All raise BadRequest."""
+
+    def filter_at_once(self, body: bytes) -> Answer | Awaitable[Answer]:
+        """Which candidate nodes fit; an awaitable where it has to wait."""
+        ...
+
+    def prioritize_at_once(self, body: bytes) -> Answer:
+        """0..10 for each candidate node."""
+        ...
+
+    async def preempt(self, body: bytes) -> Answer:
+        """Which pods to evict."""
+        ...
+
+    async def bind(self, body: bytes) -> Answer:
+        """Bind the pod."""
+        ...
+
+
+class Readiness(Protocol):
+    """Whether verbs may be answered."""
+
+    def missing(self) -> list[str]:
+        """What is not known yet, in words; empty when verbs may be answered."""
+        ...
 
 
 class Start:

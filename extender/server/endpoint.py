@@ -1,5 +1,6 @@
-"""The verbs over HTTP: plain ASGI applications. Each reads the body, has the call performed, counts, answers in the
-form that the verb has, and logs once the answer is sent."""
+"""The verbs over HTTP. Each has the call performed, counts, answers in the form that the verb has, and logs once the
+answer is sent. `server/connections.py` hands over a body when it is whole; other ASGI servers call a plain ASGI
+application."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from extender.log import Allowance, get_log, info
 from extender.metrics import Metrics
 from extender.policy.rules import REASONS, UNKNOWN_NODE
 from extender.server import body, garbage
-from extender.server.calls import Calls, Start
+from extender.server.calls import Readiness, VerbCalls
+from extender.server.connections import Reply
 from extender.verbs import wire
 from extender.verbs.answer import Answer
 from extender.verbs.decisions import Decision
@@ -32,80 +34,105 @@ MOST_REJECTED: Final = 10_000
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Perform = Callable[[bytes], Answer | Awaitable[Answer]]
+"""The call of a verb; an awaitable where it may have to wait."""
 log = get_log()
 
 
 class Endpoint:
     """The verbs of one server. While a list is missing every verb answers 503: never a guess."""
 
-    def __init__(self, calls: Calls, start: Start, metrics: Metrics, lines: DecisionLog, most_bytes: int) -> None:
+    def __init__(
+        self, calls: VerbCalls, start: Readiness, metrics: Metrics, lines: DecisionLog, most_bytes: int
+    ) -> None:
         """`most_bytes`: of a body."""
-        self._calls = {
-            "filter": calls.filter,
-            "prioritize": calls.prioritize,
+        self._calls: dict[str, Perform] = {
+            "filter": calls.filter_at_once,
+            "prioritize": calls.prioritize_at_once,
             "preempt": calls.preempt,
             "bind": calls.bind,
         }
         self.start, self.metrics, self.lines, self.most_bytes = start, metrics, lines, most_bytes
         self.sampling = Sampling(metrics)
         self.refused: dict[int, Counter] = {}  # by reason code
-
-    def of(self, verb: str) -> VerbApp:
-        """The ASGI application of one of VERBS."""
-        return VerbApp(self, verb, self._calls[verb])
+        self.verbs = {verb: VerbApp(self, verb, perform) for verb, perform in self._calls.items()}
 
 
 class VerbApp:
     """One verb. What it counts is looked up by label once."""
 
-    def __init__(self, endpoint: Endpoint, verb: str, perform: Callable[[bytes], Awaitable[Answer]]) -> None:
+    def __init__(self, endpoint: Endpoint, verb: str, perform: Perform) -> None:
         self._endpoint, self._verb, self._perform = endpoint, verb, perform
-        self._start, self._most_bytes = endpoint.start, endpoint.most_bytes
+        self._start, self.most_bytes = endpoint.start, endpoint.most_bytes
         self._durations: dict[str, Histogram] = {}
         self._decisions: dict[str, Counter] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One call over HTTP."""
+        """One call over ASGI."""
         began = time.perf_counter()
-        answer: Answer | None = None
-        status, result = 200, "ok"
         try:
-            whole = await body.read(scope, receive, self._most_bytes)
+            whole = await body.read(scope, receive, self.most_bytes)
+        except Exception as error:
+            reply = self.failed(error, began)
+        else:
+            coming = self.begin(whole, began)
+            reply = coming if isinstance(coming, Reply) else await coming
+        headers = [(b"content-length", b"%d" % len(reply.content)), (b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        await send({"type": "http.response.body", "body": reply.content})
+        self.sent(reply)
+
+    def begin(self, whole: bytes, began: float) -> Reply | Awaitable[Reply]:
+        """The reply to a body; an awaitable only where it has to wait. `began`: `time.perf_counter` when the request
+        came."""
+        try:
             missing = self._start.missing()
             if missing:
-                result = "not_ready"
                 status, content = _error(503, "not-ready", "not known yet: " + ", ".join(missing))
-            else:
-                answer = await self._perform(whole)
-                content = answer.body
-                self._count(answer)
-        except BadRequest as error:
-            result = "bad_request"
-            status, content = self._bad(error)
-        except ClientDisconnect:
-            status, result, content = 400, "gone", b""
+                return self._reply("not_ready", status, content, began)
+            answer = self._perform(whole)
+            if isinstance(answer, Answer):
+                return self._answered(answer, began)
         except Exception as error:
-            answer, result = None, "error"
-            log.exception("defect", verb=self._verb)
-            status, content = _refusal(self._verb, ExtenderError(f"internal error: {error!r}"[:300]))
+            return self.failed(error, began)
+        return self._finish(answer, began)
+
+    async def _finish(self, coming: Awaitable[Answer], began: float) -> Reply:
+        try:
+            return self._answered(await coming, began)
+        except Exception as error:
+            return self.failed(error, began)
+
+    def _answered(self, answer: Answer, began: float) -> Reply:
+        self._count(answer)
+        return self._reply("ok", 200, answer.body, began, answer)
+
+    def failed(self, error: Exception, began: float) -> Reply:
+        """The reply to a request that is bad, that its client gave up, or that met a defect; for `except` blocks."""
+        if isinstance(error, BadRequest):
+            return self._reply("bad_request", *self._bad(error), began)
+        if isinstance(error, ClientDisconnect):
+            return self._reply("gone", 400, b"", began)
+        log.error("defect", verb=self._verb, exc_info=error)
+        return self._reply("error", *_refusal(self._verb, ExtenderError(f"internal error: {error!r}"[:300])), began)
+
+    def _reply(self, result: str, status: int, content: bytes, began: float, answer: Answer | None = None) -> Reply:
         duration = self._durations.get(result)
         if duration is None:
             duration = self._durations[result] = self._endpoint.metrics.request_duration.labels(self._verb, result)
         duration.observe(time.perf_counter() - began)
-        headers = [(b"content-length", b"%d" % len(content)), (b"content-type", b"application/json")]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": content})
-        if answer is not None:
-            self._later(answer)
+        return Reply(status, content, answer)
 
-    def _later(self, answer: Answer) -> None:
-        """Log once the event loop has sent the answer, so that no client waits for it."""
+    def sent(self, reply: Reply) -> None:
+        """Log once the event loop has sent the reply, so that no client waits for it."""
+        if reply.answer is None:
+            return
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:  # driven by hand
-            self._after(answer)
+            self._after(reply.answer)
         else:
-            loop.call_soon(self._after, answer)
+            loop.call_soon(self._after, reply.answer)
 
     def _after(self, answer: Answer) -> None:
         self._endpoint.lines.write(self._verb, answer)

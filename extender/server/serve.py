@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import ssl
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -14,19 +16,36 @@ from starlette.types import ASGIApp
 from extender.errors import Unreachable
 from extender.kube.client import ApiServer, CredentialsError
 from extender.kube.in_cluster import default_kubeconfig
+from extender.log import get_log
 from extender.server import garbage, wiring
-from extender.server.connections import Connections
-from extender.settings import Settings
+from extender.server.access.listening import Host
+from extender.server.connections import Connection, Connections
+from extender.settings import Settings, Tls
+
+log = get_log()
 
 
-def config(app: ASGIApp, connections: Connections, settings: Settings) -> uvicorn.Config:
-    """uvicorn, for one process: connections outlive the scheduler's 90 s, a stop waits 5 s for what is under way."""
+class At(NamedTuple):
+    """What is special about a listener. `tls`: None for plain HTTP."""
+
+    host: str
+    port: int
+    protocol: type[Connection]
+    tls: ssl.SSLContext | None = None
+
+
+def config(app: ASGIApp, connections: Connections, settings: Settings, at: At | None = None) -> uvicorn.Config:
+    """uvicorn, for one process: connections outlive the scheduler's 90 s, a stop waits 5 s for what is under way.
+    `at`: without it the listener of the verbs, in plain HTTP."""
+    at = at or At(settings.server.host, settings.server.port, connections.protocol())
+    context = at.tls
     return uvicorn.Config(
         app,
-        http=connections.protocol(),
+        http=at.protocol,
         ws="none",
-        host=settings.server.host,
-        port=settings.server.port,
+        host=at.host,
+        port=at.port,
+        ssl_context_factory=(lambda made, default: context) if context else None,
         timeout_keep_alive=settings.server.keep_alive_seconds,
         timeout_graceful_shutdown=5,
         access_log=False,
@@ -36,21 +55,46 @@ def config(app: ASGIApp, connections: Connections, settings: Settings) -> uvicor
     )
 
 
-def run(settings: Settings, *, kubeconfig: str | None = None, cluster_file: Path | None = None) -> int:
+def listeners(server: wiring.Server, settings: Settings) -> list[uvicorn.Config]:
+    """The listener of the verbs, then those that metrics and debug pages have of their own."""
+    listening, connections = settings.server, server.connections
+
+    def at(app: ASGIApp, host: str, port: int, tls: Tls, *, verbs: bool) -> uvicorn.Config:
+        protocol = connections.protocol(verbs=verbs, names=tls.client_names)
+        context = server.certificates[tls].context if tls.cert_file else None
+        return config(app, connections, settings, At(host, port, protocol, context))
+
+    made = [at(server.app, listening.host, listening.port, listening.tls, verbs=True)]
+    for name, app in server.apart.items():
+        one = listening.listener(name)
+        made.append(at(app, one.host, one.port or 0, one.tls, verbs=False))
+    return made
+
+
+def run(
+    settings: Settings,
+    *,
+    kubeconfig: str | None = None,
+    cluster_file: Path | None = None,
+    config_file: Path | None = None,
+    record: Path | None = None,
+) -> int:
     """Serve until a signal ends it; 0, or 1 where the server could not start. Unreachable: no usable credentials.
 
-    `cluster_file`: a frozen cluster; else the API server of `kubeconfig`, else the one whose pod this is.
+    `cluster_file`: a frozen cluster; else the API server of `kubeconfig`, else the one whose pod this is;
+    `config_file`: where the settings come from; `record`: the directory of a record.
     """
     garbage.begin()
     if cluster_file is not None:
-        server = wiring.over_file(settings, cluster_file)
+        server = wiring.over_file(settings, cluster_file, record)
         gc.collect()
         gc.freeze()  # as a live cluster does when all is listed
     else:
-        server = wiring.over_api(settings, asyncio.run(_api_server(kubeconfig)))
+        server = wiring.over_api(settings, asyncio.run(_api_server(kubeconfig)), file=config_file, record=record)
+    log.info("settings", settings=settings.hash, policy=settings.policy_hash, mode=settings.mode)
     # uvicorn stops gracefully and then raises the signal again, which would end the process before its last log lines.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
-    host = uvicorn.Server(config(server.app, server.connections, settings))
+    host = Host(listeners(server, settings))
     host.run()
     return 0 if host.started else 1
 

@@ -6,54 +6,99 @@ import os
 import random
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from starlette.routing import Router
 
 from extender.cluster.cluster import Cluster
+from extender.cluster.demand.mix import is_newer
 from extender.controllers.controller import ClusterSource, Controller, Frozen
 from extender.controllers.document import Document
 from extender.controllers.events import Events
 from extender.controllers.evictions import Evictions, Evictor, View
-from extender.controllers.leadership import Leadership
+from extender.controllers.leadership import EVICTIONS, QUEUE, Leadership
 from extender.controllers.node_events import NodeEvents
+from extender.controllers.queue.acting import Acting
+from extender.controllers.queue.autoscaling.growth import Growth
+from extender.controllers.queue.autoscaling.provisioning import ProvisioningRequests
+from extender.controllers.queue.controller import LEASE_SECONDS, QueueController
+from extender.controllers.queue.devices.allocator import ClaimWrites, DeviceAllocator
+from extender.controllers.queue.devices.fences import Fences, FenceWrites
+from extender.controllers.queue.release import AT_ONCE, Release
+from extender.controllers.queue.seats.entry import SeatEntries
+from extender.controllers.queue.seats.replicas import SIGNS, Replicas
+from extender.controllers.queue.seats.store import SHARDS, SeatStore
+from extender.controllers.queue.writes import Evicts, Leads, PodWrites, Reads, SeatMap
 from extender.controllers.reservations import ReservationStore, released
+from extender.controllers.settings.file import SettingsFile
+from extender.controllers.settings.gate_removal import GateRemoval
 from extender.controllers.supervisor import Supervisor
+from extender.controllers.surveys import gauges
+from extender.controllers.surveys.survey import Survey
+from extender.controllers.typos.controller import TypoEvents
 from extender.controllers.watches import Watches
-from extender.kube.bindings import Bindings
+from extender.errors import BadInput
 from extender.kube.client import ApiServer
 from extender.kube.clock import Clock
-from extender.kube.configmaps import ConfigMap
+from extender.kube.configmaps import ConfigMap, Requests
 from extender.kube.events import EventsApi
 from extender.kube.in_cluster import own_namespace
 from extender.kube.kept import requests_to
 from extender.kube.leases import Lease
+from extender.kube.pods.bindings import Bindings
+from extender.kube.pods.evictions import PodEvictions
+from extender.kube.pods.patches import PodPatches
+from extender.kube.resource_claims import DeviceTaintRuleWrites, ResourceClaimWrites
+from extender.kube.reviews import Reviews
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects import tolerant
 from extender.objects.tolerant import Invalid
 from extender.offline import frozen
+from extender.preemption.gang_plan import GangSearch
+from extender.queue.eviction_plan import EvictionPlanner
+from extender.queue.placing.placement import JointPlacement
+from extender.queue.plan import Planner
+from extender.queue.report import Report
+from extender.recording.recorder import RecordedCluster, Recorder, header_of
+from extender.recording.writer import Writer
 from extender.reservations.freshness import Freshness
 from extender.server import routes
-from extender.server.calls import Calls, Start
+from extender.server.access.certificates import Certificates
+from extender.server.access.gate import Gate
+from extender.server.access.reviewer import Asks, Reviewer
+from extender.server.calls import Calls, Readiness, Start, VerbCalls
 from extender.server.connections import Connections, lost
 from extender.server.endpoint import DecisionLog, Endpoint
 from extender.server.outage import Outage
 from extender.server.settle import Settling
+from extender.server.shadow_calls import AlwaysReady, Shadow, ShadowCalls
 from extender.server.writes import ApiBinder, Binder, Keeper, Writes
-from extender.settings import Settings
+from extender.settings import Server as ServerSettings
+from extender.settings import Settings, Tls
+from extender.shadow.watch import ShadowWatch
 from extender.verbs.verbs import Verbs
+from extender.verdict.explain import Explainer, Times
+from extender.web.api.openapi import OpenApiPage
 from extender.web.cluster_pages import ClusterPages
 from extender.web.decisions_page import DecisionsPage
+from extender.web.explain_page import ExplainPage
 from extender.web.health import Health
 from extender.web.invalid_objects import MOST_NAMED, InvalidObjects
+from extender.web.map_page import MapPage
 from extender.web.metrics_page import Counts, MetricsPage
+from extender.web.operations.shadow import ShadowPage
+from extender.web.operations.zpages import ZPages
+from extender.web.page.live import Live
+from extender.web.page.site import Content, Site
 from extender.web.pages import Pages
+from extender.web.queue_page import QueuePage
 from extender.web.slices import Slices
+from extender.web.whatif.page import WhatIfPage
 
 MIX: Final = "gpu-extender-mix"  # the ConfigMap of what is learned of the pods that come
 log = get_log()
@@ -90,7 +135,10 @@ class Core:
         settings = cluster.settings
         cluster.subscribe(NodeEvents(events, cluster.nodes))
         freshness = Freshness(source.dark, source.known_at, settings.watch.staleness_seconds)
-        verbs = Verbs.of(settings, cluster, freshness=freshness, released=partial(released, metrics))
+        recorder = cluster.recorder if isinstance(cluster, RecordedCluster) else None
+        verbs = Verbs.of(settings, cluster, freshness=freshness, released=partial(released, metrics), journal=recorder)
+        if recorder is not None:
+            recorder.attach(cluster, verbs)
         return cls(cluster, source, verbs, events, metrics, clock or Clock())
 
 
@@ -101,8 +149,11 @@ class Outside:
     binder: Binder | None = None
     keeper: Keeper | None = None
     evictions: Evictions | None = None
+    queue: QueueController | None = None
     controllers: tuple[Controller, ...] = ()
     """What runs beside the source, in the order in which it begins."""
+    reviews: Asks | None = None
+    """Whose a token is, and what that user may do."""
     close: Callable[[], Awaitable[None]] = _nothing
     """Called when all controllers have ended."""
 
@@ -112,8 +163,11 @@ class Server:
     """The connected objects that the process, the demo and the tests use."""
 
     app: Router
+    apart: Mapping[routes.Apart, Router]
+    """What has a listener of its own."""
+    certificates: Mapping[Tls, Certificates]
     connections: Connections
-    calls: Calls
+    calls: VerbCalls
     supervisor: Supervisor
     source: ClusterSource
     pages: Pages
@@ -125,51 +179,202 @@ def connect(core: Core, outside: Outside | None = None, slices: Slices | None = 
     outside = outside or Outside()
     cluster, verbs, source, metrics, clock = core.cluster, core.verbs, core.source, core.metrics, core.clock
     settings = cluster.settings
+    _state(settings, metrics)
+    connections = Connections(settings, metrics)
+    certificates = _certificates(settings.server, metrics)
+
+    def report() -> Report | None:
+        return outside.queue.report if outside.queue else None
+
+    times = Times(clock.monotonic, clock.wall)
+    explainer = Explainer(verbs, times, report)
+    surveys = _surveys(explainer, metrics, lambda: not source.missing())
+    supervisor = Supervisor([connections, *certificates.values(), *outside.controllers, *surveys, source])
+    writes = Writes(verbs, metrics, clock.monotonic, core.events, binder=outside.binder, keeper=outside.keeper)
+    start: Readiness = Start(verbs, source, supervisor, writes)
+    shadow: ShadowWatch | None = None
+    if settings.shadow:
+        shadow = ShadowWatch(verbs, metrics, clock.wall, lambda: not source.missing())
+        cluster.observer = shadow
+        calls: VerbCalls = ShadowCalls(verbs, clock, writes, Shadow(shadow, start, metrics))
+        start = AlwaysReady()
+    else:
+        outage = Outage(source, settings.watch.staleness_seconds, clock.monotonic)
+        settling = Settling(clock.monotonic, lags=source.lags)
+        calls = Calls(verbs, clock, outage, settling, writes, outside.evictions)
+    lines = DecisionLog(metrics, cluster.rows.name_at, settings.log.decisions_per_second)
+    endpoint = Endpoint(calls, start, metrics, lines, settings.limits.body_bytes)
+    connections.verbs.update((routes.path_of(verb).encode(), app) for verb, app in endpoint.verbs.items())
+    slices = slices or Slices()
+    pages = Pages(slices, lost)
+    invalid = InvalidObjects(cluster, source.faults)
+    counts = Counts(cluster, verbs.assumed, verbs.reservations, source, invalid, supervisor.defects, clock.monotonic)
+    live = Live(lambda: cluster.generation, connections.stopping)
+    views = routes.Views(
+        Health(cluster, invalid, supervisor.missing, source.dark),
+        MetricsPage(metrics, counts, pages),
+        DecisionsPage(cluster, verbs.decisions, pages),
+        ClusterPages(cluster, invalid, pages),
+        QueuePage(report, verbs.claims.seats, cluster, pages),
+        ExplainPage(explainer, cluster, verbs.decisions, pages),
+        MapPage(cluster, pages),
+        OpenApiPage(),
+        WhatIfPage(verbs, times, slices, supervisor.missing, lost),
+        Site(Content(verbs, explainer, times, report), live, pages),
+        ShadowPage(shadow.report if shadow is not None else None, pages),
+        ZPages(lambda: cluster.settings, clock.wall()),
+    )
+
+    async def close() -> None:
+        await outside.close()
+        if isinstance(cluster, RecordedCluster):
+            cluster.recorder.close()
+
+    places = _places(settings.server, outside.reviews, metrics)
+    app, apart = routes.create(endpoint, views, supervisor, places, close)
+    return Server(app, apart, certificates, connections, calls, supervisor, source, pages, views.metrics)
+
+
+def _places(at: ServerSettings, reviews: Asks | None, metrics: Metrics) -> routes.Places:
+    """Where the listeners are, and who may ask them."""
+    reviewer = _reviewer(at, reviews, metrics)
+    gates = [Gate(reviewer if one.authorize else None) for one in (at.metrics, at.debug)]
+    return routes.Places((at.host, at.debug.host, *at.hosts), at.apart, *gates)
+
+
+def _reviewer(server: ServerSettings, asks: Asks | None, metrics: Metrics) -> Reviewer | None:
+    """BadInput: tokens are asked for, and there is no API server that could review them."""
+    if not (server.metrics.authorize or server.debug.authorize):
+        return None
+    if asks is None:
+        raise BadInput("tokens are reviewed by an API server, and there is none", path="authorize")
+    return Reviewer(asks, metrics)
+
+
+def _surveys(explainer: Explainer, metrics: Metrics, known: Callable[[], bool]) -> list[Controller]:
+    """What is counted over the whole cluster. `known`: whether it has been read."""
+    wanted, waiting = metrics.nodes_wanted, metrics.waiting_pods
+    return [
+        Survey("nodes-wanted", explainer.nodes_wanted, partial(gauges.nodes_wanted, wanted), known),
+        Survey("waiting-pods", explainer.waiting_by_size, partial(gauges.waiting_pods, waiting), known),
+    ]
+
+
+def _certificates(server: ServerSettings, metrics: Metrics) -> dict[Tls, Certificates]:
+    """Of all listeners with TLS; some may share theirs. BadInput: a file cannot be used."""
+    used = (server.tls, *(server.listener(name).tls for name in server.apart))
+    return {tls: Certificates(tls, metrics) for tls in dict.fromkeys(used) if tls.cert_file}
+
+
+def _state(settings: Settings, metrics: Metrics) -> None:
+    """In the metrics: by which settings the server begins. A warning where one has no effect."""
     if settings.scheduler_weight is not None and not settings.only_the_best_class_wins:
         log.warning(
             "schedulerWeight has no effect: it is not more than 10 x schedulerScoreWeights, so other nodes can win",
             schedulerWeight=settings.scheduler_weight,
             schedulerScoreWeights=settings.scheduler_score_weights,
         )
-    connections = Connections(settings, metrics)
-    supervisor = Supervisor([connections, *outside.controllers, source])
-    writes = Writes(verbs, metrics, clock.monotonic, core.events, binder=outside.binder, keeper=outside.keeper)
-    outage = Outage(source, settings.watch.staleness_seconds, clock.monotonic)
-    settling = Settling(clock.monotonic, lags=source.lags)
-    calls = Calls(verbs, clock, outage, settling, writes, outside.evictions)
-    start = Start(verbs, source, supervisor, writes)
-    lines = DecisionLog(metrics, cluster.rows.name_at, settings.log.decisions_per_second)
-    endpoint = Endpoint(calls, start, metrics, lines, settings.limits.body_bytes)
-    pages = Pages(slices or Slices(), lost)
-    invalid = InvalidObjects(cluster, source.faults)
-    counts = Counts(cluster, verbs.assumed, verbs.reservations, source, invalid, supervisor.defects, clock.monotonic)
-    views = routes.Views(
-        Health(cluster, invalid, supervisor.missing, source.dark),
-        MetricsPage(metrics, counts, pages),
-        DecisionsPage(cluster, verbs.decisions, pages),
-        ClusterPages(cluster, invalid, pages),
-    )
-    app = routes.create(endpoint, views, supervisor, outside.close)
-    return Server(app, connections, calls, supervisor, source, pages, views.metrics)
+    metrics.state(settings.hash)
 
 
-def over_file(settings: Settings, path: Path) -> Server:
-    """A server over a cluster file: nothing is written, and evictions are advice. BadCluster."""
-    cluster, invalid = Cluster(settings), list[Invalid]()
+def _cluster(settings: Settings, metrics: Metrics, record: Path | None, *, live: bool) -> Cluster:
+    """`record`: the directory where all that happens to it is recorded, None: nowhere. BadInput: it cannot be."""
+    if record is None:
+        return Cluster(settings, live=live)
+    writer = Writer(record, settings.record, metrics)
+    return RecordedCluster(settings, Recorder(writer, metrics, header_of(settings, live=live)), live=live)
+
+
+def over_file(settings: Settings, path: Path, record: Path | None = None) -> Server:
+    """A server over a cluster file: nothing is written to it, and evictions are advice. `record`: the directory of a
+    record. BadCluster, BadInput."""
+    metrics, invalid = Metrics(), list[Invalid]()
+    cluster = _cluster(settings, metrics, record, live=False)
     cluster.apply(frozen.read(path, cluster.gpu_names, invalid), time.monotonic())
     for warning in tolerant.warnings(invalid, MOST_NAMED):
         log.warning("an object cannot be read in full", err=warning["message"])
     log.info("frozen cluster", nodes=len(cluster.nodes), pods=len(cluster.pods), file=str(path))
-    core = Core.over(cluster, Frozen(invalid))
+    core = Core.over(cluster, Frozen(invalid), metrics=metrics)
     evictions = Evictions(core.verbs, core.events, core.metrics)
     return connect(core, Outside(evictions=evictions, controllers=(evictions,)))
 
 
-def over_api(settings: Settings, server: ApiServer) -> Server:
-    """A server over the cluster of an API server. Nothing is read before its lifespan begins."""
-    cluster, metrics, clock = Cluster(settings, live=True), Metrics(), Clock()
-    events = Events(metrics, EventsApi(server, socket.gethostname()) if settings.events.enabled else None)
+def _queue(core: Core, server: ApiServer, writes: Requests, namespace: str, identity: str) -> QueueController:
+    """The queue over an API server. `writes`: for the pods and its ConfigMaps; `namespace`: of these and its Lease."""
+    settings, clock = core.cluster.settings.queue, core.clock
+    lease = Lease(server, namespace, settings.lease, identity, clock=clock, duration=LEASE_SECONDS)
+    maps = [ConfigMap(writes, namespace, f"{settings.reservations}-{shard}") for shard in range(SHARDS)]
+    # No sign of life waits for the writes of a release.
+    signs = ConfigMap(server, namespace, f"{settings.reservations}-{SIGNS}")
+    leadership = Leadership(lease, QUEUE, core.metrics.queue_leader, clock.monotonic)
+    wired = QueueRequests(
+        PodPatches(writes),
+        Bindings(server, core.cluster.gpu_names).get_pod,
+        PodEvictions(server, core.metrics),
+        ProvisioningRequests(server),
+        ResourceClaimWrites(writes),
+        DeviceTaintRuleWrites(server),
+    )
+    return queue_over(core, leadership, KeptSeats(maps, signs), wired, identity)
+
+
+class KeptSeats(NamedTuple):
+    """Where seats are kept (`maps`), and the signs of life of the instances that know them."""
+
+    maps: Sequence[SeatMap]
+    signs: SeatMap
+
+
+class QueueRequests(NamedTuple):
+    """What the queue asks the API server with. `evicts`: None where no pod can be evicted; `nodes`: asks for nodes;
+    `claims`: allocates the devices of ResourceClaims; `fences`: keeps devices for that."""
+
+    pods: PodWrites
+    read: Reads
+    evicts: Evicts | None = None
+    nodes: ProvisioningRequests | None = None
+    claims: ClaimWrites | None = None
+    fences: FenceWrites | None = None
+
+
+def queue_over(core: Core, leads: Leads, kept: KeptSeats, requests: QueueRequests, identity: str) -> QueueController:
+    """What releases pods from behind our gate. `identity`: of this process alone."""
+    verbs, metrics, clock = core.verbs, core.metrics, core.clock
+    entries = SeatEntries(core.cluster.resources, clock.wall() - clock.monotonic())
+    seats = verbs.claims.seats
+    store = SeatStore(seats, entries, kept.maps, metrics, clock.monotonic)
+    replicas = Replicas(identity, core.cluster, seats, store, kept.signs, clock.monotonic)
+    planned = core.cluster.settings.queue.planned_allocation
+    claims, fences = (requests.claims, requests.fences) if planned else (None, None)
+    devices = DeviceAllocator(core.cluster, seats, claims, clock)
+    placement = JointPlacement(core.cluster, verbs.policy)
+    planner = Planner(core.cluster, verbs.claims, placement, clock.monotonic, clock.wall)
+    search = GangSearch(core.cluster, verbs.policy, verbs.settings.preemption)
+    acting = Acting(
+        leads,
+        store,
+        replicas,
+        Release(core.cluster, requests.pods, devices, clock.monotonic, replicas.known),
+        Growth(core.cluster, verbs.claims.seats, requests.pods, metrics, requests.nodes),
+        lambda: not core.source.missing(),
+        core.source.dark,
+        EvictionPlanner(core.cluster, verbs.claims, placement, search, clock.monotonic, clock.wall),
+        requests.read,
+        Fences(core.cluster, seats, fences),
+        requests.evicts,
+    )
+    return QueueController(verbs, planner, acting, metrics, core.events, clock=clock)
+
+
+def over_api(settings: Settings, server: ApiServer, *, file: Path | None = None, record: Path | None = None) -> Server:
+    """A server over the cluster of an API server. Nothing is read before its lifespan begins. `file`: where the
+    settings come from, to be loaded again when it changes; `record`: the directory of a record. BadInput."""
+    metrics, clock = Metrics(), Clock()
+    cluster = _cluster(settings, metrics, record, live=True)
     watches = Watches(server, cluster, staleness=settings.watch.staleness_seconds, clock=clock)
+    if settings.shadow:
+        return _in_shadow(Core.over(cluster, watches, metrics=metrics, clock=clock), server, file)
+    events = Events(metrics, EventsApi(server, socket.gethostname()) if settings.events.enabled else None)
     core = Core.over(cluster, watches, metrics=metrics, events=events, clock=clock)
     namespace = own_namespace(settings.reservations.namespace)
     stored = settings.reservations.store == "configmap"
@@ -182,17 +387,42 @@ def over_api(settings: Settings, server: ApiServer) -> Server:
         core.verbs,
         events,
         metrics,
-        Evictor(server, Leadership(lease, metrics, clock.monotonic), reservations),
+        Evictor(
+            PodEvictions(server, metrics),
+            Leadership(lease, EVICTIONS, metrics.evictions_leader, clock.monotonic),
+            reservations,
+        ),
         view=View(lambda: watches.listed() and not reservations.missing(), lambda: watches.dark(evicting=True)),
         clock=clock,
     )
-    controllers: list[Controller] = [reservations, events, evictions]
+    controllers: list[Controller] = [reservations, events, evictions, *_reloading(core, file)]
+    if settings.events.enabled:
+        controllers.append(TypoEvents(cluster, events))
+    writes = requests_to(server, AT_ONCE)
+    queue = _queue(core, server, writes, namespace, identity) if settings.queue.enabled else None
+    if queue is not None:
+        controllers.append(queue)
     if stored:  # it is read before the source begins, whose pods it may have counted
-        controllers.append(Document(ConfigMap(server, namespace, MIX), cluster.demand.dump, cluster.demand.load))
+        demand = cluster.demand
+        controllers.append(Document(ConfigMap(server, namespace, MIX), demand.dump, demand.load, newer=is_newer))
     binder = ApiBinder(Bindings(server, cluster.gpu_names))
 
     async def close() -> None:
         await connection.close()
+        await writes.close()
         await server.close()
 
-    return connect(core, Outside(binder, reservations, evictions, tuple(controllers), close=close))
+    return connect(core, Outside(binder, reservations, evictions, queue, tuple(controllers), Reviews(server), close))
+
+
+def _reloading(core: Core, file: Path | None) -> list[Controller]:
+    return [] if file is None else [SettingsFile(file, core.verbs, core.metrics)]
+
+
+def _in_shadow(core: Core, server: ApiServer, file: Path | None) -> Server:
+    """A server that writes nothing of its own: it binds where kube-scheduler asks it to, and removes our gates."""
+    binder = ApiBinder(Bindings(server, core.cluster.gpu_names))
+    removal = GateRemoval(server, core.cluster)
+    log.info("the mode is shadow: everything is decided and recorded, and nothing is answered or written")
+    controllers = (removal, *_reloading(core, file))
+    return connect(core, Outside(binder, controllers=controllers, reviews=Reviews(server), close=server.close))

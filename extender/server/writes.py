@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from extender.controllers.events import Events
-from extender.kube.bindings import Bindings
 from extender.kube.client import ApiError, Unreachable
+from extender.kube.pods.bindings import Bindings
+from extender.kube.pods.turns import Turns
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.records import PodRecord, RecordError
@@ -19,6 +20,8 @@ from extender.verbs.decisions import Decision
 from extender.verbs.verbs import Verbs
 
 log = get_log()
+
+TOO_LONG = "the Binding of another pod to this node, which requires links, is not written yet"
 
 
 class Binder(Protocol):
@@ -67,8 +70,9 @@ class Keeper(Protocol):
         """Whether the reservations of a process before this one are known."""
         ...
 
-    async def reserve(self, plan: Reservation) -> str:
-        """ "" once the plan is kept, else why it is not."""
+    async def reserve(self, plan: Reservation, patience: float = 0.0) -> str:
+        """ "" once the plan is kept, else why it is not. `patience`: seconds to wait, where that is above the
+        deadline of the settings."""
         ...
 
 
@@ -89,25 +93,27 @@ class Writes:
         kept."""
         self._verbs, self._metrics, self._clock = verbs, metrics, clock
         self._binder, self._keeper, self._events = binder, keeper, events
+        self._turns = Turns()
 
     @property
     def read_back(self) -> bool:
         """Whether the reservations of a process before this one are known."""
         return self._keeper is not None and self._keeper.read_back
 
-    async def preempted(self, answer: Answer) -> Answer:
-        """The answer, once its plan is kept. Where it cannot be kept no pod is evicted and nothing is reserved."""
+    async def preempted(self, answer: Answer, patience: float) -> Answer:
+        """The answer, once its plan is kept. Where it cannot be kept no pod is evicted and nothing is reserved.
+        `patience`: seconds, see Keeper.reserve()."""
         decision = answer.decision
         if decision is None:
             return answer
         self._metrics.searched(decision.proved, answer.result, decision.stages_us)
-        return await self._reserved(answer, decision) if answer.result == "evict" else answer
+        return await self._reserved(answer, decision, patience) if answer.result == "evict" else answer
 
-    async def _reserved(self, answer: Answer, decision: Decision) -> Answer:
+    async def _reserved(self, answer: Answer, decision: Decision, patience: float) -> Answer:
         request, reservations = decision.request, self._verbs.reservations
         plan = reservations.of(request.uid, self._clock())
         assert plan is not None
-        why = await self._keeper.reserve(plan) if self._keeper is not None else ""
+        why = await self._keeper.reserve(plan, patience) if self._keeper is not None else ""
         stands = reservations.of(request.uid, self._clock()) is plan
         events = self._events
         if stands and not why:
@@ -133,10 +139,21 @@ class Writes:
             return _not_bound("the pod cannot be read in full: /readyz names the field")
         return pod
 
+    async def passed_on(self, binding: wire.Binding) -> Answer:
+        """The answer, once the pod is bound as the request says, with nothing of ours, or is not."""
+        if self._binder is None:
+            return _not_bound("this server cannot bind: it serves a frozen cluster")
+        outcome = await self._binder.bind(binding, {})
+        return Answer(wire.binding(outcome.message), "refused" if outcome.message else "bound")
+
     async def bound(self, intent: BindIntent) -> Answer:
         """The answer, once the Binding is written or has failed."""
         assert self._binder is not None
-        outcome = await self._binder.bind(intent.binding, intent.annotations)
+        try:
+            async with self._turns.of(intent.binding.node, first=intent.first):
+                outcome = await self._binder.bind(intent.binding, intent.annotations)
+        except TimeoutError:
+            outcome = Written("failed", TOO_LONG)
         return self._verbs.bind.written(intent, outcome, self._clock())
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
+from ipaddress import ip_address
 from typing import Any, Final, Literal
 
 from pydantic import ValidationInfo
@@ -95,16 +96,24 @@ def label_rule(rule: str) -> str:
 
 
 def supported_scheduler(text: str) -> str:
-    """MAJOR.MINOR of a kube-scheduler that is not too old."""
-    if not re.fullmatch(r"1\.[0-9]{1,3}", text):
-        raise fault(f"{text[:80]!r} is not MAJOR.MINOR, as in 1.37")
+    """MAJOR.MINOR or MAJOR.MINOR.PATCH of a kube-scheduler that is not too old."""
+    if not re.fullmatch(r"1\.[0-9]{1,3}(\.[0-9]{1,3})?", text):
+        raise fault(f"{text[:80]!r} is neither MAJOR.MINOR, as in 1.37, nor MAJOR.MINOR.PATCH")
     if version(text) < OLDEST_SCHEDULER:
         raise fault(f"{text} is older than {OLDEST_SCHEDULER[0]}.{OLDEST_SCHEDULER[1]}, the oldest that we know")
     return text
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine, or this pod, reaches an address. A name other than `localhost` may be any address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
 @lru_cache(maxsize=8)
 def version(text: str) -> tuple[int, int]:
     """(major, minor) of a checked version."""
-    major, _, minor = text.partition(".")
+    major, minor, *_ = text.split(".")
     return int(major), int(minor)

@@ -21,7 +21,7 @@ Place = tuple[str | int, ...]
 DEPTH_LIMIT = 50
 BRACKET_LIMIT = 500  # open at once: the parser's time grows with their square, and is 5 s for 3,000
 _COLLECTIONS = {"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
-_SCALARS = {"str", "int", "float", "bool", "null"}
+_SCALARS = {"str": "a text", "int": "a whole number", "float": "a number", "bool": "true or false", "null": "null"}
 
 
 def path_of(place: Place) -> str:
@@ -134,7 +134,11 @@ class _Builder:
         if kind == "str":
             return str(node.value)
         self._document.texts[place] = str(node.value)
-        return self._yaml.constructor.construct_object(node)
+        try:
+            return self._yaml.constructor.construct_object(node)
+        except (ValueError, LookupError):  # ruamel.yaml raises whatever its conversion did: 0x_, !!int "", !!bool so
+            self._refuse(node, place, f"is not what YAML writes as {_SCALARS[kind]}; quote it if it is a text")
+            return None
 
     def _refuse(self, node: Node, place: Place, message: str) -> None:
         self._document.problems.append(Problem(path_of(place), message, node.start_mark.line + 1))

@@ -12,6 +12,7 @@ from extender.settings.checks import (
     extended_resource,
     fault,
     in_registry,
+    is_loopback,
     label_key,
     label_rule,
     no_repeats,
@@ -185,6 +186,8 @@ class ClaimBounds(_Part):
     """The bound of `restart-seconds`."""
     gang_min: int | None = Field(default=None, ge=0, le=1_000_000)
     """The bound of how many pods of a gang must run."""
+    gang_team: Literal["namespace", "serviceAccount", "owner"] | None = None
+    """Whose pods of one name are one gang."""
 
 
 class Claims(_Part):
@@ -200,6 +203,9 @@ class Claims(_Part):
     """The bound of `restart-seconds`; 0: it is ignored."""
     gang_min: int = Field(default=1_000_000, ge=0, le=1_000_000)
     """The bound of how many pods of a gang must run, for every source of gangs; 0: no gang counts."""
+    gang_team: Literal["namespace", "serviceAccount", "owner"] = "namespace"
+    """Whose pods that name one gang are that gang: those of the namespace; of one service account; or of one owner and
+    one service account. Of several bounds the last in this order counts ([what each splits](security.md#gangs))."""
     by_priority_class: dict[str, ClaimBounds] = Field(default_factory=dict, max_length=10_000)
     """Bounds for the pods of a PriorityClass, by its name."""
     by_namespace: dict[str, ClaimBounds] = Field(default_factory=dict, max_length=10_000)
@@ -219,16 +225,88 @@ class Reservations(_Part):
     name: str = Field(default="gpu-extender-reservations", min_length=1, max_length=253)
     """The name of the ConfigMap."""
     deadline_seconds: float = Field(default=0.2, gt=0, le=5)
-    """How long a preempt reply waits for the write. After that no pod is evicted."""
+    """How long a preempt reply waits for the write, where a wait of 3.6 s was in vain just before. After that no pod is
+    evicted."""
 
 
 class Evictions(_Part):
-    """Evictions of our own, for pods whose nodes are rejected for links alone: kube-scheduler up to 1.37 never asks."""
+    """Evictions of our own: for pods whose nodes are rejected for links alone, since kube-scheduler up to 1.37 never
+    asks; and for the first gang in the queue."""
 
     enabled: bool = False
-    """Whether the server evicts for pods whose nodes are rejected for links alone (`manifests/evictions.yaml`)."""
+    """Whether the server evicts pods of lower priority: for pods whose nodes are rejected for links alone, and for the
+    first gang in the queue (`manifests/evictions`). While it is off, what it would evict is shown."""
     lease: str = Field(default="gpu-extender-evictions", min_length=1, max_length=253)
     """The Lease whose holder evicts, in the namespace of the reservations."""
+
+
+class QueueLimits(_Part):
+    """What one queue is entitled to. A model is the value of the first of `mix.modelLabels` that a node has."""
+
+    weight: float = Field(default=1.0, gt=0, le=1_000_000)
+    """The share of the queue is divided by it: a queue with twice the weight gets twice the GPUs while others wait."""
+    guaranteed_gpus: dict[str, Annotated[int, Field(ge=0, le=10_000_000)]] = Field(
+        default_factory=dict, max_length=1_000
+    )
+    """GPUs by model that other queues leave it while its gangs wait; without one it has no guarantee."""
+    limit_gpus: dict[str, Annotated[int, Field(ge=0, le=10_000_000)]] = Field(default_factory=dict, max_length=1_000)
+    """GPUs by model that it holds at most; without one it is not limited."""
+    borrow: bool = True
+    """Whether it may hold more than its guarantee, of what other queues neither hold nor wait for within theirs."""
+
+    @model_validator(mode="after")
+    def _guarantee_within_limit(self) -> Self:
+        for model, limit in self.limit_gpus.items():
+            if self.guaranteed_gpus.get(model, 0) > limit:
+                raise fault(f"guarantees more GPUs of model {model} than its limit allows")
+        return self
+
+
+class Queue(_Part):
+    """The queue of gangs and single pods behind the scheduling gate `gpu-extender.io/queue`."""
+
+    enabled: bool = False
+    """Whether the server starts gangs that wait behind the gate. While it is off, no gate opens."""
+    lease: str = Field(default="gpu-extender-queue", min_length=1, max_length=253)
+    """The Lease whose holder opens gates, in the namespace of the reservations."""
+    reservations: str = Field(default="gpu-extender-seats", min_length=1, max_length=240)
+    """The prefix of the names of the ConfigMaps with the reserved seats, in the same namespace."""
+    queues: dict[Annotated[str, Field(min_length=1, max_length=63)], QueueLimits] = Field(
+        default_factory=dict, max_length=10_000
+    )
+    """Weight, guarantee and limit by the name of a queue: a namespace, or a value of the label `gpu-extender.io/queue`.
+    A queue that is not named has weight 1, no guarantee and no limit."""
+    strict: bool = False
+    """Whether no gang starts before those that are ahead of it in order, even if it would not delay them."""
+    patience_seconds: float = Field(default=3_600.0, ge=0, le=31_536_000)
+    """A gang that has waited so long goes before all others of its priority, whatever the share of its queue."""
+    use_half_life_seconds: float = Field(default=0.0, ge=0, le=31_536_000)
+    """What the share of a queue is made of. 0: of the GPUs that it holds now. Else of those that it has held on
+    average, where what was held so many seconds ago counts half ([details](queue.md#order-quota-backfill))."""
+    seat_seconds: float = Field(default=300.0, ge=1, le=86_400)
+    """How long a seat is reserved for a pod that is not bound to it. Then it is free; kube-scheduler places the pod."""
+    hard_pins: bool = False
+    """Whether a GPU pod that is released may run on the node of its seat alone, by required node affinity. Otherwise it
+    is only nominated, and goes elsewhere where the node is lost. A pod whose node is lost cannot: it is evicted, so
+    that its owner creates another one ([details](queue.md#hard-pins))."""
+    planned_allocation: bool = False
+    """Whether the queue allocates the planned GPUs of pods with ResourceClaims (DRA) itself, before it removes their
+    gates. Such a pod is pinned to its node as with `hardPins`. It needs the rights of `manifests/planned-allocation`
+    ([details](dra.md#planned-allocation))."""
+    reclaim_regardless_of_priority: bool = False
+    """Whether a queue within its guarantee may have pods of equal and higher priority evicted, of what other queues
+    hold above theirs. Pods of lower priority are evicted in any case where `evictions.enabled` is true."""
+    absent_seat_seconds: float = Field(default=300.0, ge=1, le=86_400)
+    """How long a seat is reserved for a pod that does not exist yet, from when the latest pod of its gang got its seat.
+    Its owner creates the pod once others of the gang run."""
+    autoscaler: Literal["none", "unnominated", "provisioningRequest"] = "none"
+    """Whether gangs without a place are shown to an autoscaler, which ignores gated pods. `unnominated`: the gates of
+    one gang at a time open without seats, and filter rejects its pods until the whole gang has a place.
+    `provisioningRequest`: a ProvisioningRequest asks Cluster Autoscaler for nodes
+    ([details](queue.md#autoscalers))."""
+    autoscaler_wait_seconds: float = Field(default=600.0, ge=0, le=31_536_000)
+    """After so long the first gang in order is shown too, although running pods will make room for it. A gang that fits
+    nowhere, whatever ends, is shown at once."""
 
 
 class Events(_Part):
@@ -243,6 +321,25 @@ class Decisions(_Part):
 
     max_bytes: int = Field(default=32 << 20, ge=0, le=1 << 34)
     """Memory of the kept decision records; the oldest are dropped beyond it, 0 keeps none."""
+
+
+class Record(_Part):
+    """The record that `serve --record` writes. Beyond a limit nothing waits: the oldest file is deleted, and what finds
+    no room in memory is lost and counted."""
+
+    max_bytes: int = Field(default=1 << 30, ge=1 << 16, le=1 << 44)
+    """Disk space of all files of the record; the oldest are deleted beyond it."""
+    file_bytes: int = Field(default=32 << 20, ge=1 << 12, le=1 << 40)
+    """The size from which on a new file is begun, with a snapshot of the cluster. Larger where the snapshot itself is
+    more than a third of it."""
+    queue_bytes: int = Field(default=64 << 20, ge=1 << 16, le=1 << 34)
+    """Memory, about, of what is not written yet."""
+
+    @model_validator(mode="after")
+    def _room_for_two(self) -> Self:
+        if self.max_bytes < 2 * self.file_bytes:
+            raise fault("has a maxBytes below twice its fileBytes, so no file could be deleted before the next is full")
+        return self
 
 
 class Log(_Part):
@@ -289,6 +386,47 @@ class Limits(_Part):
         return self
 
 
+class Tls(_Part):
+    """The certificates of a listener, in PEM. The files are read again when they change; no connection is lost."""
+
+    cert_file: str = ""
+    """The server's certificate, and after it the intermediate ones. Without it the listener speaks plain HTTP."""
+    key_file: str = ""
+    """The key of the certificate, without a password."""
+    client_ca_file: str = ""
+    """The CAs of client certificates. A client without a valid certificate of one of them is rejected."""
+    client_names: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(no_repeats)] = ()
+    """The common names of the client certificates that are accepted. Without one: every certificate of the CAs."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if bool(self.cert_file) != bool(self.key_file):
+            raise fault("has one of certFile and keyFile without the other")
+        if self.client_ca_file and not self.cert_file:
+            raise fault("has a clientCaFile without a certFile")
+        if self.client_names and not self.client_ca_file:
+            raise fault("has clientNames without a clientCaFile")
+        return self
+
+
+class Listener(_Part):
+    """Where the metrics, or the page with the debug pages, are served."""
+
+    host: str = Field(default="127.0.0.1", min_length=1)
+    """The address of the listener."""
+    port: int | None = Field(default=None, ge=0, le=65_535)
+    """The port of a listener of its own; 0 lets the system choose. Without it: on the port of the verbs."""
+    tls: Tls = Tls()
+    authorize: bool = False
+    """Whether a request needs a bearer token (TokenReview) whose user may `get` the path (SubjectAccessReview)."""
+
+    @model_validator(mode="after")
+    def _own(self) -> Self:
+        if self.port is None and self.tls != Tls():
+            raise fault("has tls without a port: on the port of the verbs, server.tls counts")
+        return self
+
+
 class Server(_Part):
     """Where the server listens."""
 
@@ -296,8 +434,41 @@ class Server(_Part):
     """The address to listen on; `--host` overrides it."""
     port: int = Field(default=8888, ge=0, le=65_535)
     """The port; `--port` overrides it, 0 lets the system choose."""
+    tls: Tls = Tls()
+    metrics: Listener = Listener()
+    debug: Listener = Listener()
+    allow_unprotected: bool = False
+    """Whether a listener beyond loopback may lack protection. Verbs need client certificates; metrics and debug pages
+    need client certificates, or `authorize` with a certificate of the server."""
+    hosts: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=253)], ...], Field(strict=False)] = ()
+    """Names by which browsers and commands reach the page and the debug pages, beyond IP addresses, names without
+    a dot, names of Services (`.svc`) and `host`. Another `Host` gets 421: a web site's name could resolve here."""
     keep_alive_seconds: int = Field(default=120, gt=90, le=86_400)
     """How long an idle connection stays open. kube-scheduler keeps it for 90 s, so a shorter time breaks requests."""
+
+    @property
+    def apart(self) -> tuple[Literal["metrics", "debug"], ...]:
+        """Which of the two have a listener of their own."""
+        return tuple(name for name in ("metrics", "debug") if self.listener(name).port is not None)
+
+    def listener(self, name: Literal["metrics", "debug"]) -> Listener:
+        """One of the two."""
+        return self.metrics if name == "metrics" else self.debug
+
+    @model_validator(mode="after")
+    def _protected(self) -> Self:
+        if self.allow_unprotected:
+            return self
+        if not is_loopback(self.host) and not self.tls.client_ca_file:
+            raise fault(f"answers verbs on {self.host} to everyone: set tls.clientCaFile, or allowUnprotected: true")
+        for name in self.apart:
+            one = self.listener(name)
+            if not is_loopback(one.host) and not one.tls.client_ca_file and not (one.authorize and one.tls.cert_file):
+                raise fault(
+                    f"serves {name} on {one.host} to everyone: set {name}.authorize and {name}.tls, "
+                    f"{name}.tls.clientCaFile, or allowUnprotected: true"
+                )
+        return self
 
 
 class Settings(_Part):
@@ -307,6 +478,8 @@ class Settings(_Part):
     """The version of this file's format; required."""
     kind: Literal["GpuExtenderConfiguration"] = KIND
     """Required."""
+    mode: Literal["active", "shadow"] = "active"
+    """`shadow`: everything is decided and recorded, and nothing is answered or written: [shadow.md](shadow.md)."""
     resources: Annotated[
         tuple[Resource, ...], Field(strict=False), AfterValidator(not_empty), AfterValidator(no_repeats)
     ] = (
@@ -323,6 +496,7 @@ class Settings(_Part):
         WeightedScorer(name="spread", weight=20.0),
         WeightedScorer(name="topology_level", weight=10.0),
         WeightedScorer(name="links", weight=10.0),
+        WeightedScorer(name="nics", weight=5.0),
         WeightedScorer(name="fragmentation", weight=1.0),
         WeightedScorer(name="leftover", weight=0.05),
         WeightedScorer(name="packing", weight=0.0001),
@@ -355,7 +529,8 @@ class Settings(_Part):
     watch: Watch = Watch()
     mix: Mix = Mix()
     scheduler_version: Annotated[str, AfterValidator(supported_scheduler)] = "1.37"
-    """MAJOR.MINOR of the kube-scheduler. From 1.38 on nodes where an eviction helps are answered in `FailedNodes`."""
+    """MAJOR.MINOR of the kube-scheduler; a PATCH is accepted, and ignored. From 1.38 on nodes where an eviction helps
+    are answered in `FailedNodes`."""
     scheduler_weight: int | None = Field(default=None, ge=1, le=1_000_000)
     """The extender's `weight` in the scheduler's configuration. Where one point of ours outweighs all score plugins,
     filter answers the best node alone on a first attempt ([details](operations.md#the-weight)). Without it: the
@@ -367,8 +542,10 @@ class Settings(_Part):
     claims: Claims = Claims()
     reservations: Reservations = Reservations()
     evictions: Evictions = Evictions()
+    queue: Queue = Queue()
     events: Events = Events()
     decisions: Decisions = Decisions()
+    record: Record = Record()
     log: Log = Log()
     failing_nodes: FailingNodes = FailingNodes()
     limits: Limits = Limits()
@@ -377,10 +554,22 @@ class Settings(_Part):
     @property
     def policy_hash(self) -> str:
         """Names the policy: equal for settings that answer alike, whatever the server's address and limits."""
-        places = {"server", "decisions", "log", "limits", "hold", "watch"}
+        places = {"mode", "server", "decisions", "record", "log", "limits", "hold", "watch"}
         answered = {"shortlist", "scheduler_weight", "scheduler_score_weights"}
-        said = self.model_dump_json(by_alias=True, exclude=places | answered)
+        unused = {"queue"} if self.queue == Queue() else set()
+        said = self.model_dump_json(by_alias=True, exclude=places | answered | unused)
         return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+    @property
+    def hash(self) -> str:
+        """Names the file: equal for settings of which every field but `server` is equal. That says where the server
+        listens, options override it, and so the file alone would have another hash than the server that has read it."""
+        return hashlib.sha256(self.model_dump_json(by_alias=True, exclude={"server"}).encode()).hexdigest()[:16]
+
+    @property
+    def shadow(self) -> bool:
+        """Whether nothing is answered or written: kube-scheduler decides alone."""
+        return self.mode == "shadow"
 
     @property
     def only_the_best_class_wins(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, get_origin
 
@@ -12,7 +13,7 @@ from pydantic_core import ErrorDetails
 from extender.errors import BadSettings, Problem
 from extender.settings.checks import Known, did_you_mean
 from extender.settings.document import Document, Place, parse_document, path_of
-from extender.settings.fields import API_VERSION, KIND, Settings
+from extender.settings.fields import API_VERSION, KIND, Server, Settings
 
 SIZE_LIMIT: Final = 1 << 20
 """Bytes of a settings file. A real one has one or two KiB."""
@@ -27,13 +28,18 @@ def read_settings(path: Path, known: Known) -> Settings:
     except OSError as error:
         reason = error.strerror or str(error)
         raise BadSettings(str(path), [Problem("", f"cannot be read: {reason}")]) from error
+    return decode_settings(raw, known, str(path))
+
+
+def decode_settings(raw: bytes, known: Known, source: str) -> Settings:
+    """The settings in the bytes of the file `source`; BadSettings when anything in them is wrong."""
     if len(raw) > SIZE_LIMIT:
-        raise BadSettings(str(path), [Problem("", f"is larger than {SIZE_LIMIT} bytes")])
+        raise BadSettings(source, [Problem("", f"is larger than {SIZE_LIMIT} bytes")])
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise BadSettings(str(path), [Problem("", f"is not UTF-8 at byte {error.start}")]) from error
-    return parse_settings(text, known, source=str(path))
+        raise BadSettings(source, [Problem("", f"is not UTF-8 at byte {error.start}")]) from error
+    return parse_settings(text, known, source=source)
 
 
 def parse_settings(text: str, known: Known, *, source: str = "settings") -> Settings:
@@ -54,6 +60,25 @@ def parse_settings(text: str, known: Known, *, source: str = "settings") -> Sett
     if problems:
         raise BadSettings(source, _in_file_order(problems))
     return settings
+
+
+def override_server(settings: Settings, given: Mapping[str, object]) -> Settings:
+    """The settings with other values in `server`, by their paths in Python: `port`, `metrics.port`. BadSettings."""
+    if not given:
+        return settings
+    made: dict[str, Any] = settings.server.model_dump()
+    for path, value in given.items():
+        *parts, field = path.split(".")
+        part = made
+        for name in parts:
+            part = part[name]
+        part[field] = value
+    try:
+        server = Server.model_validate(made)
+    except ValidationError as error:
+        problems = [Problem(path_of(("server", *one["loc"])), one["msg"]) for one in error.errors()]
+        raise BadSettings("the command line", problems) from None
+    return settings.model_copy(update={"server": server})
 
 
 def _in_file_order(problems: list[Problem]) -> list[Problem]:

@@ -26,7 +26,7 @@ class Preference(Protocol):
 
 
 class RealDevices(Protocol):
-    """Device management that is not played."""
+    """What hands out devices instead of a device plugin of ours: kubelet's own device manager, or a DRA driver."""
 
     def admit(self, pod: Object) -> dict[str, frozenset[int]]:
         """Container -> GPUs; raises Refused."""
@@ -54,7 +54,7 @@ class NodeDevices:
     obeys_plan: bool = False
     # What stands between kubelet and the plugin, as our relay does.
     prefers: Preference | None = None
-    # Kubelet's own device manager decides instead of all that.
+    # What decides instead of all that.
     real: RealDevices | None = None
     holder: dict[int, str] = field(default_factory=dict)
 

@@ -71,7 +71,7 @@ def _evictions(cluster: SimCluster, kubelets: Kubelets, pod: Object, node: Objec
 def _cost(cluster: SimCluster, kubelets: Kubelets, gone: Sequence[Object]) -> tuple[int, int, int, int, int]:
     now = cluster.clock.wall()
     violations = 0
-    for budget in cluster.budgets():
+    for budget in cluster.all("PodDisruptionBudget"):
         members = sum(1 for victim in gone if guards(budget, victim))
         violations += max(0, members - int(budget["status"]["disruptionsAllowed"]))
     lost = 0

@@ -95,6 +95,16 @@ class Extender:
         answer = self._exchange("GET", f"/debug/decisions?pod={pod}", None)
         return list(answer["decisions"])
 
+    def queue(self) -> Object:
+        """What waits behind the gate of the queue, as the debug endpoint has it."""
+        answer: Object = self._exchange("GET", "/debug/queue", None)
+        return answer
+
+    def explained(self, pod: str) -> Object:
+        """The verdict on NAMESPACE/NAME, as the debug endpoint has it."""
+        answer: Object = self._exchange("GET", f"/debug/explain?pod={pod}", None)
+        return answer
+
     def close(self) -> None:
         """Close the connection; the next call opens a new one."""
         if self._connection is not None:

@@ -124,11 +124,41 @@ class _Store:
             tell(Change(change.kind, change.change, copy.deepcopy(change.item)))
 
 
+class ConfigMaps:
+    """ConfigMaps of one namespace, by name. A write states the version that it changes."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._maps: dict[str, tuple[dict[str, str], int]] = {}
+
+    def read(self, name: str) -> tuple[dict[str, str], str]:
+        """Its data and its version; nothing and "" where there is none."""
+        with self._lock:
+            data, version = self._maps.get(name, ({}, 0))
+            return dict(data), str(version or "")
+
+    def change(self, name: str, changes: Mapping[str, str | None], version: str) -> str:
+        """Write keys, None removes one; the new version. Conflict where `version` is not the one that is there."""
+        with self._lock:
+            data, there = self._maps.get(name, ({}, 0))
+            if str(there or "") != version:
+                raise Conflict(f"configmaps {name} has been modified")
+            changed = {key: text for key, text in {**data, **changes}.items() if text is not None}
+            self._maps[name] = changed, there + 1
+            return str(there + 1)
+
+    def texts(self) -> list[str]:
+        """All values, of all of them."""
+        with self._lock:
+            return [text for data, _ in self._maps.values() for text in data.values()]
+
+
 class SimCluster:
-    """Nodes, pods and disruption budgets."""
+    """Nodes, pods, disruption budgets and the objects of DRA; and ConfigMaps, which are not watched."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
+        self.config_maps = ConfigMaps()
         self._lock = threading.RLock()
         self._store = _Store()
 
@@ -162,17 +192,17 @@ class SimCluster:
         with self._lock:
             return self._store.get("Pod", uid)
 
-    def named(self, namespace: str, name: str) -> Object:
+    def named(self, namespace: str, name: str, kind: Kind = "Pod") -> Object:
         """KeyError when there is none."""
-        for pod in self.pods():
-            if (pod["metadata"]["namespace"], pod["metadata"]["name"]) == (namespace, name):
-                return pod
+        for item in self.all(kind):
+            if (item["metadata"].get("namespace", ""), item["metadata"]["name"]) == (namespace, name):
+                return item
         raise KeyError(f"{namespace}/{name}")
 
-    def budgets(self) -> list[Object]:
-        """The disruption budgets, in the order of their creation."""
+    def all(self, kind: Kind) -> list[Object]:
+        """Of one kind, in the order of their creation."""
         with self._lock:
-            return self._store.all("PodDisruptionBudget")
+            return self._store.all(kind)
 
     # ---- the watch
 
@@ -188,6 +218,13 @@ class SimCluster:
         with self._lock:
             self._store.put("Node", str(node["metadata"]["name"]), _with_uid(node, "Node"))
 
+    def add(self, kind: Kind, item: Object) -> None:
+        """A new object that no controller of ours follows; Conflict when its name is taken."""
+        with self._lock:
+            if (kind, _key(kind, item)) in self._store:
+                raise Conflict(f"{kind} {_key(kind, item)} exists already")
+            self._store.put(kind, _key(kind, item), _with_uid(item, kind))
+
     def add_budget(self, name: str, namespace: str, labels: Mapping[str, str], min_available: int) -> None:
         """A PodDisruptionBudget; its status follows the pods, as the disruption controller keeps it."""
         item = {
@@ -196,7 +233,7 @@ class SimCluster:
             "status": {"disruptionsAllowed": 0, "disruptedPods": {}},
         }
         with self._lock:
-            self._store.put("PodDisruptionBudget", f"{namespace}/{name}", _with_uid(item, "PodDisruptionBudget"))
+            self.add("PodDisruptionBudget", item)
             self._count_budgets()
 
     def create(self, pod: Object) -> str:
@@ -225,6 +262,8 @@ class SimCluster:
                 raise Conflict(f"pod is already assigned to node {item['spec']['nodeName']}")
             if item["metadata"].get("deletionTimestamp"):
                 raise Conflict("pod is being deleted")
+            if item["spec"].get("schedulingGates"):
+                raise Conflict("pod has non-empty schedulingGates")
             item["spec"]["nodeName"] = node
             item["metadata"].setdefault("annotations", {}).update(annotations)
             item["status"].pop("nominatedNodeName", None)
@@ -251,6 +290,19 @@ class SimCluster:
             item = self._pod(uid)
             item["metadata"].setdefault("annotations", {})[key] = value
             self._store.put("Pod", uid, item)
+
+    def patch(
+        self, namespace: str, name: str, version: str, change: Callable[[Object], None], kind: Kind = "Pod"
+    ) -> str:
+        """Change an object in place where it still has the version; its new one. Conflict: it has another; KeyError:
+        it does not exist."""
+        with self._lock:
+            item = self.named(namespace, name, kind)
+            if item["metadata"]["resourceVersion"] != version:
+                raise Conflict(f"{kind} {namespace}/{name} has been modified")
+            change(item)
+            self._store.put(kind, _key(kind, item), item)
+            return str(item["metadata"]["resourceVersion"])
 
     def delete(self, uid: str) -> None:
         """A bound pod has its grace period to end (its kubelet removes it); others are gone at once."""
@@ -288,8 +340,7 @@ class SimCluster:
             allowed = max(0, healthy - int(budget["spec"]["minAvailable"]))
             if budget["status"]["disruptionsAllowed"] != allowed:
                 budget["status"]["disruptionsAllowed"] = allowed
-                meta = budget["metadata"]
-                self._store.put("PodDisruptionBudget", f"{meta['namespace']}/{meta['name']}", budget)
+                self._store.put("PodDisruptionBudget", _key("PodDisruptionBudget", budget), budget)
 
 
 def guards(budget: Object, pod: Object) -> bool:
@@ -298,6 +349,13 @@ def guards(budget: Object, pod: Object) -> bool:
     labels = pod["metadata"].get("labels", {})
     same_namespace = budget["metadata"]["namespace"] == pod["metadata"]["namespace"]
     return same_namespace and all(labels.get(key) == value for key, value in wanted.items())
+
+
+def _key(kind: Kind, item: Object) -> str:
+    meta = item["metadata"]
+    if kind in ("Pod", "Node"):
+        return str(meta["uid"] if kind == "Pod" else meta["name"])
+    return f"{meta.get('namespace', '')}/{meta['name']}"
 
 
 def full_name(pod: Object) -> str:

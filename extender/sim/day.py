@@ -1,4 +1,4 @@
-"""A mixed day on a small cluster, in five scenes.
+"""A mixed day on a small cluster, in scenes; sim/dra/scene.py has one more.
 
 Each scene is what people do, then what came of it. What is told is checked first, against the simulated kubelets and
 by brute force, never against the server's own words: NotAsTold when anything came out otherwise.
@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 from rich.text import Text
 
 from extender.sim import bruteforce, in_tree
 from extender.sim.bruteforce import Eviction
 from extender.sim.calls import Extender
-from extender.sim.cluster import Clock, SimCluster, full_name
+from extender.sim.cluster import Change, Clock, SimCluster, full_name
 from extender.sim.kubelet import Kubelets
 from extender.sim.machines import Machine, machine
 from extender.sim.objects import SimNode, SimPod
@@ -32,6 +32,9 @@ NODES = {
     "pairs-b": "a100-pcie-4",
     "tray": "gb200-nvl72-tray",
 }
+RACK = "cloud.provider.com/topology-rack"
+RACKS = {"dgx1": "rack-1", "hgx": "rack-1", "pairs-a": "rack-2", "pairs-b": "rack-2", "tray": "rack-3"}
+GATE = "gpu-extender.io/queue"
 ARM = {"key": "kubernetes.io/arch", "value": "arm64", "effect": "NoSchedule"}
 ANY_ARCH = ({"key": "kubernetes.io/arch", "operator": "Exists"},)
 V100 = {"nvidia.com/gpu.product": machine("dgx1-v100").product}
@@ -43,7 +46,7 @@ class NotAsTold(Exception):
 
 @dataclass
 class Scene:
-    """`says`: what happens; `shows`: pictures; `answers`: what the server said; `pod`: whose decisions to look up."""
+    """`says`: what happens; `shows`: pictures; `answers`: what the server said; `pod`, `view`: what to look up."""
 
     title: str
     time: str
@@ -51,6 +54,17 @@ class Scene:
     pod: str
     shows: list[Text] = field(default_factory=list)
     answers: list[str] = field(default_factory=list)
+    view: str = "decisions"
+
+
+class Server(Protocol):
+    """The server, as far as the day has to wait for it."""
+
+    def settle(self) -> None:
+        """Wait until it has seen what was written."""
+
+    def until(self, true: Callable[[], bool], what: str) -> None:
+        """Wait until it has acted by itself; TimeoutError, which says `what` it did not do."""
 
 
 def build(seed: int) -> tuple[Clock, SimCluster, Kubelets]:
@@ -60,8 +74,10 @@ def build(seed: int) -> tuple[Clock, SimCluster, Kubelets]:
     kubelets = Kubelets(cluster, seed)
     for name, what in NODES.items():
         # The tray has no agent: what it is follows from its labels and the catalogue.
-        tray = SimNode(name, machine(what), annotate=False, labels={"kubernetes.io/arch": "arm64"}, taints=[ARM])
-        made = tray if name == "tray" else SimNode(name, machine(what))
+        rack = {RACK: RACKS[name]}
+        arm = {"kubernetes.io/arch": "arm64", **rack}
+        tray = SimNode(name, machine(what), annotate=False, labels=arm, taints=[ARM])
+        made = tray if name == "tray" else SimNode(name, machine(what), labels=rack)
         cluster.add_node(made.object())
         kubelets.add(name, machine(what))
     return clock, cluster, kubelets
@@ -81,18 +97,36 @@ def overview(machines: Mapping[str, Machine], holders: Mapping[str, Mapping[int,
         yield line
 
 
-class Day:
-    """Not for use from several threads; `settle` waits until the server has seen what was written."""
+def node_map(kubelets: Kubelets, name: str, uid: str) -> list[Text]:
+    """One node's GPUs; `uid`: whose are marked, "" for none."""
+    chosen = kubelets.truth.gpus_of(uid) if uid else frozenset()
+    taken = kubelets.truth.holders(name).keys() - chosen
+    what = kubelets.machines[name]
+    gpu_total = what.scope == "gpu-total"
+    drawn = gpu_map(what.links, chosen, taken, gpu_total=gpu_total)
+    return [Text(f"{name}   {legend(gpu_total=gpu_total)}", "dim"), *drawn]
 
-    def __init__(
-        self, cluster: SimCluster, kubelets: Kubelets, extender: Extender, settle: Callable[[], None], seed: int
-    ) -> None:
+
+def fleet(cluster: SimCluster, kubelets: Kubelets) -> list[Text]:
+    """All nodes, and whose letter is whose."""
+    names = {str(p["metadata"]["uid"]): p["metadata"]["name"] for p in cluster.pods()}
+    held = kubelets.truth.holdings()
+    holders = {name: {gpu: names[uid][0] for gpu, uid in gpus.items()} for name, gpus in held.items()}
+    here = sorted({names[uid].partition("-")[0] for gpus in held.values() for uid in gpus.values()})
+    letters = "   ".join(f"{name[0]} {name}" for name in here)
+    return [*overview(kubelets.machines, holders), Text(letters, "dim")]
+
+
+class Day:
+    """Not for use from several threads."""
+
+    def __init__(self, cluster: SimCluster, kubelets: Kubelets, extender: Extender, server: Server, seed: int) -> None:
         self._cluster = cluster
         self._clock = cluster.clock
         self._kubelets = kubelets
         self._extender = extender
-        self._settle = settle
-        self._scheduler = Scheduler(cluster, extender, seed=seed, settle=settle, bound=kubelets.sync)
+        self._server = server
+        self._scheduler = Scheduler(cluster, extender, seed=seed, settle=server.settle, bound=kubelets.sync)
 
     def scenes(self) -> Iterator[Scene]:
         """Run the day; each scene is returned as soon as it has ended. Raises NotAsTold."""
@@ -101,23 +135,24 @@ class Day:
         yield self._refused()
         yield self._preempted()
         yield self._waited()
-        self._settle()
+        yield self._together()
+        self._server.settle()
 
     # ---- 08:00
 
     def _packing(self) -> Scene:
         outcomes = [self._submit(SimPod(f"notebook-{n}", "research", 1)) for n in range(1, 5)]
         where = {outcome.node for outcome in outcomes}
-        _expect(all(outcome.result == "bound" for outcome in outcomes), "every notebook finds a node")
-        _expect(len(where) == 1, f"the notebooks share one node, not {sorted(where)}")
+        expect(all(outcome.result == "bound" for outcome in outcomes), "every notebook finds a node")
+        expect(len(where) == 1, f"the notebooks share one node, not {sorted(where)}")
         untouched = [name for name in NODES if not self._kubelets.truth.holders(name)]
-        _expect(len(untouched) == len(NODES) - 1, "all other nodes stay whole")
+        expect(len(untouched) == len(NODES) - 1, "all other nodes stay whole")
         scene = self._scene(
             "packing",
             f"Four people open a 1-GPU notebook each: they go together, and {len(untouched)} nodes stay whole.",
             "research/notebook-2",
         )
-        scene.shows = self._overview()
+        scene.shows = fleet(self._cluster, self._kubelets)
         scored = self._decision("research/notebook-2", "prioritize")
         for entry in scored["nodes"]:
             parts = " + ".join(f"{name} {score['weighted']:.2f}" for name, score in entry["scores"].items())
@@ -139,7 +174,7 @@ class Day:
         scene = self._fit("contiguous fit, 2 GPUs", tune, "A 2-GPU tuning gets a pair on the other half.")
         a, b = sorted(self._gpus("train", "tune"))
         width = machine(NODES["dgx1"]).links[a][b]
-        _expect(width == 2, f"GPUs {a} and {b} have two links, not {width}")
+        expect(width == 2, f"GPUs {a} and {b} have two links, not {width}")
         scene.says += f" Of the pairs there it is one with a double link, {a}═{b}."
         yield scene
 
@@ -147,17 +182,17 @@ class Day:
         name = f"{what.namespace}/{what.name}"
         before = self._kubelets.truth.free("dgx1")
         outcome = self._submit(what)
-        _expect((outcome.result, outcome.node) == ("bound", "dgx1"), f"{name} is bound to dgx1: {outcome}")
+        expect((outcome.result, outcome.node) == ("bound", "dgx1"), f"{name} is bound to dgx1: {outcome}")
         held = self._kubelets.truth.gpus_of(outcome.uid)
-        _expect(machine(NODES["dgx1"]).linked(held), f"the GPUs {sorted(held)} of {name} are linked")
-        _expect(held <= before, "only free GPUs are handed out")
+        expect(machine(NODES["dgx1"]).linked(held), f"the GPUs {sorted(held)} of {name} are linked")
+        expect(held <= before, "only free GPUs are handed out")
         scene = self._scene(title, says, name)
-        scene.shows = self._map("dgx1", outcome.uid)
+        scene.shows = node_map(self._kubelets, "dgx1", outcome.uid)
         plan = self._decision(name, "bind").get("gpus") or []
-        scene.answers.append(f"bind: dgx1, planned GPUs {_ids(plan)} (written on the pod as gpu-extender.io/gpus)")
-        _expect(_links_within("dgx1", plan) == _links_within("dgx1", held), f"{held} is as good as the plan, {plan}")
+        scene.answers.append(f"bind: dgx1, planned GPUs {ids(plan)} (written on the pod as gpu-extender.io/gpus)")
+        expect(_links_within("dgx1", plan) == _links_within("dgx1", held), f"{held} is as good as the plan, {plan}")
         note = "the same" if set(plan) == held else "as many links; between equals the plugin draws lots"
-        scene.answers.append(f"the node's stock device plugin handed out GPUs {_ids(held)}: {note}")
+        scene.answers.append(f"the node's stock device plugin handed out GPUs {ids(held)}: {note}")
         return scene
 
     # ---- 13:00
@@ -169,27 +204,27 @@ class Day:
         for name in ("vision", "tune"):
             self._finish("train", name)
         sweeps = [self._submit(SimPod(f"sweep-{n}", "train", 1, node_selector=V100)) for n in range(1, 9)]
-        _expect(not self._kubelets.truth.free("dgx1"), "eight trials fill the DGX-1V")
+        expect(not self._kubelets.truth.free("dgx1"), "eight trials fill the DGX-1V")
         self._at(13)
         wanted = frozenset({0, 2, 4, 5})
         for sweep in sweeps:
             if self._kubelets.truth.gpus_of(sweep.uid) <= wanted:
                 self._kubelets.finish(sweep.uid)
-        _expect(self._kubelets.truth.free("dgx1") == wanted, "four trials end: GPUs 0, 2, 4 and 5 are free")
+        expect(self._kubelets.truth.free("dgx1") == wanted, "four trials end: GPUs 0, 2, 4 and 5 are free")
         outcome = self._submit(SimPod("pretrain", "train", 4, links="required", tolerations=ANY_ARCH))
-        _expect(outcome.result == "waits", f"pretrain waits: {outcome}")
+        expect(outcome.result == "waits", f"pretrain waits: {outcome}")
         for name, what in self._kubelets.machines.items():
             free = self._kubelets.truth.free(name)
             if len(free) >= 4:
-                _expect(name in outcome.sent, f"{name} has four free GPUs: the server was asked about it")
-                _expect(not bruteforce.always_linked(what, free, 4), f"{name} cannot be relied upon for linked GPUs")
+                expect(name in outcome.sent, f"{name} has four free GPUs: the server was asked about it")
+                expect(not bruteforce.always_linked(what, free, 4), f"{name} cannot be relied upon for linked GPUs")
         scene = self._scene(
             "a refused node",
             "Four GPUs are free on the DGX-1V, but they form no ring (2-0-4-5 is a chain): a 4-GPU training that "
             "requires links is refused there, and waits.",
             "train/pretrain",
         )
-        scene.shows = [*self._map("dgx1", ""), Text(), *self._overview()]
+        scene.shows = [*node_map(self._kubelets, "dgx1", ""), Text(), *fleet(self._cluster, self._kubelets)]
         for entry in self._decision("train/pretrain", "filter")["nodes"]:
             scene.answers.append(f"{entry['node']}: {entry['text']} ({entry['class']})")
         scene.answers.append(f"the event that the user reads: FailedScheduling: {outcome.message}")
@@ -200,12 +235,12 @@ class Day:
         self._cluster.add_budget("render", "media", {"app": "render"}, min_available=1)
         labels = {"app": "render"}
         render = self._submit(SimPod("render", "media", 4, links="required", labels=labels, tolerations=ANY_ARCH))
-        _expect(render.node == "tray", f"render takes the whole tray: {render}")
+        expect(render.node == "tray", f"render takes the whole tray: {render}")
         for minutes, name in ((0, "asr"), (5, "llm")):
             self._clock.advance(60 * minutes)
             notes = {"gpu-extender.io/restart-seconds": "120"}
             job = self._submit(SimPod(name, "train", 4, links="required", annotations=notes))
-            _expect(job.node == "hgx", f"{name} takes half of the HGX: {job}")
+            expect(job.node == "hgx", f"{name} takes half of the HGX: {job}")
 
     # ---- 15:00
 
@@ -222,23 +257,23 @@ class Day:
         freed = self._kubelets.truth.free(best.node).union(*map(self._kubelets.truth.gpus_of, best.victims))
         asked = self._extender.calls["preempt"]
         (outcome, *others) = self._scheduler.run()
-        _expect((outcome.uid, outcome.result) == (uid, "nominated"), f"urgent evicts: {outcome}")
-        _expect(
+        expect((outcome.uid, outcome.result) == (uid, "nominated"), f"urgent evicts: {outcome}")
+        expect(
             (outcome.node, frozenset(outcome.victims)) == (best.node, best.victims),
             f"brute force finds nothing cheaper than {sorted(names[uid] for uid in best.victims)} on {best.node}, "
             f"the answer was {sorted(names[uid] for uid in outcome.victims)} on {outcome.node}",
         )
-        _expect(best.victims == {asr}, "the cheapest is the job that has just saved its work")
+        expect(best.victims == {asr}, "the cheapest is the job that has just saved its work")
         others += self._scheduler.run()  # before the victims are gone: nothing happens twice
-        _expect(self._extender.calls["preempt"] == asked + 1, "preempt is asked once for one need")
+        expect(self._extender.calls["preempt"] == asked + 1, "preempt is asked once for one need")
         self._clock.advance(30)
         self._kubelets.sync()
         after = self._scheduler.run()
-        _expect(after[0].result == "bound" and after[0].uid == uid, f"urgent is bound: {after[0]}")
-        _expect(all(one.result != "bound" for one in [*others, *after[1:]]), "no other pod takes the reserved place")
+        expect(after[0].result == "bound" and after[0].uid == uid, f"urgent is bound: {after[0]}")
+        expect(all(one.result != "bound" for one in [*others, *after[1:]]), "no other pod takes the reserved place")
         held = self._kubelets.truth.gpus_of(uid)
-        _expect(held <= freed, f"urgent holds {sorted(held)}, all of what its victim held or was free")
-        _expect(self._cluster.pod(asr) is None, "the victim is gone")
+        expect(held <= freed, f"urgent holds {sorted(held)}, all of what its victim held or was free")
+        expect(self._cluster.pod(asr) is None, "the victim is gone")
         ranking = sorted(truth.values(), key=lambda eviction: (eviction.cost, eviction.node))
         return self._preemption_scene(outcome, names, ranking[1])
 
@@ -252,22 +287,26 @@ class Day:
             f"work five minutes ago. kube-scheduler alone would have ended {instead} on {alone}.",
             "serving/urgent",
         )
-        scene.shows = [*self._map(outcome.node, outcome.uid), Text(), *self._overview()]
+        scene.shows = [
+            *node_map(self._kubelets, outcome.node, outcome.uid),
+            Text(),
+            *fleet(self._cluster, self._kubelets),
+        ]
         told = self._decision("serving/urgent", "preempt")
         certificate = told["certificate"]
         for victim in told["victims"]:
             name = f"{victim['namespace']}/{victim['name']}"
-            scene.answers.append(f"evict {name}, priority {victim['priority']}, GPUs {_ids(victim['gpus'] or [])}")
+            scene.answers.append(f"evict {name}, priority {victim['priority']}, GPUs {ids(victim['gpus'] or [])}")
         proved = "proved" if certificate["proved"] else "not proved"
         scene.answers.append(
             f"the cheapest ({proved}): {certificate['sets_examined']} sets on {certificate['nodes_examined']} nodes"
         )
         other = certificate["runner_up"]
-        _expect(
+        expect(
             other is not None and {victim["uid"] for victim in other["victims"]} <= names.keys(), "a runner-up is told"
         )
         values = {term["term"]: term["value"] for term in other["cost"]}
-        _expect(
+        expect(
             (other["node"], values["work_lost_gpu_seconds"], values["victims"])
             == (second.node, second.cost[2], second.cost[4]),
             f"the runner-up is what brute force ranks second, {second}: {other}",
@@ -289,15 +328,15 @@ class Day:
         pretrain = self._cluster.named("train", "pretrain")
         uid = str(pretrain["metadata"]["uid"])
         outcome = self._scheduler.run([uid])[0]
-        _expect(outcome.result == "waits", f"pretrain still waits: {outcome}")
+        expect(outcome.result == "waits", f"pretrain still waits: {outcome}")
         self._at(17)
         self._finish("media", "render")
         outcome = self._scheduler.run([uid])[0]
-        _expect((outcome.result, outcome.node) == ("bound", "tray"), f"pretrain starts on the tray: {outcome}")
+        expect((outcome.result, outcome.node) == ("bound", "tray"), f"pretrain starts on the tray: {outcome}")
         held = self._kubelets.truth.gpus_of(uid)
-        _expect(len(held) == 4 and machine(NODES["tray"]).linked(held), f"its GPUs {sorted(held)} are linked")
+        expect(len(held) == 4 and machine(NODES["tray"]).linked(held), f"its GPUs {sorted(held)} are linked")
         refusals = self._kubelets.truth.refusals()
-        _expect(not refusals, f"every kubelet admits what is bound: {refusals}")
+        expect(not refusals, f"every kubelet admits what is bound: {refusals}")
         hours = (self._clock.now() - datetime.fromisoformat(pretrain["metadata"]["creationTimestamp"])).seconds // 3600
         scene = self._scene(
             "a wait that ends",
@@ -305,12 +344,58 @@ class Day:
             "any four GPUs there are linked.",
             "train/pretrain",
         )
-        scene.shows = [*self._map("tray", uid), Text(), *self._overview()]
+        scene.shows = [*node_map(self._kubelets, "tray", uid), Text(), *fleet(self._cluster, self._kubelets)]
         scene.answers.append(f"filter: {', '.join(outcome.passed)} fits")
         for entry in self._decision("train/pretrain", "filter")["nodes"]:
             if not entry["fits"]:
                 scene.answers.append(f"{entry['node']}: {entry['text']} ({entry['class']})")
         return scene
+
+    # ---- 18:00 and 19:00
+
+    def _together(self) -> Scene:
+        self._at(18)
+        notes = {"gpu-extender.io/gang": "distill", "gpu-extender.io/gang-size": "2"}
+        notes["gpu-extender.io/domain"] = "required:rack"
+        gang = [SimPod(f"distill-{n}", "train", 4, annotations=notes, gates=[GATE]) for n in range(2)]
+        writes = _QueueWrites(self._cluster, {pod.name for pod in gang})
+        uids = [self._cluster.create(pod.object()) for pod in gang]
+        free = {rack: self._free(rack) for rack in sorted(set(RACKS.values()))}
+        expect(sum(free.values()) >= 8 > max(free.values()), f"eight GPUs are free, in several racks: {free}")
+        self._server.until(lambda: bool(self._extender.queue()["waiting"]), "look at the gang")
+        [waits] = self._extender.queue()["waiting"]
+        expect(not self._scheduler.run(uids), "kube-scheduler tries no pod behind a gate")
+        expect(not writes.seen and not self._cluster.config_maps.texts(), "the gang waits whole and reserves nothing")
+        scene = self._scene("a gang that starts whole", "", "train/distill-0")
+        scene.shows = [*fleet(self._cluster, self._kubelets), Text()]
+        scene.answers.append(f"waiting: {waits['gang']} ({waits['reason']}): {waits['text']}")
+        self._at(19)
+        for n in range(1, 5):
+            self._finish("research", f"notebook-{n}")
+        self._server.until(lambda: writes.opened == {pod.name for pod in gang}, "release the gang")
+        expect(writes.in_order, f"seats of all are written, then all are nominated, then gates open: {writes.seen}")
+        outcomes = self._scheduler.run(uids)
+        expect([one.result for one in outcomes] == ["bound", "bound"], f"both pods are bound: {outcomes}")
+        expect(len({RACKS[one.node] for one in outcomes}) == 1, f"both are in one rack: {outcomes}")
+        held = [self._kubelets.truth.gpus_of(uid) for uid in uids]
+        expect([len(gpus) for gpus in held] == [4, 4], f"both hold four GPUs: {held}")
+        expect(not (refusals := self._kubelets.truth.refusals()), f"every kubelet admits what is bound: {refusals}")
+        scene.says = (
+            "A gang of two pods with four GPUs each requires one rack. At 18:00 eight GPUs are free, but in two racks: "
+            "it waits whole behind its scheduling gates, and holds none of them. At 19:00 the notebooks end: the "
+            f"server reserves both seats, opens both gates, and both pods start in {RACKS[outcomes[0].node]}."
+        )
+        scene.shows += fleet(self._cluster, self._kubelets)
+        for pod, one in zip(gang, outcomes, strict=True):
+            gpus = ids(self._gpus(pod.namespace, pod.name))
+            scene.answers.append(
+                f"{pod.name}: nominated for {writes.nominated[pod.name]}, bound to {one.node}, GPUs {gpus}"
+            )
+        return scene
+
+    def _free(self, rack: str) -> int:
+        """Free GPUs of a rack."""
+        return sum(len(self._kubelets.truth.free(name)) for name, there in RACKS.items() if there == rack)
 
     # ---- what they share
 
@@ -336,25 +421,36 @@ class Day:
     def _scene(self, title: str, says: str, name: str) -> Scene:
         return Scene(title, self._clock.now().strftime("%H:%M"), says, name)
 
-    def _map(self, name: str, uid: str) -> list[Text]:
-        """One node's GPUs; `uid`: whose are marked."""
-        chosen = self._kubelets.truth.gpus_of(uid) if uid else frozenset()
-        taken = self._kubelets.truth.holders(name).keys() - chosen
-        what = self._kubelets.machines[name]
-        gpu_total = what.scope == "gpu-total"
-        drawn = gpu_map(what.links, chosen, taken, gpu_total=gpu_total)
-        return [Text(f"{name}   {legend(gpu_total=gpu_total)}", "dim"), *drawn]
 
-    def _overview(self) -> list[Text]:
-        names = {str(p["metadata"]["uid"]): p["metadata"]["name"] for p in self._cluster.pods()}
-        held = self._kubelets.truth.holdings()
-        holders = {name: {gpu: names[uid][0] for gpu, uid in gpus.items()} for name, gpus in held.items()}
-        here = sorted({names[uid].partition("-")[0] for gpus in held.values() for uid in gpus.values()})
-        letters = "   ".join(f"{name[0]} {name}" for name in here)
-        return [*overview(self._kubelets.machines, holders), Text(letters, "dim")]
+class _QueueWrites:
+    """What the server writes on the pods of a gang, as the simulated API server has it. `seen`: (pod, its nominated
+    node, whether its gate is open, whether seats are written); `nominated`: node by pod; `opened`: pods."""
+
+    def __init__(self, cluster: SimCluster, pods: Collection[str]) -> None:
+        self.seen: list[tuple[str, str, bool, bool]] = []
+        self.nominated: dict[str, str] = {}
+        self.opened: set[str] = set()
+        self.in_order = True
+        self._pods, self._maps = pods, cluster.config_maps
+        cluster.watch(self._note)
+
+    def _note(self, change: Change) -> None:
+        name, spec, status = change.item["metadata"]["name"], change.item["spec"], change.item.get("status", {})
+        node, is_open = status.get("nominatedNodeName", ""), not spec.get("schedulingGates")
+        if change.kind != "Pod" or name not in self._pods or not (node or is_open):
+            return
+        written = bool(self._maps.texts())
+        self.seen.append((name, node, is_open, written))
+        if node:
+            self.nominated[name] = node
+            self.in_order &= written
+        if is_open:
+            self.opened.add(name)
+            self.in_order &= self.nominated.keys() == self._pods
 
 
-def _expect(true: bool, what: str) -> None:
+def expect(true: bool, what: str) -> None:
+    """Raises NotAsTold, which says `what` is not so."""
     if not true:
         raise NotAsTold(what)
 
@@ -365,7 +461,8 @@ def _links_within(name: str, gpus: Collection[int]) -> int:
     return sum(links[a][b] for a in gpus for b in gpus if a < b)
 
 
-def _ids(gpus: Collection[int]) -> str:
+def ids(gpus: Collection[int]) -> str:
+    """As they are told: 0,3."""
     return ",".join(map(str, sorted(gpus)))
 
 

@@ -1,7 +1,7 @@
 """What kube-scheduler itself knows: its filters, and the victims that it finds without asking anybody.
 
 The part that matters for GPU pods: cordon, nodeSelector, taints, CPU, memory, pod slots and extended resources.
-Affinity, ports, volumes, spreading and init containers are not modelled.
+Of affinity the node's name is modelled, as a pin states it; ports, volumes, spreading and init containers are not.
 """
 
 from __future__ import annotations
@@ -52,6 +52,13 @@ def allocatable(node: Object) -> Counter[str]:
     )
 
 
+def pins(pod: Object) -> set[str]:
+    """The names of the nodes that its required affinity admits; empty: any."""
+    affinity = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
+    terms = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", ())
+    return {name for term in terms for field in term.get("matchFields", ()) for name in field["values"]}
+
+
 def refusal(pod: Object, node: Object, there: Iterable[Object]) -> Refusal | None:
     """The first filter that refuses the node; None: the pod fits. `there`: who holds something, or is nominated."""
     labels = node["metadata"].get("labels", {})
@@ -63,6 +70,8 @@ def refusal(pod: Object, node: Object, there: Iterable[Object]) -> Refusal | Non
         ):
             return Refusal(f"node(s) had untolerated taint(s) {{{taint['key']}: {taint.get('value', '')}}}", False)
     if any(labels.get(key) != wanted for key, wanted in pod["spec"].get("nodeSelector", {}).items()):
+        return Refusal("node(s) didn't match Pod's node affinity/selector", False)
+    if (pinned := pins(pod)) and node["metadata"]["name"] not in pinned:
         return Refusal("node(s) didn't match Pod's node affinity/selector", False)
     room, wanted_all = allocatable(node), asked(pod)
     used: Counter[str] = Counter()

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from extender.sim.allocation import NodeDevices, Refused, container_statuses
+from extender.sim.allocation import NodeDevices, RealDevices, Refused, container_statuses
 from extender.sim.cluster import FINISHED, SimCluster
 from extender.sim.machines import GPU, Machine, gpu_uuids
 from extender.sim.truth import Truth
@@ -28,11 +28,12 @@ class Kubelets:
         self._devices: dict[str, NodeDevices] = {}
         self._admitted: set[str] = set()
 
-    def add(self, node: str, machine: Machine) -> None:
-        """This node's GPUs are handed out by us from now on."""
+    def add(self, node: str, machine: Machine, driver: RealDevices | None = None) -> None:
+        """This node's GPUs are handed out by us from now on. `driver`: what does it instead of a device plugin."""
         self._machines[node] = machine
-        self._devices[node] = NodeDevices(node, GPU, machine.plugin(), gpu_uuids(node, machine), [True] * machine.gpus)
-        self.truth.add_node(self._devices[node])
+        made = NodeDevices(node, GPU, machine.plugin(), gpu_uuids(node, machine), [True] * machine.gpus, real=driver)
+        self._devices[node] = made
+        self.truth.add_node(made)
 
     @property
     def machines(self) -> Mapping[str, Machine]:
@@ -65,5 +66,6 @@ class Kubelets:
         except Refused as refused:
             self._cluster.set_status(uid, phase="Failed", reason="UnexpectedAdmissionError", message=str(refused))
             return
-        statuses = container_statuses(pod, node, taken, {"running": {}})
+        of_plugin = taken if node.real is None else {}  # the devices of a driver are in the status of its claims
+        statuses = container_statuses(pod, node, of_plugin, {"running": {}})
         self._cluster.set_status(uid, phase="Running", startTime=self._cluster.clock.text(), containerStatuses=statuses)

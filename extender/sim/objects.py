@@ -13,7 +13,8 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class SimPod:
-    """A pod of one container. `links`: the annotation gpu-extender.io/links, "" for none; `grace`: seconds."""
+    """A pod of one container. `links`: the annotation gpu-extender.io/links, "" for none; `grace`: seconds; `claim`:
+    the name of the ResourceClaim that it uses, "" for none."""
 
     name: str
     namespace: str
@@ -28,6 +29,8 @@ class SimPod:
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: Sequence[Mapping[str, str]] = ()
     grace: int = 30
+    gates: Sequence[str] = ()
+    claim: str = ""
 
     def object(self) -> Object:
         """The Pod as the API server has it: defaults filled in, the priority resolved."""
@@ -49,6 +52,11 @@ class SimPod:
         }
         if self.node_selector:
             spec["nodeSelector"] = dict(self.node_selector)
+        if self.claim:
+            spec["resourceClaims"] = [{"name": "gpus", "resourceClaimName": self.claim}]
+            spec["containers"][0]["resources"]["claims"] = [{"name": "gpus"}]
+        if self.gates:
+            spec["schedulingGates"] = [{"name": gate} for gate in self.gates]
         if self.tolerations:
             spec["tolerations"] = [dict(toleration) for toleration in self.tolerations]
         metadata = {
@@ -62,11 +70,13 @@ class SimPod:
 
 @dataclass(frozen=True)
 class SimNode:
-    """A ready node whose GPUs are all healthy. Without `annotate` only its labels state what it is."""
+    """A ready node whose GPUs are all healthy. Without `annotate` only its labels state what it is; without
+    `device_plugin` it offers no GPU resource."""
 
     name: str
     machine: Machine
     annotate: bool = True
+    device_plugin: bool = True
     resource: str = GPU
     cpu: str = "96"
     memory: str = "768Gi"
@@ -81,7 +91,9 @@ class SimNode:
         found = {product: machine.product, f"{vendor}/gpu.count": str(machine.gpus)}
         if machine.chassis:
             found[f"{vendor}/gpu.machine"] = machine.chassis
-        amounts = {"cpu": self.cpu, "memory": self.memory, "pods": "110", self.resource: str(machine.gpus)}
+        amounts = {"cpu": self.cpu, "memory": self.memory, "pods": "110"}
+        if self.device_plugin:
+            amounts[self.resource] = str(machine.gpus)
         labels = {"kubernetes.io/hostname": name, "kubernetes.io/arch": "amd64", **found, **self.labels}
         stated = {TOPOLOGY: topology_annotation(machine, gpu_uuids(name, machine))} if self.annotate else {}
         return {

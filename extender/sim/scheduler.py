@@ -4,6 +4,7 @@ What a cycle does, in order (as Kubernetes 1.37 has it): the nominated node alon
 node is taken without prioritize; the highest points, ties by lot; bind. With no node: victims by the in-tree rules on
 nodes where evicting helps, preempt, eviction, nomination; the pod is tried again when its victims are gone. An Error
 gives the cycle up and the pod is tried again. Points of in-tree scorers are not modelled: the extender's decide.
+A pod that has its GPUs by ResourceClaims alone does not reach the extender (`managedResources`), and evicts nobody.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from typing import Any, Literal
 from extender.sim import in_tree
 from extender.sim.calls import CallFailed, Extender, Filtered
 from extender.sim.cluster import SimCluster
+from extender.sim.dra.scheduler import DynamicResources
 from extender.sim.in_tree import Refusal, Victims, priority
+from extender.sim.machines import GPU
 
 Object = dict[str, Any]
 ATTEMPTS = 5  # cycles that one pod gets in one run while the extender answers Error
@@ -58,14 +61,19 @@ class Scheduler:
         self._rng = random.Random(seed)
         self._settle = settle
         self._bound = bound
+        self._devices = DynamicResources(cluster)
 
     def run(self, uids: Iterable[str] | None = None) -> list[Outcome]:
         """One cycle for each pod without a node (or of `uids`): higher priority first, then the elder.
 
-        A cycle that ends in an Error is repeated, a few times at most.
+        A pod behind a scheduling gate is not tried. A cycle that ends in an Error is repeated, a few times at most.
         """
         wanted = None if uids is None else set(uids)
-        waiting = [pod for pod in self._cluster.pods() if not pod["spec"].get("nodeName")]
+        waiting = [
+            pod
+            for pod in self._cluster.pods()
+            if not pod["spec"].get("nodeName") and not pod["spec"].get("schedulingGates")
+        ]
         queue = sorted(waiting, key=lambda pod: -priority(pod))  # stable: the order of creation within a priority
         outcomes = []
         for pod in queue:
@@ -105,8 +113,8 @@ class Scheduler:
                 return self._bind(pod, fast, nominated)
         outcome, statuses = self._find(pod, nodes)
         if not outcome.passed:
-            return self._preempt(pod, outcome, statuses)
-        if len(outcome.passed) == 1:
+            return outcome if _by_claims(pod) else self._preempt(pod, outcome, statuses)
+        if len(outcome.passed) == 1 or _by_claims(pod):
             return self._bind(pod, outcome, outcome.passed[0])
         outcome.points = self._extender.prioritize(_sent(pod), outcome.passed)
         most = max(outcome.points.get(node, 0) for node in outcome.passed)
@@ -120,11 +128,13 @@ class Scheduler:
         for node in nodes:
             name = str(node["metadata"]["name"])
             why = in_tree.refusal(pod, node, [*self._cluster.pods(name), *self._nominated(pod, name)])
+            why = why or self._devices.refusal(pod, name)
             if why is None:
                 sent.append(name)
             else:
                 statuses[name] = why
-        answer = self._extender.filter(_sent(pod), sent) if sent else Filtered((), {}, {})
+        asks = sent and not _by_claims(pod)
+        answer = self._extender.filter(_sent(pod), sent) if asks else Filtered(tuple(sent), {}, {})
         statuses |= {name: Refusal(why, True) for name, why in answer.failed.items()}
         statuses |= {name: Refusal(why, False) for name, why in answer.unresolvable.items()}
         reasons = {name: why.reason for name, why in sorted(statuses.items()) if name not in answer.passed}
@@ -148,7 +158,11 @@ class Scheduler:
 
     def _bind(self, pod: Object, outcome: Outcome, node: str) -> Outcome:
         meta = pod["metadata"]
-        self._extender.bind(meta["namespace"], meta["name"], meta["uid"], node)
+        if _by_claims(pod):
+            self._devices.reserve(pod, node)
+            self._cluster.bind(meta["uid"], node, {})
+        else:
+            self._extender.bind(meta["namespace"], meta["name"], meta["uid"], node)
         outcome.result, outcome.node, outcome.message = "bound", node, ""
         self._bound()
         return outcome
@@ -165,7 +179,7 @@ class Scheduler:
             if status.resolvable:
                 node = self._cluster.node(name)
                 there, others = self._cluster.pods(name), self._nominated(pod, name)
-                found = in_tree.victims(pod, node, there, others, self._cluster.budgets())
+                found = in_tree.victims(pod, node, there, others, self._cluster.all("PodDisruptionBudget"))
                 if found is not None and found.pods:  # up to 1.37 a node without victims is no candidate
                     outcome.offered[name] = found
         if not outcome.offered:
@@ -191,6 +205,10 @@ class Scheduler:
             if uid not in there:
                 raise CallFailed(f"preempt: claims to preempt pod (UID {uid}) not found on node {node!r}")
         return Victims(tuple(there[uid] for uid in uids), violations)
+
+
+def _by_claims(pod: Object) -> bool:
+    return bool(pod["spec"].get("resourceClaims")) and not in_tree.asked(pod)[GPU]
 
 
 def _sent(pod: Object) -> Object:

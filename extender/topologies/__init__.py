@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Protocol
 
-from extender.topologies import annotation, catalogue
+from extender.topologies import annotation, catalogue, nics
 from extender.topologies.topology import Topology, unknown
 
 __all__ = ["SOURCES", "Source", "Topology", "resolve", "unknown"]
@@ -37,7 +37,13 @@ SOURCES: tuple[Source, ...] = (
 
 
 def resolve(annotations: Mapping[str, str], labels: Mapping[str, str], gpu_count: int) -> Topology:
-    """The node's GPU graph as the most trusted source that knows it has it, with what others say otherwise."""
+    """The node's GPU graph as the most trusted source that knows it has it, with what others say otherwise, and the
+    NICs near its GPUs."""
+    found = _graph(annotations, labels, gpu_count)
+    return found if found.links is None else nics.add(annotations, found)
+
+
+def _graph(annotations: Mapping[str, str], labels: Mapping[str, str], gpu_count: int) -> Topology:
     answers = [found for source in SOURCES if (found := source(annotations, labels, gpu_count)) is not None]
     believed = next((found for found in answers if found.links is not None), None)
     if believed is None:

@@ -134,12 +134,16 @@ def _nics(said: dict[str, Any], gpus: int) -> tuple[Nic, ...]:
     nics = said.get("nics") or []
     for nic in nics if isinstance(nics, list) else [None]:
         name = nic.get("name") if isinstance(nic, dict) else None
-        nearest = nic.get("nearest") if isinstance(nic, dict) else None
-        right = nearest is None or (isinstance(nearest, list) and all(gpu in range(gpus) for gpu in nearest))
-        if not isinstance(name, str) or not right:
-            raise BadTopology('a list of {"name", "nearest"} is wanted', path="nics")
-        found.append(Nic(name, None if nearest is None else tuple(nearest)))
+        sets = [nic.get(key) if isinstance(nic, dict) else None for key in ("nearest", "same_switch")]
+        if not isinstance(name, str) or not all(one is None or _is_set(one, gpus) for one in sets):
+            raise BadTopology('a list of {"name", "nearest", "same_switch"} is wanted', path="nics")
+        nearest, same_switch = (None if one is None else tuple(one) for one in sets)
+        found.append(Nic(name, nearest, same_switch))
     return tuple(found)
+
+
+def _is_set(value: Any, gpus: int) -> bool:
+    return isinstance(value, list) and all(type(gpu) is int and 0 <= gpu < gpus for gpu in value)
 
 
 def _warnings(said: dict[str, Any]) -> tuple[Warned, ...]:

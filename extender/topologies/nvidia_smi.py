@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple
 
 from extender.errors import BadTopology
+from extender.topologies.nics import NEAR
 from extender.topologies.reading import MOST_NVLINKS, Nic, Numa, Reading, Warned, check_count, whole_fabric
 from extender.topologies.topology import LEVELS
 
@@ -397,11 +398,12 @@ def _nics(
             path = there or back
             paths.append(None if path is None else LEVELS.index(path))
         known = [path for path in paths if path is not None]
-        nearest = None
+        nearest = same_switch = None
         if len(known) == len(gpus):
             nearest = tuple(gpu for gpu, path in enumerate(known) if path == max(known))
+            same_switch = tuple(gpu for gpu, path in enumerate(known) if LEVELS[path] in NEAR)
         name = names.get(nic, nic)
-        found.append(Nic(name if called[name] < 2 else nic, nearest))
+        found.append(Nic(name if called[name] < 2 else nic, nearest, same_switch))
     return tuple(sorted(found, key=lambda nic: [(len(part), part) for part in re.split(r"(\d+)", nic.name)]))
 
 

@@ -15,6 +15,7 @@ from ext_core.links import LinkShapes
 from extender.errors import BadTopology
 from extender.topologies import catalogue
 from extender.topologies.annotation import MOST_GPUS
+from extender.topologies.nics import near_nics
 from extender.topologies.topology import Topology
 
 MOST_NVLINKS = 18
@@ -33,10 +34,12 @@ class Warned(NamedTuple):
 
 
 class Nic(NamedTuple):
-    """A network device and the GPUs that share the shortest path to it; None when not all paths are known."""
+    """A network device. `nearest`: the GPUs that share the shortest path to it; `same_switch`: those under its PCIe
+    switch; None when not all paths are known."""
 
     name: str
     nearest: tuple[int, ...] | None
+    same_switch: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,11 @@ class Reading:
             pcie=self.known_pcie(),
             uuids=uuids if len(uuids) == self.gpus else None,
             health=self.health,
+            nics=near_nics(known) if (known := self._near()) else None,
         )
+
+    def _near(self) -> list[tuple[str, tuple[int, ...]]]:
+        return [(nic.name, nic.same_switch) for nic in self.nics if nic.same_switch is not None]
 
     def groups(self) -> tuple[list[list[int]] | None, list[list[int]] | None]:
         """Islands and components, by the server's own code; None when not all links are known."""
@@ -153,6 +160,7 @@ def of_topology(topology: Topology, source_format: str) -> Reading:
         topology.numa or (None,) * topology.gpus,
         topology.uuids or (None,) * topology.gpus,
         source_format,
+        nics=tuple(Nic(nic.name, nic.gpus, nic.gpus) for nic in topology.nics or ()),
         gbps=topology.gbps or None,
         health=topology.health,
         warnings=tuple(Warned("stated", text) for text in topology.warnings),

@@ -12,6 +12,7 @@ from extender.policy.contracts import Class, Reason
 from extender.policy.rules import REASONS
 from extender.reservations.attempts import Attempts
 from extender.verbs.decisions import Decision, Decisions
+from extender.verbs.journal import CallJournal
 from extender.verbs.wire import Args
 
 
@@ -25,10 +26,12 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What earlier calls leave: `attempts` for the next filter calls, `decisions` for people."""
+    """What earlier calls leave: `attempts` for the next filter calls, `decisions` for people; `journal`: hears of each
+    call, None: nothing does."""
 
     attempts: Attempts
     decisions: Decisions
+    journal: CallJournal | None = None
 
 
 class Stages:

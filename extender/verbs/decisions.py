@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -16,6 +16,7 @@ from ext_core import runs, score
 from extender.cluster.tables import Tables
 from extender.policy.contracts import PodRequest
 from extender.policy.policy import Policy, Price
+from extender.settings import Settings
 
 WORK_LOST: Final = "work_lost_gpu_seconds"
 MOST_LOGGED: Final = 20  # victims named in a log line
@@ -33,6 +34,21 @@ OF_NUMBER: Final = 40  # a number in a tuple
 NO_ROWS: Final = array("i")  # these are shared, and never written
 NO_CODES: Final = array("B")
 NO_NUMBERS: Final = array("d")
+
+
+class Stamp(NamedTuple):
+    """Of the settings that decide: their hash, and the weights of the scorers by name."""
+
+    settings: str = ""
+    weights: Mapping[str, float] = {}
+
+    @classmethod
+    def of(cls, settings: Settings) -> Stamp:
+        """The stamp of these settings."""
+        return cls(settings.hash, {entry.name: entry.weight for entry in settings.scorers})
+
+
+NO_STAMP: Final = Stamp()
 
 
 @dataclass(slots=True)
@@ -58,7 +74,8 @@ class Scored:
     """What the scorers found. `ranked`: the rows that were answered, best first; `points`: the points of each of them,
     0..10; `best`: the best rows, FEW at most, answered or not; `gpus`: the mask of GPUs that we would take on each of
     these; `values`: the score of each, then each one's value of the first of `scorers`, and so on; only one where all
-    are alike, which bit c of `differ` (0: the score) states; `prices`: what the pod costs on the first of them.
+    are alike, which bit c of `differ` (0: the score) states; `prices`: what the pod costs on the first of them;
+    `stamp`: of the settings that decided, once the decision is kept.
 
     A record keeps FEW of `ranked` and `points`."""
 
@@ -70,6 +87,7 @@ class Scored:
     values: array[float] = field(default_factory=lambda: NO_NUMBERS)
     differ: int = 0
     prices: tuple[Price, ...] = ()
+    stamp: Stamp = NO_STAMP
 
     def column(self, c: int) -> list[float]:
         """The values of the best. `c`: 0 the score, then the scorers."""
@@ -151,25 +169,33 @@ class Decision:
     def size(self) -> int:
         """Bytes of memory, rather too many than too few: what the allocator adds is measured in a test."""
         request, judged, scored, detail = self.request, self.judged, self.scored, self.detail
-        kept = len(self.nodes) + 8 * len(scored.values) + sum(8 * len(one.numbers) + OF_PRICE for one in scored.prices)
-        kept += 4 * (len(scored.ranked) + len(scored.points) + len(scored.best) + len(scored.gpus))
-        runner_up = (detail.get("certificate") or {}).get("runner_up") or {}
-        victims = [*detail.get("victims", ()), *runner_up.get("victims", ())]
-        texts = [name for one in victims if isinstance(one, dict) for name in one.get("pdbs", ())]  # tenants make them
-        warnings = detail.get("warnings", ())
-        texts += [text for one in warnings for text in one.values()]
-        named = len(request.uid) + len(request.namespace) + len(request.name) + len(self.error)
-        named += sum(map(len, judged.unknown)) + OF_NAME * len(judged.unknown)
-        named += sum(map(len, texts)) + OF_NAME * len(texts) + OF_WARNING * len(warnings)
-        others = OF_NUMBER * (len(request.siblings) + len(request.kin))
-        return OF_DECISION + kept + OF_VICTIM * len(victims) + named + others
+        size = OF_DECISION + len(self.nodes) + 8 * len(scored.values)
+        size += 4 * (len(scored.ranked) + len(scored.points) + len(scored.best) + len(scored.gpus))
+        size += len(request.uid) + len(request.namespace) + len(request.name) + len(self.error)
+        size += OF_NUMBER * (len(request.siblings) + len(request.kin))
+        for price in scored.prices:
+            size += 8 * len(price.numbers) + OF_PRICE
+        if judged.unknown:
+            size += sum(map(len, judged.unknown)) + OF_NAME * len(judged.unknown)
+        return size + _size_of_detail(detail) if detail else size
+
+
+def _size_of_detail(detail: dict[str, Any]) -> int:
+    """Bytes of the victims and warnings, and of the texts in them."""
+    runner_up = (detail.get("certificate") or {}).get("runner_up") or {}
+    victims = [*detail.get("victims", ()), *runner_up.get("victims", ())]
+    texts = [name for one in victims if isinstance(one, dict) for name in one.get("pdbs", ())]  # tenants make them
+    warnings = detail.get("warnings", ())
+    texts += [text for one in warnings for text in one.values()]
+    return OF_VICTIM * len(victims) + sum(map(len, texts)) + OF_NAME * len(texts) + OF_WARNING * len(warnings)
 
 
 class Decisions:
-    """The latest decisions, newest last. 0 bytes keep none."""
+    """The latest decisions, newest last. `stamp`: of the settings that decide now."""
 
-    def __init__(self, max_bytes: int) -> None:
-        self._max = max_bytes
+    def __init__(self, max_bytes: int, stamp: Stamp = NO_STAMP) -> None:
+        """`max_bytes`: of all; 0 keeps none."""
+        self._max, self.stamp = max_bytes, stamp
         self._kept: deque[Decision] = deque()
         self._sizes: deque[int] = deque()  # as they came: what a decision tells may change later
         self._bytes = 0
@@ -178,6 +204,7 @@ class Decisions:
         """Close one and keep it; the oldest are dropped where the bytes do not suffice. One that is too large alone is
         not kept."""
         decision.close()
+        decision.scored.stamp = self.stamp
         size = decision.size()
         if size > self._max:
             return

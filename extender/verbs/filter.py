@@ -9,7 +9,7 @@ from ext_core import encode, fit, score
 from ext_core.rows import Rejections
 from extender.cluster.cluster import Cluster
 from extender.policy.policy import Policy
-from extender.policy.rules import STALE, UNKNOWN_NODE, texts
+from extender.policy.rules import SEATED, STALE, UNKNOWN_NODE, texts
 from extender.preemption.candidates import Preemptor
 from extender.reservations.attempts import Attempt
 from extender.reservations.claims import Claims
@@ -29,6 +29,7 @@ from extender.verbs.answer import (
 )
 from extender.verbs.decisions import FEW, Decision, Judged, Ranking
 from extender.verbs.hold_back import HeldBack, HoldBack, put_last
+from extender.verbs.journal import FilterCall
 from extender.verbs.unknown_nodes import UnknownNodes
 
 LONGEST_TRANSIENT = 60.0
@@ -57,8 +58,16 @@ class Filter:
         """The answer to ExtenderArgs. `again`: a second look of the same attempt, before it is answered. Raises
         BadRequest."""
         stages = Stages()
+        call = FilterCall(wire.read_args(body, self._cluster, self._settings.limits.names), again)
+        journal = self._history.journal
+        if journal is None:
+            return self.decide(call, now, wall, stages)
+        return journal.answer(call, now, wall, lambda call: self.decide(call, now, wall, stages))
+
+    def decide(self, call: FilterCall, now: float, wall: float, stages: Stages) -> Answer:
+        """The answer to a call that is read. `stages`: the time since the body was whole."""
+        args, again = call
         cluster, claims, attempts = self._cluster, self._claims, self._history.attempts
-        args = wire.read_args(body, cluster, self._settings.limits.names)
         request = claims.request(args.pod, now)
         if not request.gpus:
             return Answer(wire.untouched(args), "untouched")
@@ -71,7 +80,7 @@ class Filter:
             decision.judged.lack(unknown)
         self._note_sampling(decision, len(args.rows))
         stages.mark("read")
-        with claims.of(request, now):
+        with claims.of(request, now, rows=decision.judged.rows):
             held = self._evaluate(decision, Preemptor(request, args.pod, now, wall), before, stages)
         may_appear = bool(unknown) and self.unknown_nodes.may_appear(unknown, now)
         attempt = self._attempt(decision, held, now, may_appear, again)
@@ -121,7 +130,8 @@ class Filter:
     def _rank(self, decision: Decision, rows: array[int], reserved: frozenset[int], most: int) -> Ranking:
         """The best `most` of `rows` (0: all), with their scores."""
         tables = self._cluster.tables
-        total, columns = self._policy.score(tables, decision.request, rows)
+        # What is put last depends on the scores of all.
+        rows, total, columns = self._policy.best(tables, decision.request, rows, 0 if reserved else most)
         put_last(total, rows, reserved)
         order = score.top(tables.nodes, rows, total, most)
         return Ranking(*score.ranked(rows, total, order), order, total, columns)
@@ -169,10 +179,13 @@ class Filter:
         return wire.also_failed(body, nominated, UNKNOWN_NODE.text) if len(unknown) < len(args.unknown) else body
 
     def _retry_code(self, decision: Decision) -> int:
-        """The reason that an Error states: the first that is transient, else the first."""
+        """The reason that an Error states: of a pod with a seat that it is rejected there; else the first that is
+        transient, else the first."""
         if self._freshness.stale():
             return STALE.code
         judged = decision.judged
+        if self._claims.seats and self._claims.seats.of(decision.request.uid) is not None:
+            return SEATED.code
         transient = [code for code in judged.reasons if TRANSIENT[code]]
         if not transient and not judged.unknown_count:
             transient = list(judged.reasons)

@@ -4,32 +4,39 @@
 - Just after a start pods that were answered before it may be in flight; waiting pods of a higher priority come first.
 - Pods are evicted for the pod on another node: it waits for that node, and takes none that was freed for other pods.
 - The node was freed for a preemptor of a lower priority, and the pod leaves it (`preemption/leave.py`).
+- The pod has a seat on another node: its gang was placed as a whole.
+- The pod gets another seat, and does not state it yet.
+- The pod waits in the queue without our gate, so that an autoscaler sees it: it has no seat yet.
 """
 
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ext_core import fit
 from extender.cluster.cluster import Cluster
+from extender.cluster.gpus.statements import PLAN, stated_mask
+from extender.objects.queueing import is_queued
+from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.policy import Policy
-from extender.policy.rules import HANDOVER, STALE
+from extender.policy.rules import HANDOVER, MOVING, QUEUED, SEATED, STALE
 from extender.policy.rules.count import PROMISED
 from extender.policy.rules.links import PENDING
 from extender.preemption.candidates import Preemptor
 from extender.preemption.leave import Leave
 from extender.reservations.attempts import Attempt
-from extender.reservations.claims import Claims, uniform
+from extender.reservations.claims import Claims
+from extender.reservations.counting import uniform
 from extender.reservations.freshness import Freshness
 from extender.reservations.release import Releases
+from extender.reservations.seats import Seat
 from extender.verbs.decisions import Decision
 
 
-@dataclass(frozen=True, slots=True)
-class HeldBack:
-    """`reserved`: rows on which the pod fits and that were freed for pods of lower priorities; `left`: it leaves, or
+class HeldBack(NamedTuple):
+    """`reserved`: rows on which the pod fits and that are kept for pods of lower priorities; `left`: it leaves, or
     left before, such rows; `soon`: nothing that happens later wakes the pod, so that it has to be tried again soon."""
 
     reserved: frozenset[int]
@@ -60,12 +67,22 @@ class HoldBack:
         stale = self.freshness.stale()
         if stale:
             promise_no_links(decision)
+        request = decision.request
+        if self._claims.seats and (seat := self._claims.seats.of(request.seat or request.uid)) is not None:
+            stated = self._only_its_seat(decision, preemptor.pod, seat)
+            return HeldBack(frozenset(), left=False, soon=stated)
+        if self._cluster.settings.queue.enabled and is_queued(preemptor.pod):
+            for i in range(len(decision.judged.codes)):
+                decision.judged.codes[i] = QUEUED.code  # whatever the rules say: no pod is evicted for a part of a gang
+            return HeldBack(frozenset(), left=False, soon=False)
         reserved: frozenset[int] = frozenset()
         if self._claims.reservations:
             reserved = self.reserved(preemptor.request, fit.passed(decision.judged.rows, decision.judged.codes), now)
         left = attempt is not None and attempt.left
         if reserved and not left and not stale:  # while stale no pod is evicted: the pod would have no other node
             left = self._leaves(decision, preemptor, reserved)
+        if self._claims.seats:
+            reserved |= self._seated(decision, now)
         soon = self._hand_over(decision, reserved, now) or self._after_start(decision, now)
         return HeldBack(reserved, left, soon)
 
@@ -77,6 +94,33 @@ class HoldBack:
             return frozenset()
         rows = {self._cluster.row(one.node) for one in lower}
         asked = array("i", [row for row in fits if row in rows])
+        if not asked:
+            return frozenset()
+        with self._claims.of(request, now, as_equal=lower):
+            codes = self._policy.judge(self._cluster.tables, request, asked)
+        return frozenset(row for row, code in zip(asked, codes, strict=True) if code)
+
+    def _only_its_seat(self, decision: Decision, pod: PodRecord, seat: Seat) -> bool:
+        """Pass the pod on the node of its seat alone, where it states that; whether it does. Where that node is
+        rejected the queue places its gang again.
+
+        A pod that does not state its seat is not passed: it states a new one when every instance knows that, and the
+        pod of the same gang that had these GPUs before states them no more."""
+        row, judged = self._cluster.row(seat.node), decision.judged
+        stated = not seat.gpus or (stated_mask(pod, PLAN) == seat.gpus and pod.nominated_node in ("", seat.node))
+        for i, other in enumerate(judged.rows):
+            if not stated:
+                judged.codes[i] = MOVING.code
+            elif other != row:
+                judged.codes[i] = judged.codes[i] or SEATED.code
+        return stated
+
+    def _seated(self, decision: Decision, now: float) -> frozenset[int]:
+        """Of the rows on which the pod fits, those where a pod of a lower priority would lose its seat."""
+        request, judged = decision.request, decision.judged
+        lower = self._claims.seats.below(request.priority)
+        rows = {self._cluster.row(seat.node) for seat in lower}
+        asked = array("i", [row for row in fit.passed(judged.rows, judged.codes) if row in rows])
         if not asked:
             return frozenset()
         with self._claims.of(request, now, as_equal=lower):
@@ -121,8 +165,8 @@ class HoldBack:
     def _after_start(self, decision: Decision, now: float) -> bool:
         """Just after a start, pods that were answered before it may be in flight where nothing is seen yet.
 
-        kube-scheduler guards the counts; for pods that require links every node whose links are not uniform is rejected
-        as pending until such pods must have been seen.
+        kube-scheduler guards the counts; for pods that require links or NICs every node where some sets of GPUs have
+        them, and others do not, is rejected as pending until such pods must have been seen.
         """
         if now >= self.freshness.yields_until and now >= self.freshness.settled_at:  # nearly always
             return False
@@ -133,25 +177,24 @@ class HoldBack:
             for i, code in enumerate(judged.codes):
                 judged.codes[i] = code or PROMISED.code
             return True
-        if now >= self.freshness.settled_at or request.links != "required" or request.wanted < 2:
+        if now >= self.freshness.settled_at or not request.by_position:
             return False
         for i, row in enumerate(judged.rows):
-            if not judged.codes[i] and not uniform(self._cluster, row, request.wanted):
+            if not judged.codes[i] and not uniform(self._cluster, row, request):
                 judged.codes[i] = PENDING.code
         return PENDING.code in judged.codes
 
 
 def promise_no_links(decision: Decision) -> None:
-    """Reject all nodes for a pod that requires links: pods that took GPUs since the view was fresh are not known."""
-    request = decision.request
-    if request.links == "required" and request.wanted > 1:
+    """Reject all nodes for a pod that requires links or NICs: which GPUs were taken meanwhile is not known."""
+    if decision.request.by_position:
         codes = decision.judged.codes
         for i, code in enumerate(codes):
             codes[i] = code or STALE.code
 
 
 def put_last(total: array[float], rows: array[int], reserved: frozenset[int]) -> None:
-    """Put the rows that were freed for other pods behind all that were not. `total`: the score of each of `rows`."""
+    """Put the rows that are kept for other pods behind all that were not. `total`: the score of each of `rows`."""
     if reserved and total:
         span = max(total) - min(total) + 1.0
         for i, row in enumerate(rows):

@@ -10,6 +10,7 @@ from extender.reservations.attempts import Attempt
 from extender.verbs import wire
 from extender.verbs.answer import Answer, History, Stages
 from extender.verbs.decisions import Decision
+from extender.verbs.journal import PreemptCall
 
 RESULTS = {"evict": "evict", "standing": "standing-plan", "none": "none"}  # metric labels
 
@@ -24,11 +25,18 @@ class Preempt:
         """The answer to ExtenderPreemptionArgs. "evict": the reservation has to be kept before the answer is sent.
         Raises BadRequest."""
         stages = Stages()
-        cluster = self._cluster
-        asked = wire.read_preemption(body, cluster)
+        call = PreemptCall(wire.read_preemption(body, self._cluster))
+        journal = self._history.journal
+        if journal is None:
+            return self.decide(call, now, wall, stages)
+        return journal.answer(call, now, wall, lambda call: self.decide(call, now, wall, stages))
+
+    def decide(self, call: PreemptCall, now: float, wall: float, stages: Stages) -> Answer:
+        """The answer to a call that is read. `stages`: the time since the body was whole."""
+        cluster, asked = self._cluster, call.asked
         request = pod_request.read(asked.pod, cluster)
         if not request.gpus:
-            return Answer(wire.echo(asked), "untouched")
+            return Answer(wire.echo(asked.whole()), "untouched")
         decision = Decision("preempt", wall, cluster.generation, request, candidates=len(asked.offers.victims))
         stages.mark("read")
         attempt = self._history.attempts.of(request.uid, now)

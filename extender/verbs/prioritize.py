@@ -13,6 +13,7 @@ from extender.verbs import wire
 from extender.verbs.answer import Answer, History, Stages, known
 from extender.verbs.decisions import Decision, Judged, Ranking
 from extender.verbs.hold_back import HoldBack, put_last
+from extender.verbs.journal import PrioritizeCall
 
 
 class Prioritize:
@@ -33,8 +34,15 @@ class Prioritize:
     def answer(self, body: bytes, now: float, wall: float) -> Answer:
         """The answer to ExtenderArgs. Raises BadRequest."""
         stages = Stages()
-        cluster, policy, claims = self._cluster, self._policy, self._claims
-        args = wire.read_args(body, cluster, self._settings.limits.names)
+        call = PrioritizeCall(wire.read_args(body, self._cluster, self._settings.limits.names))
+        journal = self._history.journal
+        if journal is None:
+            return self.decide(call, now, wall, stages)
+        return journal.answer(call, now, wall, lambda call: self.decide(call, now, wall, stages))
+
+    def decide(self, call: PrioritizeCall, now: float, wall: float, stages: Stages) -> Answer:
+        """The answer to a call that is read. `stages`: the time since the body was whole."""
+        cluster, policy, claims, args = self._cluster, self._policy, self._claims, call.args
         request = claims.request(args.pod, now)
         if not request.gpus:
             return Answer(wire.flat_priorities(args), "untouched")
@@ -46,7 +54,7 @@ class Prioritize:
         judged.codes = array("B", bytes(len(rows)))
         judged.fits = rows
         stages.mark("read")
-        with claims.of(request, now):
+        with claims.of(request, now, rows=rows):
             total, columns = policy.score(cluster.tables, request, rows)
             put_last(total, rows, self._hold_back.reserved(request, rows, now))
             order = score.top(cluster.tables.nodes, rows, total, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 APPEAR_SECONDS = 60.0  # a node that stays unknown for longer is not about to appear in our watch
 MOST_NODES = 10_000
@@ -17,6 +17,15 @@ class UnknownNodes:
 
     def __len__(self) -> int:
         return len(self._named)
+
+    @property
+    def kept(self) -> list[tuple[str, float, float]]:
+        """Each name, with when it was named first and last."""
+        return [(name, first, last) for name, (first, last) in self._named.items()]
+
+    def restore(self, kept: Iterable[tuple[str, float, float]]) -> None:
+        """Remember these and no others."""
+        self._named = {name: (first, last) for name, first, last in kept}
 
     def may_appear(self, names: Sequence[str], now: float) -> bool:
         """Whether any of these nodes may be about to appear: it was named for the first time a moment ago.

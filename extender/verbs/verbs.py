@@ -12,6 +12,7 @@ from extender.preemption.leave import Leave
 from extender.preemption.outbid import Outbid
 from extender.preemption.preemption import Preemption
 from extender.preemption.search import VictimSearch
+from extender.preemption.search_time import SearchTime
 from extender.reservations.assumed import AssumedPods
 from extender.reservations.attempts import Attempts
 from extender.reservations.claims import Claims
@@ -21,9 +22,10 @@ from extender.reservations.reservations import Reservation, Reservations
 from extender.settings import Settings
 from extender.verbs.answer import History
 from extender.verbs.bind import Bind
-from extender.verbs.decisions import Decisions
+from extender.verbs.decisions import Decisions, Stamp
 from extender.verbs.filter import Filter
 from extender.verbs.hold_back import HoldBack
+from extender.verbs.journal import CallJournal
 from extender.verbs.preempt import Preempt
 from extender.verbs.prioritize import Prioritize
 
@@ -40,6 +42,7 @@ class Verbs:
     releases: Releases
     history: History
     preemption: Preemption
+    search_time: SearchTime
     filter: Filter
     prioritize: Prioritize
     preempt: Preempt
@@ -53,11 +56,14 @@ class Verbs:
         *,
         freshness: Freshness | None = None,
         released: Callable[[Reservation, str], None] = lambda reservation, cause: None,
+        journal: CallJournal | None = None,
     ) -> Verbs:
         """`freshness`: None: the cluster never falls behind; `released`: called
-        with each reservation that ends, and the cause (reservations.release.CAUSES)."""
+        with each reservation that ends, and the cause (reservations.release.CAUSES); `journal`: hears of each call."""
         policy, freshness = Policy.of(settings), freshness or Freshness()
-        assumed, reservations = AssumedPods(settings.hold.seconds, freshness), Reservations()
+        # In shadow mode only what kube-scheduler has chosen is assumed: a pod that it binds by our verb.
+        seconds = 0.0 if settings.shadow else settings.hold.seconds
+        assumed, reservations = AssumedPods(seconds, freshness), Reservations()
         releases = Releases(cluster, assumed, reservations, freshness, released)
         requests = Requests(cluster)
         claims = Claims(cluster, assumed, reservations, releases, requests)
@@ -67,7 +73,7 @@ class Verbs:
         hold_back = HoldBack(cluster, policy, claims, releases, freshness, leave)
         preemption = Preemption(cluster, policy, claims, releases, search, outbid)
         attempts = Attempts(settings.shortlist.retry_window_seconds)
-        history = History(attempts, Decisions(settings.decisions.max_bytes))
+        history = History(attempts, Decisions(settings.decisions.max_bytes, Stamp.of(settings)), journal)
         cluster.subscribe(releases)
         cluster.subscribe(requests)
         return cls(
@@ -79,11 +85,18 @@ class Verbs:
             releases,
             history,
             preemption,
+            search.time,
             Filter(settings, cluster, policy, claims, hold_back, history),
             Prioritize(settings, cluster, policy, claims, hold_back, history),
             Preempt(cluster, preemption, history),
             Bind(settings, cluster, policy, claims, hold_back, history),
         )
+
+    def take(self, settings: Settings) -> None:
+        """Decide by the weights, cost terms and quotas of these settings from now on. Between two decisions."""
+        self.cluster.take(settings)
+        self.policy.take(settings)
+        self.history.decisions.stamp = Stamp.of(settings)
 
     @property
     def assumed(self) -> AssumedPods:

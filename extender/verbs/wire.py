@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Collection, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import orjson
 
@@ -29,6 +29,17 @@ class Args:
     `names`: byte range of NodeNames; `nodes`: byte ranges of whole Node objects (nodeCacheCapable: false)."""
 
     pod: PodRecord
+    rows: array[int]
+    unknown: list[tuple[int, str]]
+    body: bytes
+    names: tuple[int, int] | None
+    nodes: list[tuple[int, int]] | None
+
+
+@dataclass(slots=True)
+class Candidates:
+    """The fields of Args that do not depend on the pod."""
+
     rows: array[int]
     unknown: list[tuple[int, str]]
     body: bytes
@@ -119,7 +130,7 @@ def _pod(body: bytes, keys: dict[str, tuple[int, int]], cluster: ClusterView) ->
         raise BadRequest("the pod has no uid", path="Pod.metadata.uid")
     for key, text in (("uid", pod.uid), ("namespace", pod.namespace), ("name", pod.name)):
         _short(text, f"Pod.metadata.{key}")
-    return pod
+    return cluster.dra.read(pod)
 
 
 def _same(pod: PodRecord, nominated: str) -> bool:
@@ -149,20 +160,38 @@ def _split(body: bytes) -> dict[str, tuple[int, int]]:
         raise BadRequest(f"malformed JSON: {error}", path="") from error
 
 
+Keys: TypeAlias = dict[str, tuple[int, int]]
+Read: TypeAlias = "tuple[array[int], list[tuple[int, str]], int] | None"
+
+
 def read_args(body: bytes, cluster: ClusterView, most: int) -> Args:
     """Parse a filter or prioritize request. At most `most` candidates."""
-    index = cluster.rows.index
+    keys, read = _split_names(body, cluster)
+    pod = _pod(body, keys, cluster)
+    found = _candidates(body, keys, read, cluster, most)
+    return Args(pod, found.rows, found.unknown, body, found.names, found.nodes)
+
+
+def read_candidates(body: bytes, cluster: ClusterView, most: int) -> Candidates:
+    """The candidates of a filter or prioritize request, whatever its pod is. At most `most`."""
+    return _candidates(body, *_split_names(body, cluster), cluster, most)
+
+
+def _split_names(body: bytes, cluster: ClusterView) -> tuple[Keys, Read]:
     try:
-        keys, read = scan.split_names(body, "NodeNames", index)
+        return scan.split_names(body, "NodeNames", cluster.rows.index)
     except scan.ScanError as error:
         raise BadRequest(f"malformed JSON: {error}", path="") from error
-    pod = _pod(body, keys, cluster)
+
+
+def _candidates(body: bytes, keys: Keys, read: Read, cluster: ClusterView, most: int) -> Candidates:
+    index = cluster.rows.index
     names, nodes = keys.get("NodeNames"), keys.get("Nodes")
     try:
         if names is not None and not _null(body, names):
             rows, unknown, _ = read or scan.rows(body, names[0], names[1], index)
             _bounded(len(rows), most, "NodeNames")
-            return Args(pod, rows, unknown, body, names, None)
+            return Candidates(rows, unknown, body, names, None)
         if nodes is not None and not _null(body, nodes):
             items = scan.items(body, nodes[0], nodes[1])
             _bounded(len(items), most, "Nodes.items")
@@ -173,7 +202,7 @@ def read_args(body: bytes, cluster: ClusterView, most: int) -> Args:
                 rows.append(row)
                 if row < 0:
                     unknown.append((i, name))
-            return Args(pod, rows, unknown, body, None, items)
+            return Candidates(rows, unknown, body, None, items)
     except scan.ScanError as error:
         raise BadRequest(str(error), path="NodeNames" if nodes is None or _null(body, nodes) else "Nodes") from error
     raise BadRequest("both NodeNames and Nodes are missing", path="NodeNames")
@@ -184,7 +213,7 @@ def _bounded(count: int, most: int, path: str) -> None:
         raise BadRequest(f"{count} candidates, the limit is {most} (settings: limits.names)", path=path)
 
 
-def untouched(args: Args) -> bytes:
+def untouched(args: Args | Candidates) -> bytes:
     """The filter answer that passes every candidate as it came."""
     if args.names is not None:
         names = args.body[args.names[0] : args.names[1]]
@@ -194,6 +223,11 @@ def untouched(args: Args) -> bytes:
         b'{"Nodes":{"metadata":{},"items":[' + items + b']},"NodeNames":null,'
         b'"FailedNodes":{},"FailedAndUnresolvableNodes":{},"Error":""}'
     )
+
+
+def named_node(name: str) -> bytes:
+    """A Node object that has a name and nothing else."""
+    return orjson.dumps({"metadata": {"name": name}})
 
 
 def also_failed(body: bytes, node: str, text: str) -> bytes:
@@ -208,7 +242,7 @@ def filter_error(message: str) -> bytes:
     return encode.filter_error(message)
 
 
-def flat_priorities(args: Args) -> bytes:
+def flat_priorities(args: Args | Candidates) -> bytes:
     """A prioritize answer without an opinion."""
     if args.names is not None:
         names = orjson.loads(args.body[args.names[0] : args.names[1]])
@@ -225,13 +259,10 @@ def read_preemption(body: bytes, cluster: ClusterView) -> Preemption:
     except scan.ScanError as error:
         raise BadRequest(f"malformed JSON: {error}", path="") from error
     pod = _pod(body, keys, cluster)
-    meta, full = keys.get("NodeNameToMetaVictims"), keys.get("NodeNameToVictims")
-    if meta is not None and not _null(body, meta):
-        path, span, uid_of = "NodeNameToMetaVictims", meta, _meta_uid
-    elif full is not None and not _null(body, full):
-        path, span, uid_of = "NodeNameToVictims", full, _full_uid
-    else:
+    stated = _stated(body, keys)
+    if stated is None:
         return Preemption(pod, Offers(), dict)
+    path, span, uid_of = stated
 
     def whole() -> Mapping[str, Offered]:
         return _offers(body, span, path, uid_of)
@@ -240,6 +271,22 @@ def read_preemption(body: bytes, cluster: ClusterView) -> Preemption:
         offered = whole()
         return Preemption(pod, Offers(array("i", [index.get(name) for name in offered]), offered), whole)
     return Preemption(pod, Offers(plain[0], _Lazy(body, cluster.names, plain, path)), whole)
+
+
+def read_offers(body: bytes) -> Mapping[str, Offered]:
+    """What a preempt request offers, by node, whatever its pod is."""
+    stated = _stated(body, _split(body))
+    return {} if stated is None else _offers(body, stated[1], stated[0], stated[2])
+
+
+def _stated(body: bytes, keys: Keys) -> tuple[str, tuple[int, int], Callable[[Any, str], str]] | None:
+    """The field with the offers, its byte range, and what reads the uid of a victim; None where nothing is offered."""
+    meta, full = keys.get("NodeNameToMetaVictims"), keys.get("NodeNameToVictims")
+    if meta is not None and not _null(body, meta):
+        return "NodeNameToMetaVictims", meta, _meta_uid
+    if full is not None and not _null(body, full):
+        return "NodeNameToVictims", full, _full_uid
+    return None
 
 
 def _offers(body: bytes, span: tuple[int, int], path: str, uid_of: Callable[[Any, str], str]) -> dict[str, Offered]:
@@ -296,13 +343,13 @@ def preemption(node: str | None, uids: Collection[str] = (), violations: int = 0
     return orjson.dumps({"NodeNameToMetaVictims": {node: victims}})
 
 
-def echo(preemption: Preemption) -> bytes:
+def echo(offers: Mapping[str, Offered]) -> bytes:
     """The preempt answer that leaves everything as it was offered (nodes without victims cannot be named)."""
     return orjson.dumps(
         {
             "NodeNameToMetaVictims": {
                 node: {"Pods": [{"UID": uid} for uid in offer.uids], "NumPDBViolations": offer.violations}
-                for node, offer in preemption.whole().items()
+                for node, offer in offers.items()
                 if offer.uids
             }
         }

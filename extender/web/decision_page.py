@@ -53,6 +53,7 @@ def pieces(decision: Decision, cluster: ClusterView, weights: Mapping[str, float
         "verb": decision.verb,
         "at": decision.at,
         "generation": decision.generation,
+        "settings": scored.stamp.settings,
         "pod": _pod(request, cluster),
         "result": decision.result,
         "error": decision.error or None,
@@ -111,6 +112,7 @@ def _pod(request: PodRequest, cluster: ClusterView) -> dict[str, Any]:
         "priority": request.priority,
         "gpus": {cluster.resources[r]: count for r, count in request.gpus},
         "links": request.links,
+        "nics": request.ask.nics,
         "placement": request.placement,
         "siblings": len(request.siblings),  # on nodes, or answered by us; counted for placement spread only
         "group": {"placed": len(request.kin), "to_come": request.to_come} if request.to_come else None,
@@ -141,7 +143,7 @@ def _entry(node: _Node, decision: Decision, cluster: ClusterView, weights: Mappi
         if place >= 0:
             entry["gpus"] = list(gpus_of(scored.gpus[place]))
         if _by_dra(cluster, name, row, decision.request):
-            entry["served_by"] = "DRA"  # no device plugin: which GPUs it takes is not ours to say
+            entry["served_by"] = "DRA"  # kube-scheduler allocates devices: `gpus` is what we expect at most
         if 0 <= place < len(scored.points):
             entry["points"] = scored.points[place]
     if failures := cluster.health.failures_for(name, decision.request.namespace):
@@ -150,8 +152,10 @@ def _entry(node: _Node, decision: Decision, cluster: ClusterView, weights: Mappi
 
 
 def _by_dra(cluster: ClusterView, name: str, row: int, request: PodRequest) -> bool:
-    """Whether a node that fits offers none of a requested resource: only DRA can serve the pod there. As of now."""
+    """Whether a node that fits serves the pod by DRA: no device plugin offers a requested resource. As of now."""
     if cluster.row(name) != row:
         return False  # gone, or back in another place
     alloc = cluster.tables.nodes.alloc_of(row)
-    return any(alloc[resource] == 0 for resource, _ in request.gpus)
+    devices = cluster.nodes[name].devices
+    served = bool(devices is not None and devices.gpus and not devices.plugin[0])
+    return served or any(alloc[resource] == 0 for resource, _ in request.gpus)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from extender.cluster.cluster import Cluster
 from extender.cluster.dump import BLOCK
+from extender.cluster.view import ClusterView
+from extender.errors import BadRequest
 from extender.verbs.decisions import Decision, Decisions
 from extender.web import decision_page
 from extender.web.pages import Pages
@@ -25,47 +26,59 @@ MOST_NODES: Final = 20_000
 class DecisionsPage:
     """The handler of the page."""
 
-    def __init__(self, cluster: Cluster, kept: Decisions, pages: Pages) -> None:
+    def __init__(self, cluster: ClusterView, kept: Decisions, pages: Pages) -> None:
         """`kept`: the latest decisions."""
         self._cluster, self._kept, self._pages = cluster, kept, pages
 
     async def decisions(self, request: Request) -> Response:
         """`?pod=NAMESPACE/NAME`: of this pod alone; `?most=`: how many decisions; `?nodes=`: how many nodes of each."""
-        text = request.query_params.get("pod")
-        pod = None
-        if text is not None:
-            namespace, slash, name = text.partition("/")
-            if not slash or not namespace or not name:
-                return error_response(400, "bad-request", "pod is NAMESPACE/NAME", "pod")
-            pod = namespace, name
-        most = _number(request, "most", 20)
-        nodes = _number(request, "nodes", 100)
-        if most is None or nodes is None:
-            return error_response(400, "bad-request", "most and nodes are whole numbers", "most")
-        weights = {entry.name: entry.weight for entry in self._cluster.settings.scorers}
-        shown = min(nodes, MOST_NODES)
-        return self._pages.answer(
-            decision_list(
-                list(self._kept.latest()),
-                pod,
-                max(1, min(most, MOST_DECISIONS)),
-                lambda decision: decision_page.pieces(decision, self._cluster, weights, shown),
-            )
-        )
+        try:
+            pod = pod_of(request.query_params) if "pod" in request.query_params else None
+            most, show = asked(request, self._cluster)
+        except BadRequest as error:
+            return error_response(error.status, error.code, error.message, error.path)
+        return self._pages.answer(decision_list(list(self._kept.latest()), pod, most, show))
 
 
-def _number(request: Request, key: str, default: int) -> int | None:
+def pod_of(query: Mapping[str, str]) -> tuple[str, str]:
+    """(namespace, name) of the pod that a page is asked about. BadRequest."""
+    namespace, slash, name = query.get("pod", "").partition("/")
+    if not slash or not namespace or not name:
+        raise BadRequest("pod is NAMESPACE/NAME", path="pod")
+    return namespace, name
+
+
+def asked(request: Request, cluster: ClusterView, default: int = 20) -> tuple[int, Show]:
+    """(how many decisions are shown, how each is). BadRequest."""
+    most, nodes = _number(request, "most", default), _number(request, "nodes", 100)
+    shown = min(nodes, MOST_NODES)
+    return max(1, min(most, MOST_DECISIONS)), lambda one: decision_page.pieces(
+        one, cluster, one.scored.stamp.weights, shown
+    )
+
+
+def _number(request: Request, key: str, default: int) -> int:
     text = request.query_params.get(key, str(default))
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 7 else None
+    if not text.isascii() or not text.isdigit() or len(text) > 6:
+        raise BadRequest("most and nodes are whole numbers", path="most")
+    return int(text)
 
 
-def decision_list(
-    kept: list[Decision], pod: tuple[str, str] | None, most: int, show: Callable[[Decision], Iterator[bytes]]
-) -> Iterator[bytes]:
-    """/debug/decisions: of `kept`, newest first, those about a pod (all without one). `show`: the text of one.
+Show = Callable[[Decision], Iterator[bytes]]
+"""The text of one decision, in small pieces."""
 
-    At most `most`, and DECISION_BYTES: `decisions_left_out` states how many of the most are not shown."""
-    yield b'{"apiVersion":"gpu-extender.io/v1","kind":"DecisionList","warnings":[],"decisions":['
+
+def decision_list(kept: list[Decision], pod: tuple[str, str] | None, most: int, show: Show) -> Iterator[bytes]:
+    """/debug/decisions: of `kept`, newest first, those about a pod (all without one); at most `most`, and
+    DECISION_BYTES."""
+    yield b'{"apiVersion":"gpu-extender.io/v1","kind":"DecisionList","warnings":[],'
+    yield from fields(kept, pod, most, show)
+    yield b"}"
+
+
+def fields(kept: list[Decision], pod: tuple[str, str] | None, most: int, show: Show) -> Iterator[bytes]:
+    """Two fields of an object: `decisions`, and `decisions_left_out`: how many of the most are not shown."""
+    yield b'"decisions":['
     found = yield from _about(kept, pod, most)
     kept.clear()  # what is pushed out of the ring meanwhile may go
     written, left_out = 0, 0
@@ -79,7 +92,7 @@ def decision_list(
             written += len(piece)
             yield comma + piece if piece else piece
             comma = b"" if piece else comma
-    yield b'],"decisions_left_out":%d}' % left_out
+    yield b'],"decisions_left_out":%d' % left_out
 
 
 def _about(kept: list[Decision], pod: tuple[str, str] | None, most: int) -> Generator[bytes, None, deque[Decision]]:

@@ -84,6 +84,8 @@ class Counts:
             ("PodDisruptionBudget", len(cluster.budgets.records)),
             ("PriorityClass", len(cluster.priority_classes)),
             ("DeviceClass", len(cluster.device_classes)),
+            ("ResourceSlice", len(cluster.dra.slices)),
+            ("ResourceClaim", len(cluster.dra.claims)),
         ):
             metrics.cache_objects.labels(kind).set(count)
         metrics.dark.set(self.source.dark(evicting=True))

@@ -17,9 +17,13 @@ from extender.web.responses import error_response
 from extender.web.slices import Slices
 
 MOST_PAGES: Final = 2
+MOST_MADE: Final = 8
+"""Pages that are made before they are sent: each has less than a megabyte."""
 RETRY_SECONDS: Final = 2
 LONGEST_SECONDS: Final = 120.0
 """Of a page, its reader's pauses included."""
+OWN_PODS_ONLY: Final = "own_pods_only"
+"""In the state of a request: its answer names pods of the namespace that is asked about, and no others."""
 Lost = Callable[[Mapping[str, Any]], bool]
 """Whether the client of a request (its ASGI scope) has left."""
 
@@ -32,7 +36,7 @@ class Pages:
     ) -> None:
         """`clock`: seconds."""
         self._slices, self._lost, self._clock = slices, lost, clock
-        self._open = 0
+        self._open = self._making = 0
 
     @property
     def open(self) -> int:
@@ -54,6 +58,23 @@ class Pages:
             response = error_response(error.status, error.code, error.message)
             response.headers["retry-after"] = str(RETRY_SECONDS)
             return response
+
+    async def made(self, pieces: Iterator[bytes], scope: Mapping[str, Any]) -> bytes:
+        """A page that is sent when all of it is made: an error of `pieces` is raised before. Empty where the client of
+        `scope` has left meanwhile. Busy: too many are being made."""
+        if self._making >= MOST_MADE:
+            raise Busy(f"{self._making} pages are being made; try again in {RETRY_SECONDS} s")
+        self._making += 1
+        chunks = self._slices.of(pieces)
+        try:
+            found = []
+            async for chunk in chunks:
+                found.append(chunk)
+                if self._lost(scope):
+                    return b""
+            return b"".join(found)
+        finally:
+            self._making -= 1
 
     async def whole(self, pieces: Iterator[bytes]) -> bytes:
         """A short page at once, made in slices."""
@@ -85,7 +106,8 @@ class _Streamed(StreamingResponse):
             async for chunk in self._chunks:
                 if self._lost(scope):
                     return
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                if chunk:
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             self._closed()

@@ -28,12 +28,12 @@ class Slices:
         self._turn = asyncio.Lock()
 
     async def of(self, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-        """The pieces' bytes, slice by slice. A client that reads slowly delays no other: the turn is given back
-        before a slice is handed out."""
+        """The bytes of each slice; b"" of one that only works, so that who reads may end it. A client that reads slowly
+        delays no other: the turn is given back before a slice is handed out."""
         more = True
         while more:
             async with self._turn:
-                made, size, began = [], 0, self._clock()
+                made, size, began = list[bytes](), 0, self._clock()
                 for piece in pieces:
                     made.append(piece)
                     size += len(piece)
@@ -43,5 +43,5 @@ class Slices:
                     more = False
                 if more:
                     await self._pause(SLICE_SECONDS)
-            if size:
+            if size or more:
                 yield b"".join(made)

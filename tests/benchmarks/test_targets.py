@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks import before, scheduler_table, targets
 from benchmarks.spread import Line, Spread, at_most, ratios, targets_table
+from tests.e2e import commits
 
 BENCHMARKS = Path(targets.__file__).parent
 
@@ -88,7 +89,7 @@ def test_the_targets_of_the_scheduler() -> None:
 def test_the_arm_before_says_what_a_shallow_clone_lacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GPU_EXTENDER_CACHE", str(tmp_path))
     monkeypatch.setattr(before, "COMMIT", "0" * 40)
-    with pytest.raises(before.BeforeUnavailable, match="git fetch --unshallow"):
+    with pytest.raises(commits.CommitUnavailable, match="git fetch --unshallow"):
         before.tree(lambda line: None)
 
 

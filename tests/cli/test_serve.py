@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from extender.cli import main
+from tests.e2e.process import free_port
 from tests.test_docs_example import CLUSTER, ROOT, asked
 from tests.waiting import wait_for
 
@@ -22,9 +22,7 @@ WAIT = 30.0  # seconds, of a busy machine
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     with (tmp_path / "log").open("wb") as log:
         command = [sys.executable, "-m", "extender", "serve", "--cluster", str(ROOT / CLUSTER), "--port", str(port)]
         process = subprocess.Popen(command, stderr=log)
@@ -33,7 +31,7 @@ def server(tmp_path: Path) -> Iterator[str]:
 
         def ready() -> bool:
             try:
-                urllib.request.urlopen(f"{url}/readyz", timeout=5).close()
+                urllib.request.urlopen(f"{url}/readyz", timeout=30).close()
             except OSError:
                 assert process.poll() is None, (tmp_path / "log").read_text()
                 return False
@@ -48,11 +46,11 @@ def server(tmp_path: Path) -> Iterator[str]:
 
 def test_a_server_over_a_file_tells_what_an_eviction_would_do(server: str, capsys: pytest.CaptureFixture[str]) -> None:
     request = {"Pod": asked(), "Nodes": None, "NodeNames": ["n1", "n2"]}
-    with urllib.request.urlopen(f"{server}/v1/filter", json.dumps(request).encode(), timeout=5) as reply:
+    with urllib.request.urlopen(f"{server}/v1/filter", json.dumps(request).encode(), timeout=30) as reply:
         assert json.load(reply)["NodeNames"] == []
 
     def explained() -> str:
-        assert main(["explain", "serving/urgent", "--server", server]) == 0
+        assert main(["decisions", "serving/urgent", "--server", server]) == 0
         text = capsys.readouterr().out
         return text if "would-evict" in text else ""
 

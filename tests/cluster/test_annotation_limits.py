@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from extender.cli import main
-from extender.cli.explain import _lines
+from extender.cli.decision_text import lines
 from extender.cluster.pods.annotation_limits import AnnotationLimits, Bounds
+from extender.objects.gangs import Gang, Ref
 from extender.objects.progress import duration_text
+from extender.queue.gang import waiting
 from extender.settings import ClaimBounds, Settings
 from extender.settings import Claims as Wanted
 from tests.objects.test_gangs import obj
@@ -77,7 +79,7 @@ def test_the_decision_shows_what_does_not_count() -> None:
         (f"{path}gang-min]",
          "gpu-extender.io/gang-min '7' does not count: one pod of the gang runs, and one pod is no gang"),
     ]  # fmt: skip
-    said = "\n".join(_lines(world.decision()))
+    said = "\n".join(lines(world.decision()))
     assert all(message in said for _, message in shown)
 
 
@@ -190,6 +192,107 @@ def test_the_settings_bound_gangs() -> None:
             (_, message) = bounded(world.decision())[0]
             setting = "(settings: claims.byNamespace.default.gangMin)"
             assert message.endswith(f"counts as 2 {setting}" if most else f"does not count {setting}")
+
+
+# -- the gang of another team ------------------------------------------------------------------------------------------
+
+TEAMS: list[tuple[str, JSON, bool]] = [
+    ("namespace", {"serviceAccountName": "other"}, True),
+    ("serviceAccount", {"serviceAccountName": "other"}, False),
+    ("serviceAccount", {"serviceAccountName": "ours"}, True),
+    ("owner", {"serviceAccountName": "ours"}, False),
+]
+
+
+def member(world: World, name: str, account: JSON, owner: str, start: float) -> JSON:
+    """A pod of the gang `g` with one GPU on `n`."""
+    return world.pod(
+        name, 1, "n", priority=1, start=start, phase="Running", labels={OURS + "gang": "g", OURS + "gang-min": "2"},
+        spec=account, owner=owner,
+    )  # fmt: skip
+
+
+def gang_of(world: World, name: str) -> Gang:
+    """Of a pod that has one."""
+    found = world.cluster.gangs.of(world.cluster.pods[f"uid-{name}"])
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(("team", "account", "one_gang"), TEAMS)
+def test_a_pod_that_names_the_gang_of_another_team(team: Any, account: JSON, one_gang: bool) -> None:
+    """The gang of two needs both pods. A third one lets one of them be evicted as if it were to spare. Where its team
+    has gangs of its own, it is one pod, and no gang."""
+    world = World(Settings(claims=Wanted(by_namespace={"default": ClaimBounds(gang_team=team)})))
+    world.node("n", 3)
+    for name in ("a", "b"):
+        member(world, name, {"serviceAccountName": "ours"}, "ours", WALL - 100)
+    cheat = member(world, "cheat", account, "other", WALL - 7200)
+    (victim,) = world.preempt(workload("p", 1, priority=9), {"n": ["a", "b", "cheat"]})["n"]
+    assert (victim == "cheat") is not one_gang
+    (honest,) = {gang_of(world, name) for name in ("a", "b")}
+    assert honest.running == (3 if one_gang else 2)
+    shown = world.call("/debug/explain?pod=default/cheat", method="GET").json["warnings"]
+    found = [one["message"] for one in shown if one["code"] == "claim-bounded" and " gang 'g' " in one["message"]]
+    of = "service account" if team == "serviceAccount" else "owner and service account"
+    assert found == (
+        []
+        if one_gang
+        else [
+            f"pod default/cheat: gang 'g' counts among the pods of its own {of} alone, which others name too "
+            "(settings: claims.byNamespace.default.gangTeam)"
+        ]
+    )
+    cheat["metadata"]["labels"] = {}
+    world.set("Pod", cheat)
+    assert gang_of(world, "a").running == 2
+
+
+@pytest.mark.parametrize(
+    ("common", "by_class", "by_namespace", "counts"),
+    [
+        ("namespace", None, None, "namespace"),
+        ("serviceAccount", None, None, "serviceAccount"),
+        ("serviceAccount", None, "namespace", "namespace"),  # what names the pod counts before what is for all
+        ("namespace", "owner", "serviceAccount", "owner"),  # of two the one that keeps more apart
+        ("namespace", "namespace", "serviceAccount", "serviceAccount"),
+    ],
+)
+def test_of_class_and_namespace_the_narrower_team_counts(
+    common: Any, by_class: Any, by_namespace: Any, counts: str
+) -> None:
+    wanted = Wanted(
+        gang_team=common,
+        by_priority_class={"train": ClaimBounds(gang_team=by_class)},
+        by_namespace={"default": ClaimBounds(gang_team=by_namespace)},
+    )
+    pod = _record(workload("p", 1, spec={"priorityClassName": "train"}))
+    assert AnnotationLimits(Settings(claims=wanted)).of(pod).gang_team == counts
+
+
+def test_a_gated_gang_waits_without_the_pods_of_another_team() -> None:
+    """Nor does the name make the gang of another team wait for a pod, or be placed with one."""
+    for team, gangs in (("namespace", [3]), ("serviceAccount", [1, 2])):
+        world = World(Settings(claims=Wanted(gang_team=team)))  # type: ignore[arg-type]
+        for name, account in (("a", "ours"), ("b", "ours"), ("cheat", "x/%y")):
+            spec = {"serviceAccountName": account, "schedulingGates": [{"name": OURS + "queue"}]}
+            world.pod(name, 1, labels={OURS + "gang": "g", OURS + "gang-min": "2"}, spec=spec)
+        found = waiting(world.cluster)
+        assert sorted(len(one.pods) for one in found) == gangs
+        assert [Ref.of(one.ref.text) for one in found] == [one.ref for one in found]
+
+
+def test_explain_shows_the_bounds_of_the_pod_itself() -> None:
+    notes = {OURS + "last-checkpoint": rfc3339(WALL + 3600), OURS + "restart-seconds": "604800"}
+    world = two({"annotations": notes})
+    shown = world.call("/debug/explain?pod=default/cheat", method="GET").json
+    assert [message for _, message in bounded(shown)] == [
+        "gpu-extender.io/restart-seconds '604800' counts as 3600 (settings: claims.restartSeconds)",
+        f"gpu-extender.io/last-checkpoint '{rfc3339(WALL + 3600)}' counts as {rfc3339(WALL)}, now: it is in the future",
+    ]
+    world.preempt(workload("p", 4, priority=9), {"cheat": ["cheat"], "honest": ["honest"]})
+    lost = {term["term"]: term["value"] for term in world.decision()["cost"]}["work_lost_gpu_seconds"]
+    assert lost == 4 * 3600  # the restart alone: what it saved in the future is saved now, and no more than all
 
 
 # -- which bound counts ------------------------------------------------------------------------------------------------

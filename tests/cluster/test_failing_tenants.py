@@ -322,4 +322,4 @@ def test_what_the_record_keeps_of_images_is_bounded() -> None:
     assert len(kept) == MOST_IMAGES
     assert all(len(image) == MOST_OF_IMAGE for image in kept)
     plain = records.pod(pod("q", 0, namespace="evil"), frozenset({GPU}))
-    assert (plain.images, plain.service_account, plain.fault) == ((), "", "")
+    assert (plain.images, plain.service_account, plain.fault) == ((), "default", "")

@@ -10,11 +10,13 @@ import pytest
 
 from ext_core.rows import PodRow
 from extender.cluster.cluster import Cluster
-from extender.cluster.held import SPARED, TERMINATING
+from extender.cluster.held import SPARED, TERMINATING, UNADVISED
 from extender.objects import decode, gangs
 from extender.objects.event import Event
 from extender.objects.progress import saved_ms, start_ms
+from extender.objects.queueing import GATE
 from extender.objects.records import PodRecord
+from extender.queue.gang import waiting
 from extender.settings import Settings
 from tests.objects.test_gangs import obj, owned
 from tests.world import DGX1V, GPU, JSON, WALL, World, machine, pairs, rfc3339, topology, workload
@@ -40,7 +42,7 @@ def expected_row(cluster: Cluster, pod: PodRecord) -> PodRow:
         cluster.amounts(pod),
         held.mask if held else 0,
         held.unsure if held else 0,
-        (TERMINATING if pod.terminating else 0) | (SPARED if pod.daemon or pod.mirror else 0),
+        (TERMINATING | UNADVISED if pod.terminating else 0) | (SPARED | UNADVISED if pod.daemon or pod.mirror else 0),
         start_ms(pod),
         saved_ms(pod),
         cluster.limits.restart_seconds(pod),
@@ -130,6 +132,9 @@ def told(cluster: Cluster) -> object:
         },
         {key: dict(there) for key, there in cluster.workloads.siblings.items()},
         {key: dict(there) for key, there in cluster.workloads.gang_pods.items()},
+        {key: set(there) for key, there in cluster.workloads.gang_cpu_pods.items()},
+        set(cluster.placements.queued),
+        waiting(cluster),
         dict(cluster.placements.waiting),
         dict(cluster.placements.nominated),
         (len(repelling), {pod.uid: repelling.nodes(pod, cluster.nodes.keys()) for pod in bound}),
@@ -208,6 +213,8 @@ class Stream:
             devices = [{"resourceID": f"GPU-{gpu}"} for gpu in rng.sample(range(8), facts["gpus"])]
             facts["devices"] = [{"name": "main", "allocatedResourcesStatus": [{"name": GPU, "resources": devices}]}]
         wire["status"]["containerStatuses"] = facts.get("devices", [])
+        if not facts.get("node") and rng.random() < 0.6:
+            wire["spec"]["schedulingGates"] = [{"name": gate} for gate in rng.choice([(GATE,), (GATE, "x"), ("x",)])]
         return self._made("Pod", wire)
 
     def _node(self) -> Event:

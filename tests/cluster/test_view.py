@@ -5,7 +5,23 @@ from __future__ import annotations
 from extender.cluster.cluster import Cluster
 from extender.cluster.view import ClusterView
 
-WRITERS = {"apply", "tick", "at", "plans_come", "without", "subscribe", "demand", "faulted", "invalid", "faults"}
+WRITERS = {
+    "apply",
+    "tick",
+    "at",
+    "plans_come",
+    "without",
+    "absent",
+    "adopt_health",
+    "health_at",  # reads what only the writer has: how pods fared on each node
+    "subscribe",
+    "observe",
+    "take",
+    "demand",
+    "faulted",
+    "invalid",
+    "faults",
+}
 
 
 def test_a_view_has_no_writer() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from extender.cluster.demand.mix import is_newer
 from extender.controllers.document import Document
 from extender.kube.client import ApiServer
 from extender.kube.configmaps import ConfigMap
@@ -98,6 +99,50 @@ def test_what_is_damaged_is_learned_anew(text: str) -> None:
         run(objects, learner)
     assert [line["event"] for line in lines] == ["what was learned is damaged, and is learned anew"]
     assert stored(objects) == {"sizes": {}}
+
+
+def test_a_document_of_a_newer_version_is_neither_read_nor_written_over() -> None:
+    objects, learner = Objects(), Learner()
+    theirs = json.dumps({"apiVersion": "gpu-extender.io/v2", "kind": "Mix", "sizes": {"8": 3}})
+
+    async def whole() -> None:
+        async with connected(objects) as server:
+            document = Document(map_of(server), learner.dump, learner.load, newer=is_newer)
+            learner.sizes = {"1": 1}
+            await document.save()
+            assert stored(objects) == {"sizes": {"1": 1}}
+            objects.put(PATH, {"metadata": {}, "data": {"document": theirs}})
+            learner.sizes = {"1": 2}
+            await document.save()  # that version runs beside this one
+            await document.begin()
+            learner.sizes["1"] += 1
+            await document.save()
+
+    with logged() as lines:
+        asyncio.run(whole())
+    assert learner.sizes == {"1": 3}
+    assert objects.stored[PATH]["data"]["document"] == theirs
+    assert len(lines) == 1
+    assert "newer version" in lines[0]["event"]
+
+
+@pytest.mark.parametrize(
+    ("text", "newer"),
+    [
+        ('{"apiVersion": "gpu-extender.io/v2", "kind": "Mix"}', True),
+        ('{"apiVersion": "gpu-extender.io/v11", "kind": "Mix"}', True),
+        ('{"apiVersion": "gpu-extender.io/v1", "kind": "Mix"}', False),
+        ('{"apiVersion": "gpu-extender.io/v02", "kind": "Mix"}', False),
+        ('{"apiVersion": "example.com/v2", "kind": "Mix"}', False),
+        ('{"apiVersion": "gpu-extender.io/v2", "kind": "Other"}', False),
+        ('{"apiVersion": 2, "kind": "Mix"}', False),
+        ("[" * 100_000, False),
+        ("[]", False),
+        ("", False),
+    ],
+)
+def test_which_demand_mixes_are_of_a_version_to_come(text: str, newer: bool) -> None:
+    assert is_newer(text) == newer
 
 
 def test_an_api_server_that_comes_late_is_waited_for() -> None:

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from extender.cli.explain import _lines
+from extender.cli.decision_text import lines
 from extender.controllers.events import Events
 from extender.controllers.evictions import FIRST_PAUSE, Evictions, Evictor, View
-from extender.controllers.leadership import Leadership
+from extender.controllers.leadership import EVICTIONS, Leadership
 from extender.controllers.supervisor import Supervisor
 from extender.kube.clock import Clock
 from extender.kube.events import Regarding
 from extender.kube.leases import Lease
+from extender.kube.pods.evictions import PodEvictions
 from extender.metrics import Metrics
 from extender.settings import Settings
 from tests.controllers.test_reservations import PATH as CONFIGMAP
@@ -77,13 +78,13 @@ class Play:
             async with connected(self.objects) as server:
                 reservations = keeper(world, server)
                 lease = Lease(server, "kube-system", "gpu-extender-evictions", "me", clock=clock)
-                leadership = Leadership(lease, world.metrics, clock.monotonic)
+                leadership = Leadership(lease, EVICTIONS, world.metrics.evictions_leader, clock.monotonic)
                 made.append(
                     Evictions(
                         world.verbs,
                         self.ear,
                         world.metrics,
-                        Evictor(server, leadership, reservations),
+                        Evictor(PodEvictions(server, world.metrics), leadership, reservations),
                         view=View(dark=lambda: self.dark),
                         clock=clock,
                     )
@@ -146,10 +147,10 @@ def test_with_the_flag_off_it_is_told_and_nobody_is_touched() -> None:
     )
     assert (kept["result"], kept["eviction_would_help"]["flag"]) == ("would-evict", "evictions.enabled")
     assert [victim["name"] for victim in kept["victims"]] == ["n0-0"]
-    lines = list(_lines(kept))
-    assert "evictions.enabled: true" in next(line for line in lines if line.startswith("  because: "))
-    assert "  evict default/n0-0, priority 1, 1 GPU (0)" in lines
-    assert any("work_lost_gpu_seconds 1," in line for line in lines)
+    said = list(lines(kept))
+    assert "evictions.enabled: true" in next(line for line in said if line.startswith("  because: "))
+    assert "  evict default/n0-0, priority 1, 1 GPU (0)" in said
+    assert any("work_lost_gpu_seconds 1," in line for line in said)
     assert "no other node came into question" in note
     assert kept["candidates"] == 1  # the node that was refused for links alone
 

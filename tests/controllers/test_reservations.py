@@ -15,6 +15,7 @@ from extender.kube.client import ApiServer
 from extender.kube.clock import Clock
 from extender.kube.configmaps import ConfigMap, Conflict, Kept
 from extender.reservations.reservations import Reservation
+from extender.server import outage
 from extender.settings import Reservations as Wanted
 from extender.settings import Settings
 from tests.kube.api_server import Request, Script, serving
@@ -144,7 +145,30 @@ def test_a_write_that_fails_evicts_nobody_and_reserves_nothing(status: int, resu
     assert len([line for line in lines if "reservations" in line["event"]]) == 1
 
 
-def test_a_late_write_evicts_nobody_and_is_taken_back() -> None:
+def test_a_slow_write_is_waited_for_and_after_a_wait_in_vain_no_longer_than_the_deadline() -> None:
+    """A preemptor that is refused is parked by kube-scheduler for up to 5 minutes."""
+    objects, made = Objects(), world(deadline=0.05)
+    made.pod("vip", 4, priority=90)
+
+    async def test(reservations: ReservationStore) -> None:
+        objects.delay = 0.4  # as just after an outage
+        assert list(await ask(made, OFFER)) == ["n1"]
+        assert list(entries(objects)) == ["uid-urgent"]
+        objects.delay = 60.0
+        call = asyncio.create_task(ask(made, OFFER, "vip"))
+        while not call.done():
+            await asyncio.sleep(0.01)
+            made.now += 0.01
+        assert call.result() == {}
+        assert await ask(made, OFFER, "vip") == {}
+        assert "not written within 0.05 s" in next(made.verbs.decisions.latest()).error
+
+    run(objects, made, test)
+    assert made.metric("reservation_writes_total", result="late") == 2
+
+
+def test_a_late_write_evicts_nobody_and_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outage, "ANSWER_SECONDS", 0.0)
     objects, made = Objects(), world(deadline=0.05)
 
     async def test(reservations: ReservationStore) -> None:
@@ -167,6 +191,7 @@ def test_a_request_that_hangs_holds_up_no_preemptor_for_long(monkeypatch: pytest
     """A connection that died while the API server was away: what follows it gets another one."""
     monkeypatch.setattr("extender.controllers.reservations.REFRESH_SECONDS", 0.3)
     monkeypatch.setattr("extender.controllers.reservations.REREAD_SECONDS", 0.0)
+    monkeypatch.setattr(outage, "ANSWER_SECONDS", 0.0)
     objects, made = Objects(), world(deadline=0.2)
 
     async def test(reservations: ReservationStore) -> None:
@@ -338,7 +363,7 @@ def test_what_is_damaged_is_dropped_and_the_rest_stays() -> None:
     damaged = {
         "a": "{",
         "b": "[]",
-        "c": json.dumps(good | {"format": 2}),
+        "c": json.dumps(good | {"format": 0}),
         "d": json.dumps(good | {"victims": []}),
         "e": json.dumps(good | {"victims": [3]}),
         "f": json.dumps(good | {"amounts": {"other/gpu": 1}}),
@@ -366,6 +391,104 @@ def test_what_is_damaged_is_dropped_and_the_rest_stays() -> None:
         run(objects, made, test)
     assert made.metric("reservations_damaged_total") == len(damaged)
     assert sum(line["event"] == "a reservation cannot be read, and is dropped" for line in lines) == len(damaged)
+
+
+def newer_entry(made: World, **fields: Any) -> str:
+    """As a version to come may write it: nothing but `format` is what it is here."""
+    return json.dumps({"format": 2, "places": [{"node": "n1"}], "since": made.wall, **fields})
+
+
+def test_an_entry_of_a_newer_version_is_left_as_it_is() -> None:
+    made, objects = world(), Objects()
+    theirs = newer_entry(made)
+    objects.put(PATH, {"metadata": {}, "data": {"uid-urgent": theirs}})
+    made.pod("other", 4, priority=9)
+
+    async def test(reservations: ReservationStore) -> None:
+        assert made.verbs.reservations.all() == []
+        assert await ask(made, OFFER) == {}, "others may be terminating for this pod"
+        assert list(await ask(made, OFFER, "other")) == ["n1"]
+        for _ in range(3):
+            made.now += 6.0  # the map is read again
+            await reservations.refresh()
+        assert entries_raw(objects)["uid-urgent"] == theirs
+        assert entries(objects)["uid-other"]["format"] == 1
+
+    with logged() as lines:
+        run(objects, made, test)
+    events = [line["event"] for line in lines]
+    assert events.count("a reservation of a newer version is left as it is") == 1
+    assert made.metric("reservations_damaged_total") == 0
+
+
+def test_a_newer_version_that_writes_beside_this_one_is_not_written_over() -> None:
+    made, objects = world(), Objects()
+
+    async def test(reservations: ReservationStore) -> None:
+        assert list(await ask(made, OFFER)) == ["n1"]
+        theirs = newer_entry(made)
+        objects.put(PATH, {"metadata": {}, "data": {"uid-urgent": theirs}})
+        for _ in range(3):
+            made.now += 6.0
+            await reservations.refresh()
+            assert entries_raw(objects) == {"uid-urgent": theirs}
+        assert [plan.uid for plan in made.verbs.reservations.all()] == ["uid-urgent"], "the GPUs stay reserved"
+        ours = json.dumps({"format": 1, "pod": "default/urgent", "node": "n1", "victims": ["uid-w2", "uid-w3"],
+                           "amounts": {"pods": 1, GPU: 4}, "priority": 9, "at": made.wall, "grace": 30.0})  # fmt: skip
+        objects.put(PATH, {"metadata": {}, "data": {"uid-urgent": ours}})
+        made.now += 6.0
+        await reservations.refresh()
+        [plan] = made.verbs.reservations.all()
+        assert plan.victims == ("uid-w2", "uid-w3"), "a version that is read again counts again"
+
+    run(objects, made, test)
+
+
+def test_an_entry_of_a_newer_version_for_a_pod_that_the_watch_has_not_brought_stays_for_a_minute() -> None:
+    made, objects = world(), Objects()
+    objects.put(PATH, {"metadata": {}, "data": {"uid-late": newer_entry(made)}})
+
+    async def test(reservations: ReservationStore) -> None:
+        for _ in range(9):
+            made.now += 6.0
+            await reservations.refresh()
+            assert list(entries_raw(objects)) == ["uid-late"]
+        made.now += 6.0
+        await reservations.refresh()
+        assert not entries_raw(objects)
+
+    run(objects, made, test)
+
+
+def of_a_deleted_pod(made: World) -> None:
+    made.gone("urgent")
+
+
+def of_a_bound_pod(made: World) -> None:
+    made.pod("urgent", 4, "n2", priority=9, held=(0, 1, 2, 3))
+
+
+def of_long_ago(made: World) -> None:
+    made.now += 600.0
+
+
+@pytest.mark.parametrize("over", [of_a_deleted_pod, of_a_bound_pod, of_long_ago])
+def test_an_entry_of_a_newer_version_that_is_over_leaves_the_map(over: Callable[[World], None]) -> None:
+    made, objects = world(), Objects()
+    made.node("n2", 8)
+    objects.put(PATH, {"metadata": {}, "data": {"uid-urgent": newer_entry(made)}})
+
+    async def test(reservations: ReservationStore) -> None:
+        made.now += 500.0
+        await reservations.refresh()
+        assert list(entries_raw(objects)) == ["uid-urgent"]
+        over(made)
+        await reservations.refresh()
+        assert not entries_raw(objects)
+        if over is of_long_ago:
+            assert list(await ask(made, OFFER)) == ["n1"]
+
+    run(objects, made, test)
 
 
 def entries_raw(objects: Objects) -> dict[str, str]:

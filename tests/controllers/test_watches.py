@@ -142,14 +142,14 @@ def test_turns_that_end_as_agreed_are_no_restarts() -> None:
     assert set(made.restarts().values()) == {0, 2}
 
 
-def test_the_prompt_kinds_have_the_pace_of_the_settings_and_renew_the_others() -> None:
+def test_the_prompt_kinds_have_the_pace_of_the_settings_and_renew_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     made, _ = live(Now(), staleness=20.0)
     paces = {one.watched.name: (one._pace.watch_for, one._pace.inactivity) for one in made._reflectors}
     assert paces["Pod"] == paces["Node"] == paces["PodDisruptionBudget"] == (6.0, 10.0)
     assert paces["Job.batch"] == (300.0, 150.0)
     renewed: list[str] = []
     for one in made._reflectors:
-        one._drop = lambda name=one.watched.name: renewed.append(name)
+        monkeypatch.setattr(one._streams, "drop", lambda name=one.watched.name: renewed.append(name))
     made.returned()
     assert sorted([*renewed, "Pod", "Node", "PodDisruptionBudget"]) == sorted(watched.name for watched in WATCHED_KINDS)
 

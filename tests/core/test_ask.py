@@ -61,3 +61,14 @@ def test_code_0_is_no_reason() -> None:
                 kind(*(0 if i == zero else 1 for i in range(size)))
         with pytest.raises(OverflowError):
             kind(*[256] * size)
+
+
+@pytest.mark.parametrize("nics", ["required", "preferred", "ignore"])
+def test_nics(nics: str) -> None:
+    plain = Ask((4000, 1 << 30, 1, 8), 2, 3, 7, "required", "team")
+    asked = plain.with_nics(nics)
+    assert (plain.nics, asked.nics) == ("ignore", nics)
+    assert (asked.amounts, asked.share, asked.containers) == (plain.amounts, 2, 3)
+    assert (asked.priority, asked.links, asked.namespace, asked.wanted) == (7, "required", "team", 4)
+    with pytest.raises(ValueError, match="of NICs"):
+        plain.with_nics("some")

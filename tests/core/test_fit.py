@@ -88,7 +88,7 @@ def fragmented(draw: st.DrawFn) -> World:
         used += units
         sure |= mask if each == 4 else 0
         parts = [have + (each if each < 4 and mask >> gpu & 1 else 0) for gpu, have in enumerate(parts)]
-        flags = draw(st.sampled_from([0, 0, 0, 1, 2]))
+        flags = draw(st.sampled_from([0, 0, 0, 1, 2, 16]))
         known = draw(st.sampled_from([mask, mask, mask, 0]))
         puts.append(("put", (pod, 0, draw(priorities), (0, 0, 1, units, 0), known, 0, flags)))
     claims: list[Call] = [
@@ -181,12 +181,14 @@ def test_assumed_pods_by_hand(claims: list[tuple[int, bool, bool]], flags: int, 
     assert (out[0], plain_out[0]) == (code, code)
 
 
-@given(worlds(), st.data(), resources, st.integers(0, 8), st.integers(1, 3), priorities)
-def test_links(world: World, data: st.DataObject, resource: int, gpus: int, containers: int, priority: int) -> None:
+@given(worlds(), st.data(), resources, st.integers(0, 8), st.integers(1, 3), priorities, st.booleans())
+def test_links(
+    world: World, data: st.DataObject, resource: int, gpus: int, containers: int, priority: int, planned: bool
+) -> None:
     rows = data.draw(rows_of(world))
     wanted = column(rows, data)
     out = bytearray(wanted)
-    asked = ask(resource, gpus, containers=containers, priority=priority, links="required")
+    asked = ask(resource, gpus, containers=containers, priority=priority, links="required", planned=planned)
     fit.links(world.nodes, world.pods, asked, ints(rows), out, LINKS)
     plain.links(world.twin_nodes, world.twin_pods, asked, rows, wanted, LINKS)
     assert list(out) == wanted
@@ -197,8 +199,21 @@ def test_links(world: World, data: st.DataObject, resource: int, gpus: int, cont
 def test_link_table(kind: str, containers: int) -> None:
     shape, gpus = KINDS[kind]
     for wanted in range(gpus + 2):
-        made = fit.link_table(SHAPES, shape, gpus, wanted, containers)
-        assert made == plain.link_table(SHAPES, shape, gpus, wanted, containers)
+        for planned in (True, False):
+            made = fit.link_table(SHAPES, shape, gpus, wanted, containers, planned)
+            assert made == plain.link_table(SHAPES, shape, gpus, wanted, containers, planned)
+
+
+@pytest.mark.parametrize("kind", ["dgx-1v, claims", "dgx-1v, unordered"])
+def test_any_linked_set_will_do_where_the_queue_allocates(kind: str) -> None:
+    """Of the free GPUs 2 to 7 kube-scheduler takes the first four, which are not linked."""
+    shape, gpus = KINDS[kind]
+    free = 0b11111100
+    made = {planned: fit.link_table(SHAPES, shape, gpus, 4, 1, planned)[free] for planned in (True, False)}
+    assert made == {True: 1, False: 0}
+    assert fit.link_table(SHAPES, shape, gpus, 4, 1, True)[0b00111100] == 0  # none is linked
+    other, gpus = KINDS["dgx-1v, any plugin"]
+    assert fit.link_table(SHAPES, other, gpus, 4, 1, True)[free] == 0  # a device plugin follows no plan of ours
 
 
 @given(st.integers(0, 4).flatmap(lambda gpus: st.binary(min_size=1 << gpus, max_size=1 << gpus)))

@@ -341,7 +341,7 @@ def test_twins_agree(data: st.DataObject) -> None:
         "gpu_total": data.draw(st.booleans()),
         "pcie": pcie,
         "numa": numa,
-        "plugin": data.draw(st.sampled_from(["nvidia", "nvidia", "amd", "arbitrary", "relay"])),
+        "plugin": data.draw(st.sampled_from(["nvidia", "nvidia", "amd", "arbitrary", "relay", "first", "unordered"])),
         "gbps": 25.0,
     }
     fast, slow = LinkShapes(), reference.LinkShapes()
@@ -359,6 +359,10 @@ def test_twins_agree(data: st.DataObject) -> None:
             for name in ("top", "choice", "equals", "runner_up", "certain", "handed_out", "crash"):
                 assert getattr(fast, name)(shape, free, k) == getattr(slow, name)(shape, free, k), (name, free, k)
             assert fast.certain(shape, free, k, 1, 1) == slow.certain(shape, free, k, 1, 1)
+            for how in ((0, 1), (0, 2), (1, 1)):
+                assert fast.certain(shape, free, k, *how, planned=True) == slow.certain(
+                    shape, free, k, *how, planned=True
+                )
             for planned in (True, False):
                 fast.planned = slow.planned = planned
                 assert fast.certain(shape, free, k, 0, 2) == slow.certain(shape, free, k, 0, 2)

@@ -57,6 +57,10 @@ def test_rows(pair: Pair) -> None:
     made, twin = pair
     assert made.height == twin.height
     assert made.active() == twin.active()
+    for level in range(made.levels):
+        order = list(range(made.height + 1))[::-1]
+        domain, domains = made.numbered(level, array("i", order))
+        assert (list(domain), domains) == twin.numbered(level, order)
     assert made.namespaces() == twin.namespaces()
     assert made.splits() == twin.splits()
     for namespace in NAMESPACES:

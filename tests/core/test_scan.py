@@ -381,6 +381,8 @@ def test_name_index(steps: list[tuple[str, int]]) -> None:
         assert [fast.get("n" * (n % 3) + str(n)) for n in range(42)] == [
             slow.get("n" * (n % 3) + str(n)) for n in range(42)
         ]
+        names = ["n" * (n % 3) + str(n) for n in (7, *range(42), 7)]
+        assert fast.rows(names) == slow.rows(names)
 
 
 def test_name_index_grows_shrinks_and_keeps_every_name() -> None:
@@ -408,6 +410,8 @@ def test_name_index_refuses() -> None:
         index.add("b", -1)
     with pytest.raises(KeyError):
         index.remove("b")
+    with pytest.raises(TypeError):
+        index.rows(["a", None])  # type: ignore[list-item]
     with pytest.raises(UnicodeEncodeError):
         index.add("\ud800", 1)
     assert (len(index), index.get("a"), index.get("b")) == (1, 3, -1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,9 +32,16 @@ def test_packing(world: World, data: st.DataObject, weights: list[float]) -> Non
     assert all(0.0 <= value <= 1.0 for value in wanted)
 
 
-@given(worlds(), st.data(), resources, st.integers(0, 9), st.sampled_from(["required", "preferred", "ignore"]))
-def test_links(world: World, data: st.DataObject, resource: int, gpus: int, links: str) -> None:
-    rows, asked = data.draw(rows_of(world)), ask(resource, gpus, links=links)
+@given(
+    worlds(),
+    st.data(),
+    resources,
+    st.integers(0, 9),
+    st.sampled_from(["required", "preferred", "ignore"]),
+    st.booleans(),
+)
+def test_links(world: World, data: st.DataObject, resource: int, gpus: int, links: str, planned: bool) -> None:
+    rows, asked = data.draw(rows_of(world)), ask(resource, gpus, links=links, planned=planned)
     out, wanted = column(len(rows)), [0.0] * len(rows)
     score.links(world.nodes, asked, ints(rows), out)
     plain.links(world.twin_nodes, asked, rows, wanted)
@@ -155,3 +163,29 @@ def test_picked(length: int, kinds: list[float], best: list[int], most: int) -> 
     same_error(fast, lambda: plain.picked(columns, best, most))
     if made:
         assert made == [plain.picked(columns, best, most)]
+
+
+@given(
+    st.lists(st.sampled_from([0.0, 0.1, 0.25, 0.3, 0.5, 1.0, -1.0]) | st.floats(-1, 1), max_size=40),
+    st.integers(1, 45),
+    st.sampled_from([0.0, 0.05, 0.1, 1.0]),
+    st.data(),
+)
+def test_contenders_hold_the_best_whatever_is_added(
+    total: list[float], most: int, more: float, data: st.DataObject
+) -> None:
+    made = score.contenders(array("d", total), most, more).tolist()
+    assert made == plain.contenders(total, most, more)
+    size = len(total)
+    parts = data.draw(st.lists(st.sampled_from([0.0, 0.5, 1.0]) | st.floats(0, 1), min_size=size, max_size=size))
+    sums = [value + more * part for value, part in zip(total, parts, strict=True)]
+    best = sorted(range(size), key=lambda i: -sums[i])[:most]
+    least = min((sums[i] for i in best), default=0.0)
+    assert set(made) >= {i for i in range(size) if sums[i] >= least}  # ties are decided by the names
+
+
+@pytest.mark.parametrize(("most", "more"), [(0, 1.0), (-1, 0.0), (1, -0.1)])
+def test_contenders_of_nonsense(most: int, more: float) -> None:
+    for contenders in (lambda *a: score.contenders(array("d", a[0]), *a[1:]), plain.contenders):
+        with pytest.raises(ValueError, match="the best of none"):
+            contenders([0.5], most, more)

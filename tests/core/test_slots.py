@@ -35,13 +35,16 @@ types = st.lists(
 )
 
 
-def asking(resource: int, devices: int, share: int, cpu: int, memory: int) -> Ask:
+def asking(resource: int, devices: int, share: int, cpu: int, memory: int, nics: str) -> Ask:
     amounts = [cpu, memory, 1, 0, 0]
     amounts[resource] = devices * share
-    return Ask(tuple(amounts), share)
+    return Ask(tuple(amounts), share).with_nics(nics)
 
 
-requests = st.builds(asking, st.sampled_from([GPU, GPU, GPU, OTHER]), st.integers(0, 5), shares, cpus, memories)
+wanted_nics = st.sampled_from(["ignore", "ignore", "preferred", "required"])
+requests = st.builds(
+    asking, st.sampled_from([GPU, GPU, GPU, OTHER]), st.integers(0, 5), shares, cpus, memories, wanted_nics
+)
 
 
 def column(n: int) -> array[float]:
@@ -156,7 +159,7 @@ def test_a_type_that_comes_later_is_lost_as_if_it_had_always_been_there(units: i
         used = (0, 0, 0, held.bit_count() * units + sum(parts), 0)
         nodes.set_held(row, NodeUse(used, held, 0, 0, 0, parts))
     one, four, eight = ((GPU, devices, units, 8000, 0, ALL, 0) for devices in (1, 4, 8))
-    ask, late = asking(GPU, 1, 1, 0, 0), slots.Slots()
+    ask, late = asking(GPU, 1, 1, 0, 0, "ignore"), slots.Slots()
     for kinds in ([four], [one, four], [one, four, eight], [four, eight]):
         late.set_types(kinds)
         fresh = slots.Slots()

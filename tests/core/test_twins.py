@@ -26,7 +26,7 @@ COMPILED = [
 # Structs without a loop: the twins take the compiled ones.
 PLAIN = {"ask", "reasons"}
 # Modules that are one with another for a reader; the twin of both is one file, and one class where a kernel inherits.
-TWIN_OF = {"slot_counts": "slots", "name_index": "scan"}
+TWIN_OF = {"slot_counts": "slots", "name_index": "scan", "joint_search": "joint"}
 SAME = {"SlotCounts": "Slots"}
 
 

@@ -62,9 +62,9 @@ def candidates(case: Case) -> Candidates:
     return made
 
 
-def solve(case: Case, budget: int = BUDGET, skip: bool = False, nanoseconds: int = 0) -> victims.Victims:
+def solve(case: Case, budget: int = BUDGET, skip: bool = False, nanoseconds: int = 0, stop: int = 0) -> victims.Victims:
     terms = [packed(term) for term in case.terms]
-    return victims.cheapest(candidates(case), terms, budget, skip, nanoseconds)
+    return victims.cheapest(candidates(case), terms, budget, skip, nanoseconds, stop)
 
 
 def slow(case: Case, skip: bool = False) -> twin.Victims:
@@ -246,6 +246,17 @@ def test_time_that_is_up_gives_a_set_that_is_not_proved() -> None:
     late = solve(case, budget=10**9, nanoseconds=1)
     assert late.status[0] in (1, 2)
     assert sum(late.chosen) >= 12
+
+
+def test_a_search_stops_where_another_one_stopped_for_its_time() -> None:
+    case = random_case(Random(5), candidates=96, most_pods=8)
+    late = solve(case, nanoseconds=1)
+    assert late.stopped == 1
+    assert solve(case, stop=1) == late
+    whole, later = solve(case), solve(case, stop=3)
+    assert (whole.stopped, later.stopped) == (0, 3)
+    assert sum(late.examined) < sum(later.examined) < sum(whole.examined)
+    assert solve(case, nanoseconds=10**12) == whole
 
 
 def test_brute_force_finds_the_same() -> None:

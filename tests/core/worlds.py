@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ext_core.ask import Ask
 from ext_core.links import LinkShapes
 from ext_core.reference import table as lists
+from ext_core.reference.table import EVERY
 from ext_core.rows import NodeFacts, NodeUse, PodRow
 from ext_core.table import NodeTable, PodTable
 
@@ -39,8 +40,17 @@ def _near(a: int, b: int) -> int:
 PCIE = tuple(tuple(_near(a, b) for b in range(8)) for a in range(8))
 
 
-def _intern(shapes: LinkShapes, links: Sequence[Sequence[int]], *, switch: bool, plugin: str, known: bool) -> int:
-    return shapes.intern(links, gpu_total=switch, pcie=PCIE if known else None, numa=None, plugin=plugin, gbps=25.0)
+NICS = (0b11, 0b1100, 0b110000, 0b1000000)
+"""The GPUs near each NIC: one for each of the first three pairs, one that GPU 6 has alone."""
+
+
+def _intern(
+    shapes: LinkShapes, links: Sequence[Sequence[int]], *, switch: bool, plugin: str, known: bool, nics: bool = False
+) -> int:
+    pcie = PCIE if known else None
+    return shapes.intern_with_nics(
+        NICS if nics else None, links, gpu_total=switch, pcie=pcie, numa=None, plugin=plugin, gbps=25.0
+    )
 
 
 def _shapes() -> tuple[LinkShapes, dict[str, tuple[int, int]]]:
@@ -53,6 +63,13 @@ def _shapes() -> tuple[LinkShapes, dict[str, tuple[int, int]]]:
         "dgx-1v, pcie not known": (_intern(shapes, DGX1V, switch=False, plugin="nvidia", known=False), 8),
         "dgx-1v, any plugin": (_intern(shapes, DGX1V, switch=False, plugin="arbitrary", known=True), 8),
         "nvswitch": (_intern(shapes, switch, switch=True, plugin="nvidia", known=False), 8),
+        "dgx-1v, nics": (_intern(shapes, DGX1V, switch=False, plugin="nvidia", known=True, nics=True), 8),
+        "nvswitch, nics": (_intern(shapes, switch, switch=True, plugin="arbitrary", known=True, nics=True), 8),
+        "dgx-1v, claims": (_intern(shapes, DGX1V, switch=False, plugin="first", known=True), 8),
+        "dgx-1v, unordered": (
+            _intern(shapes, DGX1V, switch=False, plugin="unordered", known=True, nics=True),
+            8,
+        ),
         "pairs": (_intern(shapes, pairs, switch=False, plugin="nvidia", known=False), 4),
         "unknown": (0, 8),
         "no gpus": (0, 0),
@@ -97,11 +114,20 @@ def build(node_calls: Sequence[Call], pod_calls: Sequence[Call]) -> World:
 
 
 def ask(
-    resource: int, gpus: int, *, share: int = 1, containers: int = 1, priority: int = 0, links: str = "preferred"
+    resource: int,
+    gpus: int,
+    *,
+    share: int = 1,
+    containers: int = 1,
+    priority: int = 0,
+    links: str = "preferred",
+    nics: str = "ignore",
+    planned: bool = False,
 ) -> Ask:
     """A request for `share` units of each of `gpus` GPUs of one resource."""
     amounts = (0, 0, 1, *(gpus * share if r == resource else 0 for r in range(GPU, R)))
-    return Ask(amounts, share, containers, priority, links)
+    made = Ask(amounts, share, containers, priority, links).with_nics(nics)
+    return made.as_planned() if planned else made
 
 
 def masks(gpus: int) -> st.SearchStrategy[int]:
@@ -123,7 +149,7 @@ def _ask(held: tuple[int, int, int, int, int], priority: int) -> Ask:
     return Ask(held if any(held[GPU:]) else (*held[:GPU], 1, 0), priority=priority)
 
 
-asks = st.builds(_ask, amounts(8), priorities)
+asks = st.builds(_ask, amounts(8), priorities | st.just(EVERY))
 
 
 @st.composite
@@ -148,7 +174,7 @@ def worlds(draw: st.DrawFn) -> World:
                 count = mask.bit_count()
                 held = (held[0], held[1], held[2], count if gpu == GPU else 0, 0 if gpu == GPU else count)
                 used, sure, free = [a + b for a, b in zip(used, held, strict=True)], sure | mask, free & ~mask
-            flags = draw(st.sampled_from([0, 0, 0, 1, 2, 3]))
+            flags = draw(st.sampled_from([0, 0, 0, 1, 2, 3, 16, 17, 32, 65, 98]))
             unsure = 0 if true else draw(st.integers(0, 2))
             ages = draw(st.tuples(small, small, small, small, st.sampled_from([0, 0, 5])))
             pod_calls.append(("put", (len(pod_calls), row, draw(priorities), held, mask, unsure, flags, *ages)))

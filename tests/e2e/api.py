@@ -21,6 +21,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import orjson
 
 from extender.kube.client import ApiError, ApiServer, Stream, Transport, Unreachable
+from tests.e2e.effect import wait_for_effect
 
 Object = dict[str, Any]
 Objects = list[dict[str, Any]]
@@ -55,12 +56,28 @@ KINDS = {
     "ReplicaSet": Kind("apps/v1", "replicasets"),
     "StatefulSet": Kind("apps/v1", "statefulsets"),
     "Job": Kind("batch/v1", "jobs"),
+    "CronJob": Kind("batch/v1", "cronjobs"),
+    "CustomResourceDefinition": Kind("apiextensions.k8s.io/v1", "customresourcedefinitions", False),
+    "MutatingWebhookConfiguration": Kind("admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations", False),
+    "ValidatingWebhookConfiguration": Kind("admissionregistration.k8s.io/v1", "validatingwebhookconfigurations", False),
+    "JobSet": Kind("jobset.x-k8s.io/v1alpha2", "jobsets"),
+    "LeaderWorkerSet": Kind("leaderworkerset.x-k8s.io/v1", "leaderworkersets"),
     "Lease": Kind("coordination.k8s.io/v1", "leases"),
     "PodDisruptionBudget": Kind("policy/v1", "poddisruptionbudgets"),
     "PriorityClass": Kind("scheduling.k8s.io/v1", "priorityclasses", False),
     "ClusterRole": Kind("rbac.authorization.k8s.io/v1", "clusterroles", False),
     "ClusterRoleBinding": Kind("rbac.authorization.k8s.io/v1", "clusterrolebindings", False),
     "Role": Kind("rbac.authorization.k8s.io/v1", "roles"),
+    "MutatingAdmissionPolicy": Kind("admissionregistration.k8s.io/v1", "mutatingadmissionpolicies", False),
+    "MutatingAdmissionPolicyBinding": Kind("admissionregistration.k8s.io/v1", "mutatingadmissionpolicybindings", False),
+    "ProvisioningRequest": Kind("autoscaling.x-k8s.io/v1", "provisioningrequests"),
+    "PodTemplate": Kind("v1", "podtemplates"),
+    "PodGroup": Kind("scheduling.k8s.io/v1beta1", "podgroups"),
+    "DeviceClass": Kind("resource.k8s.io/v1", "deviceclasses", False),
+    "ResourceSlice": Kind("resource.k8s.io/v1", "resourceslices", False),
+    "ResourceClaim": Kind("resource.k8s.io/v1", "resourceclaims"),
+    "DeviceTaintRule": Kind("resource.k8s.io/v1", "devicetaintrules", False),
+    "ResourceClaimTemplate": Kind("resource.k8s.io/v1", "resourceclaimtemplates"),
     "RoleBinding": Kind("rbac.authorization.k8s.io/v1", "rolebindings"),
 }
 
@@ -185,8 +202,11 @@ class Api:
     # ---- objects
 
     def create(self, item: Object) -> Object:
-        """Creates an object, which must name its kind (and namespace, where the kind has one)."""
-        return self.request("POST", path_of(item["kind"], namespace=item["metadata"].get("namespace")), item)
+        """Creates an object, which must name its kind (and namespace, where the kind has one). Priorities and rights
+        count when this returns."""
+        made = self.request("POST", path_of(item["kind"], namespace=item["metadata"].get("namespace")), item)
+        wait_for_effect(self, made)
+        return made
 
     def create_bytes(self, kind: str, namespace: str, content: bytes) -> Object:
         """Creates an object that no encoder of ours can write."""

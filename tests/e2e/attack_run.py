@@ -21,9 +21,12 @@ from tests.e2e.scene import Scene
 from tests.e2e.trace import Trace
 from tests.fuzz.bodies import Bodies
 from tests.fuzz.hostile import cut, render
+from tests.waiting import wait_for
 
 OUTAGE_SECONDS = 6.0
-PATIENCE_SECONDS = 120.0  # after the last arrival, for the honest pods to have run
+PATIENCE_SECONDS = 400.0
+"""After the last arrival, for the honest pods to have run. A preemptor whose preempt call met a dead server may be
+parked by kube-scheduler for 5 minutes."""
 IDLE_SECONDS = 6.0
 MOST_SECONDS = 1200.0  # for all arrivals
 BODY_STATUSES = {200, 400, 413}
@@ -63,7 +66,9 @@ class Attack:
         for tenant in (HONEST[0], HOSTILE):
             self.api.create(attack_load.load(tenant, self.spaces))
         self.create(attack_load.pinned(self.spaces))
-        time.sleep(2.0)  # the huge pod is bound without kube-scheduler: nobody can know of it earlier
+        huge = self.created[-1][1]["metadata"]["uid"]
+        # It is bound without kube-scheduler: nobody can know of it earlier.
+        wait_for(lambda: self.cluster.known().get(huge, {}).get("node"), 60, "the server knows the huge pod")
         for arrival in attack_load.failing(self.spaces):
             self.create(arrival)
 
@@ -126,8 +131,10 @@ class Attack:
             if not self.cluster.extender.running and not self._down():
                 self._dead(self.cluster.extender.tail(5))
 
-    def _down(self) -> bool:
-        return any(since <= time.time() <= until for since, until in self.seen.down[-1:])
+    def _down(self, at: float | None = None) -> bool:
+        """Whether we have the server down, or had it at this time (seconds since 1970)."""
+        when = time.time() if at is None else at
+        return any(since <= when <= until for since, until in self.seen.down[-1:])
 
     def _dead(self, why: str) -> None:
         """It ended by itself. Where it cannot even start, the deep pods go, so that the run can show more than that."""
@@ -162,10 +169,12 @@ class Attack:
                     if step["do"] != "ask":
                         continue
                     raw = cut(render(step["value"]), step.get("cuts", []))
+                    asked = time.time()
                     try:
                         answer = http.post(f"{self.cluster.extender.url}/v1/{step['verb']}", content=raw)
                     except httpx.HTTPError as error:
-                        if self.cluster.extender.running and not self._down():
+                        # It may be ready again by the time this thread learns of the failure.
+                        if self.cluster.extender.running and not (self._down() or self._down(asked)):
                             self.seen.bad_statuses[type(error).__name__] += 1
                         continue
                     self.seen.bodies += 1
@@ -217,13 +226,14 @@ class Attack:
             self.api.delete_all("Pod", space)
         item = builders.pod("nowhere", self.spaces[HONEST[0]], 9, cpu="100m")
         self.api.create(item)
-        self._calm(30)
+        self._calm(60)
         before = self.cluster.filter_calls()
         time.sleep(IDLE_SECONDS)
         self.seen.idle_calls = self.cluster.filter_calls() - before
 
     def _calm(self, timeout: float) -> None:
-        """Until no call came for three seconds; the pods of a ReplicaSet take a while to go."""
+        """Until no call came for three seconds and no pod waits for its next try; those of a ReplicaSet take a while to
+        go."""
         until, calls, since = time.monotonic() + timeout, -1.0, time.monotonic()
         while time.monotonic() < until and time.monotonic() - since < 3.0:
             for space in self.spaces.values():
@@ -232,9 +242,14 @@ class Attack:
                         with contextlib.suppress(ApiError):
                             self.api.delete("Pod", pod["metadata"]["name"], space, grace=0)
             now = self.cluster.filter_calls()
-            if now != calls:
+            if now != calls or self._to_be_tried():
                 calls, since = now, time.monotonic()
             time.sleep(0.5)
+
+    def _to_be_tried(self) -> bool:
+        """Whether kube-scheduler will try a pod by itself: at once, or after a backoff."""
+        series = self.cluster.scheduler.metrics()
+        return any(series.get(f'scheduler_pending_pods{{queue="{queue}"}}') for queue in ("active", "backoff"))
 
     def account(self) -> None:
         """Which uids require links, and which skipped the scheduler."""

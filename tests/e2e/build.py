@@ -22,9 +22,18 @@ from pathlib import Path
 MODULE = Path(__file__).parent / "controlplane"
 NODE_MODULE = Path(__file__).parent / "devicemanager"
 NODE_COMMAND = "devicemanager"
+CLIENT_MODULE = Path(__file__).parent / "kubectl"
+CLIENT_COMMANDS = ("kubectl", "kubelet")
+HELM_MODULE = Path(__file__).parent / "helm"
+HELM_PACKAGE = "helm.sh/helm/v4/cmd/helm"
 # kube-scheduler first: it is the longest, and a failure should show early.
 COMMANDS = ("kube-scheduler", "kube-apiserver", "kube-controller-manager", "etcd")
-MODULE_FILES = {"1.37.0": "go.mod", "1.36.3": "go-1.36.mod"}
+MODULE_FILES = {
+    "1.37.0": "go.mod",
+    "1.36.3": "go-1.36.mod",
+    "1.35.4": "go-1.35.mod",
+    "1.34.4": "go-1.34.mod",
+}
 DEFAULT_RELEASE = "1.37.0"
 OLDEST_GO = (1, 26)
 
@@ -100,7 +109,8 @@ def find_go(say: Callable[[str], None]) -> str:
 
 
 @contextlib.contextmanager
-def _only_one(lock: Path) -> Iterator[None]:
+def only_one(lock: Path) -> Iterator[None]:
+    """Of all processes one at a time is inside; the others wait."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -108,6 +118,7 @@ def _only_one(lock: Path) -> Iterator[None]:
 
 
 def _compile(go: str, version: str, module_file: str, command: str, target: Path, module: Path = MODULE) -> None:
+    """`command`: a folder in cmd/ of the module, or the path of a package that it requires."""
     # Without these the binaries call themselves v0.0.0-master.
     major, minor, _ = version.split(".")
     stamp = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
@@ -115,7 +126,7 @@ def _compile(go: str, version: str, module_file: str, command: str, target: Path
     flags = " ".join(f"-X {package}.{key}={value}" for package in packages for key, value in stamp.items())
     subprocess.run(
         [go, "build", f"-modfile={module_file}", "-mod=readonly", "-trimpath", "-buildvcs=false",
-         "-ldflags", f"-s -w {flags}", "-o", str(target), f"./cmd/{command}"],
+         "-ldflags", f"-s -w {flags}", "-o", str(target), command if "/" in command else f"./cmd/{command}"],
         cwd=module, check=True, capture_output=True, text=True,
         env={**os.environ, "CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": ""},
         # A build on a developer's machine should leave the machine usable.
@@ -123,68 +134,79 @@ def _compile(go: str, version: str, module_file: str, command: str, target: Path
     )  # fmt: skip
 
 
-def build(say: Callable[[str], None] = print) -> Path:
-    """The folder that holds the four binaries; compiles them when it is not there yet.
+def once(made: Path, what: str, say: Callable[[str], None], make: Callable[[str, Path], None]) -> Path:
+    """`made`, a file or a folder; `make(go, path)` writes it there where it does not exist yet.
 
     Safe against two builds at once (a file lock) and against interruption (a build becomes visible by one
     rename). Raises ControlPlaneUnavailable with a reason for people.
     """
-    version = release()
-    module_file = MODULE_FILES[version]
-    root = cache_root() / "controlplane"
-    home = root / f"{version}-{module_hash(module_file)}"
-    if home.is_dir():
-        return home
+    root = made.parent
+    if made.exists():
+        return made
     try:
-        with _only_one(root / ".lock"):
-            if home.is_dir():
-                return home
+        with only_one(root / ".lock"):
+            if made.exists():
+                return made
             go = find_go(say)
-            _build_into(home, go, version, module_file, say)
+            with tempfile.TemporaryDirectory(prefix=".building-", dir=root) as scratch:
+                make(go, Path(scratch) / "made")
+                (Path(scratch) / "made").rename(made)
+    except subprocess.CalledProcessError as error:
+        last = "; ".join(error.stderr.strip().splitlines()[-3:])
+        raise ControlPlaneUnavailable(f"{what} does not build: {last}") from error
     except OSError as error:
         raise ControlPlaneUnavailable(f"cannot write the cache {root}: {error}") from error
-    return home
+    return made
 
 
-def _build_into(home: Path, go: str, version: str, module_file: str, say: Callable[[str], None]) -> None:
-    say(f"building Kubernetes {version} with {go} (about 2-4 minutes the first time)")
-    begun = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix=".building-", dir=home.parent) as scratch:
-        made = Path(scratch) / "bin"
+def build(say: Callable[[str], None] = print) -> Path:
+    """The folder that holds the four binaries; compiles them when it is not there yet. ControlPlaneUnavailable."""
+    version = release()
+    module_file = MODULE_FILES[version]
+
+    def make(go: str, home: Path) -> None:
+        say(f"building Kubernetes {version} with {go} (about 2-4 minutes the first time)")
+        begun = time.monotonic()
         for number, command in enumerate(COMMANDS, 1):
             say(f"  [{number}/{len(COMMANDS)}] {command} ... ({time.monotonic() - begun:.0f} s so far)")
-            try:
-                _compile(go, version, module_file, command, made / command)
-            except subprocess.CalledProcessError as error:
-                last = "; ".join(error.stderr.strip().splitlines()[-3:])
-                raise ControlPlaneUnavailable(f"{command} {version} does not build: {last}") from error
-        made.rename(home)
-    say(f"built Kubernetes {version} in {time.monotonic() - begun:.0f} s: {home}")
+            _compile(go, version, module_file, command, home / command)
+        say(f"built Kubernetes {version} in {time.monotonic() - begun:.0f} s")
+
+    home = cache_root() / "controlplane" / f"{version}-{module_hash(module_file)}"
+    return once(home, f"Kubernetes {version}", say, make)
 
 
 def build_device_manager(say: Callable[[str], None] = print) -> Path:
     """The program that is kubelet's device manager, of the default release; compiled when it is not there yet."""
-    version, module_file = DEFAULT_RELEASE, "go.mod"
-    root = cache_root() / "devicemanager"
-    program = root / f"{version}-{module_hash(module_file, NODE_MODULE)}"
-    if program.is_file():
-        return program
-    try:
-        with _only_one(root / ".lock"):
-            if program.is_file():
-                return program
-            go = find_go(say)
-            say(f"building kubelet's device manager {version} with {go} (about 1-3 minutes the first time)")
-            with tempfile.TemporaryDirectory(prefix=".building-", dir=root) as scratch:
-                made = Path(scratch) / NODE_COMMAND
-                _compile(go, version, module_file, NODE_COMMAND, made, NODE_MODULE)
-                made.rename(program)
-    except subprocess.CalledProcessError as error:
-        last = "; ".join(error.stderr.strip().splitlines()[-3:])
-        raise ControlPlaneUnavailable(f"{NODE_COMMAND} {version} does not build: {last}") from error
-    except OSError as error:
-        raise ControlPlaneUnavailable(f"cannot write the cache {root}: {error}") from error
-    return program
+
+    def make(go: str, program: Path) -> None:
+        say(f"building kubelet's device manager {DEFAULT_RELEASE} with {go} (about 1-3 minutes the first time)")
+        _compile(go, DEFAULT_RELEASE, "go.mod", NODE_COMMAND, program, NODE_MODULE)
+
+    program = cache_root() / "devicemanager" / f"{DEFAULT_RELEASE}-{module_hash('go.mod', NODE_MODULE)}"
+    return once(program, f"{NODE_COMMAND} {DEFAULT_RELEASE}", say, make)
+
+
+def build_kubectl(say: Callable[[str], None] = print) -> Path:
+    """The folder with kubectl of the default release, and with a kubelet that only forwards ports."""
+
+    def make(go: str, home: Path) -> None:
+        say(f"building kubectl {DEFAULT_RELEASE} with {go} (about 1-2 minutes the first time)")
+        for command in CLIENT_COMMANDS:
+            _compile(go, DEFAULT_RELEASE, "go.mod", command, home / command, CLIENT_MODULE)
+
+    home = cache_root() / "kubectl" / f"{DEFAULT_RELEASE}-{module_hash('go.mod', CLIENT_MODULE)}"
+    return once(home, f"kubectl {DEFAULT_RELEASE}", say, make)
+
+
+def build_helm(say: Callable[[str], None] = print) -> Path:
+    """Helm, of the release that its go.mod names; compiled when it is not there yet."""
+
+    def make(go: str, program: Path) -> None:
+        say(f"building Helm with {go} (about 2-4 minutes the first time)")
+        _compile(go, DEFAULT_RELEASE, "go.mod", HELM_PACKAGE, program, HELM_MODULE)
+
+    return once(cache_root() / "helm" / module_hash("go.mod", HELM_MODULE), "Helm", say, make)
 
 
 def main() -> int:
@@ -195,6 +217,8 @@ def main() -> int:
 
     try:
         build_device_manager(say)
+        build_kubectl(say)
+        build_helm(say)
         print(build(say))
     except ControlPlaneUnavailable as reason:
         say(f"error: {reason}")

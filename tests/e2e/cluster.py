@@ -22,6 +22,7 @@ from typing import Any
 from extender.kube.client import ApiError, Unreachable
 from tests.e2e.api import Api, path_of
 from tests.e2e.process import Component, Reaper, free_port, wait_until_listening
+from tests.waiting import wait_for
 
 CONTROLLERS = (
     "clusterrole-aggregation-controller",
@@ -31,6 +32,7 @@ CONTROLLERS = (
     "job-controller",
     "namespace-controller",
     "replicaset-controller",
+    "resourceclaim-controller",
     "resourcequota-controller",
     "serviceaccount-controller",
     "statefulset-controller",
@@ -40,6 +42,9 @@ CONTROLLERS = (
 ADMISSION_OFF = ("TaintNodesByCondition", "ServiceAccount")
 
 MASTERS = "system:masters"
+FIRST_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+AUDITED, SYSTEM = "gpu-extender-audited", "gpu-extender-system"
+"""The namespaces whose accounts' requests are in the audit log."""
 
 
 class Scheduler(Component):
@@ -61,7 +66,7 @@ class Scheduler(Component):
         self.kill()
         self.start()
 
-    def wait_ready(self, timeout: float = 30) -> None:
+    def wait_ready(self, timeout: float = 60) -> None:
         """Waits for /readyz, which says yes when the informers have synced."""
         deadline = time.monotonic() + timeout
         wait_until_listening(self, self._port, timeout)
@@ -85,9 +90,20 @@ class Scheduler(Component):
 class ControlPlane:
     """Use as a context manager; everything ends with it, and with the test process at the latest."""
 
-    def __init__(self, binaries: Path, *, controllers: Sequence[str] = CONTROLLERS) -> None:
-        """``binaries`` is what tests.e2e.build.build() returned. Nothing runs before start()."""
+    def __init__(
+        self,
+        binaries: Path,
+        *,
+        controllers: Sequence[str] = CONTROLLERS,
+        features: Sequence[str] = (),
+        apis: Sequence[str] = (),
+    ) -> None:
+        """``binaries`` is what tests.e2e.build.build() returned. Nothing runs before start(). ``features``: feature
+        gates that are turned on in all components; ``apis``: groups with versions that are served beside the usual
+        ones."""
         self.binaries = binaries
+        self._features = [f"{feature}=true" for feature in features]
+        self._apis = [f"{api}=true" for api in apis]
         self.folder = Path(tempfile.mkdtemp(prefix="gpu-extender-e2e-"))
         self.logs = self.folder / "logs"
         self.logs.mkdir()
@@ -135,6 +151,8 @@ class ControlPlane:
         self.etcd.start()
         wait_until_listening(self.etcd, self._etcd_port)
         self.start_apiserver()
+        # A ready API server makes them in the background.
+        wait_for(lambda: all(self.api.find("Namespace", name) for name in FIRST_NAMESPACES), 60, "the first namespaces")
         self.kubeconfig("system:kube-controller-manager")
         self.controller_manager.start()
 
@@ -161,9 +179,19 @@ class ControlPlane:
         return self._api
 
     def start_apiserver(self, timeout: float = 60) -> None:
-        """Starts it on the same port, over the same etcd; returns when it is ready."""
-        if not self.apiserver.running:
+        """Starts it on the same port, over the same etcd; returns when it is ready.
+
+        The controller manager is started anew after an outage: its informers look for the API server once a minute
+        at the latest, and until then no Job has pods."""
+        away = not self.apiserver.running
+        if away:
             self.apiserver.start()
+        self._wait_for_apiserver(timeout)
+        if away and self.controller_manager.running:
+            self.controller_manager.kill()
+            self.controller_manager.start()
+
+    def _wait_for_apiserver(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout
         wait_until_listening(self.apiserver, self._port, timeout)
         while True:
@@ -178,6 +206,33 @@ class ControlPlane:
     def stop_apiserver(self) -> None:
         """An outage: SIGKILL. Clients see refused connections until start_apiserver()."""
         self.apiserver.kill()
+
+    # ---- what accounts asked for
+
+    @property
+    def audit_log(self) -> Path:
+        """Where the API server writes each request of an account in AUDITED and SYSTEM."""
+        return self.folder / "audit.log"
+
+    def audited(self, account: str) -> list[dict[str, Any]]:
+        """The finished requests of an audited account (`system:serviceaccount:NAMESPACE:NAME`), oldest first."""
+        text = self.audit_log.read_text() if self.audit_log.exists() else ""
+        lines = text.rpartition("\n")[0].splitlines()  # what is being written is left out
+        events: list[dict[str, Any]] = [json.loads(line) for line in lines]
+        return [one for one in events if one["user"]["username"] == account]
+
+    def _audit_policy(self) -> Path:
+        file = self.folder / "audit-policy.json"
+        rules = [
+            {
+                "level": "Metadata",
+                "userGroups": [f"system:serviceaccounts:{name}" for name in (AUDITED, SYSTEM)],
+                "omitStages": ["RequestReceived"],
+            },
+            {"level": "None"},
+        ]
+        file.write_text(json.dumps({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": rules}))
+        return file
 
     # ---- schedulers
 
@@ -215,6 +270,7 @@ class ControlPlane:
                 f"--authentication-kubeconfig={kubeconfig}",
                 f"--authorization-kubeconfig={kubeconfig}",
                 f"-v={verbosity}",
+                *self._gates(),
             ],
             self.logs / f"{name}-{number}.log",
             self.reaper,
@@ -260,13 +316,17 @@ class ControlPlane:
 
     def kubeconfig_of_account(self, namespace: str, account: str, seconds: int = 3600) -> Path:
         """A kubeconfig for a service account that exists, as a pod of it would be allowed to act."""
+        return self._write_kubeconfig(f"{namespace}-{account}", self.account_token(namespace, account, seconds))
+
+    def account_token(self, namespace: str, account: str, seconds: int = 3600) -> str:
+        """A token of a service account that exists."""
         body = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
             "spec": {"expirationSeconds": seconds},
         }
         answer = self.api.request("POST", path_of("ServiceAccount", account, namespace, "token"), body)
-        return self._write_kubeconfig(f"{namespace}-{account}", answer["status"]["token"])
+        return str(answer["status"]["token"])
 
     def api_as(self, user: str, groups: Sequence[str] = ()) -> Api:
         """A client that acts as this user; the caller closes it."""
@@ -326,10 +386,13 @@ class ControlPlane:
                 f"--service-account-signing-key-file={key}",
                 "--service-cluster-ip-range=10.0.0.0/24",
                 f"--disable-admission-plugins={','.join(ADMISSION_OFF)}",
+                f"--audit-policy-file={self._audit_policy()}",
+                f"--audit-log-path={self.audit_log}",
                 "--max-requests-inflight=3000",
                 "--max-mutating-requests-inflight=1000",
                 # Device ids in pod status: on by default since 1.36, named because the tests rest on it.
-                "--feature-gates=ResourceHealthStatus=true",
+                *self._gates("ResourceHealthStatus=true"),
+                *([f"--runtime-config={','.join(self._apis)}"] if self._apis else []),
             ],
             self.logs / "kube-apiserver.log",
             self.reaper,
@@ -347,10 +410,15 @@ class ControlPlane:
                 "--secure-port=0",
                 "--kube-api-qps=500",
                 "--kube-api-burst=1000",
+                *self._gates(),
             ],
             self.logs / "kube-controller-manager.log",
             self.reaper,
         )
+
+    def _gates(self, *more: str) -> list[str]:
+        gates = [*more, *self._features]
+        return [f"--feature-gates={','.join(gates)}"] if gates else []
 
     def _write_users(self) -> None:
         lines = [

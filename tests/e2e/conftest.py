@@ -131,7 +131,7 @@ def scheduler(control_plane: ControlPlane, api: Api) -> Iterator[SchedulerFactor
 def extender_process(
     control_plane: ControlPlane, api: Api, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[ExtenderFactory]:
-    """``extender_process(config, kubeconfig=None, arguments=())`` starts the product, ready to be asked."""
+    """``extender_process(config, kubeconfig=None, arguments=(), env=None)`` starts the product, ready to be asked."""
     started = request.node.stash.setdefault(EXTENDERS, [])
 
     def start(
@@ -139,6 +139,8 @@ def extender_process(
         *,
         kubeconfig: Path | None = None,
         arguments: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        probe_port: int | None = None,
     ) -> ExtenderProcess:
         process = ExtenderProcess(
             tmp_path,
@@ -148,6 +150,8 @@ def extender_process(
             config=config,
             arguments=arguments,
             number=len(list(control_plane.logs.glob("extender-*.log"))),
+            env=env,
+            probe_port=probe_port,
         )
         started.append(process)
         process.start()

@@ -129,7 +129,7 @@ def run(cluster: Scene, scenario: Scenario, timeout: float = 90.0) -> tuple[Resu
     victims = fill(cluster, scenario)
     ones = scenario.preemptors()
     with Trace(cluster.api, cluster.namespace, cluster.extender.url, builders.GPU) as trace:
-        wait_for(lambda: len(trace.pods) >= len(victims), 10, "the trace sees all pods")
+        wait_for(lambda: len(trace.pods) >= len(victims), 60, "the trace sees all pods")
         for one in ones:
             one.created = time.time()
             cluster.pod(one.name, one.size, priority_class=f"c{one.priority}", cpu="100m")

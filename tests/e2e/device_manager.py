@@ -95,7 +95,7 @@ class DeviceManager:
         """How many healthy devices the node's status would say."""
         return int((self._do({"op": "capacity"}).get("allocatable") or {}).get(resource, 0))
 
-    def wait_for(self, devices: int, resource: str = "nvidia.com/gpu", timeout: float = 10) -> None:
+    def wait_for(self, devices: int, resource: str = "nvidia.com/gpu", timeout: float = 60) -> None:
         """Until the node has so many healthy devices."""
         until = time.monotonic() + timeout
         while (now := self.allocatable(resource)) != devices:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ import httpx
 from tests.e2e.process import Component, Reaper, free_port
 
 GPU = "nvidia.com/gpu"
+_LOCAL = {"NO_PROXY": "127.0.0.1,localhost"}
 
 
 class ExtenderProcess(Component):
@@ -31,13 +33,15 @@ class ExtenderProcess(Component):
         arguments: Sequence[str] = (),
         number: int = 0,
         env: Mapping[str, str] | None = None,
+        probe_port: int | None = None,
     ) -> None:
         """``config`` is the text of the settings file, or a mapping that is written as JSON (and so YAML); ``env``
-        is added to the environment."""
+        is added to the environment; ``probe_port``: of a listener in plain HTTP, where that of the verbs has TLS."""
         self.port = free_port()
+        self._probe_url = f"http://127.0.0.1:{probe_port or self.port}"
         self.url = f"http://127.0.0.1:{self.port}"
-        file = folder / f"extender-{number}.yaml"
-        file.write_text(config if isinstance(config, str) else json.dumps(config, indent=1))
+        self._file = file = folder / f"extender-{number}.yaml"
+        self.configure(config)
         super().__init__(
             "extender",
             [
@@ -52,7 +56,7 @@ class ExtenderProcess(Component):
             ],
             logs / f"extender-{number}.log",
             reaper,
-            env={"NO_PROXY": "127.0.0.1,localhost", **(env or {})},
+            env={**_LOCAL, **(env or {})},
         )
 
     def start(self) -> None:
@@ -60,22 +64,35 @@ class ExtenderProcess(Component):
         super().start()
         self.wait_ready()
 
+    def configure(self, config: Mapping[str, Any] | str) -> None:
+        """Write the settings; they count from its next start on."""
+        self._file.write_text(config if isinstance(config, str) else json.dumps(config, indent=1))
+
     def restart(self) -> None:
         """SIGKILL and a fresh start on the same port."""
         self.kill()
         self.start()
 
-    def wait_ready(self, timeout: float = 30) -> None:
+    def become(self, env: Mapping[str, str]) -> None:
+        """SIGTERM, and a fresh start on the same port with this added to the environment: another version where it
+        names another tree (`commits.environment`)."""
+        self.stop()
+        self._env = {**os.environ, **_LOCAL, **env}
+        self.start()
+
+    def wait_ready(self, timeout: float = 60) -> None:
         """Waits until /readyz answers 200; seconds."""
-        deadline = time.monotonic() + timeout
+        deadline, answered = time.monotonic() + timeout, "no answer"
         with httpx.Client(trust_env=False, timeout=5) as http:
             while time.monotonic() < deadline:
                 self.alive_or_raise()
                 with contextlib.suppress(httpx.HTTPError):
-                    if http.get(f"{self.url}/readyz").status_code == 200:
+                    answer = http.get(f"{self._probe_url}/readyz")
+                    if answer.status_code == 200:
                         return
+                    answered = answer.text
                 time.sleep(0.05)
-        raise TimeoutError(f"the extender is not ready after {timeout} s:\n{self.tail()}")
+        raise TimeoutError(f"the extender is not ready after {timeout} s: {answered}\n{self.tail()}")
 
 
 def extender_entry(url: str, **changes: Any) -> dict[str, Any]:

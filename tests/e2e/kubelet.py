@@ -86,12 +86,13 @@ class SimulatedKubelets:
         report_seconds: float = 0,
         admit_seconds: float = 0,
         start_seconds: float = 0,
-        termination_seconds: float = 0,
+        termination_seconds: float = 0.5,
         writers: int = 4,
     ) -> None:
         """Delays in seconds: from bind to admission (per node, one after another), from admission to Running,
         from Running to the device ids in status (``report_devices`` off: never), and from the deletion of a
-        pod to its end (at most the pod's own grace period).
+        pod to its end (at most the pod's own grace period). A victim that ends within milliseconds may leave its
+        preemptor parked: kube-scheduler has its deletion before the preemptor waits (kubernetes #141694).
         """
         self.truth = Truth(seed)
         self.report_devices = report_devices
@@ -99,6 +100,7 @@ class SimulatedKubelets:
         self.admit_seconds = admit_seconds
         self.start_seconds = start_seconds
         self.termination_seconds = termination_seconds
+        self.keeps_terminating = False  # while it is set no terminating pod ends
         self.errors: list[BaseException] = []
         self._api = api
         self._rng = random.Random(seed + 1)
@@ -236,7 +238,7 @@ class SimulatedKubelets:
         with self._lock:
             self._injections.append(_Injection(probability, node, times))
 
-    def settle(self, timeout: float = 30) -> None:
+    def settle(self, timeout: float = 60) -> None:
         """Waits until every bound pod of the API is admitted or refused and every deleted one is gone.
 
         Only ends of pods that lie in the future (run-seconds) are not waited for.
@@ -302,7 +304,7 @@ class SimulatedKubelets:
                 pod.terminating = True
                 grace = item["metadata"].get("deletionGracePeriodSeconds", 0)
                 wait = min(self.termination_seconds, grace) if pod.admitted else 0
-                self._at(time.monotonic() + wait, lambda: self._write(uid, lambda: self._remove(pod)))
+                self._at(time.monotonic() + wait, lambda: self._terminate(pod))
 
     # ---- what is done, in the acting thread
 
@@ -323,6 +325,12 @@ class SimulatedKubelets:
             action()
             with self._lock:
                 self._under_way -= counts
+
+    def _terminate(self, pod: _Pod) -> None:
+        if self.keeps_terminating:
+            self._at(time.monotonic() + 0.1, lambda: self._terminate(pod))
+        else:
+            self._write(pod.uid, lambda: self._remove(pod))
 
     def _admit(self, pod: _Pod) -> None:
         with self._lock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -30,17 +31,23 @@ for folder in folders:
     shutil.rmtree(folder, ignore_errors=True)
 """
 
+# Below those that Linux gives to outgoing connections (net.ipv4.ip_local_port_range). A server that is killed and
+# started anew would else find its port taken by such a connection, even by one to itself: of a client that dials the
+# dead server.
+_PORTS = range(10_000, 32_768)
 _handed_out: set[int] = set()
 
 
 def free_port() -> int:
     """A loopback TCP port that nobody listens on now and that this process has not given out before."""
     while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-        if port not in _handed_out:
-            _handed_out.add(port)
+        port = secrets.choice(_PORTS)  # whatever seed a test sets: several processes choose at the same time
+        if port in _handed_out:
+            continue
+        _handed_out.add(port)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
             return port
 
 
@@ -124,7 +131,7 @@ class Component:
         """SIGKILL to the whole group: no clean-up of its own, as in a crash."""
         self._end(signal.SIGKILL, timeout=10)
 
-    def stop(self, timeout: float = 10) -> None:
+    def stop(self, timeout: float = 30) -> None:
         """SIGTERM, and SIGKILL when it is still there after ``timeout`` seconds."""
         self._end(signal.SIGTERM, timeout)
 

@@ -38,7 +38,7 @@ class RealNode:
         self._manager.start()
         self.relay.start()
         self._plugin.start()
-        self._manager.wait_for(self._gpus, timeout=30)
+        self._manager.wait_for(self._gpus)
         return self
 
     def __exit__(
@@ -72,7 +72,7 @@ class RealNode:
         with self._lock:
             self._manager.stop()
             self._manager.start()
-            self._manager.wait_for(self._gpus, timeout=30)
+            self._manager.wait_for(self._gpus)
 
     def restart_relay(self) -> None:
         """Killed, and back."""
@@ -80,7 +80,7 @@ class RealNode:
             self.relay.stop(kill=True)
             self._manager.wait_for(0)
             self.relay.start()
-            self._manager.wait_for(self._gpus, timeout=30)
+            self._manager.wait_for(self._gpus)
 
     def restart_plugin(self) -> None:
         """Gone, and back."""
@@ -88,4 +88,4 @@ class RealNode:
             self._plugin.stop()
             self._manager.wait_for(0)
             self._plugin.start()
-            self._manager.wait_for(self._gpus, timeout=30)
+            self._manager.wait_for(self._gpus)

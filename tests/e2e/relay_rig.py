@@ -40,25 +40,25 @@ class RelayProcess:
         known = self.log.read_bytes().count(b"relay of ") if self.log.exists() else 0
         with self.log.open("ab") as log:
             self.child = subprocess.Popen(self.command, stderr=log)
-        wait_for(lambda: self.log.read_bytes().count(b"relay of ") > known, 10, self.tail, every=0.02)
+        wait_for(lambda: self.log.read_bytes().count(b"relay of ") > known, 60, self.tail, every=0.02)
         return time.monotonic() - begun
 
     def stop(self, *, kill: bool = False) -> None:
         """SIGTERM or SIGKILL, and wait for the end."""
         if self.child is not None:
             (self.child.kill if kill else self.child.terminate)()
-            self.child.wait(10)
+            self.child.wait(60)
             self.child = None
 
     def counts(self) -> dict[str, float]:
         """What its metrics say."""
-        with httpx.Client(trust_env=False) as http:
+        with httpx.Client(trust_env=False, timeout=30) as http:
             lines = http.get(f"http://127.0.0.1:{self.port}/metrics").text.splitlines()
         return {line.split('"')[1]: float(line.rpartition(" ")[2]) for line in lines if '"' in line}
 
     def livez(self) -> tuple[int, str]:
         """The liveness probe."""
-        with httpx.Client(trust_env=False) as http:
+        with httpx.Client(trust_env=False, timeout=30) as http:
             answer = http.get(f"http://127.0.0.1:{self.port}/livez")
         return answer.status_code, answer.text.strip()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ from tests.waiting import wait_for
 
 CONFIG = Path(__file__).parents[2] / "manifests" / "kube-scheduler-config.yaml"
 LINKS = "gpu-extender.io/links"
+SEEN = "test.gpu-extender.io/seen"
+CACHED = "gpu_extender_cache_objects"
 PREEMPTED = re.compile(r"Preempted by pod ([0-9a-f-]{36}) on node ")
 
 
@@ -71,7 +74,7 @@ class Scene:
     def get(self, name: str) -> Object:
         return self.api.get("Pod", name, self.namespace)
 
-    def running(self, *names: str, timeout: float = 30) -> list[str]:
+    def running(self, *names: str, timeout: float = 60) -> list[str]:
         """Wait until the pods run; the nodes they run on."""
 
         def look() -> list[str] | None:
@@ -89,7 +92,7 @@ class Scene:
         """What the pod really holds."""
         return self.kubelets.truth.gpus_of(self.uids[name])
 
-    def unschedulable(self, name: str, text: str, timeout: float = 15) -> str:
+    def unschedulable(self, name: str, text: str, timeout: float = 60) -> str:
         """Wait until the pod is refused with `text` in its PodScheduled condition; the whole message."""
 
         def message() -> str | None:
@@ -105,28 +108,48 @@ class Scene:
         return self.metric("gpu_extender_request_duration_seconds_count", 'verb="filter"')
 
     def metric(self, name: str, label: str = "") -> float:
-        with httpx.Client(trust_env=False) as http:
-            text = http.get(f"{self.extender.url}/metrics").text
+        text = self._page("/metrics").text
         return sum(
             float(line.rpartition(" ")[2])
             for line in text.splitlines()
             if line.startswith(name) and label in line.partition(" ")[0]
         )
 
+    def known(self) -> dict[str, Any]:
+        """The unfinished pods that the server knows, by uid, as `/debug/state` shows them."""
+        return dict(self._page("/debug/state").json()["pods"])
+
+    def known_nodes(self) -> dict[str, Any]:
+        """The nodes that the server knows, by name, as `/debug/state` shows them."""
+        return dict(self._page("/debug/state").json()["nodes"])
+
     def decisions(self, name: str) -> list[Any]:
         """What the server has kept about a pod, newest first."""
-        with httpx.Client(trust_env=False) as http:
-            found = http.get(f"{self.extender.url}/debug/decisions", params={"pod": f"{self.namespace}/{name}"})
-        return list(found.json()["decisions"])
+        return list(self._page("/debug/decisions", pod=f"{self.namespace}/{name}").json()["decisions"])
+
+    def _page(self, path: str, **query: str) -> httpx.Response:
+        """What the server answers to a GET; a busy machine may take a while."""
+        with httpx.Client(trust_env=False, timeout=30) as http:
+            return http.get(self.extender.url + path, params=query)
 
     def create_all(self, pods: Sequence[Object]) -> None:
         """Create many pods at once, in no certain order."""
         self.api.create_many(pods)
         self.uids |= {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in self.api.list("Pod", self.namespace)}
 
-    def evictions(self) -> dict[str, dict[str, float]]:
+    def evictions(self, victims: int = 0) -> dict[str, dict[str, float]]:
         """Preemptor's uid -> the pods that were evicted for it and when (seconds since 1970), as kube-scheduler's
-        events tell."""
+        events tell. It writes them beside its work, so `victims` of them are waited for."""
+
+        def told() -> dict[str, dict[str, float]] | None:
+            found = self._told_evictions()
+            return found if sum(map(len, found.values())) >= victims else None
+
+        if not victims:
+            return self._told_evictions()
+        return wait_for(told, 60, lambda: f"{victims} victims: {self._told_evictions()}")
+
+    def _told_evictions(self) -> dict[str, dict[str, float]]:
         found: dict[str, dict[str, float]] = {}
         for event in self.api.list("Event", self.namespace, fields="reason=Preempted"):
             told = PREEMPTED.match(event["message"])
@@ -139,6 +162,24 @@ class Scene:
         """Those of the pods that exist and are not being deleted."""
         found = {pod["metadata"]["name"]: pod for pod in self.api.list("Pod", self.namespace)}
         return {name for name in names if name in found and "deletionTimestamp" not in found[name]["metadata"]}
+
+    def scheduler_sees(self, node: str) -> None:
+        """Wait until kube-scheduler knows what the API server has about this node, and about all pods, by now. A pod
+        without GPUs has to fit on the node."""
+        seen = f"seen-{secrets.token_hex(4)}"
+        self.api.patch("Node", node, {"metadata": {"labels": {SEEN: seen}}})
+        probe = builders.pod(seen, self.namespace, 0, node_selector={SEEN: seen}, cpu="1m", memory="1Mi", grace=0)
+        self.api.create(probe)
+        wait_for(lambda: self.get(seen)["spec"].get("nodeName"), 60, lambda: f"{seen}: {self.get(seen)['status']}")
+        self.api.delete("Pod", seen, self.namespace)
+
+    def server_sees_budgets(self, count: int) -> None:
+        """Wait until the server knows so many budgets, each as the API server has it by now."""
+        kind = 'kind="PodDisruptionBudget"'
+        marker = builders.pdb("seen-last", self.namespace, {"no": "pod"}, min_available=0)
+        self.api.create(marker)
+        wait_for(lambda: self.metric(CACHED, kind) == count + 1, 60, "the server knows the budgets")
+        self.api.delete("PodDisruptionBudget", "seen-last", self.namespace)
 
 
 SceneFactory = Callable[..., Scene]
@@ -156,13 +197,14 @@ def make(
     kubeconfig: Path | None = None,
     bind: bool = True,
     verbosity: int = 2,
+    arguments: Sequence[str] = (),
     **changes: Any,
 ) -> Scene:
     """Nodes first, then the product, then the scheduler that asks it. `kubeconfig`: the product's, if not the usual;
-    `verbosity`: of the scheduler's log."""
+    `verbosity`: of the scheduler's log; `arguments`: of the product."""
     for name, options in nodes.items():
         kubelets.add_node(name, **options)
-    extender = start_extender(settings, kubeconfig=kubeconfig)
+    extender = start_extender(settings, kubeconfig=kubeconfig, arguments=arguments)
     scheduler = start_scheduler(scheduler_config(extender.url, bind=bind, **changes), verbosity=verbosity)
     return Scene(api, namespace, kubelets, extender, scheduler)
 

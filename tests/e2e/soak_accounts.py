@@ -99,10 +99,14 @@ def why_again(trace: Trace, one: Preemptor, before: Round, after: Round) -> str:
 
 
 def _outbid(trace: Trace, one: Preemptor, before: Round, at: float) -> bool:
-    """Whether there was room for it on the node at that time but for pods of a higher priority that came since."""
+    """Whether there was room for it on the node at that time but for pods of a higher priority that came since.
+
+    What the victims of the plans made until then leave is promised to those with a plan: pods of equal priority too
+    have what they were promised, since kube-scheduler counts their nominations."""
     node, held, higher = before.node, 0, 0
+    leaving = {uid for plan in trace.plans if plan.node == node and plan.made <= at for uid in plan.victims}
     for pod in trace.pods.values():
-        if pod.uid == one.uid or pod.uid in before.victims:
+        if pod.uid == one.uid or pod.uid in before.victims or pod.uid in leaving:
             continue
         above = pod.priority > one.priority
         if pod.there(node, at, SLACK if above else 0.0) or _promised(trace, pod, node, at, one.priority):
@@ -114,9 +118,9 @@ def _outbid(trace: Trace, one: Preemptor, before: Round, at: float) -> bool:
 
 
 def _promised(trace: Trace, pod: PodStory, node: str, at: float, priority: int) -> bool:
-    """Whether a pod of a priority above `priority` had a plan on the node then."""
+    """Whether a pod of this priority or a higher one had a plan on the node then."""
     return any(
-        plan.uid == pod.uid and plan.node == node and plan.priority > priority and _open(plan, at)
+        plan.uid == pod.uid and plan.node == node and plan.priority >= priority and _open(plan, at)
         for plan in trace.plans
     )
 

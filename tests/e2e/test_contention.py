@@ -66,16 +66,16 @@ def test_a_preemptor_that_is_told_to_wait_does_not_come_back_by_itself(
     def full() -> bool:
         return all(api.get("Pod", f"v{i}", "default")["status"].get("phase") == "Running" for i in range(8))
 
-    wait_for(full, 20, "the node is full")
+    wait_for(full, 60, "the node is full")
     with RecordingExtender({"preempt": lambda arguments: {"NodeNameToMetaVictims": {}}}) as recorder:
         entry = extender_entry(recorder.url)
         del entry["bindVerb"]
         scheduler({"extenders": [entry]})
         api.create(builders.pod("urgent", gpus=2, priority_class="high"))
-        wait_for(lambda: recorder.bodies("preempt"), 15, "preempt is called")
+        wait_for(lambda: recorder.bodies("preempt"), 60, "preempt is called")
         for i in range(4):
             quiet(1.5)  # longer than the backoff after a first attempt
             api.patch("Pod", "v0", {"metadata": {"annotations": {"x": str(i)}}}, "default")
         assert len(recorder.bodies("preempt")) == 1
         api.delete("Pod", "v1", "default")
-        wait_for(lambda: len(recorder.bodies("preempt")) > 1, 15, "preempt is called again")
+        wait_for(lambda: len(recorder.bodies("preempt")) > 1, 60, "preempt is called again")

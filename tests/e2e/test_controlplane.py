@@ -20,13 +20,14 @@ from tests.e2e import builders
 from tests.e2e.api import Api, Object
 from tests.e2e.cluster import ControlPlane, Scheduler
 from tests.e2e.kubelet import RUN_SECONDS, SimulatedKubelets
+from tests.e2e.queueing import refusal
 from tests.waiting import wait_for
 
 Schedulers = Callable[..., Scheduler]
 Kubelets = Callable[..., SimulatedKubelets]
 
 
-def in_phase(api: Api, name: str, namespace: str, phase: str, timeout: float = 15) -> Object:
+def in_phase(api: Api, name: str, namespace: str, phase: str, timeout: float = 60) -> Object:
     def look() -> Object | None:
         found = api.get("Pod", name, namespace)
         return found if found["status"].get("phase") == phase else None
@@ -69,8 +70,8 @@ def test_nothing_survives_the_death_of_the_test_process(binaries: Path) -> None:
     def all_gone() -> bool:
         return not any(Path(f"/proc/{pid}/cmdline").exists() and _alive(pid) for pid in processes)
 
-    wait_for(all_gone, 10, "the components end with their parent")
-    wait_for(lambda: not Path(folder).exists(), 10, "their files go, too")
+    wait_for(all_gone, 60, "the components end with their parent")
+    wait_for(lambda: not Path(folder).exists(), 60, "their files go, too")
 
 
 def _alive(pid: int) -> bool:
@@ -83,6 +84,7 @@ def _alive(pid: int) -> bool:
 
 def test_scheduler_binds_and_kubelet_runs(api: Api, namespace: str, kubelets: Kubelets, scheduler: Schedulers) -> None:
     nodes = kubelets(termination_seconds=0.5)
+    nodes.keeps_terminating = True
     nodes.add_node("gpu-0", topology="dgx1-v100")
     judge = scheduler()
     api.create(builders.pod("first", namespace, gpus=2, grace=30))
@@ -96,7 +98,8 @@ def test_scheduler_binds_and_kubelet_runs(api: Api, namespace: str, kubelets: Ku
     # A deleted pod keeps its GPUs until it has ended.
     api.delete("Pod", "first", namespace)
     assert nodes.truth.holdings()["gpu-0"]
-    wait_for(lambda: api.find("Pod", "first", namespace) is None, 10, "the pod is removed")
+    nodes.keeps_terminating = False
+    wait_for(lambda: api.find("Pod", "first", namespace) is None, 60, "the pod is removed")
     assert nodes.truth.holdings() == {}
 
     key = 'scheduler_scheduling_algorithm_duration_seconds_count{profile="default-scheduler"}'
@@ -128,7 +131,7 @@ def test_more_pods_than_gpus_are_refused_at_the_node(api: Api, namespace: str, k
 
     api.delete("Pod", "fits", namespace)
     nodes.refuse(node="gpu-0", times=1)
-    wait_for(lambda: nodes.truth.holdings() == {}, 10, "the GPUs are free")
+    wait_for(lambda: nodes.truth.holdings() == {}, 60, "the GPUs are free")
     api.create(builders.pod("unlucky", namespace, gpus=1, node_name="gpu-0"))
     in_phase(api, "unlucky", namespace, "Failed")
     api.create(builders.pod("lucky", namespace, gpus=1, node_name="gpu-0"))
@@ -166,7 +169,7 @@ def test_a_plan_is_obeyed_or_refused(api: Api, namespace: str, kubelets: Kubelet
     assert nodes.truth.gpus_of(pod["metadata"]["uid"]) == {0, 4}
     assert reported(pod) == []
     ids = [gpu_uuid("gpu-0", 0), gpu_uuid("gpu-0", 4)]
-    wait_for(lambda: reported(api.get("Pod", "planned", namespace)) == ids, 5, "the ids come later")
+    wait_for(lambda: reported(api.get("Pod", "planned", namespace)) == ids, 60, "the ids come later")
     api.create(builders.pod("clash", namespace, gpus=1, annotations={PLAN: "4"}, node_name="gpu-0"))
     in_phase(api, "clash", namespace, "Failed")
     assert nodes.truth.reasons() == {"plan-conflict": 1}
@@ -176,7 +179,7 @@ def test_a_plan_is_obeyed_or_refused(api: Api, namespace: str, kubelets: Kubelet
 def test_binding_annotations_reach_the_pod_in_the_same_write(api: Api, namespace: str) -> None:
     api.create(builders.node("gpu-0"))
     pod = api.create(builders.pod("chosen", namespace, gpus=2, annotations={"own": "stays"}))
-    watch = api.watch("Pod", namespace, version=pod["metadata"]["resourceVersion"], seconds=5)
+    watch = api.watch("Pod", namespace, version=pod["metadata"]["resourceVersion"], seconds=60)
     api.bind(pod, "gpu-0", {PLAN: "0,3"})
     _, seen = next(iter(watch))
     watch.close()
@@ -206,7 +209,7 @@ def test_budgets_are_counted_and_kept(api: Api, namespace: str, kubelets: Kubele
         found = api.get("PodDisruptionBudget", "budget", namespace)
         return int(found.get("status", {}).get("disruptionsAllowed", 0))
 
-    wait_for(lambda: allowed() == 1, 10, "the controller counts the pods")
+    wait_for(lambda: allowed() == 1, 60, "the controller counts the pods")
     api.evict("a", namespace)
     with pytest.raises(ApiError) as exhausted:
         api.evict("b", namespace)
@@ -221,8 +224,10 @@ def test_quota_on_gpus(api: Api, namespace: str) -> None:
     def counted() -> bool:
         return bool(api.get("ResourceQuota", "team", namespace).get("status", {}).get("used"))
 
-    wait_for(counted, 10, "the controller sets the status")
-    api.create(builders.pod("within", namespace, gpus=2))
+    wait_for(counted, 60, "the controller sets the status")
+    # Admission has the quota by a watch of its own, and rejects every pod until it knows the status.
+    within = builders.pod("within", namespace, gpus=2)
+    wait_for(lambda: not refusal(api.create, within), 60, "a pod within the quota")
     with pytest.raises(ApiError) as over:
         api.create(builders.pod("over", namespace, gpus=1))
     assert over.value.status == 403
@@ -246,7 +251,7 @@ def test_outage_of_the_api_server(control_plane: ControlPlane, api: Api, namespa
     time.sleep(1)  # an outage has a length
     control_plane.start_apiserver()
     api.delete("Pod", "before", namespace)
-    wait_for(lambda: nodes.truth.holdings() == {}, 15, "kubelets see the deletion after the outage")
+    wait_for(lambda: nodes.truth.holdings() == {}, 60, "kubelets see the deletion after the outage")
     api.create(builders.pod("after", namespace, node_name="gpu-0"))
     in_phase(api, "after", namespace, "Running")
 

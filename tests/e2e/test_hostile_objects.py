@@ -16,7 +16,7 @@ H100 = {"topology": "dgx-h100"}
 
 
 def page(cluster: Scene, path: str) -> Any:
-    with httpx.Client(trust_env=False, timeout=10) as http:
+    with httpx.Client(trust_env=False, timeout=30) as http:
         answer = http.get(cluster.extender.url + path)
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -48,9 +48,9 @@ def test_a_deeply_nested_object_ends_nothing(scene: SceneFactory) -> None:
     cluster.pod("before", 1)
     cluster.running("before")
     deep(cluster, "deep", scheduler="another")
-    wait_for(lambda: named(cluster, "deep"), 10, "the object is named")
+    wait_for(lambda: named(cluster, "deep"), 60, "the object is named")
     deep(cluster, "holds", 8, node_name="h1", depth=5000)
-    wait_for(lambda: named(cluster, "holds"), 10, "the object is named")
+    wait_for(lambda: named(cluster, "holds"), 60, "the object is named")
     cluster.running("holds")
     cluster.pod("watched", 2)
     assert cluster.running("watched") == ["h0"]
@@ -62,7 +62,7 @@ def test_a_deeply_nested_object_ends_nothing(scene: SceneFactory) -> None:
     cluster.pod("listed", 3)
     assert cluster.running("listed") == ["h0"]
     cluster.api.delete("Pod", "deep", cluster.namespace, grace=0)
-    wait_for(lambda: not named(cluster, "deep"), 10, "an object that is gone is not named")
+    wait_for(lambda: not named(cluster, "deep"), 60, "an object that is gone is not named")
     assert cluster.extender.running
     assert cluster.metric("gpu_extender_watch_defects_total") == 0
     assert cluster.kubelets.truth.double_allocations == 0
@@ -78,13 +78,14 @@ def test_a_pod_with_a_huge_quantity_holds_its_gpus(scene: SceneFactory, limit: d
     container["resources"]["limits"] |= limit
     cluster.pod("huge", 8, containers=[container], node_name="h0", priority_class="low", grace=1)
     cluster.running("huge")
+    wait_for(lambda: cluster.known().get(cluster.uids["huge"], {}).get("node") == "h0", 60, "the server knows it")
     waits = cluster.pod("waits", 1, priority_class="low")
     cluster.unschedulable("waits", "0/1 nodes are available")
-    with httpx.Client(trust_env=False, timeout=10) as http:  # kube-scheduler itself asks about no full node
+    with httpx.Client(trust_env=False, timeout=30) as http:  # kube-scheduler itself asks about no full node
         answer = http.post(f"{cluster.extender.url}/v1/filter", json={"Pod": waits, "NodeNames": ["h0"]}).json()
     assert not answer["NodeNames"]
     assert "pods that this one may not evict hold them" in str(answer)
     cluster.pod("urgent", 8, priority_class="high")
-    assert cluster.running("urgent", timeout=20) == ["h0"]
+    assert cluster.running("urgent", timeout=60) == ["h0"]
     assert cluster.alive(["huge"]) == set()
     assert cluster.kubelets.truth.double_allocations == 0

@@ -33,7 +33,7 @@ def fill(api: Api, nodes: SimulatedKubelets, namespace: str, state: State) -> No
         options: dict[str, Any] = {"priority_class": f"class-{pod.priority}", "grace": 1, "labels": labels}
         api.create(builders.pod(pod.name, namespace, pod.size, node_name=node_name(pod.node), **options))
     wait_for(
-        lambda: all(pod["status"].get("phase") == "Running" for pod in api.list("Pod", namespace)), 30, "running pods"
+        lambda: all(pod["status"].get("phase") == "Running" for pod in api.list("Pod", namespace)), 60, "running pods"
     )
     for pod in state.pods:
         start = datetime.datetime.fromtimestamp(pod.start, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -51,7 +51,7 @@ def fill(api: Api, nodes: SimulatedKubelets, namespace: str, state: State) -> No
             ]
             == state.allowed
         ),
-        30,
+        60,
         "counted budgets",
     )
 
@@ -82,7 +82,7 @@ def test_its_victims_on_every_node_and_its_node(
         scheduler({"extenders": [entry]})
         for need in (1, 2, 4, 8):
             api.create(builders.pod(f"asks-{need}", namespace, need, priority_class="urgent"))
-            sent = wait_for(partial(asked, f"asks-{need}"), 20, "a preempt request")
+            sent = wait_for(partial(asked, f"asks-{need}"), 60, "a preempt request")
             offered = {
                 node: (sorted(uid_of[pod["UID"]] for pod in offer["Pods"]), offer.get("NumPDBViolations") or 0)
                 for node, offer in sent.items()
@@ -96,7 +96,7 @@ def test_its_victims_on_every_node_and_its_node(
             api.delete("Pod", f"asks-{need}", namespace, grace=0)
         agreeing = True
         api.create(builders.pod("lands", namespace, 4, priority_class="urgent"))
-        wait_for(lambda: api.get("Pod", "lands", namespace)["status"].get("phase") == "Running", 30, "the preemptor")
+        wait_for(lambda: api.get("Pod", "lands", namespace)["status"].get("phase") == "Running", 60, "the preemptor")
         gone = {pod.name for pod in state.pods} - {pod["metadata"]["name"] for pod in api.list("Pod", namespace)}
         best = in_tree(state, range(NODES), 4)
         assert best is not None

@@ -13,10 +13,10 @@ import pytest
 import uvloop
 from ruamel.yaml import YAML
 
-from extender.kube.bindings import Bindings
 from extender.kube.client import ApiError, ApiServer
 from extender.kube.configmaps import ConfigMap, Conflict, Kept
 from extender.kube.kept import KeptConnection
+from extender.kube.pods.bindings import Bindings
 from extender.kube.watch.kinds import NODES, PODS, WATCHED_KINDS, WatchedKind
 from extender.kube.watch.pace import Pace, Timing
 from extender.kube.watch.reflector import Reflector
@@ -139,9 +139,9 @@ def test_an_outage_is_bridged(control_plane: ControlPlane, api: Api, namespace: 
             tries = reflector.state.counters.watches
             await asyncio.to_thread(control_plane.start_apiserver)
             await asyncio.to_thread(api.create, builders.pod("meanwhile", namespace, 1))
-            await eventually(lambda: mirror.names("Pod") == ["meanwhile"], 30)
+            await eventually(lambda: mirror.names("Pod") == ["meanwhile"])
             assert tries < 8
-            assert reflector.state.problem == ""
+            await eventually(lambda: not reflector.state.problem)
 
     asyncio.run(run())
 
@@ -150,11 +150,12 @@ def test_no_event_is_lost_between_the_turns_of_a_prompt_watch(
     control_plane: ControlPlane, api: Api, namespace: str
 ) -> None:
     """Turns of one second while pods come and go: the server ends each on time, and none needs a list or is a loss."""
+    pace = replace(Pace.prompt(5.0), inactivity=30.0)  # a busy machine may be silent for longer than half of 5 s
 
     async def run() -> None:
         async with (
             await ApiServer.connect(str(control_plane.kubeconfig())) as server,
-            reflecting(server, PODS, pace=Pace.prompt(5.0)) as (mirror, (reflector,)),
+            reflecting(server, PODS, pace=pace) as (mirror, (reflector,)),
         ):
             await eventually(lambda: reflector.state.watching)
             wanted: set[str] = set()
@@ -170,8 +171,9 @@ def test_no_event_is_lost_between_the_turns_of_a_prompt_watch(
                 assert reflector.state.lost_at is None
             await eventually(lambda: mirror.names("Pod") == sorted(wanted))
             counters = reflector.state.counters
+            await eventually(lambda: counters.watches == counters.turns + 1)  # one is under way
             print(f"{number} pods made in {counters.turns} turns of 1 s")
-            assert (mirror.synced_kinds, counters.watches) == (["Pod"], counters.turns + 1)
+            assert mirror.synced_kinds == ["Pod"]
             deleted = number - len(wanted)
             assert mirror.events == number + 2 * deleted  # a deletion first sets deletionTimestamp
 
@@ -190,9 +192,14 @@ def test_a_version_of_long_ago_leads_to_a_new_list(control_plane: ControlPlane, 
             reflecting(server, PODS, pace=Pace(watch_for=1)) as (mirror, (reflector,)),
         ):
             await eventually(lambda: reflector.state.watching)
-            reflector._version = "1"
-            await eventually(lambda: mirror.synced_kinds == ["Pod"] * 2 and reflector.state.watching, 30)
-            assert reflector.state.lost_at is None
+
+            def relisted() -> bool:
+                if mirror.synced_kinds == ["Pod"] and reflector._version:
+                    reflector._version = "1"  # again after a bookmark, which has a newer one
+                return mirror.synced_kinds == ["Pod"] * 2 and reflector.state.watching
+
+            await eventually(relisted)
+            await eventually(lambda: reflector.state.lost_at is None)
             assert mirror.names("Pod") == ["one"]
 
     asyncio.run(run())

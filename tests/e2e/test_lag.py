@@ -11,6 +11,7 @@ from tests.e2e import builders
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.lag import Lag
 from tests.e2e.scene import Scene, SceneFactory, quiet
+from tests.waiting import wait_for
 
 H100 = {"topology": "dgx-h100"}
 
@@ -35,11 +36,12 @@ def test_our_watch_is_2_seconds_behind_while_a_node_joins(
         names = full_of_low_pods(cluster)
         with lag.held():
             cluster.kubelets.add_node("new", **H100)
-            quiet(0.3)  # kube-scheduler has it now
+            cluster.scheduler_sees("new")
             began = time.monotonic()
             cluster.pod("urgent", 8, priority_class="high")
+            wait_for(lambda: cluster.decisions("urgent"), 60, "the server is asked")
             quiet(2)
-        assert cluster.running("urgent", timeout=20) == ["new"]
+        assert cluster.running("urgent") == ["new"]
         waited = time.monotonic() - began
         decisions = [(d["verb"], d["result"]) for d in reversed(cluster.decisions("urgent"))]
         print(f"lag of 2 s: urgent runs after {waited:.1f} s, {lag.held_bytes} bytes were held, decisions {decisions}")
@@ -64,10 +66,11 @@ def test_the_watch_is_2_seconds_behind_while_a_full_node_empties(
             for name in ending:
                 cluster.api.delete("Pod", name, cluster.namespace)
             cluster.kubelets.settle()
-            quiet(0.3)
+            cluster.scheduler_sees("n0")
             cluster.pod("urgent", 8, priority_class="high")
+            wait_for(lambda: cluster.decisions("urgent"), 60, "the server is asked")
             quiet(2)
-        assert cluster.running("urgent", timeout=15) == ["n0"]
+        assert cluster.running("urgent") == ["n0"]
         print("emptied behind a lag:", [(d["verb"], d["result"]) for d in reversed(cluster.decisions("urgent"))])
         assert cluster.alive(staying) == staying
         assert cluster.evictions() == {}
@@ -81,13 +84,12 @@ def test_a_device_plugin_restarts(scene: SceneFactory) -> None:
     cluster.pod("w", 4, priority_class="low", grace=1)
     cluster.running("w")
     cluster.kubelets.offer("n1", there=False)
-    back = threading.Timer(3, cluster.kubelets.offer, ("n1", True))
-    back.start()
-    quiet(0.3)
+    cluster.scheduler_sees("n1")
     cluster.pod("urgent", 4, priority_class="high")
     cluster.unschedulable("urgent", "nvidia.com/gpu")
-    assert cluster.running("urgent", timeout=30) == ["n1"]
-    back.join()
+    quiet(3)
+    cluster.kubelets.offer("n1", there=True)
+    assert cluster.running("urgent") == ["n1"]
     assert cluster.alive(["w"]) == {"w"}
     assert cluster.evictions() == {}
     assert cluster.kubelets.truth.double_allocations == 0
@@ -98,13 +100,14 @@ def test_a_device_plugin_restarts_beside_a_full_node(scene: SceneFactory) -> Non
     cluster = scene({f"n{i}": H100 for i in range(2)})
     names = full_of_low_pods(cluster)
     cluster.kubelets.add_node("n2", **H100)
-    quiet(0.3)
+    wait_for(lambda: cluster.known_nodes().get("n2", {}).get("gpu_counts"), 60, "the server knows the node")
     cluster.kubelets.offer("n2", there=False)
+    wait_for(lambda: not any(cluster.known_nodes()["n2"]["gpu_counts"].values()), 60, "the server knows the fault")
+    cluster.scheduler_sees("n2")
     back = threading.Timer(3, cluster.kubelets.offer, ("n2", True))
     back.start()
-    quiet(0.3)
     cluster.pod("urgent", 4, priority_class="high")
-    landed: Any = cluster.running("urgent", timeout=30)
+    landed: Any = cluster.running("urgent")
     back.join()
     decisions = [(d["verb"], d["result"], d["reasons"], d.get("why")) for d in reversed(cluster.decisions("urgent"))]
     print("device plugin away beside a full node:", landed, decisions)

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import httpx
 import pytest
 
 from benchmarks.nvlink import Board, Choose, Job, Machine, enforced, ids, machines, mask, mix, play
@@ -57,7 +56,7 @@ class OnCluster:
         name = f"job-{self._number:04d}"
         self._number += 1
         self._cluster.pod(name, size, links="preferred", cpu="100m", memory="1Mi", grace=0)
-        held = wait_for(lambda: mask(sorted(self._cluster.gpus(name))), 30, lambda: self._why(name), every=0.01)
+        held = wait_for(lambda: mask(sorted(self._cluster.gpus(name))), 60, lambda: self._why(name), every=0.01)
         assert not held & ~free, (ids(held), ids(free))
         self._running[name] = held
         return held
@@ -70,18 +69,11 @@ class OnCluster:
             self._cluster.api.delete("Pod", name, self._cluster.namespace, grace=0)
         if gone:
             truth, text = self._cluster.kubelets.truth, f"{names} did not end"
-            wait_for(lambda: not any(map(truth.gpus_of, gone)), 30, text, every=0.01)
-            wait_for(lambda: not gone & _known(self._cluster), 30, text, every=0.01)
+            wait_for(lambda: not any(map(truth.gpus_of, gone)), 60, text, every=0.01)
+            wait_for(lambda: not gone & self._cluster.known().keys(), 60, text, every=0.01)
 
     def _why(self, name: str) -> str:
         return f"{name}: {self._cluster.get(name)['status']}"
-
-
-def _known(cluster: Scene) -> set[str]:
-    """Uids of the pods that the server counts."""
-    with httpx.Client(trust_env=False) as http:
-        state: Mapping[str, Any] = http.get(f"{cluster.extender.url}/debug/state").json()
-    return set(state["pods"])
 
 
 def share(board: Board, jobs: Sequence[Job], choose: Choose) -> tuple[float, int]:

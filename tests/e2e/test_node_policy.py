@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,10 +14,12 @@ import pytest
 from ruamel.yaml import YAML
 
 from extender.kube.client import ApiError
+from extender.objects.queueing import GATE
 from extender.topologies import annotation
 from tests.e2e import builders
 from tests.e2e.api import Api, Object
 from tests.e2e.cluster import ControlPlane
+from tests.e2e.queueing import SYSTEM, refusal, tried
 from tests.waiting import wait_for
 
 MANIFESTS = Path(__file__).parents[2] / "manifests" / "node"
@@ -46,12 +49,34 @@ def installed(api: Api) -> Iterator[Api]:
     ]
     for one in made:
         api.request("POST", PATHS[one["kind"]], one)
+    all_at_work(api)
     for name in ("mine", "other"):
         api.create(builders.node(name))
     yield api
     for one in made:
         if one["kind"] not in ("Namespace", "ServiceAccount"):
             api.request("DELETE", f"{PATHS[one['kind']]}/{one['metadata']['name']}")
+
+
+def all_at_work(api: Api) -> None:
+    """Waits until the API server obeys each policy so far. It reads all of them at once, about every second: it obeys
+    them once it obeys one that is made now, of a name that no test before has used."""
+    name = f"all-at-work-{uuid.uuid4()}"
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}
+    head = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": name}}
+    specs: dict[str, Object] = {
+        "ValidatingAdmissionPolicy": {
+            "matchConstraints": {"resourceRules": [rule]},
+            "validations": [{"expression": f"object.metadata.name != '{name}'", "message": "all are at work"}],
+        },
+        "ValidatingAdmissionPolicyBinding": {"policyName": name, "validationActions": ["Deny"]},
+    }
+    for kind, spec in specs.items():
+        api.request("POST", PATHS[kind], {**head, "kind": kind, "spec": spec})
+    probe = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"}}
+    wait_for(lambda: "all are at work" in refusal(tried, api, probe), 60, "the policies are at work")
+    for kind in specs:
+        api.request("DELETE", f"{PATHS[kind]}/{name}")
 
 
 def token(api: Api, program: str, node: str) -> str:
@@ -88,16 +113,17 @@ def notes(**said: Any) -> Object:
     return {"metadata": {"annotations": {f"gpu-extender.io/{key}": value for key, value in said.items()}}}
 
 
+def sees_its_node_only(agent: Api) -> bool:
+    """Whether the policy is what refuses another node: the agent's rights, which a client gets a moment later, do
+    not."""
+    return "its own node only" in refused(agent, "Node", "other", notes(probe="1"))
+
+
 def test_the_agent_writes_its_own_node_and_nothing_else(installed: Api, control_plane: ControlPlane) -> None:
     installed.patch("Node", "mine", {"metadata": {"annotations": {"someone.else/x": "1"}}})
     mine = token(installed, "agent", "mine")
     with as_(control_plane, mine) as agent:
-        # A policy takes the API server a moment to see.
-        wait_for(
-            lambda: "its own node only" in refused(agent, "Node", "other", notes(probe="1")),
-            20,
-            "the policy is there",
-        )
+        wait_for(lambda: sees_its_node_only(agent), 60, "the agent's rights")
         assert "its own node only" in refused(agent, "Node", "other", notes(topology="{}"))
         assert refused(agent, "Node", "mine", notes(topology="{}", relay="1")) == ""
         assert refused(agent, "Node", "mine", notes(relay=None)) == ""
@@ -123,7 +149,7 @@ def test_a_token_of_no_node_writes_nothing(installed: Api, control_plane: Contro
     path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/gpu-extender-agent/token"
     secret = str(installed.request("POST", path, asked)["status"]["token"])
     with as_(control_plane, secret) as agent:
-        wait_for(lambda: "own node only" in refused(agent, "Node", "mine", notes(probe="1")), 20, "the policy is there")
+        wait_for(lambda: "own node only" in refused(agent, "Node", "mine", notes(probe="1")), 60, "the policy is there")
 
 
 def test_the_agent_annotates_pods_of_its_node(installed: Api, control_plane: ControlPlane, namespace: str) -> None:
@@ -133,8 +159,8 @@ def test_the_agent_annotates_pods_of_its_node(installed: Api, control_plane: Con
         held = {"metadata": {"annotations": {"gpu-extender.io/held-gpus": "0,3"}}}
         wait_for(
             lambda: "pods of its own node only" in refused(agent, "Pod", "there", held, namespace),
-            20,
-            "the policy is there",
+            60,
+            "the agent's rights",
         )
         assert refused(agent, "Pod", "here", held, namespace) == ""
         plan = {"metadata": {"annotations": {"gpu-extender.io/gpus": "0,3"}}}
@@ -149,27 +175,39 @@ def test_the_agent_annotates_pods_of_its_node(installed: Api, control_plane: Con
 HELD, PLAN = "gpu-extender.io/held-gpus", "gpu-extender.io/gpus"
 
 
-@pytest.fixture
-def tenant(installed: Api, control_plane: ControlPlane, namespace: str) -> Iterator[Api]:
-    """A service account with all rights on pods, their status and their binding in its namespace."""
+def account(api: Api, name: str, home: str, namespace: str) -> str:
+    """The token of an account in `home` with all rights on pods, their status and their binding in `namespace`."""
     everything = ["pods", "pods/status", "pods/binding", "bindings"]
     rules = [{"apiGroups": [""], "resources": everything, "verbs": ["*"]}]
-    subject = {"kind": "ServiceAccount", "name": "tenant", "namespace": namespace}
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "tenant"}
-    for kind, api, rest in (
-        ("ServiceAccount", "v1", {}),
-        ("Role", "rbac.authorization.k8s.io/v1", {"rules": rules}),
-        ("RoleBinding", "rbac.authorization.k8s.io/v1", {"roleRef": role, "subjects": [subject]}),
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": home}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
+    for kind, group, where, rest in (
+        ("ServiceAccount", "v1", home, {}),
+        ("Role", "rbac.authorization.k8s.io/v1", namespace, {"rules": rules}),
+        ("RoleBinding", "rbac.authorization.k8s.io/v1", namespace, {"roleRef": role, "subjects": [subject]}),
     ):
-        installed.create(
-            {"apiVersion": api, "kind": kind, "metadata": {"name": "tenant", "namespace": namespace}} | rest
-        )
-    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/tenant/token"
+        api.create({"apiVersion": group, "kind": kind, "metadata": {"name": name, "namespace": where}} | rest)
     asked = {"spec": {"expirationSeconds": 3600}}
-    secret = str(installed.request("POST", path, asked)["status"]["token"])
-    with as_(control_plane, secret) as client:
+    path = f"/api/v1/namespaces/{home}/serviceaccounts/{name}/token"
+    return str(api.request("POST", path, asked)["status"]["token"])
+
+
+@pytest.fixture
+def server(installed: Api, control_plane: ControlPlane, namespace: str) -> Iterator[Api]:
+    """The account of gpu-extender's server in manifests/deployment.yaml."""
+    wait_for(lambda: installed.find("Namespace", SYSTEM) is None, 60, "the namespace is gone")
+    installed.create(builders.namespace(SYSTEM))
+    with as_(control_plane, account(installed, "gpu-scheduler", SYSTEM, namespace)) as client:
+        wait_for(lambda: not refusal(client.list, "Pod", namespace), 60, "its rights")
+        yield client
+
+
+@pytest.fixture
+def tenant(installed: Api, control_plane: ControlPlane, namespace: str) -> Iterator[Api]:
+    """An account with all rights on pods, their status and their binding in its namespace."""
+    with as_(control_plane, account(installed, "tenant", namespace, namespace)) as client:
         wait_for(
-            lambda: "only gpu-extender's agent" in made(client, "probe", namespace, **{HELD: "0"}), 20, "the policy"
+            lambda: "only gpu-extender's agent" in made(client, "probe", namespace, **{HELD: "0"}), 60, "its rights"
         )
         yield client
 
@@ -191,7 +229,7 @@ def noted(key: str, text: str | None) -> Object:
 
 
 def test_a_tenant_says_of_no_pod_which_gpus_it_holds_or_gets(
-    installed: Api, tenant: Api, control_plane: ControlPlane, namespace: str
+    installed: Api, tenant: Api, server: Api, control_plane: ControlPlane, namespace: str
 ) -> None:
     """At creation, in an update, in one of the status, with a Binding; what the agent wrote stays as it is."""
     assert "comes with the Binding" in made(tenant, "forged", namespace, **{PLAN: "0,1"})
@@ -200,7 +238,7 @@ def test_a_tenant_says_of_no_pod_which_gpus_it_holds_or_gets(
     assert "only gpu-extender's agent" in refused(tenant, "Pod", "held", noted(HELD, "0"), namespace)
     assert "comes with the Binding" in refused(tenant, "Pod", "held", noted(PLAN, "0"), namespace)
     with as_(control_plane, token(installed, "agent", "mine")) as agent:
-        wait_for(lambda: refused(agent, "Pod", "held", noted(HELD, "0,3"), namespace) == "", 20, "the agent's rights")
+        wait_for(lambda: refused(agent, "Pod", "held", noted(HELD, "0,3"), namespace) == "", 60, "the agent's rights")
     for text in ("0,1", None, ""):
         assert "only gpu-extender's agent" in refused(tenant, "Pod", "held", noted(HELD, text), namespace)
         assert "only gpu-extender's agent" in refused(installed, "Pod", "held", noted(HELD, text), namespace)
@@ -219,15 +257,56 @@ def test_a_tenant_says_of_no_pod_which_gpus_it_holds_or_gets(
     target = {"target": {"apiVersion": "v1", "kind": "Node", "name": "mine"}, "apiVersion": "v1", "kind": "Binding"}
     with pytest.raises(ApiError, match="only gpu-extender's agent"):
         tenant.request("POST", path, target | {"metadata": {"name": "waits", "annotations": {HELD: "1"}}})
-    installed.request("POST", path, target | {"metadata": {"name": "waits", "annotations": {PLAN: "1"}}})
+    planned = target | {"metadata": {"name": "waits", "annotations": {PLAN: "1"}}}
+    for stranger in (tenant, installed):
+        with pytest.raises(ApiError, match="only gpu-extender's server"):
+            stranger.request("POST", path, planned)
+    server.request("POST", path, planned)
     assert installed.get("Pod", "waits", namespace)["metadata"]["annotations"] == {"example.com/own": "1", PLAN: "1"}
     assert "comes with the Binding" in refused(tenant, "Pod", "waits", noted(PLAN, "2"), namespace)
     assert refused(tenant, "Pod", "waits", noted("example.com/own", "2"), namespace) == ""
 
 
+def test_the_queue_plans_the_gpus_of_a_pod_before_it_opens_the_gate(server: Api, tenant: Api, namespace: str) -> None:
+    """With a patch of the status, as `extender/controllers/queue/writes.py` sends it; a tenant does not."""
+    server.create(builders.pod("queued", namespace, schedulingGates=[{"name": GATE}]))
+    status, merge = f"/api/v1/namespaces/{namespace}/pods/queued/status", "application/merge-patch+json"
+    with pytest.raises(ApiError, match="only gpu-extender's server"):
+        tenant.request("PATCH", status, noted(PLAN, "0"), content_type=merge)
+    server.request("PATCH", status, noted(PLAN, "0,1"), content_type=merge)
+    assert "only gpu-extender's server" in refused(tenant, "Pod", "queued", noted(PLAN, None), namespace)
+    assert refused(server, "Pod", "queued", noted(PLAN, None), namespace) == ""
+
+
+def test_only_the_agent_states_how_the_gpus_of_a_node_are_linked(installed: Api, control_plane: ControlPlane) -> None:
+    """Administrators and kubelets write `topology-stated`, and all else of a node."""
+    assert "topology-stated is yours" in refused(installed, "Node", "mine", notes(relay="0"))
+    with as_(control_plane, token(installed, "agent", "mine")) as agent:
+        wait_for(
+            lambda: refused(agent, "Node", "mine", notes(topology="{}", relay="1")) == "", 60, "the agent's rights"
+        )
+    kubelet = control_plane.api_as("system:node:mine", ("system:nodes", "system:masters"))
+    with kubelet:
+        for writer in (installed, kubelet):
+            for key in ("topology", "topology-nics", "topology-stale-since", "relay"):
+                for text in ("[]", None) if key in ("topology", "relay") else ("[]",):
+                    assert "topology-stated is yours" in refused(writer, "Node", "mine", notes(**{key: text})), key
+            assert refused(writer, "Node", "mine", notes(**{"topology-stated": "{}"})) == ""
+        status = {"status": {"allocatable": {"nvidia.com/gpu": "7"}}}
+        kubelet.patch("Node", "mine", status, subresource="status")
+        with pytest.raises(ApiError, match="topology-stated is yours"):
+            kubelet.patch("Node", "mine", status | notes(topology="[]"), subresource="status")
+    with pytest.raises(ApiError, match="topology-stated is yours"):
+        installed.create(builders.node("new", annotations={"gpu-extender.io/topology": "{}"}))
+    found = installed.get("Node", "mine")["metadata"]["annotations"]
+    assert {key.removeprefix("gpu-extender.io/"): text for key, text in found.items()} == {
+        "topology": "{}", "topology-stated": "{}", "relay": "1",
+    }  # fmt: skip
+
+
 def test_the_relay_reads_and_writes_nothing(installed: Api, control_plane: ControlPlane) -> None:
     with as_(control_plane, token(installed, "relay", "mine")) as relay:
-        wait_for(lambda: _lists(relay), 20, "the role is there")
+        wait_for(lambda: _lists(relay), 60, "the role is there")
         assert refused(relay, "Node", "mine", notes(topology="{}"))
 
 
@@ -242,6 +321,8 @@ def test_the_agents_command_with_its_own_rights(installed: Api, control_plane: C
     """`gpu-extender agent --once` with that token, over TLS: the node has the annotation."""
     secret = tmp_path / "token"
     secret.write_text(token(installed, "agent", "mine"))
+    with as_(control_plane, secret.read_text()) as agent:
+        wait_for(lambda: sees_its_node_only(agent), 60, "the agent's rights")
     command = [
         sys.executable, "-m", "extender", "agent", "--once", "--source=file", "--gbps=25",
         f"--text={SAMPLES / 'dgx1-v100-8gpu-4ib.txt'}", "--node=mine", f"--api-server={control_plane.url}",

@@ -11,6 +11,7 @@ from tests.e2e import builders
 from tests.e2e.conftest import SchedulerFactory
 from tests.e2e.recorder import Object, RecordingExtender
 from tests.e2e.scene import SceneFactory, scheduler_config
+from tests.waiting import wait_for
 
 H100 = {"topology": "dgx-h100"}
 NOTES = "gpu-extender.io/gpus"
@@ -122,6 +123,8 @@ def test_we_bind_gpu_pods_and_nobody_elses(scene: SceneFactory) -> None:
     notes = {name: cluster.get(name)["metadata"].get("annotations", {}).get(NOTES) for name in ("gpu", "plain")}
     assert notes["gpu"] is not None
     assert notes["plain"] is None
+    # The pod may run before we have the API server's answer to the Binding.
+    wait_for(lambda: "bind" in [one["verb"] for one in cluster.decisions("gpu")], 60, "bind is kept")
     assert {d["verb"] for d in cluster.decisions("gpu")} == {"filter", "bind"}
     assert cluster.decisions("plain") == []
     assert cluster.metric("gpu_extender_request_duration_seconds_count", 'verb="bind"') == 1

@@ -54,7 +54,7 @@ def dark(cluster: Scene) -> float:
 
 def current_again(cluster: Scene, since: float) -> float:
     """Wait until nothing is dark; seconds since then."""
-    wait_for(lambda: dark(cluster) == 0.0, 30, "all is watched again", every=0.05)
+    wait_for(lambda: dark(cluster) == 0.0, 60, "all is watched again", every=0.05)
     return time.monotonic() - since
 
 
@@ -72,7 +72,7 @@ def test_no_pod_is_evicted_from_10_seconds_after_a_loss_on(scene: SceneFactory, 
         lost = time.monotonic()
         quiet(11)
         cluster.pod("urgent", 8, priority_class="high")
-        wait_for(lambda: cluster.metric("gpu_extender_decisions_total", 'reason="dark"') >= 1, 10, "preempt is asked")
+        wait_for(lambda: cluster.metric("gpu_extender_decisions_total", 'reason="dark"') >= 1, 60, "preempt is asked")
         asked = time.monotonic() - lost
         quiet(2)
         assert cluster.evictions() == {}
@@ -102,11 +102,10 @@ def test_readiness_ends_60_seconds_after_the_loss(
     status, asked = readiness(cluster), time.monotonic() - lost
     control_plane.start_apiserver()
     back = time.monotonic()
-    wait_for(lambda: readiness(cluster) == 200, 30, "/readyz is 200 again", every=0.05)
-    current = time.monotonic() - back
-    print(f"outage: /readyz said {status} {asked:.1f} s after the loss, and 200 {current:.1f} s after the return")
+    wait_for(lambda: readiness(cluster) == 200, 60, "/readyz is 200 again", every=0.05)
+    current = current_again(cluster, back)  # /readyz asks for pods and nodes only
+    print(f"outage: /readyz said {status} {asked:.1f} s after the loss; current {current:.1f} s after the return")
     assert status == 503
-    assert dark(cluster) == 0.0
     assert current < 10
 
 
@@ -156,15 +155,15 @@ def test_a_watch_that_stalls_silently_promises_no_links(scene: SceneFactory, lag
             cluster.pod(name, 3, links="required")
             quiet(pause)
         cluster.pod("loose", 1)
-        assert cluster.running("loose", timeout=15)
+        assert cluster.running("loose", timeout=60)
         placed = [name for name in names if cluster.get(name)["spec"].get("nodeName")]
-        cluster.unschedulable("late0", "the API server is silent", timeout=15)
+        cluster.unschedulable("late0", "the API server is silent", timeout=60)
         quiet(max(0.0, 45 - (time.monotonic() - began)))
         assert [name for name in names if cluster.get(name)["spec"].get("nodeName")] == placed
         assert dark(cluster) >= 40
     back = time.monotonic()
     current = current_again(cluster, back)
-    cluster.running(*names, timeout=40)
+    cluster.running(*names)
     seconds = time.monotonic() - back
     wrong = {name: sorted(cluster.gpus(name)) for name in names if not machine("dgx1-v100").linked(cluster.gpus(name))}
     print(f"stall of 45 s: {len(placed)} pods that require links placed in it, current {current:.1f} s after it,")
@@ -177,6 +176,7 @@ def test_a_watch_that_stalls_silently_promises_no_links(scene: SceneFactory, lag
 def test_a_healthy_watch_that_resumes_has_no_dark_time(scene: SceneFactory) -> None:
     """15 s of an idle cluster: each turn says something, and no watch counts as opened again."""
     cluster = scene({"n0": H100})
+    current_again(cluster, time.monotonic())  # /readyz asks for pods and nodes only
     ages = []
     until = time.monotonic() + 15
     while time.monotonic() < until:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from ruamel.yaml import YAML
 from extender.kube.client import ApiError
 from tests.e2e import builders
 from tests.e2e.api import Api, Object
+from tests.e2e.queueing import refusal, tried
 from tests.waiting import wait_for
 
 PRIORITIES = Path(__file__).parents[2] / "manifests" / "priorities"
@@ -26,6 +28,11 @@ def pod(name: str, namespace: str, gpus: int, cls: str) -> Object:
     return made
 
 
+def limits(api: Api, wanted: Object) -> bool:
+    """Whether the pod exceeds a quota, as admission knows by now."""
+    return "exceeded quota" in refusal(tried, api, wanted)
+
+
 @pytest.mark.parametrize("path", SETS, ids=lambda path: path.name)
 def test_classes_give_their_priority_and_quotas_count_by_class(api: Api, namespace: str, path: Path) -> None:
     files = (path / "classes.yaml", path / "quotas" / "quotas.yaml")
@@ -37,15 +44,10 @@ def test_classes_give_their_priority_and_quotas_count_by_class(api: Api, namespa
         if item["kind"] == "ResourceQuota":
             item["metadata"]["namespace"] = namespace
         api.create(item)
-    for quota in quotas.values():  # the quota controller has counted: from now on admission knows the limit
-        name = quota["metadata"]["name"]
-        wait_for(
-            lambda name=name: GPU in api.get("ResourceQuota", name, namespace).get("status", {}).get("used", {}),  # type: ignore[misc]
-            30,
-            f"{name} is counted",
-        )
     for name, item in classes.items():
         limit = int(quotas[name]["spec"]["hard"][GPU])
+        # The quota controller counts, and then admission learns it: no pod is stored meanwhile.
+        wait_for(partial(limits, api, pod(f"{name}-probe", namespace, limit + 1, name)), 60, f"{name} is counted")
         made = api.create(pod(f"{name}-fits", namespace, limit, name))
         assert made["spec"]["priority"] == item["value"]
         assert made["spec"]["preemptionPolicy"] == item["preemptionPolicy"]

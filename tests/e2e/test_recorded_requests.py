@@ -66,19 +66,19 @@ def test_requests_have_the_documented_form(
         found = api.get("PodDisruptionBudget", "budget", "default")
         return bool(found.get("status", {}).get("currentHealthy") == 6)
 
-    wait_for(counted, 10, "the budget counts all pods")
+    wait_for(counted, 60, "the budget counts all pods")
 
     with RecordingExtender() as recorder:
         entry = extender_entry(recorder.url, nodeCacheCapable=by_name)
         del entry["bindVerb"]
         scheduler({"extenders": [entry], "percentageOfNodesToScore": 100})
         api.create(builders.pod("small", gpus=1, priority_class="high"))
-        wait_for(lambda: recorder.bodies("prioritize"), 15, "prioritize is called")
-        wait_for(lambda: api.get("Pod", "small", "default")["spec"].get("nodeName"), 15, "it is bound")
+        wait_for(lambda: recorder.bodies("prioritize"), 60, "prioritize is called")
+        wait_for(lambda: api.get("Pod", "small", "default")["spec"].get("nodeName"), 60, "it is bound")
         nodes.settle()
         api.create(builders.pod("large", gpus=8, priority_class="high"))
-        wait_for(lambda: recorder.bodies("preempt"), 15, "preempt is called")
-        wait_for(lambda: api.get("Pod", "large", "default")["spec"].get("nodeName"), 30, "it is bound")
+        wait_for(lambda: recorder.bodies("preempt"), 60, "preempt is called")
+        wait_for(lambda: api.get("Pod", "large", "default")["spec"].get("nodeName"), 60, "it is bound")
         requests = list(recorder.requests)
 
     for _, headers, _ in requests:

@@ -10,6 +10,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import count
 
 import pytest
 
@@ -324,12 +325,20 @@ def test_watches_that_are_too_old_begin_anew(rig: Rig) -> None:
 
 
 def test_gpus_are_renumbered(rig: Rig) -> None:
-    """The node's new annotation counts at once: the UUID decides, not the number it had."""
+    """The node's new annotation counts as soon as the watch brings it: the UUID decides, not the number it had."""
     rig.start_plugin()
     order = [3, 5, 0, 1, 2, 4, 6, 7]
     note = topology_annotation(rig.machine, [rig.uuids[old] for old in order])
     rig.api.node(NODE, {"gpu-extender.io/topology": note})
-    assert rig.gpus(rig.run(pod("a", 2, plan="0,1")).ids()) == {3, 5}
+    tries = count()
+
+    def handed_out() -> set[int]:
+        asks = pod(f"a{next(tries)}", 2, plan="0,1")
+        got = rig.gpus(rig.run(asks).ids())
+        rig.end(asks)
+        return got
+
+    wait_for(lambda: handed_out() == {3, 5}, 60, "the new numbers count")
 
 
 def test_pass_through_chooses_nothing() -> None:

@@ -29,7 +29,9 @@ VICTIM_GPUS = 4
 PRIORITIES = {"higher": 2000, "high": 1000, "low": 10}
 FULL, LOAD = 12, 30  # pods that fill the cluster, and pods that want to: what is free is soon taken again
 RACKS = 3  # preemptors go from rack to rack: in each, the load is back before the next comes
-LEAST_PATIENCE = 90.0  # seconds after the last preemptor
+LEAST_PATIENCE = 400.0
+"""Seconds after the last preemptor. One whose preempt call meets a dead server is parked by kube-scheduler; where no
+pod ends after that it is tried again after 5 minutes, looked at every 30 s."""
 
 
 def table(

@@ -7,7 +7,6 @@ times are seconds since 1970 by this machine's clock.
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -18,7 +17,8 @@ import httpx
 import orjson
 
 from extender.kube.client import ApiError, Unreachable
-from tests.e2e.api import Api, Object, Watch, WatchExpired
+from tests.e2e.api import Api, Object, WatchExpired
+from tests.e2e.watching import Watching
 
 POLL_SECONDS = 0.4
 RESERVATIONS = "gpu-extender-reservations"
@@ -60,53 +60,32 @@ class PlanStory:
     ended: float | None = None
 
 
-class Trace:
+class Trace(Watching):
     """A context manager around the part of a test that is to be explained. `namespace`: of its pods, "" for all;
     `url`: of the server."""
 
     def __init__(self, api: Api, namespace: str, url: str, resource: str) -> None:
+        super().__init__(api)
         self.pods: dict[str, PodStory] = {}
         self.plans: list[PlanStory] = []
         self.marks: list[tuple[float, str]] = []  # what the test did
         self.decisions: dict[tuple[Any, ...], Object] = {}
-        self._api, self._namespace, self._url, self._resource = api, namespace, url, resource
+        self._url, self._resource = url, resource
         self.lines: list[tuple[float, str]] = []
-        self._stopping = threading.Event()
-        self._watches: list[Watch] = []
-        self._threads = [
-            threading.Thread(target=self._watch, args=("Pod", namespace, "", self._pod), daemon=True),
-            threading.Thread(
-                target=self._watch,
-                args=("ConfigMap", "kube-system", f"metadata.name={RESERVATIONS}", self._map),
-                daemon=True,
-            ),
-            threading.Thread(target=self._poll, daemon=True),
-        ]
-
-    def __enter__(self) -> Trace:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stopping.set()
-        for watch in self._watches:
-            watch.close()
-        for thread in self._threads:
-            thread.join(10)
+        self._beside(self._follow, "Pod", namespace, "", self._pod)
+        self._beside(self._follow, "ConfigMap", "kube-system", f"metadata.name={RESERVATIONS}", self._map)
+        self._beside(self._poll)
 
     def mark(self, text: str) -> None:
         self.marks.append((time.time(), text))
 
     # -- what comes in
 
-    def _watch(self, kind: str, namespace: str, fields: str, seen: Callable[[float, str, Object], None]) -> None:
+    def _follow(self, kind: str, namespace: str, fields: str, seen: Callable[[float, str, Object], None]) -> None:
         version = ""
         while not self._stopping.is_set():
             try:
-                watch = self._api.watch(kind, namespace, version=version, fields=fields)
-                self._watches.append(watch)
-                for change, item in watch:
+                for change, item in self._watch(kind, namespace, version, fields):
                     version = item["metadata"]["resourceVersion"]
                     seen(time.time(), change, item)
             except WatchExpired:

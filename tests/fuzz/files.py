@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ruamel.yaml import YAML
 from structlog.testing import capture_logs
@@ -119,8 +119,17 @@ class _Settings:
         world.preempt(urgent, {"n": ["low"]})
 
 
+CHANGES = (
+    (), (), ("--cordon", "n0"), ("--drain", "n1", "n0"), ("--add", "2", "n1"), ("--add", "1", "catalogue:dgx-h100"),
+    ("--add", "1", "nowhere"), ("--pod", "mallory/h0"), ("--add", "999999", "n0"),
+)  # fmt: skip
+"""Further arguments of `whatif`."""
+CODES: Final = {"check": {0, 1, 10}, "whatif": {0, 1, 10, 11}, "capacity": {0, 1}}
+"""The commands that are asked, and their exit codes."""
+
+
 class ClusterFiles(_Files):
-    """The part: `check` and `whatif` answer, or say what is wrong with the file."""
+    """The part: these commands answer, or say what is wrong with the file."""
 
     name = "clusters"
 
@@ -129,9 +138,10 @@ class ClusterFiles(_Files):
         for _ in range(4):
             features = set(rng.sample(objects.FEATURES, 4))
             step = self._step(rng, _cluster(rng, features))
-            step["command"] = rng.choice(("check", "whatif"))
+            step["command"] = rng.choice(tuple(CODES))
             step["output"] = rng.choice(("json", "text"))
             step["pod"] = _asking(rng, features)
+            step["changes"] = rng.choice(CHANGES)
             made.append(step)
         return made
 
@@ -151,6 +161,8 @@ def _cluster(rng: random.Random, features: set[str]) -> Any:
         ("PodDisruptionBudget", "policy/v1", objects.budget),
         ("PriorityClass", "scheduling.k8s.io/v1", objects.priority_class),
         ("DeviceClass", "resource.k8s.io/v1", objects.device_class),
+        ("ResourceSlice", "resource.k8s.io/v1", objects.resource_slice),
+        ("ResourceClaim", "resource.k8s.io/v1", objects.resource_claim),
     )
     for number in range(rng.choice((0, 2, 5))):
         kind, api, make = rng.choice(makers)
@@ -164,9 +176,43 @@ def _cluster(rng: random.Random, features: set[str]) -> Any:
 
 
 def _asking(rng: random.Random, features: set[str]) -> JSON:
+    """A pod, or an owner, each perhaps mutated; or a list of several."""
+    if rng.random() < 0.3:
+        items = [_asking(rng, features) for _ in range(rng.randint(0, 3))]
+        several: JSON = mutated(rng, {"apiVersion": "v1", "kind": "List", "items": items}, rng.choice((0, 0, 1)))
+        return several
+    if rng.random() < 0.4:
+        owner: JSON = mutated(rng, _owner(rng, features), rng.choice((0, 1, 1, 4)))
+        return owner
     made = objects.pod(rng, "asks", "s", "", features) if rng.random() < 0.4 else workload("asks", 8, priority=2000)
     whole: JSON = {"apiVersion": "v1", "kind": "Pod"} | made
     return mutated(rng, whole, rng.choice((0, 0, 0, 1))) if rng.random() < 0.3 else whole
+
+
+def _owner(rng: random.Random, features: set[str]) -> JSON:
+    """An owner of pods; its template is that of a hostile pod or of an honest one."""
+    made = objects.pod(rng, "t", "s", "", features) if rng.random() < 0.4 else workload("t", 4, priority=2000)
+    template = {"metadata": {"labels": {"app": "x"}, **made.get("metadata", {})}, "spec": made["spec"]}
+    count = rng.choice((0, 1, 2, 3, 5_000, -1, 10**12, "2", None))
+    roles = {"Worker": {"replicas": count, "template": template}, "Master": {"template": template}}
+    both = {"size": rng.choice((2, 0, count)), "workerTemplate": template}
+    job = {"parallelism": count, "template": template}
+    api, kind, spec = rng.choice(
+        (
+            ("apps/v1", "Deployment", {"replicas": count, "template": template}),
+            ("apps/v1", "StatefulSet", {"replicas": count, "template": template}),
+            ("batch/v1", "Job", job),
+            ("kubeflow.org/v1", "PyTorchJob", {"pytorchReplicaSpecs": roles}),
+            ("kubeflow.org/v1", "MPIJob", {"mpiReplicaSpecs": roles}),
+            ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", {"replicas": count, "leaderWorkerTemplate": both}),
+            (
+                "jobset.x-k8s.io/v1alpha2",
+                "JobSet",
+                {"replicatedJobs": [{"replicas": 2, "template": {"spec": job}}] * 2},
+            ),
+        )
+    )
+    return {"apiVersion": api, "kind": kind, "metadata": {"name": "owner", "namespace": "default"}, "spec": spec}
 
 
 class _Clusters:
@@ -181,11 +227,11 @@ class _Clusters:
         cluster.write_bytes(written(step))
         pod.write_bytes(render(step["pod"]))
         words = [step["command"], "--cluster", str(cluster), "-o", step["output"], "--now", "2027-01-15T08:00:00Z"]
-        words += ["-f", str(pod)] if step["command"] == "whatif" else []
+        words += ["-f", str(pod), *step.get("changes", ())] if step["command"] == "whatif" else []
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = cli.main(words)
-        if code not in ({0, 1, 10} if step["command"] == "check" else {0, 1, 10, 11}):
+        if code not in CODES[step["command"]]:
             raise Broken("an exit code that is not documented", f"{step['command']}: {code}")
         if code == 1:
             if not err.getvalue().strip() or len(err.getvalue()) > LONGEST_MESSAGE:

@@ -200,6 +200,48 @@ def device_class(rng: random.Random, name: str, salt: str, features: Collection[
     return {"metadata": {"name": name, "uid": f"{name}-uid"}, "spec": spec}
 
 
+def resource_slice(rng: random.Random, name: str, salt: str, features: Collection[str]) -> Object:
+    """A ResourceSlice of a driver that is counted, for a node of the tenant or for none."""
+    devices: list[Any] = [
+        {
+            "name": rng.choice((f"gpu-{number}", "gpu-0", "", None)),
+            "attributes": rng.choice(
+                (
+                    {"type": {"string": "gpu"}, "uuid": {"string": salt}},
+                    {"type": {"string": "gpu"}, "index": {"int": rng.choice((0, -1, 2**62))}},
+                    {"type": None},
+                    None,
+                )
+            ),
+            "consumesCounters": rng.choice((None, [{"counterSet": salt}])),
+            "taints": rng.choice((None, [{"key": salt, "effect": "NoSchedule"}])),
+        }
+        for number in range(rng.choice((0, 1, 8, 128)))
+    ]
+    pool = {"name": f"odd-{salt}-0", "generation": rng.choice((0, 1, 2**62)), "resourceSliceCount": rng.choice((1, 2))}
+    node = rng.choice((f"odd-{salt}-0", f"nowhere-{salt}", None))
+    spec = {"driver": rng.choice(("gpu.nvidia.com", salt)), "nodeName": node, "pool": pool, "devices": devices}
+    return {"metadata": {"name": name, "uid": f"{name}-uid"}, "spec": spec}
+
+
+def resource_claim(rng: random.Random, name: str, salt: str, features: Collection[str]) -> Object:
+    """A ResourceClaim whose status names any devices and any pods."""
+    exactly = {"deviceClassName": f"odd-{salt}-0", "count": rng.choice((None, 0, 1, 2**62, -1))}
+    results = [
+        {"driver": "gpu.nvidia.com", "pool": rng.choice((f"odd-{salt}-0", "", None)), "device": f"gpu-{number}"}
+        for number in range(rng.choice((0, 1, 32, 1000)))
+    ]
+    reserved = [
+        {"resource": "pods", "uid": f"p-{salt}-{rng.randrange(8)}-uid-0"} for _ in range(rng.choice((0, 1, 256)))
+    ]
+    status = rng.choice((None, {}, {"allocation": {"devices": {"results": results}}, "reservedFor": reserved}))
+    made: Object = {"metadata": {"name": name, "namespace": TENANT, "uid": f"{name}-uid"}, "status": status}
+    made["spec"] = rng.choice((None, {"devices": {"requests": [{"name": "r", "exactly": exactly}]}}))
+    if "deep" in features and rng.random() < 0.3:
+        _deep(rng, made, salt)
+    return made
+
+
 def group(rng: random.Random, kind: str, api: str, name: str, salt: str, features: Collection[str]) -> Object:
     """A Job, PodGroup, JobSet ... whose owner may be another of them, or itself."""
     count = rng.choice((0, 1, 8, 2**31 - 1, -1))

@@ -79,6 +79,9 @@ class Stub:
     _wake: set[asyncio.Event] = field(default_factory=set)
     _pages: dict[str, tuple[int, list[bytes]]] = field(default_factory=dict)
     _last: int = 100
+    _gone: int = 0  # changes that were forgotten, and the version of the last of them
+    _oldest: int = 0
+    timed: bool = False  # whether a watch ends after its timeoutSeconds, with a bookmark, as at a real API server
 
     # -- what a test does
 
@@ -107,6 +110,13 @@ class Stub:
             self.expired.add(path)
         for writer in self._open.pop(path, set()):
             writer.transport.abort()
+
+    def compact(self, keep: int) -> None:
+        """Forget all but the latest changes. A watch from before them is answered 410."""
+        gone = len(self._changes) - keep
+        if gone > 0:
+            self._oldest, self._gone = self._changes[gone - 1].version, self._gone + gone
+            del self._changes[:gone]
 
     def _next(self) -> int:
         self._last = next(self._version)
@@ -145,29 +155,46 @@ class Stub:
 
     async def _watch(self, request: Request, writer: Writer) -> None:
         path, selector = request.path, request.params.get("fieldSelector", "")
-        if path in self.expired:
+        since = int(request.params.get("resourceVersion") or 0)
+        if path in self.expired or since < self._oldest:
             self.expired.discard(path)
             await failed(410, "too old resource version")(request, writer)
             return
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Type: application/json\r\n\r\n")
-        since, at = int(request.params.get("resourceVersion") or 0), 0
-        wake = asyncio.Event()
+        at, wake = self._gone, asyncio.Event()
+        until = asyncio.get_running_loop().time() + int(request.params.get("timeoutSeconds") or 1 << 30)
         self._open.setdefault(path, set()).add(writer)
         self._wake.add(wake)
         try:
             while True:
                 wake.clear()
-                while at < len(self._changes) and not writer.is_closing():
-                    change, at = self._changes[at], at + 1
+                while at < self._gone + len(self._changes) and not writer.is_closing():
+                    at = max(at, self._gone)
+                    change, at = self._changes[at - self._gone], at + 1
                     if change.path == path and change.version > since and (line := change.as_seen(selector)):
                         writer.write(b"%x\r\n%s\r\n" % (len(line), line))
                 await writer.drain()
                 if writer.is_closing():
                     return
-                await wake.wait()
+                if await self._ends(wake, until):
+                    mark = b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"%d"}}}\n' % self._last
+                    writer.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(mark), mark))
+                    return
         finally:
             self._wake.discard(wake)
             self._open.get(path, set()).discard(writer)
+
+    async def _ends(self, wake: asyncio.Event, until: float) -> bool:
+        """Wait for a change; whether the time of the watch is over before."""
+        if not self.timed:
+            await wake.wait()
+            return False
+        try:
+            async with asyncio.timeout_at(until):
+                await wake.wait()
+        except TimeoutError:
+            return True
+        return False
 
 
 @asynccontextmanager

@@ -25,9 +25,9 @@ from structlog.testing import capture_logs
 from extender.cluster import dump
 from extender.cluster.cluster import Cluster
 from extender.controllers.watches import Watches
-from extender.kube.bindings import Bindings
 from extender.kube.client import ApiServer
 from extender.kube.clock import Clock
+from extender.kube.pods.bindings import Bindings
 from extender.kube.watch.kinds import WATCHED_KINDS
 from extender.server import wiring
 from extender.server.wiring import Server
@@ -48,7 +48,9 @@ GROUPS = {
     "JobSet.jobset.x-k8s.io": ("JobSet", "jobset.x-k8s.io/v1alpha2"),
     "PodGroup.scheduling.x-k8s.io": ("PodGroup", "scheduling.x-k8s.io/v1alpha1"),
 }
-KINDS = ("Pod", "Node", "PodDisruptionBudget", "PriorityClass", "DeviceClass", *GROUPS)
+KINDS = (
+    "Pod", "Node", "PodDisruptionBudget", "PriorityClass", "DeviceClass", "ResourceSlice", "ResourceClaim", *GROUPS,
+)  # fmt: skip
 SHARED = ("shared-0", "shared-1", "shared-2")  # honest nodes, to which pods of the tenant are bound
 FAILS_ON = "shared-3"  # an honest node where nothing but failing pods is
 SYNC_SECONDS = 15.0
@@ -141,7 +143,8 @@ def _failing(rng: random.Random, number: int) -> tuple[Step, Step]:
 
 def _other(rng: random.Random, salt: str, features: set[str]) -> Step:
     number = rng.randrange(4)
-    kind = rng.choice(("Node", "PodDisruptionBudget", "PriorityClass", "DeviceClass", *GROUPS, *GROUPS))
+    others = ("Node", "PodDisruptionBudget", "PriorityClass", "DeviceClass", "ResourceSlice", "ResourceClaim")
+    kind = rng.choice((*others, *GROUPS, *GROUPS))
     if kind in GROUPS:
         item = objects.group(rng, *GROUPS[kind], f"group-{salt}-{number}", salt, features)
     else:
@@ -150,6 +153,8 @@ def _other(rng: random.Random, salt: str, features: set[str]) -> Step:
             "PodDisruptionBudget": objects.budget,
             "PriorityClass": objects.priority_class,
             "DeviceClass": objects.device_class,
+            "ResourceSlice": objects.resource_slice,
+            "ResourceClaim": objects.resource_claim,
         }[kind]
         item = make(rng, f"odd-{salt}-{number}", salt, features)
     if rng.random() < 0.25:
@@ -328,11 +333,15 @@ class _World:
             item |= {"value": number}
         elif kind == "DeviceClass":
             item |= {"spec": {"extendedResourceName": f"s/{number}"}}
+        elif kind == "ResourceSlice":
+            item |= {"spec": {"driver": "gpu.nvidia.com", "pool": {"name": "sentinel", "generation": number}}}
+        elif kind == "ResourceClaim":
+            item |= {"status": {"allocation": {"devices": {"results": [{"driver": "s", "device": str(number)}]}}}}
         else:
             name, api = GROUPS[kind]
             spec = {"minMember": number, "parallelism": number, "replicatedJobs": [{"name": "a", "replicas": number}]}
             item |= {"apiVersion": api, "kind": name, "spec": spec}
-        if kind not in ("Node", "PriorityClass", "DeviceClass"):
+        if kind not in ("Node", "PriorityClass", "DeviceClass", "ResourceSlice"):
             item["metadata"]["namespace"] = "sentinel"
         self.stub.put(PATHS[kind], item)
 
@@ -353,6 +362,12 @@ class _World:
         if kind == "DeviceClass":
             device = cluster.device_classes.get("sentinel")
             return device is not None and device.extended_resource_name == f"s/{number}"
+        if kind == "ResourceSlice":
+            published = cluster.dra.slices.get("sentinel")
+            return published is not None and published.generation == number
+        if kind == "ResourceClaim":
+            claim = cluster.dra.claims.get(("sentinel", "sentinel"))
+            return claim is not None and [one.device for one in claim.allocated or ()] == [str(number)]
         name, api = GROUPS[kind]
         group = cluster.gangs.objects.get((api.partition("/")[0], name, "sentinel", "sentinel"))
         return group is not None and group.minimum == number

@@ -42,7 +42,7 @@ class Objects:
 
     async def _do(self, request: Request, writer: Writer) -> None:
         body: Any = json.loads(request.body) if request.body else None
-        path = request.path
+        path = request.path.removesuffix("/status")
         found: Any
         if request.method == "GET":
             found = self.stored.get(path)
@@ -57,6 +57,9 @@ class Objects:
                 await failed(409, "already exists")(request, writer)
                 return
             await whole(201, self.put(place, body))(request, writer)
+        elif request.method == "DELETE":
+            found = self.stored.pop(path, None)
+            await (whole(200, found) if found is not None else failed(404, "not found"))(request, writer)
         elif request.method == "PUT":
             found = self.stored.get(path)
             if found is None:

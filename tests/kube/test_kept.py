@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import pytest
 import uvloop
 
 from extender.kube.client import ApiError, ApiServer, Transport, Unreachable
-from extender.kube.kept import KeptConnection, requests_to
+from extender.kube.kept import KeptConnection, KeptConnections, requests_to
 from tests.kube.api_server import Answer, Request, Script, Writer, failed, hung_up, serving, watched, whole
+from tests.waiting import eventually
 
 PATH = "/api/v1/namespaces/a/configmaps/m"
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
@@ -22,8 +25,9 @@ async def no_headers() -> Mapping[str, str]:
 
 def run(
     answers: Sequence[Answer],
-    test: Callable[[KeptConnection], Awaitable[None]],
+    test: Callable[[Any], Awaitable[None]],
     *,
+    kept: Callable[[ApiServer], KeptConnection | KeptConnections] = KeptConnection,
     loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
     prefix: str = "",
     headers: Callable[[], Awaitable[Mapping[str, str]]] = no_headers,
@@ -42,7 +46,7 @@ def run(
 
     async def whole_test() -> None:
         async with serving(script) as url:
-            connection = KeptConnection(ApiServer(url + prefix, headers=headers))
+            connection = kept(ApiServer(url + prefix, headers=headers))
             try:
                 await test(connection)
             finally:
@@ -110,14 +114,20 @@ def test_an_answer_that_breaks_off_is_no_answer(answer: Answer) -> None:
 
 
 def test_the_answer_of_a_request_that_was_given_up_reaches_no_other() -> None:
+    asked, given_up = asyncio.Event(), asyncio.Event()
+
     async def late(request: Request, writer: Writer) -> None:
-        await asyncio.sleep(0.1)
+        asked.set()
+        await given_up.wait()
         await whole(200, {"late": True})(request, writer)
 
     async def test(connection: KeptConnection) -> None:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.02):
-                await connection.patch(PATH, b"{}")
+        call = asyncio.create_task(connection.patch(PATH, b"{}"))
+        await asked.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        given_up.set()
         assert await connection.get(PATH) == b"{}"
 
     _, connections = run([late, whole(200, {})], test)
@@ -154,6 +164,70 @@ def test_a_server_that_is_away_is_unreachable() -> None:
     asyncio.run(test())
 
 
+def pool(server: ApiServer, timeout: float = 60.0) -> KeptConnections:
+    return KeptConnections(server, 2, timeout=timeout)
+
+
+def test_patches_beside_each_other_take_no_more_connections_than_they_may() -> None:
+    most, under_way = 0, 0
+
+    async def slow(request: Request, writer: Writer) -> None:
+        nonlocal most, under_way
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0.02)
+        under_way -= 1
+        await whole(200, {"of": request.path})(request, writer)
+
+    async def test(connections: KeptConnections) -> None:
+        bodies = await asyncio.gather(*(connections.patch(f"/x/{number}", b"{}") for number in range(6)))
+        assert bodies == [b'{"of": "/x/%d"}' % number for number in range(6)]
+
+    seen, connections = run([slow], test, kept=pool)
+    assert (len(seen), connections, most) == (6, 2, 2)
+
+
+def test_requests_one_after_another_share_one_of_the_connections() -> None:
+    async def test(connections: KeptConnections) -> None:
+        await connections.get(PATH)
+        await connections.post(PATH, b"{}")
+        await connections.patch(PATH, b"{}")
+
+    seen, connections = run([whole(200, {})], test, kept=pool)
+    assert ([one.method for one in seen], connections) == (["GET", "POST", "PATCH"], 1)
+
+
+def test_a_patch_without_an_answer_ends_and_gives_its_connection_back() -> None:
+    async def silent(request: Request, writer: Writer) -> None:
+        await asyncio.sleep(60)
+
+    async def test(connections: KeptConnections) -> None:
+        for _ in range(2):  # as many as there are connections
+            with pytest.raises(Unreachable, match="no answer within"):
+                await connections.patch(PATH, b"{}")
+        assert await asyncio.gather(*(connections.patch(PATH, b"{}") for _ in range(2))) == [b"{}", b"{}"]
+
+    # The last two have to be answered in this time.
+    run([silent, silent, whole(200, {})], test, kept=partial(pool, timeout=1.0))
+
+
+def test_a_patch_that_is_given_up_gives_its_connection_back() -> None:
+    under_way: list[Request] = []
+
+    async def silent(request: Request, writer: Writer) -> None:
+        under_way.append(request)
+        await asyncio.sleep(60)
+
+    async def test(connections: KeptConnections) -> None:
+        asked = [asyncio.create_task(connections.patch(PATH, b"{}")) for _ in range(2)]
+        await eventually(lambda: len(under_way) == 2)
+        for one in asked:
+            one.cancel()
+        assert await connections.patch(PATH, b"{}") == b"{}"
+
+    run([silent, silent, whole(200, {})], test, kept=pool)
+
+
 def test_a_proxy_in_between_needs_the_general_client(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
@@ -162,7 +236,9 @@ def test_a_proxy_in_between_needs_the_general_client(monkeypatch: pytest.MonkeyP
 
     def kept(transport: Transport) -> bool:
         server = ApiServer("https://api.example:6443", headers=no_headers, transport=transport)
-        return isinstance(requests_to(server), KeptConnection)
+        alone = isinstance(requests_to(server), KeptConnection)
+        assert isinstance(requests_to(server, 2), KeptConnections) == alone
+        return alone
 
     assert [kept(one) for one in (direct, by_environment, named)] == [True, True, False]
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example:3128")

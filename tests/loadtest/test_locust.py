@@ -81,7 +81,7 @@ def answered(host: str) -> dict[str, float]:
 
 def test_our_own_server_beside_the_null(tmp_path: Path) -> None:
     page = tmp_path / "report.html"
-    found, said = locust(tmp_path, "--names=20,50", f"--report={page}")
+    found, said = locust(tmp_path, "--names=20,50", f"--report={page}", seconds=10)
     assert verbs(found) == {"filter", "filter, rejected", "prioritize", "preempt"}
     assert {row["names"] for row in found["rows"] if row["verb"] == "filter"} == {20, 50}
     assert "loadtest: passed" in said

@@ -67,7 +67,7 @@ def read(root: Path) -> Tree:
         measures.append(Measure("lines of a file", lines[name], name))
         measures += _python(path.read_text(), name)
     measures += _packages(root)
-    for path in sorted((root / "ext_core").rglob("*.py*")):
+    for path in sorted((root / "ext_core").rglob("*.py[xi]")) + sorted((root / "ext_core").rglob("*.py")):
         text, name = path.read_text(), str(path.relative_to(root))
         if path.suffix == ".pyx":
             measures.append(Measure("lines of a kernel", len(text.splitlines()), name))

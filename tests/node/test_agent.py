@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,9 @@ from extender.node.agent import Agent, AgentOptions, Kubelet, Switch, as_annotat
 from extender.node.apiserver import ApiServer
 from extender.node.pod_resources import Held
 from extender.sim.machines import gpu_uuid, machine, topology_annotation
-from extender.topologies import annotation
+from extender.topologies import annotation, nics
 from extender.topologies.annotation import RELAY, STALE
-from extender.topologies.topology import Topology
+from extender.topologies.topology import NearNic, Topology
 from tests.e2e.device_manager import pod
 from tests.node.fake_api import FakeApi
 from tests.node.fake_nvml import FakeNvml
@@ -209,6 +210,21 @@ def test_holdings_as_annotations() -> None:
     assert as_annotations(held, GPU, UUIDS) == {("n", "a"): "c1=0,1;c2=5"}
 
 
+def test_nics_are_written_beside_the_topology_and_taken_back(api: FakeApi) -> None:
+    scene = Scene(api)
+    seen = nvml.read(FakeNvml(V100), Path("/none"))
+    scene.view = lambda: replace(seen, nics=(NearNic("mlx5_0", (0, 1)),))  # type: ignore[method-assign]
+    scene.agent.look()
+    assert nics.decode(scene.node()[nics.KEY]) == (8, (NearNic("mlx5_0", (0, 1)),))
+    assert scene.agent.counts["node writes"] == 1
+    scene.agent.look()
+    assert scene.agent.counts["node writes"] == 1  # the same is not written again
+    scene.view = lambda: seen  # type: ignore[method-assign]
+    scene.agent.look()
+    assert nics.KEY not in scene.node()
+    assert scene.stated().links == V100.links
+
+
 # ---- where the view comes from
 
 
@@ -299,7 +315,10 @@ def test_every_recorded_text_is_a_view_or_a_reason(name: str) -> None:
         assert len(seen) > 10
         assert "mp" in name or "malformed" in name or "partial" in name or "abbreviated" in name, seen
     else:
-        assert annotation.decode(annotation.encode(seen)) == seen
+        assert replace(annotation.decode(annotation.encode(seen)), nics=seen.nics) == seen
+        stated = nics.encode(seen)
+        assert (stated is None) == (seen.nics is None)
+        assert stated is None or nics.decode(stated) == (seen.gpus, seen.nics)
 
 
 def test_commands_that_are_not_there() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from extender.objects import gangs, records
+from extender.objects.gangs.templates import Late
 from tests.cluster.reach import kept_of
 from tests.world import GPU, JSON, WALL, World, workload
 
@@ -154,6 +155,116 @@ def test_who_belongs_together(facts: JSON, made: JSON | None, source: str, minim
         assert gang is not None
         assert (gang.ref.source, gang.ref.name, gang.running) == (source, "g", 3)
         assert (gang.minimum, gang.known) == ((3, False) if minimum is None else (minimum, True))
+
+
+WAITS_FOR_WORKERS = {"launcherCreationPolicy": "WaitForWorkersReady"}
+INITIALIZED = [
+    {"name": "dataset-initializer", "template": {"spec": {}}},
+    {"name": "node", "template": {"spec": {"parallelism": 4}},
+     "dependsOn": [{"name": "dataset-initializer", "status": "Complete"}]},
+]  # fmt: skip
+# what the pods carry, the object, size, how many pods come late
+SIZES: dict[str, tuple[JSON, JSON | None, int | None, int]] = {
+    "our gang": ({"labels": {OURS + "gang": "g", OURS + "gang-min": "2"}}, None, None, 0),
+    "our size": ({"labels": {OURS + "gang": "g"}, "annotations": {OURS + "gang-size": "6"}}, None, 6, 0),
+    "an invalid size of ours": (
+        {"labels": {OURS + "gang": "g"}, "annotations": {OURS + "gang-size": "many"}}, None, None, 0,
+    ),
+    "our size counts before all others": (
+        {"owner": owned("Job", "batch/v1"), "annotations": {OURS + "gang-size": "6"}},
+        obj("batch/v1", "Job", "g", {"parallelism": 4}), 6, 0,
+    ),
+    "coscheduling": (
+        {"labels": {"scheduling.x-k8s.io/pod-group": "g"}},
+        obj("scheduling.x-k8s.io/v1alpha1", "PodGroup", "g", {"minMember": 2}), None, 0,
+    ),
+    "workload reference": (
+        {"spec": {"workloadRef": {"name": "g", "podGroup": "workers"}}},
+        obj("scheduling.k8s.io/v1alpha1", "Workload", "g",
+            {"podGroups": [{"name": "workers", "policy": {"gang": {"minCount": 2}}}]}), None, 0,
+    ),
+    "kueue": (
+        {"labels": {"kueue.x-k8s.io/pod-group-name": "g"},
+         "annotations": {"kueue.x-k8s.io/pod-group-total-count": "3"}}, None, 3, 0,
+    ),
+    "leader worker set": (
+        {"labels": {LWS + "name": "g", LWS + "group-index": "1"}, "annotations": {LWS + "size": "3"}}, None, 3, 0,
+    ),
+    "leader worker set by its object": (
+        {"labels": {LWS + "name": "g", LWS + "group-index": "1"}},
+        obj("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "g", {"leaderWorkerTemplate": {"size": 2}}), 2, 0,
+    ),
+    "job set": (
+        {"labels": {"jobset.sigs.k8s.io/jobset-name": "g"}},
+        obj("jobset.x-k8s.io/v1alpha2", "JobSet", "g",
+            {"replicatedJobs": [{"replicas": 2, "template": {"spec": {"parallelism": 4}}}, {"template": {}}]}), 9, 0,
+    ),
+    "what completes before the others begin": (
+        {"labels": {"jobset.sigs.k8s.io/jobset-name": "g"}},
+        obj("jobset.x-k8s.io/v1alpha2", "JobSet", "g", {"replicatedJobs": INITIALIZED}), 4, 0,
+    ),
+    "elastic PyTorchJob": (
+        {"labels": {"training.kubeflow.org/job-name": "g"}},
+        obj("kubeflow.org/v1", "PyTorchJob", "g",
+            {"pytorchReplicaSpecs": {"Master": {}, "Worker": {"replicas": 8}},
+             "elasticPolicy": {"minReplicas": 2}}), 9, 0,
+    ),
+    "MPIJob": (
+        {"owner": owned("MPIJob", "kubeflow.org/v2beta1")},
+        obj("kubeflow.org/v2beta1", "MPIJob", "g", {"mpiReplicaSpecs": {"Launcher": {}, "Worker": WORKERS}}), 3, 0,
+    ),
+    "MPIJob whose launcher waits for the workers": (
+        {"owner": owned("MPIJob", "kubeflow.org/v2beta1")},
+        obj("kubeflow.org/v2beta1", "MPIJob", "g",
+            {"mpiReplicaSpecs": {"Launcher": {}, "Worker": WORKERS}, **WAITS_FOR_WORKERS}), 3, 1,
+    ),
+    "Ray with its autoscaler": (
+        {"labels": {"ray.io/cluster": "g"}},
+        obj("ray.io/v1", "RayCluster", "g",
+            {"enableInTreeAutoscaling": True,
+             "workerGroupSpecs": [{"replicas": 4, "minReplicas": 1, "numOfHosts": 2}]}), 9, 0,
+    ),
+    "Job": ({"owner": owned("Job", "batch/v1")}, obj("batch/v1", "Job", "g", {"parallelism": 5}), 5, 0),
+    "Job that is nearly done": (
+        {"owner": owned("Job", "batch/v1")},
+        obj("batch/v1", "Job", "g", {"parallelism": 4, "completions": 5}, succeeded=3), 2, 0,
+    ),
+    "Job that we do not see": ({"owner": owned("Job", "batch/v1")}, None, None, 0),
+    "a size that no gang can have": (
+        {"owner": owned("Job", "batch/v1")}, obj("batch/v1", "Job", "g", {"parallelism": 2**31}), None, 0,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("facts", "made", "size", "late"), SIZES.values(), ids=SIZES)
+def test_how_many_pods_the_whole_gang_has(facts: JSON, made: JSON | None, size: int | None, late: int) -> None:
+    """Two pods exist; the size counts those that do not exist yet."""
+    pods = [records.pod(pod(f"p{i}", facts), frozenset({GPU})) for i in range(2)]
+    objects = {}
+    if made is not None:
+        record = gangs.group(json.dumps(made))
+        objects[(record.api, record.kind, record.namespace, record.name)] = record
+    named = gangs.ref(pods[0], objects)
+    assert named is not None
+    assert gangs.size(named, gangs.Members(pods), objects) == size
+    assert gangs.late(named, objects) == late
+
+
+@pytest.mark.parametrize(
+    ("kind", "api", "spec", "start", "ends_at"),
+    [
+        ("Job", "batch/v1", {"activeDeadlineSeconds": 600}, "2026-01-01T00:00:00Z", 1_767_225_600.0 + 600),
+        ("Job", "batch/v1", {"activeDeadlineSeconds": 600}, None, None),  # suspended
+        ("Job", "batch/v1", {}, "2026-01-01T00:00:00Z", None),
+        ("Job", "batch/v1", {"activeDeadlineSeconds": -1}, "2026-01-01T00:00:00Z", 1_767_225_600.0),
+        ("PyTorchJob", "kubeflow.org/v1", {"activeDeadlineSeconds": 600}, "2026-01-01T00:00:00Z", None),
+    ],
+)
+def test_when_the_deadline_of_a_job_ends_its_pods(
+    kind: str, api: str, spec: JSON, start: str | None, ends_at: float | None
+) -> None:
+    """It runs from the Job's start, so while its pods are gated."""
+    assert gangs.group(json.dumps(obj(api, kind, "g", spec, startTime=start))).ends_at == ends_at
 
 
 INDEPENDENT: dict[str, tuple[JSON, JSON | None]] = {
@@ -380,3 +491,7 @@ def test_an_object_is_compared_with_the_gangs_of_its_name_only(monkeypatch: pyte
     assert not cluster.faults
     world.gone("p0", "p1", "p2", "p3")
     assert not len(cluster.gangs)
+
+
+def test_a_negative_number_of_late_pods_takes_away_none_of_the_others() -> None:
+    assert Late("Launcher", "m-launcher", "", 0, -(10**9)).pods == 0

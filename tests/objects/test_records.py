@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from extender.cluster.pods.placements import Repelling
 from extender.objects import decode, records
-from extender.objects.records import Owner, PodRecord, RecordError
+from extender.objects.records import Owner, PodClaimRef, PodRecord, RecordError
 from extender.objects.records.placement import shared_tolerations
 from extender.objects.selectors import NodeTerm, Requirement, Taint, Toleration
 
@@ -258,7 +258,8 @@ def test_every_field_of_a_pod() -> None:
         priority_class="batch",
         priority_given=True,
         never=True,
-        gated=True,
+        gates=("wait",),
+        deadline_seconds=None,
         phase="Failed",
         reason="UnexpectedAdmissionError",
         disruption_target="PreemptionByScheduler",
@@ -276,6 +277,7 @@ def test_every_field_of_a_pod() -> None:
         host_ports=True,
         volumes=True,
         claims=True,
+        claim_refs=(PodClaimRef("", ""),),
         other_resources=False,
         required_affinity=False,
         preferred_affinity=False,
@@ -284,6 +286,7 @@ def test_every_field_of_a_pod() -> None:
         anti_affinity_terms=(),
         affinity_terms=(),
         group=None,
+        service_account="default",
     )
     assert made.finished
 

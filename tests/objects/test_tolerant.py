@@ -88,6 +88,44 @@ def test_a_pod_that_cannot_be_ranked_or_named_is_no_victim() -> None:
     assert (record.uid, record.priority, record.gpus) == ("unknown:default/p", tolerant.NEVER_A_VICTIM, ((GPU, 2),))
 
 
+@pytest.mark.parametrize(
+    ("gates", "kept"),
+    [
+        ([{"name": "a"}, {"name": 3}], ("a", "")),
+        ([{"name": "a"}, 3], ("a", "")),
+        ("closed", ("",)),
+        ([{"name": None}], ("",)),
+    ],
+)
+def test_a_gate_that_cannot_be_read_stays_closed(gates: Any, kept: tuple[str, ...]) -> None:
+    item = workload("p", 2, spec={"schedulingGates": gates, "tolerations": [{"operator": "Perhaps"}]})
+    record = reading("Pod", item).record
+    assert isinstance(record, PodRecord)
+    assert record.gates == kept
+    item["spec"]["nodeName"] = "n"  # a bound pod has no gate
+    bound = reading("Pod", item).record
+    assert isinstance(bound, PodRecord)
+    assert bound.node == "n"
+
+
+def test_what_is_known_of_gates_stays_where_they_cannot_be_read() -> None:
+    before = decode.record("Pod", workload("p", 2, spec={"schedulingGates": [{"name": "a"}, {"name": "b"}]}), GPUS)
+    assert isinstance(before, PodRecord)
+    for gates, kept in (("closed", ("a", "b")), ([{"name": "b"}], ("b",)), ([], ())):
+        now = reading("Pod", workload("p", 2, spec={"schedulingGates": gates, "tolerations": 3})).record
+        assert isinstance(now, PodRecord)
+        assert tolerant.merged(before, now).gates == kept
+
+
+@pytest.mark.parametrize(("said", "kept"), [("soon", 600), (300, 300)])
+def test_a_deadline_that_cannot_be_read_is_the_last_one(said: Any, kept: int) -> None:
+    before = decode.record("Pod", workload("p", 2, spec={"activeDeadlineSeconds": 600}), GPUS)
+    now = reading("Pod", workload("p", 2, spec={"activeDeadlineSeconds": said, "tolerations": 3})).record
+    assert isinstance(before, PodRecord)
+    assert isinstance(now, PodRecord)
+    assert tolerant.merged(before, now).deadline_seconds == kept
+
+
 def test_an_object_with_more_wrong_fields_than_are_looked_at_is_reduced_to_its_skeleton() -> None:
     item = workload("p", 2, node="n", priority=7)
     item["spec"]["tolerations"] = [{"operator": "Perhaps"}] * 1000
@@ -319,7 +357,8 @@ def test_check_reads_what_it_can_of_a_file(item: JSON, tmp_path: Path, capsys: p
     hard = {"cpu": "1", "limits.cpu": "1"}
     quota = {"kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": hard}}
     file = tmp_path / "cluster.json"
-    file.write_text(json.dumps({"kind": "List", "items": [{"kind": "Pod"} | item, quota]}))
+    node = {"kind": "Node", "metadata": {"name": "n"}}  # a file without one is an error
+    file.write_text(json.dumps({"kind": "List", "items": [node, {"kind": "Pod"} | item, quota]}))
     cli.main(["check", "--cluster", str(file), "-o", "json"])
     answer = json.loads(capsys.readouterr().out)
     assert [one["code"] for one in answer["warnings"]] == ["invalid-object"]

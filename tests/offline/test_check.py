@@ -19,7 +19,7 @@ from extender.offline import check
 from extender.offline.checks.work import MOST_JOBS
 from extender.settings import ClaimBounds, Claims, Settings
 from tests.offline.test_whatif import snapshot_of
-from tests.world import GPU, JSON, WALL, machine, workload
+from tests.world import GPU, JSON, WALL, machine, pairs, workload
 
 PRIORITIES = Path(__file__).parents[2] / "manifests" / "priorities"
 
@@ -30,7 +30,7 @@ def cls(name: str, value: int, **more: Any) -> JSON:
 
 
 def node(name: str = "n") -> JSON:
-    return {"kind": "Node"} | machine(name, 8)
+    return {"kind": "Node"} | machine(name, 8, links=pairs(8))
 
 
 def pod(name: str, gpus: int = 1, cls: str = "", priority: int = 0, **facts: Any) -> JSON:
@@ -409,7 +409,7 @@ def test_the_classes_that_we_ship_are_in_order(path: Path) -> None:
 @pytest.mark.parametrize("path", sets(), ids=lambda path: path.name)
 def test_the_classes_that_we_ship_pass_check_strict(path: Path, tmp_path: Path) -> None:
     file = tmp_path / "cluster.json"
-    file.write_text(json.dumps({"kind": "List", "items": [*built(path), *built(path / "quotas")]}))
+    file.write_text(json.dumps({"kind": "List", "items": [node(), *built(path), *built(path / "quotas")]}))
     assert main(["check", "--strict", "--cluster", str(file)]) == 0
 
 

@@ -11,6 +11,7 @@ from ruamel.yaml import YAML
 from extender.errors import BadCluster
 from extender.objects.records import PodRecord
 from extender.offline import frozen
+from extender.whatif import question
 from tests.calls import calls_of
 from tests.world import AMD, GPU, JSON, World, machine, workload
 
@@ -87,7 +88,7 @@ def test_an_empty_file_is_no_cluster(raw: bytes) -> None:
     with pytest.raises(BadCluster, match="file: is empty: expected Kubernetes objects"):
         frozen.parse(raw, GPUS, "file")
     with pytest.raises(BadCluster, match="is empty"):
-        frozen.pods(raw, GPUS, "file")
+        frozen.documents(raw, "file")
 
 
 def test_a_large_dump_of_yaml_is_read_in_c() -> None:
@@ -207,5 +208,10 @@ def test_a_pod_without_priority_has_that_of_its_class() -> None:
 def test_who_belongs_to_the_node(annotations: JSON, owners: list[JSON], daemon: bool, mirror: bool) -> None:
     pod: JSON = {"kind": "Pod"} | workload("r", 1, node="n", annotations=annotations)
     pod["metadata"]["ownerReferences"] = owners
-    (record,) = frozen.pods(json.dumps(pod).encode(), GPUS, "file")
+    (record,) = question.read(frozen.documents(json.dumps(pod).encode(), "file"), GPUS).pods
     assert (record.daemon, record.mirror) == (daemon, mirror)
+
+
+def test_an_empty_text_with_the_tag_of_a_number_is_malformed() -> None:
+    with pytest.raises(BadCluster, match="malformed YAML"):
+        frozen.documents(b"kind: !!int ''\n", "file")

@@ -13,8 +13,9 @@ import pytest
 
 from extender.cli import main
 from extender.offline import frozen, whatif
-from extender.offline.snapshot import Snapshot
 from extender.settings import Resource, Settings
+from extender.whatif import engine, question
+from extender.whatif.snapshot import Snapshot
 from tests.oracles.whatif import Brute
 from tests.world import DGX1V, GPU, JSON, WALL, machine, pairs, rfc3339, workload
 
@@ -151,8 +152,10 @@ def snapshot_of(items: list[JSON], settings: Settings = ARBITRARY) -> Snapshot:
 
 def asked(items: list[JSON], pod: JSON, settings: Settings = ARBITRARY) -> JSON:
     snapshot = snapshot_of(items, settings)
-    pods = frozen.pods(json.dumps({"kind": "Pod"} | pod).encode(), snapshot.cluster.gpu_names, "test")
-    answer: JSON = whatif.answer(snapshot, pods, WALL)
+    raw = json.dumps({"kind": "Pod"} | pod).encode()
+    answer: JSON = whatif.answer(
+        snapshot, question.read(frozen.documents(raw, "test"), snapshot.cluster.gpu_names), WALL
+    )
     return answer
 
 
@@ -175,7 +178,7 @@ def test_against_trying_everything() -> None:
         verdict, found = brute.verdict(pod)
         assert result["verdict"] == verdict
         seen[verdict] += 1
-        assert whatif.exit_code(answer) == {"fits": 0, "evict": 10, "cannot": 11}[verdict]
+        assert engine.exit_code(answer) == {"fits": 0, "evict": 10, "cannot": 11}[verdict]
         codes = Counter(warning["code"] for warning in answer["warnings"])
         shown = [one["path"] for one in answer["warnings"] if "path" in one]
         assert len(set(shown)) == len(shown)
@@ -261,10 +264,12 @@ def test_exit_codes(gpus: int, priority: int, code: int, tmp_path: Path, capsys:
 
 
 def test_of_several_pods_the_worst_result_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pods = [workload("a", 1, priority=5), workload("b", 4, priority=5)]
+    """The second has what the first leaves."""
+    pods = [workload("a", 1, priority=5), workload("b", 3, priority=5)]
     assert main(["whatif", *files(tmp_path, one_node(), pods), "-o", "json"]) == 10
     results = json.loads(capsys.readouterr().out)["results"]
     assert [result["verdict"] for result in results] == ["fits", "evict"]
+    assert [result["gpus"] for result in results] == [[2], [0, 1, 3]]
     assert [victim["name"] for victim in results[1]["victims"]] == ["low"]
     assert results[1]["victims"][0]["gpus"] == [0, 1]
 
@@ -522,7 +527,11 @@ NOT_HEEDED: dict[str, tuple[JSON, str]] = {
     ),
     "restart-seconds": ({"annotations": {PREFIX + "restart-seconds": "-1"}}, "bad-restart-seconds"),
     "gang-min": ({"labels": {PREFIX + "gang-min": "-5"}}, "bad-gang-min"),
+    "gang-size": ({"annotations": {PREFIX + "gang-size": "all"}}, "bad-gang-size"),
+    "duration": ({"annotations": {PREFIX + "duration": "soon"}}, "bad-duration"),
+    "domain": ({"annotations": {PREFIX + "domain": "rack"}}, "bad-domain"),
     "links": ({"annotations": {PREFIX + "links": "requierd"}}, "bad-links"),
+    "nics": ({"annotations": {PREFIX + "nics": "requierd"}}, "bad-nics"),
     "held-gpus": ({"annotations": {PREFIX + "held-gpus": "9,9,-1"}}, "bad-held-gpus"),
     "gpus": ({"annotations": {PREFIX + "gpus": "2,7"}}, "bad-gpus"),
     "another node": ({"node": "gone"}, "node-missing"),

@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from ext_core import score as kernels
 from extender.cluster.tables import Tables
 from extender.policy.contracts import PodRequest
 from extender.policy.policy import Policy
@@ -48,3 +49,31 @@ def test_idle_rules_reject_nothing_and_constant_scorers_give_one_value(
     monkeypatch.setattr(Policy, "score", scored)
     player.differences(*player.read(name), lambda step, now: None)
     assert {"failing", "bad_nodes", "links", "topology_level"} <= left_out.keys()
+
+
+@pytest.mark.parametrize(("name", "most"), [("shares-1", 1), ("mixed-1", 1), ("spread-1", 3), ("many-nodes-1", 3)])
+def test_the_best_are_the_same_when_the_last_scorer_sees_few_rows(
+    name: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over recorded requests: their rows, scores and columns, to the last bit."""
+    best, left_out = Policy.best, 0
+
+    def both(
+        self: Policy, tables: Tables, request: PodRequest, rows: array[int], asked: int
+    ) -> tuple[array[int], array[float], dict[str, array[float]]]:
+        nonlocal left_out
+        few, total, columns = best(self, tables, request, rows, most)
+        left_out += len(rows) - len(few)
+        whole, all_columns = self.score(tables, request, rows)
+        found, expected = kernels.top(tables.nodes, few, total, most), kernels.top(tables.nodes, rows, whole, most)
+        assert [few[i] for i in found] == [rows[i] for i in expected]
+        assert [total[i] for i in found] == [whole[i] for i in expected]
+        assert columns.keys() == all_columns.keys()
+        for key, column in columns.items():
+            assert [column[i] for i in found] == [all_columns[key][i] for i in expected]
+        return best(self, tables, request, rows, asked)
+
+    monkeypatch.setattr("extender.policy.policy.MANY_ROWS", 2)
+    monkeypatch.setattr(Policy, "best", both)
+    player.differences(*player.read(name), lambda step, now: None)
+    assert left_out

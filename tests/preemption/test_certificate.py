@@ -129,7 +129,7 @@ def test_what_is_not_kept_counts_no_victims() -> None:
     class Away:
         read_back = True
 
-        async def reserve(self, plan: Any) -> str:
+        async def reserve(self, plan: Any, patience: float = 0.0) -> str:
             return "the API server is away"
 
     play = world()

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from extender.cluster.cluster import Cluster
 from extender.settings import Settings
 from extender.verbs.bind import Written
 from tests.world import JSON, World, logged
@@ -44,11 +45,12 @@ class Binder:
 
 
 class Player:
-    """A server over an empty cluster. `settings`: as in the settings file, in JSON."""
+    """A server over an empty cluster. `settings`: as in the settings file, in JSON; `cluster`: a cluster of these
+    settings, None: a plain one."""
 
-    def __init__(self, settings: JSON) -> None:
+    def __init__(self, settings: JSON, cluster: Cluster | None = None) -> None:
         self._binder = Binder()
-        self._world = World(Settings.model_validate_json(json.dumps(settings)), binder=self._binder)
+        self._world = World(Settings.model_validate_json(json.dumps(settings)), binder=self._binder, cluster=cluster)
         self._start = self._world.now, self._world.wall
 
     def at(self, seconds: float) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
+import re
 import socket
 import threading
 import time
@@ -17,8 +19,8 @@ import pytest
 import uvicorn
 
 from extender.errors import BadInput, BodiesFull
-from extender.server.connections import HEAD_BYTES, MOST_PIPELINED
-from extender.server.endpoint import VERBS
+from extender.server.connections import HEAD_BYTES, MOST_PIPELINED, Reply
+from extender.server.endpoint import VERBS, VerbApp
 from extender.server.serve import config
 from extender.settings import Known, Limits, Settings, parse_settings
 from tests.server.test_app import valid
@@ -75,6 +77,21 @@ def whole(stream: socket.socket) -> bytes:
     return said
 
 
+def answer(stream: socket.socket) -> bytes:
+    """One answer, whole: its head and its body may come one after the other."""
+    said = b""
+    while b"\r\n\r\n" not in said:
+        part = stream.recv(65536)
+        if not part:
+            return said
+        said += part
+    start, _, body = said.partition(b"\r\n\r\n")
+    length = re.search(rb"(?i)content-length: (\d+)", start)
+    while length is not None and len(body) < int(length[1]) and (part := stream.recv(65536)):
+        body += part
+    return start + b"\r\n\r\n" + body
+
+
 def filter_works(port: int) -> None:
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
         answer = client.post("/v1/filter", json=valid("filter"))
@@ -99,7 +116,7 @@ def test_the_time_starts_with_the_first_byte_and_dripping_does_not_extend_it(ser
     _, port = served
     with dial(port) as stream:
         stream.sendall(head("prioritize", 2) + b"{}")  # a request before it changes nothing
-        assert stream.recv(65536).startswith(b"HTTP/1.1 400 ")
+        assert answer(stream).startswith(b"HTTP/1.1 400 ")
         began = time.monotonic()
         said, sent = b"", 0
         stream.settimeout(0.1)
@@ -143,11 +160,11 @@ def test_an_unused_connection_and_one_between_two_requests_stay_open(served: tup
     _, port = served
     with dial(port) as fresh, dial(port) as used:
         used.sendall(head("prioritize", 2) + b"{}")
-        used.recv(65536)
+        answer(used)
         time.sleep(3.2)  # longer than the limit and a look at it: nothing is to happen
         for stream in (fresh, used):
             stream.sendall(head("prioritize", 2) + b"{}")
-            assert stream.recv(65536).startswith(b"HTTP/1.1 400 ")
+            assert answer(stream).startswith(b"HTTP/1.1 400 ")
 
 
 def test_half_sent_bodies_hold_no_more_than_the_limit_and_the_scheduler_is_served() -> None:
@@ -215,13 +232,13 @@ def test_too_many_connections_cost_the_client_that_has_them() -> None:
     with serving(limits) as (world, port), ExitStack() as stack:
         scheduler = stack.enter_context(dial(port))
         scheduler.sendall(head("prioritize", 2) + b"{}")
-        scheduler.recv(65536)
+        answer(scheduler)
         for _ in range(100):
             stack.enter_context(dial(port, OTHER)).sendall(b"POST /v1/filter")
         wait_for(lambda: world.metric("connections_closed_total", limit="connections") == 81)
         assert len(world.server.connections.open) == limits.connections
         scheduler.sendall(head("prioritize", 2) + b"{}")
-        assert scheduler.recv(65536).startswith(b"HTTP/1.1 400 ")
+        assert answer(scheduler).startswith(b"HTTP/1.1 400 ")
         filter_works(port)
 
 
@@ -231,19 +248,19 @@ def test_connections_of_the_schedulers_own_address_do_not_keep_it_out(answered: 
     with serving(LIMITS) as (_, port), ExitStack() as stack:
         scheduler = stack.enter_context(dial(port))
         scheduler.sendall(head("prioritize", 2) + b"{}")
-        scheduler.recv(65536)
+        answer(scheduler)
         for _ in range(LIMITS.connections + (10 if not answered else -1)):
             stream = stack.enter_context(dial(port))
             stream.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" if answered else b"POST /v1/filter")
             if answered:
-                assert stream.recv(65536).startswith(b"HTTP/1.1 200 ")
+                assert answer(stream).startswith(b"HTTP/1.1 200 ")
         for _ in range(3):
             new = stack.enter_context(dial(port))
             new.sendall(head("prioritize", 2) + b"{}")
-            assert new.recv(65536).startswith(b"HTTP/1.1 400 ")
+            assert answer(new).startswith(b"HTTP/1.1 400 ")
         if not answered:
             scheduler.sendall(head("prioritize", 2) + b"{}")
-            assert scheduler.recv(65536).startswith(b"HTTP/1.1 400 ")
+            assert answer(scheduler).startswith(b"HTTP/1.1 400 ")
 
 
 def test_requests_sent_ahead_have_a_limit() -> None:
@@ -264,7 +281,7 @@ def test_a_used_connection_whose_last_body_was_not_read_does_not_stay_for_ever()
     """uvicorn sets its time when the answer is sent, and forgets it when the rest of the body comes."""
     with serving(LIMITS) as (world, port), dial(port) as stream:
         stream.sendall(b"POST /nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n")
-        assert stream.recv(65536).startswith(b"HTTP/1.1 404 ")
+        assert answer(stream).startswith(b"HTTP/1.1 404 ")
         stream.sendall(b" " * 100)
         (connection,) = world.server.connections.open
         wait_for(lambda: connection.reading is None)
@@ -315,6 +332,114 @@ def test_a_page_that_nobody_reads_is_not_made_to_its_end() -> None:
             wait_for(lambda: made > 0)
             wait_for(lambda: world.server.pages.open == 0)
         assert made * 10_000 < 16 << 20  # what the kernel buffers, and two slices
+
+
+def reply(stream: socket.socket) -> bytes:
+    """One reply: its head and its body."""
+    said = b""
+    while b"\r\n\r\n" not in said:
+        said += stream.recv(65536)
+    top, _, body = said.partition(b"\r\n\r\n")
+    length = int(top.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+    while len(body) < length:
+        body += stream.recv(65536)
+    assert len(body) == length
+    return top + b"\r\n\r\n" + body
+
+
+@pytest.mark.parametrize("good", [True, False])
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_replies_alike_with_and_without_asgi(verb: str, good: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """kube-scheduler states the length of a body. What comes otherwise goes through ASGI."""
+    by_asgi = []
+    call = VerbApp.__call__
+
+    async def counted(self: VerbApp, scope: Any, receive: Any, send: Any) -> None:
+        by_asgi.append(scope["path"])
+        await call(self, scope, receive, send)
+
+    monkeypatch.setattr(VerbApp, "__call__", counted)
+    body = json.dumps(valid(verb) if good else {}).encode()
+    plain = head(verb, len(body))
+    chunked = plain.replace(b"Content-Length: %d" % len(body), b"Transfer-Encoding: chunked")
+    chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    replies = []
+    for asked in (plain + body, chunked + chunks):
+        with serving() as (_, port), dial(port) as stream:
+            stream.sendall(asked)
+            replies.append(reply(stream))
+    assert replies[0] == replies[1]
+    assert by_asgi == [f"/v1/{verb}"]
+    with serving() as (_, port), dial(port) as stream:
+        stream.sendall(plain.replace(b"Host: x", b"Host: x\r\nExpect: 100-continue"))
+        assert reply_begins(stream) == b"HTTP/1.1 100 Continue"
+        stream.sendall(body)
+        assert reply(stream) == replies[0]
+    assert len(by_asgi) == 2
+
+
+def reply_begins(stream: socket.socket) -> bytes:
+    """The status line of an answer without more headers."""
+    said = b""
+    while not said.endswith(b"\r\n\r\n"):
+        said += stream.recv(1)
+    return said.strip()
+
+
+def test_a_body_may_come_in_any_parts_and_the_connection_closes_when_asked_to(served: tuple[World, int]) -> None:
+    _, port = served
+    body = json.dumps(valid("filter")).encode()
+    asked = head("filter", len(body)).replace(b"Host: x", b"Host: x\r\nConnection: close") + body
+    with dial(port) as stream:
+        for at in range(0, len(asked), 50):
+            stream.sendall(asked[at : at + 50])
+            time.sleep(0.001)
+        said = whole(stream)
+    assert b"\r\nconnection: close\r\n" in said
+    assert json.loads(said.partition(b"\r\n\r\n")[2])["NodeNames"] == ["m"]
+
+
+def test_requests_in_one_piece_are_answered_in_order(served: tuple[World, int]) -> None:
+    """The first at once, the others in turns of the event loop."""
+    _, port = served
+    body = json.dumps(valid("filter")).encode()
+    with dial(port) as stream:
+        stream.sendall((head("filter", len(body)) + body + head("prioritize", 2) + b"{}") * 3)
+        said = b""
+        while said.count(b"HTTP/1.1 ") < 6 or not said.endswith(b"}"):
+            said += stream.recv(65536)
+    assert [part[:3] for part in said.split(b"HTTP/1.1 ")[1:]] == [b"200", b"400"] * 3
+
+
+def test_a_client_that_leaves_while_its_verb_waits() -> None:
+    with serving() as (world, port):
+        app = world.server.connections.verbs[b"/v1/preempt"]
+        waits, sent = threading.Event(), threading.Event()
+
+        class Waiting:
+            most_bytes = app.most_bytes
+
+            async def begin(self, whole: bytes, began: float) -> Reply:
+                while not waits.is_set():
+                    await asyncio.sleep(0.001)
+                return Reply(200, whole, None)
+
+            def failed(self, error: Exception, began: float) -> Reply:
+                raise AssertionError(error)
+
+            def sent(self, reply: Reply) -> None:
+                sent.set()
+
+        world.server.connections.verbs[b"/v1/preempt"] = Waiting()
+        with dial(port) as stream:
+            stream.sendall(head("preempt", 2) + b"{}")
+            wait_for(lambda: any(one.held for one in world.server.connections.open))
+        wait_for(lambda: not world.server.connections.open)
+        assert not sent.is_set()
+        waits.set()
+        assert sent.wait(60)
+        assert world.server.connections.held == 0
+        filter_works(port)
 
 
 def test_the_settings_must_fit_each_other() -> None:

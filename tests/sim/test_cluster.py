@@ -52,6 +52,32 @@ def test_a_watch_tells_what_is_there_and_then_every_write(cluster: SimCluster) -
     assert bound["metadata"]["annotations"] == {"k": "v"}
 
 
+def test_a_pod_is_patched_at_its_version_alone(cluster: SimCluster) -> None:
+    uid = cluster.create(SimPod("p", "a", 1, gates=["g"]).object())
+    with pytest.raises(Conflict, match="Gates"):
+        cluster.bind(uid, "n1", {})
+    read = cluster.named("a", "p")["metadata"]["resourceVersion"]
+    written = cluster.patch("a", "p", read, lambda pod: pod["spec"].pop("schedulingGates"))
+    assert cluster.named("a", "p")["metadata"]["resourceVersion"] == written != read
+    with pytest.raises(Conflict, match="modified"):
+        cluster.patch("a", "p", read, lambda pod: pod["spec"].clear())
+    with pytest.raises(KeyError):
+        cluster.patch("a", "q", read, lambda pod: None)
+    cluster.bind(uid, "n1", {})
+
+
+def test_a_config_map_is_changed_at_its_version_alone(cluster: SimCluster) -> None:
+    maps = cluster.config_maps
+    assert maps.read("m") == ({}, "")
+    first = maps.change("m", {"a": "1", "b": "2", "c": None}, "")
+    for version in ("", "7"):
+        with pytest.raises(Conflict, match="modified"):
+            maps.change("m", {"a": "3"}, version)
+    second = maps.change("m", {"a": None, "c": "4"}, first)
+    assert maps.read("m") == ({"b": "2", "c": "4"}, second)
+    assert (first != second, maps.texts()) == (True, ["2", "4"])
+
+
 def test_what_is_read_is_a_copy(cluster: SimCluster) -> None:
     uid = cluster.create(SimPod("p", "a", 1).object())
     read = cluster.pod(uid)
@@ -92,7 +118,7 @@ def test_a_budget_counts_running_pods(cluster: SimCluster) -> None:
     cluster.add_budget("b", "a", {"app": "x"}, min_available=1)
 
     def allowed() -> int:
-        return int(cluster.budgets()[0]["status"]["disruptionsAllowed"])
+        return int(cluster.all("PodDisruptionBudget")[0]["status"]["disruptionsAllowed"])
 
     found = [cluster.create(SimPod(name, "a", 1, labels={"app": "x"}).object()) for name in ("p", "q")]
     for uid in found:

@@ -96,9 +96,13 @@ def test_who_has_a_budget_is_let_stay_first() -> None:
     cluster = SimCluster(Clock(START))
     cluster.add_budget("b", "a", {"app": "x"}, min_available=1)
     there = [running("guarded", 2, 1, labels={"app": "x"}), running("other", 2, 5)]
-    found = in_tree.victims(SimPod("p", "a", 2, priority=9).object(), a_node(), there, [], cluster.budgets())
+    found = in_tree.victims(
+        SimPod("p", "a", 2, priority=9).object(), a_node(), there, [], cluster.all("PodDisruptionBudget")
+    )
     assert names(found) == ["other"]
-    found = in_tree.victims(SimPod("p", "a", 4, priority=9).object(), a_node(), there, [], cluster.budgets())
+    found = in_tree.victims(
+        SimPod("p", "a", 4, priority=9).object(), a_node(), there, [], cluster.all("PodDisruptionBudget")
+    )
     assert names(found) == ["other", "guarded"]
     assert found is not None
     assert found.violations == 1

@@ -140,6 +140,12 @@ def test_ties_are_drawn_by_lot_and_the_lot_is_seeded(cluster: SimCluster, extend
     assert len(set(day(1))) > 1
 
 
+def test_a_gated_pod_is_not_tried(cluster: SimCluster, server: Scripted, scheduler: Scheduler) -> None:
+    uid = cluster.create(SimPod("p", "a", 1, gates=["g"]).object())
+    assert scheduler.run() == scheduler.run([uid]) == []
+    assert server.verbs() == []
+
+
 def test_an_error_is_tried_again(cluster: SimCluster, server: Scripted, scheduler: Scheduler) -> None:
     server.answers["filter"] = [{"Error": "not yet"}, {"Error": "not yet"}]
     uid = cluster.create(SimPod("p", "a", 1).object())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import random
 from typing import Any
 
@@ -13,7 +15,7 @@ from extender.objects.records import pod as read_pod
 from extender.policy.rules import REASONS
 from extender.sim.machines import gpu_uuids, machine, topology_annotation
 from extender.topologies.annotation import KEY, RELAY, decode
-from extender.verbs.bind import Written
+from extender.verbs.bind import BindIntent, Written
 from extender.verbs.wire import Binding
 from tests.world import GPU, JSON, World, pairs, workload
 
@@ -145,6 +147,50 @@ def test_the_check_before_the_write_refuses(world: World, api: Api) -> None:
     assert world.bind(pod, "n") == TEXT["gpus-held"]
     assert api.wrote == []
     assert world.decision()["result"] == "refused"
+
+
+def test_a_pod_is_written_first_where_a_later_one_could_take_a_gpu_of_its_set(world: World) -> None:
+    """The plugin chooses in the order of the Bindings, and a count does not guard a set."""
+    world.node("all", 8, links=[[4 * (a != b) for b in range(8)] for a in range(8)])
+
+    def first(name: str, node: str, **fields: Any) -> bool:
+        world.pod(name, 2, **fields)
+        intent = world.verbs.bind.answer(
+            Binding("default", name, f"uid-{name}", node), world.cluster.pods[f"uid-{name}"], 0.0, 0.0
+        )
+        assert isinstance(intent, BindIntent)
+        return intent.first
+
+    assert first("required", "n", links="required")
+    assert not first("preferred", "n", links="preferred")
+    assert not first("uniform", "all", links="required")
+
+
+def test_its_binding_reaches_the_api_server_before_that_of_a_pod_decided_later() -> None:
+    """Seen on the real kube-scheduler: both pods are tried in the same moment, and the second write is the faster."""
+
+    class Slow(Api):
+        async def bind(self, binding: Binding, annotations: dict[str, str]) -> Written:
+            if binding.name == "linked":
+                await asyncio.sleep(0.02)
+            return await super().bind(binding, annotations)
+
+    api = Slow()
+    world = World(binder=api)
+    world.node("n", 8, links=pairs(8))
+    world.pod("there", 5, "n", held=[0, 1, 2, 3, 4])  # 5, 6, 7 are free: any one of them may go behind the pair alone
+
+    def asked(name: str, gpus: int, links: str = "") -> bytes:
+        world.pod(name, gpus, links=links)
+        return json.dumps({"PodName": name, "PodNamespace": "default", "PodUID": f"uid-{name}", "Node": "n"}).encode()
+
+    async def both() -> None:
+        one, other = asked("linked", 2, "required"), asked("other", 1)
+        answers = await asyncio.gather(world.answered("bind", one), world.answered("bind", other))
+        assert [answer.result for answer in answers] == ["bound", "bound"]
+
+    asyncio.run(both())
+    assert [binding.name for binding, _ in api.wrote] == ["linked", "other"]
 
 
 def test_links_are_checked_again_too(world: World, api: Api) -> None:

@@ -255,8 +255,20 @@ ALONE = sorted(WHY.keys() - {"freed-elsewhere"})  # those of a node that is the 
 
 
 def test_every_reason_is_tried() -> None:
-    # tests/cluster/test_plugin_faults.py, tests/controllers, tests/test_doubt.py
-    elsewhere = {"plugin-panics", "plugin-lost-gpu", "freed-elsewhere", "view-stale"}
+    # tests/cluster/test_plugin_faults.py, tests/controllers, tests/test_doubt.py, and test_seats.py, test_nics.py here
+    elsewhere = {
+        "nics-unknown",
+        "nics-never",
+        "nics-pending",
+        "nics-held",
+        "plugin-panics",
+        "plugin-lost-gpu",
+        "freed-elsewhere",
+        "view-stale",
+        "seat-elsewhere",
+        "seat-moves",
+        "queued",
+    }
     assert {reason.key for reason in REASONS.values()} == set(WHY) | elsewhere
 
 

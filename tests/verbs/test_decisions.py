@@ -112,6 +112,7 @@ def test_what_a_filter_decision_shows() -> None:
         "priority": 7,
         "gpus": {"nvidia.com/gpu": 2},
         "links": "ignore",
+        "nics": "ignore",
         "placement": "pack",
         "siblings": 0,
         "group": None,

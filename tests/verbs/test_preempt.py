@@ -182,6 +182,14 @@ def test_asking_twice_never_evicts_twice() -> None:
     assert world.preempt(asks(4), {"m": ["cheaper"]}) == {}  # the scheduler is about to come back with the pod
 
 
+def test_asking_again_with_a_lower_priority_evicts_no_pod_that_is_not_below_it() -> None:
+    """A pod keeps its priority; a caller that does not is found by fuzzing."""
+    world = one_node(8)
+    assert world.preempt(asks(4), {"n": ["low-0", "low-1"]})
+    lower = world.cluster.pods["uid-low-2"].priority
+    assert world.preempt(workload(asks(4)["metadata"]["name"], 4, priority=lower), {"n": []}) == {}
+
+
 def test_the_plan_reserves_what_its_victims_leave() -> None:
     world = one_node()
     world.preempt(asks(4), {"n": ["low-0", "low-1"]})

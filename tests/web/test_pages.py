@@ -59,7 +59,7 @@ def test_a_slice_ends_with_its_time_or_its_bytes() -> None:
     assert pauses == [SLICE_SECONDS] * 20
     assert asyncio.run(run(SLICE_BYTES // 4, 0.0)) == [SLICE_BYTES] * 25
     assert asyncio.run(run(1, 0.0)) == [100]
-    assert asyncio.run(run(0, 2 * SLICE_SECONDS)) == []  # work without bytes has pauses too
+    assert asyncio.run(run(0, 2 * SLICE_SECONDS)) == [0] * 100  # work without bytes has pauses too, and can be ended
     assert len(pauses) == 100
 
 
@@ -258,6 +258,33 @@ def test_who_leaves_stops_the_work() -> None:
     asyncio.run(made_pages.page(pieces())(scope, receive, send))
     assert made == 6
     assert made_pages.open == 0
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_who_leaves_stops_work_that_has_no_bytes_yet(whole: bool) -> None:
+    made, ticks = 0, itertools.count()
+    connection = Connection.__new__(Connection)
+    scope = scope_of(connection)
+
+    def pieces() -> Iterator[bytes]:
+        nonlocal made
+        while made < 100:
+            made += 1
+            connection.lost = made == 5
+            yield b""
+
+    async def pause(seconds: float) -> None:
+        pass
+
+    async def nothing(*args: Any) -> None:
+        pass
+
+    made_pages = Pages(Slices(lambda: float(next(ticks)), pause), lost)  # each piece is a slice
+    if whole:
+        assert asyncio.run(made_pages.made(pieces(), scope)) == b""
+    else:
+        asyncio.run(made_pages.page(pieces())(scope, nothing, nothing))  # type: ignore[arg-type]
+    assert made == 5
 
 
 def test_who_reads_too_slowly_is_ended() -> None:

@@ -9,6 +9,7 @@ from extender.objects.records import PodRecord
 from extender.objects.selectors import Requirement
 
 LINKS: Final = "gpu-extender.io/links"
+NICS: Final = "gpu-extender.io/nics"
 MODES: Final = ("ignore", "preferred", "required")
 MOST_WHERE: Final = 1024
 """Characters of the labels that one pod asks for; a pod that asks for more counts as one for any node."""
@@ -47,8 +48,25 @@ def _text(one: Requirement) -> str:
 
 def links_of(pod: PodRecord) -> str:
     """required, preferred or ignore. An invalid value counts as required."""
-    stated = pod.annotations.get(LINKS, "preferred").strip().lower()
-    return stated if stated in MODES else "required"
+    stated = pod.annotations.get(LINKS)
+    if stated is None:
+        return "preferred"
+    word = stated.strip().lower()
+    return word if word in MODES else "required"
+
+
+def nics_of(pod: PodRecord) -> str:
+    """required, preferred or ignore; "" where the pod states nothing. An invalid value counts as required."""
+    stated = pod.annotations.get(NICS)
+    if stated is None:
+        return ""
+    word = stated.strip().lower()
+    return word if word in MODES else "required"
+
+
+def is_particular(pod: PodRecord) -> bool:
+    """Whether it matters to the pod which GPUs of a node it gets: it requires links or NICs."""
+    return links_of(pod) == "required" or nics_of(pod) == "required"
 
 
 def kind_of(pod: PodRecord, resources: Iterable[str], labels: Iterable[str]) -> Kind | None:

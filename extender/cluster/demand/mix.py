@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable
 from typing import Final
 
@@ -23,6 +24,19 @@ VERSION: Final = "gpu-extender.io/v1"
 WAITING: Final = 3  # beyond the kinds in use, so many times as many are counted, in case they grow
 GROWTH: Final = 2.0  # a kind takes another's place when it weighs more than so many times as much
 MOST_EXPONENT: Final = 512.0
+
+
+_NUMBERED: Final = re.compile(r"gpu-extender\.io/v([2-9]|[1-9][0-9]{1,8})")
+
+
+def is_newer(text: str) -> bool:
+    """Whether the text is a demand mix that a version to come has written."""
+    try:
+        read = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    stated = read.get("apiVersion") if isinstance(read, dict) and read.get("kind") == "Mix" else None
+    return isinstance(stated, str) and _NUMBERED.fullmatch(stated) is not None
 
 
 class DemandMix:

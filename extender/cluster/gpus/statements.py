@@ -11,7 +11,7 @@ from extender.objects.records import PodRecord
 HELD: Final = "gpu-extender.io/held-gpus"
 """Annotation of a pod: the GPUs that it holds, as an agent saw them."""
 PLAN: Final = "gpu-extender.io/gpus"
-"""Annotation of a pod: its planned GPUs, as our bind verb chose them."""
+"""Annotation of a pod: its planned GPUs, as our bind verb or the queue chose them."""
 MOST: Final = 100_000
 """GPUs of one pod at most; no machine has as many."""
 LONGEST: Final = 8_192
@@ -79,3 +79,17 @@ def count_of(pod: PodRecord, resource: str) -> int:
         if name == resource:
             total += count
     return min(MOST, total)
+
+
+def planned_text(pod: PodRecord, resource: str, gpus: int) -> str:
+    """The value of the annotation PLAN: "0,3", or "c1=0,3;c2=5" with several GPU containers (init containers' GPUs are
+    used again, and not named)."""
+    ids = list(gpus_of(gpus))
+    containers = [(name, count) for name, kind, count in pod.gpu_containers if kind == resource]
+    if len(containers) == 1 or sum(count for _, count in containers) != len(ids):
+        return ",".join(str(i) for i in ids)
+    parts = []
+    for name, count in containers:
+        parts.append(f"{name}=" + ",".join(str(i) for i in ids[:count]))
+        ids = ids[count:]
+    return ";".join(parts)

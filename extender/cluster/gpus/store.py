@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 from ext_core.links import LinkShapes
 from extender.cluster.gpus import ledger
 from extender.cluster.gpus.device_sharing import Division, division
+from extender.cluster.gpus.dra_devices import allocator_of, indices_of, nics_of, usable
 from extender.cluster.gpus.holdings import Devices, Holding, NodeLedger
 from extender.cluster.gpus.kept_ledger import Changes, KeptLedger
 from extender.cluster.gpus.plugin_faults import DevicePlugin, hazards
@@ -81,6 +82,11 @@ class GpuStore:
         """The node's GPUs as far as its ledger depends on them; None where it offers none."""
         return self._devices.get(node)
 
+    def indices(self, node: str) -> Mapping[str, int]:
+        """Device id -> GPU index of the node's GPUs, as far as that is known."""
+        devices = self._devices.get(node)
+        return devices.index_of if devices is not None else {}
+
     def is_relayed(self, node: str) -> bool:
         """Whether the node's relay hands out the planned GPUs."""
         devices = self._devices.get(node)
@@ -89,34 +95,46 @@ class GpuStore:
     def describe(self, node: NodeRecord, resource: str, now: float) -> GpuColumns:
         """Read what the node states about its GPUs, which it offers as `resource`. `now`: the server's clock."""
         offered = node.gpus.get(resource, 0)
-        divided = division(resource, max(offered, node.gpu_capacity.get(resource, 0)), node.labels)
+        published = node.devices.gpus if node.devices is not None and node.devices.resource == resource else ()
+        capacity = max(offered, node.gpu_capacity.get(resource, 0))
+        # The labels state how a device plugin divides GPUs.
+        by_driver = node.devices is not None and bool(published) and not node.devices.plugin[1]
+        divided = Division(1, capacity) if by_driver else division(resource, capacity, node.labels)
         count, units = divided.gpus, max(1, divided.units)
         topology = resolve(node.annotations, node.labels, count) if count else unknown(0, divided.detail)
         if ignored := relay_ignored(node.annotations, topology):
             topology = replace(topology, disagreements=(*topology.disagreements, ignored))
+        by_relay = relayed(node.annotations, topology) and not published
+        index_of = {uuid: i for i, uuid in enumerate(topology.uuids) if uuid} if topology.uuids else {}
+        index_of |= indices_of(published, index_of, count)
+        if topology.links is not None and topology.nics is None:
+            topology = replace(topology, nics=nics_of(node.devices, index_of))
         self._log_faults(node.name, topology, now)
         self.divisions[node.name], self.topologies[node.name] = divided, topology
-        by_relay = relayed(node.annotations, topology)
         plugin = self._plugins[resource]
         shape = healthy = faults = 0
         if count <= MOST_GPUS and divided.units:
             healthy = _healthy(topology, count, offered, units)
+            if published:
+                healthy = usable(published, index_of, count)
             if divided.whole and topology.gpus == count:
                 model: Plugin = "relay" if by_relay else plugin.model
+                if node.devices is not None and published:
+                    model = allocator_of(node.devices, index_of)
                 shape = topology.intern(self._shapes, model)
-        if divided.whole:
+        if divided.whole and not published:
             faults = hazards(node.annotations, node.labels, plugin, topology, allocatable=offered, capacity=count)
         self._devices[node.name] = Devices(
             resource,
             (1 << count) - 1 if count <= MOST_GPUS else 0,
             healthy,
-            {uuid: i for i, uuid in enumerate(topology.uuids) if uuid} if topology.uuids else {},
+            index_of,
             by_relay,
             divided.units,
         )
         (self.schedulable.discard if node.unschedulable else self.schedulable.add)(node.name)
-        away = self._is_away(node.name, now) if not offered else False
-        if offered:
+        away = self._is_away(node.name, now) if not offered and not published else False
+        if offered or published:
             self._returned(node.name)
         return GpuColumns(shape, healthy, units, faults, divided.whole, away)
 

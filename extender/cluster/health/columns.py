@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from extender.cluster.faults import Faults
 from extender.cluster.health.node_health import NodeHealth
-from extender.cluster.health.verdicts import Change
+from extender.cluster.health.verdicts import Change, Standing
 from extender.cluster.listener import Listener
 from extender.cluster.nodes.rows import NodeRows
 from extender.cluster.tables import Tables
 from extender.log import get_log
 
 log = get_log()
+
+
+@dataclass(frozen=True, slots=True)
+class HealthAt:
+    """The health of a cluster's nodes at a moment. `nodes`: (name, doubt, whether it is rejected) of those on which
+    pods failed; `standings`: by namespace and node, what counts for the namespace's pods alone."""
+
+    nodes: tuple[tuple[str, float, bool], ...]
+    standings: Mapping[str, Mapping[str, Standing]]
+
+    @classmethod
+    def of(cls, health: NodeHealth, nodes: Iterable[str], now: float) -> HealthAt:
+        """That of a cluster's nodes at `now`."""
+        suspects = [name for name in nodes if health.failures(name)] if len(health) else []
+        namespaces = {one.party.namespace for name in suspects for one in health.failures(name)}
+        return cls(
+            tuple([(name, health.doubt(name, now), health.failing(name, now)) for name in suspects]),
+            {namespace: dict(health.standings(namespace)) for namespace in namespaces},
+        )
 
 
 class HealthColumns:
@@ -40,6 +60,15 @@ class HealthColumns:
         health.verdicts.stale_tenants.clear()
         return bool(changes)
 
+    def adopt(self, taken: HealthAt) -> None:
+        """Write the health of the nodes as another cluster had it; nothing is announced, and none of it fades."""
+        for name, doubt, failing in taken.nodes:
+            row = self._rows.row(name)
+            if row >= 0:
+                self._tables.places.set_health(row, doubt, failing)
+        for namespace, held in taken.standings.items():
+            self._set_own(namespace, held)
+
     def _announce(self, change: Change, now: float) -> None:
         if change.namespace:  # one tenant's own doing: reported to that tenant, and as information here
             log.info(
@@ -60,7 +89,9 @@ class HealthColumns:
 
     def _write_standings(self, namespace: str) -> None:
         """What counts for one namespace's pods alone: a short list, by row."""
-        held = self._health.standings(namespace)
+        self._set_own(namespace, self._health.standings(namespace))
+
+    def _set_own(self, namespace: str, held: Mapping[str, Standing]) -> None:
         rows = {row: one for name, one in held.items() if (row := self._rows.row(name)) >= 0}
         known = sorted(rows.items(), key=lambda pair: pair[0])
         self._tables.places.set_own(

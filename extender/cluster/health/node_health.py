@@ -189,7 +189,8 @@ class NodeHealth:
                 self._clear(start)
         while self._expiring and self._expiring[0][0] <= now:
             self.stale.add(heapq.heappop(self._expiring)[1])
-        self._fade(now)
+        if self._fading or not 0.0 <= now - self._faded < FADE_SECONDS:
+            self._fade(now)
         changes: list[Change] = []
         for node in sorted(self.stale):
             changes += self.verdicts.weigh(node, now)
@@ -197,7 +198,7 @@ class NodeHealth:
 
     def _fade(self, now: float) -> None:
         """Every few seconds all nodes' doubt is brought up to date, some nodes a call: none may take long."""
-        if not self._fading and not 0.0 <= now - self._faded < FADE_SECONDS:
+        if not self._fading:
             self._faded = now
             _trim(self._judged, now - REMEMBERED_SECONDS, MOST_JUDGED)
             _trim(self._blamed, now - REMEMBERED_SECONDS, MOST_BLAMED)

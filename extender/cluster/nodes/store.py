@@ -7,25 +7,27 @@ from typing import Final
 from ext_core.rows import NodeFacts
 from extender.cluster.amounts import FIRST_GPU, MOST_SUM
 from extender.cluster.demand.models import MachineModels
+from extender.cluster.dra.store import DraStore
 from extender.cluster.gpus.statements import MOST
 from extender.cluster.gpus.store import NO_GPUS, GpuStore
 from extender.cluster.nodes.domains import Domains
 from extender.cluster.nodes.eligibility import Eligibility
 from extender.cluster.nodes.rows import NodeRows
 from extender.cluster.tables import Tables
-from extender.objects.records import DeviceClassRecord, NodeRecord
+from extender.objects.records import DeviceClassRecord, DraRecord, NodeRecord
 
 AWAY, SCHEDULABLE = 2, 4  # flags of NodeTable.set_node; from bit 3: a DeviceClass serves the resource of that index
 FLAGGED: Final = 8  # resources that have a flag
 
 
 class Nodes:
-    """All nodes. `records`: by name; `rows`: where they are in the tables; `eligibility`: which pods they accept;
-    `device_classes`: by name."""
+    """All nodes. `records`: by name; `restricted`: names of those that are cordoned or tainted; `rows`: where they are
+    in the tables; `eligibility`: which pods they accept; `dra`: what the objects of DRA state."""
 
-    def __init__(self, tables: Tables, gpus: GpuStore, models: MachineModels, domains: Domains) -> None:
+    def __init__(self, tables: Tables, gpus: GpuStore, models: MachineModels, domains: Domains, dra: DraStore) -> None:
         self.records: dict[str, NodeRecord] = {}
-        self.device_classes: dict[str, DeviceClassRecord] = {}
+        self.restricted: set[str] = set()
+        self.dra = dra
         self.rows = NodeRows(tables)
         self.gpus = gpus
         self.eligibility = Eligibility()
@@ -44,6 +46,7 @@ class Nodes:
         row = self.rows.row(name) if before is not None else self.rows.add(name)
         self._unwritten.add(name)
         self.records[name] = node
+        (self.restricted.add if node.unschedulable or node.taints else self.restricted.discard)(name)
         self.eligibility.set(row, node)
         # Of a node whose device plugin is away the time decides too.
         if anew or before is None or not _is_same(before, node) or self.gpus.offers_nothing(name):
@@ -54,19 +57,19 @@ class Nodes:
     def drop(self, name: str, generation: int) -> None:
         """The node, which is known, does not exist any more. `generation`: the first without it."""
         del self.records[name]
+        self.restricted.discard(name)
         self._unwritten.discard(name)
         row = self.rows.remove(name, generation)
         self._domains.drop(name)
         self.eligibility.drop(row)
         self.gpus.drop(name)
 
-    def set_device_class(self, record: DeviceClassRecord, change: str) -> None:
-        """A DeviceClass is "set", or there is a "delete"."""
-        if change == "set":
-            self.device_classes[record.name] = record
-        else:
-            self.device_classes.pop(record.name, None)
-        served = {device.extended_resource_name for device in self.device_classes.values()} & self.gpus.name_set
+    def set_dra(self, record: DraRecord, change: str) -> None:
+        """An object of DRA is "set", or there is a "delete"."""
+        self.dra.set(record, change)
+        if not isinstance(record, DeviceClassRecord):
+            return
+        served = {device.extended_resource_name for device in self.dra.classes.values()} & self.gpus.name_set
         if served != self._served:
             self._served = served
             self._tables.nodes.set_served(self.rows.all(), self._served_bits())
@@ -109,4 +112,5 @@ def _is_same(before: NodeRecord, node: NodeRecord) -> bool:
         and (before.cpu_milli, before.memory, before.pods) == (node.cpu_milli, node.memory, node.pods)
         and before.gpus == node.gpus
         and before.gpu_capacity == node.gpu_capacity
+        and before.devices == node.devices
     )

@@ -7,6 +7,7 @@ other pods likelier victims; so the settings bound each by PriorityClass and by 
 | restart-seconds | `restartSeconds` at most |
 | last-checkpoint | not before the start, and not after now (extender.objects.progress) |
 | gang, gang-min, and any other source of a gang | `gangMin` at most; one running pod is no gang |
+| the name of a gang | among the pods of one team alone: `gangTeam` |
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, get_args
 
-from extender.objects import progress
+from extender.objects import gangs, progress
 from extender.objects.gangs import OUR_MINIMUM, Gang, number
 from extender.objects.records import PodRecord
-from extender.settings import Settings
+from extender.settings import ClaimBounds, Settings
 
 MOST_SHOWN: Final = 80  # characters of an annotation
 Field = Literal["protect_for_seconds", "restart_seconds", "gang_min"]
@@ -28,18 +29,23 @@ ALIAS: Final[dict[Field, str]] = {
     "restart_seconds": "restartSeconds",
     "gang_min": "gangMin",
 }
+Team = Literal["namespace", "serviceAccount", "owner"]
+TEAMS: Final[tuple[Team, ...]] = get_args(Team)
+"""Whose pods of one name are one gang; each keeps more pods apart than the one before."""
 
 
 class Bounds(NamedTuple):
-    """What a pod may claim at most: seconds, seconds, pods."""
+    """What a pod may claim at most: seconds, seconds, pods, and with whose pods it may be one gang."""
 
     protect_for_seconds: int
     restart_seconds: int
     gang_min: int
+    gang_team: Team = "namespace"
 
 
 class Bounded(NamedTuple):
-    """A claim that does not count as written. `counts`: what it counts as, and why; for people."""
+    """A claim that does not count as written. `annotation`: its name, or `gang`, which labels and owners name too;
+    `counts`: what it counts as, and why; for people."""
 
     annotation: str
     said: str
@@ -49,9 +55,10 @@ class Bounded(NamedTuple):
         """As the commands print it."""
         where = f"pod {pod.namespace}/{pod.name}"
         said = self.said if len(self.said) <= MOST_SHOWN else self.said[:MOST_SHOWN] + "..."
+        part = "gang" if self.annotation == "gang" else f"metadata.annotations[{self.annotation}]"
         return {
             "code": "claim-bounded",
-            "path": f"{where}: metadata.annotations[{self.annotation}]",
+            "path": f"{where}: {part}",
             "message": f"{where}: {self.annotation} {said!r} {self.counts}",
         }
 
@@ -63,27 +70,44 @@ class AnnotationLimits:
         self._claims = settings.claims
         self._minimum_run = settings.preemption.minimum_run_seconds
         claims = settings.claims
-        self.common = Bounds(claims.protect_for_seconds, claims.restart_seconds, claims.gang_min)
+        self.common = Bounds(claims.protect_for_seconds, claims.restart_seconds, claims.gang_min, claims.gang_team)
 
     def of(self, pod: PodRecord) -> Bounds:
         """The lower of what its PriorityClass and its namespace allow; what neither names is as for all pods."""
         claims = self._claims
         if pod.priority_class not in claims.by_priority_class and pod.namespace not in claims.by_namespace:
             return self.common
-        return Bounds(*(self._bound(pod, field)[0] for field in ALIAS))
+        protect, restart, gang_min = (self._bound(pod, field)[0] for field in ALIAS)
+        return Bounds(protect, restart, gang_min, self._team(pod)[0])
 
     def _bound(self, pod: PodRecord, field: Field) -> tuple[int, str]:
         """(the bound, the path of the setting that gives it)."""
-        claims, alias = self._claims, ALIAS[field]
-        found = [
-            (value, f"claims.{part}.{name}.{alias}")
-            for part, name, bounds in (
-                ("byNamespace", pod.namespace, claims.by_namespace.get(pod.namespace)),
-                ("byPriorityClass", pod.priority_class, claims.by_priority_class.get(pod.priority_class)),
-            )
-            if bounds is not None and (value := getattr(bounds, field)) is not None
-        ]
-        return min(found, default=(getattr(claims, field), f"claims.{alias}"))
+        found = ((getattr(bounds, field), f"{path}.{ALIAS[field]}") for path, bounds in self._of(pod))
+        common = getattr(self._claims, field), f"claims.{ALIAS[field]}"
+        return min((one for one in found if one[0] is not None), default=common)
+
+    def _team(self, pod: PodRecord) -> tuple[Team, str]:
+        """(with whose pods it may be one gang, the path of the setting that says so)."""
+        found = ((bounds.gang_team, f"{path}.gangTeam") for path, bounds in self._of(pod))
+        stated = [(team, path) for team, path in found if team is not None]
+        return max(stated, key=lambda one: TEAMS.index(one[0]), default=(self._claims.gang_team, "claims.gangTeam"))
+
+    def _of(self, pod: PodRecord) -> Iterator[tuple[str, ClaimBounds]]:
+        """The bounds that name its namespace or its PriorityClass, with their paths."""
+        claims = self._claims
+        if (bounds := claims.by_namespace.get(pod.namespace)) is not None:
+            yield f"claims.byNamespace.{pod.namespace}", bounds
+        if (bounds := claims.by_priority_class.get(pod.priority_class)) is not None:
+            yield f"claims.byPriorityClass.{pod.priority_class}", bounds
+
+    def ref(self, pod: PodRecord, objects: gangs.Objects) -> gangs.Ref | None:
+        """The gang that the pod names, among the pods of its team; None when it names none. `objects`: as for
+        gangs.ref."""
+        named = gangs.ref(pod, objects)
+        if named is None:
+            return None
+        team = self.of(pod).gang_team
+        return named if team == "namespace" else named._replace(team=_team_of(pod, team, objects))
 
     def protected_ms(self, pod: PodRecord) -> int:
         """Until when the pod is never a victim, as progress.protected_ms returns it."""
@@ -91,6 +115,8 @@ class AnnotationLimits:
 
     def restart_seconds(self, pod: PodRecord) -> int:
         """Seconds that the pod's restart counts as."""
+        if progress.RESTART not in pod.annotations:  # nearly always
+            return 0
         return progress.restart_seconds(pod, self.of(pod).restart_seconds)
 
     def gang(self, found: Gang, gang_min: int) -> Gang:
@@ -104,8 +130,11 @@ class AnnotationLimits:
         most = gang_min if found.running > 1 else 0
         return found if found.minimum <= most else replace(found, minimum=most)
 
-    def bounded(self, pod: PodRecord, running: Sequence[PodRecord] = ()) -> Iterator[Bounded]:
-        """The claims of a pod that do not count as written. `running`: the running members of its gang."""
+    def bounded(
+        self, pod: PodRecord, running: Sequence[PodRecord] = (), *, apart: bool = False, now_ms: int = 0
+    ) -> Iterator[Bounded]:
+        """The claims of a pod that do not count as written. `running`: the running members of its gang; `apart`:
+        whether pods of other teams name the same gang; `now_ms`: milliseconds since 1970, 0 where it is not known."""
         notes = pod.annotations
         protect, restart = progress.duration(notes.get(progress.PROTECT, "")), notes.get(progress.RESTART, "")
         most, setting = self._bound(pod, "protect_for_seconds")
@@ -120,7 +149,11 @@ class AnnotationLimits:
         saved, start = progress.checkpoint(text), progress.start_ms(pod)
         if 0 < saved < start and pod.start is not None:
             yield Bounded(progress.CHECKPOINT, text, f"counts as {_time(pod.start)}, the pod's start")
+        elif saved > now_ms > 0:
+            yield Bounded(progress.CHECKPOINT, text, f"counts as {_time(now_ms / 1000)}, now: it is in the future")
         yield from self._gang_min(pod, running)
+        if apart and (named := gangs.ref(pod, {})) is not None:
+            yield self._apart(pod, named)
 
     def _gang_min(self, pod: PodRecord, running: Sequence[PodRecord]) -> Iterator[Bounded]:
         text = pod.labels.get(OUR_MINIMUM) or pod.annotations.get(OUR_MINIMUM) or ""
@@ -132,6 +165,19 @@ class AnnotationLimits:
             yield Bounded(OUR_MINIMUM, text, _counts(str(most), most, setting))
         elif len(running) == 1:
             yield Bounded(OUR_MINIMUM, text, "does not count: one pod of the gang runs, and one pod is no gang")
+
+    def _apart(self, pod: PodRecord, named: gangs.Ref) -> Bounded:
+        """The name of a gang that pods of other teams name too."""
+        team, setting = self._team(pod)
+        of = "service account" if team == "serviceAccount" else "owner and service account"
+        counts = f"counts among the pods of its own {of} alone, which others name too (settings: {setting})"
+        return Bounded("gang", named.name, counts)
+
+
+def _team_of(pod: PodRecord, team: Team, objects: gangs.Objects) -> str:
+    """Whose pod it is, as the gangs of a team are told apart."""
+    above = list(gangs.owners(pod.namespace, pod.owner, objects)) if team == "owner" else []
+    return "/".join((pod.service_account, *((above[-1][1], above[-1][3]) if above else ())))
 
 
 def _counts(text: str, most: int, setting: str) -> str:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Final
 
 from extender.cluster.faults import Faults
-from extender.cluster.pods.annotation_limits import AnnotationLimits
+from extender.cluster.pods.annotation_limits import AnnotationLimits, Bounded
 from extender.objects import gangs
 from extender.objects.records import GroupRecord, NodeRecord, PodRecord
+
+MOST_LOOKED_AT: Final = 256
+"""Gangs of one name among which those of other teams are looked for: a set may have thousands of groups."""
 
 
 class _Group(gangs.Members):
@@ -54,6 +59,32 @@ class _Group(gangs.Members):
                 del self._bounds[bound.gang_min]
 
 
+def _is_apart(group: _Group | None, named: gangs.Ref) -> bool:
+    """Whether pods of a gang run that differs from the `named` one by its team alone."""
+    if group is None or group.named == named:
+        return False
+    return group.count > 0 and group.named._replace(team=named.team) == named
+
+
+class Strays(dict[int, dict[str, PodRecord]]):
+    """By the number of a gang: its running members on nodes that are not known, by uid."""
+
+    def put(self, number: int, pod: PodRecord, nodes: Mapping[str, NodeRecord]) -> None:
+        """A member, as it is now. `nodes`: those that are known, by name."""
+        if pod.node in nodes or pod.terminating:
+            self.take(number, pod.uid)
+        else:
+            self.setdefault(number, {})[pod.uid] = pod
+
+    def take(self, number: int, uid: str) -> None:
+        """No member any more."""
+        there = self.get(number)
+        if there is not None:
+            there.pop(uid, None)
+            if not there:
+                del self[number]
+
+
 class Gangs:
     """The gangs that bound pods name, by number. `objects`: the PodGroups, Jobs and so on that are known; `by_number`:
     the gang of each number, None where its pods do not depend on each other; `strays`: by number, the running members
@@ -63,7 +94,7 @@ class Gangs:
         """`nodes`: by name."""
         self.objects: dict[gangs.ObjectKey, GroupRecord] = {}
         self.by_number: list[gangs.Gang | None] = [None]  # number 0: no gang
-        self.strays: dict[int, dict[str, PodRecord]] = {}
+        self.strays = Strays()
         self._nodes, self._limits, self._faults = nodes, limits, faults
         self._of_name: dict[gangs.Ref, int] = {}
         self._named: dict[tuple[str, str], dict[int, None]] = {}  # (namespace, name) -> the numbers of its gangs
@@ -92,6 +123,24 @@ class Gangs:
         group = self._groups[self._numbers.get(pod.uid, 0)]
         return [member for member in group.pods.values() if not member.terminating] if group is not None else []
 
+    def ref(self, pod: PodRecord) -> gangs.Ref | None:
+        """The gang that any pod names, among the pods of its team; None when it names none."""
+        return self._limits.ref(pod, self.objects)
+
+    def bounded(self, pod: PodRecord, now_ms: int) -> Iterator[Bounded]:
+        """The claims of any pod that do not count as written. `now_ms`: milliseconds since 1970."""
+        named = self.ref(pod)
+        apart = False
+        if named is not None and named.team:
+            alike = islice(self._named.get((named.namespace, named.name), ()), MOST_LOOKED_AT)
+            apart = any(_is_apart(self._groups[number], named) for number in alike)
+        return self._limits.bounded(pod, self.running(pod), apart=apart, now_ms=now_ms)
+
+    def bound(self, named: gangs.Ref) -> Collection[PodRecord]:
+        """The bound pods that name a gang, terminating ones among them."""
+        group = self._groups[self._of_name.get(named, 0)]
+        return group.pods.values() if group is not None else ()
+
     def members(self) -> dict[gangs.Ref, set[str]]:
         """The uids of the bound pods that name each gang."""
         return {group.named: set(group.pods) for group in self._groups if group is not None}
@@ -100,7 +149,7 @@ class Gangs:
 
     def add(self, pod: PodRecord) -> None:
         """A pod is bound, and not known yet."""
-        named = gangs.ref(pod, self.objects)
+        named = self.ref(pod)
         if named is not None:
             number = self._of_name.get(named) or self._take(named)
             self._numbers[pod.uid] = number
@@ -142,7 +191,7 @@ class Gangs:
             number = self._numbers.get(uid, 0)
             group = self._groups[number]
             if group is not None:
-                self._stray(number, group.pods[uid])
+                self.strays.put(number, group.pods[uid], self._nodes)
 
     def refresh(self, now: float) -> Iterator[str]:
         """Bring the gangs that have changed up to date. Yields the uids of the pods whose number is another one."""
@@ -173,25 +222,12 @@ class Gangs:
         assert group is not None
         self._stale.add(number)
         group.put(pod)
-        self._stray(number, pod)
+        self.strays.put(number, pod, self._nodes)
 
     def _leave(self, number: int, group: _Group, uid: str) -> None:
         self._stale.add(number)
         group.take(uid)
-        self._no_stray(number, uid)
-
-    def _stray(self, number: int, pod: PodRecord) -> None:
-        if pod.node in self._nodes or pod.terminating:
-            self._no_stray(number, pod.uid)
-        else:
-            self.strays.setdefault(number, {})[pod.uid] = pod
-
-    def _no_stray(self, number: int, uid: str) -> None:
-        there = self.strays.get(number)
-        if there is not None:
-            there.pop(uid, None)
-            if not there:
-                del self.strays[number]
+        self.strays.take(number, uid)
 
     def _read(self, number: int) -> None:
         group = self._groups[number]

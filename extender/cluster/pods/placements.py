@@ -9,6 +9,7 @@ from typing import Final
 from extender.cluster.amounts import Amounts
 from extender.cluster.nominated import Nominated
 from extender.cluster.pods.numbered import Numbered
+from extender.objects.queueing import is_queued
 from extender.objects.records import PodRecord
 from extender.objects.selectors import PodTerm
 
@@ -68,20 +69,26 @@ class Repelling:
 
 class Placements:
     """`bound`: node name -> uids of the pods that hold something there; `nominated`: uid of an unbound pod -> node
-    name; `claims`: what those claim; `waiting`: uid of an unbound GPU pod -> its priority; `repelling`: the required
+    name; `claims`: what those claim; `unbound`: uids of the pods without a node; `waiting`: uid of an unbound GPU pod
+    -> its priority; `queued`: uids of the unbound pods that wait in a queue of ours; `repelling`: the required
     anti-affinity of bound pods; `settling`: uid of a pod that is being admitted -> when it was first seen bound."""
 
     def __init__(self, amounts: Amounts) -> None:
         self.claims = Nominated(amounts)
         self.bound: dict[str, dict[str, None]] = {}
         self.nominated: dict[str, str] = {}
+        self.unbound: dict[str, None] = {}
         self.waiting: dict[str, int] = {}
+        self.queued: dict[str, None] = {}
         self.repelling = Repelling()
         self.settling: OrderedDict[str, float] = OrderedDict()  # in the order of the times
 
     def wait(self, pod: PodRecord) -> None:
         """The pod has no node yet."""
-        if pod.gpus and not pod.gated and not pod.terminating:
+        self.unbound[pod.uid] = None
+        if is_queued(pod) and not pod.terminating:
+            self.queued[pod.uid] = None
+        elif pod.gpus and not pod.gated and not pod.terminating:
             self.waiting[pod.uid] = pod.priority
         if pod.nominated_node and not pod.terminating:
             self.nominated[pod.uid] = pod.nominated_node
@@ -104,9 +111,12 @@ class Placements:
 
     def leave(self, uid: str) -> None:
         """Forget where the pod was, but for its node and since when it settles."""
-        if self.nominated.pop(uid, None) is not None:
-            self.claims.remove(uid)
+        node = self.nominated.pop(uid, None)
+        if node is not None:
+            self.claims.remove(uid, node)
+        self.unbound.pop(uid, None)
         self.waiting.pop(uid, None)
+        self.queued.pop(uid, None)
         self.repelling.remove(uid)
 
     def settle(self, uid: str, now: float) -> None:

@@ -44,7 +44,7 @@ class Pods:
         self.gangs = Gangs(nodes.records, limits, faults)
         self.budgets = Budgets(self.uids)
         self.requirements = Requirements(nodes.eligibility)
-        self.workloads = Workloads(self.gangs.objects)
+        self.workloads = Workloads(self.gangs.ref)
         self.stale = Stale()
         self._table = table
         self._owners = Owners()  # of the pods that are bound, or in a workload
@@ -73,7 +73,7 @@ class Pods:
             self._remove(before, keep_row=before.node == pod.node)
         self.records[pod.uid] = pod
         self._owners.add(pod, self.gangs.objects)
-        if pod.gpus and not pod.finished and not pod.terminating:
+        if (pod.gpus or not pod.node) and not pod.finished and not pod.terminating:
             self.workloads.add(pod)
         self.uids[(pod.namespace, pod.name)] = pod.uid
         placements = self.placements
@@ -296,6 +296,7 @@ def _row_inputs(pod: PodRecord) -> tuple[object, ...]:
     """What a row has of the pod, besides its amounts and annotations."""
     return (
         pod.priority, pod.priority_class, pod.terminating, pod.start, pod.grace_seconds, pod.daemon, pod.mirror,
+        bool(pod.devices), pod.keeps_devices,
     )  # fmt: skip
 
 

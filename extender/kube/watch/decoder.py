@@ -11,8 +11,8 @@ from ext_core import prune
 from extender.kube.watch.kinds import WatchedKind
 from extender.kube.watch.state import State
 from extender.log import Allowance, get_log
-from extender.objects import decode, tolerant
-from extender.objects.records import Identity, Record
+from extender.objects import decode, records, tolerant
+from extender.objects.records import Identity, Record, RecordError
 
 MOST_REJECTED: Final = 100  # kept by name
 SENSELESS_SECONDS: Final = 300.0  # events without an object that can be named lead to one list in this time
@@ -28,7 +28,7 @@ class Relist(Exception):
         """The version is too old: nothing is wrong."""
 
 
-class WatchLine(msgspec.Struct):
+class _Line(msgspec.Struct):
     """One event of a watch."""
 
     type: str
@@ -40,7 +40,7 @@ class _Status(msgspec.Struct):
     message: str | None = None
 
 
-_LINE: Final = msgspec.json.Decoder(WatchLine)
+_LINE: Final = msgspec.json.Decoder(_Line)
 
 
 class Decoder:
@@ -60,27 +60,56 @@ class Decoder:
             found = decode.record(self._watched.kind, raw, self._gpus, self._watched.group)
         except Exception as error:  # RecordError, and whatever else the bytes of a hostile object may lead to
             return self._rejected(raw, str(error) or repr(error))
-        if self._state.rejected:
-            self._state.rejected.pop(f"{getattr(found, 'namespace', '')}/{found.name}", None)
+        self._readable(found)
         return found
 
-    def line(self, line: bytes) -> WatchLine | None:
-        """An event of a watch; None for a line that makes no sense. Raises Relist, once in a while, for those."""
-        try:
-            return _LINE.decode(line)
-        except (msgspec.MsgspecError, RecursionError) as error:
-            found = _taken_apart(line)
-            if found is None:
-                self.senseless(f"a watch line that makes no sense: {str(error)[:200]}")
-            return found
+    def line(self, line: bytes) -> tuple[str, Record | Identity] | None:
+        """What an event of a watch states: ADDED, MODIFIED or DELETED and the object, or BOOKMARK and an identity that
+        has its version. None for a line that makes no sense. Raises Relist, once in a while, for those, and for an
+        ERROR."""
+        change = decode.change(self._watched.kind, line, self._gpus)
+        if change is None:  # not the usual case: an event about an object that can be read in full
+            return self._apart(line) if line.strip() else None
+        self._readable(change.record)
+        return change
 
-    def senseless(self, message: str) -> None:
+    def _apart(self, line: bytes) -> tuple[str, Record | Identity] | None:
+        """As `line`: the object is taken out of the event, and read for itself."""
+        try:
+            event = _LINE.decode(line)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            found = _by_brackets(line)
+            if found is None:
+                self._senseless(f"a watch line that makes no sense: {str(error)[:200]}")
+                return None
+            event = found
+        if event.type == "ERROR":
+            raise _error_of(event.object)
+        if event.type in ("ADDED", "MODIFIED", "DELETED"):
+            which = self.record(event.object)
+            if not isinstance(which, Identity) or which.name:
+                return event.type, which
+            self._senseless("an event of an object that has no name")
+        elif event.type == "BOOKMARK":
+            try:
+                return event.type, records.identity(event.object)
+            except RecordError as error:
+                self._senseless(f"a bookmark that makes no sense: {str(error)[:200]}")
+        else:
+            self._senseless(f"an event of the unknown type {event.type[:40]!r}")
+        return None
+
+    def _senseless(self, message: str) -> None:
         """An event has no object that can be named: a new list shows what exists, once in SENSELESS_SECONDS."""
         now = self._clock()
         self._state.counters.reasons["unknown-event"] += 1
         if self._senseless_at is None or now - self._senseless_at >= SENSELESS_SECONDS:
             self._senseless_at = now
             raise Relist(message)
+
+    def _readable(self, found: Record) -> None:
+        if self._state.rejected:
+            self._state.rejected.pop(f"{getattr(found, 'namespace', '')}/{found.name}", None)
 
     def _rejected(self, raw: msgspec.Raw, why: str) -> Record | Identity:
         reading = tolerant.read(self._watched.kind, raw, self._gpus, why, self._watched.group or ("", ""))
@@ -104,7 +133,7 @@ class Decoder:
         return which if reading.record is None else reading.record
 
 
-def error_of(raw: msgspec.Raw) -> Relist:
+def _error_of(raw: msgspec.Raw) -> Relist:
     """What an ERROR event means."""
     try:
         status = msgspec.json.decode(raw, type=_Status)
@@ -113,7 +142,7 @@ def error_of(raw: msgspec.Raw) -> Relist:
     return Relist(f"{status.code}: {status.message}", expired=status.code == 410)
 
 
-def _taken_apart(line: bytes) -> WatchLine | None:
+def _by_brackets(line: bytes) -> _Line | None:
     """An event that is nested too deep for the decoder, by its brackets; None where it is none."""
     try:
         found = prune.members(line)
@@ -122,4 +151,4 @@ def _taken_apart(line: bytes) -> WatchLine | None:
     kind, body = (line[slice(*found[key])] if key in found else b"" for key in (b"type", b"object"))
     if not body or kind[:1] != b'"' or len(kind) > 100:
         return None
-    return WatchLine(kind[1:-1].decode(errors="replace"), msgspec.Raw(body))
+    return _Line(kind[1:-1].decode(errors="replace"), msgspec.Raw(body))

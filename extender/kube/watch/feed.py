@@ -62,13 +62,12 @@ class Feed:
         namespace, name = key_of(which)
         self._unlisted.get(namespace, {}).pop(name, None)
 
-    def listed(self, found: Record) -> Iterator[Event | None]:
+    def listed(self, found: Record) -> Sequence[Event | None]:
         """An object as a list has it. None: work without an event."""
         before = self._before(key_of(found))
         if before is not None and not self.unsure and _is_version(before, found):
-            yield None
-        else:
-            yield from self._set(before, found)
+            return (None,)
+        return self._set(before, found)
 
     def unlisted(self) -> Iterator[Event | None]:
         """The deletions of all known objects that the list, which is complete, has not had."""
@@ -79,16 +78,18 @@ class Feed:
         """The deletions of all known objects."""
         return self._deletions({namespace: dict.fromkeys(there) for namespace, there in self._known.items()})
 
-    def changed(self, found: Record) -> Iterator[Event | None]:
+    def changed(self, found: Record) -> Sequence[Event | None]:
         """An object as a watch has it."""
-        yield from self._set(self._before(key_of(found)), found)
+        return self._set(self._before(key_of(found)), found)
 
-    def deleted(self, key: Key, found: Record | Identity) -> Iterator[Event | None]:
+    def deleted(self, key: Key, found: Record | Identity) -> Sequence[Event]:
         """An object whose deletion a watch reports."""
         before = self._forget(*key)
-        if before is not None:
-            last = before if isinstance(found, Identity) or found.uid != before.uid else found
-            yield Event(self._kind, "delete", last)
+        if before is None:
+            return ()
+        return (
+            Event(self._kind, "delete", before if isinstance(found, Identity) or found.uid != before.uid else found),
+        )
 
     def _before(self, key: Key) -> Record | None:
         there = self._known.get(key[0])
@@ -110,39 +111,46 @@ class Feed:
                 if record is not None:
                     yield Event(self._kind, "delete", record)
 
-    def _set(self, before: Record | None, found: Record) -> Iterator[Event | None]:
+    def _set(self, before: Record | None, found: Record) -> Sequence[Event | None]:
         if isinstance(found, PodRecord) and found.partial and isinstance(before, PodRecord) and not before.partial:
             found = tolerant.merged(before, found) if before.uid == found.uid else found
             if _is_same(before, found) and not self.unsure:
-                yield None
-                return
-        if before is not None and before.uid != found.uid:  # its name was given to another object meanwhile
-            yield Event(self._kind, "delete", before)
+                return (None,)
         namespace, name = key_of(found)
         self._known.setdefault(namespace, {})[name] = found
-        yield Event(self._kind, "set", found)
+        now = Event(self._kind, "set", found)
+        if before is not None and before.uid != found.uid:  # its name was given to another object meanwhile
+            return Event(self._kind, "delete", before), now
+        return (now,)
 
     async def give(self, events: Iterator[Event | None]) -> None:
         """Give the sink what the iterator yields (None: work without an event), a slice at a time."""
-        pace = self._pace
-        while True:
-            batch: list[Event] = []
-            until = self._clock() + pace.slice_seconds
-            more = False
-            try:
-                for done, event in enumerate(events, 1):
-                    if event is not None:
-                        batch.append(event)
-                    if done >= pace.slice_events or self._clock() >= until:
-                        more = True
-                        break
-            finally:
-                # Also when the iterator broke off: what it yielded is already taken for known.
-                if batch:
-                    self._apply(batch)
-            if not more:
-                return
+        while self._slice(events):
             await asyncio.sleep(0)
+
+    def give_at_once(self, events: Iterator[Event | None]) -> None:
+        """The same without a turn of the event loop in between, for a few events."""
+        while self._slice(events):
+            pass
+
+    def _slice(self, events: Iterator[Event | None]) -> bool:
+        """Give the sink one slice; whether there may be more."""
+        pace = self._pace
+        batch: list[Event] = []
+        until = self._clock() + pace.slice_seconds
+        try:
+            for done, event in enumerate(events, 1):
+                if event is not None:
+                    batch.append(event)
+                    if pace.costly is not None and pace.costly(event):
+                        return True
+                if done >= pace.slice_events or self._clock() >= until:
+                    return True
+            return False
+        finally:
+            # Also when the iterator broke off: what it yielded is already taken for known.
+            if batch:
+                self._apply(batch)
 
     def _apply(self, batch: Sequence[Event]) -> None:
         try:

@@ -18,9 +18,11 @@ class WatchedKind:
     """Objects a page at most: what one answer may hold the event loop for. Fewer where they are large."""
     field_selector: str = ""
     optional: bool = False
-    """The API may not be served: 404 means that there are none; of a `group` 403, too."""
+    """The API may not be served: 404 means that there are none; of a `group`, and where `renounced`, 403, too."""
     group: tuple[str, str] | None = None
     """(API group, kind) of the objects, where several kinds are read as Group."""
+    renounced: bool = False
+    """The rights may be missing: what works without these objects goes on."""
     prompt: bool = False
     """Evictions rest on it: it is watched in short turns, so that a loss is noticed within seconds."""
 
@@ -30,6 +32,12 @@ class WatchedKind:
         return self.kind if self.group is None else f"{self.group[1]}.{self.group[0]}"
 
 
+_DRA: Final[tuple[tuple[Kind, str, int], ...]] = (
+    ("ResourceSlice", "resourceslices", 25),  # up to 128 devices each
+    ("ResourceClaim", "resourceclaims", 250),
+    ("ResourceClaimTemplate", "resourceclaimtemplates", 250),
+    ("DeviceTaintRule", "devicetaintrules", 250),  # from 1.37 on
+)
 # Finished pods hold nothing: they are left out as in kube-scheduler's own informer, and leave as deleted.
 PODS: Final = WatchedKind(
     "Pod", "/api/v1/pods", field_selector="status.phase!=Succeeded,status.phase!=Failed", prompt=True
@@ -41,11 +49,17 @@ NODES: Final = WatchedKind("Node", "/api/v1/nodes", limit=100, prompt=True)  # a
 BUDGETS: Final = WatchedKind("PodDisruptionBudget", "/apis/policy/v1/poddisruptionbudgets", prompt=True)
 PRIORITY_CLASSES: Final = WatchedKind("PriorityClass", "/apis/scheduling.k8s.io/v1/priorityclasses")
 DEVICE_CLASSES: Final = WatchedKind("DeviceClass", "/apis/resource.k8s.io/v1/deviceclasses", optional=True)
+# Without them the GPUs of DRA drivers are not known, and kube-scheduler alone places pods with claims.
+DRA: Final = tuple(
+    WatchedKind(kind, f"/apis/resource.k8s.io/v1/{plural}", limit=limit, optional=True, renounced=True)
+    for kind, plural, limit in _DRA
+)
 # They state how many pods of a gang must run (extender.objects.gangs). Only what is installed is served.
 GROUPS: Final = tuple(
     WatchedKind("Group", f"/apis/{api}/{version}/{plural}", limit=500, optional=True, group=(api, kind))
     for api, version, kind, plural in (
         ("batch", "v1", "Job", "jobs"),
+        ("apps", "v1", "StatefulSet", "statefulsets"),
         ("scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups"),
         ("scheduling.volcano.sh", "v1beta1", "PodGroup", "podgroups"),
         ("scheduling.k8s.io", "v1alpha2", "PodGroup", "podgroups"),
@@ -63,4 +77,4 @@ GROUPS: Final = tuple(
         ("kubeflow.org", "v1", "JAXJob", "jaxjobs"),
     )
 )
-WATCHED_KINDS: Final = (PODS, NODES, BUDGETS, PRIORITY_CLASSES, DEVICE_CLASSES, *GROUPS, FAILED_PODS)
+WATCHED_KINDS: Final = (PODS, NODES, BUDGETS, PRIORITY_CLASSES, DEVICE_CLASSES, *DRA, *GROUPS, FAILED_PODS)

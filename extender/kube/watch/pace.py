@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from extender.kube.backoff import Backoff
+from extender.objects.event import Event
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,9 @@ class Pace:
     """How long an API that was served may answer 403 or 404 before it is absent: a server that starts may do so."""
     slice_seconds: float = 0.002
     slice_events: int = 256
+    costly: Callable[[Event], bool] | None = None
+    """Whether the sink takes about the time of a slice for an event; None: for none. Such an event ends its slice, and
+    no event is given without a turn of the event loop."""
 
     @classmethod
     def prompt(cls, staleness: float) -> Pace:

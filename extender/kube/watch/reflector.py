@@ -19,31 +19,34 @@ Theory of operation
 5. After a loss the state is current again only at the end of a short watch: by then the server has sent what happened
    meanwhile. Its acceptance alone shows nothing yet. A list that took a moment shows it at once.
 6. Lines are decoded in slices of some milliseconds with a turn of the event loop between them, and each slice reaches
-   the sink as one batch, so that scheduling requests never wait long.
+   the sink as one batch, so that scheduling requests never wait long. A few events that come while nothing is being
+   read are one batch, and take no turn of the event loop (streams.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Final
 
-from extender.kube.client import ApiError, ApiServer, Silent, Stream, Unreachable
-from extender.kube.watch.decoder import Decoder, Relist, WatchLine, error_of
+from extender.kube.client import ApiError, ApiServer, Silent, Unreachable
+from extender.kube.watch.decoder import Decoder, Relist
 from extender.kube.watch.feed import Feed, Sink, key_of
 from extender.kube.watch.kinds import WatchedKind
+from extender.kube.watch.lines import Lines
 from extender.kube.watch.pace import Pace, Timing
 from extender.kube.watch.pages import pages
 from extender.kube.watch.retries import Retries
 from extender.kube.watch.state import State
+from extender.kube.watch.streams import Streams
 from extender.log import Allowance, get_log
 from extender.objects import records
 from extender.objects.event import Event
-from extender.objects.records import Identity, RecordError
+from extender.objects.records import Identity, Record, RecordError
 
 log = get_log()
 
-_LONGEST_LINE: Final = 2**25  # bytes; etcd takes objects of 1.5 MiB
 # What the same watch may get over: too many requests, and servers or proxies that are about to come back.
 _RESUMABLE: Final = frozenset({429, 500, 502, 503, 504})
 _ABSENT: Final = frozenset({403, 404})
@@ -71,6 +74,7 @@ class Reflector:
         self.state = State()
         timing = timing or Timing()
         self._server, self._sink, self._pace = server, sink, pace or Pace()
+        self._streams = Streams(server)
         self._clock = timing.clock
         self._allowance = Allowance()
         self._decoder = Decoder(watched, gpus, self.state, self._allowance, timing.clock)
@@ -78,7 +82,6 @@ class Reflector:
         self._retries = Retries(self._pace, timing)
         self._version = ""
         """From where to watch; "" when a list must come first."""
-        self._drop: Callable[[], None] | None = None
         self._silent = False
         self._catch_ups = 0
         """Watches since the loss that ended as agreed, while events were still coming in."""
@@ -86,8 +89,7 @@ class Reflector:
 
     def renew(self) -> None:
         """Give up the connection of the watch, if one is open: it is resumed on a new one at once."""
-        if self._drop is not None:
-            self._drop()
+        self._streams.drop()
 
     def hurry(self) -> None:
         """Try again now instead of after the delay, unless the server itself asked for it."""
@@ -103,8 +105,11 @@ class Reflector:
 
     async def run(self) -> None:
         """Lists and watches for ever."""
-        while True:
-            await self._retries.wait(await self._turn())
+        try:
+            while True:
+                await self._retries.wait(await self._turn())
+        finally:
+            self._streams.close()
 
     async def _turn(self) -> float:
         """One list, if it is needed, and one watch to its end; how long to wait before the next, in seconds."""
@@ -218,7 +223,9 @@ class Reflector:
     def _gone(self, error: ApiError) -> bool:
         """Whether the API is not served. One that was must say so for a while: a server that starts may do so."""
         watched = self.watched
-        if not watched.optional or error.status not in _ABSENT or (error.status == 403 and not watched.group):
+        if not watched.optional or error.status not in _ABSENT:
+            return False
+        if error.status == 403 and not (watched.group or watched.renounced):
             return False
         now = self._clock()
         if not self.state.synced or self.state.absent:
@@ -254,34 +261,25 @@ class Reflector:
         }
         if self.watched.field_selector:
             params["fieldSelector"] = self.watched.field_selector
-        async with self._server.stream(self.watched.path, params, inactivity=self._pace.inactivity) as stream:
-            accepted = self.state.reached_at = self._clock()
+        lines = Lines()
+        at_once = partial(self._at_once, lines) if self._pace.costly is None else None
+        opened = self._streams.open(self.watched.path, params, inactivity=self._pace.inactivity, at_once=at_once)
+        async with opened as chunks:
+            accepted = lines.last = self.state.reached_at = self._clock()
             self._accepted()
-            self._drop = stream.drop
-            try:
-                said = await self._read(stream, accepted)
-            finally:
-                self._drop = None
+            async for chunk in chunks:
+                await self._feed.give(self._changes(lines.whole(chunk, self._clock())))
+                self.state.last_event = lines.last  # what is known by now, not what is still to be read
         now = self._clock()
         if now - accepted < max(seconds - 1.0, _SHORTEST_TURN):
             return False
-        self._agreed(now, now - said >= _QUIET)
+        self._agreed(now, now - lines.last >= _QUIET)
         return True
 
-    async def _read(self, stream: Stream, accepted: float) -> float:
-        """The events, to the end of the watch; when the server sent the last of them."""
-        said, rest = accepted, b""
-        async for chunk in stream.chunks:
-            said = self._clock()
-            if b"\n" not in chunk:
-                rest += chunk
-                if len(rest) > _LONGEST_LINE:
-                    raise Relist(f"a watch line of more than {_LONGEST_LINE} bytes")
-            else:
-                *lines, rest = (rest + chunk).split(b"\n")
-                await self._feed.give(self._changes(lines))
-            self.state.last_event = said  # what is known by now, not what is still to be read
-        return said
+    def _at_once(self, lines: Lines, chunk: bytes) -> None:
+        """The bytes of some events that come while none is being read."""
+        self._feed.give_at_once(self._changes(lines.whole(chunk, self._clock())))
+        self.state.last_event = lines.last
 
     def _accepted(self) -> None:
         """The server has accepted the watch, and begins to send what happened since the version."""
@@ -304,33 +302,18 @@ class Reflector:
 
     def _changes(self, lines: Sequence[bytes]) -> Iterator[Event | None]:
         for line in lines:
-            event = self._decoder.line(line) if line.strip() else None
-            if event is not None:
-                yield from self._changed(event)
+            said = self._decoder.line(line)
+            if said is not None:
+                yield from self._said(*said)
 
-    def _changed(self, event: WatchLine) -> Iterator[Event | None]:
-        if event.type == "ERROR":
-            raise error_of(event.object)
-        if event.type not in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK"):
-            self._decoder.senseless(f"an event of the unknown type {event.type[:40]!r}")
-            return
-        if event.type == "BOOKMARK":
-            try:
-                self._version = records.identity(event.object).resource_version or self._version
-            except RecordError as error:
-                self._decoder.senseless(f"a bookmark that makes no sense: {str(error)[:200]}")
-            yield None
-            return
-        found = self._decoder.record(event.object)
-        if isinstance(found, Identity) and not found.name:
-            self._decoder.senseless("an event of an object that has no name")
-            return
-        key = key_of(found)
-        if event.type == "DELETED":
+    def _said(self, change: str, found: Record | Identity) -> Sequence[Event | None]:
+        """An object was added, modified or deleted, or a bookmark has come."""
+        events: Sequence[Event | None] = (None,)
+        if change == "DELETED":
+            key = key_of(found)
             self.state.rejected.pop("/".join(key), None)
-            yield from self._feed.deleted(key, found)
-        elif isinstance(found, Identity):
-            yield None
-        else:
-            yield from self._feed.changed(found)
+            events = self._feed.deleted(key, found)
+        elif not isinstance(found, Identity):
+            events = self._feed.changed(found)
         self._version = found.resource_version or self._version
+        return events

@@ -16,6 +16,14 @@ of any source (0: they are independent). A minimum that cannot be read is all me
 | training | label `training.kubeflow.org/job-name`, or the owners | minAvailable, minReplicas, or all replicas |
 | ray | label `ray.io/cluster`, or the owners | the head and all workers; with the autoscaler the least of them |
 | job | the owner, a batch Job | parallelism, at most the completions that are left |
+| statefulset | the owner, where the pods carry `gang-size` or `gang-min` | `gang-size`, else all replicas |
+
+How many pods the whole gang has (`size`) counts before all of them exist. The annotation `gpu-extender.io/gang-size`
+overrides what the owner states. A Job, a LeaderWorkerSet, a Kueue pod group and most JobSets have as many as must run.
+A training job has all replicas, a RayCluster the hosts that it has now. A PodGroup or Workload states no size.
+
+Some owners create part of the pods only once others run (`Source.late`). What these pods will ask for is read from the
+owner's templates.
 """
 
 from __future__ import annotations
@@ -29,25 +37,27 @@ from typing import Final
 import msgspec
 
 from extender.objects import schema
-from extender.objects.gangs.job import Job
+from extender.objects.gangs.builtin import Job, StatefulSet
 from extender.objects.gangs.jobset import JobSet
 from extender.objects.gangs.kubernetes import Kubernetes
 from extender.objects.gangs.kueue import Kueue
 from extender.objects.gangs.leaderworkerset import LeaderWorkerSet
-from extender.objects.gangs.members import OUR_MINIMUM, Members
+from extender.objects.gangs.members import OUR_MINIMUM, OUR_SIZE, Members
 from extender.objects.gangs.ours import Ours
 from extender.objects.gangs.pod_groups import Coscheduling, Volcano
 from extender.objects.gangs.ray import Ray
-from extender.objects.gangs.source import MOST, ObjectKey, Objects, Ref, Source, number
+from extender.objects.gangs.source import MOST, ObjectKey, Objects, Ref, Source, agreed, number
+from extender.objects.gangs.templates import read_late
 from extender.objects.gangs.training import Training
-from extender.objects.records import GroupRecord, Owner, PodRecord
-from extender.objects.records.parts import api_group, controller, metadata
+from extender.objects.records import LONGEST_DEADLINE, GroupRecord, Owner, PodRecord
+from extender.objects.records.parts import api_group, controller, epoch, metadata
 from extender.objects.schema import read
 
 __all__ = [
     "GROUP_KINDS",
     "MOST",
     "OUR_MINIMUM",
+    "OUR_SIZE",
     "SOURCES",
     "Gang",
     "Members",
@@ -58,16 +68,21 @@ __all__ = [
     "gang",
     "group",
     "is_group",
+    "late",
+    "minimum",
     "number",
     "owned",
+    "owner_of",
     "owners",
     "ref",
+    "size",
 ]  # fmt: skip
 
 SOURCES: Final[dict[str, Source]] = {
     source.name: source
     for source in (
         Ours(), Kubernetes(), Coscheduling(), Volcano(), Kueue(), LeaderWorkerSet(), JobSet(), Training(), Ray(), Job(),
+        StatefulSet(),
     )
 }  # fmt: skip
 GROUP_KINDS: Final = {kind: source for source in SOURCES.values() for kind in source.kinds}
@@ -75,6 +90,7 @@ GROUP_KINDS: Final = {kind: source for source in SOURCES.values() for kind in so
 HIGHEST: Final = 4  # owners of owners; no object has more, and a circle ends here
 
 _BY_PODS: Final = tuple(source.named for source in SOURCES.values() if type(source).named is not Source.named)
+_UNKNOWN: Final = Source()  # of an object of another kind: it states nothing
 _GROUP: Final = msgspec.json.Decoder(schema.Group)
 _KINDED: Final = msgspec.json.Decoder(schema.Kinded)
 
@@ -149,32 +165,59 @@ def gang(named: Ref, members: Members, objects: Objects) -> Gang | None:
     `objects`: what is known of the cluster's PodGroups, Workloads, Jobs ..., by API group, kind, namespace and name.
     """
     source, count = SOURCES[named.source], members.count
-    said = members.agreed(OUR_MINIMUM)
-    minimum = number(said) if said is not None else None
-    if minimum is None:
-        minimum = source.minimum(named, members, objects)
-        minimum = None if minimum is not None and not 0 <= minimum <= MOST else minimum
-    if minimum == 0 or (not source.alone and count < 2 and minimum in (None, 1)):
+    least = minimum(named, members, objects)
+    if least == 0 or (not source.alone and count < 2 and least in (None, 1)):
         return None
-    return Gang(named, count, count if minimum is None else minimum, minimum is not None)
+    return Gang(named, count, count if least is None else least, least is not None)
+
+
+def minimum(named: Ref, members: Members, objects: Objects) -> int | None:
+    """How many pods of the gang must run, as is stated; None where nothing valid states it. `members`, `objects`: as
+    for `gang`."""
+    said = members.agreed(OUR_MINIMUM)
+    found = number(said) if said is not None else None
+    return found if found is not None else _possible(SOURCES[named.source].minimum(named, members, objects))
+
+
+def size(named: Ref, members: Members, objects: Objects) -> int | None:
+    """How many pods the whole gang has, those included that do not exist yet; None where nothing valid states it (a
+    PodGroup states its minimum alone). `members`: its pods that exist; `objects`: as for `gang`."""
+    found = agreed(members, OUR_SIZE)
+    return found if found is not None else _possible(SOURCES[named.source].size(named, members, objects))
+
+
+def owner_of(named: Ref, objects: Objects) -> GroupRecord | None:
+    """The object that the gang is of, where it is known."""
+    source = SOURCES.get(named.source)
+    return None if source is None else source.object(named, objects)
+
+
+def late(named: Ref, objects: Objects) -> int:
+    """How many of the gang's pods are created only once the others run."""
+    found = owner_of(named, objects)
+    return found.late if found is not None else 0
+
+
+def _possible(stated: int | None) -> int | None:
+    return stated if stated is not None and 0 <= stated <= MOST else None
 
 
 # ---- the objects that state how many pods must run
 
 
-def group(source: schema.Source, api: str = "", kind: str = "") -> GroupRecord:
-    """The record of an object of GROUP_KINDS; `api` and `kind` where it does not state them (items of typed lists)."""
+def group(source: schema.Source, api: str = "", kind: str = "", *, gpus: frozenset[str] = frozenset()) -> GroupRecord:
+    """The record of an object of GROUP_KINDS; `api` and `kind` where it does not state them (items of typed lists).
+    `gpus`: the resources that count as GPUs in its templates."""
     wire = read(source, _GROUP)
     meta = metadata(wire.metadata)
     api = api_group(wire.api_version) or api
     kind = wire.kind or kind
     owner = controller(meta)
-    stated = GROUP_KINDS.get((api, kind))
-    minimum, parts = (
-        stated.stated(kind, wire.spec or schema.GroupSpec(), wire.status or schema.GroupStatus())
-        if stated is not None
-        else (None, ())
-    )
+    stated = GROUP_KINDS.get((api, kind), _UNKNOWN)
+    spec, status = wire.spec or schema.GroupSpec(), wire.status or schema.GroupStatus()
+    least, parts = stated.stated(kind, spec, status)
+    late = stated.late(meta.name or "", wire)
+    late_pods, unread = read_late(source, late, stated.template, meta.namespace or "default", gpus)
     return GroupRecord(
         uid=meta.uid or "",
         api=api,
@@ -182,10 +225,23 @@ def group(source: schema.Source, api: str = "", kind: str = "") -> GroupRecord:
         namespace=intern(meta.namespace or "default"),
         name=meta.name or "",
         resource_version=meta.resource_version or "",
-        minimum=minimum,
+        minimum=least,
         parts=parts,
         owner=owner if owner is not None and (owner.api, owner.kind) in GROUP_KINDS else None,
+        size=stated.stated_size(kind, spec, status),
+        late=sum(one.pods for one in late),
+        late_pods=late_pods,
+        unread=unread,
+        before=stated.before(spec),
+        ends_at=_ends_at(spec, status) if (api, kind) == ("batch", "Job") else None,
     )
+
+
+def _ends_at(spec: schema.GroupSpec, status: schema.GroupStatus) -> float | None:
+    """When the deadline of a Job kills its pods, seconds since the epoch; None without one, or while it has not begun:
+    it runs from the Job's start, be its pods gated or not."""
+    start, seconds = epoch(status.start_time), spec.active_deadline_seconds
+    return None if start is None or seconds is None else start + min(max(seconds, 0), LONGEST_DEADLINE)
 
 
 def is_group(source: schema.Source) -> bool:

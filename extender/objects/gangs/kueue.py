@@ -26,3 +26,7 @@ class Kueue(Source):
     def minimum(self, ref: Ref, members: Members, objects: Objects) -> int | None:
         """The count that the pods state alike."""
         return agreed(members, COUNT)
+
+    def size(self, ref: Ref, members: Members, objects: Objects) -> int | None:
+        """The same count."""
+        return agreed(members, COUNT)

@@ -8,7 +8,8 @@ from typing import Final, TypeVar
 from extender.objects.records import PodRecord
 
 OUR_MINIMUM: Final = "gpu-extender.io/gang-min"
-SIZES: Final = ("kueue.x-k8s.io/pod-group-total-count", "leaderworkerset.sigs.k8s.io/size")
+OUR_SIZE: Final = "gpu-extender.io/gang-size"
+SIZES: Final = ("kueue.x-k8s.io/pod-group-total-count", "leaderworkerset.sigs.k8s.io/size", OUR_SIZE)
 """Annotations by which pods state the size of their gang."""
 Key = TypeVar("Key", bound=Hashable)
 

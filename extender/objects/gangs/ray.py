@@ -29,9 +29,16 @@ class Ray(Source):
 
     def stated(self, kind: str, spec: schema.GroupSpec, status: schema.GroupStatus) -> tuple[int | None, Parts]:
         """The head, and all hosts of each group of workers: with the autoscaler as many as it always keeps."""
-        least = bool(spec.enable_in_tree_autoscaling)
-        return 1 + sum(
-            ((group.min_replicas if least or group.replicas is None else group.replicas) or 0)
-            * (1 if group.num_of_hosts is None else group.num_of_hosts)
-            for group in spec.worker_group_specs or ()
-        ), ()
+        return _pods(spec, least=bool(spec.enable_in_tree_autoscaling)), ()
+
+    def stated_size(self, kind: str, spec: schema.GroupSpec, status: schema.GroupStatus) -> int | None:
+        """The head, and all hosts that it has now: its autoscaler changes the number."""
+        return _pods(spec, least=False)
+
+
+def _pods(spec: schema.GroupSpec, *, least: bool) -> int:
+    return 1 + sum(
+        ((group.min_replicas if least or group.replicas is None else group.replicas) or 0)
+        * (1 if group.num_of_hosts is None else group.num_of_hosts)
+        for group in spec.worker_group_specs or ()
+    )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import ClassVar, Final, NamedTuple
+from urllib.parse import quote, unquote
 
 from extender.objects import schema
 from extender.objects.gangs.members import Members
+from extender.objects.gangs.templates import Late, TemplatesSpec
 from extender.objects.records import GroupRecord, PodRecord
 
 MOST: Final = 1_000_000  # pods of a gang; a number beyond is not one
@@ -17,15 +19,38 @@ Parts = tuple[tuple[str, int | None], ...]
 
 
 class Ref(NamedTuple):
-    """The gang that a pod names. `part`: which of several gangs of that name (group index, replica key)."""
+    """The gang that a pod names. `part`: which of several gangs of that name (group index, replica key); `team`: whose
+    pods it has where the settings keep teams of one namespace apart (extender.cluster.pods.annotation_limits)."""
 
     source: str
     namespace: str
     name: str
     part: str = ""
+    team: str = ""
 
     def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}" + (f"/{self.part}" if self.part else "")
+        return self._path(self.name) + (f"@{self.team}" if self.team else "")
+
+    @property
+    def text(self) -> str:
+        """SOURCE[@TEAM]:NAMESPACE/NAME, with its part: the name of the gang in its seats. A name that an annotation
+        states may have a "/": it is escaped here, so that `of` finds its end; and so is a team."""
+        name = self.name
+        if "/" in name or "%" in name:
+            name = name.replace("%", "%25").replace("/", "%2F")
+        team = f"@{quote(self.team, safe='')}" if self.team else ""
+        return f"{self.source}{team}:{self._path(name)}"
+
+    @classmethod
+    def of(cls, text: str) -> Ref:
+        """The Ref of a `text`."""
+        head, _, path = text.partition(":")
+        source, _, team = head.partition("@")
+        namespace, name, part = (*path.split("/", 2), "", "")[:3]
+        return cls(source, namespace, unquote(name), part, unquote(team))
+
+    def _path(self, name: str) -> str:
+        return f"{self.namespace}/{name}" + (f"/{self.part}" if self.part else "")
 
 
 class Source:
@@ -49,15 +74,42 @@ class Source:
 
     def minimum(self, ref: Ref, members: Members, objects: Objects) -> int | None:
         """How many pods of the gang must run; None where nothing states it. `members`: those that run."""
+        found = self.object(ref, objects)
+        return found.minimum if found is not None else None
+
+    def size(self, ref: Ref, members: Members, objects: Objects) -> int | None:
+        """How many pods the whole gang has; None where nothing states it. `members`: those that exist."""
+        found = self.object(ref, objects)
+        return found.size if found is not None else None
+
+    def object(self, ref: Ref, objects: Objects) -> GroupRecord | None:
+        """The object of `kinds` that the gang is of; None where it is not known."""
         for api, kind in self.kinds:
             found = objects.get((api, kind, ref.namespace, ref.name))
-            if found is not None and found.minimum is not None:
-                return found.minimum
+            if found is not None:
+                return found
         return None
 
     def stated(self, kind: str, spec: schema.GroupSpec, status: schema.GroupStatus) -> tuple[int | None, Parts]:
         """(how many pods must run, the same by part) that an object of `kinds` states."""
         return None, ()
+
+    def stated_size(self, kind: str, spec: schema.GroupSpec, status: schema.GroupStatus) -> int | None:
+        """How many pods run at once in all, as such an object states. None: it states no more than how many must
+        run."""
+        return None
+
+    def late(self, name: str, wire: schema.Group) -> tuple[Late, ...]:
+        """Which pods such an object creates only once others of its pods run. `name`: of the object."""
+        return ()
+
+    def before(self, spec: schema.GroupSpec) -> tuple[str, ...]:
+        """The roles whose pods complete before the others are created."""
+        return ()
+
+    def template(self, role: str, spec: TemplatesSpec) -> schema.Pod | None:
+        """Of what the late pods of a role are made; None: it has no such template."""
+        return None
 
 
 def number(text: str) -> int | None:

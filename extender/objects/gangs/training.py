@@ -6,9 +6,12 @@ from typing import Final
 
 from extender.objects import schema
 from extender.objects.gangs.source import Parts, Ref, Source
+from extender.objects.gangs.templates import Late, TemplatesSpec
 from extender.objects.records import PodRecord
 
 NAME: Final = "training.kubeflow.org/job-name"
+ROLE: Final = "training.kubeflow.org/job-role"
+LAUNCHER: Final = "Launcher"
 API: Final = "kubeflow.org"
 
 
@@ -35,23 +38,47 @@ class Training(Source):
         policy = spec.run_policy.scheduling_policy if spec.run_policy else None
         if policy is not None and policy.min_available is not None:
             return policy.min_available, ()
-        roles = [
-            role
-            for specs in (
-                spec.pytorch_replica_specs,
-                spec.tf_replica_specs,
-                spec.mpi_replica_specs,
-                spec.xgb_replica_specs,
-                spec.paddle_replica_specs,
-                spec.jax_replica_specs,
-                spec.mx_replica_specs,
-            )
-            for role in (specs or {}).items()
-        ]
+        roles = _roles(spec)
         if not roles:
             return None, ()
         elastic = spec.elastic_policy.min_replicas if spec.elastic_policy else None
         return sum(
-            min(elastic, count) if elastic is not None and name == "Worker" else count
-            for name, count in ((name, 1 if one.replicas is None else one.replicas) for name, one in roles)
+            min(elastic, count) if elastic is not None and name == "Worker" else count for name, count in roles
         ), ()
+
+    def stated_size(self, kind: str, spec: schema.GroupSpec, status: schema.GroupStatus) -> int | None:
+        """All replicas."""
+        roles = _roles(spec)
+        return sum(count for _, count in roles) if roles else None
+
+    def late(self, name: str, wire: schema.Group) -> tuple[Late, ...]:
+        """The launcher of an MPIJob that waits for the workers."""
+        spec = wire.spec or schema.GroupSpec()
+        if spec.launcher_creation_policy != "WaitForWorkersReady":
+            return ()
+        labels = ((NAME, name), (ROLE, "launcher"))
+        return tuple(
+            Late(role, f"{name}-launcher", "", 0, count, labels) for role, count in _roles(spec) if role == LAUNCHER
+        )
+
+    def template(self, role: str, spec: TemplatesSpec) -> schema.Pod | None:
+        """That of the role."""
+        found = (spec.mpi_replica_specs or {}).get(role)
+        return found.template if found is not None else None
+
+
+def _roles(spec: schema.GroupSpec) -> list[tuple[str, int]]:
+    """(role, replicas); a role of one of the kinds."""
+    return [
+        (name, 1 if one.replicas is None else one.replicas)
+        for specs in (
+            spec.pytorch_replica_specs,
+            spec.tf_replica_specs,
+            spec.mpi_replica_specs,
+            spec.xgb_replica_specs,
+            spec.paddle_replica_specs,
+            spec.jax_replica_specs,
+            spec.mx_replica_specs,
+        )
+        for name, one in (specs or {}).items()
+    ]

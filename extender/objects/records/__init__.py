@@ -8,16 +8,53 @@ same as a dict (from YAML); ``gpus`` are the names of the resources that count a
 
 from extender.objects.records.budgets import PdbRecord, budget_of, pod_disruption_budget
 from extender.objects.records.classes import DeviceClassRecord, PriorityClassRecord, device_class, priority_class
-from extender.objects.records.groups import GroupRecord
-from extender.objects.records.lists import KINDS, Kind, Page, Record, page
-from extender.objects.records.nodes import NodeRecord, node, node_of, selects
+from extender.objects.records.device_claims import (
+    FINALIZER,
+    PLANNED_NODE,
+    AllocatedDevice,
+    Choice,
+    ResourceClaimRecord,
+    ResourceClaimTemplateRecord,
+    resource_claim,
+    resource_claim_template,
+)
+from extender.objects.records.devices import (
+    FENCE,
+    DeviceRecord,
+    DeviceTaintRuleRecord,
+    ResourceSliceRecord,
+    device_taint_rule,
+    resource_slice,
+)
+from extender.objects.records.groups import GroupRecord, LatePods
+from extender.objects.records.lists import KINDS, DraRecord, Kind, Page, Record, page
+from extender.objects.records.nodes import GpuDevice, NodeDevices, NodeRecord, node, node_of, selects
 from extender.objects.records.parts import Identity, Owner, identity
-from extender.objects.records.pods import MOST_GRACE, PodRecord, pod, pod_of
+from extender.objects.records.pods import (
+    LONGEST_DEADLINE,
+    MOST_GRACE,
+    MOVING_TEXT,
+    PLACEABLE,
+    SEAT_MOVES,
+    SEAT_REJECTED,
+    SEAT_TEXT,
+    UNREADABLE,
+    UNSCHEDULABLE,
+    PodClaimRef,
+    PodRecord,
+    pod,
+    pod_of,
+    pod_of_template,
+)
 from extender.objects.schema import RecordError, Source
 
 __all__ = [
-    "KINDS", "MOST_GRACE", "DeviceClassRecord", "GroupRecord", "Identity", "Kind", "NodeRecord", "Owner", "Page",
-    "PdbRecord", "PodRecord", "PriorityClassRecord", "Record", "RecordError", "Source", "budget_of", "device_class",
-    "identity", "node", "node_of", "page", "pod", "pod_disruption_budget", "pod_of", "priority_class",
-    "selects",
+    "FENCE", "FINALIZER", "KINDS", "LONGEST_DEADLINE", "MOST_GRACE", "MOVING_TEXT", "PLACEABLE", "PLANNED_NODE",
+    "SEAT_MOVES", "SEAT_REJECTED", "SEAT_TEXT", "UNREADABLE", "UNSCHEDULABLE", "AllocatedDevice", "Choice",
+    "DeviceClassRecord", "DeviceRecord", "DeviceTaintRuleRecord", "DraRecord", "GpuDevice", "GroupRecord",
+    "Identity", "Kind", "LatePods", "NodeDevices", "NodeRecord", "Owner", "Page", "PdbRecord", "PodClaimRef",
+    "PodRecord", "PriorityClassRecord", "Record", "RecordError", "ResourceClaimRecord",
+    "ResourceClaimTemplateRecord", "ResourceSliceRecord", "Source", "budget_of", "device_class",
+    "device_taint_rule", "identity", "node", "node_of", "page", "pod", "pod_disruption_budget", "pod_of",
+    "pod_of_template", "priority_class", "resource_claim", "resource_claim_template", "resource_slice", "selects",
 ]  # fmt: skip

@@ -9,16 +9,27 @@ import msgspec
 from extender.objects import schema
 from extender.objects.records.budgets import PdbRecord
 from extender.objects.records.classes import DeviceClassRecord, PriorityClassRecord
+from extender.objects.records.device_claims import ResourceClaimRecord, ResourceClaimTemplateRecord
+from extender.objects.records.devices import DeviceTaintRuleRecord, ResourceSliceRecord
 from extender.objects.records.groups import GroupRecord
 from extender.objects.records.nodes import NodeRecord
 from extender.objects.records.pods import PodRecord
 from extender.objects.schema import RecordError, read
 
-Kind = Literal["Pod", "FailedPod", "Node", "PodDisruptionBudget", "PriorityClass", "DeviceClass", "Group"]
+Kind = Literal[
+    "Pod", "FailedPod", "Node", "PodDisruptionBudget", "PriorityClass", "DeviceClass", "ResourceSlice", "ResourceClaim",
+    "ResourceClaimTemplate", "DeviceTaintRule", "Group",
+]  # fmt: skip
 """FailedPod: a Pod that holds nothing any more, and states how it failed. Group: an object of gangs.GROUP_KINDS, which
 states how many pods of a group must run; gangs.group reads it."""
-KINDS: Final[tuple[Kind, ...]] = ("Pod", "Node", "PodDisruptionBudget", "PriorityClass", "DeviceClass")
-Record = PodRecord | NodeRecord | PdbRecord | PriorityClassRecord | DeviceClassRecord | GroupRecord
+KINDS: Final[tuple[Kind, ...]] = (
+    "Pod", "Node", "PodDisruptionBudget", "PriorityClass", "DeviceClass", "ResourceSlice", "ResourceClaim",
+    "ResourceClaimTemplate", "DeviceTaintRule",
+)  # fmt: skip
+DraRecord = (
+    DeviceClassRecord | ResourceSliceRecord | ResourceClaimRecord | ResourceClaimTemplateRecord | DeviceTaintRuleRecord
+)
+Record = PodRecord | NodeRecord | PdbRecord | PriorityClassRecord | GroupRecord | DraRecord
 
 _LIST: Final = msgspec.json.Decoder(schema.List)
 

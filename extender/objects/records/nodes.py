@@ -17,8 +17,56 @@ from extender.objects.selectors import NodeTerm, Taint
 _NODE: Final = msgspec.json.Decoder(schema.Node)
 
 
+DeviceState = Literal["usable", "tainted", "divided", "allocated"]
+"""usable: free, or held by a pod of the node; tainted: only claims that tolerate it get it; divided: a part of it (MIG)
+is allocated; allocated: to a claim that no pod of the node holds."""
+
+
+class GpuDevice(msgspec.Struct, frozen=True, gc=False):
+    """A whole GPU that a DRA driver publishes. `id`: driver/pool/device; `place`: its place in the order of the GPU
+    indices, by the attribute index or else by PCI address, -1 where the driver states neither; `plain`, `root`: as of
+    DeviceRecord."""
+
+    id: str
+    uuid: str
+    place: int
+    state: DeviceState = "usable"
+    plain: bool = True
+    root: str = ""
+
+
+class NodeDevices(msgspec.Struct, frozen=True, gc=False):
+    """The GPUs that a DRA driver publishes for a node, in the order of its slices.
+
+    `plugin`: (allocatable, capacity) of the device plugin for the same resource, None where the node states none;
+    `others`: published devices that are no whole GPUs (MIG, shared ones); `first_fit`: kube-scheduler takes the first
+    free ones in this order for any pod that asks for the resource; `nics`: (name, PCIe root) of the network devices
+    with RDMA that a driver publishes there; `served`: a DeviceClass serves the resource, so that pods which ask for it
+    without a claim get these GPUs too.
+    """
+
+    resource: str
+    gpus: tuple[GpuDevice, ...]
+    plugin: tuple[int | None, int | None]
+    others: int = 0
+    first_fit: bool = False
+    nics: tuple[tuple[str, str], ...] = ()
+    served: bool = False
+
+    @property
+    def for_claims_alone(self) -> bool:
+        """Whether these are all GPUs of the node, and pods get them by claims alone."""
+        return bool(self.gpus) and not self.served and not self.plugin[1]
+
+    @property
+    def unusable(self) -> int:
+        """How many GPUs no pod can get, nor holds."""
+        return sum([gpu.state != "usable" for gpu in self.gpus])
+
+
 class NodeRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A node. ``gpus`` are allocatable, ``gpu_capacity`` counts unhealthy ones too."""
+    """A node. ``gpus`` are allocatable, ``gpu_capacity`` counts unhealthy ones too. The cluster adds those that a DRA
+    driver publishes, and names them in ``devices``."""
 
     uid: str
     name: str
@@ -32,6 +80,7 @@ class NodeRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     pods: int
     gpus: dict[str, int]
     gpu_capacity: dict[str, int]
+    devices: NodeDevices | None = None
 
 
 def selects(

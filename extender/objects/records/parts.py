@@ -20,9 +20,16 @@ FOREIGN: Final = frozenset(
         "scheduling.volcano.sh/group-name",
         "kueue.x-k8s.io/pod-group-total-count",
         "leaderworkerset.sigs.k8s.io/size",
+        # the domain of a gang
+        "kueue.x-k8s.io/podset-required-topology",
+        "kueue.x-k8s.io/podset-preferred-topology",
+        "alpha.jobset.sigs.k8s.io/exclusive-topology",
+        "leaderworkerset.sigs.k8s.io/exclusive-topology",
+        "volcano.sh/network-topology-mode",
+        "volcano.sh/network-topology-highest-tier",
     }
 )
-"""Annotations of other systems that we read (extender.objects.gangs)."""
+"""Annotations of other systems that we read (extender.objects.gangs, extender.objects.queueing)."""
 
 
 _NAMED: Final = msgspec.json.Decoder(schema.Named)

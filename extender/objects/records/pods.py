@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from sys import intern
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from extender.objects import schema
 from extender.objects.failure_cause import Fault, fault
@@ -14,22 +15,50 @@ from extender.objects.records.nodes import NodeRecord, selects
 from extender.objects.records.parts import Owner, controller, epoch, metadata, ours, strings
 from extender.objects.records.placement import affinity, asks_host_ports, tolerations
 from extender.objects.records.shared import Shared
-from extender.objects.resources import asks_devices, asks_others, gpu_containers, pod_requests
-from extender.objects.schema import Source, read
+from extender.objects.resources import as_specified, asks_devices, asks_others, gpu_containers, pod_requests
+from extender.objects.schema import RecordError, Source, read
 from extender.objects.selectors import NodeTerm, PodTerm, Toleration
+
+UNSCHEDULABLE: Final = "Unschedulable"
+"""kube-scheduler's reason in the condition PodScheduled: it tried the pod, and found no node."""
+SEAT_TEXT: Final = "the pod's gang was placed as a whole, and the pod lands on its seat alone"
+"""What our filter answers for a pod that does not fit on its seat."""
+SEAT_REJECTED: Final = "SeatRejected"
+"""That answer instead of the reason. kube-scheduler gives its reason SchedulerError to failed calls too, which are no
+rejection."""
+MOVING_TEXT: Final = "the pod gets another seat, and does not state it yet"
+SEAT_MOVES: Final = "SeatMoves"
+"""The same for a pod that is to be tried again on its new seat."""
 
 MIRROR: Final = "kubernetes.io/config.mirror"
 SOURCE: Final = "kubernetes.io/config.source"
+PLACEABLE: Final = "gpu-extender.io/Placeable"
+"""A condition of ours on the first pod of a gang that waits: whether it would fit once all pods have ended."""
 
 MOST_IMAGES: Final = 4  # of a pod that are kept, and the characters of each: what failed pods have in common
 MOST_OF_IMAGE: Final = 256
 MOST_GRACE: Final = 10**9  # seconds, 31 years: a longer grace counts as this, so that what is written can be read back
+LONGEST_DEADLINE: Final = 2**31 - 1  # seconds, 68 years: what the API server accepts
+UNREADABLE: Final = ""  # of a gate: no gate has an empty name, so no controller opens it
 _DEFAULT_GRACE: Final = 30  # seconds; the API's own default of terminationGracePeriodSeconds
+MOST_SPECS: Final = 2048  # specifications that are kept, and the bytes of each as MessagePack
+LONGEST_SPEC: Final = 2048
 _POD: Final = msgspec.json.Decoder(schema.Pod)
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_known_specs: Final[dict[tuple[bytes, str, frozenset[str]], PodRecord]] = {}
 _numbers: Final = Shared[int]()
 _counts: Final = Shared[tuple[tuple[str, int], ...]]()
 _asking: Final = Shared[tuple[tuple[str, str, int], ...]]()
+_gates: Final = Shared[tuple[str, ...]]()
 _selectors: Final = Shared[tuple[tuple[str, str], ...]]()
+
+
+class PodClaimRef(NamedTuple):
+    """One entry of spec.resourceClaims. `claim`: the name of the ResourceClaim, "" while it is not created; `template`:
+    the name of the template that it is created from, "" for none."""
+
+    claim: str
+    template: str
 
 
 class PodRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -63,8 +92,10 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Whether the number is in the object: the API server writes it there, a manifest names the class only."""
     never: bool
     """preemptionPolicy Never."""
-    gated: bool
-    """Held back by scheduling gates."""
+    gates: tuple[str, ...] = ()
+    """The names of its scheduling gates, in their order; UNREADABLE for one that cannot be read."""
+    deadline_seconds: int | None = None
+    """spec.activeDeadlineSeconds, LONGEST_DEADLINE at most: it is killed so long after its start."""
 
     phase: str
     """Pending, Running, Succeeded, Failed, Unknown, or "" when not said."""
@@ -73,7 +104,10 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     disruption_target: str
     """Reason of a true DisruptionTarget condition, else ""."""
     pod_scheduled: str
-    """Reason of a PodScheduled condition that is not true (Unschedulable, SchedulingGated), else ""."""
+    """Reason of a PodScheduled condition that is not true (UNSCHEDULABLE, SchedulingGated), else ""; SEAT_REJECTED or
+    SEAT_MOVES where our filter is the reason."""
+    placeable: bool = True
+    """False while its condition PLACEABLE is false: its gang fits nowhere in the cluster, whatever ends."""
     fault: Fault = ""
     """What kubelet reports of its failure (extender.objects.failure_cause); "" without GPUs."""
     start: float | None
@@ -102,6 +136,24 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Any persistent or ephemeral volume claim."""
     claims: bool
     """Any resource claim (DRA)."""
+    claim_refs: tuple[PodClaimRef, ...] = ()
+    extended_claim: str = ""
+    """The ResourceClaim that kube-scheduler made for its extended resources, "" for none."""
+    claimed: tuple[tuple[str, int], ...] = ()
+    """What the cluster added to `gpus` for its claims (extender.cluster.dra); below 0: what it left out, because an
+    allocation counts it already."""
+    devices: tuple[str, ...] = ()
+    """The GPUs that its claims hold on its node, as GpuDevice.id; they are in `held` too."""
+    keeps_devices: bool = False
+    """Whether not all of `devices` are known to be free once it has ended: its eviction would be in vain."""
+    first_fit: bool = False
+    """Whether what its claims ask for beyond that is any whole GPUs: kube-scheduler takes the first free ones."""
+    planned: bool = False
+    """Whether the queue allocates the devices of its claims."""
+    left_devices: str = ""
+    """Why kube-scheduler allocates them though the queue allocates devices, "" for any other pod."""
+    allocated: bool = False
+    """Whether a claim of it is allocated while it has no node: its node counts these devices as taken."""
     other_resources: bool
     """Asks for a resource besides CPU, memory and GPUs (ephemeral storage, huge pages, other devices)."""
     required_affinity: bool
@@ -117,6 +169,11 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """(Workload or "", pod group, replica key): spec.workloadRef of 1.35, spec.schedulingGroup of 1.36 and later."""
     partial: bool = False
     """Whether the object was read in part only (`tolerant.py`): what could not be read counts as the worst."""
+
+    @property
+    def gated(self) -> bool:
+        """Whether scheduling gates hold it back."""
+        return bool(self.gates)
 
     @property
     def finished(self) -> bool:
@@ -143,39 +200,96 @@ def pod_of(wire: schema.Pod, gpus: frozenset[str]) -> PodRecord:
     spec = wire.spec or schema.PodSpec()
     status = wire.status or schema.PodStatus()
     namespace = intern(meta.namespace or "default")
-    cpu_milli, memory, counts = pod_requests(spec, status, gpus)
-    preferred, repelling, near, node_terms = affinity(spec.affinity, namespace)
-    asking = gpu_containers(spec, gpus) if counts else ()
+    stated = _stated(spec, status, namespace, gpus)
     owner = controller(meta)
-    disruption_target, pod_scheduled = _conditions(status.conditions)
+    disruption_target, pod_scheduled, placeable = _conditions(status.conditions)
     terminating = meta.deletion_timestamp is not None
-    granted = meta.deletion_grace_period_seconds if terminating else spec.termination_grace_period_seconds
-    spread = [one.when_unsatisfiable for one in spec.topology_spread_constraints or ()]
-    static = _is_static(meta.annotations or {})
-    return PodRecord(
+    phase = intern(status.phase or "")
+    return replace(
+        stated,
         uid=meta.uid or "", namespace=namespace, name=meta.name or meta.generate_name or "",
         resource_version=meta.resource_version or "",
         labels=strings(meta.labels), annotations=ours(meta.annotations),
         owner=owner, daemon=owner is not None and owner.kind == "DaemonSet",
-        mirror=static or (owner is not None and owner.kind == "Node"),
+        mirror=_is_static(meta.annotations) or (owner is not None and owner.kind == "Node"),
         created=epoch(meta.creation_timestamp),
         terminating=terminating, deletion_at=epoch(meta.deletion_timestamp),
-        grace_seconds=_DEFAULT_GRACE if granted is None else min(max(granted, 0), MOST_GRACE),
+        grace_seconds=_grace(meta.deletion_grace_period_seconds) if terminating else stated.grace_seconds,
         node=intern(spec.node_name or ""), nominated_node=intern(status.nominated_node_name or ""),
+        phase=phase, reason=intern(status.reason or ""),
+        fault=fault(status, gpus, others=phase == "Failed" and asks_devices(spec, gpus)) if stated.gpus else "",
+        disruption_target=disruption_target, pod_scheduled=pod_scheduled, placeable=placeable,
+        start=epoch(status.start_time),
+        restarts=sum([one.restart_count or 0 for one in status.container_statuses or ()]),
+        held=_held(status, gpus),
+        claim_refs=_claim_refs(spec, status) if spec.resource_claims else (),
+        extended_claim=_extended(status),
+    )  # fmt: skip
+
+
+def pod_of_template(wire: schema.Pod | None, namespace: str, gpus: frozenset[str]) -> PodRecord:
+    """The record of a pod that is made of the template: without a uid, a name, a node and gates. RecordError without a
+    specification."""
+    if wire is None or wire.spec is None:
+        raise RecordError("", "there is no pod template")
+    meta = wire.metadata or schema.Metadata()
+    stated = _stated(wire.spec, schema.PodStatus(), namespace, gpus)
+    return replace(
+        stated,
+        namespace=namespace,
+        labels=strings(meta.labels),
+        annotations=ours(meta.annotations),
+        gates=(),
+        claim_refs=_claim_refs(wire.spec, schema.PodStatus()),
+    )
+
+
+def _stated(spec: schema.PodSpec, status: schema.PodStatus, namespace: str, gpus: frozenset[str]) -> PodRecord:
+    """A record with the fields that the specification states, its node left out; all others are empty.
+
+    Pods of one template, and the versions of one pod, state the same, and share one such record. That is exact: what
+    `_of_spec` makes depends on nothing but its arguments. While no resize is under way it does not depend on the
+    status, nor ever on the node. The encoding of the rest of `spec` is equal only where the rest itself is: MessagePack
+    tells 1 from 1.0, has infinities, and leaves out nothing but absent fields. Records are immutable.
+    """
+    if not as_specified(spec, status):
+        return _of_spec(spec, status, namespace, gpus)
+    node, spec.node_name = spec.node_name, None
+    try:
+        key = _ENCODER.encode(spec)
+    except (OverflowError, TypeError):  # from YAML: a whole number of more than 64 bits, or a text of a type of its own
+        return _of_spec(spec, status, namespace, gpus)
+    finally:
+        spec.node_name = node
+    known = _known_specs.get((key, namespace, gpus))
+    if known is None:
+        known = _of_spec(spec, status, namespace, gpus)
+        if len(key) <= LONGEST_SPEC:
+            if len(_known_specs) >= MOST_SPECS:
+                _known_specs.clear()
+            _known_specs[key, namespace, gpus] = known
+    return known
+
+
+def _of_spec(spec: schema.PodSpec, status: schema.PodStatus, namespace: str, gpus: frozenset[str]) -> PodRecord:
+    cpu_milli, memory, counts = pod_requests(spec, status, gpus)
+    preferred, repelling, near, node_terms = affinity(spec.affinity, namespace)
+    asking = gpu_containers(spec, gpus) if counts else ()
+    spread = [one.when_unsatisfiable for one in spec.topology_spread_constraints or ()]
+    return PodRecord(
+        uid="", namespace="", name="", resource_version="", labels={}, annotations={}, owner=None, created=None,
+        terminating=False, deletion_at=None, daemon=False, mirror=False, node="", nominated_node="", phase="",
+        reason="", disruption_target="", pod_scheduled="", start=None, restarts=0, held=(),
+        grace_seconds=_grace(spec.termination_grace_period_seconds),
         scheduler_name=intern(spec.scheduler_name or "default-scheduler"),
         priority=spec.priority or 0, priority_given=spec.priority is not None,
         priority_class=intern(spec.priority_class_name or ""), never=spec.preemption_policy == "Never",
-        gated=bool(spec.scheduling_gates),
-        phase=intern(status.phase or ""), reason=intern(status.reason or ""),
-        fault=fault(status, gpus, others=status.phase == "Failed" and asks_devices(spec, gpus)) if counts else "",
-        disruption_target=disruption_target, pod_scheduled=pod_scheduled,
-        start=epoch(status.start_time),
-        restarts=sum([one.restart_count or 0 for one in status.container_statuses or ()]),
+        gates=_gates(tuple([one.name or UNREADABLE for one in spec.scheduling_gates])) if spec.scheduling_gates else (),
+        deadline_seconds=_deadline(spec.active_deadline_seconds),
         cpu_milli=_numbers(cpu_milli), memory=_numbers(memory),
         gpus=_counts(counts), gpu_containers=_asking(asking),
         images=_images(spec, {name for name, _, _ in asking}) if asking else (),
-        service_account=intern(spec.service_account_name or "default") if counts else "",
-        held=_held(status, gpus),
+        service_account=intern(spec.service_account_name or "default"),
         node_selector=_selectors(tuple(sorted(strings(spec.node_selector).items()))) if spec.node_selector else (),
         node_terms=node_terms, tolerations=tolerations(spec.tolerations), host_ports=asks_host_ports(spec),
         volumes=any(one.persistent_volume_claim is not None or one.ephemeral is not None for one in spec.volumes or ()),
@@ -187,19 +301,41 @@ def pod_of(wire: schema.Pod, gpus: frozenset[str]) -> PodRecord:
     )  # fmt: skip
 
 
-def _is_static(notes: Mapping[str, str | None]) -> bool:
+def _deadline(said: int | None) -> int | None:
+    return None if said is None else min(max(said, 0), LONGEST_DEADLINE)
+
+
+def _grace(seconds: int | None) -> int:
+    return _DEFAULT_GRACE if seconds is None else min(max(seconds, 0), MOST_GRACE)
+
+
+def _is_static(notes: Mapping[str, str | None] | None) -> bool:
     """Whether kubelet took the pod from a file or URL of its node: it cannot be evicted."""
+    if not notes:
+        return False
     return MIRROR in notes or notes.get(SOURCE) in ("file", "http")
 
 
-def _conditions(wire: Iterable[schema.Condition] | None) -> tuple[str, str]:
+def _conditions(wire: Iterable[schema.Condition] | None) -> tuple[str, str, bool]:
     disruption_target = pod_scheduled = ""
+    placeable = True
     for one in wire or ():
         if one.type == "DisruptionTarget" and one.status == "True":
             disruption_target = intern(one.reason or "")
         elif one.type == "PodScheduled" and one.status != "True":
-            pod_scheduled = intern(one.reason or "")
-    return disruption_target, pod_scheduled
+            pod_scheduled = _unscheduled(one.reason or "", one.message or "")
+        elif one.type == PLACEABLE:
+            placeable = one.status != "False"
+    return disruption_target, pod_scheduled, placeable
+
+
+def _unscheduled(reason: str, message: str) -> str:
+    if reason in (UNSCHEDULABLE, "SchedulerError") and "gpu-extender:" in message:
+        if MOVING_TEXT in message:
+            return SEAT_MOVES
+        if SEAT_TEXT in message:
+            return SEAT_REJECTED
+    return intern(reason)
 
 
 def _held(status: schema.PodStatus, gpus: frozenset[str]) -> tuple[tuple[str, str], ...]:
@@ -213,6 +349,21 @@ def _held(status: schema.PodStatus, gpus: frozenset[str]) -> tuple[tuple[str, st
                         (name, device.resource_id) for device in resource.resources or () if device.resource_id
                     )
     return tuple(sorted(found))
+
+
+def _claim_refs(spec: schema.PodSpec, status: schema.PodStatus) -> tuple[PodClaimRef, ...]:
+    made = {one.name: one.resource_claim_name or "" for one in status.resource_claim_statuses or ()}
+    return tuple(
+        [
+            PodClaimRef(one.resource_claim_name or made.get(one.name, ""), one.resource_claim_template_name or "")
+            for one in spec.resource_claims or ()
+        ]
+    )
+
+
+def _extended(status: schema.PodStatus) -> str:
+    found = status.extended_resource_claim_status
+    return (found.resource_claim_name or "") if found is not None else ""
 
 
 def _images(spec: schema.PodSpec, names: set[str]) -> tuple[str, ...]:

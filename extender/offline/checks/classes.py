@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
+from extender.objects.records.classes import SYSTEM_CLASSES
 from extender.offline.checks.finding import Finding, Level, Posture, at, mapping, name_of, verb
-from extender.offline.frozen import SYSTEM_CLASSES
 from extender.offline.text import count
 
 RANK: Final = "gpu-extender.io/rank"
@@ -56,7 +56,7 @@ def _ranks(posture: Posture) -> tuple[dict[str, int], list[Finding]]:
                 "error", "rank-unreadable", f"PriorityClass/{name_of(item)}", f"its label {RANK} is {said!r}, which is "
                 "not a whole number", "Write a whole number; higher is more important.",
             ))  # fmt: skip
-    if not ranks:
+    if not ranks and posture.classes_listed:
         wrong.append(Finding(
             "info", "no-intended-order", "cluster", "the intended order of the PriorityClasses is not stated, so their "
             "values are not judged", f"List them in preemption.intendedOrder, or label them {RANK}.",
@@ -132,8 +132,8 @@ def _defaults(posture: Posture) -> Iterator[Finding]:
 
 
 def _without_class(posture: Posture) -> Iterator[Finding]:
-    """Pods that name no PriorityClass."""
-    for level in posture.levels:
+    """Pods that name no PriorityClass; where no class is listed it is not known what that means for them."""
+    for level in posture.levels if posture.classes_listed else ():
         if level.name or not level.pods:
             continue
         over = [other for other in posture.levels if other.name and other.value < level.value]

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from extender.cluster.view import ClusterView
+from extender.objects import gangs
 from extender.objects.records import PodRecord
-from extender.offline.frozen import SYSTEM_CLASSES
+from extender.objects.records.classes import SYSTEM_CLASSES
 from extender.settings import Settings
 
 Severity = Literal["error", "warning", "info"]
 ORDER: tuple[Severity, ...] = ("error", "warning", "info")
 Item = Mapping[str, Any]
+NEEDED: Final = {
+    "Pod": "what pods ask for, hold and wait for is not judged",
+    "PriorityClass": "which classes exist, and which can evict which, is not judged",
+    "PodDisruptionBudget": "whether budgets protect pods, or block evictions, is not judged",
+    "ResourceQuota": "quotas are not judged",
+}
+"""What is not judged where an input has no object of a kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +31,8 @@ class Finding:
     """One thing that is wrong or worth knowing.
 
     `code`: constant, in kebab-case; `about`: the object, as kind/name or kind/namespace/name; `facts`: its numbers,
-    units in their names.
+    units in their names; `repeats`: equal findings about several objects are one; `others`: the objects but the first
+    of such, whose numbers the facts add up.
     """
 
     severity: Severity
@@ -32,11 +41,31 @@ class Finding:
     message: str
     remedy: str
     facts: tuple[tuple[str, int], ...] = ()
+    repeats: bool = False
+    others: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """As `check -o json` prints it."""
         said = {"severity": self.severity, "code": self.code, "about": self.about, "message": self.message}
-        return said | {"remedy": self.remedy, "facts": dict(self.facts)}
+        return said | {"remedy": self.remedy, "facts": dict(self.facts), "others": list(self.others)}
+
+
+def grouped(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings, those that repeat as one; in the order of the first of each."""
+    alike: dict[tuple[str, ...], list[Finding]] = {}
+    for one in findings:
+        own = () if one.repeats else (one.about,)
+        alike.setdefault((one.severity, one.code, one.message, one.remedy, *own), []).append(one)
+    return [_one(same) for same in alike.values()]
+
+
+def _one(same: list[Finding]) -> Finding:
+    first, *rest = same
+    sums = Counter[str]()
+    for one in same:
+        sums.update(dict(one.facts))
+    facts = tuple((name, sums[name]) for name, _ in first.facts)
+    return replace(first, facts=facts, others=tuple(one.about for one in rest)) if rest else first
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +92,31 @@ class Level:
 @dataclass(frozen=True)
 class Posture:
     """What is judged. `items`: the objects as Kubernetes JSON, for what records do not keep; `wall`: seconds since
-    1970 at which it is asked."""
+    1970 at which it is asked; `advice`: of `extender.verdict.capacity`; `complete`: kinds of which the input has all
+    objects, even if these are none."""
 
     settings: Settings
     cluster: ClusterView
     items: list[Item]
     wall: float
+    advice: Mapping[str, Any] = field(default_factory=dict)
+    complete: frozenset[str] = frozenset()
 
     @cached_property
     def levels(self) -> list[Level]:
         """The PriorityClasses, and the priorities of GPU pods of no listed class; the highest first, then by name."""
         return _levels(self)
+
+    @cached_property
+    def lacks(self) -> Mapping[str, str]:
+        """The kinds of which the input has no object, and what is not judged without them."""
+        there = {item.get("kind") for item in self.items} | self.complete
+        needed = dict(NEEDED)
+        for pod in self.cluster.pods.values():
+            owner = pod.owner
+            if owner is not None and (owner.api, owner.kind) in gangs.GROUP_KINDS:
+                needed[owner.kind] = "how many pods of each must run is not known, so all of them count"
+        return {kind: what for kind, what in needed.items() if kind not in there}
 
     @cached_property
     def classes_listed(self) -> bool:

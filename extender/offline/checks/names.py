@@ -39,8 +39,9 @@ def findings(posture: Posture) -> Iterator[Finding]:
     if claims:
         yield Finding(
             "info", "claims-not-shown", "cluster", f"{count(claims, 'pod')} {verb(claims, 'uses', 'use')} resource "
-            "claims (DRA) and none of our resources: kube-scheduler never shows such pods to us",
-            "Ask for the resource name that the DeviceClass serves (extendedResourceName).", (("pods", claims),),
+            "claims (DRA) and none of our resources: kube-scheduler does not show such pods to an extender that has "
+            "managedResources", "Leave managedResources out of the scheduler's configuration, or ask for the resource "
+            "name that the DeviceClass serves (extendedResourceName): docs/dra.md.", (("pods", claims),),
         )  # fmt: skip
 
 

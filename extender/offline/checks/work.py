@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from extender.objects import gangs
 from extender.objects.progress import CHECKPOINT, INTERVAL, lost, saved_ms, start_ms, whole
 from extender.objects.records import PodRecord
+from extender.objects.records.classes import SYSTEM_CLASSES
 from extender.offline.checks.finding import Finding, Posture, at, mapping, name_of, namespace_of, verb
-from extender.offline.frozen import SYSTEM_CLASSES
 from extender.offline.text import count
 
 MOST_JOBS: Final = 50
@@ -53,7 +52,7 @@ def _evictable(posture: Posture) -> tuple[_Workloads, _Workloads]:
 
 def _workload(posture: Posture, pod: PodRecord) -> str:
     """What is lost together: the gang, else what owns the pod, else the pod."""
-    ref = gangs.ref(pod, posture.cluster.gangs.objects)
+    ref = posture.cluster.gangs.ref(pod)
     if ref:
         return f"{ref.source}/{ref}"
     return f"{pod.owner.kind}/{pod.namespace}/{pod.owner.name}" if pod.owner else f"Pod/{pod.namespace}/{pod.name}"

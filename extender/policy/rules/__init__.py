@@ -7,17 +7,20 @@ values of columns, 1..255, never reused.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Final
 
+from extender.objects.records import MOVING_TEXT, SEAT_TEXT
 from extender.policy.contracts import Class, Reason, Rule
 from extender.policy.rules.count import Count
 from extender.policy.rules.failing import Failing, in_words
 from extender.policy.rules.hazard import Hazard
 from extender.policy.rules.links import Links
+from extender.policy.rules.nics import Nics
 from extender.policy.rules.resource import Resource
 from extender.policy.rules.shares import Shares
 from extender.settings import FailingNodes
 
-RULES: tuple[type[Rule], ...] = (Resource, Shares, Failing, Count, Links, Hazard)
+RULES: tuple[type[Rule], ...] = (Resource, Shares, Failing, Count, Links, Nics, Hazard)
 
 UNKNOWN_NODE = Reason(
     code=1,
@@ -44,9 +47,34 @@ HANDOVER = Reason(
     remedy="Nothing: the pod lands there when its GPUs are free (see the Events of the pod).",
 )
 
+SEATED = Reason(
+    code=7,
+    key="seat-elsewhere",
+    cls=Class.TRANSIENT,
+    text=f"gpu-extender: {SEAT_TEXT}",
+    remedy="Nothing: the pod lands on its seat. If the seat is lost, the queue places the gang again.",
+)
+
+QUEUED = Reason(
+    code=16,
+    key="queued",
+    cls=Class.HOPELESS,
+    text="gpu-extender: the pod's gang waits in the queue until there is room for the whole gang",
+    remedy="Nothing: the gang starts when its place is free, or when nodes are added (`queue.autoscaler`).",
+)
+
+MOVING = Reason(
+    code=6,
+    key="seat-moves",
+    cls=Class.HOPELESS,  # no Error: the write of the new seat wakes the pod sooner than kube-scheduler's next try
+    text=f"gpu-extender: {MOVING_TEXT}",
+    remedy="Nothing: the queue writes the seat on the pod once every instance knows it. If it stays, see the log of "
+    "the Lease's holder.",
+)
+
+_OF_NO_RULE: Final = (UNKNOWN_NODE, SEATED, MOVING, QUEUED, STALE, HANDOVER)
 REASONS: dict[int, Reason] = {
-    reason.code: reason
-    for reason in (UNKNOWN_NODE, STALE, HANDOVER, *(reason for rule in RULES for reason in rule.reasons))
+    reason.code: reason for reason in (*_OF_NO_RULE, *(reason for rule in RULES for reason in rule.reasons))
 }
 
 

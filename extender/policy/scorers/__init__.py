@@ -8,6 +8,7 @@ from extender.policy.scorers.fragmentation import Fragmentation
 from extender.policy.scorers.hazard import Hazard
 from extender.policy.scorers.leftover import Leftover
 from extender.policy.scorers.links import Links
+from extender.policy.scorers.nics import Nics
 from extender.policy.scorers.packing import Packing
 from extender.policy.scorers.spread import Spread
 from extender.policy.scorers.topology_level import TopologyLevel
@@ -22,6 +23,7 @@ SCORERS: dict[str, type[Scorer]] = {
         Spread,
         TopologyLevel,
         Links,
+        Nics,
         Fragmentation,
         Leftover,
         Packing,

@@ -18,6 +18,7 @@ class BadNodes:
     """
 
     name = "bad_nodes"
+    by_row = True
 
     def constant(self, tables: Tables, request: PodRequest) -> float | None:
         """1.0 while no GPU pods failed that count for the pod."""

@@ -39,6 +39,7 @@ class Fragmentation:
     """
 
     name = "fragmentation"
+    by_row = True
 
     def __init__(self) -> None:
         self._of: tuple[Demand, array[float], int] | None = None  # what the prices below follow from

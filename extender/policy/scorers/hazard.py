@@ -13,6 +13,7 @@ class Hazard:
     """Prefers nodes whose device plugin cannot fail the pod, over these free GPUs or for a lost one."""
 
     name = "hazard"
+    by_row = True
 
     def constant(self, tables: Tables, request: PodRequest) -> float | None:
         """1.0 while no device plugin may fail."""

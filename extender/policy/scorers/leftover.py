@@ -13,6 +13,7 @@ class Leftover:
     """Prefers nodes that keep more linked sets of GPUs for later pods."""
 
     name = "leftover"
+    by_row = True
 
     def constant(self, tables: Tables, request: PodRequest) -> float | None:
         """None: the rows differ."""

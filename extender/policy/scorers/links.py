@@ -13,6 +13,7 @@ class Links:
     """Prefers nodes whose GPUs for this pod have more of the ring bandwidth that is best on the node."""
 
     name = "links"
+    by_row = True
 
     def constant(self, tables: Tables, request: PodRequest) -> float | None:
         """1.0 for a pod that ignores links, or has one GPU."""

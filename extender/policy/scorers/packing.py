@@ -13,6 +13,7 @@ class Packing:
     """Prefers nodes that are fuller with the pod on them, by the weights of `packingWeights`."""
 
     name = "packing"
+    by_row = True
 
     def __init__(self, gpu: float = 10.0, cpu: float = 1.0, memory: float = 1.0) -> None:
         self._gpu, self._cpu, self._memory = gpu, cpu, memory

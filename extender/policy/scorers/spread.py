@@ -18,6 +18,7 @@ class Spread:
     """
 
     name = "spread"
+    by_row = False
 
     def constant(self, tables: Tables, request: PodRequest) -> float | None:
         """1.0 for a pod that is packed, and for one without siblings."""

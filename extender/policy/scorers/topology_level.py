@@ -18,6 +18,7 @@ class TopologyLevel:
     """
 
     name = "topology_level"
+    by_row = False
 
     def constant(self, tables: Tables, request: PodRequest) -> float | None:
         """1.0 for a pod without a group."""

@@ -17,6 +17,7 @@ class Whole:
     """Prefers nodes whose GPUs are whole, for pods that ask for several: shares may have the name of whole GPUs."""
 
     name = "whole"
+    by_row = True
 
     def constant(self, tables: Tables, request: PodRequest) -> float | None:
         """1.0 for a pod with one GPU or that ignores links, and where no node hands out parts."""

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from extender.policy.rules import HANDOVER, REASONS, RULES, STALE, UNKNOWN_NODE
+from extender.policy.rules import HANDOVER, MOVING, QUEUED, REASONS, RULES, SEATED, STALE, UNKNOWN_NODE
 from extender.policy.rules.__main__ import page as reasons_page
 
 
 def test_codes_are_unique_bytes() -> None:
-    reasons = [UNKNOWN_NODE, HANDOVER, STALE, *(reason for rule in RULES for reason in rule.reasons)]
+    reasons = [
+        UNKNOWN_NODE,
+        SEATED,
+        MOVING,
+        QUEUED,
+        HANDOVER,
+        STALE,
+        *(reason for rule in RULES for reason in rule.reasons),
+    ]
     assert len(REASONS) == len(reasons)  # no code twice
     assert all(1 <= code <= 255 for code in REASONS)
 
@@ -27,7 +35,7 @@ def test_texts_are_one_constant_line() -> None:
 
 
 def test_rule_names_are_unique() -> None:
-    assert [rule.name for rule in RULES] == ["resource", "shares", "failing", "count", "links", "hazard"]
+    assert [rule.name for rule in RULES] == ["resource", "shares", "failing", "count", "links", "nics", "hazard"]
 
 
 def test_the_reasons_page_is_what_the_rules_say() -> None:

@@ -1,0 +1,165 @@
+"""Open the scheduling gates of the queue, without a running server.
+
+`off` switches the queue off: it deletes the binding of the policy that adds the gate, then removes our gate from all
+pods of the cluster. `open` removes it from pods that are older than a limit: the one in the annotation
+gpu-extender.io/queue-age-limit of their namespace, else the one of --older-than. Gates of other controllers stay. Exit
+code 0: nothing is left to do. 1: the API server refused something, and it is named."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from extender.errors import BadInput, Unreachable
+from extender.kube.client import ApiError, ApiServer, CredentialsError
+from extender.kube.client import Unreachable as NoAnswer
+from extender.kube.in_cluster import default_kubeconfig
+from extender.kube.pods import gates
+from extender.kube.pods.gates import GatedPod, Tally
+from extender.objects.progress import duration, duration_text
+from extender.objects.queueing import GATE
+
+NEVER = "never"
+# Seconds. Each API server renews its view of the policies every second, so it may add the gate for as long after the
+# binding is deleted.
+SETTLE = 3.0
+SWEEPS = 20
+PROGRESS_SECONDS = 2.0
+SHOWN = 20
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument("action", choices=("off", "open"), help="off: all gates, and the policy; open: old pods alone")
+    parser.add_argument(
+        "--older-than",
+        metavar="DURATION",
+        type=_duration,
+        help="with open: the age limit where a namespace states none, as 30m or 1h30m",
+    )
+    parser.add_argument(
+        "--namespace", metavar="NS", help="with open: this namespace alone; --older-than counts, not its annotation"
+    )
+    parser.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: in a pod its account, else kubectl's")
+    parser.add_argument("--context", help="the context of the kubeconfig (default: its current one)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Removes the gates and prints what was done; 1 where a gate that should go is left."""
+    if options.action == "open" and options.older_than is None:
+        raise BadInput("open needs an age: give --older-than, as in --older-than 30m", path="--older-than")
+    if options.action == "off" and (options.older_than is not None or options.namespace):
+        raise BadInput("off is for all pods of the cluster; open has --older-than and --namespace", path="off")
+    try:
+        return asyncio.run(_run(options))
+    except (ApiError, NoAnswer, CredentialsError) as error:
+        raise Unreachable(str(error), path="the API server") from error
+
+
+async def _run(options: argparse.Namespace) -> int:
+    where = str(options.kubeconfig) if options.kubeconfig else default_kubeconfig()
+    async with await ApiServer.connect(where, options.context) as server:
+        if options.action == "off":
+            return await _off(server)
+        return await _open(server, options.older_than, options.namespace or "")
+
+
+async def _off(server: ApiServer) -> int:
+    names = await gates.delete_bindings(server)
+    for name in names:
+        print(f"deleted MutatingAdmissionPolicyBinding {name}: new pods get no gate")
+    if not names:
+        print(f"the policy {gates.POLICY} has no binding: new pods get no gate")
+    sys.stdout.flush()
+    settled = time.monotonic() + (SETTLE if names else 0.0)
+    pods, progress = 0, _progress()
+    for _ in range(SWEEPS):
+        begun = time.monotonic()
+        tally = await gates.remove_gates(server, lambda pod: True, progress)
+        pods += tally.pods
+        if tally.refused:
+            print(f"removed the gate {GATE} from {_pods(pods)}")
+            return _refused(tally)
+        if not tally.pods and begun >= settled:
+            print(f"removed the gate {GATE} from {_pods(pods)}; none is left in the cluster")
+            return 0
+        await asyncio.sleep(max(0.0, settled - time.monotonic()))
+    print(f"removed the gate {GATE} from {_pods(pods)}")
+    print(
+        "gpu-extender: new pods with the gate keep coming: from a template that names it, or from another policy",
+        file=sys.stderr,
+    )
+    return 1
+
+
+async def _open(server: ApiServer, older_than: int, namespace: str) -> int:
+    limits = _limits({} if namespace else await gates.age_limits(server))
+    now = time.time()
+
+    def old(pod: GatedPod) -> bool:
+        return now - pod.created > limits.get(pod.namespace, older_than)
+
+    tally = await gates.remove_gates(server, old, _progress(), namespace)
+    for name, pods in sorted(tally.removed.items()):
+        age = duration_text(int(limits.get(name, older_than)))
+        print(f"removed the gate {GATE} from {_pods(pods)} of namespace {name}: older than {age}")
+    if tally.refused:
+        return _refused(tally)
+    if not tally.removed:
+        where = f" of namespace {namespace}" if namespace else ""
+        print(f"no pod{where} behind the gate {GATE} is older than its limit")
+    return 0
+
+
+def _limits(said: dict[str, str]) -> dict[str, float]:
+    """Seconds by namespace; an annotation that is invalid is reported and ignored."""
+    limits: dict[str, float] = {}
+    for name, text in sorted(said.items()):
+        seconds = math.inf if text.strip() == NEVER else duration(text)
+        if seconds is None:
+            print(
+                f"gpu-extender: namespace {name}: {gates.AGE_LIMIT}: {text[:40]!r} is no duration and not `{NEVER}`; "
+                "--older-than counts",
+                file=sys.stderr,
+            )
+        else:
+            limits[name] = seconds
+    return limits
+
+
+def _refused(tally: Tally) -> int:
+    print(f"gpu-extender: {_pods(len(tally.refused))} still with the gate {GATE}:", file=sys.stderr)
+    for pod, why in tally.refused[:SHOWN]:
+        print(f"  {pod}: {why}", file=sys.stderr)
+    if len(tally.refused) > SHOWN:
+        print(f"  and {len(tally.refused) - SHOWN} more", file=sys.stderr)
+    return 1
+
+
+def _progress() -> Callable[[Tally], None]:
+    """Prints how far it is, at most every PROGRESS_SECONDS."""
+    due = time.monotonic() + PROGRESS_SECONDS
+
+    def show(tally: Tally) -> None:
+        nonlocal due
+        if time.monotonic() >= due:
+            due = time.monotonic() + PROGRESS_SECONDS
+            print(f"gpu-extender: {_pods(tally.pods)} released so far", file=sys.stderr, flush=True)
+
+    return show
+
+
+def _pods(count: int) -> str:
+    return "1 pod" if count == 1 else f"{count:,} pods"
+
+
+def _duration(text: str) -> int:
+    seconds = duration(text)
+    if seconds is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration, as in 30m or 1h30m")
+    return seconds

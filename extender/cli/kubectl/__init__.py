@@ -1,0 +1,137 @@
+"""`kubectl gpu-extender ...`: the commands that ask a running server, for a server in the cluster of a kubeconfig.
+
+kubectl's own flags mean what they mean to kubectl. The replica is found by its Lease, and reached through a forwarded
+port for as long as the command runs. kubectl does all of this as a child process, so credentials, contexts, proxies and
+impersonation are as the user has them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from extender import cli
+from extender.cli.kubectl.calls import Kubectl
+from extender.cli.kubectl.flags import WrongUsage, split
+from extender.cli.kubectl.forward import forwarded
+from extender.cli.kubectl.replica import EVICTIONS, NAMESPACE, QUEUE, SCHEDULER, find
+from extender.cli.options import port
+from extender.errors import BadInput, ExtenderError, Unreachable
+from extender.objects.queueing import GATE
+
+PROGRAM: Final = "kubectl gpu-extender"
+ASKING: Final = frozenset({"explain", "decisions", "map", "top", "queue", "capacity", "whatif", "shadow"})
+"""The commands that can ask a server alone: those with an option --server, but not `compare`, which also reads the API
+server by itself."""
+OFFERED: Final = tuple(name for name in cli.COMMANDS if name in ASKING)
+PORT: Final = 8888
+LEASES: Final = (SCHEDULER, QUEUE, EVICTIONS)
+OF_QUEUE: Final = (QUEUE, SCHEDULER, EVICTIONS)
+ELSEWHERE: Final = ("server", "kubeconfig", "cluster", "config", "now")
+"""Options of the commands that kubectl's flags replace, or that only count without a server."""
+EPILOG: Final = "kubectl's own flags are accepted everywhere (`kubectl options`); -n is the namespace of a pod."
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code of `kubectl gpu-extender ARGUMENTS`. Wrong usage ends in argparse's SystemExit(2)."""
+    overview = cli.overview(PROGRAM, OFFERED)
+    overview.epilog = EPILOG
+    try:
+        flags, words = split(sys.argv[1:] if arguments is None else arguments)
+    except WrongUsage as error:
+        overview.error(str(error))
+    if not words:
+        overview.print_help(sys.stderr)
+        return cli.USAGE
+    if words[0] == "--version":
+        return cli.main(words)
+    if words[0] not in OFFERED:
+        overview.parse_args(words)  # ends the program: help, or what is wrong
+    # A command may require one source of several. This one is replaced below.
+    options = parser_of(words[0]).parse_args(["--server=", *words[1:]])
+    return cli.ended(partial(_run, words[0], options, Kubectl(flags)), options)
+
+
+def parser_of(name: str) -> argparse.ArgumentParser:
+    """What reads the arguments of a command of the plugin, kubectl's flags left out."""
+    parser = cli.parser_of(name, PROGRAM)
+    parser.epilog = EPILOG
+    for action in parser._actions:
+        if action.dest in ELSEWHERE:
+            action.help = argparse.SUPPRESS
+        elif action.dest == "pod":
+            action.metavar, action.help = "POD", f"{action.help}, NAME or NAMESPACE/NAME"
+    add_place(parser.add_argument_group("where gpu-extender runs"))
+    parser.usage = " ".join([PROGRAM, name, "[OPTIONS]", *filter(None, map(_written, parser._actions))])
+    return parser
+
+
+def add_place(parser: argparse._ActionsContainer) -> None:
+    """The plugin's own options: --system-namespace, --lease and --port."""
+    parser.add_argument(
+        "--system-namespace", metavar="NS", default=NAMESPACE, help="the namespace of its pods (default: %(default)s)"
+    )
+    parser.add_argument("--lease", metavar="NAME", help="the Lease whose holder is asked (default: by the command)")
+    parser.add_argument("--port", type=port, default=PORT, help="the port of the pod (default: %(default)s)")
+
+
+def _written(action: argparse.Action) -> str:
+    """How the usage shows a positional argument; an option is among its OPTIONS."""
+    if action.option_strings:
+        return ""
+    shown = str(action.metavar or action.dest)
+    return f"[{shown}]" if action.nargs == "?" else shown
+
+
+def _run(name: str, options: argparse.Namespace, kubectl: Kubectl) -> int:
+    """The command, through a forwarded port."""
+    match getattr(options, "pod", None):
+        case str(pod):
+            options.pod = _with_namespace(pod, kubectl)
+        case list(pods):
+            options.pod = [_with_namespace(pod, kubectl) for pod in pods]
+    if options.lease:
+        leases: tuple[str, ...] = (options.lease,)
+    else:
+        leases = OF_QUEUE if name == "queue" or (name == "explain" and _queued(options.pod, kubectl)) else LEASES
+    replica = find(kubectl, options.system_namespace, leases)
+    if replica.warning:
+        print(f"gpu-extender: warning: {replica.warning}", file=sys.stderr)
+    with forwarded(kubectl, replica, options.port) as tunnel:
+        options.server = tunnel.url
+        try:
+            return int(cli.command(name).run(options))
+        except Unreachable as error:
+            where = f"pod {replica.namespace}/{replica.pod}, port {options.port}"
+            raise Unreachable(tunnel.complaint() or error.message, path=where) from None
+
+
+def _with_namespace(pod: str, kubectl: Kubectl) -> str:
+    """NAMESPACE/NAME of what the user gave: by -n, or by the context. BadInput where the two differ."""
+    given = kubectl.flags.namespace
+    namespace, slash, _ = pod.partition("/")
+    if slash:
+        if given not in (None, namespace):
+            raise BadInput(f"{pod!r} is not in namespace {given!r}", path="--namespace")
+        return pod
+    if given is None:
+        try:
+            given = kubectl.get("config", "view", "--minify", "--output=jsonpath={..namespace}").text().strip()
+        except Unreachable:  # no context, as in a pod
+            given = ""
+    return f"{given or 'default'}/{pod}"
+
+
+def _queued(pod: str, kubectl: Kubectl) -> bool:
+    """Whether the pod waits behind the gate of the queue. Who may not read it asks the scheduler's replica."""
+    namespace, _, name = pod.partition("/")
+    try:
+        gates = kubectl.get(
+            "get", f"pod/{name}", "--output=jsonpath={.spec.schedulingGates[*].name}", namespace=namespace
+        )
+        return GATE in gates.text().split()
+    except ExtenderError:
+        return False

@@ -1,0 +1,25 @@
+"""A cluster, listed once over the API server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from extender.errors import Unreachable
+from extender.kube.client import ApiError, ApiServer, CredentialsError
+from extender.kube.client import Unreachable as NoAnswer
+from extender.kube.in_cluster import default_kubeconfig
+from extender.kube.watch import listing
+from extender.objects.event import Event
+from extender.objects.records import RecordError
+
+
+async def listed(kubeconfig: Path | None, gpus: frozenset[str], invalid: list[Any]) -> list[Event]:
+    """Every object as an event; what is wrong with one goes to `invalid`. Without a kubeconfig: in a pod its account,
+    else kubectl's. Unreachable."""
+    path = str(kubeconfig) if kubeconfig else default_kubeconfig()
+    try:
+        async with await ApiServer.connect(path) as server:
+            return await listing.list_all(server, gpus, invalid=invalid)
+    except (ApiError, NoAnswer, CredentialsError, RecordError) as error:
+        raise Unreachable(str(error), path="API server") from None

@@ -1,0 +1,119 @@
+"""The gangs and pods that wait behind the gate of the queue, in order, in the words of a running server: why each
+waits, what it needs and when it may start; what each queue holds; and what is being released. Of several replicas only
+the one that holds the queue's Lease knows the order."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from extender.cli.asking import ask
+from extender.cli.output import add_output, write
+from extender.errors import NotFound
+from extender.objects.progress import duration_text
+from extender.offline.text import count
+
+SHOWN_NODES = 10
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument("queue", metavar="QUEUE", nargs="?", help="the name of one queue (default: all)")
+    parser.add_argument("--server", metavar="URL", default="http://127.0.0.1:8888", help="default: %(default)s")
+    add_output(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints what the server answers; NotFound where it knows no queue of this name."""
+    only = "" if options.queue is None else f"?queue={quote(options.queue, safe='')}"
+    answer = ask(options.server, f"/debug/queue{only}")
+    parts = ("queues", "waiting", "incomplete", "releasing")
+    if only and not answer.get("warnings") and not any(answer.get(part) for part in parts):
+        raise NotFound("no pod of this queue waits or runs, and the settings do not name it", path=options.queue)
+    if options.output != "text":
+        write(answer, options.output)
+    else:
+        print("\n".join(_lines(answer)))
+    return 0
+
+
+# ---- for people
+
+
+def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
+    for warning in answer["warnings"]:
+        yield f"warning: {warning['message']}"
+    for queue in answer["queues"]:
+        yield _queue(queue)
+    if not answer["warnings"] and not answer["waiting"] and not answer["incomplete"]:
+        yield "nothing waits"
+    for title, gangs in (("waiting, in order", answer["waiting"]), ("not complete yet", answer["incomplete"])):
+        if gangs:
+            yield f"{title}:"
+        for gang in gangs:
+            yield from _gang(gang)
+    if answer["releasing"]:
+        yield "being released:"
+    for gang in answer["releasing"]:
+        yield f"  {gang['gang']}: {_seats(gang['seats'])}"
+        if awaits := gang.get("awaits"):
+            more = f" and {len(awaits) - SHOWN_NODES} more" if len(awaits) > SHOWN_NODES else ""
+            yield f"     waits for what is evicted: {', '.join(awaits[:SHOWN_NODES])}{more}"
+
+
+def _queue(queue: Mapping[str, Any]) -> str:
+    parts = [f"share {queue['share']:.3f}", f"weight {queue['weight']:g}", f"holds {_gpus(queue['used_gpus'])}"]
+    for what in ("guaranteed", "limit"):
+        if gpus := queue[f"{what}_gpus"]:
+            parts.append(f"{what} {_gpus(gpus)}")
+    return f"queue {queue['name']}: {', '.join(parts)}; {count(queue['waiting'], 'gang')} waiting"
+
+
+def _gang(gang: Mapping[str, Any]) -> Iterator[str]:
+    yield (
+        f"  {gang['position']}  {gang['gang']} ({gang['source']})  queue {gang['queue']}, priority {gang['priority']}, "
+        f"for {duration_text(int(gang['age_seconds']))}"
+    )
+    needs = [count(gang["pods"], "pod"), f"{count(gang['gpus'], 'GPU')} asked for by those that wait"]
+    if gang["pods"] > 1:
+        needs.insert(1, f"{gang['min']} start together")
+    if domain := gang["domain"]:
+        needs.append(f"one {domain['level']} {'required' if domain['required'] else 'preferred'}")
+    yield f"     needs: {', '.join(needs)}"
+    yield f"     {gang['reason']}: {gang['text']}"
+    if gang["not_modelled"]:
+        yield f"     only kube-scheduler checks: {', '.join(gang['not_modelled'])}"
+    for why in gang.get("left_devices", ()):
+        yield f"     kube-scheduler allocates devices by first fit: {why}"
+    if gang["blocked_by"]:
+        yield f"     waits for: {gang['blocked_by']}"
+    if gang["earliest_start_seconds"] is not None:
+        yield f"     may start: within {duration_text(int(gang['earliest_start_seconds']))}"
+    for way in gang["ways_out"]:
+        yield from _way_out(way)
+
+
+def _way_out(way: Mapping[str, Any]) -> Iterator[str]:
+    """What would start it now."""
+    domain = way["spec"].get("domain")
+    where = f" in {domain['level']}={domain['value']}" if domain else ""
+    yield f"     to start it now: {way['change']}{where}"
+    terms = [f"{one['term']} {'-' if one['value'] is None else one['value']}" for one in way["cost"] or ()]
+    if terms:
+        yield f"     cost: {', '.join(terms)}"
+
+
+def _seats(seats: list[dict[str, Any]]) -> str:
+    nodes = sorted(Counter(seat["node"] for seat in seats).items())
+    listed = ", ".join(f"{node} ({pods})" if pods > 1 else node for node, pods in nodes[:SHOWN_NODES])
+    more = f" and {count(len(nodes) - SHOWN_NODES, 'more node')}" if len(nodes) > SHOWN_NODES else ""
+    late = sum(seat.get("absent", False) for seat in seats)
+    waits = f", {late} of them for pods that do not exist yet" if late else ""
+    return f"{count(len(seats), 'seat')} on {listed}{more}{waits}"
+
+
+def _gpus(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{gpus} x {model}" for model, gpus in counts.items()) or "no GPU"

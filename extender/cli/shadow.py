@@ -1,0 +1,114 @@
+"""What a running server in shadow mode has found: how often kube-scheduler bound a pod where gpu-extender would have
+placed it, and what the other choices gain or lose: linked GPUs, ring bandwidth, whole nodes, linked sets that stay
+free, and of preemptions the victims, the gangs broken and the work lost. Nothing is written to the cluster."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from extender.cli.asking import ask
+from extender.cli.output import add_output, write
+from extender.offline.text import count
+
+KINDS = {
+    "linked": "GPUs of a pod linked",
+    "ring_gbps": "ring bandwidth of a pod",
+    "whole_nodes": "whole nodes kept whole",
+    "linked_sets": "linked sets kept free",
+    "waits": "pods that would wait",
+    "victims": "fewer victims",
+    "work_lost": "less work lost",
+    "gangs_broken": "fewer gangs broken",
+}
+TOTALS = {
+    "linked_pods": "pods on linked GPUs",
+    "ring_gbps": "ring bandwidth, GB/s",
+    "whole_nodes_broken": "whole nodes broken",
+    "victims": "victims",
+    "gangs_broken": "gangs broken",
+    "work_lost_gpu_seconds": "work lost, GPU-seconds",
+}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument("--server", metavar="URL", default="http://127.0.0.1:8888", help="default: %(default)s")
+    add_output(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the report of the server."""
+    answer = ask(options.server, "/debug/shadow")
+    if options.output == "text":
+        print("\n".join(_lines(answer)))
+    else:
+        write(answer, options.output)
+    return 0
+
+
+# ---- for people
+
+
+def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
+    for warning in answer["warnings"]:
+        yield f"warning: {warning['message']}"
+    if "placements" not in answer:
+        return
+    placed = answer["placements"]
+    yield f"since {answer['since']}: kube-scheduler bound {count(placed['judged'], 'GPU pod')} that were compared"
+    if placed["judged"]:
+        agreed = placed["same"] + placed["equal"]
+        yield (
+            f"agreement {placed['agreement']:.1%}: {agreed} on the same node or one of the same score, "
+            f"{placed['other']} on another node, {placed['wait']} would wait"
+        )
+    for why, pods in placed["not_judged"].items():
+        yield f"not compared: {count(pods, 'pod')}, {why}"
+    for why, pods in placed["rejected"].items():
+        yield f"we would reject the chosen node: {count(pods, 'pod')}, {why}"
+    preempted = answer["preemptions"]
+    if any(preempted.values()):
+        parts = ", ".join(f"{number} {name}" for name, number in preempted.items() if number)
+        yield f"preemptions: {parts}"
+    yield ""
+    yield from _totals(answer)
+    for one in answer["differences"]:
+        yield from _difference(one)
+
+
+def _totals(answer: Mapping[str, Any]) -> Iterator[str]:
+    theirs, ours = answer["kube_scheduler"], answer["gpu_extender"]
+    yield f"{'':<28}{'kube-scheduler':>16}{'gpu-extender':>16}"
+    rows = [(text, theirs[name], ours[name]) for name, text in TOTALS.items()]
+    pairs = zip(theirs["linked_sets_taken"], ours["linked_sets_taken"], strict=True)
+    rows += [(f"linked sets of {a['gpus']} taken", a["sets"], b["sets"]) for a, b in pairs]
+    for text, was, would in rows:
+        if was or would:
+            yield f"{text:<28}{was:>16,.6g}{would:>16,.6g}"
+
+
+def _difference(one: Mapping[str, Any]) -> Iterator[str]:
+    if not one["gained"] and not one["lost"]:
+        return
+    yield ""
+    yield f"{KINDS[one['kind']]}: gained {one['gained']}, lost {one['lost']}"
+    for way in ("gained", "lost"):
+        for example in one["examples"][way]:
+            theirs, ours = example["kube_scheduler"], example["gpu_extender"]
+            would = _side(ours) if ours is not None else f"no node: {example.get('rejected') or 'rejected'}"
+            yield f"  {way}: {example['pod']}: {_side(theirs)} -> {would}"
+
+
+def _side(side: Mapping[str, Any]) -> str:
+    if "victims" in side:
+        return f"{side['node']} ({count(side['victims'], 'victim')}, {side['work_lost_gpu_seconds']:,} GPU-seconds)"
+    parts: list[str] = []
+    if side.get("linked") is not None:
+        parts.append(f"linked {side['linked']:.0%}, {side['ring_gbps']:g} GB/s")
+    if side.get("whole_nodes_broken"):
+        parts.append("breaks a whole node")
+    taken: Sequence[Mapping[str, Any]] = side.get("linked_sets_taken", ())
+    parts += [f"takes {one['sets']:g} sets of {one['gpus']}" for one in taken]
+    return f"{side['node']} ({', '.join(parts)})" if parts else str(side["node"])

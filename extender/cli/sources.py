@@ -1,0 +1,85 @@
+"""Where a command that looks at a cluster gets it: a running server, the API server, or a file."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from extender.cli import cluster_file
+from extender.cli.asking import ask
+from extender.cli.options import add_config, settings_of
+from extender.errors import BadInput
+
+if TYPE_CHECKING:
+    from extender.objects.event import Event
+    from extender.objects.tolerant import Invalid
+    from extender.settings import Settings
+
+    Read = Callable[[Settings, list[Event], float], dict[str, Any]]
+    """The answer by settings and the objects of a cluster, at a time in seconds since 1970."""
+
+
+def add_sources(parser: argparse.ArgumentParser) -> None:
+    """--server, --kubeconfig or --cluster, and --config for the two that need settings."""
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--server", metavar="URL", default="http://127.0.0.1:8888", help="default: %(default)s")
+    source.add_argument("--kubeconfig", metavar="FILE", type=Path, help="list the cluster that the file names")
+    cluster_file.add_cluster(parser, source)
+    add_config(parser)
+
+
+def add_now(parser: argparse.ArgumentParser) -> None:
+    """--now, for what is not a running server."""
+    parser.add_argument(
+        "--now", metavar="RFC3339", help="without a server: the time at which it is asked (default: the clock)"
+    )
+
+
+def answer_of(options: argparse.Namespace, page: str, read: Read) -> dict[str, Any]:
+    """The JSON object at `page` of the server; else what `read` makes of a cluster that is read once: invalid objects
+    come first in its `warnings`. BadInput, BadSettings, BadCluster, Unreachable, or the server's own error."""
+    if of_server(options):
+        return ask(options.server, page)
+    from extender.objects import tolerant  # here: --help need not load the core
+
+    settings, wall = settings_of(options), moment(getattr(options, "now", None))
+    found, invalid = events(options, settings)
+    answer = read(settings, found, wall)
+    return answer | {"warnings": [*tolerant.warnings(invalid), *answer["warnings"]]}
+
+
+def of_server(options: argparse.Namespace) -> bool:
+    """Whether a running server is to be asked."""
+    return options.cluster is None and options.kubeconfig is None
+
+
+def events(options: argparse.Namespace, settings: Settings) -> tuple[list[Event], list[Invalid]]:
+    """The objects of the API server or the file, and what is wrong with some of them. Unreachable, BadCluster."""
+    from extender.offline import frozen  # here: --help need not load the core
+
+    gpus = frozenset(resource.name for resource in settings.resources)
+    invalid: list[Invalid] = []
+    if options.cluster is not None:
+        return list(frozen.read(options.cluster, gpus, invalid)), invalid
+    import asyncio
+
+    from extender.cli.listed import listed
+
+    return asyncio.run(listed(options.kubeconfig, gpus, invalid)), invalid
+
+
+def moment(text: str | None) -> float:
+    """Seconds since 1970 of an RFC 3339 time with its zone; of now without one. BadInput for anything else."""
+    if text is None:
+        return time.time()
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise BadInput(f"{text!r} is not a time like 2026-11-21T15:00:00Z", path="--now")
+    return found.timestamp()

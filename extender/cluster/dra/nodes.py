@@ -1,0 +1,134 @@
+"""A node's GPUs by DRA beside those of its device plugin: each counts once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from extender.cluster.dra.slices import Published
+from extender.cluster.gpus.device_sharing import COUNT
+from extender.objects.records import GpuDevice, NodeDevices, NodeRecord, PodRecord
+from extender.objects.records.nodes import DeviceState
+
+Nics = tuple[tuple[str, str], ...]
+"""As of NodeDevices."""
+Held = Callable[[str], bool | None]
+"""Of a GpuDevice.id: None where it is not allocated, else whether a pod of its node holds it."""
+
+
+class Allocation(NamedTuple):
+    """What is known of devices beside their slices. `tainted`: whether a taint keeps claims off the device; `served`:
+    as of NodeDevices."""
+
+    held: Held
+    tainted: Callable[[Published], bool]
+    served: bool
+
+
+CLAIMS_ALONE: Final = "gpus-by-claims-alone"
+NO_DEVICES: Final = "no-gpus-by-claims"
+
+
+class Ways(NamedTuple):
+    """How a pod asks for GPUs. `itself`: the resources that it asks for; `claims`: whether it asks by claims too."""
+
+    itself: frozenset[str]
+    claims: bool
+
+    @classmethod
+    def of(cls, pod: PodRecord) -> Ways:
+        """As the cluster has the pod."""
+        claimed = {name: max(0, count) for name, count in pod.claimed}
+        itself = frozenset([name for name, count in pod.gpus if count > claimed.get(name, 0)])
+        return cls(itself, any(claimed.values()))
+
+    def mismatch(self, node: NodeRecord) -> str:
+        """Why the node gives such a pod no GPUs, however many are free: CLAIMS_ALONE where it asks for the resource,
+        NO_DEVICES where it asks by claims; "" where it may get them."""
+        devices = node.devices
+        if self.claims and (devices is None or not devices.gpus):
+            return NO_DEVICES
+        if devices is None or devices.resource not in self.itself:
+            return ""
+        return CLAIMS_ALONE if devices.for_claims_alone else ""
+
+
+def bare(node: NodeRecord) -> NodeRecord:
+    """The node as its device plugin has it."""
+    devices = node.devices
+    if devices is None:
+        return node
+    gpus, capacity = dict(node.gpus), dict(node.gpu_capacity)
+    for amounts, count in zip((gpus, capacity), devices.plugin, strict=True):
+        amounts.pop(devices.resource, None)
+        if count is not None:
+            amounts[devices.resource] = count
+    return replace(node, gpus=_sorted(gpus), gpu_capacity=_sorted(capacity), devices=None)
+
+
+def with_devices(
+    node: NodeRecord,
+    resource: str,
+    pools: Sequence[Sequence[Published]],
+    known: Allocation,
+    *,
+    every: bool,
+    nics: Nics = (),
+) -> NodeRecord:
+    """The bare node with what its pools publish. `resource`: that the whole GPUs count as; `every`: a DeviceClass that
+    serves it selects all of them; `nics`: as of NodeDevices."""
+    gpus, others = [], 0
+    for devices in pools:
+        whole = [one for one in devices if one.whole]
+        others += len(devices) - len(whole)
+        gpus += [
+            GpuDevice(
+                one.id, one.device.uuid, one.place, _state(one, devices, known), one.device.plain, one.device.root
+            )
+            for one in whole
+        ]
+    plugin = node.gpus.get(resource), node.gpu_capacity.get(resource)
+    first_fit = every and len(pools) == 1 and not plugin[1]
+    found = NodeDevices(resource, tuple(gpus), plugin, others, first_fit, nics, known.served)
+    if not gpus:
+        return replace(node, devices=found)
+    offered, capacity = _together(found, node.labels)
+    return replace(
+        node,
+        gpus=_sorted(node.gpus | {resource: offered}),
+        gpu_capacity=_sorted(node.gpu_capacity | {resource: capacity}),
+        devices=found,
+    )
+
+
+def _state(one: Published, pool: Sequence[Published], known: Allocation) -> DeviceState:
+    held = known.held
+    by_pod = held(one.id)
+    if by_pod is not None:
+        return "usable" if by_pod else "allocated"
+    if known.tainted(one):
+        return "tainted"
+    counters = set(one.device.counters)
+    if counters and any(counters.intersection(other.device.counters) for other in pool if held(other.id) is not None):
+        return "divided"
+    return "usable"
+
+
+def _together(devices: NodeDevices, labels: Mapping[str, str]) -> tuple[int, int]:
+    """(allocatable, capacity) of plugin and driver together. Both offer the same GPUs where the numbers are equal, or
+    together more than the label nvidia.com/gpu.count has; else they offer different ones."""
+    published = len(devices.gpus)
+    plugin = devices.plugin[1] or 0
+    stated = labels.get(COUNT, "")
+    physical = int(stated) if stated.isascii() and stated.isdigit() and len(stated) < 7 else plugin + published
+    if plugin == published:
+        physical = min(physical, plugin)
+    capacity = max(plugin, published, min(plugin + published, physical))
+    missing = devices.unusable + plugin - min(plugin, devices.plugin[0] or 0)
+    return max(0, capacity - missing), capacity
+
+
+def _sorted(amounts: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(amounts.items()))

@@ -1,0 +1,173 @@
+"""What drivers publish for nodes, read as kube-scheduler reads it: of a pool only the slices of the highest generation
+count, and only once all of them are there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Container, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from extender.cluster.dra.selectors import WHOLE
+from extender.cluster.dra.taint_rules import TaintRules
+from extender.objects.records import AllocatedDevice, DeviceRecord, ResourceSliceRecord
+
+_PCI: Final = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.ASCII | re.IGNORECASE)
+NIC_DRIVERS: Final = frozenset({"dra.net"})
+"""Drivers that publish network devices."""
+PoolKey = tuple[str, str]
+"""Driver and name of a pool."""
+
+
+class Published(NamedTuple):
+    """A device on its node. `id`, `place`: as of GpuDevice; `whole`: it is a whole GPU, which one claim gets alone."""
+
+    id: str
+    driver: str
+    device: DeviceRecord
+    whole: bool
+    place: int = -1
+
+
+class Touched(NamedTuple):
+    """What a slice is or was about: names of nodes, and GpuDevice.id of whole GPUs."""
+
+    nodes: set[str]
+    gpus: set[str]
+
+
+class Slices:
+    """The slices of the drivers in question, and those of NIC_DRIVERS, by pool. `records`: by name; `node_of`:
+    GpuDevice.id of a whole GPU -> its node."""
+
+    def __init__(self, drivers: Collection[str], rules: TaintRules) -> None:
+        """`rules`: which devices are tainted beside what their slices state, kept up to date by the caller."""
+        self.records: dict[str, ResourceSliceRecord] = {}
+        self.node_of: dict[str, str] = {}
+        self._drivers, self._rules = frozenset(drivers), rules
+        self._pools: dict[PoolKey, dict[str, ResourceSliceRecord]] = {}  # slices by name; none is empty
+        self._nodes: dict[str, dict[PoolKey, list[Published]]] = {}  # what each pool has for a node; none is empty
+        self._spread: dict[PoolKey, set[str]] = {}  # the nodes of each pool; none is empty
+
+    @property
+    def nodes(self) -> Collection[str]:
+        """The nodes for which anything is published."""
+        return self._nodes.keys()
+
+    def of(self, node: str) -> list[list[Published]]:
+        """The devices of each pool of the node, in the order in which kube-scheduler looks at them."""
+        return [devices for _, devices in sorted(self._nodes.get(node, {}).items())]
+
+    def nics(self, node: str) -> tuple[tuple[str, str], ...]:
+        """(name, PCIe root) of the network devices with RDMA of the node whose root is published."""
+        pools = self._nodes.get(node, {}).items()
+        found = [one.device for (driver, _), devices in pools if driver in NIC_DRIVERS for one in devices]
+        return tuple(sorted({(one.name, one.root) for one in found if one.rdma and one.root}))
+
+    def is_tainted(self, one: Published) -> bool:
+        """Whether a taint keeps claims off the device."""
+        return bool(one.device.taints) or self._rules.taints(device_of(one.id))
+
+    def any_tainted(self, node: str, gpus: Container[str]) -> bool:
+        """Whether one of these GPUs of the node (GpuDevice.id) is tainted."""
+        return any(self.is_tainted(one) for pool in self.of(node) for one in pool if one.id in gpus)
+
+    def selected(self, driver: str, pool: str) -> set[str]:
+        """The nodes of the pools with these names, "" for any."""
+        if driver and pool:
+            return set(self._spread.get((driver, pool), ()))
+        pools = (nodes for (by, name), nodes in self._spread.items() if driver in ("", by) and pool in ("", name))
+        return set().union(*pools)
+
+    def where(self, devices: Iterable[AllocatedDevice]) -> set[str]:
+        """The nodes of the pools of these devices."""
+        return {node for one in devices for node in self._spread.get((one.driver, one.pool), ())}
+
+    def update(self, record: ResourceSliceRecord, change: str) -> Touched:
+        """A slice is "set", or there is a "delete"."""
+        touched = Touched(set(), set())
+        before = self.records.pop(record.name, None)
+        if before is not None:
+            key = (before.driver, before.pool)
+            del self._pools[key][before.name]
+            self._renew(key, touched)
+        if change == "set" and (record.driver in self._drivers or record.driver in NIC_DRIVERS):
+            self.records[record.name] = record
+            key = (record.driver, record.pool)
+            self._pools.setdefault(key, {})[record.name] = record
+            self._renew(key, touched)
+        return touched
+
+    def _renew(self, key: PoolKey, touched: Touched) -> None:
+        """Read a pool again."""
+        for node in self._spread.pop(key, ()):
+            touched.nodes.add(node)
+            for one in self._nodes[node].pop(key):
+                if one.whole:
+                    touched.gpus.add(one.id)
+                    self.node_of.pop(one.id, None)
+            if not self._nodes[node]:
+                del self._nodes[node]
+        slices = self._pools[key]
+        if not slices:
+            del self._pools[key]
+            return
+        for record in _current(slices.values()):
+            if record.node:
+                touched.nodes.add(record.node)
+                self._publish(key, record, touched.gpus)
+        for node in self._spread.get(key, ()):
+            self._nodes[node][key] = _placed(self._nodes[node][key])
+
+    def _publish(self, key: PoolKey, record: ResourceSliceRecord, gpus: set[str]) -> None:
+        driver, pool = key
+        self._spread.setdefault(key, set()).add(record.node)
+        there = self._nodes.setdefault(record.node, {}).setdefault(key, [])
+        for device in record.devices:
+            whole = device.kind == WHOLE.get(driver) and not device.shared
+            one = Published(identity(AllocatedDevice(driver, pool, device.name)), driver, device, whole)
+            there.append(one)
+            if whole:
+                gpus.add(one.id)
+                self.node_of[one.id] = record.node
+
+
+def identity(device: AllocatedDevice) -> str:
+    """GpuDevice.id of a device."""
+    return "/".join(device)
+
+
+def device_of(gpu: str) -> AllocatedDevice:
+    """The device with this GpuDevice.id. Only the name of a pool may have a slash."""
+    driver, _, rest = gpu.partition("/")
+    pool, _, device = rest.rpartition("/")
+    return AllocatedDevice(driver, pool, device)
+
+
+def places(devices: Sequence[DeviceRecord]) -> list[int]:
+    """For each GPU of a node its place in the order of the GPU indices: by the attribute index, or else by PCI address,
+    the order in which NVIDIA numbers them; -1 for all where neither is published of each."""
+    indices = [-1 if device.index is None else device.index for device in devices]
+    if min(indices, default=0) >= 0 and len(set(indices)) == len(indices):
+        return indices
+    addresses = [_address(device.pci) for device in devices]
+    if () in addresses or len(set(addresses)) != len(addresses):
+        return [-1] * len(devices)
+    at = {address: place for place, address in enumerate(sorted(addresses))}
+    return [at[address] for address in addresses]
+
+
+def _placed(devices: Sequence[Published]) -> list[Published]:
+    """The devices of a node, the whole GPUs with their places."""
+    found = iter(places([one.device for one in devices if one.whole]))
+    return [one._replace(place=next(found)) if one.whole else one for one in devices]
+
+
+def _current(slices: Collection[ResourceSliceRecord]) -> list[ResourceSliceRecord]:
+    newest = max(one.generation for one in slices)
+    found = sorted([one for one in slices if one.generation == newest], key=lambda one: one.name)
+    return found if len(found) == found[0].slices else []
+
+
+def _address(text: str) -> tuple[int, ...]:
+    found = _PCI.fullmatch(text)
+    return tuple([int(part, 16) for part in found.groups()]) if found else ()

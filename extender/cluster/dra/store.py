@@ -1,0 +1,293 @@
+"""The GPUs of DRA drivers, as all else counts GPUs: on the records of nodes and pods.
+
+    ResourceSlices                           ──► the node's `gpus`, `gpu_capacity` and `devices`
+    ResourceClaims, templates, DeviceClasses ──► the pod's `gpus`, `held` and `devices`
+
+A node has each GPU once, whether a device plugin, a driver or both offer it. A bound pod holds the GPUs that are
+allocated to the claims that are reserved for it: that is observed. Only `status` counts, which tenants cannot write. A
+GPU that is allocated, and that no pod of its node holds, is not free either. A pod without a node asks for what its
+claims ask for and is not allocated yet.
+
+Records may go through here several times: what was added before is taken out first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from typing import Final
+
+from msgspec.structs import replace
+
+from extender.cluster.dra import nodes
+from extender.cluster.dra.claims import ResourceClaims, asked, is_plain
+from extender.cluster.dra.planned import PlannedClaims
+from extender.cluster.dra.selectors import NVIDIA, driver_of, is_every
+from extender.cluster.dra.slices import Slices, identity
+from extender.cluster.dra.taint_rules import TaintRules
+from extender.cluster.gpus.device_sharing import partial
+from extender.objects.records import (
+    DeviceClassRecord,
+    DeviceTaintRuleRecord,
+    DraRecord,
+    NodeRecord,
+    PodRecord,
+    ResourceClaimRecord,
+    ResourceClaimTemplateRecord,
+    ResourceSliceRecord,
+)
+from extender.settings.fields import Resource
+
+PLUGINS: Final = {NVIDIA: "nvidia"}
+"""By driver: `devicePlugin` of the resource that its whole GPUs count as, the first in the settings."""
+
+
+class DraStore:
+    """What the API objects of DRA state. `classes`: the DeviceClasses by name; `uncounted`: the resources that a
+    DeviceClass serves which may hand out something else than whole GPUs of its driver. What is left on a node is not
+    known then, so GPUs of these drivers are not counted. `planned`: the claims whose devices the queue allocates."""
+
+    def __init__(
+        self, resources: Iterable[Resource], bound: Callable[[str], PodRecord | None], *, plans: bool = False
+    ) -> None:
+        """`bound`: uid of a pod -> the pod, if it holds something on a node; `plans`: the queue allocates devices."""
+        whole = [one for one in resources if not partial(one.name)]
+        named = {
+            driver: [one.name for one in whole if one.device_plugin == plugin] for driver, plugin in PLUGINS.items()
+        }
+        self._resources = {driver: names[0] for driver, names in named.items() if names}
+        self._bound = bound
+        self.taint_rules = TaintRules(plans=plans)
+        self._slices = Slices(self._resources, self.taint_rules)
+        self._claims = ResourceClaims()
+        self.classes: dict[str, DeviceClassRecord] = {}
+        self.uncounted: set[str] = set()
+        self._every: set[str] = set()  # the classes that select every whole GPU of their driver
+        self._served: set[str] = set()  # the resources that any class serves
+        self._narrowed: set[str] = set()  # the resources that another class serves
+        self._drivers: dict[str, str] = {}  # by class; "" where its devices need not be whole GPUs of one driver
+        self.planned = PlannedClaims(self._slices, self._claims, self._every, on=plans)
+        self._stale_pods: dict[str, None] = {}
+        self._stale_nodes: dict[str, None] = {}
+
+    @property
+    def claims(self) -> Mapping[tuple[str, str], ResourceClaimRecord]:
+        """By namespace and name."""
+        return self._claims.records
+
+    @property
+    def templates(self) -> Mapping[tuple[str, str], ResourceClaimTemplateRecord]:
+        """By namespace and name."""
+        return self._claims.templates
+
+    @property
+    def slices(self) -> Mapping[str, ResourceSliceRecord]:
+        """By name, those of the drivers that are counted, and of network devices."""
+        return self._slices.records
+
+    # -- events ---------------------------------------------------------------------------------------------------
+
+    def set(self, record: DraRecord, change: str) -> None:
+        """An object is "set", or there is a "delete"."""
+        if isinstance(record, ResourceSliceRecord):
+            touched = self._slices.update(record, change)
+            self._mark_nodes(touched.nodes)
+            for key in {key for gpu in touched.gpus for key in self._claims.holders.get(gpu, ())}:
+                self._mark(self._claims.records[key].reserved)
+                if self.planned.on:
+                    self._mark(self._claims.users("claim", self._claims.records[key]))
+        elif isinstance(record, ResourceClaimRecord):
+            for version in self._claims.set(record, change):
+                self._mark(version.reserved)
+                for other in self._claims.beside(version):
+                    self._mark(other.reserved)
+                self._mark_nodes(self._slices.where(version.allocated or ()))
+            self._mark(self._claims.users("claim", record))
+        elif isinstance(record, ResourceClaimTemplateRecord):
+            self._claims.set_template(record, change)
+            self._mark(self._claims.users("template", record))
+        elif isinstance(record, DeviceTaintRuleRecord):
+            for rule in self.taint_rules.update(record, change):
+                self._mark(*self.planned.selected(rule))
+        else:
+            self._set_class(record, change)
+
+    def gone(self, uid: str) -> None:
+        """The pod is deleted."""
+        self._mark(*self.planned.touched(uid))
+        self._claims.forget(uid)
+        self._moved(uid)
+
+    def take(self, most: int) -> tuple[list[str], list[str]]:
+        """Uids of pods, and names of nodes, whose records may be others by the events before: at most so many of each,
+        the first ones; the others are left for the next call."""
+        pods, nodes = list(islice(self._stale_pods, most)), list(islice(self._stale_nodes, most))
+        for uid in pods:
+            del self._stale_pods[uid]
+        for name in nodes:
+            del self._stale_nodes[name]
+        return pods, nodes
+
+    @property
+    def stale(self) -> bool:
+        """Whether there is anything to take."""
+        return bool(self._stale_pods or self._stale_nodes)
+
+    def _set_class(self, record: DeviceClassRecord, change: str) -> None:
+        self.classes.pop(record.name, None)
+        before = self._drivers.pop(record.name, ""), record.name in self._every
+        self._every.discard(record.name)
+        if change == "set":
+            self.classes[record.name] = record
+            self._drivers[record.name] = driver_of(record)
+            if is_every(record):
+                self._every.add(record.name)
+        if (self._drivers.get(record.name, ""), record.name in self._every) != before:
+            self._mark(self._claims.waiting())
+        counted = set(self._resources.values())
+        served = {(one.extended_resource_name, self._drivers[one.name]) for one in self.classes.values()}
+        odd = {name for name, driver in served if name in counted and self._resources.get(driver) != name}
+        narrowed = {
+            one.extended_resource_name for one in self.classes.values() if one.name not in self._every
+        } & counted
+        by_class = {name for name, _ in served} & counted
+        if (odd, narrowed, by_class) != (self.uncounted, self._narrowed, self._served):
+            self.uncounted, self._narrowed, self._served = odd, narrowed, by_class
+            self._mark_nodes(self._slices.nodes)
+            self._mark((*self._claims.holding(), *self._claims.waiting()))
+
+    def _mark(self, uids: Iterable[str], nodes: Iterable[str] = ()) -> None:
+        self._stale_pods.update(dict.fromkeys(uids))
+        self._mark_nodes(nodes)
+
+    def _mark_nodes(self, names: Iterable[str]) -> None:
+        self._stale_nodes.update(dict.fromkeys(names))
+
+    def _moved(self, uid: str) -> None:
+        """A pod has come, has gone or is bound: what its claims hold may be held by another pod, or by none."""
+        for claim in self._claims.reserved(uid):
+            self._mark_nodes(self._slices.where(claim.allocated or ()))
+            if len(claim.reserved) > 1:
+                self._mark(claim.reserved)
+
+    # -- records --------------------------------------------------------------------------------------------------
+
+    def node(self, node: NodeRecord) -> NodeRecord:
+        """The node with its GPUs by DRA."""
+        stated, pools = nodes.bare(node), self._slices.of(node.name)
+        for driver, resource in self._resources.items():
+            of = [devices for devices in pools if devices and devices[0].driver == driver]
+            if of and resource not in self.uncounted:
+                every, nics = resource not in self._narrowed, self._slices.nics(node.name)
+                known = nodes.Allocation(self._is_held, self._slices.is_tainted, resource in self._served)
+                return nodes.with_devices(stated, resource, of, known, every=every, nics=nics)
+        return stated
+
+    def pod(self, pod: PodRecord) -> PodRecord:
+        """The pod, which is new or has changed, with its GPUs by DRA."""
+        if not (pod.claim_refs or pod.extended_claim or pod.claimed or self._claims.knows(pod.uid)):
+            return pod
+        self._mark(*self.planned.touched(pod.uid))
+        self._claims.note(pod)
+        self._mark(*self.planned.touched(pod.uid))
+        self._moved(pod.uid)
+        return self.read(pod)
+
+    def read(self, pod: PodRecord) -> PodRecord:
+        """The pod with its GPUs by DRA."""
+        stated = _bare(pod)
+        if stated.finished:
+            return stated
+        return self._holding(stated) if stated.node else self._asking(stated)
+
+    def _node_of(self, uid: str) -> str:
+        """The node on which a pod holds something, "" for none."""
+        pod = self._bound(uid)
+        return pod.node if pod is not None else ""
+
+    def _is_held(self, gpu: str) -> bool | None:
+        holders = self._claims.holders.get(gpu)
+        if holders is None:
+            return None
+        node = self._slices.node_of.get(gpu)
+        if node and self.planned.waits(gpu, node):
+            return None
+        return any(self._holder(self._claims.records[key], node) for key in holders)
+
+    def _holder(self, claim: ResourceClaimRecord, node: str | None) -> str:
+        """Which pod of the node counts as the holder of what is allocated to a claim: of several that share it the
+        first by uid; "" for none."""
+        return min((uid for uid in claim.reserved if node and self._node_of(uid) == node), default="")
+
+    def _holding(self, pod: PodRecord) -> PodRecord:
+        """A bare pod with what it holds on its node."""
+        held: dict[str, str] = {}  # GpuDevice.id -> resource
+        added, stated, keeps = Counter[str](), Counter(dict(pod.gpus)), not self.planned.on
+        for claim in self._claims.reserved(pod.uid):
+            others = [uid for uid in claim.reserved if uid < pod.uid and self._node_of(uid) == pod.node]
+            if others or claim.namespace != pod.namespace:
+                continue
+            keeps = keeps or not self._claims.returned_by(claim, pod)
+            for device in claim.allocated or ():
+                gpu, resource = identity(device), self._resources.get(device.driver, "")
+                if self._slices.node_of.get(gpu) == pod.node and resource not in self.uncounted and gpu not in held:
+                    held[gpu] = resource
+                    asked_for = claim.name == pod.extended_claim and stated[resource] > 0
+                    (stated.subtract if asked_for else added.update)((resource,))
+        if not held:
+            return pod
+        ids = {(resource, gpu) for gpu, resource in held.items()}
+        return replace(
+            _plus(pod, added),
+            held=tuple(sorted(ids.union(pod.held))),
+            devices=tuple(sorted(held)),
+            keeps_devices=keeps or self._slices.any_tainted(pod.node, held),
+        )
+
+    def _asking(self, pod: PodRecord) -> PodRecord:
+        """A bare pod without a node, with what it will take."""
+        added, allocated, first_fit = Counter[str](), False, True
+        for claim, requests in self._claims.of(pod):
+            if claim is not None and claim.allocated is not None and not self.planned.node_of(claim):
+                allocated = True
+            else:
+                wanted = asked(requests, self._drivers)
+                first_fit = first_fit and (not wanted or is_plain(requests, self._every))
+                for driver, count in wanted.items():
+                    added[self._resources[driver]] += count
+        extended = self._claims.records.get((pod.namespace, pod.extended_claim)) if pod.extended_claim else None
+        if extended is not None and extended.allocated is not None:
+            allocated = True
+            for device in extended.allocated:
+                added[self._resources.get(device.driver, "")] -= 1
+        for resource in self.uncounted | {""}:
+            del added[resource]
+        if not added and not allocated:
+            return pod
+        asking = replace(_plus(pod, added), allocated=allocated, first_fit=first_fit and bool(added))
+        return self.planned.judged(asking)
+
+
+def _plus(pod: PodRecord, added: Counter[str]) -> PodRecord:
+    """The bare pod with more GPUs, or fewer."""
+    counts = dict(pod.gpus)
+    claimed = {name: max(count, -counts.get(name, 0)) for name, count in sorted(added.items())}
+    for name, count in claimed.items():
+        counts[name] = counts.get(name, 0) + count
+    return replace(pod, gpus=_counts(counts), claimed=_counts(claimed))
+
+
+def _bare(pod: PodRecord) -> PodRecord:
+    """The pod as its own object states it."""
+    if not (pod.claimed or pod.devices or pod.allocated):
+        return pod
+    counts = Counter(dict(pod.gpus))
+    counts.subtract(dict(pod.claimed))
+    held = tuple([one for one in pod.held if one[1] not in pod.devices])
+    none = {"keeps_devices": False, "allocated": False, "first_fit": False}
+    return replace(pod, gpus=_counts(counts), held=held, claimed=(), devices=(), planned=False, left_devices="", **none)
+
+
+def _counts(counts: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted([(name, count) for name, count in counts.items() if count]))

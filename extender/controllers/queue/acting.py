@@ -1,0 +1,34 @@
+"""What the holder of the queue's Lease acts with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from extender.controllers.queue.autoscaling.growth import Growth
+from extender.controllers.queue.devices.fences import Fences
+from extender.controllers.queue.release import Release
+from extender.controllers.queue.seats.replicas import Replicas
+from extender.controllers.queue.seats.store import SeatStore
+from extender.controllers.queue.writes import Evicts, Leads, Reads
+from extender.queue.eviction_plan import EvictionPlanner
+
+
+@dataclass(frozen=True, slots=True)
+class Acting:
+    """`plans`: which pods to evict for the first gang in order; `read`: asks the API server for a pod; `fences`: keep
+    devices of pods that are evicted; `evicts`: None where no pod can be evicted."""
+
+    leadership: Leads
+    store: SeatStore
+    replicas: Replicas
+    release: Release
+    growth: Growth
+    ready: Callable[[], bool]
+    """Whether all lists are in."""
+    dark: Callable[[], float]
+    """As `ClusterSource.dark`."""
+    plans: EvictionPlanner
+    read: Reads
+    fences: Fences
+    evicts: Evicts | None = None

@@ -1,0 +1,1 @@
+"""What an autoscaler sees of the queue."""

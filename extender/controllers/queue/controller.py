@@ -1,0 +1,303 @@
+"""Releases gangs, and single pods, from behind our scheduling gate: each as a whole, in order.
+
+Theory of operation
+-------------------
+1. A gang is placed on the tables as a whole, and its seats are reserved: from then on every verb counts them.
+2. The seats are written to ConfigMaps (store.py). Only then its pods are nominated and their gates open (release.py).
+   The next gang waits until all gates of this one are open, at most for LATE_SECONDS: one pod that the API server does
+   not let us write holds up no other gang.
+3. A seat ends when its pod is bound or deleted. Where one is lost, those pods of the gang that are not bound are placed
+   again, beside those that are (repair.py). The pod of a seat that is not used for `queue.seatSeconds` is left to
+   kube-scheduler.
+   Seats of pods that do not exist yet are taken over by these pods when they are created (absent.py).
+4. Where the first gang in order has no place, pods of lower priority are evicted for it, or that is shown
+   (evicting.py). It has its seats from before the first eviction on, and is released when the victims are gone.
+   A nomination of a waiting pod without a seat is not ours, and is withdrawn (strangers.py).
+5. One instance acts: the holder of the Lease. The next holder reads the seats, and goes on with what was begun. While
+   the API server is silent nothing is released.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from extender.cluster.slices import Timed
+from extender.controllers.controller import Controller
+from extender.controllers.events import Events
+from extender.controllers.queue.absent import AbsentSeats
+from extender.controllers.queue.acting import Acting
+from extender.controllers.queue.ends import LATE_SECONDS, SeatEnds
+from extender.controllers.queue.evicting import GangEvictions, PlanSearch
+from extender.controllers.queue.repair import Repairs
+from extender.controllers.queue.slices import done
+from extender.controllers.queue.stranded import Stranded
+from extender.controllers.queue.strangers import Strangers
+from extender.controllers.queue.tell import Teller
+from extender.kube.client import ApiError, Unreachable
+from extender.kube.clock import Clock
+from extender.kube.configmaps import Conflict
+from extender.log import get_log
+from extender.metrics import Metrics
+from extender.queue.plan import Planner
+from extender.queue.report import Report
+from extender.queue.starts import Start
+from extender.reservations.seats import Seats
+from extender.verbs.verbs import Verbs
+
+LEASE_SECONDS: Final = 3.0  # no gate stays closed for more than 5 s because the holder was killed
+TICK_SECONDS: Final = 0.1
+LOOK_SECONDS: Final = 1.0  # between two looks at the queue while nothing in the cluster changes
+BEAT_SECONDS: Final = 0.03  # between two looks whether this instance still knows the seats
+FLUSH_SECONDS: Final = 1.0
+FAILED_SECONDS: Final = 1.0  # after the seats could not be read or written
+BATCH: Final = 64  # single pods that are released together
+PAUSE_SECONDS: Final = 0.001  # a verb waits no longer for single pods that start one after another
+REST: Final = 9.0  # times as long as a look took in which no gang started: other work has nine tenths of the time
+PASS_SECONDS: Final = 0.5  # after which the order is made anew
+log = get_log()
+
+
+@dataclass(slots=True)
+class Times:
+    """When something was done last, on our clock."""
+
+    flushed: float = float("-inf")
+    looked: float = float("-inf")
+    failed: float = float("-inf")
+    rested: float = float("-inf")  # when the next look may begin
+    generation: int = -1  # at the latest look at the queue
+
+
+class QueueController(Controller):
+    """Acts for the pods behind our gate."""
+
+    name = "queue"
+
+    def __init__(
+        self,
+        verbs: Verbs,
+        planner: Planner,
+        acting: Acting,
+        metrics: Metrics,
+        events: Events,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        clock = clock or Clock()
+        self._cluster = verbs.cluster
+        self._seats: Seats = verbs.claims.seats
+        self._planner, self._acting = planner, acting
+        self._time = clock
+        self._ends = SeatEnds(verbs.cluster, self._seats, acting.release, metrics, acting.read)
+        self._repairs = Repairs(self._seats, planner, acting.release, acting.store, self._ends, clock.monotonic)
+        self._teller = Teller(metrics, events)
+        search = PlanSearch(verbs.cluster, planner, acting.plans, clock)
+        self._evictions = GangEvictions(verbs, search, acting, self._repairs, self._teller, clock)
+        self._strangers = Strangers(verbs.cluster, self._seats, acting.release, clock.monotonic)
+        self._absent = AbsentSeats(planner.stand_ins, self._seats, self._ends, acting.store, metrics, self._teller)
+        self._stranded = Stranded(verbs.cluster, self._seats, acting.evicts, metrics, clock.monotonic)
+        self._times = Times()
+        self._leads = False  # this instance has read the seats since it got the Lease
+        self._turning = asyncio.Lock()  # held while this instance writes seats, and while it reads those of another
+
+    @property
+    def report(self) -> Report | None:
+        """The latest look at the queue; None where this instance does not look."""
+        return replace(self._planner.report, ways_out=self._evictions.ways_out) if self._leads else None
+
+    def missing(self) -> list[str]:
+        """The seats, while this instance does not know them: it would give them to other pods."""
+        known = self._leading() or self._acting.replicas.knows()
+        return [] if known else ["the seats of the queue: their ConfigMaps could not be read for some seconds"]
+
+    # -- the task -------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """One turn after another. A turn may take longer than the Lease lasts, so that is renewed beside it, and so is
+        the sign of life. A defect in one of the three ends all."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for work in (self._turns, self._renew, self._beat):
+                    group.create_task(work())
+        finally:
+            await self._acting.leadership.resign()
+            await self._acting.replicas.resign()
+
+    async def _turns(self) -> None:
+        while True:
+            await self.turn()
+            await asyncio.sleep(TICK_SECONDS)
+
+    async def _renew(self) -> None:
+        while True:
+            if self._acting.ready():
+                await self._campaign()
+            await asyncio.sleep(TICK_SECONDS)
+
+    async def _campaign(self) -> None:
+        """Take the Lease or renew it; an instance that cannot read all seats leaves it to others."""
+        await self._acting.leadership.campaign(self._acting.store.is_readable())
+
+    async def _beat(self) -> None:
+        while True:
+            await self._follow()
+            await asyncio.sleep(BEAT_SECONDS)
+
+    def _leading(self) -> bool:
+        """Whether the seats of this instance are those that count."""
+        return self._leads and self._acting.leadership.held
+
+    async def turn(self) -> None:
+        """Carry out what was begun, then release what can be."""
+        acting = self._acting
+        if not acting.ready():
+            return
+        await self._campaign()
+        if self._time.monotonic() - self._times.failed < FAILED_SECONDS:
+            return
+        try:
+            if not acting.leadership.held:
+                self._leads = False
+                await self._follow()
+            elif acting.dark() < self._cluster.settings.watch.staleness_seconds:
+                async with self._turning:
+                    await self._lead()
+        except Conflict:  # another instance has the Lease, or had it a moment ago
+            self._leads = False
+        except (ApiError, Unreachable) as error:
+            self._leads = False  # a write without an answer: what was written is read
+            self._times.failed = self._time.monotonic()
+            log.warning("the seats of the queue cannot be read or written", err=str(error))
+        except BaseException:
+            self._leads = False  # seats may be reserved that are not written: what is written is read
+            raise
+
+    async def _follow(self) -> None:
+        await self._acting.replicas.beat(self._leading, self._turning)
+
+    async def _lead(self) -> None:
+        if not self._leads:
+            await self._acting.store.take_over()
+            if not self._acting.store.is_readable():
+                return
+            self._ends.resume(self._time.monotonic())
+            self._planner.begin()
+            self._evictions.begin()
+            self._strangers.begin()
+            self._acting.growth.begin()
+            self._leads = True
+        await self._absent.look(self._time.monotonic())
+        self._ends.sweep(self._time.monotonic())
+        if self._time.monotonic() - self._times.flushed >= FLUSH_SECONDS:
+            self._times.flushed = self._time.monotonic()
+            await self._acting.store.flush()
+        await self._strangers.look()
+        await self._acting.release.devices.sweep()
+        await self._acting.fences.sweep()
+        await self._stranded.look()
+        if await self._carry_out(await self._evictions.look(await self._repairs.look())):
+            await self._release_next()
+            await self._evictions.plan()
+
+    # -- releases that were begun ---------------------------------------------------------------------------------
+
+    async def _carry_out(self, gangs: Sequence[str]) -> bool:
+        """Go on with the releases of these gangs; whether others may begin."""
+        there = [(gang, self._seats.gang(gang)) for gang in gangs]
+        done = await asyncio.gather(*(self._acting.release.carry_out(seats) for _, seats in there))
+        first = True
+        for (gang, seats), progress in zip(there, done, strict=True):
+            for uid, why in progress.refused.items():
+                log.error("the API server does not let a pod of the queue start", pod=uid, gang=gang, err=why)
+                self._repairs.refused(gang, why)
+            if progress.closed and self._time.monotonic() - seats[0].at < LATE_SECONDS:
+                first = False
+        return first
+
+    # -- new releases ---------------------------------------------------------------------------------------------
+
+    async def _release_next(self) -> None:
+        """Release the gangs that can start, in order. A gang of several pods is released before the next one is looked
+        at; single pods are released together, up to BATCH."""
+        began, times = self._time.monotonic(), self._times
+        unchanged = times.generation == self._cluster.generation and began - times.looked < LOOK_SECONDS
+        if unchanged or began < times.rested:
+            return
+        times.generation, times.looked = self._cluster.generation, began
+        queued = self._cluster.placements.queued
+        if (
+            len(queued) <= len(self._seats)
+            and all(self._seats.of(uid) is not None for uid in queued)
+            and (self._time.wall() - self._planner.report.wall < LOOK_SECONDS)
+        ):  # all are being released: only the report is due
+            return
+        batch: list[Start] = []
+        looks = Timed(self._planner.looks(self._repairs.paused()), self._time.monotonic)
+        paused = began
+        for start in looks:
+            if start is None or self._time.monotonic() - paused > PAUSE_SECONDS:
+                await asyncio.sleep(0)
+                paused = self._time.monotonic()
+            if start is None:
+                continue
+            alone = len(start.seats) > 1
+            if batch and (alone or len(batch) >= BATCH):
+                if not await self._release(batch, start) or self._time.monotonic() - began > PASS_SECONDS:
+                    self._give_up([start])
+                    times.generation = -1  # there is more to do
+                    return
+                batch = []
+                # Something may have come between while the others were released.
+                if not await done(self._planner.starts.stand(start)):
+                    self._give_up([start])
+                    times.generation = -1
+                    continue
+            batch.append(start)
+        if batch:
+            await self._release(batch)
+            times.generation = -1
+        else:
+            times.rested = self._time.monotonic() + REST * looks.spent
+        await self._teller.waiting(self._planner.report)
+        await self._acting.growth.look(self._planner.report)
+
+    async def _release(self, starts: Sequence[Start], later: Start | None = None) -> bool:
+        """Write the reserved seats of gangs, and open the gates; whether all are open. `later`: a gang whose seats are
+        reserved, and not written yet."""
+        gangs = [start.name for start in starts]
+        if not self._acting.leadership.held:
+            self._give_up(starts)
+            return False
+        try:
+            why = await self._acting.store.keep(gangs)
+            kept = await self._with_room(starts, why) if why else starts
+        except (Conflict, ApiError, Unreachable):
+            self._give_up([*starts, later] if later else starts)
+            raise
+        for start in kept:
+            self._teller.started(start, self._time.wall())
+        return await self._carry_out([start.name for start in kept]) and bool(kept)
+
+    async def _with_room(self, starts: Sequence[Start], why: str) -> list[Start]:
+        """Those of the gangs whose seats have room in the maps; they are written. The others wait for a while, so that
+        they keep no other gang from starting. `why`: not all have room together."""
+        kept: list[Start] = []
+        for start in starts:
+            if len(starts) > 1:
+                why = await self._acting.store.keep([start.name])
+            if not why:
+                kept.append(start)
+                continue
+            self._give_up([start])
+            self._repairs.pause(start.name, why)
+            log.error("a gang is not released: its seats cannot be written", gang=start.name[:253], err=why)
+        return kept
+
+    def _give_up(self, starts: Sequence[Start]) -> None:
+        """Their seats are not written: none of their pods was nominated yet."""
+        for start in starts:
+            for seat in start.seats:
+                self._seats.drop(seat.uid)

@@ -1,0 +1,295 @@
+"""Allocates the planned GPUs to the claims of pods behind our gate (`queue.plannedAllocation`).
+
+Theory of operation
+-------------------
+1. The claims are allocated after all pods of a gang state their seats, and before the first gate opens. The write
+   states the version of the claim that it changes. What is allocated is level, not memory: after a restart the seats
+   are read, and the claims show what is done.
+2. Nothing in Kubernetes checks that a device is allocated once. So the gates wait until the watch has brought all our
+   allocations: every allocation that was written before them is known then. kube-scheduler may have decided about
+   another pod before it saw ours, and write later. While such pods wait the gates stay closed for SETTLE_SECONDS more.
+   Then the devices are looked at again: each exists in a complete pool of the highest generation, has no taint, and is
+   allocated to no other claim. Otherwise the seat is lost: the claim is deallocated, and the gang is placed again. A
+   duplicate that comes later still is deallocated if kube-scheduler has not reserved the claim for its pod yet.
+3. An open pod is pinned to its node, so a cycle in which it does not fit there leaves the allocation alone.
+4. A pod states no seat any more only after its claims are deallocated (`withdraw`): until then they are its seat's.
+5. An allocation that no pod uses is taken back after LEFT_SECONDS (`sweep`): that of a pod that was deleted, or whose
+   seat ended unused.
+What we cannot evaluate is left to kube-scheduler: the pod is released as without the setting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from extender.cluster.cluster import Cluster
+from extender.cluster.dra.planned import ClaimDevices
+from extender.cluster.gpus.statements import gpus_of
+from extender.controllers.queue.devices.allocation import Unknown, allocation_of, class_names
+from extender.kube.client import ApiError, Unreachable
+from extender.kube.clock import Clock
+from extender.kube.pods.patches import Patched
+from extender.log import get_log
+from extender.objects.queueing import GATE, PINNED
+from extender.objects.records import PodRecord, ResourceClaimRecord
+from extender.reservations.seats import Seat, Seats
+
+SETTLE_SECONDS: Final = 2.0
+"""From an allocation until the gates open, while kube-scheduler may be allocating devices to other pods: from its look
+at the claims to its write it takes some milliseconds, and longer while many pods are bound."""
+LEFT_SECONDS: Final = 6.0  # longer than the Lease lasts: another holder may have a seat that is not read here
+CREATED_SECONDS: Final = 30.0  # for a claim that the claim controller makes
+LOOKS: Final = 50  # until the watch brings what was written
+LOOK_SECONDS: Final = 0.01
+AT_ONCE: Final = 8  # requests under way
+AGAIN_SECONDS: Final = 0.5  # after a write that failed
+log = get_log()
+Key = tuple[str, str]
+
+
+class ClaimWrites(Protocol):
+    """As `ResourceClaimWrites`."""
+
+    async def claim(self, namespace: str, name: str) -> dict[str, Any] | None:
+        """The claim as it is; None where it does not exist."""
+        ...
+
+    async def device_class(self, name: str) -> dict[str, Any] | None:
+        """The DeviceClass; None where it does not exist."""
+        ...
+
+    async def protect(self, namespace: str, name: str, version: str, node: str) -> Patched:
+        """Add the finalizer, and the annotation that the queue allocates the claim on the node."""
+        ...
+
+    async def allocate(
+        self, namespace: str, name: str, version: str, allocation: Mapping[str, object] | None
+    ) -> Patched:
+        """Write `status.allocation`, None: take it away."""
+        ...
+
+
+class DeviceAllocator:
+    """`left`: uid of a pod -> why kube-scheduler allocates its devices."""
+
+    def __init__(self, cluster: Cluster, seats: Seats, claims: ClaimWrites | None, clock: Clock) -> None:
+        """`claims`: None where the queue allocates nothing."""
+        self._cluster, self._seats, self._claims, self._clock = cluster, seats, claims, clock
+        self._planned = cluster.dra.planned
+        self.left: dict[str, str] = {}
+        self._since: dict[Key, float] = {}  # since when an allocation is known
+        self._paused: dict[Key, float] = {}  # until when a claim is not written
+        self._unused: dict[Key, float] = {}  # since when nothing uses an allocation
+        self._slots = asyncio.Semaphore(AT_ONCE)
+
+    # -- what is planned ------------------------------------------------------------------------------------------
+
+    def plan(self, seat: Seat, pod: PodRecord) -> tuple[ClaimDevices, ...]:
+        """The devices of each claim of the pod; () where it gets none of ours, and while they are not known."""
+        found = self._verdict(seat, pod)
+        return () if found is None or isinstance(found, str) else found
+
+    def _verdict(self, seat: Seat, pod: PodRecord) -> tuple[ClaimDevices, ...] | str | None:
+        """As `plan`; why kube-scheduler allocates the devices instead; None: it is not known yet."""
+        if self._claims is None or not pod.claimed or not seat.gpus or pod.uid in self.left:
+            return ()
+        if GATE not in pod.gates and PINNED not in pod.annotations:
+            return "it cannot be pinned to its node: its gate is open already"
+        found = self._devices(seat, pod)
+        if found is None and self._clock.monotonic() - seat.at > CREATED_SECONDS:
+            return "its claim is not created, or its node has no devices"
+        return found
+
+    def _devices(self, seat: Seat, pod: PodRecord) -> tuple[ClaimDevices, ...] | str | None:
+        node = self._cluster.nodes.get(seat.node)
+        if node is None or node.devices is None:
+            return "a device plugin offers the GPUs of its node" if node is not None and node.gpus else None
+        if node.devices.plugin[1]:
+            return "a device plugin offers GPUs of its node too"
+        indices = self._cluster.gpus.indices(seat.node)
+        ids = {indices[one.id]: one.id for one in node.devices.gpus if one.id in indices and one.plain}
+        gpus = gpus_of(seat.gpus)
+        if not ids.keys() >= set(gpus):
+            return "which devices its GPUs are is not known"
+        return self._planned.plan(pod, [ids[gpu] for gpu in gpus])
+
+    def intact(self, seat: Seat, pod: PodRecord) -> bool:
+        """Whether the pod has claims that are allocated as its seat states."""
+        found = self.plan(seat, pod)
+        return bool(found) and all(one.allocated for one in found)
+
+    def holds(self, pod: PodRecord) -> bool:
+        """Whether a claim of the pod has devices that the queue allocated."""
+        return self._claims is not None and any(map(_is_ours, self._planned.named(pod.uid)))
+
+    def lost(self, seat: Seat, pod: PodRecord) -> bool:
+        """Whether a planned device of a pod behind our gate is gone, tainted, or allocated to another claim."""
+        if self._claims is None or not pod.claimed or not seat.gpus or pod.uid in self.left:
+            return False
+        node = self._cluster.nodes.get(seat.node)
+        if node is None or node.devices is None:
+            return self.holds(pod)
+        indices = self._cluster.gpus.indices(seat.node)
+        states = {indices[one.id]: one.state for one in node.devices.gpus if one.id in indices}
+        if any(states.get(gpu, "usable") != "usable" for gpu in gpus_of(seat.gpus)):
+            return True
+        return any(self._planned.others(device, one.key) for one in self.plan(seat, pod) for device in one.devices)
+
+    def _leave(self, pod: PodRecord, why: str) -> None:
+        self.left[pod.uid] = why
+        log.info("kube-scheduler allocates the devices of a pod", pod=f"{pod.namespace}/{pod.name}", why=why)
+
+    # -- before the gates open ------------------------------------------------------------------------------------
+
+    async def settle(self, pods: Sequence[tuple[Seat, PodRecord]]) -> bool:
+        """Allocate the devices of these pods, as far as the API server lets us now; whether the gates may open."""
+        if self._claims is None:
+            return True
+        there: list[tuple[Seat, PodRecord, ClaimDevices]] = []
+        for seat, pod in pods:
+            found = self._verdict(seat, pod)
+            if found is None:
+                return False
+            if isinstance(found, str):
+                self._leave(pod, found)
+            else:
+                there += [(seat, pod, one) for one in found]
+        if not there:
+            return True
+        if any(self.lost(seat, pod) for seat, pod, _ in there):
+            return False
+        await asyncio.gather(*(self._allocate(seat, pod, one) for seat, pod, one in there if not one.allocated))
+        keys = [one.key for _, pod, one in there if pod.uid not in self.left]
+        if not await self._shown(lambda: all(self._is_allocated(key) for key in keys)):
+            return False
+        now = self._clock.monotonic()
+        since = max([self._since.setdefault(key, now) for key in keys], default=now)
+        if now - since < SETTLE_SECONDS and self._others_wait():
+            return False
+        # Others ran meanwhile: the pods, their seats and devices as they are now.
+        known = [(self._seats.of(seat.uid), self._cluster.pods.get(pod.uid)) for seat, pod, _ in there]
+        return all(
+            seat is not None and pod is not None and (pod.uid in self.left or self._stands(seat, pod))
+            for seat, pod in known
+        )
+
+    def _stands(self, seat: Seat, pod: PodRecord) -> bool:
+        return self.intact(seat, pod) and not self.lost(seat, pod)
+
+    def _is_allocated(self, key: Key) -> bool:
+        claim = self._cluster.dra.claims.get(key)
+        return claim is not None and claim.allocated is not None
+
+    def _others_wait(self) -> bool:
+        """Whether kube-scheduler may be allocating devices to a pod that is not ours."""
+        pods, seats = self._cluster.pods, self._seats
+        served = {one.extended_resource_name for one in self._cluster.device_classes.values()}
+        for uid in self._cluster.placements.waiting:
+            if seats.of(uid) is None and any(name in served for name, _ in pods[uid].gpus):
+                return True
+        users = (pods.get(uid) for claim in self._planned.unallocated() for uid in self._planned.users(claim))
+        return any(pod is not None and not pod.gated for pod in users)
+
+    async def _allocate(self, seat: Seat, pod: PodRecord, one: ClaimDevices) -> None:
+        """Write the allocation of one claim; another one of before is taken away first."""
+        assert self._claims is not None
+        claim, now = one.claim, self._clock.monotonic()
+        if self._paused.get(one.key, 0.0) > now:
+            return
+        self._paused[one.key] = now + AGAIN_SECONDS
+        self._since.pop(one.key, None)
+        async with self._slots:
+            if claim.allocated is not None:
+                await self._claims.allocate(*one.key, claim.resource_version, None)
+                return
+            try:
+                stated, classes = await self._read(one.key)
+                allocation = allocation_of(stated, classes, one.devices, seat.node, self._clock.wall())
+            except (ApiError, Unreachable) as error:
+                log.warning("a claim cannot be read", claim="/".join(one.key), err=str(error))
+                return
+            except (Unknown, LookupError, TypeError, AttributeError, ValueError) as error:
+                self._leave(pod, str(error))
+                return
+            written = await self._claims.protect(*one.key, claim.resource_version, seat.node)
+            if written.outcome == "written":
+                written = await self._claims.allocate(*one.key, written.version, allocation)
+        if written.outcome == "refused":
+            self._leave(pod, f"the API server refuses the allocation: {written.message}")
+
+    async def _read(self, key: Key) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        """The claim and its classes. Unknown: one of them does not exist."""
+        assert self._claims is not None
+        stated = await self._claims.claim(*key)
+        if stated is None:
+            raise Unknown("its claim is deleted")
+        classes = {name: await self._claims.device_class(name) for name in sorted(class_names(stated))}
+        found = {name: one for name, one in classes.items() if one is not None}
+        if len(found) < len(classes):
+            raise Unknown("a DeviceClass of its claim is deleted")
+        return stated, found
+
+    # -- taking back ----------------------------------------------------------------------------------------------
+
+    async def withdraw(self, pods: Iterable[PodRecord]) -> bool:
+        """Deallocate the claims of pods that give up their seats; whether the watch shows that all are."""
+        if self._claims is None:
+            return True
+        keys = [(one.namespace, one.name) for pod in pods for one in self._planned.named(pod.uid) if _is_ours(one)]
+        await asyncio.gather(*map(self._deallocate, keys))
+        return await self._shown(lambda: not any(self._is_allocated(key) for key in keys))
+
+    async def _deallocate(self, key: Key) -> None:
+        claim = self._cluster.dra.claims.get(key)
+        if claim is None or claim.allocated is None or claim.reserved:
+            return
+        assert self._claims is not None
+        self._since.pop(key, None)
+        async with self._slots:
+            written = await self._claims.allocate(*key, claim.resource_version, None)
+        if written.outcome not in ("written", "gone", "conflict"):
+            log.warning("a claim cannot be deallocated", claim="/".join(key), err=written.message)
+
+    async def sweep(self) -> None:
+        """Take back the allocations that no pod uses, and forget pods that are gone."""
+        if self._claims is None:
+            return
+        now, pods = self._clock.monotonic(), self._cluster.pods
+        self.left = {uid: why for uid, why in self.left.items() if uid in pods}
+        unused = [claim for claim in self._planned.unused() if self._is_unused(claim)]
+        self._unused = {(one.namespace, one.name): self._unused.get((one.namespace, one.name), now) for one in unused}
+        due = [key for key, since in self._unused.items() if now - since >= LEFT_SECONDS]
+        for key in due:
+            self._unused[key] = now
+            log.warning("an allocation of the queue that no pod uses is taken back", claim="/".join(key))
+        late = [(one.namespace, one.name) for one in self._planned.unused() if self._is_late_duplicate(one)]
+        for key in late:
+            log.error("a device was allocated to another claim after the gate opened", claim="/".join(key))
+        await asyncio.gather(*map(self._deallocate, {*due, *late}))
+        claims = self._cluster.dra.claims
+        self._since = {key: at for key, at in self._since.items() if key in claims}
+        self._paused = {key: until for key, until in self._paused.items() if until > now}
+
+    def _is_unused(self, claim: ResourceClaimRecord) -> bool:
+        uid = self._planned.user(claim)
+        return self._seats.of(uid) is None or uid not in self._cluster.pods
+
+    def _is_late_duplicate(self, claim: ResourceClaimRecord) -> bool:
+        """Whether a device of a pod whose gate is open is allocated to another claim too."""
+        pod, key = self._cluster.pods.get(self._planned.user(claim)), (claim.namespace, claim.name)
+        open_now = pod is not None and not pod.gated
+        return open_now and any(self._planned.others(device, key) for device in claim.allocated or ())
+
+    async def _shown(self, is_shown: Callable[[], bool]) -> bool:
+        """Whether the watch brings it within a moment."""
+        for _ in range(LOOKS):
+            if is_shown():
+                return True
+            await asyncio.sleep(LOOK_SECONDS)
+        return is_shown()
+
+
+def _is_ours(claim: ResourceClaimRecord) -> bool:
+    return bool(claim.planned_node) and claim.allocated is not None

@@ -1,0 +1,111 @@
+"""When a seat ends, and what seats cost until then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from extender.cluster.cluster import Cluster
+from extender.controllers.queue.release import Release
+from extender.controllers.queue.writes import Reads
+from extender.metrics import Metrics
+from extender.objects.records import SEAT_REJECTED, UNSCHEDULABLE, RecordError
+from extender.reservations.seats import Seat, Seats
+
+SLACK_SECONDS: Final = 5.0  # a pod with a seat that the watch has not brought
+LATE_SECONDS: Final = 10.0  # a release takes no longer
+
+
+class SeatEnds:
+    """Ends the seats of pods that are bound or deleted, and those that are not used."""
+
+    def __init__(self, cluster: Cluster, seats: Seats, release: Release, metrics: Metrics, read: Reads) -> None:
+        """`read`: asks the API server."""
+        self._cluster, self._seats, self._release, self._metrics = cluster, seats, release, metrics
+        self._read = read
+        self._seconds = cluster.settings.queue.seat_seconds
+        self._swept_at = 0.0
+
+    def resume(self, now: float) -> None:
+        """This instance holds the Lease from now on: what seats cost before is counted by another one."""
+        self._swept_at = now
+
+    def sweep(self, now: float) -> None:
+        """Look at all seats. `now`: seconds."""
+        passed, self._swept_at = now - self._swept_at, now
+        for seat in [seat for seat in self._seats if not seat.absent]:
+            cause = self._over(seat, now)
+            if not cause:
+                held = seat.gpus.bit_count() or sum(seat.amounts[3:])
+                self._metrics.queue_held_gpu_seconds.labels(self._state(seat, now)).inc(held * passed)
+                continue
+            self._seats.drop(seat.uid)
+            self._metrics.queue_seats_ended.labels(cause).inc()
+            if cause == "bound" and all(one.absent for one in self._seats.gang(seat.gang)):
+                self._metrics.queue_release_duration.observe(max(0.0, now - seat.at))
+
+    def _state(self, seat: Seat, now: float) -> str:
+        """What a seat is held for, as metric label."""
+        if seat.awaits:
+            return "in-use" if any(uid in self._cluster.pods for uid in seat.awaits) else "evicting"
+        return "late" if now - seat.at > LATE_SECONDS else "releasing"
+
+    def lost(self, seat: Seat) -> bool:
+        """Whether the pod of the seat cannot land on it: its node is gone or cordoned, kube-scheduler rejects it, or a
+        planned device is not available any more. Those of pods that are evicted for it are not available yet."""
+        node, pod = self._cluster.nodes.get(seat.node), self._cluster.pods.get(seat.uid)
+        if not seat.absent and (pod is None or pod.node):
+            return False
+        if node is None or node.unschedulable or self.rejected(seat):
+            return True
+        if pod is None or seat.awaits or self._release.is_open(pod):
+            return False
+        return self._release.devices.lost(seat, pod)
+
+    def rejected(self, seat: Seat) -> bool:
+        """Whether kube-scheduler rejects the pod on its seat. That it could not ask us is no rejection. A pod whose
+        devices are allocated waits for its node: it can have no other."""
+        pod = self._cluster.pods.get(seat.uid)
+        if pod is None or pod.node:
+            return False
+        found = self._release.is_open(pod) and pod.pod_scheduled in (UNSCHEDULABLE, SEAT_REJECTED)
+        return found and not self._release.devices.intact(seat, pod)
+
+    def fixed(self, seat: Seat) -> bool:
+        """Whether the pod is pinned to its node, and has its devices there."""
+        pod = self._cluster.pods.get(seat.uid)
+        if pod is None or pod.node or self.lost(seat):
+            return False
+        return self._release.is_open(pod) and self._release.devices.intact(seat, pod)
+
+    def deleted(self, seat: Seat) -> bool:
+        """Whether the pod of the seat will not use it any more."""
+        pod = self._cluster.pods.get(seat.uid)
+        return not seat.absent and (pod is None or pod.terminating)
+
+    async def finished(self, seats: Iterable[Seat]) -> bool:
+        """End those of the seats whose pods have run to their end; whether there are any. The watch shows such a pod as
+        deleted, and one that runs for a second may be bound and end between two looks. Raises ApiError, Unreachable."""
+        found = False
+        for seat in seats:
+            if seat.uid in self._cluster.pods:
+                continue
+            namespace, _, name = seat.pod.partition("/")
+            try:
+                pod = await self._read(namespace, name)
+            except RecordError:
+                continue
+            if pod is not None and pod.uid == seat.uid and pod.finished:
+                self._seats.drop(seat.uid)
+                self._metrics.queue_seats_ended.labels("bound" if pod.node == seat.node else "elsewhere").inc()
+                found = True
+        return found
+
+    def _over(self, seat: Seat, now: float) -> str:
+        """Why a seat ends, as metric label; "" while it does not."""
+        if self.deleted(seat):  # a gang that evicts for its seats gives them back as a whole (repair.py)
+            return "deleted" if now - seat.at > SLACK_SECONDS and not seat.awaits else ""
+        pod = self._cluster.pods[seat.uid]
+        if pod.node:
+            return "bound" if pod.node == seat.node else "elsewhere"
+        return "not-used" if now - seat.at > self._seconds and self._release.is_open(pod) else ""

@@ -1,0 +1,322 @@
+"""Evicts pods for the first gang in the queue, or shows which ones it would evict.
+
+Theory of operation
+-------------------
+1. While the first gang in order has no place, the cheapest sufficient victims are sought, a few slices in each turn.
+   The same gang is not searched for again before the cluster has changed, and then for a tenth of the time at most.
+2. With `evictions.enabled: false` the plan is only shown: as a way out in the report.
+3. Else the gang's seats are reserved and written, with the pods that they wait for. Then all evictions are asked for
+   with DryRun. If one is not allowed, no pod is evicted: the seats are given back, and that pod is spared for a while.
+4. The gang's pods are nominated, so that pods which kube-scheduler places alone keep off, too. When every instance
+   knows the seats (replicas.py), the victims are evicted through the Eviction API. A victim without whose end the seats
+   hold by now is not evicted.
+5. Before a victim that holds devices by claims (DRA) is evicted, these are kept from kube-scheduler (fences.py). The
+   victim is gone once its claims are deallocated. One that would free no devices any more is not evicted.
+6. Once all are gone, the gang is released as any other. Where its seats do not hold any more it is placed again.
+7. Seats are given back where an eviction is rejected for REFUSED_SECONDS, where a victim or its claims do not end in
+   their time, and where the seats do not hold any more.
+
+What is written says where the next holder of the Lease goes on: it reads the seats, and evicts the same pods, never
+others, or gives the seats back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+from extender.cluster.dra.slices import device_of
+from extender.cluster.slices import Timed
+from extender.cluster.view import ClusterView
+from extender.controllers.queue.acting import Acting
+from extender.controllers.queue.repair import Repairs
+from extender.controllers.queue.slices import done
+from extender.controllers.queue.tell import Teller
+from extender.kube.client import ApiError, Unreachable
+from extender.kube.clock import Clock
+from extender.kube.configmaps import Conflict
+from extender.kube.pods.evictions import AT_ONCE, Evicted
+from extender.log import get_log
+from extender.objects.records import PodRecord
+from extender.preemption.candidates import ends
+from extender.queue.eviction_plan import EvictionPlan, EvictionPlanner
+from extender.queue.plan import Planner, gang_name
+from extender.reservations.seats import Seat
+from extender.verbs.verbs import Verbs
+
+TURN_SECONDS: Final = 0.05  # that a search takes of one turn
+REST: Final = 9.0  # times as long as a search took until the next one
+AGAIN_SECONDS: Final = 5.0  # between two rounds of evictions for a gang: the watch needs a moment to show the first
+FIRST_PAUSE, LONGEST_PAUSE = 10.0, 300.0  # for which a pod is no victim after its eviction was not allowed
+ROUND_SECONDS: Final = 1.0  # of one turn, for evictions
+REFUSED_SECONDS: Final = 120.0  # for which an eviction may be rejected once another was carried out
+DEALLOCATED_SECONDS: Final = 30.0  # in which the claim controller sees that a pod has ended
+log = get_log()
+
+
+class PlanSearch:
+    """Seeks the plan for the first gang in order."""
+
+    def __init__(self, cluster: ClusterView, planner: Planner, plans: EvictionPlanner, clock: Clock) -> None:
+        self.planner, self.plans = planner, plans
+        self._cluster, self._clock = cluster, clock.monotonic
+        self._steps: Timed[None] | None = None
+        self._key: tuple[str, tuple[str, ...]] | None = None  # the gang and its pods of the latest search
+        self._generation = -1  # of the cluster at its beginning
+        self._rested = float("-inf")  # when the next one may begin
+        self._spared: dict[str, tuple[float, int]] = {}  # uid -> until when it is no victim, how often it was refused
+        self.found: EvictionPlan | None = None  # the latest plan, of the first gang in order
+
+    async def look(self) -> EvictionPlan | None:
+        """Search on; the plan where a search has just ended. Others run between slices."""
+        head, now = self.planner.head, self._clock()
+        key = None if head is None else (gang_name(head.gang), tuple([pod.uid for pod in head.gang.pods]))
+        if key != self._key:
+            self._key, self._steps, self._generation, self.found = key, None, -1, None
+        if head is None:
+            return None
+        if self._steps is None:
+            if self._generation == self._cluster.generation or now < self._rested:
+                return None
+            self._generation = self._cluster.generation
+            spared = [uid for uid, (until, _) in self._spared.items() if until > now]
+            self._steps = Timed(self.plans.steps(head, spared), self._clock)
+        steps, until = self._steps, self._steps.spent + TURN_SECONDS
+        while steps.spent <= until:
+            try:
+                next(steps)
+            except StopIteration as end:
+                self._steps, self._rested = None, self._clock() + REST * steps.spent
+                self.found = end.value if isinstance(end.value, EvictionPlan) else None
+                return self.found
+            await asyncio.sleep(0)
+        return None
+
+    def not_allowed(self, pods: Collection[PodRecord]) -> None:
+        """The API server does not let these pods be evicted. For a while they are no victims, longer each time."""
+        now = self._clock()
+        self._spared = {uid: one for uid, one in self._spared.items() if now - one[0] < LONGEST_PAUSE}
+        for pod in pods:
+            times = self._spared.get(pod.uid, (0.0, 0))[1]
+            self._spared[pod.uid] = now + min(FIRST_PAUSE * 2.0**times, LONGEST_PAUSE), min(times + 1, 10)
+        self._generation, self.found, self._rested = -1, None, now + AGAIN_SECONDS
+
+
+class GangEvictions:
+    """Looks after the gangs whose seats wait for victims."""
+
+    def __init__(
+        self, verbs: Verbs, search: PlanSearch, acting: Acting, repairs: Repairs, teller: Teller, clock: Clock
+    ) -> None:
+        self._cluster, self._seats, self._settings = verbs.cluster, verbs.claims.seats, verbs.settings
+        self._search, self._plans, self._acting = search, search.plans, acting
+        self._repairs, self._teller = repairs, teller
+        self._evicts = acting.evicts if verbs.settings.evictions.enabled else None
+        self._evicted: dict[str, set[str]] = {}  # gang -> uids of the pods that were evicted for it
+        self._rounds: dict[str, tuple[float, float]] = {}  # gang -> the next round; since when one is rejected
+        self._allocated: dict[str, float] = {}  # gang -> since when devices of a pod that is gone are allocated
+        self._wall, self._clock = clock.wall, clock.monotonic
+
+    @property
+    def ways_out(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """The plan for the first gang in order, by its name, as it is shown."""
+        plan = self._search.found
+        return {} if plan is None else {plan.name: [plan.shown]}
+
+    def begin(self) -> None:
+        """This instance has just read the seats: what another one evicted is told by what is gone."""
+        self._evicted, self._rounds, self._allocated = {}, {}, {}
+        for gang in self._seats.gangs:
+            awaited = _awaited(self._seats.gang(gang))
+            if awaited:
+                pods = self._cluster.pods
+                self._evicted[gang] = {uid for uid in awaited if (pod := pods.get(uid)) is None or pod.terminating}
+
+    # -- a new plan -----------------------------------------------------------------------------------------------
+
+    async def plan(self) -> None:
+        """Seek a plan for the first gang in order; reserve its seats where pods may be evicted."""
+        plan = await self._search.look()
+        acting = self._acting
+        if plan is None or self._evicts is None or plan.violations:
+            return
+        if not acting.leadership.held or plan.name in self._seats.gangs or not self._plans.begins(plan):
+            return
+        self._seats.reserve(plan.seats)  # before anything else runs: they were judged by the tables of this moment
+        self._evicted[plan.name] = set()
+        try:
+            why = await acting.store.keep([plan.name])
+        except (Conflict, ApiError, Unreachable):
+            self._drop(plan)
+            raise
+        if why:
+            self._drop(plan)
+            self._repairs.pause(plan.name, why)
+            log.error("no pod is evicted: the seats cannot be written", gang=plan.name, err=why)
+            return
+        await self._go_on(plan.name)
+
+    def _drop(self, plan: EvictionPlan) -> None:
+        """The seats are not written, and no pod was evicted."""
+        for seat in plan.seats:
+            self._seats.drop(seat.uid)
+        del self._evicted[plan.name]
+
+    # -- a plan that was begun ------------------------------------------------------------------------------------
+
+    async def look(self, gangs: Sequence[str]) -> list[str]:
+        """Go on with the evictions for these gangs; those of them that wait for no pod any more."""
+        ready = [gang for gang in gangs if not _awaited(self._seats.gang(gang)) or await self._go_on(gang)]
+        for gang in [gang for gang in self._evicted if gang in ready or gang not in self._seats.gangs]:
+            self._teller.evicted(len(self._evicted.pop(gang)), started=gang in ready)
+            self._rounds.pop(gang, None)
+            self._allocated.pop(gang, None)
+        return ready
+
+    async def _go_on(self, gang: str) -> bool:
+        """Evict what is still to be evicted; whether all victims are gone, and the gang may be released."""
+        seats, now = self._seats.gang(gang), self._clock()
+        there = [pod for uid in _awaited(seats) if (pod := self._running(uid)) is not None]
+        if self._cluster.dra.stale:
+            return False
+        if self._is_deallocating(seats):
+            late = now - self._allocated.setdefault(gang, now) > DEALLOCATED_SECONDS
+            return late and self._give_back(gang, "the devices of a pod that is gone stay allocated")
+        self._allocated.pop(gang, None)
+        if not there:
+            return await self._all_gone(gang, seats)
+        if (stuck := next((pod for pod in there if not _will_end(pod, self._wall())), None)) is not None:
+            return self._give_back(gang, f"{stuck.namespace}/{stuck.name} does not end in its time")
+        left = [pod for pod in there if not pod.terminating]
+        round_at, rejected_since = self._rounds.get(gang, (now, now))
+        if not left or now < round_at:
+            return False
+        if self._evicts is None:
+            return self._give_back(gang, "evictions.enabled is false")
+        if (vain := next((pod for pod in left if pod.keeps_devices), None)) is not None:
+            return self._give_back(gang, f"the devices of {vain.namespace}/{vain.name} would stay allocated")
+        if not self._plans.holds(seats):
+            return self._give_back(gang, "its seats do not hold any more")
+        needed = await self._needed(gang, seats, left)
+        if not needed:
+            return False
+        if not self._evicted.setdefault(gang, set()):
+            refusal = await self._evicts.refusal(needed)
+            if refusal is not None:
+                self._search.not_allowed([refusal[0]])
+                return self._give_back(gang, f"an eviction is not allowed: {refusal[1]}")
+        if not await self._are_fenced(gang, needed):
+            return False
+        self._rounds[gang] = self._clock() + AGAIN_SECONDS, rejected_since
+        if not await self._acting.release.nominate(seats):
+            return False
+        if not self._evicted[gang]:
+            await self._acting.replicas.known()
+            self._teller.evicting(gang, seats, needed)
+        await self._evict(gang, needed)
+        return False
+
+    async def _are_fenced(self, gang: str, pods: Sequence[PodRecord]) -> bool:
+        """Whether no other pod gets what these pods hold by claims; the seats are given back where that cannot be."""
+        kept = await self._acting.fences.keep([device_of(gpu) for pod in pods for gpu in pod.devices])
+        if kept:
+            self._search.not_allowed([pod for pod in pods if pod.devices])
+            self._give_back(gang, f"devices cannot be kept for it: {kept}")
+        return kept == ""
+
+    async def _needed(self, gang: str, seats: Sequence[Seat], left: Sequence[PodRecord]) -> list[PodRecord]:
+        """Those of these pods without whose end the seats do not hold. The seats wait for the others no more."""
+        of_node: dict[str, list[Seat]] = {}
+        for seat in seats:
+            of_node.setdefault(seat.node, []).append(seat)
+        staying: set[str] = set()
+        for pod in left:
+            if self._plans.holds(of_node[pod.node], {*staying, pod.uid}):
+                staying.add(pod.uid)
+            await asyncio.sleep(0)
+        if staying:
+            self._seats.reserve(
+                seat._replace(awaits=tuple([uid for uid in seat.awaits if uid not in staying]))
+                for seat in seats
+                if self._seats.of(seat.uid) is seat
+            )
+            log.info("pods need not be evicted any more", gang=gang, pods=len(staying))
+        return [pod for pod in left if pod.uid not in staying]
+
+    async def _evict(self, gang: str, pods: Sequence[PodRecord]) -> None:
+        """The first one alone: if it is rejected, no pod was evicted. Then several at once, until one is rejected."""
+        acting, began, since = self._acting, self._clock(), self._rounds[gang][1]
+        done = 0
+        while done < len(pods):
+            # The requests before may have waited long for the API server.
+            dark = acting.dark() >= self._settings.watch.staleness_seconds
+            if dark or not acting.leadership.held or gang not in self._seats.gangs:
+                return
+            some = pods[done : done + (AT_ONCE if self._evicted.get(gang) else 1)]
+            rejected = await self._evict_some(gang, some)
+            if rejected is not None:
+                pod, said = rejected
+                log.warning("a pod cannot be evicted", pod=f"{pod.namespace}/{pod.name}", gang=gang, err=said.message)
+                begun, known = bool(self._evicted.get(gang)), said.outcome != "unknown"
+                if known and (not begun or self._clock() - since > REFUSED_SECONDS):
+                    self._search.not_allowed([pod])
+                    self._give_back(gang, f"an eviction is not allowed: {pod.namespace}/{pod.name}: {said.message}")
+                break
+            done, since = done + len(some), self._clock()
+            if done < len(pods) and since - began > ROUND_SECONDS:  # others wait for this turn to end
+                self._rounds[gang] = since, since
+                return
+        self._rounds[gang] = self._rounds[gang][0], since
+
+    async def _evict_some(self, gang: str, pods: Sequence[PodRecord]) -> tuple[PodRecord, Evicted] | None:
+        """Evict these at once; the first that is rejected."""
+        evicts = self._evicts
+        assert evicts is not None
+        answers = await asyncio.gather(*(evicts.evict(pod) for pod in pods))
+        pairs = list(zip(pods, answers, strict=True))
+        evicted = [pod.uid for pod, said in pairs if said.outcome == "evicted"]
+        self._evicted.setdefault(gang, set()).update(evicted)
+        return next(((pod, said) for pod, said in pairs if said.outcome not in ("evicted", "gone")), None)
+
+    async def _all_gone(self, gang: str, seats: Sequence[Seat]) -> bool:
+        """All victims are gone: the release begins now."""
+        if self._plans.holds(seats):
+            made: Sequence[Seat] = seats
+        else:
+            found = await done(self._search.planner.again(gang, seats))
+            if isinstance(found, str):
+                return self._give_back(gang, found)
+            made = found
+        now = self._clock()
+        self._seats.reserve(seat._replace(awaits=(), at=now) for seat in made)
+        self._seats.end_absent(gang, made)
+        if why := await self._acting.store.keep([gang]):
+            log.error("the seats of a gang cannot be written", gang=gang, err=why)
+        return True
+
+    def _give_back(self, gang: str, why: str) -> bool:
+        log.warning("a gang gives its seats back", gang=gang, evicted=len(self._evicted.get(gang, ())), err=why)
+        self._teller.given_back(self._seats.gang(gang), why)
+        self._repairs.give_back(gang)
+        return False
+
+    def _is_deallocating(self, seats: Sequence[Seat]) -> bool:
+        """Whether claims of pods that are gone are allocated still."""
+        gone = (uid for uid in _awaited(seats) if self._running(uid) is None)
+        return any(map(self._cluster.dra.planned.is_allocated_to, gone))
+
+    def _running(self, uid: str) -> PodRecord | None:
+        """The pod, as long as it is on its node."""
+        pod = self._cluster.pods.get(uid)
+        return pod if pod is not None and pod.node and not pod.finished else None
+
+
+def _awaited(seats: Sequence[Seat]) -> list[str]:
+    """The pods that seats wait for, each once."""
+    return list(dict.fromkeys(uid for seat in seats for uid in seat.awaits))
+
+
+def _will_end(pod: PodRecord, wall: float) -> bool:
+    """Whether it ends within its time, once it is evicted. `wall`: seconds since 1970."""
+    return not pod.terminating or ends(pod, wall)

@@ -1,0 +1,161 @@
+"""Mends releases that were begun: a gang that lost a seat is placed again as a whole, or its release is taken back.
+
+A seat is lost where its node is gone or cordoned, where kube-scheduler rejects its pod there, or where its pod is
+deleted; a pod that has run to its end, which the watch shows as deleted too, is asked for at the API server. A pod that
+replaces a deleted one takes its place. While all gates of the gang are closed and no place is
+left, the gang gives its seats back and waits as before. Once a gate is open it keeps its other seats, and is tried
+again.
+
+Pods that change their seats first state none (`Release.withdraw`). Only then the new seats are reserved: until then
+filter passes each pod on its old seat at most, and no other pod gets GPUs that a pod still states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from extender.controllers.queue.ends import SeatEnds
+from extender.controllers.queue.release import Release
+from extender.controllers.queue.seats.store import SeatStore
+from extender.controllers.queue.slices import done
+from extender.log import get_log
+from extender.queue.plan import Planner
+from extender.reservations.seats import Seat, Seats
+
+AGAIN_SECONDS: Final = 2.0  # between two attempts to place a gang again
+SOON_SECONDS: Final = 0.3  # the same, while its pods could not be written
+MOVES: Final = 4  # placements of one attempt: what is free may change while the pods state no seats
+PAUSE_SECONDS: Final = 30.0  # for which a gang waits whose pods the API server did not let start
+log = get_log()
+
+
+class Repairs:
+    """Looks after the gangs that have seats."""
+
+    def __init__(
+        self,
+        seats: Seats,
+        planner: Planner,
+        release: Release,
+        store: SeatStore,
+        ends: SeatEnds,
+        clock: Callable[[], float],
+    ) -> None:
+        """`clock`: seconds."""
+        self._seats, self._planner, self._release = seats, planner, release
+        self._store, self._ends, self._clock = store, ends, clock
+        self._tried: dict[str, float] = {}  # gang -> when it was placed again
+        self._stuck: set[str] = set()  # gangs that lost a seat, and have no other
+        self._back: set[str] = set()  # gangs whose release is being taken back
+        self._moving: set[str] = set()  # gangs whose pods change their seats, and still state the old ones
+        self._paused: dict[str, tuple[float, str]] = {}  # gang -> until when, and why
+
+    async def look(self) -> list[str]:
+        """Mend what can be mended; the gangs whose release may go on."""
+        for gang in list(self._seats.gangs):
+            await self._mend(gang)
+        there = self._seats.gangs
+        for gangs in (self._stuck, self._back, self._moving):
+            gangs.intersection_update(there)
+        self._tried = {gang: at for gang, at in self._tried.items() if gang in there}
+        waits = self._stuck | self._back | self._moving
+        return [gang for gang in there if gang not in waits]
+
+    def paused(self) -> dict[str, str]:
+        """Gangs that are not started now, and why."""
+        now = self._clock()
+        self._paused = {gang: one for gang, one in self._paused.items() if one[0] > now}
+        return {gang: why for gang, (_, why) in self._paused.items()}
+
+    def pause(self, gang: str, why: str) -> None:
+        """The gang is not started for a while: its seats could not be written."""
+        self._paused[gang] = self._clock() + PAUSE_SECONDS, why
+
+    def refused(self, gang: str, why: str) -> None:
+        """The API server does not let a pod of the gang start. While all its gates are closed, others may have its
+        place."""
+        if self._release.all_closed(self._seats.gang(gang)):
+            self._paused[gang] = self._clock() + PAUSE_SECONDS, why
+            self._back.add(gang)
+
+    def give_back(self, gang: str) -> None:
+        """The gang waits again. Its gates are closed."""
+        self._back.add(gang)
+
+    async def _mend(self, gang: str) -> None:
+        seats = self._seats.gang(gang)
+        if gang in self._back and self._release.all_closed(seats):
+            await self._take_back(gang, seats)
+            return
+        self._back.discard(gang)  # another holder of the Lease has released it meanwhile
+        lost = [seat for seat in seats if self._ends.lost(seat)]
+        deleted = [seat for seat in seats if self._ends.deleted(seat)]
+        if not lost and not deleted:
+            self._stuck.discard(gang)
+            self._moving.discard(gang)
+            return
+        now = self._clock()
+        since = self._tried.get(gang, seats[0].at if all(map(self._ends.rejected, lost)) and not deleted else 0.0)
+        if now - since < (SOON_SECONDS if gang in self._moving else AGAIN_SECONDS):
+            return
+        self._tried[gang] = now
+        if await self._ends.finished(deleted):  # the others are looked at without them, in the next turn
+            del self._tried[gang]
+            return
+        made = await self._freed(gang, seats)
+        if made is None:
+            self._moving.add(gang)
+            return
+        self._moving.discard(gang)
+        if not isinstance(made, str):
+            self._stuck.discard(gang)
+            await self._keep(gang, seats, made)
+        elif self._release.all_closed(seats):
+            log.warning("a gang has lost seats before it started, and waits again", gang=gang, err=made)
+            self._back.add(gang)
+            await self._take_back(gang, seats)
+        elif lost:
+            log.warning("a gang has lost seats, and there are no others", gang=gang, err=made)
+            self._stuck.add(gang)
+
+    async def _freed(self, gang: str, seats: Sequence[Seat]) -> tuple[Seat, ...] | str | None:
+        """Other seats for the gang, or why there are none. The pods that change their seats state none by then; None:
+        some still do, and the attempt is to be repeated."""
+        for _ in range(MOVES):
+            fixed = frozenset(seat.uid for seat in seats if self._ends.fixed(seat))
+            made = await done(self._planner.again(gang, seats, fixed))
+            moved = () if isinstance(made, str) else self._moved(seats, made)
+            if not moved:
+                return made
+            if not await self._release.withdraw(moved):
+                break
+        return None
+
+    def _moved(self, before: Sequence[Seat], made: Sequence[Seat]) -> list[Seat]:
+        """The seats whose pods get others, and still state one."""
+        now = {seat.uid: (seat.node, seat.gpus) for seat in made}
+        others = [seat for seat in before if now.get(seat.uid, (seat.node, seat.gpus)) != (seat.node, seat.gpus)]
+        return [seat for seat in others if self._release.states_seat(seat)]
+
+    async def _keep(self, gang: str, before: Sequence[Seat], made: Sequence[Seat]) -> None:
+        if {(one.uid, one.node, one.gpus) for one in made} == {(one.uid, one.node, one.gpus) for one in before}:
+            return
+        self._seats.reserve(made)
+        self._seats.end_absent(gang, made)
+        for one in before:
+            if self._ends.deleted(one):
+                self._seats.drop(one.uid)
+        if why := await self._store.keep([gang]):
+            log.error("new seats of a gang cannot be written", gang=gang, err=why)
+        log.info("placed again", gang=gang, pods=len(made))
+        await self._release.carry_out(self._seats.gang(gang))
+
+    async def _take_back(self, gang: str, seats: Sequence[Seat]) -> None:
+        """Withdraw the nominations; then others may have the seats. These leave the maps first: the next holder of the
+        Lease would reserve them beside those of the others."""
+        if await self._release.withdraw(seats):
+            self._back.discard(gang)
+            for seat in seats:
+                self._seats.drop(seat.uid)
+            await self._store.flush()

@@ -1,0 +1,1 @@
+"""The seats as they are kept: their ConfigMaps, and which instances know what stands there."""

@@ -1,0 +1,122 @@
+"""What people see of the queue: Events on the first pod of a gang, metrics, and log lines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import product
+from math import inf
+from operator import itemgetter
+from typing import Final
+
+from extender.cluster.slices import pauses
+from extender.controllers.events import Events, how_many
+from extender.kube.events import Regarding
+from extender.log import get_log
+from extender.metrics import Metrics
+from extender.objects.records import PodRecord
+from extender.queue.plan import gang_name, unread
+from extender.queue.report import CODES, Report
+from extender.queue.starts import Start
+from extender.reservations.seats import Seat
+
+EVENT_SECONDS: Final = 10.0  # a gang that starts sooner gets no Event about its waiting
+SIZES: Final = ((1, "1"), (8, "2-8"), (64, "9-64"), (inf, "65+"))
+MOST_QUEUES: Final = 500  # of the metric of shares
+log = get_log()
+
+
+class Teller:
+    """Reports one server's queue."""
+
+    def __init__(self, metrics: Metrics, events: Events) -> None:
+        self._metrics, self._events = metrics, events
+        self._told: dict[str, str] = {}  # gang -> the code of its latest Event
+
+    def started(self, start: Start, wall: float) -> None:
+        """A gang's seats are written. `wall`: seconds since 1970."""
+        pods, placed = len(start.seats), start.placed
+        waited = max(0.0, wall - start.gang.created)
+        self._metrics.queue_wait.labels(size_of(pods)).observe(waited)
+        self._told.pop(start.name, None)
+        domain = None if placed.domain is None else "=".join(placed.domain)
+        nodes = sorted({seat.node for seat in start.seats})
+        log.info("starts", gang=start.name, pods=pods, nodes=len(nodes), domain=domain, waited=round(waited, 3))
+        late = sum(seat.absent for seat in start.seats)
+        where = f"node {nodes[0]}" if len(nodes) == 1 else f"{len(nodes)} nodes" + (f" of {domain}" if domain else "")
+        text = f"{start.name}: {pods} pods start on {where}, after {waited:.0f} s"
+        if late:
+            text += f"; seats are reserved for {late} of them, which do not exist yet"
+        elif start.gang.unread:
+            text += f"; {unread(start.gang)}"
+            log.warning("the templates of late pods cannot be read", gang=start.name, err=start.gang.unread)
+        self._events.tell(_regarding(start.gang.existing[0]), "Started", "Queueing", text[:1000])
+
+    def not_created(self, gang: str, there: Sequence[PodRecord], seats: Sequence[Seat], seconds: float) -> None:
+        """Seats ended because their pods were not created in time. `there`: the pods of the gang that exist."""
+        names = ", ".join(seat.pod for seat in seats[:3]) + (" ..." if len(seats) > 3 else "")
+        text = f"{gang} is incomplete: {len(seats)} pods do not exist after {seconds:.0f} s, their seats are given up"
+        log.warning("seats of pods that do not exist are given up", gang=gang, seats=len(seats), pods=names)
+        for pod in there[:1]:
+            self._events.tell(_regarding(pod), "Incomplete", "Queueing", f"{text}: {names}"[:1000])
+
+    def evicting(self, gang: str, seats: Sequence[Seat], pods: Sequence[PodRecord]) -> None:
+        """The evictions for a gang begin."""
+        nodes = len({pod.node for pod in pods})
+        log.info("evicts", gang=gang, pods=[f"{pod.namespace}/{pod.name}" for pod in pods], nodes=nodes)
+        first = _of_seats(seats)
+        note = f"{gang}: {how_many(len(pods))} of lower priority or lent GPUs evicted on {nodes} nodes to start it"
+        self._events.tell(first, "Evicting", "Queueing", note)
+        for pod in pods:
+            note = f"has to leave node {pod.node} for {gang} (priority {seats[0].priority})"
+            self._events.tell(_regarding(pod), "ChosenAsVictim", "Evicting", note, related=first)
+
+    def evicted(self, pods: int, *, started: bool) -> None:
+        """So many pods were evicted for a gang that starts, or waits again."""
+        self._metrics.queue_evictions.labels("started" if started else "in-vain").inc(pods)
+
+    def given_back(self, seats: Sequence[Seat], why: str) -> None:
+        """A gang waits again for which pods were to be evicted."""
+        note = f"{seats[0].gang} waits again: {why}"
+        self._events.tell(_of_seats(seats), "SeatsGivenBack", "Queueing", note[:1000], warning=True)
+
+    async def waiting(self, report: Report) -> None:
+        """A look at the queue has ended. Others run in between."""
+        counts = dict.fromkeys(product(CODES, [name for _, name in SIZES]), 0)
+        told: dict[str, str] = {}
+        for one, pause in pauses(report.waiting):
+            if pause:
+                await asyncio.sleep(0)
+            counts[one.code, size_of(one.gang.number)] += 1
+            name = gang_name(one.gang)
+            before = self._told.get(name)
+            if report.wall - one.gang.created >= EVENT_SECONDS and before != one.code:
+                before = one.code
+                self._events.tell(
+                    _regarding(one.gang.existing[0]), "Waiting", "Queueing", f"{name} waits: {one.text}"[:1000]
+                )
+            if before is not None:
+                told[name] = before
+        self._told = told
+        for labels, count in counts.items():
+            self._metrics.queue_waiting.labels(*labels).set(count)
+        share = self._metrics.queue_share
+        share.clear()
+        for queue in sorted(report.queues, key=itemgetter("share"), reverse=True)[:MOST_QUEUES]:
+            share.labels(queue["name"]).set(queue["share"])
+
+
+def size_of(pods: int) -> str:
+    """The class of sizes of a gang of so many pods."""
+    return next(name for most, name in SIZES if pods <= most)
+
+
+def _of_seats(seats: Sequence[Seat]) -> Regarding:
+    """The first of their pods that exists."""
+    seat = next((one for one in seats if not one.absent), seats[0])
+    namespace, _, name = seat.pod.partition("/")
+    return Regarding("Pod", namespace, name, seat.uid)
+
+
+def _regarding(pod: PodRecord) -> Regarding:
+    return Regarding("Pod", pod.namespace, pod.name, pod.uid)

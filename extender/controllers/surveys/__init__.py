@@ -1,0 +1,1 @@
+"""Gauges that need a look at the whole cluster: `Survey` counts now and then, `gauges` shows what was counted."""

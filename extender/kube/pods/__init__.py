@@ -1,0 +1,1 @@
+"""What is written on pods, one file a write: Bindings, evictions, nominations, and gates."""

@@ -1,0 +1,1 @@
+"""Manifests as people write them: YAML with several documents. Others use: `yaml_documents`."""

@@ -1,0 +1,222 @@
+"""ResourceClaims and ResourceClaimTemplates (DRA): which devices pods ask for, and which ones they were allocated."""
+
+from __future__ import annotations
+
+from sys import intern
+from typing import Final, NamedTuple
+
+import msgspec
+
+from extender.objects.records.parts import controller, metadata
+from extender.objects.schema import Metadata, Present, Source, Wire, read
+
+MOST_COUNT: Final = 100_000  # devices of a request: more than any node has
+FINALIZER: Final = "resource.kubernetes.io/delete-protection"
+"""Whoever allocates a claim adds it. Without it the claim controller never deallocates the claim."""
+PLANNED_NODE: Final = "gpu-extender.io/planned-node"
+"""The annotation of a ResourceClaim whose allocation the queue writes: the node of the devices."""
+
+
+class _Exactly(Wire):
+    device_class_name: str | None = None
+    allocation_mode: str | None = None
+    count: int | None = None
+    admin_access: bool | None = None
+    selectors: list[Present] | None = None
+    tolerations: list[Present] | None = None
+    capacity: Present | None = None
+    derived_attributes: list[Present] | None = None
+
+
+class _Request(Wire):
+    exactly: _Exactly | None = None
+    first_available: list[_Exactly] | None = None
+
+
+class _Devices(Wire):
+    requests: list[_Request] | None = None
+    constraints: list[Present] | None = None
+
+
+class _ClaimSpec(Wire):
+    devices: _Devices | None = None
+
+
+class _Result(Wire):
+    driver: str | None = None
+    pool: str | None = None
+    device: str | None = None
+    admin_access: bool | None = None
+
+
+class _Results(Wire):
+    results: list[_Result] | None = None
+
+
+class _Allocation(Wire):
+    devices: _Results | None = None
+
+
+class _Consumer(Wire):
+    resource: str | None = None
+    uid: str | None = None
+    api_group: str | None = None
+
+
+class _ClaimStatus(Wire):
+    allocation: _Allocation | None = None
+    reserved_for: list[_Consumer] | None = None
+
+
+class _ClaimMetadata(Metadata):
+    finalizers: list[str] | None = None
+
+
+class ClaimWire(Wire):
+    """A ResourceClaim."""
+
+    metadata: _ClaimMetadata | None = None
+    spec: _ClaimSpec | None = None
+    status: _ClaimStatus | None = None
+
+
+class _TemplateSpec(Wire):
+    spec: _ClaimSpec | None = None
+
+
+class TemplateWire(Wire):
+    """A ResourceClaimTemplate."""
+
+    metadata: Metadata | None = None
+    spec: _TemplateSpec | None = None
+
+
+_CLAIM: Final = msgspec.json.Decoder(ClaimWire)
+_TEMPLATE: Final = msgspec.json.Decoder(TemplateWire)
+
+
+class Choice(NamedTuple):
+    """Devices of one class. `number`: 0 for all devices of a node; `beyond`: what else is asked of them, "" where any
+    of the class will do, whatever else the claim gets."""
+
+    device_class: str
+    number: int
+    beyond: str = ""
+
+
+class AllocatedDevice(NamedTuple):
+    """A device as an allocation names it."""
+
+    driver: str
+    pool: str
+    device: str
+
+
+class ResourceClaimRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A ResourceClaim. `requests`: the choices of each request, the preferred first; a request for admin access, which
+    takes no device from others, has none. `allocated`: what `status.allocation` states, None without an allocation,
+    devices with admin access left out; `reserved`: uids of the pods that `status.reservedFor` names; `planned_node`:
+    PLANNED_NODE, "" without it; `pod`: uid of the pod that it was created for, and is deleted with, "" for none;
+    `returns`: whether the claim controller deallocates it once none of `reserved` is there."""
+
+    uid: str
+    namespace: str
+    name: str
+    resource_version: str
+    requests: tuple[tuple[Choice, ...], ...]
+    allocated: tuple[AllocatedDevice, ...] | None
+    reserved: tuple[str, ...]
+    planned_node: str = ""
+    pod: str = ""
+    returns: bool = False
+
+
+class ResourceClaimTemplateRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A ResourceClaimTemplate. `requests`: as of ResourceClaimRecord."""
+
+    uid: str
+    namespace: str
+    name: str
+    resource_version: str
+    requests: tuple[tuple[Choice, ...], ...]
+
+
+def resource_claim(source: Source) -> ResourceClaimRecord:
+    """The record of a ResourceClaim. Without a namespace it is in "default", as kubectl has it."""
+    return claim_of(read(source, _CLAIM))
+
+
+def claim_of(wire: ClaimWire) -> ResourceClaimRecord:
+    """The record of a decoded ResourceClaim."""
+    meta = metadata(wire.metadata)
+    status = wire.status or _ClaimStatus()
+    owner, consumers = controller(meta), status.reserved_for or ()
+    finalizers = (wire.metadata.finalizers if wire.metadata else None) or ()
+    return ResourceClaimRecord(
+        uid=meta.uid or "",
+        namespace=intern(meta.namespace or "default"),
+        name=meta.name or "",
+        resource_version=meta.resource_version or "",
+        requests=_requests(wire.spec),
+        allocated=None if status.allocation is None else _allocated(status.allocation),
+        reserved=tuple([one.uid for one in consumers if one.uid and _is_pod(one)]),
+        planned_node=intern((meta.annotations or {}).get(PLANNED_NODE) or ""),
+        pod=owner.uid if owner is not None and (owner.api, owner.kind) == ("", "Pod") else "",
+        returns=FINALIZER in finalizers and all(one.uid and _is_pod(one) for one in consumers),
+    )
+
+
+def resource_claim_template(source: Source) -> ResourceClaimTemplateRecord:
+    """The record of a ResourceClaimTemplate."""
+    return template_of(read(source, _TEMPLATE))
+
+
+def template_of(wire: TemplateWire) -> ResourceClaimTemplateRecord:
+    """The record of a decoded ResourceClaimTemplate."""
+    meta = metadata(wire.metadata)
+    return ResourceClaimTemplateRecord(
+        uid=meta.uid or "",
+        namespace=intern(meta.namespace or "default"),
+        name=meta.name or "",
+        resource_version=meta.resource_version or "",
+        requests=_requests(wire.spec.spec if wire.spec else None),
+    )
+
+
+def _is_pod(consumer: _Consumer) -> bool:
+    return consumer.resource == "pods" and not consumer.api_group
+
+
+def _allocated(wire: _Allocation) -> tuple[AllocatedDevice, ...]:
+    results = (wire.devices.results if wire.devices else None) or ()
+    return tuple(
+        [
+            AllocatedDevice(intern(one.driver or ""), intern(one.pool or ""), intern(one.device or ""))
+            for one in results
+            if not one.admin_access
+        ]
+    )
+
+
+def _requests(spec: _ClaimSpec | None) -> tuple[tuple[Choice, ...], ...]:
+    requests = (spec.devices.requests if spec and spec.devices else None) or ()
+    constrained = bool(spec and spec.devices and spec.devices.constraints)
+    return tuple([_choices(one, constrained) for one in requests])
+
+
+def _choices(request: _Request, constrained: bool) -> tuple[Choice, ...]:
+    stated = [request.exactly] if request.exactly is not None else request.first_available or []
+    return tuple([_choice(one, constrained) for one in stated if not one.admin_access])
+
+
+def _choice(wire: _Exactly, constrained: bool) -> Choice:
+    count = 0 if wire.allocation_mode == "All" else min(max(1 if wire.count is None else wire.count, 1), MOST_COUNT)
+    asked = {
+        "selectors": wire.selectors,
+        "constraints": constrained,
+        "tolerations": wire.tolerations,
+        "capacity": wire.capacity,
+        "derived attributes": wire.derived_attributes,
+    }
+    beyond = next((name for name, there in asked.items() if there), "")
+    return Choice(intern(wire.device_class_name or ""), count, beyond)

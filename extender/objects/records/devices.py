@@ -1,0 +1,203 @@
+"""ResourceSlices and DeviceTaintRules (DRA): the devices that a driver publishes, and which of them are tainted."""
+
+from __future__ import annotations
+
+from sys import intern
+from typing import Final
+
+import msgspec
+
+from extender.objects.records.parts import metadata
+from extender.objects.schema import Metadata, Present, Source, Wire, read
+
+BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
+"""Effects of a device taint by which kube-scheduler allocates the device to no claim that does not tolerate it."""
+PCI_BUS: Final = "resource.kubernetes.io/pciBusID"
+PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
+FENCE: Final = "gpu-extender.io/planned"
+"""The key of the device taint that keeps kube-scheduler's allocator off devices that the queue allocates."""
+
+
+class _Attribute(Wire):
+    text: str | None = msgspec.field(default=None, name="string")
+    number: int | None = msgspec.field(default=None, name="int")
+    truth: bool | None = msgspec.field(default=None, name="bool")
+
+
+class _Taint(Wire):
+    key: str | None = None
+    effect: str | None = None
+
+
+class _Consumption(Wire):
+    counter_set: str | None = None
+
+
+class _Device(Wire):
+    name: str | None = None
+    attributes: dict[str, _Attribute | None] | None = None
+    consumes_counters: list[_Consumption] | None = None
+    taints: list[_Taint] | None = None
+    allow_multiple_allocations: bool | None = None
+    binds_to_node: bool | None = None
+    binding_conditions: list[str] | None = None
+    node_allocatable_resources: dict[str, Present] | None = None
+
+
+class _Pool(Wire):
+    name: str | None = None
+    generation: int | None = None
+    resource_slice_count: int | None = None
+
+
+class _Spec(Wire):
+    driver: str | None = None
+    pool: _Pool | None = None
+    node_name: str | None = None
+    devices: list[_Device] | None = None
+    skip_node_operations: list[str] | None = None
+
+
+class SliceWire(Wire):
+    """A ResourceSlice."""
+
+    metadata: Metadata | None = None
+    spec: _Spec | None = None
+
+
+class _DeviceSelector(Wire):
+    driver: str | None = None
+    pool: str | None = None
+    device: str | None = None
+
+
+class _RuleSpec(Wire):
+    device_selector: _DeviceSelector | None = None
+    taint: _Taint | None = None
+
+
+class _TaintRule(Wire):
+    metadata: Metadata | None = None
+    spec: _RuleSpec | None = None
+
+
+_SLICE: Final = msgspec.json.Decoder(SliceWire)
+_TAINT_RULE: Final = msgspec.json.Decoder(_TaintRule)
+
+
+class DeviceRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A device of a slice, by the attributes that we use; "" and None where the driver publishes none.
+
+    `kind`: the attribute type (NVIDIA: gpu, mig, vfio); `index`: the attribute index; `pci`: its PCI address; `root`:
+    its PCIe root; `rdma`: whether it is a network device with RDMA (dra.net); `counters`: the counter sets that it
+    consumes; `taints`: the keys of its BLOCKING taints; `shared`: whether several claims may have a part of it each;
+    `plain`: an allocation of it states nothing but the device.
+    """
+
+    name: str
+    kind: str = ""
+    uuid: str = ""
+    index: int | None = None
+    pci: str = ""
+    root: str = ""
+    rdma: bool = False
+    counters: tuple[str, ...] = ()
+    taints: tuple[str, ...] = ()
+    shared: bool = False
+    plain: bool = True
+
+
+class ResourceSliceRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A ResourceSlice. `node`: "" where its devices are not those of one node; `slices`: how many slices its pool has
+    in this generation."""
+
+    uid: str
+    name: str
+    resource_version: str
+    driver: str
+    pool: str
+    generation: int
+    slices: int
+    node: str
+    devices: tuple[DeviceRecord, ...]
+
+
+class DeviceTaintRuleRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A DeviceTaintRule. `driver`, `pool`, `device`: of the devices that it taints, "" for any; `taint`: the key, ""
+    where it keeps no claim off, or selects no device."""
+
+    uid: str
+    name: str
+    resource_version: str
+    driver: str
+    pool: str
+    device: str
+    taint: str
+
+
+def device_taint_rule(source: Source) -> DeviceTaintRuleRecord:
+    """The record of a DeviceTaintRule. A rule without a selector selects no device, an empty selector all of them."""
+    wire = read(source, _TAINT_RULE)
+    meta, spec = metadata(wire.metadata), wire.spec or _RuleSpec()
+    of, taint = spec.device_selector or _DeviceSelector(), spec.taint or _Taint()
+    blocks = spec.device_selector is not None and taint.effect in BLOCKING
+    return DeviceTaintRuleRecord(
+        uid=meta.uid or "",
+        name=meta.name or "",
+        resource_version=meta.resource_version or "",
+        driver=intern(of.driver or ""),
+        pool=intern(of.pool or ""),
+        device=intern(of.device or ""),
+        taint=intern(taint.key or "") if blocks else "",
+    )
+
+
+def resource_slice(source: Source) -> ResourceSliceRecord:
+    """The record of a ResourceSlice."""
+    return slice_of(read(source, _SLICE))
+
+
+def slice_of(wire: SliceWire) -> ResourceSliceRecord:
+    """The record of a decoded ResourceSlice. A device without a name is left out: no allocation can name it."""
+    meta = metadata(wire.metadata)
+    spec = wire.spec or _Spec()
+    pool = spec.pool or _Pool()
+    return ResourceSliceRecord(
+        uid=meta.uid or "",
+        name=meta.name or "",
+        resource_version=meta.resource_version or "",
+        driver=intern(spec.driver or ""),
+        pool=intern(pool.name or ""),
+        generation=pool.generation or 0,
+        slices=pool.resource_slice_count or 0,
+        node=intern(spec.node_name or ""),
+        devices=tuple([_device(one, plain=not spec.skip_node_operations) for one in spec.devices or () if one.name]),
+    )
+
+
+def _device(wire: _Device, *, plain: bool) -> DeviceRecord:
+    stated = wire.attributes or {}
+    index = stated.get("index")
+    return DeviceRecord(
+        name=intern(wire.name or ""),
+        kind=intern(_text(stated, "type")),
+        uuid=_text(stated, "uuid"),
+        index=None if index is None else index.number,
+        pci=_text(stated, PCI_BUS) or _text(stated, "pciBusID"),
+        root=intern(_text(stated, PCIE_ROOT)),
+        rdma=_truth(stated, "rdma") or _truth(stated, "dra.net/rdma"),
+        counters=tuple([intern(one.counter_set or "") for one in wire.consumes_counters or ()]),
+        taints=tuple([intern(one.key or "") for one in wire.taints or () if one.effect in BLOCKING]),
+        shared=bool(wire.allow_multiple_allocations),
+        plain=plain and not (wire.binds_to_node or wire.binding_conditions or wire.node_allocatable_resources),
+    )
+
+
+def _truth(stated: dict[str, _Attribute | None], name: str) -> bool:
+    found = stated.get(name)
+    return found is not None and bool(found.truth)
+
+
+def _text(stated: dict[str, _Attribute | None], name: str) -> str:
+    found = stated.get(name)
+    return (found.text or "") if found is not None else ""

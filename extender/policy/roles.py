@@ -1,0 +1,135 @@
+"""The pods of a gang as roles: classes of pods that are equal for every rule, judged once each.
+
+Labels may differ between the pods of a role (their index); required anti-affinity is read of its first pod.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ext_core import columns
+from ext_core.rows import Role
+from extender.cluster.nodes.eligibility import MOST_PARTS, TooLong
+from extender.cluster.slices import Sliced, finish, pauses
+from extender.cluster.view import ClusterView
+from extender.objects.records import PodRecord
+from extender.objects.selectors import PodTerm, Taint, untolerated
+from extender.policy.contracts import PodRequest
+from extender.policy.policy import Policy
+
+NODE: Final = "kubernetes.io/hostname"
+"""The topology level of single nodes, whether or not they have the label."""
+CORDON: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+MOST_ROLES: Final = 64
+REPELLED: Final = 255  # no reason of a rule: those are below
+
+
+class Unplaceable(ValueError):
+    """The gang cannot be judged; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodRole:
+    """Equal pods. `at`: their places among the gang's pods, ascending; `pod` and `request`: those of the first."""
+
+    at: tuple[int, ...]
+    pod: PodRecord
+    request: PodRequest
+
+
+def roles_of(pods: Sequence[PodRecord], requests: Sequence[PodRequest]) -> list[PodRole]:
+    """The roles, the largest pods first. Unplaceable: there are too many."""
+    return finish(roles_in_slices(pods, requests))
+
+
+def roles_in_slices(pods: Sequence[PodRecord], requests: Sequence[PodRequest]) -> Sliced[list[PodRole]]:
+    """As `roles_of`, in slices."""
+    found: dict[object, list[int]] = {}
+    for at, ((pod, request), pause) in enumerate(pauses(zip(pods, requests, strict=True))):
+        if pause:
+            yield
+        key = (
+            (request.amounts, request.share, request.containers, request.planned, request.links, request.nics),
+            (request.priority, request.namespace),
+            (pod.claimed, pod.node_selector, pod.node_terms, pod.tolerations, pod.anti_affinity_terms),
+        )
+        found.setdefault(key, []).append(at)
+    if len(found) > MOST_ROLES:
+        raise Unplaceable(f"the gang has {len(found)} different kinds of pods, {MOST_ROLES} can be placed together")
+    roles = [PodRole(tuple(at), pods[at[0]], requests[at[0]]) for at in found.values()]
+    return sorted(roles, key=lambda role: (role.request.share, role.request.wanted, role.request.amounts), reverse=True)
+
+
+def kernel_roles(roles: Sequence[PodRole]) -> list[Role]:
+    """The roles as the kernel reads them."""
+    return [
+        Role(
+            role.request.ask,
+            len(role.at),
+            against=sum(1 << c for c, other in enumerate(roles) if _repel(role, other)),
+            cordoned=untolerated((CORDON,), role.pod.tolerations) is None,
+        )
+        for role in roles
+    ]
+
+
+def _repel(role: PodRole, other: PodRole) -> bool:
+    """Whether pods of the two roles may not be on one node."""
+    return any(term.may_match(other.pod.namespace, other.pod.labels) for term in _terms(role.pod)) or any(
+        term.may_match(role.pod.namespace, role.pod.labels) for term in _terms(other.pod)
+    )
+
+
+def _terms(pod: PodRecord) -> list[PodTerm]:
+    return [term for term in pod.anti_affinity_terms if term.topology_key == NODE]
+
+
+def judged(
+    cluster: ClusterView, policy: Policy, role: PodRole, rows: array[int], apart: Collection[int]
+) -> tuple[array[int], array[int]]:
+    """(a reason code for each row, 0 = one pod passes the rules of filter; uint64, one bit a row of the table that its
+    node selector, node affinity and tolerations admit). `apart`: rows that reject it too, as `repelled` finds them.
+    Unplaceable: the pod asks for more than can be looked at."""
+    admits = _admits(cluster, role.pod)
+    codes = policy.judge(cluster.tables, role.request, rows)
+    if apart:
+        for i, row in enumerate(rows):
+            if row in apart:
+                codes[i] = REPELLED
+    return codes, admits
+
+
+def admitted(cluster: ClusterView, pod: PodRecord, rows: array[int]) -> array[int]:
+    """The rows that the pod's node selector, node affinity and tolerations, cordons, and required anti-affinity of and
+    against the bound pods of the node leave. Unplaceable: the selector has too many parts."""
+    kept = columns.kept(rows, _admits(cluster, pod))
+    apart = repelled(cluster, pod)
+    if untolerated((CORDON,), pod.tolerations) is not None:
+        apart.update(row for row in kept if cluster.nodes[cluster.names[row]].unschedulable)
+    return array("i", [row for row in kept if row not in apart]) if apart else kept
+
+
+def _admits(cluster: ClusterView, pod: PodRecord) -> array[int]:
+    try:
+        program = cluster.eligibility.program(pod.node_selector, pod.node_terms, pod.tolerations, MOST_PARTS)
+    except TooLong:
+        raise Unplaceable(f"the node selector of pod {pod.namespace}/{pod.name} has too many parts") from None
+    return cluster.eligibility.rows(program)
+
+
+def repelled(cluster: ClusterView, pod: PodRecord) -> set[int]:
+    """Rows of the nodes where a bound pod keeps the pod off by required anti-affinity, its own or the pod's."""
+    names = cluster.placements.repelling.nodes(pod, cluster.nodes.keys())
+    terms = _terms(pod)
+    if terms:
+        names.update(
+            other.node
+            for other in cluster.pods.values()
+            if other.node
+            and not other.finished
+            and any(term.may_match(other.namespace, other.labels) for term in terms)
+        )
+    return {cluster.row(name) for name in names}

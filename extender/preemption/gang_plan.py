@@ -1,0 +1,515 @@
+"""Preemption for a gang: which pods are evicted, on many nodes, so that the whole gang starts, at the lowest cost.
+
+The gang stays in one domain. Domains are taken in the order of their lower bounds (`gang.bounds`), and left where the
+bound is not below the two best plans so far. In a domain each node offers sets of victims (`gang.options`), and one is
+chosen of each (`gang.search`). A plan counts only if the gang's joint placement passes our own rules on a copy of the
+tables without the victims. Nothing is evicted or reserved here.
+
+The search is made in slices, and the tables may change between two of them. What it read of them stays as it was; only
+the plan's own nodes are judged by the tables of its last slice. Whoever carries a plan out judges it again.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar
+
+from ext_core import gather
+from ext_core.link_sets import LinkSets
+from extender.cluster.cluster import Cluster
+from extender.cluster.slices import Pace, Sliced, finish, in_order
+from extender.objects.records import PodRecord
+from extender.policy.contracts import PodRequest, Victims
+from extender.policy.costs.leftover_fragmentation import LeftoverFragmentation
+from extender.policy.costs.pdb_violations import PdbViolations
+from extender.policy.costs.victims_stranded import VictimsStranded
+from extender.policy.policy import Policy
+from extender.policy.roles import PodRole, Unplaceable, admitted, roles_of
+from extender.policy.rules import count, hazard, links
+from extender.preemption import certificate
+from extender.preemption.candidates import Inquiry, Preemptor, ends
+from extender.preemption.cost_inputs import Rooms, columns
+from extender.preemption.gang.bounds import NEVER, Freed, Prices, Room, floor
+from extender.preemption.gang.charges import Charges, Vector
+from extender.preemption.gang.options import Field, Node, Option, Options
+from extender.preemption.gang.search import Outcome, Plan, Search
+from extender.preemption.gang.ways import Counts, Ways
+from extender.preemption.search import LOWEST
+from extender.settings import Preemption as Limits
+
+HIGHEST = 2**31 - 1  # EVERY of ext_core: no pod is spared for its priority, or for its devices
+BORROWERS = ("victims_beside_borrowers", "pods")  # the term of a reclaim
+BY_ROOM = frozenset(one.code for one in (*count.Count.reasons, *links.Links.reasons, hazard.PANICS))
+"""Reasons that depend on which pods are on the node: they are judged again without the victims."""
+
+
+class Joint(Protocol):
+    """Places the whole gang."""
+
+    def __call__(self, rows: array[int]) -> Sliced[Sequence[int] | None]:
+        """The row of each pod in order, of these rows alone; None: there is no place. It reads the tables when it is
+        called; what it returns works on a copy."""
+        ...
+
+
+Counted = Callable[[], AbstractContextManager[None]]
+"""Counts the claims of all others in the tables, as in `Claims.of`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """The pods to place, and their requests in the same order. `spared`: uids that are never victims, such as members
+    of the gang that run; `now`: seconds on the server's monotonic clock; `wall`: seconds since 1970."""
+
+    pods: tuple[PodRecord, ...]
+    requests: tuple[PodRequest, ...]
+    now: float
+    wall: float
+    spared: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaim:
+    """The gang's queue is below its guarantee. `borrower`: whether a pod's queue uses more than its own guarantee; such
+    pods are evicted before others. `regardless_of_priority`: also those of equal or higher priority."""
+
+    borrower: Callable[[PodRecord], bool]
+    regardless_of_priority: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The nodes of one domain. `domain`: (label, value), None: the whole cluster."""
+
+    domain: tuple[str, str] | None
+    rows: array[int]
+
+
+@dataclass(frozen=True, slots=True)
+class GangEviction:
+    """One plan. `pods`: the victims, most important first; none: the gang fits without an eviction; `rows`: where each
+    pod of the gang is placed; `cost`: by term, in order; `unknown`: terms that are not computed, and count as 0."""
+
+    domain: tuple[str, str] | None
+    pods: tuple[PodRecord, ...]
+    rows: tuple[int, ...]
+    cost: Vector
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GangFound:
+    """`evictions`: the cheapest first, the second is the best of another domain; `why`: why there is none; `proved`: no
+    plan costs less; `bound`: no plan costs less than this, None: nothing is known; `terms`: (name, unit) of each number
+    of a cost; `nodes`: that were looked at; `domains`: that were searched; `sets`: partial plans examined."""
+
+    evictions: tuple[GangEviction, ...] = ()
+    why: str = ""
+    proved: bool = True
+    bound: Vector | None = None
+    terms: tuple[tuple[str, str], ...] = ()
+    nodes: int = 0
+    domains: int = 0
+    sets: int = 0
+
+    @property
+    def best(self) -> GangEviction | None:
+        """The plan with the lowest cost; None where no eviction helps."""
+        return self.evictions[0] if self.evictions else None
+
+    @property
+    def runner_up(self) -> GangEviction | None:
+        """The best plan of another domain; None where there is none."""
+        return self.evictions[1] if len(self.evictions) > 1 else None
+
+
+@dataclass(slots=True)
+class _Domain:
+    """A domain that may be searched. `floor`: no plan there costs less."""
+
+    candidates: Candidates
+    field: Field
+    inquiry: Inquiry
+    floor: Vector
+    missing: Collection[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Best:
+    """The best plan of a domain; `whole`: its cost with the number of pods as the last term; `bound`: of what was not
+    examined there, None: all was."""
+
+    eviction: GangEviction | None
+    whole: Vector
+    bound: Vector | None
+    sets: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What one call looks for."""
+
+    gang: Gang
+    roles: list[PodRole]
+    way: Way
+
+    devices: bool
+    """Whether pods that hold GPUs by claims may be victims: the queue allocates what they leave to the gang. Of a pod
+    that kube-scheduler allocates them to, it is not known whether they will do."""
+
+    @property
+    def priority(self) -> int:
+        """Of the gang: pods below it may be victims."""
+        return min(request.priority for request in self.gang.requests)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a search is made. `reclaim`: None where the gang's queue has all of its guarantee; `joint`: None places by
+    the rules of filter, pod beside pod; `counted`: around each slice that reads tables. Claims of the gang's own pods
+    must not be among them; `pace`: the length of a slice, and the CPU time after which the search only completes what
+    it has."""
+
+    reclaim: Reclaim | None = None
+    joint: Joint | None = None
+    counted: Counted = nullcontext
+    pace: Pace = field(default_factory=Pace)
+
+
+class GangSearch:
+    """Searches over one cluster, by one policy."""
+
+    def __init__(self, cluster: Cluster, policy: Policy, limits: Limits) -> None:
+        """`limits`: `search_budget` is about how many partial plans are examined in a domain."""
+        self._cluster, self._policy, self._limits = cluster, policy, limits
+        self._sets = LinkSets(cluster.tables.shapes)
+
+    def find(self, gang: Gang, candidates: Sequence[Candidates], way: Way | None = None) -> GangFound:
+        """As `steps`, in one go. Claims are the caller's, as in `VictimSearch`."""
+        return finish(self.steps(gang, candidates, way or Way()))
+
+    def steps(self, gang: Gang, candidates: Sequence[Candidates], way: Way) -> Sliced[GangFound]:
+        """The cheapest plan over these domains, by the policy as it is now; of equals the first."""
+        now = copy(self)
+        now._policy = self._policy.now()
+        return now._steps(gang, candidates, way)
+
+    def _steps(self, gang: Gang, candidates: Sequence[Candidates], way: Way) -> Sliced[GangFound]:
+        terms = self._terms(way.reclaim)
+        if any(request.never for request in gang.requests):
+            return GangFound(why="the preemptionPolicy of the gang's pods is Never", terms=terms)
+        if not any(request.gpus for request in gang.requests):
+            return GangFound(why="no pod of the gang asks for GPUs", terms=terms)
+        hopeful: list[_Domain] = []
+        try:
+            planned = self._cluster.dra.planned
+            devices = planned.on and all(pod.claimed and not planned.why_not(pod) for pod in gang.pods)
+            task = _Task(gang, roles_of(gang.pods, gang.requests), way, devices)
+            for one in candidates:
+                domain = yield from _inside(way.counted, self._domain(task, one))
+                if NEVER not in domain.floor:
+                    hopeful.append(domain)
+        except Unplaceable as error:
+            return GangFound(why=str(error), terms=terms)
+        hopeful.sort(key=lambda one: one.floor)
+        best: list[_Best] = []
+        bounds: list[Vector] = []
+        searched = sets = 0
+        for domain in hopeful:
+            cutoff = best[1].whole if len(best) == 2 else None
+            if cutoff is not None and domain.floor >= cutoff:
+                break
+            if best and way.pace.over:
+                bounds.append(domain.floor)
+                continue
+            found = yield from self._within(task, domain, cutoff)
+            searched, sets = searched + 1, sets + found.sets
+            if found.bound is not None:
+                bounds.append(max(found.bound, domain.floor))
+            if found.eviction is not None:
+                best = sorted([*best, found], key=lambda one: one.whole)[:2]
+        evictions = tuple(one.eviction for one in best if one.eviction is not None)
+        lowest = min([*bounds, *(one.whole for one in best[:1])], default=None)
+        open_end = any(not best or bound < best[0].whole for bound in bounds)
+        return GangFound(
+            evictions,
+            "" if evictions else self._why(hopeful, proved=not open_end),
+            not open_end and not (evictions and VictimsStranded.name in evictions[0].unknown),
+            lowest[: len(terms)] if lowest is not None else None,
+            terms,
+            len({row for one in candidates for row in one.rows}),
+            searched,
+            sets,
+        )
+
+    def _terms(self, reclaim: Reclaim | None) -> tuple[tuple[str, str], ...]:
+        names = [(cost.name, cost.unit) for cost in self._policy.costs]
+        if reclaim is not None:
+            names.insert(self._place_of_borrowers(), BORROWERS)
+        return tuple(names)
+
+    def _place_of_borrowers(self) -> int:
+        """Behind the disruption budgets where they come first: a plan that violates one is not carried out."""
+        costs = self._policy.costs
+        return 1 if costs and costs[0].name == PdbViolations.name else 0
+
+    @staticmethod
+    def _why(hopeful: Sequence[_Domain], *, proved: bool) -> str:
+        if not hopeful:
+            return "in no domain do the free GPUs and those of possible victims suffice for the whole gang"
+        searched = "no eviction" if proved else "before the search budget ended no eviction was found that"
+        return f"{searched} lets the whole gang start in one domain"
+
+    # -- a domain before its search ---------------------------------------------------------------------------------
+
+    def _domain(self, task: _Task, candidates: Candidates) -> Sliced[_Domain]:
+        """The domain, its possible victims and what a plan there costs at least. All that is numbered anew as the
+        cluster changes is read in the first slice."""
+        cluster, gang, pace = self._cluster, task.gang, task.way.pace
+        most = self._most(task, candidates.rows)
+        rows = array("i", sorted(most))
+        head = task.roles[0].request
+        now_ms = int(gang.wall * 1000)
+        # Pods that are terminating free what they hold, whatever their priority; the others are sorted out below.
+        gathered = gather.victims(cluster.tables.nodes, cluster.tables.pods, head.asking(HIGHEST), rows, now_ms)
+        records = [cluster.pods[cluster.pod_rows.uids[pod]] for pod in gathered.pods]
+        there = {row: (cluster.names[row], cluster.tables.nodes.free_of(row)) for row in rows}
+        seen, missing = columns(cluster, self._policy, gathered, [], now_ms, Rooms(pace.until))
+        yield from pace.pause()
+        pods: dict[int, list[int]] = {}
+        nodes = array("i", bytes(4 * len(gathered.pods)))
+        for i, row in enumerate(rows):
+            yield from pace.pause()
+            for k in range(gathered.start[i], gathered.start[i + 1]):
+                nodes[k] = i
+                if self._may_go(task, records[k]):
+                    pods.setdefault(row, []).append(k)
+        terms = yield from self._columns(task, seen, records)
+        order = yield from pace.paced(
+            in_order([(-gathered.priority[k], gathered.start_ms[k], gathered.pods[k], k) for k in range(len(nodes))])
+        )
+        preemptor = Preemptor(replace(head, priority=task.priority), task.roles[0].pod, gang.now, gang.wall)
+        inquiry = Inquiry(cluster, self._policy, preemptor, None, self._limits.search_budget, 0)
+        charges = yield from Charges.read(terms, nodes, [one[-1] for one in order], pace)
+        ways = Ways(cluster, self._policy, self._sets, task.roles)
+        made = Field(cluster, gathered, records, pods, there, most, charges, ways, gang.wall)
+        return _Domain(candidates, made, inquiry, (yield from _floor(made, pace)), missing)
+
+    def _most(self, task: _Task, rows: array[int]) -> dict[int, Counts]:
+        """For each row the pods of each role that may run there, whatever is evicted; rows with none are left out."""
+        columns_of: list[set[int]] = []
+        for role in task.roles:
+            kept = admitted(self._cluster, role.pod, rows)
+            codes = self._policy.judge(self._cluster.tables, role.request, kept)
+            columns_of.append({row for row, code in zip(kept, codes, strict=True) if not code or code in BY_ROOM})
+        made = {
+            row: tuple(len(role.at) if row in one else 0 for role, one in zip(task.roles, columns_of, strict=True))
+            for row in rows
+        }
+        return {row: counts for row, counts in made.items() if any(counts)}
+
+    def _may_go(self, task: _Task, pod: PodRecord) -> bool:
+        """Whether the pod is a possible victim, or frees what it holds by itself: one that should have ended long ago
+        may stay for ever. DaemonSet, static and protected pods are not gathered."""
+        gang, reclaim = task.gang, task.way.reclaim
+        if pod.uid in gang.spared or any(role.pod.may_need(pod) for role in task.roles):
+            return False
+        if pod.terminating:
+            return ends(pod, gang.wall)
+        if pod.devices and not task.devices:
+            return False
+        if pod.priority < task.priority:
+            return True
+        return reclaim is not None and reclaim.regardless_of_priority and reclaim.borrower(pod)
+
+    def _columns(self, task: _Task, seen: Victims, records: Sequence[PodRecord]) -> Sliced[list[Any]]:
+        """The cost terms over the gathered pods, with that of a reclaim. The last term is the number of pods: of equal
+        costs the fewest are evicted."""
+        pace, reclaim = task.way.pace, task.way.reclaim
+        terms: list[Any] = []
+        for cost in self._policy.costs:
+            yield from pace.pause()
+            terms.append(cost.term(seen))
+        if reclaim is not None:
+            lent = array("q", [0 if pod.terminating or reclaim.borrower(pod) else 1 for pod in records])
+            terms.insert(self._place_of_borrowers(), ("sum", lent))
+        return [*terms, ("sum", array("q", [1 for _ in records]))]
+
+    # -- its search -------------------------------------------------------------------------------------------------
+
+    def _within(self, task: _Task, domain: _Domain, cutoff: Vector | None) -> Sliced[_Best]:
+        """The best plan of a domain that costs less than `cutoff`."""
+        sets, way = 0, task.way
+        for judged in (False, True):
+            made = replace(domain.field, judged=judged)
+            nodes = yield from _inside(way.counted, _nodes(Options(made, way.pace), made, domain.inquiry))
+            demand = tuple(len(role.at) for role in task.roles)
+            search = Search(made.charges, nodes, demand, way.pace)
+            found = yield from search.run(cutoff, self._limits.search_budget)
+            sets += found.examined
+            complete = all(node.complete for node in nodes)
+            bound = _open(found, domain.floor, cutoff, complete=complete)
+            if found.plan is None:
+                return _Best(None, (), bound, sets)
+            eviction = yield from self._eviction(task, domain, found.plan)
+            if eviction is not None:
+                return _Best(eviction, found.plan.value, bound, sets)
+            if way.pace.over:
+                break
+        return _Best(None, (), domain.floor, sets)  # the joint placement does not accept what the rules pass
+
+    def _eviction(self, task: _Task, domain: _Domain, plan: Plan) -> Sliced[GangEviction | None]:
+        """The plan, where the whole gang is placed without its victims on a copy of the tables."""
+        cluster, made, way = self._cluster, domain.field, task.way
+        chosen = [one for one in plan.options() if any(one.counts)]
+        victims = [k for one in chosen for k in one.pods]
+        if not all(made.stands(one.row) for one in chosen):
+            return None
+        with way.counted(), ExitStack() as copy:
+            for one in chosen:
+                if one.pods:
+                    copy.enter_context(cluster.without(made.uids(one.pods), cluster.names[one.row]))
+            if way.joint is not None:
+                steps = way.joint(domain.candidates.rows)
+            else:
+                steps = _at_once(_seats(cluster, chosen, made.ways))
+        placed = yield from way.pace.paced(steps)
+        if placed is None:
+            return None
+        unknown = [cost.name for cost in self._policy.costs if isinstance(cost, LeftoverFragmentation)]
+        gathered = made.gathered
+        if any(gathered.ask[k] in domain.missing and not gathered.terminating[k] for k in victims):
+            unknown.append(VictimsStranded.name)
+        pods = certificate.important(made.records[k] for k in victims)
+        return GangEviction(domain.candidates.domain, tuple(pods), tuple(placed), plan.value[:-1], tuple(unknown))
+
+
+T = TypeVar("T")
+
+
+def _inside(counted: Counted, steps: Sliced[T]) -> Sliced[T]:
+    """Steps that read tables, with the claims counted in each slice."""
+    while True:
+        with counted():
+            try:
+                next(steps)
+            except StopIteration as end:
+                found: T = end.value
+                return found
+        yield
+
+
+def _nodes(options: Options, made: Field, inquiry: Inquiry) -> Sliced[list[Node]]:
+    """The options of all nodes."""
+    found: list[Node] = []
+    for row in made.most:
+        found.append((yield from options.of(row, inquiry)))
+    return found
+
+
+def _at_once(rows: Sequence[int] | None) -> Sliced[Sequence[int] | None]:
+    return rows
+    yield
+
+
+def _open(found: Outcome, floor: Vector, cutoff: Vector | None, *, complete: bool) -> Vector | None:
+    """What a plan that was not examined costs at least; None where none can be cheaper. `complete`: all sets of victims
+    of each node were options."""
+    bound = found.bound if complete else floor
+    best = found.plan.value if found.plan is not None else cutoff
+    if bound is None or (best is not None and max(bound, floor) >= best):
+        return None
+    return max(bound, floor)
+
+
+def _floor(made: Field, pace: Pace) -> Sliced[Vector]:
+    """What a plan costs at least, by the GPUs of each role alone and of all roles together."""
+    charges = made.charges
+    prices: dict[int, tuple[Vector, Prices]] = {}
+    for pods in made.pods.values():
+        yield from pace.pause()
+        prices |= {k: (charges.alone(k), charges.shared(k)) for k in pods}
+    credit = charges.credit
+    bound: Vector = tuple(-(2**63) if maximum else 0 for maximum in charges.maxima)
+
+    def rooms(resource: int, most: dict[int, int]) -> Sliced[list[Room]]:
+        freed, found = made.gathered.amounts, list[Room]()
+        for row in made.most:
+            yield from pace.pause()
+            pods = [k for k in made.pods.get(row, ()) if freed[resource, k]]
+            frees = tuple([Freed(*prices[k], freed[resource, k]) for k in pods])
+            if most[row]:
+                found.append(Room(made.nodes[row][1][resource], frees, most[row]))
+        return found
+
+    totals: dict[int, int] = {}
+    for c, role in enumerate(made.ways.roles):
+        most = {row: counts[c] for row, counts in made.most.items()}
+        for resource, wanted in role.request.gpus:
+            there = yield from rooms(resource, most)
+            least = yield from floor(there, wanted, len(role.at), charges.maxima, credit, pace)
+            bound = max(bound, least)
+            totals[resource] = totals.get(resource, 0) + wanted * len(role.at)
+    for resource, total in totals.items() if len(made.ways.roles) > 1 else ():
+        most = dict.fromkeys(made.most, total)
+        there = yield from rooms(resource, most)
+        bound = max(bound, (yield from floor(there, 1, total, charges.maxima, credit, pace)))
+    return bound
+
+
+def _seats(cluster: Cluster, chosen: Sequence[Option], ways: Ways) -> list[int] | None:
+    """The row of each pod of the gang: those of a role one after the other, node by node in the order of names."""
+    left = [list(role.at) for role in ways.roles]
+    rows = [-1] * sum(map(len, left))
+    for one in sorted(chosen, key=lambda option: cluster.names[option.row]):
+        taken = tuple(min(n, len(pods)) for n, pods in zip(one.counts, left, strict=True))
+        if not ways.takes(one.row, taken):
+            return None
+        for n, pods in zip(taken, left, strict=True):
+            for at in pods[:n]:
+                rows[at] = one.row
+            del pods[:n]
+    return None if any(left) else rows
+
+
+def cost_of(found: GangFound, eviction: GangEviction) -> list[dict[str, Any]]:
+    """The cost by term; None where it is a maximum over no pods, or was not computed."""
+    return [
+        {"term": name, "value": None if value == LOWEST or name in eviction.unknown else value, "unit": unit}
+        for (name, unit), value in zip(found.terms, eviction.cost, strict=True)
+    ]
+
+
+def gang_certificate(cluster: Cluster, found: GangFound) -> dict[str, Any]:
+    """What the answer rests on. `gap`: the first term in which a plan that was not examined may cost less."""
+    best, other = found.best, found.runner_up
+    second = lost_on = gap = None
+    if best is not None and other is not None:
+        second = {
+            "domain": _domain_of(other),
+            "victims": [certificate.victim(cluster, pod) for pod in other.pods],
+            "cost": cost_of(found, other),
+        }
+        pairs = zip(found.terms, best.cost, other.cost, strict=True)
+        lost_on = next((term[0] for term, a, b in pairs if a != b), "domain")
+    if best is not None and found.bound is not None and not found.proved:
+        pairs = zip(found.terms, best.cost, found.bound, strict=True)
+        gap = next(({"term": term[0], "value": a, "bound": b} for term, a, b in pairs if a != b), None)
+    return {
+        "proved": found.proved,
+        "nodes_examined": found.nodes,
+        "domains_examined": found.domains,
+        "sets_examined": found.sets,
+        "runner_up": second,
+        "lost_on": lost_on,
+        "gap": gap,
+    }
+
+
+def _domain_of(eviction: GangEviction) -> dict[str, str] | None:
+    domain = eviction.domain
+    return None if domain is None else {"level": domain[0], "value": domain[1]}

@@ -1,0 +1,142 @@
+"""Pods of a gang that do not exist yet: its owner creates them once others of its pods run.
+
+Each is stood in for by a record of its owner's template. So the gang is placed, counted and reserved whole. The uid of
+a stand-in names its gang, role and index: it is the same at every look, and on every instance.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from extender.cluster.slices import Sliced, finish, pauses
+from extender.cluster.view import ClusterView
+from extender.objects import gangs
+from extender.objects.queueing import rank_of
+from extender.objects.records import GroupRecord, LatePods, PodRecord
+from extender.reservations.seats import Seats, absent_uid, is_absent
+
+
+def present(cluster: ClusterView, named: gangs.Ref) -> list[PodRecord]:
+    """The gang's pods that exist and are neither finished nor terminating, by uid."""
+    workloads = cluster.workloads
+    uids = (*workloads.gang_pods.get(named, ()), *workloads.gang_cpu_pods.get(named, ()))
+    found = {uid: cluster.pods[uid] for uid in uids}
+    # Bound pods without GPUs are in the gangs of bound pods alone.
+    found.update({pod.uid: pod for pod in cluster.gangs.bound(named) if not pod.gpus and not pod.terminating})
+    return [found[uid] for uid in sorted(found)]
+
+
+class StandIns:
+    """The stand-ins of one cluster. They are asked for several times a second, so they are kept, MOST_KEPT of them."""
+
+    def __init__(self, cluster: ClusterView) -> None:
+        self.cluster = cluster
+        self._kept: dict[gangs.Ref, _Kept] = {}
+
+    def of(self, named: gangs.Ref, there: Sequence[PodRecord]) -> list[PodRecord]:
+        """As `steps`, in one go."""
+        return finish(self.steps(named, there))
+
+    def steps(self, named: gangs.Ref, there: Sequence[PodRecord]) -> Sliced[list[PodRecord]]:
+        """Of the late pods of the gang those that do not exist. `there`: its pods that exist. Their priority is the
+        lowest of `there`: a template names a class, and the API server writes the number."""
+        objects = self.cluster.gangs.objects
+        owner = gangs.owner_of(named, objects)
+        if owner is None or not owner.late_pods:
+            return []
+        ranks = {rank_of(pod) for pod in there}
+        unnumbered = Counter(role for role, index in map(rank_of, there) if index < 0)
+        found: list[PodRecord] = []
+        made = yield from self._all(named, owner, min((pod.priority for pod in there), default=0))
+        for late, pods in zip(owner.late_pods, made, strict=True):
+            missing = [pod for rank, pod in pods if rank not in ranks]
+            creator = objects.get(("batch", "Job", named.namespace, late.creator))
+            if creator is not None and creator.size is not None:  # what the Job has completed does not come again
+                created = sum(pod.owner is not None and pod.owner.name == late.creator for pod in there)
+                missing = missing[: max(0, creator.size - created)]
+            role = rank_of(late.template)[0]
+            taken = min(unnumbered[role], len(missing))
+            unnumbered[role] -= taken
+            found += missing[taken:]
+        return found
+
+    def seated(self, seats: Seats) -> Sliced[dict[str, PodRecord]]:
+        """By uid, the stand-ins of all pods that have a seat and do not exist; but for those of gangs that ask for new
+        seats."""
+        cluster = self.cluster
+        found: dict[str, PodRecord] = {}
+        again = set(alone(seats))
+        for name in list(seats.absent):
+            yield
+            named = gangs.Ref.of(name)
+            there = present(cluster, named)
+            if name not in again or not any(pod.uid in cluster.placements.queued for pod in there):
+                found.update({pod.uid: pod for pod in (yield from self.steps(named, there))})
+        return found
+
+    def _all(self, named: gangs.Ref, owner: GroupRecord, priority: int) -> Sliced[_Ranks]:
+        """All late pods of the gang, be they created or not; one list for each of `owner.late_pods`."""
+        kept = self._kept.get(named)
+        if kept is None or kept.owner is not owner or kept.priority != priority:
+            self._kept.pop(named, None)
+            ranks = _Ranks()
+            for late in owner.late_pods:
+                ranked = []
+                for one, pause in pauses(_ranked(named, late, priority)):
+                    if pause:
+                        yield
+                    ranked.append(one)
+                ranks.append(ranked)
+            kept = _Kept(owner, priority, ranks)
+            there = sum(one.number for one in (*self._kept.values(), kept))
+            while self._kept and there > MOST_KEPT:
+                there -= self._kept.pop(next(iter(self._kept))).number
+            self._kept[named] = kept
+        return kept.ranks
+
+
+def seated(cluster: ClusterView, seats: Seats) -> dict[str, PodRecord]:
+    """As `StandIns.seated`, once and in one go."""
+    return finish(StandIns(cluster).seated(seats))
+
+
+def alone(seats: Seats) -> list[str]:
+    """The gangs that have absent seats and no others."""
+    return [name for name, uids in seats.absent.items() if len(uids) == len(seats.gangs[name])]
+
+
+def existing(pods: Iterable[PodRecord]) -> list[PodRecord]:
+    """Those that are no stand-ins."""
+    return [pod for pod in pods if not is_absent(pod.uid)]
+
+
+MOST_KEPT: Final = 20_000
+"""Stand-ins, about 1 kB each."""
+_Ranks = list[list[tuple[tuple[str, int], PodRecord]]]
+"""(rank, stand-in)."""
+
+
+class _Kept(NamedTuple):
+    """The stand-ins of a gang, and what they were made of."""
+
+    owner: GroupRecord
+    priority: int
+    ranks: _Ranks
+
+    @property
+    def number(self) -> int:
+        """How many they are."""
+        return sum(map(len, self.ranks))
+
+
+def _ranked(named: gangs.Ref, late: LatePods, priority: int) -> Iterator[tuple[tuple[str, int], PodRecord]]:
+    creator = f"{late.creator}-{named.part}" if named.part else late.creator  # the group of a LeaderWorkerSet
+    for index in range(late.first, late.end):
+        labels = late.template.labels | ({late.label: str(index)} if late.label else {})
+        pod = replace(late.template, labels=labels, name=f"{creator}-{index}" if late.label else creator)
+        rank = rank_of(pod)
+        yield rank, replace(pod, uid=absent_uid(named.text, *rank), priority=priority)

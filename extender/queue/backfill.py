@@ -1,0 +1,323 @@
+"""Which gang starts now: EASY backfill with places.
+
+The first gang in order that is complete, within its quota, and fits some day is the head. If it fits now, it starts.
+Else it gets a reservation: the seats that it can have at the earliest moment at which enough running pods have ended.
+Pods that do not state when they end count as ending last, the oldest first, and then the head's start is not known. A
+gang behind the head may start if it cannot delay it:
+- it has ended before the head starts, if both times are known; or
+- it fits beside the head's seats; or
+- with it the head still fits at the same moment, on other seats.
+Of the gangs behind the head those with the highest response are tried first (`order.behind`).
+
+So what the head waits for becomes never more by the queue's own doing: it starts at the latest once the pods before
+which it waits have ended (Mu'alem and Feitelson, IEEE TPDS 2001, for a machine without places).
+
+Pods without GPUs are not among the endings: most of them run for ever. Only a gang that does not fit once all GPU pods
+have ended waits for them too.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import Final, Literal, NamedTuple, Protocol
+
+from extender.cluster.slices import RUN, Sliced, pauses
+from extender.objects.gangs import Ref
+from extender.queue.endings import Ending, prefixes
+from extender.queue.gang import WaitingGang
+from extender.queue.order import behind
+from extender.queue.quota import OverQuota
+
+NEAR: Final = 64  # the last endings of a reservation, by which the next search finds where it begins
+Code = Literal["incomplete", "quota", "never", "head", "order", "place", "delays", "depth"]
+"""Why a gang waits. `incomplete`: pods are missing, or held back by others; `quota`: its queue may hold no more;
+`never`: it fits nowhere, whatever ends; `head`: it is first, and waits for its place; `order`: the mode is strict and
+it is not first; `place`: no place now; `delays`: it would delay the head; `depth`: too many gangs are ahead of it."""
+
+
+class Seats(Protocol):
+    """Where pods of a gang are placed. `rows`: of the nodes, one a pod."""
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Of the nodes, for each pod."""
+        ...
+
+
+class Held(NamedTuple):
+    """Seats that a gang takes."""
+
+    gang: WaitingGang
+    seats: Seats
+
+
+class Trial(NamedTuple):
+    """The tables as they would be: without the pods of `gone`, and with the seats of `kept` taken."""
+
+    gone: Sequence[Ending] = ()
+    kept: tuple[Held, ...] = ()
+
+
+Place = Callable[[WaitingGang, Trial], Generator[None, None, Seats | str]]
+"""Places a gang, at least as many pods as it needs, on the tables of a trial; or states why it does not fit. It yields
+where others may run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """The seats that the head gets once the pods of `gone` have ended: the fewest, in the order of the endings.
+    `start`: when they have ended at the latest, seconds since the epoch; None: not all of them state it; `plain`: those
+    of them that hold no GPU."""
+
+    gang: WaitingGang
+    seats: Seats
+    gone: Sequence[Ending]
+    start: float | None
+    plain: Sequence[Ending] = ()
+
+    @property
+    def blocked_by(self) -> tuple[str, ...]:
+        """Uids of those of them that are on the nodes of its seats."""
+        return tuple(one.uid for one in self.gone if one.row in self.seats.rows)
+
+
+def _nothing() -> Sliced[Sequence[Ending]]:
+    return ()
+    yield
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What is decided about. `gangs`: in order; `over_quota`: those of them whose queue may hold no more; `endings`: of
+    running pods, as `endings` orders them; `now`: seconds since the epoch; `strict`: no gang starts before the head;
+    `depth`: the most gangs behind the head that are tried; `kind`: gangs of one kind have a place, or not, alike;
+    `before`: the reservation of the look before this one, where the search for that of this look begins; `plain`: reads
+    the endings of pods without GPUs."""
+
+    gangs: Sequence[WaitingGang]
+    over_quota: Mapping[Ref, OverQuota]
+    endings: Sequence[Ending]
+    now: float
+    strict: bool = False
+    depth: int = 500
+    kind: Callable[[WaitingGang], Hashable] = attrgetter("ref")
+    before: Reservation | None = None
+    plain: Callable[[], Sliced[Sequence[Ending]]] = _nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Why a gang does not start now. `text`: for people; `behind`: the gang that it waits for, if it is one."""
+
+    code: Code
+    text: str
+    behind: Ref | None = None
+
+
+@dataclass(slots=True)
+class Decision:
+    """`head`: the reservation of the first gang in order that has to wait; `waits`: why each gang waits."""
+
+    head: Reservation | None = None
+    waits: dict[Ref, Waits] = field(default_factory=dict)
+
+
+Verdict = Generator[None, None, Held | Waits]
+Starts = Generator[Held | None, None, Decision]
+
+
+def schedule(situation: Situation, place: Place) -> Starts:
+    """All gangs that start now, one after the other, and None where `place` yields. The caller takes the seats of each
+    before it goes on: `place`, `over_quota` and `endings` then count them. The seats hold for the tables as they were
+    when they were found. A gang that had no place is not tried again: what is taken only grows."""
+    return _Schedule(situation, place).starts()
+
+
+class _Schedule:
+    """One run of `schedule`, and what it knows of the kinds of gangs: `full`: why they have no place; `never`: that
+    they fit nowhere, whatever ends; `delays`: that they would delay the head, until the next gang starts."""
+
+    def __init__(self, situation: Situation, place: Place) -> None:
+        self.situation, self.place = situation, place
+        self.decision = Decision()
+        self.tried = 0
+        self.plain: Sequence[Ending] | None = None
+        self.full: dict[Hashable, str] = {}
+        self.never: set[Hashable] = set()
+        self.delays: set[Hashable] = set()
+
+    def starts(self) -> Starts:
+        """See `schedule`."""
+        gangs = pauses(self.situation.gangs)
+        for gang, pause in gangs:
+            if pause:
+                yield None
+            yield from self._start(gang, self._first)
+            if self.decision.head is not None:
+                break
+        others = yield from behind([gang for gang, _ in gangs], self.situation.now)
+        seen = 0
+        for gang in others:
+            seen += 8 + len(gang.pods)  # what a gang of one pod costs is eight times what one more pod does
+            if seen >= RUN:
+                seen = 0
+                yield None
+            yield from self._start(gang, self._behind)
+        return self.decision
+
+    def _start(self, gang: WaitingGang, judge: Callable[[WaitingGang], Verdict]) -> Generator[Held | None, None, None]:
+        """Start the gang, or note why it waits."""
+        verdict: Held | Waits = _held_back(gang, self.situation) or (yield from judge(gang))
+        if isinstance(verdict, Held):
+            self.delays.clear()
+            yield verdict
+        else:
+            self.decision.waits[gang.ref] = verdict
+
+    def _now(self, gang: WaitingGang) -> Generator[None, None, Seats | str]:
+        """A place for the gang now, or why it has none."""
+        kind = self.situation.kind(gang)
+        seats = self.full.get(kind) or (yield from self.place(gang, Trial()))
+        if isinstance(seats, str):
+            self.full[kind] = seats
+        return seats
+
+    def _first(self, gang: WaitingGang) -> Verdict:
+        """Start a gang that no head is before, or make it the head."""
+        seats = yield from self._now(gang)
+        if not isinstance(seats, str):
+            return Held(gang, seats)
+        kind = self.situation.kind(gang)
+        reserved = None
+        if kind not in self.never:
+            reserved = (yield from self._earliest(gang)) or (yield from self._without_plain(gang))
+        if reserved is None:
+            self.never.add(kind)
+            return Waits("never", seats)
+        self.decision.head = reserved
+        return Waits("head", seats)
+
+    def _earliest(self, gang: WaitingGang) -> Generator[None, None, Reservation | None]:
+        """The reservation after the fewest endings; None where the gang does not fit after all of them. The more pods
+        have ended the more fits, so the search halves what is left. It begins where it ended in the look before."""
+        endings = self.situation.endings
+        counts = yield from prefixes(endings)
+        found: Reservation | None = None
+        low, high, last = 0, len(counts), len(counts) - 1  # it fits after counts[high], and not before counts[low]
+        ended = yield from self._ended_before(gang)
+        guess = bisect_left(counts, ended)
+        likely = [guess - 1, guess] if ended else []
+        while low < high:
+            while likely and not low <= likely[-1] < high:
+                likely.pop()
+            middle = likely.pop() if likely else last if found is None else (low + high) // 2
+            gone = endings[: counts[middle]]
+            seats = yield from self.place(gang, Trial(gone))
+            if not isinstance(seats, str):
+                found, high = Reservation(gang, seats, gone, gone[-1].at), middle
+            elif middle == last:
+                return None
+            else:
+                low = middle + 1
+        return found
+
+    def _without_plain(self, gang: WaitingGang) -> Generator[None, None, Reservation | None]:
+        """The reservation once pods without GPUs have ended too: those that state when, else all; None where the gang
+        does not fit even then."""
+        if self.plain is None:
+            self.plain = yield from self.situation.plain()
+        timed = [one for one in self.plain if one.at is not None]
+        for plain in (timed, self.plain) if 0 < len(timed) < len(self.plain) else (self.plain,):
+            found = (yield from self._after(gang, plain)) if plain else None
+            if found is not None:
+                return found
+        return None
+
+    def _after(self, gang: WaitingGang, plain: Sequence[Ending]) -> Generator[None, None, Reservation | None]:
+        """The reservation after the fewest endings once none of `plain` is left. Of these only the ones on the nodes of
+        its seats have to end."""
+        endings = self.situation.endings
+        counts = [0, *(yield from prefixes(endings))]
+        found: Reservation | None = None
+        low, high = 0, len(counts)
+        while low < high:
+            middle = len(counts) - 1 if found is None else (low + high) // 2
+            gone = endings[: counts[middle]]
+            seats = yield from self.place(gang, Trial([*gone, *plain]))
+            if not isinstance(seats, str):
+                rows = frozenset(seats.rows)
+                left = [one for one in plain if one.row in rows]
+                found, high = Reservation(gang, seats, [*gone, *left], _latest([*gone[-1:], *left]), left), middle
+            elif found is None:
+                return None
+            else:
+                low = middle + 1
+        return found
+
+    def _ended_before(self, gang: WaitingGang) -> Generator[None, None, int]:
+        """After how many endings the gang had its place in the look before; 0 where it had none."""
+        before, endings = self.situation.before, self.situation.endings
+        if before is None or before.gang.ref != gang.ref:
+            return 0
+        gone = {one.uid for one in before.gone[-NEAR:]}
+        count = 0
+        for number, (one, pause) in enumerate(pauses(endings, RUN), 1):
+            if pause:
+                yield
+            if one.uid in gone:
+                count = number
+        return count
+
+    def _behind(self, gang: WaitingGang) -> Verdict:
+        """Start a gang behind the head if it cannot delay the head."""
+        head, situation = self.decision.head, self.situation
+        assert head is not None
+        if situation.strict:
+            return Waits("order", f"gang {head.gang.ref} is first, and the mode is strict", head.gang.ref)
+        self.tried += 1
+        if self.tried > situation.depth:
+            return Waits("depth", f"more than {situation.depth} gangs are ahead of it", head.gang.ref)
+        end, kind = gang.end(situation.now), situation.kind(gang)
+        delays = Waits("delays", f"it would delay gang {head.gang.ref}, which is before it", head.gang.ref)
+        ends_before = end is not None and head.start is not None and end <= head.start
+        if kind in self.delays and not ends_before:
+            return delays
+        anywhere = yield from self._now(gang)
+        if isinstance(anywhere, str):
+            return Waits("place", anywhere)
+        if ends_before:
+            return Held(gang, anywhere)
+        beside = yield from self.place(gang, Trial(kept=(Held(head.gang, head.seats),)))
+        if not isinstance(beside, str):
+            return Held(gang, beside)
+        moved = yield from self.place(head.gang, Trial(head.gone, (Held(gang, anywhere),)))
+        if not isinstance(moved, str):
+            self.decision.head = replace(head, seats=moved)
+            return Held(gang, anywhere)
+        self.delays.add(kind)
+        return delays
+
+
+def _latest(endings: Sequence[Ending]) -> float | None:
+    """When all of them have ended; None where one does not state it."""
+    ats = [one.at for one in endings if one.at is not None]
+    return max(ats) if len(ats) == len(endings) else None
+
+
+def _held_back(gang: WaitingGang, situation: Situation) -> Waits | None:
+    if not gang.complete:
+        return Waits("incomplete", _missing(gang))
+    over = situation.over_quota.get(gang.ref)
+    return None if over is None else Waits("quota", over.text)
+
+
+def _missing(gang: WaitingGang) -> str:
+    if gang.other_gates:
+        return f"other scheduling gates hold it back: {', '.join(gate or '(unreadable)' for gate in gang.other_gates)}"
+    if not gang.known:
+        return "how many pods it has is not known: its owner does not exist, or states no number (gang-size, gang-min)"
+    there = len(gang.pods) + len(gang.members)
+    return f"{there} of {gang.minimum} pods exist" if there < gang.minimum else "a pod cannot be read in full"

@@ -1,0 +1,195 @@
+"""When running pods end, as far as that is declared."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from math import inf
+from typing import Final, NamedTuple
+
+from extender.cluster.slices import RUN, STEP, Sliced, finish, in_order, pauses
+from extender.cluster.view import ClusterView
+from extender.objects.gangs import Ref
+from extender.objects.queueing import duration_of
+from extender.objects.records import Owner, PodRecord
+from extender.queue.gang import ends_at
+
+NO_GANG: Final = Ref("", "", "")
+
+
+class Ending(NamedTuple):
+    """A pod that holds GPUs. `row`: of its node; `at`: when it has ended at the latest, seconds since the epoch; None:
+    nothing states it, or it runs longer than is stated; `gang`: those of one gang without a time end together; None:
+    it ends alone."""
+
+    uid: str
+    row: int
+    at: float | None
+    gang: Ref | None = None
+
+
+class _Known(NamedTuple):
+    """What a look has read of a pod. `deadline`: of its owner; `at`: inf = it has no time; `start`: when it began."""
+
+    pod: PodRecord
+    deadline: float
+    at: float
+    start: float
+    ending: Ending
+
+
+class Endings:
+    """Reads when the running pods of a cluster end. What is the same as before is not read again."""
+
+    def __init__(self, cluster: ClusterView) -> None:
+        self._cluster = cluster
+        self._known: dict[str, _Known] = {}
+        self._order: list[Ending] = []  # of the known pods
+
+    def read(self, now: float) -> Sliced[list[Ending]]:
+        """All bound GPU pods on nodes that are known: by the time at which they end, then those without one, the oldest
+        gangs first. `now`: seconds since the epoch."""
+        cluster, before = self._cluster, self._known
+        found: dict[str, _Known] = {}
+        deadlines: dict[tuple[str, Owner], float] = {}  # of the owners: the pods of one owner are many
+        same, seen = True, 0
+        for node in list(cluster.gpus.topologies):
+            row = cluster.row(node)
+            if row < 0:
+                continue
+            for pod in cluster.pods_on(node):
+                if not pod.gpus:
+                    continue
+                seen += 1
+                deadline = inf if pod.owner is None else _of_owner(pod, pod.owner, deadlines, cluster)
+                known = before.get(pod.uid)
+                if known is None or not _stands(known, pod, row, deadline, cluster, now):
+                    known, same = _read(pod, row, deadline, cluster, now), False
+                found[pod.uid] = known
+            if seen >= STEP:
+                seen = 0
+                yield
+        if not same or len(found) != len(before):
+            self._order = yield from _in_order(list(found.values()))
+        self._known = found
+        yield
+        return list(self._order)
+
+
+def without_gpus(cluster: ClusterView, now: float) -> Sliced[list[Ending]]:
+    """The bound pods without GPUs on the nodes with GPUs, but those that never end: of a DaemonSet, and static ones. In
+    no order. `now`: seconds since the epoch."""
+    found: list[Ending] = []
+    seen = 0
+    for node in list(cluster.gpus.topologies):
+        row = cluster.row(node)
+        for pod in cluster.pods_on(node) if row >= 0 else ():
+            seen += 1
+            if not (pod.gpus or pod.daemon or pod.mirror):
+                at = _end(pod, _or_never(ends_at(pod, cluster)), now)
+                found.append(Ending(pod.uid, row, at if at < inf else None))
+        if seen >= STEP:
+            seen = 0
+            yield
+    return found
+
+
+def endings(cluster: ClusterView, now: float) -> list[Ending]:
+    """As `Endings` reads them for the first time, without a pause."""
+    return finish(Endings(cluster).read(now))
+
+
+def _of_owner(pod: PodRecord, owner: Owner, deadlines: dict[tuple[str, Owner], float], cluster: ClusterView) -> float:
+    key = (pod.namespace, owner)
+    deadline = deadlines.get(key)
+    if deadline is None:
+        deadline = deadlines[key] = _or_never(ends_at(pod, cluster))
+    return deadline
+
+
+def _stands(known: _Known, pod: PodRecord, row: int, deadline: float, cluster: ClusterView, now: float) -> bool:
+    """Whether what was read of a pod is so still."""
+    one = known.ending
+    same = known.pod is pod and known.deadline == deadline and one.row == row
+    if not same or known.at <= now or pod.start is None:
+        return False
+    return one.at is not None or one.gang == cluster.workloads.gang_of(pod.uid)
+
+
+def _read(pod: PodRecord, row: int, deadline: float, cluster: ClusterView, now: float) -> _Known:
+    at, start = _end(pod, deadline, now), now if pod.start is None else pod.start
+    if at < inf:
+        return _Known(pod, deadline, at, start, Ending(pod.uid, row, at))
+    return _Known(pod, deadline, at, start, Ending(pod.uid, row, None, cluster.workloads.gang_of(pod.uid)))
+
+
+def _in_order(found: Sequence[_Known]) -> Sliced[list[Ending]]:
+    oldest: dict[Ref, float] = {}  # when the first pod of a gang began
+    for one, pause in pauses(found, RUN):
+        if pause:
+            yield
+        if (gang := one.ending.gang) is not None:
+            oldest[gang] = min(one.start, oldest.get(gang, inf))
+    keyed = []
+    for one, pause in pauses(found, RUN):
+        if pause:
+            yield
+        gang = one.ending.gang
+        start, name = (one.start, NO_GANG) if gang is None else (oldest[gang], gang)
+        keyed.append((one.at, start, name, one.ending.uid, one.ending))
+    order = []
+    keyed = yield from in_order(keyed)
+    keyed.reverse()
+    while keyed:  # each is freed in its slice, not all at the end
+        order.append(keyed.pop()[-1])
+        if len(order) % RUN == 0:
+            yield
+    return order
+
+
+def seated(pod: PodRecord, row: int, cluster: ClusterView, now: float) -> Ending:
+    """The ending of a pod that has a seat and is not bound yet: it counts as started now."""
+    at = _end(pod, _or_never(ends_at(pod, cluster)), now)
+    return Ending(pod.uid, row, at) if at < inf else Ending(pod.uid, row, None, cluster.workloads.gang_of(pod.uid))
+
+
+def put(order: list[Ending], new: Iterable[Ending]) -> Sliced[None]:
+    """Put the endings of pods that start now into an order of `endings`: the youngest are last where times are equal,
+    or not known. The pods of a gang, which end together, are put there together."""
+    for number, (at, together) in enumerate(groupby(new, lambda one: one.at), 1):
+        place = bisect_right(order, _or_never(at), key=lambda one: _or_never(one.at))
+        order[place:place] = together
+        if number % STEP == 0:
+            yield
+
+
+def _end(pod: PodRecord, deadline: float, now: float) -> float:
+    """When a bound pod has ended at the latest, seconds since the epoch, not before `now`; inf: not known. A pod that
+    has not started counts as started now; one that is past its duration has overrun it."""
+    if pod.terminating:
+        return max(now, pod.deletion_at or now)
+    seconds = duration_of(pod)
+    if seconds is not None:
+        deadline = min(deadline, (now if pod.start is None else pod.start) + seconds)
+    return deadline if deadline > now else inf
+
+
+def _or_never(at: float | None) -> float:
+    return inf if at is None else at
+
+
+def prefixes(order: Sequence[Ending]) -> Sliced[list[int]]:
+    """How many of the endings have come at each moment that there is: all that end at one time come together, and of
+    those without a time the pods of one gang."""
+    found = []
+    for count, pause in pauses(range(1, len(order) + 1), RUN):
+        if pause:
+            yield
+        if count == len(order) or not _together(order[count - 1], order[count]):
+            found.append(count)
+    return found
+
+
+def _together(one: Ending, other: Ending) -> bool:
+    return one.at == other.at and (one.at is not None or (one.gang is not None and one.gang == other.gang))

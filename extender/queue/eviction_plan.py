@@ -1,0 +1,217 @@
+"""Which pods to evict so that the head of the queue starts now, and the seats that it has without them.
+
+The victims are the cheapest sufficient ones of lower priority in the domain of the gang (`preemption.gang_plan`), of
+the GPU models of which its queue may hold as much. The joint placement has to accept the nodes without the victims. A
+queue within its guarantee reclaims: pods of queues above theirs are evicted first, the latest of what these borrow.
+
+The search is made in slices. `holds` judges seats by the tables as they are: before they are reserved, before the first
+eviction, and before the gates open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from extender.cluster.cluster import Cluster
+from extender.cluster.slices import Pace, Sliced, in_order, pauses
+from extender.objects import gangs
+from extender.objects.queueing import queue_of
+from extender.objects.records import PodRecord
+from extender.preemption import certificate
+from extender.preemption.gang_plan import (
+    Gang,
+    GangEviction,
+    GangFound,
+    GangSearch,
+    Reclaim,
+    Way,
+    cost_of,
+    gang_certificate,
+)
+from extender.queue.absent import StandIns, present
+from extender.queue.gang import WaitingGang
+from extender.queue.placing.candidates import Kept, candidates, in_a_domain
+from extender.queue.placing.placement import JointPlacement, Placed, without_devices
+from extender.queue.plan import Head, gang_name, pod_names
+from extender.queue.quota import PLAIN
+from extender.queue.starts import seats_of
+from extender.queue.usage import Rules
+from extender.reservations.claims import Claims, of_others
+from extender.reservations.seats import Seat
+
+SLICE_MILLISECONDS: Final = 4.0
+LIMIT_MILLISECONDS: Final = 3_000.0  # of CPU: then the best plan that is known counts, as not proved
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionPlan:
+    """One way to start a gang now. `seats`: of its pods, each with the victims on its node (`Seat.awaits`); `victims`:
+    the most important first, some may be terminating already; `violations`: how many of them a PodDisruptionBudget does
+    not allow to evict; `cost` and `shown`: as in the JSON forms."""
+
+    name: str
+    gang: WaitingGang
+    seats: tuple[Seat, ...]
+    victims: tuple[PodRecord, ...]
+    violations: int
+    cost: Sequence[Mapping[str, Any]]
+    shown: Mapping[str, Any]
+
+
+class EvictionPlanner:
+    """Searches over one cluster. It changes nothing."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        claims: Claims,
+        placement: JointPlacement,
+        search: GangSearch,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
+        """`clock`: seconds on the server's clock, `wall`: since 1970."""
+        self._cluster, self._claims, self._placement, self._search = cluster, claims, placement, search
+        self._clock, self._wall = clock, wall
+        self._rules, self._stand_ins = Rules(cluster), StandIns(cluster)
+
+    def steps(self, head: Head, spared: Collection[str] = ()) -> Sliced[EvictionPlan | str]:
+        """The plan for the pods that the gang needs to start, or why there is none. `spared`: uids of pods that are not
+        evicted."""
+        gang = head.gang
+        pods = gang.pods[: gang.needed]
+        if not pods or len(pods) < gang.needed:
+            return "it runs: no pod is evicted for further pods"
+        if gang.apart:
+            return "its Jobs are kept apart: no pod is evicted for such a gang"
+        planned = self._cluster.dra.planned
+        for pod in pods:
+            if planned.on and pod.claimed and (why := planned.why_not(pod)):
+                return f"kube-scheduler allocates the devices of {pod.namespace}/{pod.name}: {why}"
+        requests = [self._claims.alone(pod) for pod in pods]
+        rows, reclaim = yield from self._room(head)
+        own = {pod.uid for pod in (*gang.pods, *gang.members)}
+        asked = Gang(pods, tuple(requests), self._clock(), self._wall(), frozenset(own.union(spared)))
+        pace = Pace(SLICE_MILLISECONDS, LIMIT_MILLISECONDS)
+        kept = Kept(self._cluster, self._placement, gang, asked)
+        way = Way(reclaim, kept.joint, lambda: of_others(self._claims, requests[0], self._clock(), own), pace)
+        domains = candidates(self._cluster, self._placement.layout, gang, rows)
+        found = in_a_domain((yield from self._search.steps(asked, list(domains), way)))
+        best = found.best
+        if best is None:
+            return found.why
+        return self._plan(gang, pods, found, best, kept.places[best.rows])
+
+    def begins(self, plan: EvictionPlan) -> bool:
+        """Whether a plan may be carried out, by the tables as they are now."""
+        nodes = {seat.node for seat in plan.seats}
+        return not any(seat.node in nodes for seat in self._claims.seats) and self.holds(plan.seats)
+
+    def holds(self, seats: Sequence[Seat], staying: Collection[str] = ()) -> bool:
+        """Whether the pods of a gang still wait, and have their seats once the pods that these wait for are gone, by
+        the tables as they are now. `staying`: uids of those that are not gone even then."""
+        cluster, pods = self._cluster, self._pods(seats)
+        if len(pods) < len(seats) or any(pod.node or pod.terminating for pod in pods):
+            return False
+        rows = tuple([cluster.row(seat.node) for seat in seats])
+        if min(rows) < 0:
+            return False
+        masks, nodes = tuple([seat.gpus for seat in seats]), tuple([seat.node for seat in seats])
+        requests = [self._claims.alone(pod) for pod in pods]
+        gone = {uid for seat in seats for uid in seat.awaits}.difference(staying)
+        with cluster.absent(gone), of_others(self._claims, requests[0], self._clock(), {seat.uid for seat in seats}):
+            return self._placement.still_fits(Placed(rows, masks, None, proved=False, nodes=nodes), pods, requests)
+
+    def _pods(self, seats: Sequence[Seat]) -> list[PodRecord]:
+        """The pods of the seats of a gang, as far as they are there; stand-ins of those that do not exist yet."""
+        cluster, late = self._cluster, dict[str, PodRecord]()
+        if any(seat.absent for seat in seats):
+            named = gangs.Ref.of(seats[0].gang)
+            late = {pod.uid: pod for pod in self._stand_ins.of(named, present(cluster, named))}
+        return [pod for seat in seats if (pod := late.get(seat.uid) or cluster.pods.get(seat.uid)) is not None]
+
+    # -- where ----------------------------------------------------------------------------------------------------
+
+    def _room(self, head: Head) -> Sliced[tuple[frozenset[int], Reclaim | None]]:
+        """(rows of the nodes that the gang may use; its reclaim where its guarantee covers it). Nodes of a model of
+        which its queue may not hold as much are none of them. Nor are nodes with seats: a pod that is nominated before
+        its victims are gone would keep the pods of those seats off, which are released before."""
+        cluster, models, quota, gang = self._cluster, head.models, head.quota, head.gang
+        allowed = models.within(gang, quota)
+        if not isinstance(allowed, list):
+            return frozenset(), None
+        # The search itself does not know which nodes have GPUs for claims alone, or none for them.
+        alike = len({bool(pod.claimed) for pod in gang.pods}) == 1
+        unfit = without_devices(cluster, gang.pods[0]) if alike else set()
+        seated = {seat.node for seat in self._claims.seats}
+        held, guaranteed = quota.held.get(gang.queue, {}), self._rules.now().get(gang.queue, PLAIN).guaranteed
+        entitled = [one for one in allowed if held.get(one, 0) + gang.gpus <= guaranteed.get(one, 0)]
+        reclaim = (yield from self._reclaim(head)) if entitled else None
+        other = models.capacity.keys() - set(entitled or allowed)
+        rows = [
+            cluster.row(name)
+            for name in cluster.nodes
+            if name not in seated and (not other or models.by_node.get(name) not in other)
+        ]
+        return frozenset(rows) - unfit, reclaim
+
+    def _reclaim(self, head: Head) -> Sliced[Reclaim]:
+        """The pods that are what other queues hold above their guarantees: of each the latest."""
+        cluster, models = self._cluster, head.models
+        surplus: dict[tuple[str, str], int] = {}
+        for queue, counts in head.quota.held.items():
+            guaranteed = self._rules.now().get(queue, PLAIN).guaranteed
+            for model, count in counts.items():
+                if queue != head.gang.queue and count > guaranteed.get(model, 0):
+                    surplus[queue, model] = count - guaranteed.get(model, 0)
+        running: list[tuple[int, float, str, tuple[str, str], int]] = []
+        for (node, model), pause in pauses(list(models.by_node.items())):
+            if pause:
+                yield
+            for pod in cluster.pods_on(node) if cluster.row(node) >= 0 else ():
+                key = queue_of(pod), model
+                if pod.gpus and key in surplus:
+                    start = self._wall() if pod.start is None else pod.start
+                    running.append((pod.priority, -start, pod.uid, key, sum(count for _, count in pod.gpus)))
+        lent: set[str] = set()
+        for _, _, uid, key, gpus in (yield from in_order(running)):
+            if gpus <= surplus[key]:
+                surplus[key] -= gpus
+                lent.add(uid)
+        regardless = cluster.settings.queue.reclaim_regardless_of_priority
+        return Reclaim(lambda pod: pod.uid in lent, regardless)
+
+    # -- the plan -------------------------------------------------------------------------------------------------
+
+    def _plan(
+        self, gang: WaitingGang, pods: Sequence[PodRecord], found: GangFound, best: GangEviction, placed: Placed
+    ) -> EvictionPlan | str:
+        cluster, name = self._cluster, gang_name(gang)
+        # The placement may leave a node alone that the search has chosen: no pod is evicted there.
+        victims = tuple([pod for pod in best.pods if pod.node in placed.nodes])
+        if all(pod.terminating for pod in victims):
+            return "the pods that are terminating make room for it"
+        waits: dict[str, list[str]] = {}
+        for pod in victims:
+            waits.setdefault(pod.node, []).append(pod.uid)
+        seats = seats_of(cluster, name, pods, placed, self._clock(), waits)
+        cost = cost_of(found, best)
+        there = [pod for pod in victims if (one := cluster.pods.get(pod.uid)) is not None and one.node in cluster.nodes]
+        spec = {
+            "domain": None if best.domain is None else {"level": best.domain[0], "value": best.domain[1]},
+            "nodes": sorted(set(placed.nodes)),
+            "victims": [certificate.victim(cluster, pod) for pod in there],
+            "certificate": gang_certificate(cluster, found),
+        }
+        shown = {"kind": "evict", "change": _change(victims), "spec": spec, "cost": cost, "verified": True}
+        return EvictionPlan(name, gang, seats, victims, certificate.violations(cluster, there), cost, shown)
+
+
+def _change(victims: Sequence[PodRecord]) -> str:
+    """What is done, for people."""
+    going = [pod for pod in victims if not pod.terminating]
+    nodes = len({pod.node for pod in going})
+    pods = "1 pod" if len(going) == 1 else f"{len(going)} pods"
+    return f"evict {pods} on {'1 node' if nodes == 1 else f'{nodes} nodes'}: {pod_names(going)}"

@@ -1,0 +1,380 @@
+"""The gangs that wait behind our scheduling gate, as far as their pods exist. A single pod is a gang of one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from extender.cluster.slices import STEP, Sliced, finish, in_order, pauses
+from extender.cluster.view import ClusterView
+from extender.objects import gangs
+from extender.objects.queueing import (
+    GATE,
+    JOB_INDEX,
+    JOBSET_EXCLUSIVE,
+    JOBSET_JOB,
+    Domain,
+    domain_of,
+    duration_of,
+    queue_of,
+    rank_of,
+)
+from extender.objects.records import PodRecord
+from extender.queue.absent import StandIns, existing, present
+from extender.queue.placing.levels import SHORT
+
+SINGLE: Final = "pod"
+"""The source in the Ref of a single pod."""
+
+
+class _Pods(NamedTuple):
+    """The pods of a gang: behind our gate, stand-ins for those that come later, and all others. `unread`: as in
+    WaitingGang."""
+
+    queued: Sequence[PodRecord]
+    late: Sequence[PodRecord] = ()
+    others: Sequence[PodRecord] = ()
+    unread: str = ""
+
+    @property
+    def number(self) -> int:
+        """How many they are."""
+        return len(self.queued) + len(self.late) + len(self.others)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingGang:
+    """A gang with pods that wait, or a single pod: Ref("pod", namespace, name).
+
+    `pods`: those behind our gate, and stand-ins for those that its owner creates later (`absent.py`), by role and rank;
+    `members`: those that are bound or released already, by uid,
+    neither finished nor terminating; `other_gates`: the gates of other controllers on any of its unbound pods; `size`:
+    how many pods it will have, None where nothing states it; `minimum`: how many must start together, `members`
+    counted; `known`: whether anything states the minimum; `created`: when the first of its pods was created, seconds
+    since the epoch; `seconds`: how long its pods run at most; `ends_at`: when the deadline of its owner ends them,
+    whenever they start. None: not all of its pods state it. `unread`: why there are no stand-ins, "" where nothing
+    hinders them. `whole`: the gates of all `pods` open, or of none; `apart`: the level of which each of its Jobs has a
+    domain of its own, "" for none.
+    """
+
+    ref: gangs.Ref
+    pods: tuple[PodRecord, ...]
+    members: tuple[PodRecord, ...]
+    other_gates: tuple[str, ...]
+    size: int | None
+    minimum: int
+    known: bool
+    priority: int
+    created: float
+    queue: str
+    domain: Domain | None
+    seconds: float | None
+    ends_at: float | None
+    unread: str = ""
+    whole: bool = False
+    apart: str = ""
+
+    @property
+    def existing(self) -> list[PodRecord]:
+        """Those of `pods` that exist, one or more."""
+        return existing(self.pods)
+
+    @property
+    def complete(self) -> bool:
+        """Whether enough pods exist, all of them are read in full, and no other controller holds one of them back."""
+        enough = self.known and len(self.pods) + len(self.members) >= self.minimum
+        return enough and not self.other_gates and not any(pod.partial for pod in self.pods)
+
+    @property
+    def number(self) -> int:
+        """How many pods it will have, as far as that is known; else how many there are."""
+        return len(self.pods) + len(self.members) if self.size is None else self.size
+
+    @property
+    def needed(self) -> int:
+        """How many of `pods` must start together; 0: the gang runs, and grows by one pod or more."""
+        return len(self.pods) if self.whole else self.lacking
+
+    @property
+    def lacking(self) -> int:
+        """How many pods it needs beside `members` to run."""
+        return max(0, self.minimum - len(self.members))
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs `pods` ask for."""
+        return sum(count for pod in self.pods for _, count in pod.gpus)
+
+    def end(self, start: float) -> float | None:
+        """When its pods have ended at the latest, seconds since the epoch, as `start` is; None: nothing states it."""
+        stated = [
+            end for end in (None if self.seconds is None else start + self.seconds, self.ends_at) if end is not None
+        ]
+        return min(stated, default=None)
+
+
+def waiting(cluster: ClusterView) -> list[WaitingGang]:
+    """All gangs that have pods behind our gate, by ref."""
+    return sorted(finish(waits(cluster)), key=lambda one: one.ref)
+
+
+def waits(cluster: ClusterView, made: StandIns | None = None) -> Sliced[list[WaitingGang]]:
+    """As `waiting`, in slices and in no order. Each gang is as the cluster is at its slices. `made`: the stand-ins of
+    looks before."""
+    made = made or StandIns(cluster)
+    by_gang: dict[gangs.Ref, list[str]] = {}
+    for uid, pause in pauses(list(cluster.placements.queued)):
+        if pause:
+            yield
+        if (pod := cluster.pods.get(uid)) is not None:
+            by_gang.setdefault(cluster.workloads.gang_of(uid) or _alone(pod), []).append(uid)
+    found: list[WaitingGang] = []
+    seen = 0
+    for named, uids in by_gang.items():
+        seen += len(uids)
+        if seen >= STEP:
+            seen = 0
+            yield
+        if pods := [cluster.pods[uid] for uid in uids if uid in cluster.placements.queued]:
+            gangs_now = yield from _gangs(cluster, made, named, pods)
+            seen += sum([len(gang.pods) for gang in gangs_now])  # stand-ins are made of a few pods
+            found += gangs_now
+    return found
+
+
+def together(
+    cluster: ClusterView, uids: Collection[str], name: str = "", made: StandIns | None = None
+) -> WaitingGang | None:
+    """The gang of these pods, with all of its pods behind our gate, as if each of these that is not bound were behind
+    it too: to place it again. `name`: as in its seats, "": the gang that the first of the pods names; `made`: as for
+    `waits`. None: no such pod is left, and none comes."""
+    placed = [pod for uid in uids if (pod := cluster.pods.get(uid)) is not None and not pod.node]
+    if not name and not placed:
+        return None
+    named = gangs.Ref.of(name) if name else _of(cluster, placed[0])
+    pods = {pod.uid: pod for pod in placed if not pod.terminating}
+    if named.source == SINGLE:
+        return finish(_gang(cluster, named, _Pods(list(pods.values())), (1, 1))) if pods else None
+    there = present(cluster, named)
+    pods |= {pod.uid: pod for pod in there if pod.uid in cluster.placements.queued}
+    others = [pod for pod in there if pod.uid not in pods and pod.uid not in uids]
+    whole = finish(_whole(cluster, made or StandIns(cluster), named, list(pods.values()), others))
+    if not pods and not whole.late:
+        return None
+    return finish(_gang(cluster, named, whole, _stated(cluster, named, whole) or (1, 1)))
+
+
+def formed(cluster: ClusterView, named: gangs.Ref, pods: Sequence[PodRecord]) -> WaitingGang | None:
+    """The gang of pods that need not be in the cluster, with its unbound pods that are; the others count as members.
+    None: its pods do not depend on each other."""
+    own = {pod.uid for pod in pods}
+    there = [pod for pod in present(cluster, named) if pod.uid not in own]
+    waiting = [*pods, *(pod for pod in there if not pod.node)]
+    whole = finish(_whole(cluster, StandIns(cluster), named, waiting, [pod for pod in there if pod.node]))
+    stated = _stated(cluster, named, whole)
+    return None if stated is None else finish(_gang(cluster, named, whole, stated))
+
+
+def single(cluster: ClusterView, pod: PodRecord) -> WaitingGang:
+    """The gang of one that a pod without a gang is in a queue; it need not be in the cluster."""
+    return finish(_gang(cluster, _alone(pod), _Pods([pod]), (1, 1)))
+
+
+def ends_at(pod: PodRecord, cluster: ClusterView) -> float | None:
+    """When the deadline of one of the pod's owners ends it, seconds since the epoch; None without one."""
+    objects = cluster.gangs.objects
+    owners = (objects.get(key) for key in gangs.owners(pod.namespace, pod.owner, objects))
+    return min((one.ends_at for one in owners if one is not None and one.ends_at is not None), default=None)
+
+
+def _alone(pod: PodRecord) -> gangs.Ref:
+    return gangs.Ref(SINGLE, pod.namespace, pod.name)
+
+
+def _gangs(
+    cluster: ClusterView, made: StandIns, named: gangs.Ref, pods: Sequence[PodRecord]
+) -> Sliced[list[WaitingGang]]:
+    """One gang, or each pod for itself where the pods do not depend on each other."""
+    if named.source == SINGLE:
+        return [(yield from _gang(cluster, named, _Pods(pods), (1, 1)))]
+    first = _before(cluster, named)
+    if first:
+        alone = [pod for pod in pods if rank_of(pod)[0] in first]
+        pods = [pod for pod in pods if rank_of(pod)[0] not in first]
+        found = yield from _each(cluster, alone)
+        return found + (yield from _gangs_of(cluster, made, named, pods)) if pods else found
+    return (yield from _gangs_of(cluster, made, named, pods))
+
+
+def _gangs_of(
+    cluster: ClusterView, made: StandIns, named: gangs.Ref, pods: Sequence[PodRecord]
+) -> Sliced[list[WaitingGang]]:
+    """As `_gangs`, of pods that belong to the gang."""
+    first = _before(cluster, named)
+    others = [
+        pod
+        for pod in present(cluster, named)
+        if pod.uid not in cluster.placements.queued and not (first and rank_of(pod)[0] in first)
+    ]
+    if len(others) + len(pods) >= STEP:
+        yield
+    whole = yield from _whole(cluster, made, named, pods, others)
+    if whole.number >= STEP:
+        yield
+    stated = _stated(cluster, named, whole)
+    if stated is None and _tried_as_one(pods):
+        return [(yield from _gang(cluster, named, whole, (None, 1)))]
+    if stated is not None:
+        return [(yield from _gang(cluster, named, whole, stated))]
+    return (yield from _each(cluster, pods))
+
+
+def _of(cluster: ClusterView, pod: PodRecord) -> gangs.Ref:
+    """The gang of a pod; of a pod without one, and of one that completes before its gang begins, the pod itself."""
+    named = cluster.workloads.gang_of(pod.uid)
+    return _alone(pod) if named is None or rank_of(pod)[0] in _before(cluster, named) else named
+
+
+def _before(cluster: ClusterView, named: gangs.Ref) -> tuple[str, ...]:
+    """The roles of the gang's owner whose pods complete before the gang begins: each of these pods waits for itself."""
+    owner = gangs.owner_of(named, cluster.gangs.objects)
+    return () if owner is None else owner.before
+
+
+def _each(cluster: ClusterView, pods: Sequence[PodRecord]) -> Sliced[list[WaitingGang]]:
+    """Each pod for itself."""
+    found = []
+    for pod, pause in pauses(pods):
+        if pause:
+            yield
+        found.append((yield from _gang(cluster, _alone(pod), _Pods([pod]), (1, 1))))
+    return found
+
+
+def _whole(
+    cluster: ClusterView, made: StandIns, named: gangs.Ref, queued: Sequence[PodRecord], others: Sequence[PodRecord]
+) -> Sliced[_Pods]:
+    """With the stand-ins of those that do not exist."""
+    owner = gangs.owner_of(named, cluster.gangs.objects)
+    if owner is None or not owner.late:
+        return _Pods(queued, (), others)
+    late = yield from made.steps(named, [*queued, *others])
+    return _Pods(queued, late, others, owner.unread)
+
+
+def _stated(cluster: ClusterView, named: gangs.Ref, pods: _Pods) -> tuple[int | None, int | None] | None:
+    """(size, how many must start together), each None where nothing states it; None: its pods do not depend on each
+    other."""
+    members, objects = gangs.Members([*pods.queued, *pods.others]), cluster.gangs.objects
+    size, least = gangs.size(named, members, objects), gangs.minimum(named, members, objects)
+    if least == 0 or (least == 1 and not gangs.SOURCES[named.source].alone):
+        return None
+    if size is None:
+        return None, least
+    # Pods that are created once the others run cannot be waited for: where nothing can stand in for them, they do not
+    # count. Nor can more pods be waited for than there will be.
+    uncounted = gangs.late(named, objects) if pods.unread else 0
+    return size, max(1, min(size if least is None else least, size - uncounted))
+
+
+def _gang(
+    cluster: ClusterView, named: gangs.Ref, whole: _Pods, stated: tuple[int | None, int | None]
+) -> Sliced[WaitingGang]:
+    """Others may run several times while the facts of many pods are read, and never for a few pods."""
+    size, least = stated
+    many = whole.number >= STEP
+    if many:
+        yield
+    pods = [*whole.queued, *whole.late] if whole.late else whole.queued
+    there = whole.queued or pods
+    ranked = (yield from _in_order(pods)) if len(pods) > 1 else pods
+    if many:
+        yield
+    held = [pod for pod in whole.others if not pod.gated]
+    gates = {gate for pod in (*there, *whole.others) for gate in pod.gates if gate != GATE}
+    deciding = [pod for pod in ranked if pod.gpus] or ranked  # a launcher need not state what its workers state
+    first = next((pod for pod in deciding if pod.uid in cluster.pods), deciding[0]) if whole.late else deciding[0]
+    if many:
+        yield
+    domain, apart = yield from _domain(deciding, cluster.settings.topology_levels)
+    if many:
+        yield
+    return WaitingGang(
+        ref=named,
+        pods=tuple(ranked),
+        members=tuple(held),
+        other_gates=tuple(sorted(gates)),
+        size=size,
+        minimum=len(pods) + len(held) if least is None else least,
+        known=least is not None,
+        priority=min(pod.priority for pod in deciding),
+        created=min(pod.created or 0.0 for pod in (*there, *held)),
+        queue=queue_of(first),
+        domain=domain,
+        seconds=_latest(duration_of(pod) for pod in deciding),
+        ends_at=_latest(_owners_ends(deciding, cluster)),
+        unread=whole.unread,
+        whole=_tried_as_one(pods),
+        apart=apart,
+    )
+
+
+def _in_order(pods: Sequence[PodRecord]) -> Sliced[list[PodRecord]]:
+    """By rank; few pods in one go."""
+    if len(pods) < STEP:
+        return sorted(pods, key=lambda pod: (rank_of(pod), pod.name, pod.uid))
+    keyed = []
+    for number, (pod, pause) in enumerate(pauses(pods)):
+        if pause:
+            yield
+        keyed.append((rank_of(pod), pod.name, pod.uid, number, pod))
+    return [one[-1] for one in (yield from in_order(keyed))]
+
+
+def _tried_as_one(pods: Iterable[PodRecord]) -> bool:
+    """Whether kube-scheduler tries the pods together, as those of an in-tree PodGroup: one that is gated holds back all
+    of them."""
+    return any(pod.group is not None and not pod.group[0] for pod in pods)
+
+
+def _domain(pods: Sequence[PodRecord], levels: Sequence[str]) -> Sliced[tuple[Domain | None, str]]:
+    """(the domain of the gang, the level of which each of its Jobs has a domain of its own). Where its pods state
+    several, a required one counts before a preferred one, and of these the closest. `levels`: labels, the closest
+    first."""
+    stated: set[Domain] = set()
+    for pod, pause in pauses(pods):
+        if pause:
+            yield
+        if (domain := domain_of(pod)) is not None:
+            stated.add(domain)
+    apart = ""
+    if stated and len({job_of(pod) for pod in pods}) > 1:
+        # JobSet's annotation keeps each of its Jobs together, and the Jobs apart.
+        apart = next((level for pod in pods if (level := pod.annotations.get(JOBSET_EXCLUSIVE))), "")
+        stated -= {Domain(pod.annotations.get(JOBSET_EXCLUSIVE, ""), True) for pod in pods}
+    if len(stated) < 2:
+        return next(iter(stated), None), apart
+    places = {level: place for place, level in enumerate((*SHORT, *levels))}
+    return min(stated, key=lambda one: (not one.required, places.get(one.level, len(places)), one.level)), apart
+
+
+def job_of(pod: PodRecord) -> Hashable:
+    """Which Job of a JobSet the pod is of. A stand-in has no key of its Job."""
+    labels = pod.labels
+    return rank_of(pod)[0], labels[JOB_INDEX] if JOB_INDEX in labels else labels.get(JOBSET_JOB)
+
+
+def _owners_ends(pods: Sequence[PodRecord], cluster: ClusterView) -> Iterator[float | None]:
+    by_owner = {pod.owner: pod for pod in pods}  # the pods of one owner end alike
+    return (ends_at(pod, cluster) for pod in by_owner.values())
+
+
+def _latest(stated: Iterable[float | None]) -> float | None:
+    """The latest of them; None where one is not stated."""
+    latest = 0.0
+    for one in stated:
+        if one is None:
+            return None
+        latest = max(latest, one)
+    return latest

@@ -1,0 +1,79 @@
+"""In which order waiting gangs are considered: by priority, fair share and age."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from extender.cluster.slices import RUN, Sliced, finish, in_order, pauses
+from extender.queue.gang import WaitingGang
+from extender.queue.quota import PLAIN, QueueRules
+
+SHORTEST: Final = 60.0
+"""Seconds; shorter run times count as this."""
+
+
+def dominant_share(held: Mapping[str, float], capacity: Mapping[str, int]) -> float:
+    """The largest part that `held` is of any GPU model, 0 to 1. `held`, `capacity`: GPUs by model.
+
+    Dominant resource fairness (Ghodsi et al., NSDI 2011) with the GPU models as its resources.
+    """
+    return max((count / capacity[model] for model, count in held.items() if capacity.get(model)), default=0.0)
+
+
+def fair_shares(
+    held: Mapping[str, Mapping[str, float]], capacity: Mapping[str, int], rules: Mapping[str, QueueRules]
+) -> dict[str, float]:
+    """By queue that holds GPUs: its dominant share divided by its weight. `held`: by queue and model, now or on
+    average."""
+    return {queue: dominant_share(counts, capacity) / rules.get(queue, PLAIN).weight for queue, counts in held.items()}
+
+
+def ordered(
+    gangs: Iterable[WaitingGang], shares: Mapping[str, float], *, now: float, patience: float
+) -> list[WaitingGang]:
+    """The gangs in the order in which they are considered: the higher priority, then the queue with the lower share,
+    then the older gang, then by ref.
+
+    A gang that has waited for `patience` seconds goes before all of its priority that have not, the oldest first: fair
+    share does not starve it. `shares`: by queue, 0 where absent; `now`: seconds since the epoch.
+    """
+    return finish(order(gangs, shares, now=now, patience=patience))
+
+
+def order(
+    gangs: Iterable[WaitingGang], shares: Mapping[str, float], *, now: float, patience: float
+) -> Sliced[list[WaitingGang]]:
+    """As `ordered`, in slices."""
+    keyed = []
+    for number, (gang, pause) in enumerate(pauses(gangs, RUN)):
+        if pause:
+            yield
+        waited = now - gang.created >= patience
+        share = 0.0 if waited else shares.get(gang.queue, 0.0)
+        keyed.append((-gang.priority, not waited, share, gang.created, gang.ref, number, gang))
+    return [one[-1] for one in (yield from in_order(keyed))]
+
+
+def behind(gangs: Iterable[WaitingGang], now: float) -> Sliced[list[WaitingGang]]:
+    """The gangs behind the one that waits for its place, in the order in which they are tried: the higher priority,
+    then the higher response, then as they are given. In slices.
+
+    The response is how long a gang has waited, of how long it runs at most, times the square root of its GPUs. Short
+    gangs fit into gaps that long ones do not (highest response ratio next, Brinch Hansen, 1971). Of gangs that are
+    alike the larger one is first: it has fewer gaps to choose from. A gang that states no run time has response 0."""
+    keyed = []
+    for number, (gang, pause) in enumerate(pauses(gangs)):
+        if pause:
+            yield
+        keyed.append((-gang.priority, -response(gang, now), number, gang))
+    return [one[-1] for one in (yield from in_order(keyed))]
+
+
+def response(gang: WaitingGang, now: float) -> float:
+    """See `behind`. `now`: seconds since the epoch."""
+    end = gang.end(now)
+    if end is None:
+        return 0.0
+    return max(0.0, now - gang.created) / max(SHORTEST, end - now) * math.sqrt(gang.gpus)

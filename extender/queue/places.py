@@ -1,0 +1,92 @@
+"""Searches a place for the pods of a gang on the tables as they are at another moment, or with other pods on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from extender.cluster.cluster import Cluster
+from extender.cluster.slices import RUN, Sliced, pauses
+from extender.objects.gangs.jobset import JobSet
+from extender.objects.records import PodRecord
+from extender.policy.contracts import PodRequest
+from extender.queue.gang import WaitingGang, job_of
+from extender.queue.placing.apart import Apart, Part, place_apart
+from extender.queue.placing.placement import JointPlacement, Steps, Within
+from extender.reservations.claims import Claims, of_others
+
+NO_ROWS: Final[Mapping[int, Sequence[str]]] = {}
+JOBSETS: Final = f"{JobSet.name}:"
+"""With this begin the names of JobSets in their seats."""
+Counted = Callable[[Sequence[Part]], Within]
+"""The tables that a search reads, with these parts taken too."""
+
+
+class Places:
+    """Searches on one cluster. It changes nothing. `clock`: seconds on the server's clock."""
+
+    def __init__(self, cluster: Cluster, claims: Claims, placement: JointPlacement, clock: Callable[[], float]) -> None:
+        self._cluster, self._claims, self._placement, self._clock = cluster, claims, placement, clock
+
+    def steps(
+        self, gang: WaitingGang, pods: Sequence[PodRecord], requests: Sequence[PodRequest], counted: Counted
+    ) -> Steps:
+        """A place for every one of these pods of the gang, or none, beside its members. `requests`: of the pods."""
+        members = self._members(gang)
+        if not gang.apart:
+            rows = [row for _, row in members]
+            return (yield from self._placement.steps(pods, requests, gang.domain, rows, counted(())))
+        running: dict[Hashable, list[int]] = {}
+        for pod, row in members:
+            running.setdefault(job_of(pod), []).append(row)
+        others = yield from self._of_other_job_sets(gang)
+        apart = Apart(gang.apart, job_of, running, others, counted)
+        return (yield from place_apart(self._placement, pods, requests, apart))
+
+    def _of_other_job_sets(self, gang: WaitingGang) -> Sliced[set[int]]:
+        """Rows of the nodes with pods of other JobSets, and with their seats."""
+        cluster, seats, own = self._cluster, self._claims.seats, gang.ref.text
+        names = {seat.node for seat in seats if seat.gang != own and seat.gang.startswith(JOBSETS)}
+        for (named, uids), pause in pauses(list(cluster.workloads.gang_pods.items()), RUN):
+            if pause:
+                yield
+            if named.source == JobSet.name and named != gang.ref:
+                names.update(pod.node for uid in uids if (pod := cluster.pods.get(uid)) is not None)
+        return {row for name in names if (row := cluster.row(name)) >= 0}
+
+    def counted(
+        self,
+        request: PodRequest,
+        own: Collection[str],
+        gone: Mapping[int, Sequence[str]] = NO_ROWS,
+        kept: Sequence[Part] = (),
+    ) -> Counted:
+        """The tables as a search reads them: with the claims of all others, without the pods of `gone`, by row, and
+        with the seats of `kept` and of further parts taken. `own`: uids that do not count."""
+
+        def with_parts(parts: Sequence[Part]) -> Within:
+            @contextmanager
+            def within(rows: Sequence[int]) -> Iterator[None]:
+                ended = [uid for row in rows for uid in gone.get(row, ())]
+                with self._cluster.absent(ended), of_others(self._claims, request, self._clock(), {*own, *ended}):
+                    for part in (*kept, *parts):
+                        self._take(part, rows)
+                    yield
+
+            return within
+
+        return with_parts
+
+    def _take(self, part: Part, rows: Collection[int]) -> None:
+        """Count the seats of other pods on these rows as taken, inside of the claims."""
+        there = frozenset(rows)
+        for request, row, gpus in zip(part.requests, part.placed.rows, part.placed.gpus, strict=True):
+            if row in there:
+                self._cluster.tables.nodes.add_claim(row, request.amounts, gpus, False)
+
+    def _members(self, gang: WaitingGang) -> list[tuple[PodRecord, int]]:
+        """(member, row of its node) of its members that run, or have seats."""
+        seats = self._claims.seats
+        nodes = [(pod, pod.node or (seat.node if (seat := seats.of(pod.uid)) else "")) for pod in gang.members]
+        return [(pod, self._cluster.row(node)) for pod, node in nodes if node]

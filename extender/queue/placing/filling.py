@@ -1,0 +1,150 @@
+"""All pods of a gang on some nodes: exactly where the work is bounded, else by filling the nodes that take most.
+
+Exact means: on the fewest nodes, and of these placements the one with the lowest price. Filling is first-fit
+decreasing: the largest pods first, on nodes that are used already, then on those that take most, the last of them as
+small as does. For equal pods it is on the fewest nodes too. For pods whose GPUs divide each other (1, 2, 4, 8) it finds
+a placement where GPU counts alone decide and there is one.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from ext_core import joint_search
+from ext_core.joint import Joint
+from ext_core.joint_search import Search
+
+MOST_WORK: Final = 50_000_000
+"""Steps of all exact searches for one gang: a sixth of a second."""
+PRICING: Final = 512
+"""Steps in whose time a way is priced."""
+MOST_CHOICES: Final = 20_000_000
+"""Nodes x states of one: two bytes each are kept."""
+SLICE: Final = 125_000
+"""Steps of a search between two yields: about a millisecond."""
+NODES: Final = 256
+"""Nodes that are looked at between two yields, where nothing is searched."""
+PRICED: Final = 64
+"""Nodes that are priced between two yields."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """What is left for the exact searches of one gang."""
+
+    steps: int = MOST_WORK
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """`chosen`: (index of a node, pods of each role), ascending; `price`: millionths; `least`: no placement on these
+    nodes uses fewer of them; `proved`: none is cheaper on as few. Where not all pods are `placed`: the most that were
+    found; `proved`: no more fit."""
+
+    chosen: list[tuple[int, tuple[int, ...]]]
+    price: int
+    least: int
+    proved: bool
+    placed: bool
+
+    @property
+    def pods(self) -> int:
+        """How many are placed."""
+        return sum(sum(counts) for _, counts in self.chosen)
+
+
+def solve(joint: Joint, at: array[int], counts: Sequence[int], budget: Budget) -> Generator[None, None, Solution]:
+    """All pods (`counts` by role) on the nodes `at`; the most of them where they do not fit."""
+    states, ways = joint_search.states(joint), joint.work(at)
+    work = (states + PRICING) * ways
+    if not states or not ways or work > budget.steps or states * len(at) > MOST_CHOICES:
+        return (yield from _fill(joint, at, counts))
+    budget.steps -= work
+    for partial in (False, True):
+        search = Search(joint, at, partial)
+        while not search.advance(SLICE):
+            yield
+        cost = search.cost_of()
+        if cost is not None:
+            return Solution(search.placement(), cost[1], cost[0], proved=True, placed=True)
+        yield
+    return Solution(search.placement(), 0, 0, proved=True, placed=False)
+
+
+def _fill(joint: Joint, at: array[int], counts: Sequence[int]) -> Generator[None, None, Solution]:
+    used: dict[int, list[int]] = {}
+    none = [0] * len(counts)
+    placed = True
+    for c, count in enumerate(counts):
+        rooms: list[Room] = []
+        for i, node in enumerate(at):
+            if room := joint.more(node, used.get(node, none), c):
+                rooms.append(Room(node not in used, -room, node))
+            if i % NODES == NODES - 1:
+                yield
+        rooms.sort()
+        yield
+        left = count
+        for node, taken in _taken(rooms, count):
+            used.setdefault(node, list(none))[c] += taken
+            left -= taken
+        placed = placed and left == 0
+        yield
+    least = yield from _least(joint, at, counts)
+    price = 0
+    for i, (node, there) in enumerate(used.items()):
+        price += joint.price(node, there) or 0
+        if i % PRICED == PRICED - 1:
+            yield
+    chosen = sorted((node, tuple(there)) for node, there in used.items())
+    return Solution(chosen, price, least, proved=False, placed=placed)
+
+
+class Room(NamedTuple):
+    """A node that takes pods of a role. `less`: how many, negative, so that the most come first."""
+
+    unused: bool
+    less: int
+    node: int
+
+
+def _taken(rooms: list[Room], count: int) -> Iterator[tuple[int, int]]:
+    """(node, pods): equal pods on the fewest of the nodes; the last is the smallest that takes the rest."""
+    left = count
+    for i, room in enumerate(rooms):
+        if left <= 0:
+            return
+        if left < -room.less:
+            enough = (one for one in rooms[i:] if one.unused == room.unused and -one.less >= left)
+            room = min(enough, key=_smallest)
+        yield room.node, min(left, -room.less)
+        left += room.less
+
+
+def _smallest(room: Room) -> tuple[int, int]:
+    return -room.less, room.node
+
+
+def _least(joint: Joint, at: array[int], counts: Sequence[int]) -> Generator[None, None, int]:
+    """A number of nodes that no placement is below: each role alone, and each resource alone, needs as many."""
+    least = 1
+    for c, count in enumerate(counts):
+        least = max(least, fewest(joint.rooms(at, c), count))
+        yield
+    for r, needed in enumerate(joint.needed()):
+        if needed:
+            least = max(least, fewest(joint.spare(at, r), needed))
+            yield
+    return least
+
+
+def fewest(rooms: Sequence[int], needed: int) -> int:
+    """How many nodes with these rooms are needed for so many; all of them where they are not enough."""
+    for used, room in enumerate(sorted(rooms, reverse=True)):
+        if needed <= 0:
+            return used
+        needed -= room
+    return len(rooms)

@@ -1,0 +1,139 @@
+"""The levels at which a gang may stay together, and the domain of each node there.
+
+A level is a node label; a domain is the nodes with one value of it. A short name stands for several labels, since each
+vendor and cloud has its own: of each node the first of them that the node has counts. What is not in the table below
+belongs to a short name with which the label's own name ends (`example.com/rack`).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from extender.cluster.view import ClusterView
+from extender.policy.roles import NODE
+
+SHORT: Final[Mapping[str, tuple[str, ...]]] = {
+    "node": (NODE,),
+    "clique": (
+        "nvidia.com/gpu.clique",
+        "accelerator.topograph.run/sub-domain",
+        "accelerator.topograph.run/domain",
+        "network.topology.nvidia.com/accelerator",
+        "topology.k8s.aws/ultraserver-id",
+    ),
+    "rack": (
+        "cloud.google.com/gce-topology-subblock",
+        "fabric.topograph.run/tier-0",
+        "network.topology.nvidia.com/leaf",
+        "topology.k8s.aws/network-node-layer-3",
+        "oci.oraclecloud.com/host.rack_id",
+        "cloud.provider.com/topology-rack",
+    ),
+    "block": (
+        "cloud.google.com/gce-topology-block",
+        "fabric.topograph.run/tier-1",
+        "network.topology.nvidia.com/block",
+        "network.topology.nvidia.com/spine",
+        "topology.k8s.aws/network-node-layer-2",
+        "oci.oraclecloud.com/host.network_block_id",
+        "cloud.provider.com/topology-block",
+    ),
+    "zone": (
+        "fabric.topograph.run/tier-2",
+        "network.topology.nvidia.com/core",
+        "network.topology.nvidia.com/datacenter",
+        "topology.k8s.aws/network-node-layer-1",
+        "topology.kubernetes.io/zone",
+    ),
+}
+"""Short names of levels, the closest first, and the labels that they stand for."""
+_KNOWN: Final = frozenset(key for keys in SHORT.values() for key in keys)
+
+
+class Level(NamedTuple):
+    """One level. `name`: the short name or label that asks for it; `keys`: node labels; `domain`: int32 by index of a
+    node, domains numbered from 0 in the order of their first nodes, -1 = in none; `domains`: how many there are."""
+
+    name: str
+    keys: tuple[str, ...]
+    domain: array[int]
+    domains: int
+
+
+class Layout:
+    """The nodes in the order of the topology, and the levels of the settings at which some node has a domain. Nodes of
+    one domain follow each other; within the closest they are in the order of their names."""
+
+    def __init__(self, cluster: ClusterView) -> None:
+        self._cluster = cluster
+        self._seen: tuple[list[int], array[int], list[array[int]]] | None = None  # what the order follows from
+        self._rows, self._levels = array("i"), list[Level]()
+
+    def read(self) -> tuple[array[int], list[Level]]:
+        """(their rows; the levels, the closest first). The caller changes neither."""
+        places, settings = self._cluster.tables.places, self._cluster.settings.topology_levels
+        named, active = self._cluster.rows.all(), places.active()
+        columns = [places.numbered(number, named)[0] for number in active]
+        if self._seen != (active, named, columns):
+            order: Iterable[int] = range(len(named))
+            for column in columns:  # by the largest level last, which so comes first
+                order = sorted(order, key=column.__getitem__)
+            self._rows = array("i", [named[i] for i in order])
+            self._levels = [
+                Level(settings[number], (settings[number],), *places.numbered(number, self._rows)) for number in active
+            ]
+            self._seen = active, named[:], columns
+        return self._rows, self._levels
+
+    def asked(self, name: str) -> Level:
+        """The level of that name: a node's domain is its value of the first of the name's labels that it has."""
+        rows, levels = self.read()
+        settings = self._cluster.settings.topology_levels
+        keys = keys_of(name, settings)
+        if NODE in keys:
+            return nodes(len(rows))
+        found = {one.keys[0]: one.domain for one in levels if one.keys[0] in keys}
+        for key in [key for key in keys if key not in settings]:
+            found[key] = self._labelled(key, rows)
+        columns = [(key, found[key]) for key in keys if key in found]
+        if len(columns) == 1:
+            key, domain = columns[0]
+            return Level(name, (key,), domain, max(domain, default=-1) + 1)
+        of_nodes = zip(*(domain for _, domain in columns), strict=True)
+        firsts = [next(((k, n) for k, n in enumerate(numbers) if n >= 0), None) for numbers in of_nodes]
+        return Level(name, tuple([key for key, _ in columns]), *numbered(firsts or [None] * len(rows), None))
+
+    def _labelled(self, key: str, rows: array[int]) -> array[int]:
+        """The domains of a label that is no level of the settings."""
+        names, records = self._cluster.names, self._cluster.nodes
+        return numbered([records[names[row]].labels.get(key, "") for row in rows], "")[0]
+
+
+def nodes(count: int) -> Level:
+    """The level of single nodes."""
+    return Level("node", (NODE,), array("i", range(count)), count)
+
+
+def keys_of(name: str, settings: Sequence[str]) -> tuple[str, ...]:
+    """The labels that a level's name stands for, the closest first: a label for itself."""
+    if name not in SHORT:
+        return (name,)
+    named = [key for key in settings if key not in _KNOWN and key.rpartition("/")[2].endswith(name)]
+    return (*named, *SHORT[name])
+
+
+def numbered(values: Iterable[Hashable], none: Hashable) -> tuple[array[int], int]:
+    """(numbers from 0 in the order in which values first occur, -1 for `none`; how many there are)."""
+    seen: dict[Hashable, int] = {none: -1}
+    return array("i", [seen.setdefault(value, len(seen) - 1) for value in values]), len(seen) - 1
+
+
+def inside(inner: Level, outer: Level | None) -> Level:
+    """The domains of `inner`, each divided where it lies in several of `outer`; what is outside of those is in none."""
+    if outer is None or inner is outer:
+        return inner
+    pairs = zip(inner.domain, outer.domain, strict=True)
+    domain, domains = numbered([None if -1 in pair else pair for pair in pairs], None)
+    return inner._replace(domain=domain, domains=domains)

@@ -1,0 +1,425 @@
+"""Where a gang starts: all its pods at once, or none, with the GPUs of each.
+
+The order of what is better: the closest level at which one domain holds the gang (a node, then the levels of the
+settings from the closest on, then anywhere); in each domain of that level the fewest nodes, then the lowest price of
+slots (`ext_core.slots`: what the pods to come lose, and a little for what is left empty on nodes that are used); of the
+domains the one with the lowest price, then fewest nodes; then the first, in the order of node names. `required` domains
+end the search at their level; members that run already fix the domain.
+
+Consecutive pods, in the order given, go on one node, then in one domain of the closest level, and so on upward.
+
+Rules: those of filter (`Policy.judge`, once for each role), node selector, required node affinity, taints, cordons,
+free CPU, memory and pod slots, required anti-affinity by node of and against bound pods and among the gang's own pods.
+NOT modelled, see `not_modelled`: required pod affinity, anti-affinity over other topologies, spread constraints,
+volumes, host ports, resource claims (DRA), other resources; GPUs that only a DeviceClass serves count as none. GPUs
+that are shared are filled first-fit, which may miss a place for pods with different shares.
+
+The tables are read first, all at once or a portion of the nodes a slice; what follows works on a copy. The tables may
+change between two slices: before seats are written, `still_fits` judges the chosen nodes again, with the claims of
+other pods in the tables. Prices are those of now, also where the tables are read as they will be.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Final
+
+from ext_core.joint import Joint
+from ext_core.link_sets import LinkSets
+from extender.cluster.dra.nodes import CLAIMS_ALONE, NO_DEVICES, Ways
+from extender.cluster.view import ClusterView
+from extender.objects.queueing import Domain
+from extender.objects.records import NodeRecord, PodRecord
+from extender.policy.contracts import PodRequest
+from extender.policy.policy import Policy
+from extender.policy.roles import NODE, PodRole, Unplaceable, judged, kernel_roles, repelled, roles_in_slices, roles_of
+from extender.policy.scorers.fragmentation import FULLNESS
+from extender.queue.placing.filling import NODES, Budget, Solution, solve
+from extender.queue.placing.levels import Layout, Level, inside, nodes
+
+MOST_DOMAINS: Final = 32
+"""Domains that are searched for the most pods that fit, where not all do."""
+PORTION: Final = 512
+"""Nodes that are read in one slice."""
+ANYWHERE: Final = ""
+"""The name of the level of which the whole cluster is one domain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A place for each pod, in the order given. `rows`, `nodes`: row and name of its node; `gpus`: mask of the GPUs
+    that are planned for it, 0 = no positions; `domain`: (label, value) of the domain that holds all, None: no single
+    one; `proved`: no placement is better; `least`: none in this domain is on fewer nodes."""
+
+    rows: tuple[int, ...]
+    gpus: tuple[int, ...]
+    domain: tuple[str, str] | None
+    proved: bool
+    nodes: tuple[str, ...] = ()
+    least: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class NoPlace:
+    """The gang does not fit now. `most`: how many of its pods were found to fit in `domain`, the one that takes most;
+    `text`: for people; `proved`: no domain takes all of them."""
+
+    most: int
+    domain: tuple[str, str] | None
+    text: str
+    proved: bool = True
+
+
+Steps = Generator[None, None, Placed | NoPlace]
+Within = Callable[[Sequence[int]], AbstractContextManager[None]]
+"""The tables as a search reads them, for some rows: with the claims that count, and without the pods that do not."""
+
+
+@dataclass(slots=True)
+class _Gang:
+    """What was read for one search. Nodes by index, in the order of the topology (`levels.Layout`). `names`: by row;
+    `members`: indices of the nodes of running members."""
+
+    cluster: ClusterView
+    joint: Joint
+    roles: list[PodRole]
+    names: list[str]
+    levels: list[Level]
+    asked: Level | None
+    members: set[int]
+    required: bool
+    budget: Budget
+    proved: bool = True
+
+    @property
+    def outer(self) -> Level | None:
+        """The level of which one domain has to hold the gang."""
+        return self.asked if self.required else None
+
+    @property
+    def counts(self) -> list[int]:
+        """Pods of each role."""
+        return [len(role.at) for role in self.roles]
+
+    def domain(self, level: Level | None, nodes: Collection[int]) -> tuple[str, str] | None:
+        """(label, value) of the one domain of the level that these nodes are in."""
+        if level is None or level.name == ANYWHERE or len({level.domain[i] for i in nodes}) != 1:
+            return None
+        name = self.names[self.joint.row(next(iter(nodes)))]
+        record = self.cluster.nodes.get(name)
+        values = {} if record is None else {key: _value(record, key) for key in level.keys}
+        return next(((key, value) for key, value in values.items() if value), None)
+
+
+class JointPlacement:
+    """Places gangs on the tables of a cluster. It changes nothing in them."""
+
+    def __init__(self, cluster: ClusterView, policy: Policy) -> None:
+        self._cluster, self._policy = cluster, policy
+        self._sets, self.layout = LinkSets(cluster.tables.shapes), Layout(cluster)
+
+    def place(
+        self,
+        pods: Sequence[PodRecord],
+        requests: Sequence[PodRequest],
+        domain: Domain | None,
+        members: Collection[int] = (),
+    ) -> Placed | NoPlace:
+        """As `steps`, in one go."""
+        steps = self.steps(pods, requests, domain, members)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                found: Placed | NoPlace = end.value
+                return found
+
+    def steps(
+        self,
+        pods: Sequence[PodRecord],
+        requests: Sequence[PodRequest],
+        domain: Domain | None,
+        members: Collection[int] = (),
+        within: Within | None = None,
+        *,
+        among: Collection[int] | None = None,
+    ) -> Steps:
+        """A place for every pod, or none. `requests`: of the pods, one each; `members`: rows of the nodes of members
+        that run already; `among`: rows of the nodes that may be chosen, None: all. With `within` it reads the nodes in
+        portions, each inside of it; else all of them during this call, and the claims that count are in the tables. The
+        generator yields every few milliseconds, and returns the result."""
+        if not pods:
+            return _at_once(Placed((), (), None, proved=True, least=0))
+        if within is not None:
+            return self._in_portions((pods, requests), (domain, members), within, among)
+        try:
+            gang, rows = self._begin(roles_of(pods, requests), domain, members)
+            self._read(gang.joint, gang.roles, self._apart(gang.roles, rows, among), rows)
+        except Unplaceable as error:
+            return _at_once(NoPlace(0, None, str(error)))
+        return self._renewed(gang, _search(gang))
+
+    def _in_portions(
+        self,
+        asked: tuple[Sequence[PodRecord], Sequence[PodRequest]],
+        where: tuple[Domain | None, Collection[int]],
+        within: Within,
+        among: Collection[int] | None,
+    ) -> Steps:
+        """As `steps` with `within`. `asked`: the pods and their requests; `where`: domain and members."""
+        try:
+            gang, rows = self._begin((yield from roles_in_slices(*asked)), *where)
+        except Unplaceable as error:
+            return NoPlace(0, None, str(error))
+        return (yield from self._renewed(gang, self._portions(gang, rows, within, among)))
+
+    def still_fits(self, placed: Placed, pods: Sequence[PodRecord], requests: Sequence[PodRequest]) -> bool:
+        """Whether the placement stands, by the tables as they are now: the same nodes, in the same domain, take all
+        pods on the planned GPUs. The claims of others are in the tables, those of this gang are not."""
+        cluster = self._cluster
+        on: dict[int, list[int]] = {}
+        for at, (row, name) in enumerate(zip(placed.rows, placed.nodes, strict=True)):
+            if cluster.row(name) != row:
+                return False
+            on.setdefault(row, []).append(at)
+        records = [cluster.nodes[cluster.names[row]] for row in on]
+        if placed.domain is not None and any(
+            _value(record, placed.domain[0]) != placed.domain[1] for record in records
+        ):
+            return False
+        if not on:
+            return True
+        try:
+            roles = roles_of(pods, requests)
+            joint = self._joint(roles)
+            self._read(joint, roles, self._apart(roles), array("i", on))
+        except Unplaceable:
+            return False
+        role_of = {at: c for c, role in enumerate(roles) for at in role.at}
+        for node, there in enumerate(on.values()):
+            counts = [0] * len(roles)
+            for at in there:
+                counts[role_of[at]] += 1
+            masks = [placed.gpus[at] for at in sorted(there, key=role_of.__getitem__)]
+            if not joint.holds(node, counts, masks):
+                return False
+        return True
+
+    def _joint(self, roles: list[PodRole]) -> Joint:
+        """Of no node yet."""
+        tables = self._cluster.tables
+        joint = Joint(tables.nodes, tables.demand.slots, self._sets, kernel_roles(roles), FULLNESS)
+        joint.set_prices(self._policy.fragmentation.prices(tables))
+        return joint
+
+    def _begin(self, roles: list[PodRole], domain: Domain | None, members: Collection[int]) -> tuple[_Gang, array[int]]:
+        """(a search that has read no node yet, the rows of the nodes in its order)."""
+        rows, known = self.layout.read()
+        asked = None if domain is None else self.layout.asked(domain.level)
+        required = domain is not None and domain.required
+        levels = _levels(known, asked, len(rows), required=required)
+        running = frozenset(members)
+        there = {i for i, row in enumerate(rows) if row in running} if running else set()
+        names = list(self._cluster.names)
+        gang = _Gang(self._cluster, self._joint(roles), roles, names, levels, asked, there, required, Budget())
+        return gang, rows
+
+    def _apart(
+        self, roles: list[PodRole], rows: Sequence[int] = (), among: Collection[int] | None = None
+    ) -> list[set[int]]:
+        """For each role the rows where required anti-affinity rejects it, those without the devices that its claims
+        need, and those that are not `among` the chosen."""
+        others = set() if among is None else {row for row in rows if row not in among}
+        return [repelled(self._cluster, role.pod) | without_devices(self._cluster, role.pod) | others for role in roles]
+
+    def _read(self, joint: Joint, roles: list[PodRole], apart: list[set[int]], rows: array[int]) -> None:
+        """Read these nodes, which follow those that were read before. Unplaceable: the pods cannot be judged."""
+        cluster = self._cluster
+        marks = [judged(cluster, self._policy, role, rows, off) for role, off in zip(roles, apart, strict=True)]
+        joint.read(cluster.tables.nodes, cluster.tables.hazards, rows, marks)
+
+    def _portions(self, gang: _Gang, rows: array[int], within: Within, among: Collection[int] | None) -> Steps:
+        """The search, once all nodes are read."""
+        apart = self._apart(gang.roles, rows, among)
+        yield
+        try:
+            for start in range(0, len(rows), PORTION):
+                portion = rows[start : start + PORTION]
+                with within(portion):
+                    self._read(gang.joint, gang.roles, apart, portion)
+                yield
+        except Unplaceable as error:
+            return NoPlace(0, None, str(error))
+        return (yield from _search(gang))
+
+    def _renewed(self, gang: _Gang, search: Steps) -> Steps:
+        """The search; between its slices new types of slots may come, and then prices are read again."""
+        while True:
+            if not gang.joint.priced():
+                gang.joint.set_prices(self._policy.fragmentation.prices(self._cluster.tables))
+            try:
+                next(search)
+            except StopIteration as end:
+                found: Placed | NoPlace = end.value
+                return found
+            yield
+
+
+def not_modelled(pod: PodRecord) -> tuple[str, ...]:
+    """What the pod asks for that a placement does not look at, so that kube-scheduler may reject the node."""
+    other = any(term.topology_key != NODE for term in pod.anti_affinity_terms)
+    asked = {
+        "required pod affinity": bool(pod.affinity_terms),
+        "anti-affinity beyond nodes": other,
+        "spread constraints": pod.hard_spread,
+        "volumes": pod.volumes,
+        "host ports": pod.host_ports,
+        "resource claims": pod.claims,
+        "other resources": pod.other_resources,
+    }
+    return tuple([name for name, there in asked.items() if there])
+
+
+def without_devices(cluster: ClusterView, pod: PodRecord) -> set[int]:
+    """Rows of the nodes that give the pod no GPUs: those where all are for claims alone, and the pod asks for the
+    resource; and where the queue allocates devices, those without any, for a pod with claims."""
+    dra = cluster.dra
+    if not pod.gpus or not (dra.slices or dra.planned.on):
+        return set()
+    asked, reasons = Ways.of(pod), (CLAIMS_ALONE, NO_DEVICES) if dra.planned.on else (CLAIMS_ALONE,)
+    return {cluster.row(name) for name, node in cluster.nodes.items() if asked.mismatch(node) in reasons}
+
+
+def _at_once(result: Placed | NoPlace) -> Steps:
+    return result
+    yield
+
+
+def _value(record: NodeRecord, key: str) -> str:
+    return record.name if key == NODE else record.labels.get(key, "")
+
+
+def _levels(known: list[Level], asked: Level | None, height: int, *, required: bool) -> list[Level]:
+    """The levels to try, the closest first."""
+    node, anywhere = nodes(height), Level(ANYWHERE, (), array("i", bytes(4 * height)), 1)
+    if asked is None or (not required and NODE in asked.keys):
+        return [node, *known, anywhere]
+    places = [i for i, one in enumerate(known) if one.keys[0] in asked.keys]
+    if not required:
+        return [node, *known, anywhere] if places else [node, asked, *known, anywhere]
+    closer = [] if NODE in asked.keys else [node, *known[: min(places, default=0)]]
+    return [*closer, asked]
+
+
+def _search(gang: _Gang) -> Steps:
+    for level in gang.levels:
+        one = inside(level, gang.outer)
+        yield
+        solution = yield from (_alone(gang, one) if NODE in one.keys else _together(gang, one))
+        if solution is not None:
+            return (yield from _placed(gang, one, solution))
+    return (yield from _nowhere(gang, gang.levels[-1]))
+
+
+def _anchors(gang: _Gang, one: Level) -> set[int] | None:
+    """The domains that running members leave to choose from; None: all."""
+    if not gang.members or one.name == ANYWHERE:
+        return None
+    found = {one.domain[i] for i in gang.members} - {-1}
+    return found if len(found) == 1 or one is gang.asked else set()
+
+
+def _alone(gang: _Gang, one: Level) -> Generator[None, None, Solution | None]:
+    """All pods on one node."""
+    anchors, height = _anchors(gang, one), gang.joint.height
+    domain = one.domain
+    if anchors is not None:
+        domain = array("i", [number if number in anchors else -1 for number in domain])
+    best: tuple[int, int] | None = None  # price, node
+    for first in range(0, height, NODES):
+        found = gang.joint.alone(first, min(first + NODES, height), domain)
+        if found is not None and (best is None or found[1] < best[0]):
+            best = found[1], found[0]
+        yield
+    if best is None:
+        return None
+    return Solution([(best[1], tuple(gang.counts))], best[0], 1, proved=True, placed=True)
+
+
+def _together(gang: _Gang, one: Level) -> Generator[None, None, Solution | None]:
+    """All pods in one domain of a level."""
+    best: Solution | None = None
+    for number, pods in _rooms(gang, one):
+        if pods < sum(gang.counts):
+            continue
+        solution = yield from solve(gang.joint, gang.joint.members(one.domain, number), gang.counts, gang.budget)
+        gang.proved = gang.proved and solution.proved
+        if solution.placed and (best is None or _key(solution) < _key(best)):
+            best = solution
+        yield
+    return best
+
+
+def _key(solution: Solution) -> tuple[int, int]:
+    return solution.price, len(solution.chosen)
+
+
+def _rooms(gang: _Gang, one: Level) -> list[tuple[int, int]]:
+    """(domain, pods): the domains that may be chosen, and how many pods fit there at most, by each role alone."""
+    counts, anchors = gang.counts, _anchors(gang, one)
+    sums = gang.joint.sums(one.domain, one.domains)
+    width = len(counts)
+    return [
+        (number, sum([min(count, sums[number * width + c]) for c, count in enumerate(counts)]))
+        for number in range(one.domains)
+        if anchors is None or number in anchors
+    ]
+
+
+def _nowhere(gang: _Gang, one: Level) -> Generator[None, None, NoPlace]:
+    """Why not, by the domain that takes most."""
+    bounds = sorted([(-pods, number) for number, pods in _rooms(gang, one)])
+    best: tuple[Solution, int] | None = None
+    for bound, number in bounds[:MOST_DOMAINS]:
+        if best is not None and best[0].pods >= -bound:
+            break
+        solution = yield from solve(gang.joint, gang.joint.members(one.domain, number), gang.counts, gang.budget)
+        if best is None or solution.pods > best[0].pods:
+            best = solution, number
+        yield
+    if best is None:
+        return NoPlace(0, None, f"no node that may be chosen is in a domain of level {one.name}", gang.proved)
+    solution, number = best
+    domain = gang.domain(one, [one.domain.index(number)])
+    proved = gang.proved and solution.proved
+    where = "the cluster" if domain is None else f"{domain[0]}={domain[1]}, the domain that takes most"
+    text = f"{solution.pods} of {sum(gang.counts)} pods fit now in {where}"
+    return NoPlace(solution.pods, domain, text if proved else f"{text} (found by filling: more may fit)", proved)
+
+
+def _placed(gang: _Gang, one: Level, solution: Solution) -> Generator[None, None, Placed]:
+    """The pods in their order on the chosen nodes in theirs."""
+    left = [iter(role.at) for role in gang.roles]
+    size = sum(gang.counts)
+    nodes, gpus = [0] * size, [0] * size
+    for i, (node, counts) in enumerate(solution.chosen):
+        if i % NODES == 0:
+            yield
+        masks = iter(gang.joint.gpus(node, counts) or ())
+        for c, count in enumerate(counts):
+            for _ in range(count):
+                at = next(left[c])
+                nodes[at], gpus[at] = node, next(masks)
+    used = {node for node, _ in solution.chosen}
+    rows = tuple([gang.joint.row(node) for node in nodes])
+    return Placed(
+        rows=rows,
+        gpus=tuple(gpus),
+        domain=gang.domain(gang.asked, used) or gang.domain(one, used),
+        proved=gang.proved and solution.proved,
+        nodes=tuple([gang.names[row] for row in rows]),
+        least=solution.least,
+    )

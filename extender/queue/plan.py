@@ -1,0 +1,473 @@
+"""Which gang starts next, and why each other one waits: the order, the quota and backfill over the joint placement."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Generator, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, islice
+from typing import Final
+
+from extender.cluster.cluster import Cluster
+from extender.cluster.slices import RUN, STEP, Sliced, pauses
+from extender.cluster.view import ClusterView
+from extender.objects import gangs
+from extender.objects.records import PodRecord
+from extender.policy.contracts import PodRequest
+from extender.policy.pod_request import wants_of
+from extender.queue.absent import StandIns, alone
+from extender.queue.backfill import Decision, Reservation, Situation, Trial, schedule
+from extender.queue.endings import Ending, Endings, put, seated, without_gpus
+from extender.queue.gang import WaitingGang, together, waits
+from extender.queue.order import fair_shares, order
+from extender.queue.places import Places
+from extender.queue.placing.apart import Part
+from extender.queue.placing.placement import JointPlacement, NoPlace, Placed
+from extender.queue.quota import PLAIN, OverQuota, QueueRules, Quota
+from extender.queue.report import Report, Waiting
+from extender.queue.starts import Start, Starts, seats_of
+from extender.queue.usage import DecayedUse, Models, Rules
+from extender.reservations.claims import Claims
+from extender.reservations.seats import Seat, is_absent
+
+TOGETHER: Final = 64
+"""Single pods of one kind that are placed together: the tables are read once for them."""
+MOST_NAMED: Final = 5  # pods in a text
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A place for pods of a gang; `requests`: of the pods, one each."""
+
+    pods: Sequence[PodRecord]
+    requests: Sequence[PodRequest]
+    placed: Placed
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Rows of the nodes, for each pod."""
+        return self.placed.rows
+
+    def gpus(self, models: Models) -> dict[str, int]:
+        """How many GPUs of each model it takes."""
+        by_node: Counter[str] = Counter()
+        for pod, node in zip(self.pods, self.placed.nodes, strict=True):
+            by_node[node] += sum(count for _, count in pod.gpus)
+        return models.of(by_node)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The first gang in order that can start and has no place now; `models`, `quota`: what the queues hold."""
+
+    gang: WaitingGang
+    models: Models
+    quota: Quota
+
+
+class _OverQuota(Mapping[gangs.Ref, OverQuota]):
+    """Which gangs are over their quota, by what all queues hold at the moment. `held` is added to as gangs start."""
+
+    def __init__(
+        self,
+        waiting: Mapping[gangs.Ref, WaitingGang],
+        models: Models,
+        rules: Mapping[str, QueueRules],
+        held: dict[str, dict[str, int]],
+        wanted: Mapping[str, Mapping[str, int]],
+    ) -> None:
+        self.models, self.held, self.rules, self.wanted, self._gangs = models, held, rules, wanted, waiting
+
+    def __getitem__(self, ref: gangs.Ref) -> OverQuota:
+        found = self.models.within(self._gangs[ref], self.quota)
+        if not isinstance(found, OverQuota):
+            raise KeyError(ref)
+        return found
+
+    def __iter__(self) -> Iterator[gangs.Ref]:
+        return (ref for ref in self._gangs if ref in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    @property
+    def quota(self) -> Quota:
+        """What all queues hold now."""
+        return Quota(self.rules, self.models.capacity, self.held, self.wanted)
+
+    def take(self, queue: str, asked: Mapping[str, int]) -> None:
+        """The queue holds more, GPUs by model."""
+        counts = self.held.setdefault(queue, {})
+        for model, count in asked.items():
+            counts[model] = counts.get(model, 0) + count
+
+
+class _Look:
+    """What one look has found. `queues`: what they hold; `ready`: places of single pods that were found together with
+    others; `requests`: of the pods of large gangs."""
+
+    def __init__(self, queues: _OverQuota, seated: Collection[str]) -> None:
+        """`seated`: names of gangs with seats of their own, which count for all others."""
+        self._seated = seated
+        self.ready: dict[gangs.Ref, Placed] = {}
+        self.requests: dict[gangs.Ref, list[PodRequest]] = {}
+        self.queues = queues
+        self._kinds: dict[gangs.Ref, Hashable] = {}
+        self._singles: dict[Hashable, dict[gangs.Ref, WaitingGang]] = {}  # by kind, in order
+
+    def read(self, in_order: Sequence[WaitingGang]) -> Generator[None, None, None]:
+        """Of which kind each gang is."""
+        seen = 0
+        for gang in in_order:
+            seen += len(gang.pods)
+            if seen >= STEP:
+                seen = 0
+                yield
+            kind = self._kinds[gang.ref] = gang.ref if gang_name(gang) in self._seated else _kind(gang)
+            if len(gang.pods) == 1 and not gang.members and gang.complete:
+                self._singles.setdefault(kind, {})[gang.ref] = gang
+
+    def kind(self, gang: WaitingGang) -> Hashable:
+        """Gangs of one kind have a place, or not, alike."""
+        return self._kinds[gang.ref]
+
+    def peers(self, gang: WaitingGang) -> Sequence[WaitingGang]:
+        """The single pod and others of its kind that were not given yet, at most TOGETHER; none where it is no single
+        pod, or the only one."""
+        if gang.ref in self.ready:
+            return [gang]
+        others = self._singles.get(self.kind(gang), {})
+        if others.pop(gang.ref, None) is None or not others:
+            return ()
+        return [gang, *(others.pop(ref) for ref in list(islice(others, TOGETHER - 1)))]
+
+    def within_quota(self, found: Found, queue: str) -> Found | str:
+        """What was found, or why the queue may not hold so much."""
+        over = self.queues.quota.refused(queue, found.gpus(self.queues.models))
+        return found if over is None else over.text
+
+
+Looks = Generator[Start | None, None, None]
+
+
+class Planner:
+    """Looks at the queue. `clock`: seconds on the server's clock, `wall`: since 1970."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        claims: Claims,
+        placement: JointPlacement,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
+        self._cluster, self._claims, self._placement = cluster, claims, placement
+        self._clock, self._wall = clock, wall
+        self._places = Places(cluster, claims, placement, clock)
+        self.starts = Starts(cluster, claims, placement, clock)
+        self._rules = Rules(cluster)
+        self._endings, self.stand_ins = Endings(cluster), StandIns(cluster)
+        self._models: Models | None = None
+        self._use = DecayedUse()
+        self._head: Reservation | None = None  # of the latest look
+        self.report = Report()
+        self.head: Head | None = None
+
+    def begin(self) -> None:
+        """Another instance may have released gangs since the latest look: what queues held meanwhile is not known."""
+        self._use.pause()
+
+    def looks(self, paused: Mapping[str, str]) -> Looks:
+        """The gangs that start, in order, each with its seats reserved, and None where others may run. At its end the
+        report and the head are of this look. `paused`: names of gangs that do not start now, and why."""
+        wall, settings = self._wall(), self._cluster.settings.queue
+        there = yield from waits(self._cluster, self.stand_ins)
+        queues = yield from self._queues(there)
+        use = self._use.of(queues.held, self._clock(), settings.use_half_life_seconds)
+        shares = fair_shares(use, queues.models.capacity, self._rules.now())
+        yield None
+        sorted_gangs = yield from order(there, shares, now=wall, patience=settings.patience_seconds)
+        left = yield from self._left(sorted_gangs, paused)
+        running = (yield from self._endings.read(wall)) if left else []
+        yield from put(running, (yield from self._ends(list(self._claims.seats), wall)))
+        look = _Look(queues, frozenset(self._claims.seats.absent))
+        yield from look.read(left)
+        yield None
+        situation = Situation(
+            left,
+            queues,
+            running,
+            wall,
+            settings.strict,
+            kind=look.kind,
+            before=self._head,
+            plain=lambda: without_gpus(self._cluster, wall),
+        )
+        decision = yield from self._schedule(situation, running, look)
+        self._head = decision.head
+        self.head = None if decision.head is None else Head(decision.head.gang, queues.models, queues.quota)
+        del running, situation, look  # what is large is freed a part at a time
+        yield None
+        listed: list[Waiting] = []
+        waiting: Counter[str] = Counter()
+        for gang, pause in pauses(sorted_gangs):
+            if pause:
+                yield None
+            if gang.ref in decision.waits:
+                listed.append(_waiting(self._cluster, gang, decision))
+            elif (why := paused.get(gang_name(gang))) is not None:
+                listed.append(Waiting(gang, "incomplete", why))
+            else:
+                continue
+            waiting[gang.queue] += 1
+        names = sorted({*self._rules.now(), *queues.held, *queues.wanted})
+        numbers = tuple(self._queue(name, queues, shares, waiting[name]) for name in names)
+        before = list(self.report.waiting)
+        self.report = Report(wall, tuple(listed), numbers)
+        while before:
+            yield None
+            del before[-STEP:]
+
+    def _queues(self, there: Sequence[WaitingGang]) -> Sliced[_OverQuota]:
+        yield
+        models = self._models = yield from Models.read(self._cluster, self._models)
+        yield
+        pods, seats = self._cluster.pods, self._claims.seats
+        late = yield from self.stand_ins.seated(seats)
+        held = yield from models.held(
+            {
+                seat.uid: seat.node
+                for seat in seats
+                if seat.uid in late or ((pod := pods.get(seat.uid)) is not None and not pod.node)
+            },
+            late,
+        )
+        wanted = yield from models.wanted(there)
+        return _OverQuota({gang.ref: gang for gang in there}, models, self._rules.now(), held, wanted)
+
+    def _left(self, in_order: Sequence[WaitingGang], paused: Mapping[str, str]) -> Sliced[list[WaitingGang]]:
+        """The gangs that may start. What a gang that lost a pod holds is idle until it has another: it goes first."""
+        first: list[WaitingGang] = []
+        others: list[WaitingGang] = []
+        # Of a gang that has absent seats alone, pods came that take none of these over: it is placed again.
+        seated = self._claims.seats.gangs.keys() - set(alone(self._claims.seats))
+        for gang, pause in pauses(in_order):
+            if pause:
+                yield
+            name = gang_name(gang)
+            if (name not in seated or self._joins(gang)) and name not in paused:
+                (first if gang.members and gang.lacking else others).append(gang)
+        return first + others
+
+    def _joins(self, gang: WaitingGang) -> bool:
+        """Whether its pods join an in-tree group that was released: they hold it back, so they do not wait for it."""
+        return gang.whole and not any(self._claims.seats.of(pod.uid) for pod in gang.pods)
+
+    def _schedule(
+        self, situation: Situation, ends: list[Ending], look: _Look
+    ) -> Generator[Start | None, None, Decision]:
+        """The starts of `looks`. `ends`: those of the situation, to which the pods that start are added."""
+        queues = look.queues
+        steps = schedule(situation, lambda gang, trial: self._place(gang, trial, look))
+        while True:
+            try:
+                held = next(steps)
+            except StopIteration as end:
+                decision: Decision = end.value
+                return decision
+            if held is None:
+                yield None
+                continue
+            assert isinstance(held.seats, Found)
+            start = yield from self.starts.begin(held.gang, held.seats.pods, held.seats.placed)
+            if start is not None:
+                if len(start.seats) >= STEP:
+                    yield None
+                queues.take(start.gang.queue, held.seats.gpus(queues.models))
+                yield from put(ends, (yield from self._ends(start.seats, situation.now)))
+                yield start
+
+    def _ends(self, seats: Sequence[Seat], wall: float) -> Sliced[list[Ending]]:
+        """When the pods of seats end, as if they started now. Of those that do not exist it is not known."""
+        cluster = self._cluster
+        found: list[Ending] = []
+        for seat, pause in pauses(seats):
+            if pause:
+                yield
+            pod, row = cluster.pods.get(seat.uid), cluster.row(seat.node)
+            if row >= 0 and seat.absent:
+                found.append(Ending(seat.uid, row, None))
+            elif row >= 0 and pod is not None and not pod.node:
+                found.append(seated(pod, row, cluster, wall))
+        return found
+
+    def again(
+        self, name: str, seats: Sequence[Seat], fixed: Collection[str] = ()
+    ) -> Generator[None, None, tuple[Seat, ...] | str]:
+        """Other seats for the pods of a gang that has lost some, all that are not bound, beside those that are; else
+        why there are none. Pods that replace deleted ones are placed with them, and those that do not exist yet.
+        `fixed`: uids of pods that keep their seats. Yields where others may run."""
+        kept = tuple([seat for seat in seats if seat.uid in fixed])
+        seats = [seat for seat in seats if seat.uid not in fixed]
+        there = [pod for seat in seats if (pod := self._cluster.pods.get(seat.uid)) is not None]
+        seated = {seat.uid for seat in seats}
+        gang = together(self._cluster, seated, name, self.stand_ins)
+        if gang is None:
+            return "no pod of it waits"
+        if kept:
+            gang = _beside(gang, fixed, self._cluster)
+        waits = [pod for pod in gang.pods if pod.uid in seated]
+        others = sorted((pod for pod in gang.pods if pod.uid not in seated), key=lambda pod: is_absent(pod.uid))
+        deleted = sum(not seat.absent for seat in seats) - sum(not pod.terminating for pod in there)
+        if deleted > len(others) and len(gang.members) + len(waits) + len(others) < gang.minimum:
+            return "a pod of it is deleted"
+        pods = [pod for pod in gang.pods if pod.uid in seated or pod in others[:deleted]]
+        if not pods:
+            return "no pod of it waits"
+        requests = [self._claims.alone(pod) for pod in pods]
+        own = seated | {pod.uid for pod in pods}
+        placed = yield from self._places.steps(gang, pods, requests, self._places.counted(requests[0], own))
+        if isinstance(placed, NoPlace):
+            return placed.text
+        if not (yield from self.starts.fit(pods, placed, own)):
+            return "its new place was taken meanwhile"
+        made = seats_of(self._cluster, name, pods, placed, self._clock())
+        # One release, however often it is placed again.
+        return kept + tuple([seat._replace(at=seats[0].at) for seat in made])
+
+    # -- one gang -------------------------------------------------------------------------------------------------
+
+    def _place(self, gang: WaitingGang, trial: Trial, look: _Look) -> Generator[None, None, Found | str]:
+        """As `backfill.Place`: all pods of the gang, else as many as fit, if these are enough to start."""
+        pods = gang.pods
+        if not trial.gone and not trial.kept and (peers := look.peers(gang)):
+            found = yield from self._prepared(gang, trial, look, peers)
+            if found is not None:
+                return look.within_quota(found, gang.queue)
+        whole = yield from self._requests(gang, look)
+        while True:
+            requests = whole[: len(pods)]
+            placed = yield from self._steps(gang, pods, requests, trial)
+            if isinstance(placed, Placed):
+                found = Found(pods, requests, placed)
+                return found if trial.gone else look.within_quota(found, gang.queue)
+            most = min(placed.most, len(pods) - 1)
+            if most < max(1, gang.needed):
+                return placed.text
+            pods = pods[:most]
+
+    def _requests(self, gang: WaitingGang, look: _Look) -> Sliced[Sequence[PodRequest]]:
+        """Of its pods, one each. Those of many pods are kept for the look: the gang may be placed several times."""
+        found = look.requests.get(gang.ref)
+        if found is None:
+            found = []
+            for pod, pause in pauses(gang.pods):
+                if pause:
+                    yield
+                found.append(self._claims.alone(pod))
+            if len(found) >= STEP:
+                look.requests[gang.ref] = found
+        return found
+
+    def _prepared(
+        self, gang: WaitingGang, trial: Trial, look: _Look, peers: Sequence[WaitingGang]
+    ) -> Generator[None, None, Found | None]:
+        """A place for a single pod, found together with those of its `peers`; None: they do not all fit."""
+        ref, requests = gang.ref, [self._claims.alone(gang.pods[0])]
+        if ref not in look.ready:
+            pods = [one.pods[0] for one in peers]
+            together = yield from self._steps(gang, pods, requests * len(pods), trial)
+            if isinstance(together, NoPlace):
+                return None
+            for at, one in enumerate(peers):
+                row, gpus, node = together.rows[at], together.gpus[at], together.nodes[at]
+                look.ready[one.ref] = Placed((row,), (gpus,), None, proved=False, nodes=(node,))
+        return Found(gang.pods, requests, look.ready.pop(ref))
+
+    def _steps(
+        self, gang: WaitingGang, pods: Sequence[PodRecord], requests: Sequence[PodRequest], trial: Trial
+    ) -> Generator[None, None, Placed | NoPlace]:
+        """The search on the tables of the trial, which it reads a portion of the nodes after the other."""
+        gone: dict[int, list[str]] = {}  # uids by row
+        for ending, pause in pauses(trial.gone, RUN):
+            if pause:
+                yield
+            gone.setdefault(ending.row, []).append(ending.uid)
+        kept = [Part(held.seats.requests, held.seats.placed) for held in trial.kept if isinstance(held.seats, Found)]
+        counted = self._places.counted(requests[0], self.starts.own(gang), gone, kept)
+        return (yield from self._places.steps(gang, pods, requests, counted))
+
+    def _queue(self, name: str, queues: _OverQuota, shares: Mapping[str, float], waiting: int) -> Mapping[str, object]:
+        """What a queue holds and may hold, as in the JSON form. `waiting`: how many of its gangs wait."""
+        rules = self._rules.now().get(name, PLAIN)
+        return {
+            "name": name,
+            "weight": rules.weight,
+            "share": round(shares.get(name, 0.0), 6),
+            "guaranteed_gpus": dict(rules.guaranteed),
+            "limit_gpus": dict(rules.limit),
+            "used_gpus": dict(queues.held.get(name, {})),
+            "waiting": waiting,
+        }
+
+
+def _beside(gang: WaitingGang, fixed: Collection[str], cluster: ClusterView) -> WaitingGang:
+    """The gang, with waiting pods that keep their seats as members."""
+    members = {pod.uid: pod for pod in gang.members}
+    members |= {uid: pod for uid in fixed if (pod := cluster.pods.get(uid)) is not None}
+    pods = tuple([pod for pod in gang.pods if pod.uid not in fixed])
+    return replace(gang, pods=pods, members=tuple(members.values()))
+
+
+def gang_name(gang: WaitingGang) -> str:
+    """The name of a gang in the seats, and for people."""
+    return gang.ref.text
+
+
+def pod_names(pods: Sequence[PodRecord]) -> str:
+    """The first of these pods, and how many there are, for people; "" for none."""
+    names = ", ".join(f"{pod.namespace}/{pod.name}" for pod in pods[:MOST_NAMED])
+    return names + (f" and {len(pods) - MOST_NAMED} more" if len(pods) > MOST_NAMED else "")
+
+
+def unread(gang: WaitingGang) -> str:
+    """What it means for the gang that the templates of its late pods cannot be read, for people."""
+    return f"no seats are reserved for the pods that its owner creates later: {gang.unread}"
+
+
+def _kind(gang: WaitingGang) -> Hashable:
+    if gang.members or any(pod.anti_affinity_terms or pod.nominated_node for pod in gang.pods):
+        return gang.ref  # a nomination counts for all pods but its own
+    keys = groupby(map(_key, gang.pods))
+    return (
+        gang.needed,
+        gang.domain,
+        gang.apart,
+        gang.queue,
+        tuple([(key, sum(1 for _ in equal)) for key, equal in keys]),
+    )
+
+
+def _key(pod: PodRecord) -> Hashable:
+    """What the place of a pod without anti-affinity depends on."""
+    return wants_of(pod), pod.priority, pod.namespace, pod.node_selector, pod.node_terms, pod.tolerations
+
+
+def _waiting(cluster: ClusterView, gang: WaitingGang, decision: Decision) -> Waiting:
+    """Why a gang did not start."""
+    waits = decision.waits[gang.ref]
+    texts, start, head = [waits.text], None, decision.head
+    if head is not None and head.gang is gang:
+        start = head.start
+        if plain := _plain(cluster, head):
+            texts.append(f"pods without GPUs hold CPU, memory or pod slots that it needs: {plain}")
+    if gang.unread:
+        texts.append(unread(gang))
+    return Waiting(gang, waits.code, "; ".join(texts), "" if waits.behind is None else str(waits.behind), start)
+
+
+def _plain(cluster: ClusterView, head: Reservation) -> str:
+    """The pods without GPUs that the head waits for, for people; "" for none."""
+    rows, pods = frozenset(head.seats.rows), cluster.pods
+    there = [pod for one in head.plain if one.row in rows and (pod := pods.get(one.uid)) is not None]
+    return pod_names(there)

@@ -1,0 +1,65 @@
+"""The queue at a moment, for people: which gang waits, in which order, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, get_args
+
+from extender.queue.backfill import Code
+from extender.queue.gang import WaitingGang
+from extender.queue.placing.placement import not_modelled
+
+CODES: Final[tuple[str, ...]] = get_args(Code)
+"""Why gangs wait."""
+MOST_WHYS: Final = 8
+"""Of the reasons why kube-scheduler allocates devices of one gang, which name what its pods state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A gang that waits. `text`: why, for people; `blocked_by`: the gang that it waits for, or ""; `start`: the
+    earliest known start, seconds since 1970, None where none is known."""
+
+    gang: WaitingGang
+    code: Code
+    text: str
+    blocked_by: str = ""
+    start: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Made with each look at the queue. `wall`: when, in seconds since 1970; `waiting`: in order; `queues`: what each
+    queue holds and may hold, as in the JSON form; `ways_out`: how a gang could start now, by the text of its
+    ref."""
+
+    wall: float = 0.0
+    waiting: tuple[Waiting, ...] = ()
+    queues: tuple[Mapping[str, Any], ...] = field(default=())
+    ways_out: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+
+    def entry(self, position: int) -> dict[str, Any]:
+        """The JSON form of a gang that waits; `position`: from 1."""
+        one = self.waiting[position - 1]
+        gang = one.gang
+        domain = None if gang.domain is None else {"level": gang.domain.level, "required": gang.domain.required}
+        return {
+            "gang": str(gang.ref),
+            "source": gang.ref.source,
+            "queue": gang.queue,
+            "priority": gang.priority,
+            "age_seconds": round(max(0.0, self.wall - gang.created), 1),
+            "pods": gang.number,
+            "min": gang.minimum,
+            "gpus": gang.gpus,
+            "position": position,
+            "reason": one.code,
+            "text": one.text,
+            "blocked_by": one.blocked_by or None,
+            "earliest_start_seconds": None if one.start is None else round(max(0.0, one.start - self.wall), 1),
+            "domain": domain,
+            "left_devices": sorted({pod.left_devices for pod in gang.pods} - {""})[:MOST_WHYS],
+            "not_modelled": sorted({what for pod in gang.pods for what in not_modelled(pod)}),
+            "ways_out": self.ways_out.get(gang.ref.text, []),
+        }

@@ -1,0 +1,185 @@
+"""How many GPUs there are, how many each queue holds, and how many its gangs wait for: by model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
+from typing import Final
+
+from extender.cluster.slices import Sliced, pauses
+from extender.cluster.view import ClusterView
+from extender.objects.queueing import queue_of
+from extender.objects.records import NodeRecord, PodRecord
+from extender.queue.gang import WaitingGang
+from extender.queue.quota import Amounts, OverQuota, QueueRules, Quota
+from extender.settings import Settings
+
+LEAST_GPUS: Final = 1e-6
+"""Less use than this is forgotten."""
+MOST_QUEUES: Final = 1000
+"""That hold no GPUs now, and whose use is kept: anybody who may create pods chooses names of queues."""
+NO_MODEL: Final = ""
+"""The model of a node that does not exist."""
+NOTHING: Final[Mapping[str, str]] = {}
+NO_PODS: Final[Mapping[str, PodRecord]] = {}
+
+
+def rules_of(settings: Settings) -> dict[str, QueueRules]:
+    """The rules of the queues that the settings name."""
+    return {
+        name: QueueRules(one.weight, one.guaranteed_gpus, one.limit_gpus, one.borrow)
+        for name, one in settings.queue.queues.items()
+    }
+
+
+class Rules:
+    """The rules of the queues, by the settings that count now."""
+
+    def __init__(self, cluster: ClusterView) -> None:
+        self._cluster, self._settings = cluster, cluster.settings
+        self._rules = rules_of(cluster.settings)
+
+    def now(self) -> Mapping[str, QueueRules]:
+        """By the names of the queues that the settings name; of one object until other settings are loaded."""
+        if self._settings is not self._cluster.settings:
+            self._settings = self._cluster.settings
+            self._rules = rules_of(self._settings)
+        return self._rules
+
+
+def model_of(node: NodeRecord, labels: Sequence[str]) -> str:
+    """The GPU model of a node: the value of the first of the `labels` that it has, else its first GPU resource."""
+    for key in labels:  # a generator would cost twice as much, and all nodes are asked about
+        if found := node.labels.get(key):
+            return found
+    return min(node.gpus, default=NO_MODEL)
+
+
+def named_models(gang: WaitingGang, labels: Sequence[str]) -> set[str]:
+    """The GPU models that the node selectors of its pods name; none where the gang may get any. `labels`: as above."""
+    return {text for pod in gang.pods for key, text in pod.node_selector if key in labels}
+
+
+class DecayedUse:
+    """How many GPUs each queue has held on average, by model; earlier use counts less. It begins with what is held when
+    it is first asked: another holder of the Lease does not know the past."""
+
+    def __init__(self) -> None:
+        self._mean: Mapping[str, Mapping[str, float]] = {}
+        self._held: Amounts = {}  # since `_at`
+        self._at = -inf
+        self._paused = False
+
+    def pause(self) -> None:
+        """What was held since it was last asked is not known, and does not count."""
+        self._paused = True
+
+    def of(self, held: Amounts, now: float, half_life: float) -> Mapping[str, Mapping[str, float]]:
+        """By queue and model. `held`: now; `now`: seconds; `half_life`: seconds after which use counts half, 0: what is
+        held now."""
+        if not half_life:
+            self._mean, self._held, self._at = {}, {}, -inf
+            return held
+        passed = 0.0 if self._paused else max(0.0, now - self._at)
+        kept = 0.5 ** (passed / half_life)
+        parts = ((1.0, held),) if self._at == -inf else ((kept, self._mean), (1.0 - kept, self._held))
+        found: dict[str, dict[str, float]] = {}
+        for weight, part in parts:
+            for queue, counts in part.items():
+                for model, count in counts.items():
+                    if (more := weight * count) >= LEAST_GPUS:
+                        of_queue = found.setdefault(queue, {})
+                        of_queue[model] = of_queue.get(model, 0.0) + more
+        idle = [queue for queue in found if queue not in held]
+        for queue in sorted(idle, key=lambda name: sum(found[name].values()))[: max(0, len(idle) - MOST_QUEUES)]:
+            del found[queue]
+        self._mean, self._at, self._paused = found, now, False
+        self._held = {queue: dict(counts) for queue, counts in held.items()}  # the planner adds to it
+        return found
+
+
+class Models:
+    """The GPU model of each node that offers GPUs, and what there is of each, for one plan."""
+
+    def __init__(self, cluster: ClusterView) -> None:
+        """Of no node yet: `read` adds them."""
+        self._cluster = cluster
+        self._records: dict[str, NodeRecord] = {}  # of which they are
+        self.by_node: dict[str, str] = {}
+        self.capacity: dict[str, int] = {}
+
+    @classmethod
+    def read(cls, cluster: ClusterView, before: Models | None = None) -> Sliced[Models]:
+        """Of all nodes that offer GPUs, in slices. `before`: what was read earlier, of nodes that are the same."""
+        made, labels = cls(cluster), cluster.settings.mix.model_labels
+        known, models = ({}, {}) if before is None else (before._records, before.by_node)
+        for name, pause in pauses(list(cluster.gpus.topologies)):
+            if pause:
+                yield
+            if (node := cluster.nodes.get(name)) is not None:
+                made._records[name] = node
+                model = models[name] if known.get(name) is node else model_of(node, labels)
+                made.by_node[name] = model
+                made.capacity[model] = made.capacity.get(model, 0) + sum(node.gpus.values())
+        return made
+
+    def held(
+        self, seats: Mapping[str, str] = NOTHING, late: Mapping[str, PodRecord] = NO_PODS
+    ) -> Sliced[dict[str, dict[str, int]]]:
+        """GPUs by queue and model that its bound pods hold, and that its released pods are nominated for or have seats
+        for, in slices. `seats`: uid of an unbound pod -> node; `late`: by uid, those of these pods that do not exist
+        yet. Pods on unknown nodes hold nothing."""
+        cluster, by_node = self._cluster, self.by_node
+        nominated, queued = cluster.placements.nominated, cluster.placements.queued
+        released: dict[str, list[str]] = {}
+        for uid, node in ({uid: node for uid, node in nominated.items() if uid not in queued} | dict(seats)).items():
+            released.setdefault(node, []).append(uid)
+        found: dict[str, dict[str, int]] = {}
+        for (node, model), pause in pauses(by_node.items()):
+            if pause:
+                yield
+            uids: Iterable[str] = cluster.placements.bound.get(node, ())
+            if node in released:
+                uids = {*uids, *released[node]}
+            for uid in uids:
+                pod = cluster.pods.get(uid) or late.get(uid)
+                if pod is not None and pod.gpus and pod.node in ("", node):
+                    counts = found.setdefault(queue_of(pod), {})
+                    for _, count in pod.gpus:
+                        counts[model] = counts.get(model, 0) + count
+        return found
+
+    def wanted(self, gangs: Iterable[WaitingGang]) -> Sliced[dict[str, dict[str, int]]]:
+        """GPUs by queue and model that complete gangs wait for, in slices; of each model where a gang may get
+        several."""
+        found: dict[str, dict[str, int]] = {}
+        for gang, pause in pauses(gangs):
+            if pause:
+                yield
+            if gang.complete:
+                counts = found.setdefault(gang.queue, {})
+                for model in self.allowed(gang):
+                    counts[model] = counts.get(model, 0) + gang.gpus
+        return found
+
+    def allowed(self, gang: WaitingGang) -> list[str]:
+        """The models that the node selectors of its pods name, all where they name none; other requirements are not
+        looked at."""
+        named = named_models(gang, self._cluster.settings.mix.model_labels)
+        return sorted(self.capacity.keys() & named if named else self.capacity)
+
+    def within(self, gang: WaitingGang, quota: Quota) -> list[str] | OverQuota:
+        """Of the models that the gang may get, those of which its queue may hold all that its pods ask for. OverQuota:
+        there is none; why not the first."""
+        models, asked = self.allowed(gang), gang.gpus
+        refusals = {model: quota.refused(gang.queue, {model: asked}) for model in models}
+        found = [model for model, refused in refusals.items() if refused is None]
+        return found if found else next((one for one in refusals.values() if one is not None), found)
+
+    def of(self, gpus: Mapping[str, int]) -> dict[str, int]:
+        """GPUs by model, of GPUs by node: what a placed gang asks its quota for."""
+        found: dict[str, int] = {}
+        for node, count in gpus.items():
+            model = self.by_node.get(node, NO_MODEL)
+            found[model] = found.get(model, 0) + count
+        return found

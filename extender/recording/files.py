@@ -1,0 +1,220 @@
+"""The files of a record, by number, each a header and blocks. A file stands for itself: it begins with a snapshot.
+
+    DIR/000042.record:   magic · header · block · block · ...
+    header, block:       length (4 bytes) · CRC-32 of the bytes (4 bytes) · the bytes, compressed by zlib
+
+A block that is cut off, as a killed server leaves it, ends its file: what was written before counts.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Self
+
+import msgspec
+
+from extender.errors import BadInput
+from extender.settings import Record as Limits
+
+MAGIC: Final = b"gpu-extender record 1\n"
+SUFFIX: Final = ".record"
+LEVEL: Final = 1
+"""Of zlib: the texts of a record repeat, so that more costs time and saves little."""
+MOST_BLOCK: Final = 256 << 20
+"""Bytes that a block may have, also when it is no longer compressed."""
+_HEAD: Final = struct.Struct("<II")
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """What a file is a record of. `form`: names the fields of the entries; `run`: of the process that wrote it;
+    `number`: of the file in its run, from 0; `began`: seconds since 1970; `live`: the cluster is an API server's;
+    `lost`: entries that were lost just before, and why."""
+
+    version: str
+    form: str
+    policy_hash: str
+    settings: dict[str, Any]
+    run: str
+    number: int
+    began: float
+    live: bool
+    lost: int = 0
+    cause: str = ""
+
+
+class BadRecord(BadInput):
+    """A directory or a file that is no record, or one that this version cannot read."""
+
+    code = "bad-record"
+
+
+class Torn(BadRecord):
+    """A file in which nothing is but a part of its header: the process was killed, or the disk was full."""
+
+
+def files(folder: Path) -> list[Path]:
+    """The files of a record, in their order."""
+    return sorted(path for path in folder.glob(f"*{SUFFIX}") if path.stem.isdigit())
+
+
+class Output:
+    """One file that is being written. OSError, as the system states it; then nothing more may be written."""
+
+    def __init__(self, path: Path, header: Header) -> None:
+        self.path, self.size = path, 0
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)  # pods' names, labels
+        self._file: BinaryIO = os.fdopen(descriptor, "wb", buffering=0)
+        try:
+            self._write(MAGIC)
+            self.block(msgspec.json.encode(header))
+        except OSError:
+            self._file.close()
+            path.unlink(missing_ok=True)
+            raise
+
+    def block(self, text: bytes) -> None:
+        """Write a block."""
+        packed = zlib.compress(text, LEVEL)
+        self._write(_HEAD.pack(len(packed), zlib.crc32(packed)) + packed)
+
+    def close(self) -> None:
+        """Nothing more is written."""
+        self._file.close()
+
+    def _write(self, text: bytes) -> None:
+        rest = memoryview(text)
+        while rest:
+            rest = rest[self._file.write(rest) :]
+        self.size += len(text)
+
+
+class Folder:
+    """The directory of a record: the file that is being written, and the older ones, of which the oldest are deleted.
+    Methods raise OSError, as the system states it."""
+
+    def __init__(self, path: Path, limits: Limits) -> None:
+        """BadInput where it cannot be written."""
+        self.path, self._limits = path, limits
+        self._output: Output | None = None
+        self._older: list[tuple[Path, int]] = []  # the other files, with their bytes
+        self._snapshot_size = 0  # of the current file
+        try:
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            probe = path / f".probe-{os.getpid()}"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise BadInput(f"it cannot be written: {error.strerror}", path=str(path)) from error
+        self._next = 1 + max((int(known.stem) for known in files(path)), default=0)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a file is being written."""
+        return self._output is not None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the file has its size."""
+        size = self._output.size if self._output is not None else 0
+        return size >= max(self._limits.file_bytes, 3 * self._snapshot_size)
+
+    def begin(self, header: Header) -> None:
+        """Begin a file."""
+        self.end()
+        self._snapshot_size = 0
+        self._older = [(path, path.stat().st_size) for path in files(self.path)]
+        self._delete(self._limits.max_bytes - self._limits.file_bytes)
+        self._output = Output(self.path / f"{self._next:06}{SUFFIX}", header)
+        self._next += 1
+
+    def begun(self) -> None:
+        """The snapshot is written."""
+        self._snapshot_size = self._output.size if self._output is not None else 0
+
+    def block(self, text: bytes) -> int:
+        """Write a block to the file; its bytes on the disk."""
+        assert self._output is not None
+        before = self._output.size
+        self._output.block(text)
+        self._delete(self._limits.max_bytes - self._output.size)
+        return self._output.size - before
+
+    def end(self) -> None:
+        """Nothing more is written to the file."""
+        if self._output is not None:
+            self._output.close()
+        self._output = None
+
+    def _delete(self, room: int) -> None:
+        """Delete the oldest files until the others, without the current one, have no more bytes than this."""
+        while self._older and sum(size for _, size in self._older) > room:
+            path, _ = self._older.pop(0)
+            path.unlink(missing_ok=True)
+
+
+class Input:
+    """One file that is read. `torn`: why it ends before its end, "" where it does not; known once all is read."""
+
+    def __init__(self, path: Path) -> None:
+        """BadRecord where it is no record, Torn where it was cut off before anything was in it, OSError where it
+        cannot be read."""
+        self.path, self.torn = path, ""
+        self._file = path.open("rb")
+        try:
+            self.header = self._header()
+        except BadRecord:
+            self._file.close()
+            raise
+
+    def _header(self) -> Header:
+        path = str(self.path)
+        begin = self._file.read(len(MAGIC))
+        if begin != MAGIC:
+            if MAGIC.startswith(begin):
+                raise Torn("it is cut off before its header", path=path)
+            raise BadRecord("this is no record of gpu-extender, or one of another format", path=path)
+        head = self._block()
+        if head is None:
+            raise Torn("it is cut off in its header", path=path)
+        try:
+            return msgspec.json.decode(head, type=Header)
+        except msgspec.MsgspecError as error:
+            raise BadRecord(f"its header cannot be read: {error}", path=path) from error
+
+    def blocks(self) -> Iterator[bytes]:
+        """All blocks that are whole."""
+        while (block := self._block()) is not None:
+            yield block
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *why: object) -> None:
+        self._file.close()
+
+    def _block(self) -> bytes | None:
+        head = self._file.read(_HEAD.size)
+        if not head:
+            return None
+        if len(head) < _HEAD.size:
+            return self._tears("its last block is cut off")
+        size, check = _HEAD.unpack(head)
+        packed = self._file.read(size) if size <= MOST_BLOCK else b""
+        if len(packed) < size:
+            return self._tears("its last block is cut off")
+        if zlib.crc32(packed) != check:
+            return self._tears("a block is damaged")
+        unpacked = zlib.decompressobj()
+        try:
+            text = unpacked.decompress(packed, MOST_BLOCK)
+        except zlib.error:
+            return self._tears("a block is damaged")
+        return text if unpacked.eof else self._tears("a block is damaged")
+
+    def _tears(self, why: str) -> bytes | None:
+        self.torn = f"{why}, at byte {self._file.tell()}"
+        return None

@@ -1,0 +1,137 @@
+"""The certificates of a listener, read again when their files change."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from extender.controllers.controller import Controller
+from extender.errors import BadInput
+from extender.log import Allowance, get_log
+from extender.metrics import Metrics
+from extender.server.access.expiry import not_after
+from extender.settings import Tls
+
+LOOK_SECONDS: Final = 2.0
+"""Between two looks at the files. It reads no file: a change shows in their times, sizes and inodes."""
+_Seen = tuple[tuple[int, int, int] | None, ...]
+log = get_log()
+
+
+class Certificates(Controller):
+    """TLS 1.3 for the connections of a listener. `context`: for the server socket, as long as the process runs.
+
+    Each handshake takes the certificates that were read last. They are read into a context of their own: a pair that
+    does not match, half of an update, leaves the one before in use, and a CA that was removed is trusted no more.
+    Connections that are open stay open.
+    """
+
+    name = "certificates"
+
+    def __init__(self, tls: Tls, metrics: Metrics) -> None:
+        """BadInput: a file cannot be used."""
+        self._tls, self._metrics = tls, metrics
+        self._allowance = Allowance()
+        self._files = tuple(file for file in (tls.cert_file, tls.key_file, tls.client_ca_file) if file)
+        self._seen = self._look()
+        try:
+            self._latest = _read(tls)
+            self.context = _read(tls)
+        except (OSError, ValueError) as error:
+            raise BadInput(f"no certificate can be used: {error}", path=", ".join(self._files)) from error
+        self._state_ends()
+        self.context.sni_callback = self._choose
+        self.context.sslobject_class = self._connections()
+
+    def _choose(self, connection: Any, name: str | None, context: ssl.SSLContext) -> None:
+        """OpenSSL calls it in each handshake, also where the client names no server."""
+        connection.context = self._latest
+
+    def _connections(self) -> type[ssl.SSLObject]:
+        rejected = self._rejected
+
+        class Reported(ssl.SSLObject):
+            """The event loop closes a connection whose handshake fails, and names no reason to either side."""
+
+            def do_handshake(self) -> None:
+                try:
+                    super().do_handshake()
+                except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                    raise
+                except ssl.SSLError as error:
+                    rejected(error)
+                    raise
+
+        return Reported
+
+    def _rejected(self, error: ssl.SSLError) -> None:
+        self._metrics.handshakes_failed.inc()
+        left_out = self._allowance.take(time.monotonic())
+        if left_out is not None:
+            log.warning("a client was rejected, or rejected us", err=str(error), left_out=left_out)
+
+    async def run(self) -> None:
+        """Read the files when they have changed, for ever."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Read the files if they have changed since the last look."""
+        seen = self._look()
+        if seen == self._seen:
+            return
+        self._seen = seen  # before they are read: what changes meanwhile is read at the next look
+        try:
+            self._latest = _read(self._tls)
+        except (OSError, ValueError) as error:
+            self._metrics.certificate_reads.labels("failed").inc()
+            log.error("new certificates cannot be used; the ones before stay", files=self._files, err=str(error))
+        else:
+            self._metrics.certificate_reads.labels("ok").inc()
+            self._state_ends()
+            log.info("new certificates are used", files=self._files)
+
+    def _state_ends(self) -> None:
+        """In the metrics: when what is used now expires."""
+        for file in (self._tls.cert_file, self._tls.client_ca_file):
+            if not file:
+                continue
+            try:
+                end = not_after(Path(file).read_text(encoding="ascii", errors="replace"))
+            except OSError:  # it was replaced at this moment: the next look reads it
+                continue
+            if end is not None:
+                self._metrics.certificate_not_after.labels(file).set(end)
+
+    def _look(self) -> _Seen:
+        return tuple(_state(file) for file in self._files)
+
+
+def _state(file: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(file)  # of the file behind the links that kubelet replaces
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+def _read(tls: Tls) -> ssl.SSLContext:
+    """A context of the files as they are now. OSError (ssl.SSLError is one), ValueError."""
+    made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=tls.client_ca_file or None)
+    made.minimum_version = ssl.TLSVersion.TLSv1_3
+    made.verify_mode = ssl.CERT_REQUIRED if tls.client_ca_file else ssl.CERT_NONE
+    made.num_tickets = 0  # a resumed session would not show its client certificate again
+    made.set_alpn_protocols(["http/1.1"])
+    made.load_cert_chain(tls.cert_file, tls.key_file, password="")  # never ask for one on a terminal
+    return made
+
+
+def common_names(connection: ssl.SSLObject) -> set[str]:
+    """The common names in the subject of the client's certificate, which is verified; empty without one."""
+    subject: Any = (connection.getpeercert() or {}).get("subject", ())
+    return {value for part in subject for key, value in part if key == "commonName"}

@@ -1,0 +1,1 @@
+"""Simulated DRA drivers: what they publish for a machine."""

@@ -1,0 +1,72 @@
+"""One more scene of the day: a node whose GPUs come by ResourceClaims, with neither device plugin nor relay."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from extender.sim.calls import Extender
+from extender.sim.cluster import Change, SimCluster
+from extender.sim.day import GATE, MORNING, Scene, Server, expect, fleet, ids, node_map
+from extender.sim.dra import nvidia
+from extender.sim.dra.scheduler import Driver, DynamicResources, allocated
+from extender.sim.kubelet import Kubelets
+from extender.sim.machines import machine
+from extender.sim.objects import SimNode, SimPod
+from extender.sim.scheduler import Scheduler
+
+NODE, MACHINE = "dra", "dgx1-v100"
+FEW, MANY = 1, 4  # GPUs of an evaluation, and of the training
+
+
+def claimed(cluster: SimCluster, kubelets: Kubelets, extender: Extender, server: Server, seed: int) -> Scene:
+    """20:00: two evaluations take what comes first, and a training gets GPUs that are linked. Raises NotAsTold."""
+    cluster.clock.until(MORNING.replace(hour=20))
+    scheduler = Scheduler(cluster, extender, seed=seed, settle=server.settle, bound=kubelets.sync)
+    cluster.add("DeviceClass", nvidia.device_class())
+    cluster.add_node(SimNode(NODE, machine(MACHINE), device_plugin=False).object())
+    for one in nvidia.resource_slices(NODE, machine(MACHINE)):
+        cluster.add("ResourceSlice", one)
+    kubelets.add(NODE, machine(MACHINE), Driver(cluster, NODE))
+    asked = sum(extender.calls.values())
+    for name in ("eval-1", "eval-2"):
+        cluster.add("ResourceClaim", nvidia.claim(name, "research", FEW))
+        [outcome] = scheduler.run([cluster.create(SimPod(name, "research", 0, claim=name).object())])
+        expect((outcome.result, outcome.node) == ("bound", NODE), f"{name} is bound to {NODE}: {outcome}")
+    first_fit = frozenset(int(name.removeprefix("gpu-")) for name in DynamicResources(cluster).first_fit(NODE, MANY))
+    expect(not machine(MACHINE).linked(first_fit), f"GPUs {ids(first_fit)}, which come first, are not linked")
+
+    cluster.add("ResourceClaim", nvidia.claim("rlhf", "train", MANY))
+    pod = SimPod("rlhf", "train", 0, gates=[GATE], claim="rlhf")
+    opened: list[bool] = []  # whether the claim was allocated each time that the pod was seen with an open gate
+
+    def note(change: Change) -> None:
+        item = change.item
+        if change.kind == "Pod" and item["metadata"]["name"] == "rlhf" and not item["spec"].get("schedulingGates"):
+            opened.append(bool(allocated(cluster.named("train", "rlhf", "ResourceClaim"))))
+
+    cluster.watch(note)
+    uid = cluster.create(pod.object())
+    server.until(lambda: bool(opened), "release the pod")
+    expect(all(opened), "the claim is allocated before the gate opens")
+    stated = allocated(cluster.named("train", "rlhf", "ResourceClaim"))
+    [outcome] = scheduler.run([uid])
+    expect((outcome.result, outcome.node) == ("bound", NODE), f"rlhf is bound to {NODE}: {outcome}")
+    held = kubelets.truth.gpus_of(uid)
+    expect({f"gpu-{gpu}" for gpu in held} == {one["device"] for one in stated}, f"{ids(held)} is what was allocated")
+    expect(len(held) == MANY and machine(MACHINE).linked(held), f"the GPUs {ids(held)} are linked")
+    expect(not (refusals := kubelets.truth.refusals()), f"every kubelet admits what is bound: {refusals}")
+    expect(sum(extender.calls.values()) == asked, "pods with claims alone do not reach the extender")
+    server.settle()
+    scene = Scene(
+        "a claim with linked GPUs",
+        cluster.clock.now().strftime("%H:%M"),
+        f"A node joins whose GPUs come by ResourceClaims (DRA). Two evaluations get GPUs 0 and 1 from kube-scheduler, "
+        f"which takes the first free devices: a claim for four would get {ids(first_fit)}, which are not linked. The "
+        "training waits behind our gate: the server allocates its claim, then opens the gate.",
+        "train/rlhf",
+        view="explain",
+    )
+    scene.shows = [*node_map(kubelets, NODE, uid), Text(), *fleet(cluster, kubelets)]
+    scene.answers.append(f"ResourceClaim train/rlhf: allocated {', '.join(sorted(one['device'] for one in stated))}")
+    scene.answers.append(f"the node's driver prepared GPUs {ids(held)}: the same, with no relay and no device plugin")
+    return scene

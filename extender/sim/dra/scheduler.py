@@ -1,0 +1,113 @@
+"""kube-scheduler's DynamicResources plugin and the driver of a node, in small: claims that ask for a number of devices.
+
+The allocator takes the first free devices of a node, in the order in which its slices list them; no score looks at
+links. Kubelet then prepares exactly the devices that the claim was allocated.
+Source: k8s.io/dynamic-resource-allocation v0.37.0, structured/internal/incubating/allocator_incubating.go.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from extender.sim.allocation import Refused
+from extender.sim.cluster import SimCluster
+from extender.sim.in_tree import Refusal
+
+Object = dict[str, Any]
+SEPARATOR = "-"  # gpu-3
+
+
+class DynamicResources:
+    """The plugin of the scheduler."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self._cluster = cluster
+
+    def refusal(self, pod: Object, node: str) -> Refusal | None:
+        """Why the node is not for the claims of the pod; None: it is, or the pod has none."""
+        for claim in self._claims(pod):
+            allocation = claim.get("status", {}).get("allocation")
+            if allocation is None:
+                if len(self.first_fit(node, _count(claim))) < _count(claim):
+                    return Refusal("cannot allocate all claims", False)
+            elif {one["pool"] for one in allocation["devices"]["results"]} != {node}:
+                return Refusal("resourceclaim not available on the node", False)
+        return None
+
+    def first_fit(self, node: str, count: int) -> list[str]:
+        """The devices that the allocator takes; fewer where there are not so many."""
+        claims = self._cluster.all("ResourceClaim")
+        taken = {(one["pool"], one["device"]) for claim in claims for one in allocated(claim)}
+        names = [
+            device["name"]
+            for one in self._cluster.all("ResourceSlice")
+            if one["spec"]["nodeName"] == node
+            for device in one["spec"].get("devices", ())
+        ]
+        return [name for name in names if (node, name) not in taken][:count]
+
+    def reserve(self, pod: Object, node: str) -> None:
+        """PreBind: allocate what is not allocated, and reserve the claims for the pod."""
+        user = {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+        for claim in self._claims(pod):
+            request = claim["spec"]["devices"]["requests"][0]["name"]
+            driver = self._driver(node)
+            results = [
+                {"request": request, "driver": driver, "pool": node, "device": device}
+                for device in self.first_fit(node, _count(claim))
+            ]
+
+            def change(item: Object, results: list[Object] = results) -> None:
+                status = item.setdefault("status", {})
+                status.setdefault("allocation", {"devices": {"results": results}})
+                status["reservedFor"] = [user]
+
+            meta = claim["metadata"]
+            self._cluster.patch(meta["namespace"], meta["name"], meta["resourceVersion"], change, "ResourceClaim")
+
+    def _claims(self, pod: Object) -> list[Object]:
+        return claims_of(self._cluster, pod)
+
+    def _driver(self, node: str) -> str:
+        slices = self._cluster.all("ResourceSlice")
+        return next(str(one["spec"]["driver"]) for one in slices if one["spec"]["nodeName"] == node)
+
+
+class Driver:
+    """The driver of one node: it prepares the devices that the claims of a pod were allocated."""
+
+    def __init__(self, cluster: SimCluster, node: str) -> None:
+        self._cluster, self._node = cluster, node
+        self._held: dict[int, str] = {}
+
+    def admit(self, pod: Object) -> dict[str, frozenset[int]]:
+        """Container -> GPUs; Refused: a claim is not the pod's, or a device is another pod's."""
+        uid, found = str(pod["metadata"]["uid"]), set[int]()
+        for claim in claims_of(self._cluster, pod):
+            if uid not in {one["uid"] for one in claim.get("status", {}).get("reservedFor", ())}:
+                raise Refused(f"resource claim {claim['metadata']['name']} is not reserved for the pod")
+            found |= {int(one["device"].rpartition(SEPARATOR)[2]) for one in allocated(claim)}
+        if taken := found & self._held.keys():
+            raise Refused(f"devices {sorted(taken)} of node {self._node} are prepared for another pod")
+        self._held |= dict.fromkeys(found, uid)
+        return {pod["spec"]["containers"][0]["name"]: frozenset(found)}
+
+    def remove(self, uid: str) -> None:
+        """The pod has ended."""
+        self._held = {gpu: holder for gpu, holder in self._held.items() if holder != uid}
+
+
+def claims_of(cluster: SimCluster, pod: Object) -> list[Object]:
+    """The claims that a pod names; KeyError where one does not exist."""
+    names = [one["resourceClaimName"] for one in pod["spec"].get("resourceClaims", ())]
+    return [cluster.named(pod["metadata"]["namespace"], name, "ResourceClaim") for name in names]
+
+
+def allocated(claim: Object) -> list[Object]:
+    """The devices of a claim, as its allocation states them."""
+    found: list[Object] = (claim.get("status", {}).get("allocation") or {}).get("devices", {}).get("results", [])
+    return found
+
+
+def _count(claim: Object) -> int:
+    return int(claim["spec"]["devices"]["requests"][0]["exactly"]["count"])

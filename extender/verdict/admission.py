@@ -1,0 +1,77 @@
+"""Why kube-scheduler keeps a pod off a node, whatever runs there."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from extender.cluster.dra.nodes import Ways
+from extender.cluster.view import ClusterView
+from extender.objects.records import NodeRecord, PodRecord
+from extender.objects.selectors import Taint, untolerated
+
+CORDON: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+CORDONED: Final = "cordoned"
+PASSING: Final = "node.kubernetes.io/"
+"""The prefix of taints that Kubernetes sets and takes away itself, for example while a node is not ready."""
+
+
+def rejected(pod: PodRecord, node: NodeRecord) -> str:
+    """Why kube-scheduler keeps the pod off the node whatever runs there; "" when it does not."""
+    return _kept_off(pod, node) or Ways.of(pod).mismatch(node)
+
+
+def _kept_off(pod: PodRecord, node: NodeRecord) -> str:
+    """As `rejected`, but for how the node offers its GPUs."""
+    if not (node.unschedulable or node.taints or is_choosy(pod)):
+        return ""  # so are nearly all of thousands of nodes
+    if node.unschedulable and untolerated((CORDON,), pod.tolerations) is not None:
+        return CORDONED
+    if any(node.labels.get(key) != wanted for key, wanted in pod.node_selector):
+        return "node-selector"
+    if not pod.accepts(node):
+        return "node-affinity"
+    taints = [taint for taint in node.taints if taint.key != CORDON.key or not node.unschedulable]
+    return "taint" if untolerated(taints, pod.tolerations) is not None else ""
+
+
+def sorted_out(pod: PodRecord, cluster: ClusterView, names: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """(the names of the nodes that admit the pod; (name, why) of the others, as `rejected` says), in their order.
+    `names`: of nodes that exist."""
+    nodes, restricted, choosy, asked = cluster.nodes, cluster.restricted, is_choosy(pod), Ways.of(pod)
+    suspects = names if tells_apart(pod, cluster) else [name for name in names if name in restricted]
+    others = []
+    for name in suspects:
+        node = nodes[name]
+        why = _kept_off(pod, node) if choosy or name in restricted else ""
+        if why or (why := asked.mismatch(node)):
+            others.append((name, why))
+    if not others:
+        return names, others
+    rejecting = {name for name, _ in others}
+    return [name for name in names if name not in rejecting], others
+
+
+def tells_apart(pod: PodRecord, cluster: ClusterView) -> bool:
+    """Whether it may be kept off nodes that are neither cordoned nor tainted."""
+    return is_choosy(pod) or bool(pod.claimed) or (bool(pod.gpus) and bool(cluster.dra.slices))
+
+
+def is_choosy(pod: PodRecord) -> bool:
+    """Whether it states anything about the labels or the name of its node."""
+    return bool(pod.node_selector) or pod.node_terms is not None
+
+
+def uncordoned(node: NodeRecord) -> NodeRecord:
+    """The node as it is once it is uncordoned: the node controller takes its taint away too."""
+    taints = tuple(taint for taint in node.taints if taint.key != CORDON.key)
+    return msgspec.structs.replace(node, unschedulable=False, taints=taints)
+
+
+def ready(node: NodeRecord) -> NodeRecord:
+    """The node without what passes: a cordon, and the taints that Kubernetes sets for conditions of nodes."""
+    if not (node.unschedulable or node.taints):
+        return node
+    taints = tuple(taint for taint in node.taints if not taint.key.startswith(PASSING))
+    return msgspec.structs.replace(node, unschedulable=False, taints=taints)

@@ -1,0 +1,80 @@
+"""`kind: Capacity`, put together in slices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from extender.cluster.slices import Sliced
+from extender.queue.report import Report
+from extender.verdict.capacity import machines
+from extender.verdict.capacity.advice import advice
+from extender.verdict.capacity.empty import usual
+from extender.verdict.capacity.gangs import gangs
+from extender.verdict.capacity.growth import growth, waiting
+from extender.verdict.capacity.largest import largest, whole_nodes
+from extender.verdict.capacity.unblock import Explain, unblock
+from extender.verdict.judge import Judge
+from extender.verdict.text import count
+
+NOT_COUNTED: Final = "parts-not-counted"
+
+
+class Moment(NamedTuple):
+    """`now`: seconds of the server's clock; `wall`: since 1970."""
+
+    now: float
+    wall: float
+
+
+def capacity(judge: Judge, moment: Moment, report: Report | None, explain: Explain) -> Sliced[dict[str, Any]]:
+    """What fits now, what would start the first that wait, and advice. `report`: the latest look at the queue, None
+    where it is not known."""
+    look = machines.Look(judge, (yield from machines.read(judge)), moment.now)
+    largest_pods = yield from largest(look)
+    in_domains, in_all = yield from gangs(look)
+    whole = yield from whole_nodes(look)
+    found = yield from advice(_knowing(look, whole), report, moment.wall)
+    unblocked = yield from unblock(judge, report, explain)
+    return {
+        "apiVersion": "gpu-extender.io/v1",
+        "kind": "Capacity",
+        "warnings": _warnings(look.fleet),
+        "largest": largest_pods,
+        "gangs": in_domains,
+        "pods": in_all,
+        "whole_nodes": {model: len(names) for model, names in whole.items()},
+        "unblock": unblocked,
+        "advice": found,
+    }
+
+
+def advised(judge: Judge, moment: Moment, report: Report | None) -> Sliced[dict[str, Any]]:
+    """The advice alone."""
+    look = machines.Look(judge, (yield from machines.read(judge)), moment.now)
+    whole = yield from whole_nodes(look)
+    return (yield from advice(_knowing(look, whole), report, moment.wall))
+
+
+def nodes_wanted(judge: Judge, moment: Moment, report: Report | None) -> Sliced[dict[str, int]]:
+    """How many more machines of each model would start the pods that wait for room, as the advice counts them; without
+    those that have a nominated node, whose victims leave. Empty where none waits."""
+    nominated = judge.cluster.placements.nominated
+    if not judge.cluster.placements.waiting and not (report is not None and report.waiting):
+        return {}
+    look = machines.Look(judge, (yield from machines.read(judge)), moment.now)
+    units = yield from waiting(look, report, moment.wall)
+    wanting = [unit for unit in units if not any(pod.uid in nominated for pod in unit.pods)]
+    found = yield from growth(look, (yield from usual(judge, look.fleet)), wanting)
+    return {one["model"]: one["nodes"] for one in found}
+
+
+def _knowing(look: machines.Look, whole: Mapping[str, Sequence[str]]) -> machines.Look:
+    return look._replace(whole=frozenset(name for names in whole.values() for name in names))
+
+
+def _warnings(fleet: machines.Fleet) -> list[dict[str, str]]:
+    if not fleet.divided:
+        return []
+    text = f"{count(fleet.divided, 'node')} hand{'s' if fleet.divided == 1 else ''} out parts of GPUs: not counted here"
+    return [{"code": NOT_COUNTED, "message": text}]

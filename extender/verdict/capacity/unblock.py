@@ -1,0 +1,99 @@
+"""What would start the first gangs and pods that wait: the verdict on each, with its ways out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, Final
+
+from extender.cluster.slices import Sliced, in_order, pauses
+from extender.objects.records import PodRecord
+from extender.policy.pod_request import wants_of
+from extender.queue.report import Report
+from extender.verdict.explanation import Explanation
+from extender.verdict.judge import Judge
+
+FIRST: Final = 3
+"""Gangs, and kinds of single pods, that are explained."""
+MOST_ASKED: Final = 8
+"""Kinds of pods that are judged to find those: one that fits now needs nothing."""
+Explain = Callable[[PodRecord], Sliced[Explanation]]
+
+
+def unblock(judge: Judge, report: Report | None, explain: Explain) -> Sliced[list[dict[str, Any]]]:
+    """The first gangs of the queue, then the first pods outside of it, by priority and age; equal pods once."""
+    found = yield from _gangs(judge, report, explain)
+    return found + (yield from _pods(judge, explain))
+
+
+def _gangs(judge: Judge, report: Report | None, explain: Explain) -> Sliced[list[dict[str, Any]]]:
+    found: list[dict[str, Any]] = []
+    for one in () if report is None else report.waiting:
+        if len(found) == FIRST:
+            break
+        yield
+        known = (judge.cluster.pods.get(pod.uid) for pod in one.gang.pods)
+        first = next((pod for pod in known if pod is not None and not pod.node), None)
+        if first is None:
+            continue
+        shown = yield from explain(first)
+        found.append(_entry(shown, str(one.gang.ref), len(one.gang.pods), one.gang.gpus))
+    return found
+
+
+def _pods(judge: Judge, explain: Explain) -> Sliced[list[dict[str, Any]]]:
+    alike: dict[Hashable, list[str]] = {}
+    order: list[tuple[int, float, str, str, str]] = []
+    for uid, pause in pauses(list(judge.cluster.placements.waiting)):
+        if pause:
+            yield
+        pod = judge.cluster.pods.get(uid)
+        if pod is not None and not pod.node:
+            order.append((-pod.priority, pod.created or 0.0, pod.namespace, pod.name, uid))
+    ordered = yield from in_order(order)
+    for (*_, uid), pause in pauses(ordered):
+        if pause:
+            yield
+        if (pod := judge.cluster.pods.get(uid)) is not None:
+            alike.setdefault(ask_of(pod), []).append(uid)
+    found: list[dict[str, Any]] = []
+    for uids in _few(alike):
+        pod = judge.cluster.pods.get(uids[0])
+        if pod is None or pod.node:
+            continue
+        shown = yield from explain(pod)
+        if shown.verdict != "fits":
+            found.append(_entry(shown, None, len(uids), len(uids) * sum(count for _, count in pod.gpus)))
+        if len(found) == FIRST:
+            break
+    return found
+
+
+def ask_of(pod: PodRecord) -> Hashable:
+    """What its verdict depends on, as far as the pod itself states it."""
+    return (
+        pod.namespace, wants_of(pod), pod.priority, pod.never,
+        pod.node_selector, pod.node_terms, pod.tolerations, pod.anti_affinity_terms, pod.nominated_node,
+        tuple(pod.annotations.items()), tuple(pod.labels.items()),
+    )  # fmt: skip
+
+
+def _few(alike: dict[Hashable, list[str]]) -> Iterator[list[str]]:
+    for number, uids in enumerate(alike.values()):
+        if number == MOST_ASKED:
+            return
+        yield uids
+
+
+def _entry(shown: Explanation, gang: str | None, pods: int, gpus: int) -> dict[str, Any]:
+    said = shown.as_json()
+    return {
+        "gang": gang,
+        "pod": f"{shown.pod.namespace}/{shown.pod.name}",
+        "priority": shown.pod.priority,
+        "pods": pods,
+        "gpus": gpus,
+        "verdict": shown.verdict,
+        "sentence": shown.sentence,
+        "nearest": said["nearest"],
+        "ways_out": said["ways_out"],
+    }

@@ -1,0 +1,262 @@
+"""The verdict on one pod, put together in slices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from extender.cluster.amounts import FIRST_GPU
+from extender.cluster.gpus.statements import gpus_of
+from extender.cluster.slices import Sliced, pauses
+from extender.errors import BadInput, NotFound
+from extender.objects import typos
+from extender.objects.queueing import GATE
+from extender.objects.records import PodRecord
+from extender.preemption.candidates import Preemptor
+from extender.queue.report import Report
+from extender.verbs.decisions import Decision
+from extender.verbs.verbs import Verbs
+from extender.verdict import fleet, placed, sentence
+from extender.verdict import nodes as judged_nodes
+from extender.verdict.capacity.report import Moment, advised, capacity, nodes_wanted
+from extender.verdict.devices import devices_of
+from extender.verdict.explanation import Explanation, Verdict
+from extender.verdict.judge import over
+from extender.verdict.nearest import nearest
+from extender.verdict.nodes import Nodes
+from extender.verdict.text import ids, seconds
+from extender.verdict.ways import gang, machines, request
+from extender.verdict.ways.evict import evict
+from extender.verdict.ways.wait import wait
+from extender.verdict.ways.way import in_order
+
+NOT_THE_LEADER: Final = {
+    "code": "not-the-leader",
+    "message": "this instance does not hold the Lease of the queue, or the queue is off: where the pod stands in the "
+    "queue is not known here",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """`monotonic`: seconds of the server's clock; `wall`: since 1970."""
+
+    monotonic: Callable[[], float]
+    wall: Callable[[], float]
+
+
+class Explainer:
+    """Explains the pods of one cluster."""
+
+    def __init__(self, verbs: Verbs, times: Times, report: Callable[[], Report | None], *, live: bool = True) -> None:
+        """`report`: the latest look at the queue; None where it is not known here; `live`: verbs are answered
+        meanwhile, so that no slice may take long."""
+        self._judge = over(verbs, live=live)
+        self._decisions, self._times, self._report = verbs.decisions, times, report
+
+    def pod(self, namespace: str, name: str) -> PodRecord:
+        """The pod. NotFound: it is not in the cluster, or has ended. BadInput: it asks for no GPU, and has no node."""
+        pod = self._judge.cluster.pod(namespace, name)
+        path = f"{namespace}/{name}"
+        if pod is None:
+            raise NotFound("the cluster has no such pod, or it has ended", path=path)
+        if pod.finished:
+            raise NotFound(f"the pod has ended ({pod.phase})", path=path)
+        if not pod.node and not any(self._judge.cluster.amounts(pod)[FIRST_GPU:]):
+            names = ", ".join(sorted(self._judge.cluster.gpu_names))
+            raise BadInput(f"it asks for no GPU ({names})", path=path)
+        return pod
+
+    def fleet(self, waiting: Sequence[tuple[PodRecord, str]] | None = None) -> Sliced[dict[str, Any]]:
+        """`kind: Fleet`: what is left of each GPU model, and why pods wait. `waiting`: what the method `waiting` has
+        just returned; None: not asked for yet."""
+        cluster = self._judge.cluster
+        if waiting is None:
+            waiting = yield from self.waiting()
+        models = yield from fleet.models(cluster)
+        counted = yield from fleet.by_reason(waiting)
+        return {
+            "apiVersion": "gpu-extender.io/v1",
+            "kind": "Fleet",
+            "warnings": [NOT_THE_LEADER] if self._report() is None and cluster.placements.queued else [],
+            "models": models,
+            "waiting": counted,
+        }
+
+    def models(self) -> Sliced[list[dict[str, Any]]]:
+        """What is left of each GPU model, as `fleet` has it."""
+        return fleet.models(self._judge.cluster)
+
+    def waiting(self) -> Sliced[list[tuple[PodRecord, str]]]:
+        """Each pod that waits, with the reason that `fleet` counts it for."""
+        judge, now, wall = self._judge, self._times.monotonic(), self._times.wall()
+        judge.cluster.tick(now)
+        judge.cluster.at(wall)
+        return (yield from fleet.reasons(judge, self._question(now, wall), self._report()))
+
+    def waiting_by_size(self) -> Sliced[Mapping[tuple[str, str], int]]:
+        """How many pods wait, by reason and size."""
+        return (yield from fleet.by_size((yield from self.waiting())))
+
+    def capacity(self) -> Sliced[dict[str, Any]]:
+        """`kind: Capacity`: what could start now, what would start the first that wait, and advice."""
+        judge, report = self._judge, self._report()
+        moment = Moment(self._times.monotonic(), self._times.wall())
+        judge.cluster.tick(moment.now)
+        judge.cluster.at(moment.wall)
+        shown = yield from capacity(judge, moment, report, self.explain)
+        unknown = [NOT_THE_LEADER] if report is None and judge.cluster.placements.queued else []
+        return shown | {"warnings": [*shown["warnings"], *unknown]}
+
+    def advice(self) -> Sliced[dict[str, Any]]:
+        """The advice of `capacity` alone."""
+        moment = Moment(self._times.monotonic(), self._times.wall())
+        self._judge.cluster.at(moment.wall)
+        return advised(self._judge, moment, self._report())
+
+    def nodes_wanted(self) -> Sliced[dict[str, int]]:
+        """How many more nodes of each GPU model the pods that wait would need, by model."""
+        moment = Moment(self._times.monotonic(), self._times.wall())
+        self._judge.cluster.tick(moment.now)
+        self._judge.cluster.at(moment.wall)
+        return nodes_wanted(self._judge.now(), moment, self._report())
+
+    def explain(self, pod: PodRecord) -> Sliced[Explanation]:
+        """The verdict, by the cluster as it is meanwhile and the policy as it is now, with what is unknown on the pod,
+        and the claims of it that do not count as written. `pod`: as the method `pod` gives it."""
+        now = copy(self)
+        now._judge = self._judge.now()
+        shown = yield from now._explain(pod)
+        yield
+        cluster = self._judge.cluster
+        misspelt = typos.of_pod(pod, cluster.settings.topology_levels)
+        unknown = [{"code": one.code, "message": one.text} for one in misspelt]
+        bounded = [one.warning(pod) for one in cluster.gangs.bounded(pod, int(self._times.wall() * 1000))]
+        shown = replace(shown, warnings=[*shown.warnings, *unknown, *bounded])
+        found = None if pod.node else devices_of(pod, cluster)
+        if found is None:
+            return shown
+        return replace(shown, devices=found, sentence=f"{shown.sentence}; {found['text']}")
+
+    def _explain(self, pod: PodRecord) -> Sliced[Explanation]:
+        judge, now, wall = self._judge, self._times.monotonic(), self._times.wall()
+        decision, placing = yield from placed.latest(list(self._decisions.latest()), pod)
+        if pod.node:
+            return placed.runs(pod, judge.cluster, placing, {} if placing is None else placing.scored.stamp.weights)
+        judge.cluster.tick(now)
+        judge.cluster.at(wall)
+        asked = Preemptor(judge.claims.request(pod, now), pod, now, wall)
+        nodes = yield from judged_nodes.read(judge, asked)
+        fits = nodes.fits
+        yield
+        best = judge.best(asked, fits, 2)
+        yield
+        shown = Explanation(
+            pod,
+            "fits",
+            funnel=nodes.funnel,
+            reasons=nodes.reasons,
+            rejected=nodes.named,
+            best=best,
+            warnings=_warnings(asked),
+        )
+        if best:
+            gpus = gpus_of(judge.planned(asked, best[0].node))
+            shown = replace(shown, node=best[0].node, gpus=gpus or None)
+            shown = replace(shown, sentence=_fits(shown))
+        else:
+            shown = yield from self._waits(asked, nodes, shown)
+        if pod.gated:
+            return (yield from self._gated(asked, shown))
+        more = f"; {_asked(decision, wall)}" if best else ""
+        return replace(shown, sentence=f"{_said(shown)}{more}")
+
+    def _question(self, now: float, wall: float) -> Callable[[PodRecord], Preemptor]:
+        """Of a pod at this moment."""
+        return lambda pod: Preemptor(self._judge.claims.request(pod, now), pod, now, wall)
+
+    def _waits(self, asked: Preemptor, nodes: Nodes, shown: Explanation) -> Sliced[Explanation]:
+        """Why it fits nowhere, and what helps."""
+        judge = self._judge
+        found = yield from machines.empty(judge, asked)
+        ways = [machines.add_nodes(judge, found)]
+        for steps in (wait, machines.uncordon, evict, request.relax_links):
+            ways.append((yield from steps(judge, asked, nodes)))
+        ways += yield from request.smaller(judge, asked, nodes)
+        miss = yield from nearest(judge, asked, nodes)
+        yield
+        kept = in_order([way for way in ways if way is not None])
+        why = sentence.cause(asked, nodes, kept) if found.fits else sentence.never(asked, nodes)
+        verdict: Verdict = "waits" if found.fits else "never"
+        return replace(shown, verdict=verdict, sentence=sentence.whole(why, miss, kept), nearest=miss, ways=kept)
+
+    def _gated(self, asked: Preemptor, shown: Explanation) -> Sliced[Explanation]:
+        """What holds the gate, and what is behind it."""
+        pod, report = asked.pod, self._report()
+        others = [gate for gate in pod.gates if gate != GATE]
+        holds = [f"another controller opens the gate {gate}" for gate in others]
+        if len(others) == len(pod.gates):
+            return replace(shown, verdict="gated", sentence=f"gated: {' and '.join(holds)}; then it {_said(shown)}")
+        now = yield from gang.situation(self._judge, asked)
+        entry = yield from _entry(report, pod)
+        ways = [] if now is None else (yield from gang.ways(self._judge, asked, now))
+        alone = now is not None and len(now.gang.pods) + len(now.gang.members) == 1 and now.over is None
+        ways = in_order([*ways, *(shown.ways if alone else ())])
+        holds.insert(0, sentence.queued(entry, now, len(() if report is None else report.waiting)))
+        if entry is not None and not alone:  # what is said of one pod is not said of its gang
+            holds.append(f"it starts with its gang{sentence.cheapest(ways)}")
+        else:
+            holds.append(f"by itself it {_said(shown)}{sentence.cheapest(ways) if ways != shown.ways else ''}")
+        return replace(
+            shown,
+            verdict="gated",
+            sentence=f"gated: {'; '.join(holds)}",
+            ways=ways,
+            queue=entry,
+            warnings=[*shown.warnings, *([NOT_THE_LEADER] if report is None else [])],
+        )
+
+
+def _entry(report: Report | None, pod: PodRecord) -> Sliced[dict[str, Any] | None]:
+    """The pod's gang in the queue."""
+    if report is None:
+        return None
+    for (position, one), pause in pauses(enumerate(report.waiting, 1)):
+        if pause:
+            yield
+        if any(other.uid == pod.uid for other in one.gang.pods):
+            return report.entry(position)
+    return None
+
+
+def _fits(shown: Explanation) -> str:
+    """Where it fits, and why there."""
+    gpus = "" if shown.gpus is None else f", GPUs {ids(shown.gpus)}"
+    why = f", {placed.before(list(shown.best))}" if len(shown.best) > 1 else ", the only node"
+    return f"fits on {shown.node}{gpus}{why}"
+
+
+def _said(shown: Explanation) -> str:
+    """The sentence with its verdict."""
+    return {"waits": "waits: ", "never": "never fits: "}.get(shown.verdict, "") + shown.sentence
+
+
+def _asked(decision: Decision | None, wall: float) -> str:
+    """What kube-scheduler did about it."""
+    if decision is None:
+        return "kube-scheduler has not asked about it since this server started, or the record was dropped"
+    return f"kube-scheduler asked last {seconds(max(0.0, wall - decision.at))} ago ({decision.verb}: {decision.result})"
+
+
+def _warnings(asked: Preemptor) -> list[Mapping[str, str]]:
+    """What a verdict does not look at."""
+    pod = asked.pod
+    if asked.request.exchangeable and not pod.affinity_terms and not pod.anti_affinity_terms:
+        return []
+    text = (
+        f"pod {pod.namespace}/{pod.name} asks for more than is checked here: pod affinity, spread, volumes, host "
+        "ports, resource claims and other resources are kube-scheduler's"
+    )
+    return [{"code": "not-all-checked", "message": text}]

@@ -1,0 +1,74 @@
+"""What is said of one pod, as programs read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from extender.objects.records import PodRecord
+from extender.verdict.judge import Ranked
+from extender.verdict.nodes import Stage
+from extender.verdict.ways.way import Way
+
+Verdict = Literal["runs", "fits", "waits", "gated", "never"]
+"""`runs`: it has a node; `gated`: a scheduling gate holds it back; `fits`: a node has room now; `never`: no change of
+running pods lets it fit; `waits`: something else can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The verdict on a pod. `gpus`: indices, None where they are not known; `reasons`: how many nodes are rejected for
+    what; `rejected`: the first of them by name, for the page; `first` and `second`: the best nodes where it fits, or
+    where it fitted when it was placed; `queue`: the gang that it waits with, as /debug/queue has it; `devices`: who
+    allocates those of its claims, and which ones, as `devices_of` has it. The rest as in docs/explain.md."""
+
+    pod: PodRecord
+    verdict: Verdict
+    sentence: str = ""
+    node: str | None = None
+    gpus: tuple[int, ...] | None = None
+    funnel: Sequence[Stage] = ()
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    rejected: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    nearest: Mapping[str, Any] | None = None
+    ways: Sequence[Way] = ()
+    best: Sequence[Ranked] = ()
+    queue: Mapping[str, Any] | None = None
+    devices: Mapping[str, Any] | None = None
+    warnings: Sequence[Mapping[str, str]] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """`kind: Explanation`, without the decisions."""
+        pod = self.pod
+        return {
+            "apiVersion": "gpu-extender.io/v1",
+            "kind": "Explanation",
+            "warnings": [dict(one) for one in self.warnings],
+            "pod": {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid, "priority": pod.priority},
+            "verdict": self.verdict,
+            "sentence": self.sentence,
+            "node": self.node,
+            "gpus": None if self.gpus is None else list(self.gpus),
+            "funnel": [one._asdict() for one in self.funnel],
+            "reasons": dict(sorted(self.reasons.items())),
+            "nearest": None if self.nearest is None else dict(self.nearest),
+            "ways_out": [way.as_json() for way in self.ways],
+            "first": _points(self.best, 0),
+            "second": _points(self.best, 1),
+            "difference": difference(self.best),
+            "queue": None if self.queue is None else dict(self.queue),
+            "devices": None if self.devices is None else dict(self.devices),
+        }
+
+
+def difference(best: Sequence[Ranked]) -> list[dict[str, Any]]:
+    """By how many points the first node is before the second, by term of the score, in the order of the settings."""
+    if len(best) < 2:
+        return []
+    first, second = best[0].terms, best[1].terms
+    return [{"term": name, "points": round(first[name] - second[name], 6)} for name in first]
+
+
+def _points(best: Sequence[Ranked], at: int) -> dict[str, Any] | None:
+    return {"node": best[at].node, "points": round(best[at].score, 6)} if at < len(best) else None

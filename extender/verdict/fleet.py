@@ -1,0 +1,187 @@
+"""The fleet at a glance: what is left of each GPU model, and why pods wait."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from math import inf
+from typing import Any, Final
+
+from ext_core import fit, survey
+from ext_core.link_sets import LinkSets
+from extender.cluster.amounts import FIRST_GPU
+from extender.cluster.slices import Sliced, pauses
+from extender.cluster.view import ClusterView
+from extender.objects.records import PodRecord
+from extender.policy.roles import Unplaceable, admitted
+from extender.policy.rules import REASONS
+from extender.policy.rules.count import FEW
+from extender.policy.rules.resource import NONE
+from extender.preemption.candidates import Preemptor
+from extender.queue.report import Report
+from extender.queue.usage import model_of
+from extender.verdict.judge import Judge, blocks
+from extender.verdict.nodes import SHORT
+
+SIZES: Final = (2, 4, 8, 16)
+"""Sizes of linked sets."""
+POD_SIZES: Final = ((1, "1"), (2, "2"), (4, "3-4"), (8, "5-8"), (16, "9-16"), (inf, "17+"))
+"""Most GPUs of a pod, and what such pods are called."""
+LOOKED_AT: Final = 1024
+"""Nodes of one slice."""
+STEP: Final = 16
+"""Different graphs whose sets are counted in one slice."""
+MOST_PASSED: Final = 512
+"""Nodes with free GPUs whose CPU, memory and pod slots are looked at."""
+UNFIT: Final = (FEW.code, NONE.code)
+"""Machines that are too small, or of another kind: they are the reason only where there are no others."""
+FITS, NOT_ADMITTED, GATED, UNREADABLE = "fits", "not-admitted", "gated", "not-judged"
+
+
+class Model:
+    """What there is, and what is left, of one GPU model."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.nodes, self.gpus, self.free, self.whole = name, 0, 0, 0, 0
+        self.sets: Counter[int] = Counter()
+        self.graphs: Counter[tuple[int, int]] = Counter()
+        """How many nodes have this shape and this mask of free GPUs."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The JSON form."""
+        sets = [{"gpus": size, "sets": self.sets[size]} for size in SIZES if self.sets[size]]
+        return {
+            "model": self.name,
+            "nodes": self.nodes,
+            "gpus": self.gpus,
+            "free_gpus": self.free,
+            "whole_nodes": self.whole,
+            "linked_sets": sets,
+        }
+
+
+def models(cluster: ClusterView) -> Sliced[list[dict[str, Any]]]:
+    """Of each model, over the nodes that are not cordoned: whole nodes (no pod holds a GPU there), and how many
+    disjoint linked sets of each size are free. A node counts no sets where its links, or the positions of held GPUs,
+    are not known."""
+    labels, found = cluster.settings.mix.model_labels, dict[str, Model]()
+    for block in blocks(sorted(cluster.gpus.schedulable), LOOKED_AT):
+        rows = cluster.rows.index.rows(block)
+        there = map(cluster.nodes.get, [cluster.names[row] for row in rows])
+        texts = [None if node is None else model_of(node, labels) for node in there]
+        alike = Counter(zip(texts, *survey.stock(cluster.tables.nodes, rows), strict=True))
+        for (text, gpus, free, shape, mask), nodes in alike.items():
+            if text is None:
+                continue
+            if (model := found.get(text)) is None:
+                model = found[text] = Model(text)
+            model.nodes += nodes
+            model.gpus += nodes * gpus
+            model.free += nodes * free
+            model.whole += nodes * (free == gpus > 0)
+            if shape:
+                model.graphs[shape, mask] += nodes
+        yield
+    yield from _count_sets(found.values(), cluster)
+    return [found[name].as_json() for name in sorted(found)]
+
+
+def free_gpus(cluster: ClusterView, row: int) -> int:
+    """The GPUs (units of them) of a node that no pod holds, of all resources together."""
+    free = cluster.tables.nodes.free_of(row)[FIRST_GPU:]
+    return sum(free) if min(free) >= 0 else sum([one for one in free if one > 0])
+
+
+def _count_sets(found: Iterable[Model], cluster: ClusterView) -> Sliced[None]:
+    """Each graph once: nodes of one kind that hold as many pods have few different ones."""
+    sets = LinkSets(cluster.tables.shapes)
+    known: dict[tuple[int, int], list[int]] = {}
+    for model in found:
+        for (graph, nodes), pause in pauses(model.graphs.items(), STEP):
+            if pause:
+                yield
+            if graph not in known:
+                known[graph] = [sets.most(*graph, size) for size in SIZES]
+            for size, number in zip(SIZES, known[graph], strict=True):
+                model.sets[size] += nodes * number
+
+
+def by_reason(waiting: Sequence[tuple[PodRecord, str]]) -> Sliced[list[dict[str, Any]]]:
+    """How many pods wait, with how many GPUs. `waiting`: as `reasons` gives them."""
+    pods: Counter[str] = Counter()
+    gpus: Counter[str] = Counter()
+    for (pod, reason), pause in pauses(waiting):
+        if pause:
+            yield
+        pods[reason] += 1
+        gpus[reason] += sum(count for _, count in pod.gpus)
+    return [{"reason": one, "pods": pods[one], "gpus": gpus[one]} for one in sorted(pods)]
+
+
+def by_size(waiting: Sequence[tuple[PodRecord, str]]) -> Sliced[Mapping[tuple[str, str], int]]:
+    """How many pods wait, by reason and by the GPUs that a pod asks for (POD_SIZES). `waiting`: as `reasons` gives
+    them."""
+    pods: Counter[tuple[str, str]] = Counter()
+    for (pod, reason), pause in pauses(waiting):
+        if pause:
+            yield
+        gpus = sum(count for _, count in pod.gpus)
+        pods[reason, next(text for most, text in POD_SIZES if gpus <= most)] += 1
+    return pods
+
+
+def reasons(
+    judge: Judge, question: Callable[[PodRecord], Preemptor], report: Report | None
+) -> Sliced[list[tuple[PodRecord, str]]]:
+    """Each pod that waits with its reason: that of most nodes that admit the pod and are large enough; `fits` where a
+    node has room now; of the queue the code of the pod's gang. `question`: of a pod, at this moment. Pods that ask for
+    the same are judged once."""
+    codes = yield from _queued(report)
+    found: list[tuple[PodRecord, str]] = []
+    known: dict[Hashable, str] = {}
+    for uid in [*judge.cluster.placements.queued, *judge.cluster.placements.waiting]:
+        yield
+        pod = judge.cluster.pods.get(uid)
+        if pod is None or pod.node or not pod.gpus:
+            continue
+        if pod.gated:
+            reason = f"queue: {codes[uid]}" if uid in codes else GATED
+        else:
+            key = (
+                pod.namespace, pod.gpus, pod.cpu_milli, pod.memory, pod.priority, pod.node_selector, pod.node_terms,
+                pod.tolerations, tuple(pod.annotations.items()), tuple(pod.labels.items()),
+            )  # fmt: skip
+            if key not in known:
+                known[key] = _reason(judge, question(pod))
+            reason = known[key]
+        found.append((pod, reason))
+    return found
+
+
+def _queued(report: Report | None) -> Sliced[Mapping[str, str]]:
+    """The code of each gang, by the uids of its pods."""
+    found: dict[str, str] = {}
+    for one, pause in pauses(() if report is None else report.waiting):
+        if pause:
+            yield
+        found.update(dict.fromkeys((pod.uid for pod in one.gang.pods), one.code))
+    return found
+
+
+def _reason(judge: Judge, asked: Preemptor) -> str:
+    cluster = judge.cluster
+    try:
+        rows = admitted(cluster, asked.pod, cluster.rows.all())
+    except Unplaceable:
+        return UNREADABLE
+    with judge.claims.of(asked.request, asked.now):
+        codes, _ = judge.codes(asked, rows)
+        passed = fit.passed(rows, codes)[:MOST_PASSED]
+        short = [judge.short(asked, row) for row in passed]
+    if not all(short):
+        return FITS
+    if short:
+        return SHORT[short[0][0]]
+    counts = fit.counts(codes)
+    likely = {code: number for code, number in counts.items() if code not in UNFIT} or counts
+    return REASONS[max(sorted(likely), key=likely.__getitem__)].key if likely else NOT_ADMITTED

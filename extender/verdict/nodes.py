@@ -1,0 +1,154 @@
+"""All nodes as filter judges them for one pod: why each is rejected, and how many each stage leaves."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from extender.cluster.slices import Sliced
+from extender.policy.rules import REASONS
+from extender.policy.rules.count import Count
+from extender.policy.rules.failing import Failing
+from extender.policy.rules.resource import Resource
+from extender.preemption.candidates import Preemptor
+from extender.verdict.admission import CORDONED, rejected, sorted_out, uncordoned
+from extender.verdict.judge import Judge, blocks
+
+SHORT: Final = ("too-little-cpu", "too-little-memory", "too-few-pod-slots")
+REPELLED: Final = "repelled-by-a-running-pod"
+MOST_NAMED: Final = 24
+"""Nodes that are named for each reason, the first by name."""
+LOCATED: Final = 4096
+"""Nodes whose rows are looked up in one slice."""
+UNUSABLE: Final = frozenset(reason.code for rule in (Resource, Failing) for reason in rule.reasons)
+TOO_FEW: Final = frozenset(reason.code for reason in Count.reasons)
+
+
+class Stage(NamedTuple):
+    """How many nodes a stage of the filter leaves."""
+
+    stage: str
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """The nodes as filter judges a pod. By name, of the nodes that admit it: `codes`: our own reason or 0; `bare`: the
+    same without the claims of other pods; `short`: of those with code 0, the resources of which too little is free, by
+    index. `reasons`: how many are rejected for what; `named`: the first MOST_NAMED of them by name; `repelled`: those
+    where a running pod repels it; `cordoned`: those that only a cordon keeps it off; `funnel`: how many nodes each
+    stage leaves, in order."""
+
+    funnel: tuple[Stage, ...]
+    reasons: Counter[str]
+    named: Mapping[str, Sequence[str]]
+    codes: dict[str, int]
+    bare: dict[str, int]
+    short: dict[str, tuple[int, ...]]
+    repelled: frozenset[str]
+    cordoned: list[str]
+
+    @property
+    def open(self) -> list[str]:
+        """The nodes that admit it and where no running pod repels it, by name."""
+        return [name for name in self.codes if name not in self.repelled] if self.repelled else list(self.codes)
+
+    @property
+    def fits(self) -> list[str]:
+        """The nodes where it fits now, by name."""
+        return [name for name, short in self.short.items() if not short and name not in self.repelled]
+
+
+def read(judge: Judge, asked: Preemptor) -> Sliced[Nodes]:
+    """The nodes as they are now. What is known of one node is of one moment."""
+    cluster, pod = judge.cluster, asked.pod
+    reasons = _Rejections()
+    names: list[str] = []
+    cordoned: list[str] = []
+    for block in blocks(sorted(cluster.nodes)):
+        yield
+        admitting, others = sorted_out(pod, cluster, [name for name in block if name in cluster.nodes])
+        names += admitting
+        for name, why in others:
+            reasons.add(why, name)
+            if why == CORDONED and not rejected(pod, uncordoned(cluster.nodes[name])):
+                cordoned.append(name)
+    seen = len(names) + reasons.counts.total()
+    names, rows = yield from _located(judge, names)
+    bare_codes = judge.policy.judge(cluster.tables, asked.request, rows)
+    yield
+    bare = dict(zip(names, bare_codes, strict=True))
+    names, rows = yield from _located(judge, names)
+    with judge.claims.of(asked.request, asked.now):
+        row_codes = judge.codes(asked, rows)[0]
+    yield
+    codes = dict(zip(names, row_codes, strict=True))
+    short = yield from judge.roomy(asked, [name for name, code in codes.items() if not code])
+    repelling = cluster.placements.repelling
+    repelled = frozenset(repelling.nodes(asked.pod, codes))
+    cordoned = sorted(set(cordoned) - repelling.nodes(asked.pod, cordoned))
+    yield
+    keys = {code: REASONS[code].key for code in {*row_codes} if code}
+    for name, code in codes.items():
+        if code:
+            reasons.add(keys[code], name)
+        elif short.get(name):
+            reasons.add(SHORT[short[name][0]], name)
+        elif name in repelled:
+            reasons.add(REPELLED, name)
+    yield
+    funnel = _funnel(seen, codes, bare, sum(not one and name not in repelled for name, one in short.items()))
+    return Nodes(funnel, reasons.counts, reasons.named, codes, bare, short, repelled, cordoned)
+
+
+class _Rejections:
+    """How many nodes are rejected for what, and the first of them."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.named: dict[str, list[str]] = {}
+
+    def add(self, reason: str, name: str) -> None:
+        """One more node; names come in order."""
+        count = self.counts.get(reason, 0)
+        self.counts[reason] = count + 1
+        if count < MOST_NAMED:
+            self.named.setdefault(reason, []).append(name)
+
+
+def _located(judge: Judge, names: list[str]) -> Sliced[tuple[list[str], array[int]]]:
+    """Those of the nodes that exist, and their rows at the end."""
+    rows = judge.cluster.rows
+    for tries in range(3):
+        moves, found = rows.moves, array("i")
+        for block in blocks(names, LOCATED):
+            if found and tries < 2:  # where rows move all the time, at last at once
+                yield
+            found += rows.index.rows(block)
+        if rows.moves == moves:
+            break
+    return (names if len(found) == len(names) else [judge.cluster.names[row] for row in found]), found
+
+
+def _funnel(seen: int, codes: dict[str, int], bare: dict[str, int], left: int) -> tuple[Stage, ...]:
+    """How many nodes each stage leaves. What passes with the claims of other pods counted passes every stage before:
+    where fewer GPUs are free, a device plugin may be more certain to hand out linked ones."""
+    pairs = Counter(zip(map(bool, codes.values()), map(bare.__getitem__, codes), strict=True))
+    unreserved = sum(count for (rejected, _), count in pairs.items() if not rejected)
+    unusable = sum(count for (rejected, code), count in pairs.items() if rejected and code in UNUSABLE)
+    too_few = sum(count for (rejected, code), count in pairs.items() if rejected and code in TOO_FEW)
+    reserved = sum(count for (rejected, code), count in pairs.items() if rejected and not code)
+    usable = len(codes) - unusable
+    stages = {
+        "seen": seen,
+        "admitted": len(codes),
+        "usable": usable,
+        "enough-gpus": usable - too_few,
+        "linked": unreserved + reserved,
+        "unreserved": unreserved,
+        "left": left,
+    }
+    return tuple(Stage(stage, count) for stage, count in stages.items())

@@ -1,0 +1,54 @@
+"""Numbers and names for people."""
+
+from __future__ import annotations
+
+from extender.cluster.gpus.device_sharing import partial
+
+GIB = 1 << 30
+LONGEST = 48
+
+
+def count(number: int, noun: str) -> str:
+    """ "1 pod", "2 pods"."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def amount(resource: str, number: int) -> str:
+    """An amount of a resource of the tables: "1.5 CPUs", "20 GiB", "4 GPUs", "2 x nvidia.com/mig-1g.5gb"."""
+    if resource == "cpu":
+        return f"{number / 1000:g} CPU" + ("" if number == 1000 else "s")
+    if resource == "memory":
+        return f"{number / GIB:.4g} GiB"
+    if resource == "pods":
+        return count(number, "pod slot")
+    return f"{number} x {resource}" if partial(resource) else count(number, "GPU")
+
+
+def seconds(number: float) -> str:
+    """ "3.2 s", "20 s", "5 min", "2.5 h"."""
+    if number < 10:
+        return f"{number:.2g} s"
+    if number < 120:
+        return f"{number:.0f} s"
+    return f"{number / 60:.0f} min" if number < 7200 else f"{number / 3600:.1f} h"
+
+
+def ids(gpus: tuple[int, ...] | list[int]) -> str:
+    """ "0-3,6": GPU indices, ascending."""
+    runs: list[list[int]] = []
+    for gpu in gpus:
+        if runs and gpu == runs[-1][-1] + 1:
+            runs[-1].append(gpu)
+        else:
+            runs.append([gpu])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def short(text: str, longest: int = LONGEST) -> str:
+    """At most so many characters, the middle left out; what cannot be shown is `?`."""
+    shown = "".join(letter if letter.isprintable() else "?" for letter in text[: longest + 1])
+    if len(text) <= longest:
+        return shown
+    kept = (longest - 1) // 2
+    tail = "".join(letter if letter.isprintable() else "?" for letter in text[-kept:])
+    return f"{shown[: longest - 1 - kept]}…{tail}"

@@ -1,0 +1,120 @@
+"""The cheapest eviction of running pods. A smaller one costs less, by the cost terms of the settings in their order."""
+
+from __future__ import annotations
+
+from array import array
+from heapq import nsmallest
+from operator import itemgetter
+from typing import Any, Final
+
+from ext_core import gather
+from extender.cluster.slices import Sliced
+from extender.preemption import certificate
+from extender.preemption.candidates import Eviction, Preemptor
+from extender.verbs.answer import LINKS_ONLY
+from extender.verdict.judge import Judge, blocks
+from extender.verdict.nodes import Nodes
+from extender.verdict.ways.machines import some_linked
+from extender.verdict.ways.way import Way
+
+CHUNK: Final = 128
+"""Nodes that one slice searches."""
+NAMED: Final = 3
+"""Victims that the text names."""
+Bound = tuple[tuple[int, ...], str]
+"""What an eviction on a node costs at least, and the node."""
+
+
+def evict(judge: Judge, asked: Preemptor, nodes: Nodes) -> Sliced[Way | None]:
+    """The eviction that preempt would find over all nodes that admit the pod; None where there is none, or the pod may
+    not preempt."""
+    if asked.request.never:
+        return None
+    best: Eviction | None = None
+    proved = True
+    bounds = yield from _bounds(judge, asked, nodes.open)
+    first = nsmallest(CHUNK, bounds)
+    left = sorted(set(bounds).difference(first), key=itemgetter(1))
+    yield
+    for some in (first, *(left[at : at + CHUNK] for at in range(0, len(left), CHUNK))):
+        names = sorted([name for cost, name in some if best is None or (cost, name) < (best.cost, best.node)])
+        if not names:
+            continue
+        with judge.claims.of(asked.request, asked.now):
+            found = judge.search.find(asked, judge.rows(names), limited=judge.limited)
+        proved = proved and found.proved
+        one = found.best
+        if one is not None and (best is None or (one.cost, one.node) < (best.cost, best.node)):
+            best = one
+        yield
+    return None if best is None else found_way(judge, asked, nodes, best, proved=proved)
+
+
+def _linkable(judge: Judge, asked: Preemptor, rows: array[int]) -> array[int]:
+    """The rows where some free GPUs would be certain to be linked, if the pod requires that."""
+    if asked.request.links != "required" or asked.request.wanted < 2:
+        return rows
+    kind_of, kinds = gather.graphs(judge.cluster.tables.nodes, rows)
+    linked = [shape > 0 and some_linked(judge, asked, shape, healthy) for shape, healthy, _ in kinds]
+    return array("i", [row for row, kind in zip(rows, kind_of, strict=True) if linked[kind]])
+
+
+def _bounds(judge: Judge, asked: Preemptor, names: list[str]) -> Sliced[list[Bound]]:
+    """Of the nodes where an eviction may help. What is found on a node does not come before its bound: where the best
+    one known comes before that, the node is not searched."""
+    found: list[Bound] = []
+    for block in blocks(names):
+        rows = _linkable(judge, asked, judge.rows(block))
+        with judge.claims.of(asked.request, asked.now):
+            costs = judge.search.bounds(asked, rows)
+        there = zip(rows, costs, strict=True)
+        found += [(cost, judge.cluster.names[row]) for row, cost in there if cost is not None]
+        yield
+    return found
+
+
+def found_way(judge: Judge, asked: Preemptor, nodes: Nodes, best: Eviction, *, proved: bool) -> Way | None:
+    """The way out by an eviction that was found, where it stands by the tables as they are now."""
+    return _way(judge, asked, nodes, best, proved=proved) if _stands(judge, asked, best) else None
+
+
+def _stands(judge: Judge, asked: Preemptor, best: Eviction) -> bool:
+    """Whether our own filter passes the pod without the victims, by the tables as they are now."""
+    cluster, row = judge.cluster, judge.cluster.row(best.node)
+    if row < 0 or any(cluster.pods.get(pod.uid) is not pod for pod in best.pods):
+        return False
+    gone = {pod.uid for pod in best.pods}
+    with judge.claims.of(asked.request, asked.now):
+        if not judge.search.fits_without(asked.request, row, gone):
+            return False
+        with cluster.without(gone, best.node):
+            return not judge.short(asked, row)
+
+
+def _way(judge: Judge, asked: Preemptor, nodes: Nodes, best: Eviction, *, proved: bool) -> Way:
+    cluster, settings = judge.cluster, judge.cluster.settings
+    victims = certificate.important(best.pods)
+    cost = certificate.cost_of(judge.policy, best)
+    names = [f"{pod.namespace}/{pod.name}" for pod in victims]
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    needs: tuple[str, ...] = ()
+    if asked.pod.gated:
+        needs = ("eviction-by-hand",)  # neither kube-scheduler nor the queue evicts for a pod behind a gate
+    elif (
+        LINKS_ONLY[nodes.codes[best.node]] and not settings.evictable_as_failed_nodes and not settings.evictions.enabled
+    ):
+        needs = ("evictions.enabled",)
+    return Way(
+        "evict",
+        f"evict {', '.join(names[:NAMED])}{more} on {best.node}",
+        {"node": best.node, "victims": [certificate.victim(cluster, pod) for pod in victims], "proved": proved},
+        cost,
+        tuple(map(float, best.cost)),
+        needs,
+    )
+
+
+def work_lost(cost: Any) -> float | None:
+    """GPU-hours of a cost; None where it does not count them."""
+    found = next((one["value"] for one in cost or () if one["term"] == "work_lost_gpu_seconds"), None)
+    return None if found is None else found / 3600

@@ -1,0 +1,247 @@
+"""Ways out of the queue for a gang behind our gate, or a single pod: the whole gang is placed, or nothing is said.
+
+- quota: what the queue may hold, raised as far as the gang needs it on the nodes where it is placed. The smaller change
+  raises by fewer GPUs.
+- relax-domain: the next wider level at which one domain holds the gang, else the domain is only preferred. The smaller
+  change keeps the closer level.
+- relax-links and smaller: as for a single pod, the same for all pods of the gang that wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from extender.cluster.demand.kinds import LINKS, links_of
+from extender.cluster.slices import Sliced
+from extender.objects.queueing import DOMAIN, Domain
+from extender.objects.records import PodRecord
+from extender.preemption.candidates import Preemptor
+from extender.queue import absent
+from extender.queue.gang import WaitingGang, together, waits
+from extender.queue.placing.levels import keys_of
+from extender.queue.placing.placement import JointPlacement, Placed
+from extender.queue.quota import PLAIN, OverQuota, QueueRules, Quota
+from extender.queue.usage import Models, rules_of
+from extender.verdict.judge import Judge
+from extender.verdict.text import amount
+from extender.verdict.ways.request import with_gpus, with_links
+from extender.verdict.ways.way import Way, term
+
+MOST_RAISES: Final = 16
+"""Models and rules that one gang may be over."""
+
+
+class Raise(NamedTuple):
+    """One field of a queue in the settings, for one GPU model."""
+
+    field: str
+    model: str
+    before: int
+    to: int
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """A gang, and what its queue may hold. `placed`: where all its pods fit now, None: nowhere; `over`: why the queue
+    may not hold it there, or may hold it nowhere."""
+
+    gang: WaitingGang
+    models: Models
+    quota: Quota
+    placed: Placed | None
+    over: OverQuota | None
+
+
+def situation(judge: Judge, asked: Preemptor) -> Sliced[Situation | None]:
+    """The gang of a pod behind our gate; None: the pod is not there any more."""
+    cluster = judge.cluster
+    gang = together(cluster, [asked.pod.uid])
+    if gang is None:
+        return None
+    return (yield from _with_place(judge, asked, (yield from situated(judge, gang))))
+
+
+def situated(judge: Judge, gang: WaitingGang, *, ruled: bool = True) -> Sliced[Situation]:
+    """A gang and what its queue may hold, before it is placed. `ruled`: whether the rules of queues count for it."""
+    cluster = judge.cluster
+    there = yield from waits(cluster)
+    models = yield from Models.read(cluster)
+    seats = {seat.uid: seat.node for seat in judge.claims.seats}
+    held = yield from models.held(seats, absent.seated(cluster, judge.claims.seats))
+    wanted = yield from models.wanted(there)
+    quota = Quota(rules_of(cluster.settings) if ruled else {}, models.capacity, held, wanted)
+    return Situation(gang, models, quota, None, None)
+
+
+def _with_place(judge: Judge, asked: Preemptor, now: Situation) -> Sliced[Situation]:
+    placed = yield from _placed(judge, asked, now.gang, now.gang.domain)
+    now = replace(now, placed=placed)
+    return replace(now, over=over_quota(now, now.quota))
+
+
+def ways(judge: Judge, asked: Preemptor, now: Situation, *, of_one: bool = False) -> Sliced[list[Way]]:
+    """The ways that let the gang start, each alone. `of_one`: also less for the only pod of a gang, which else is said
+    of the pod by itself."""
+    if now.placed is not None:
+        raised = _raised(now, now.placed)
+        return [] if now.over is None or raised is None else [raised]
+    tried = [(yield from _relaxed(judge, asked, now))]
+    if of_one or len(now.gang.pods) + len(now.gang.members) > 1:
+        tried += [(yield from _loose(judge, asked, now)), (yield from _smaller(judge, asked, now))]
+    return [way for way in tried if way is not None]
+
+
+def _loose(judge: Judge, asked: Preemptor, now: Situation) -> Sliced[Way | None]:
+    """Whether the gang starts where links are only preferred."""
+    if not any(links_of(pod) == "required" for pod in now.gang.pods):
+        return None
+    pods = tuple(with_links(pod) for pod in now.gang.pods)
+    if not (yield from _starts(judge, asked, now, pods)):
+        return None
+    text = f"set {LINKS}: preferred on the pods of {now.gang.ref}"
+    return Way("relax-links", text, {"annotation": LINKS, "value": "preferred"})
+
+
+def _smaller(judge: Judge, asked: Preemptor, now: Situation) -> Sliced[Way | None]:
+    """The most GPUs a pod with which the gang starts, where all of its pods ask for the same."""
+    sizes = {pod.gpus for pod in now.gang.pods}
+    if len(sizes) != 1 or with_gpus(now.gang.pods[0], 1) is None:
+        return None
+    (((resource, was),),) = sizes
+    for count in range(was - 1, 0, -1):
+        pods = tuple(less for pod in now.gang.pods if (less := with_gpus(pod, count)) is not None)
+        if len(pods) == len(now.gang.pods) and (yield from _starts(judge, asked, now, pods)):
+            return Way(
+                "smaller",
+                f"ask for {amount(resource, count)} instead of {was} in each pod of {now.gang.ref}",
+                {"resource": resource, "was": was, "is": count, "unit": "GPUs", "pods": len(pods)},
+                (term("given_up", (was - count) * len(pods), "GPUs"),),
+                (0.0, (was - count) / was),
+            )
+    return None
+
+
+def _starts(judge: Judge, asked: Preemptor, now: Situation, pods: tuple[PodRecord, ...]) -> Sliced[bool]:
+    """Whether the gang would start with other requests of its pods: it has a place, and its queue may hold it wherever
+    that is. Other requests change what is learned of the pods to come, and so which place costs least."""
+    other = replace(now.gang, pods=pods)
+    placed = yield from _placed(judge, asked, other, other.domain)
+    if placed is None or isinstance(now.models.within(other, now.quota), OverQuota):
+        return False
+    held = now.quota.held.values()
+    free = {
+        model: now.quota.capacity.get(model, 0) - sum(counts.get(model, 0) for counts in held)
+        for model in now.models.allowed(other)
+    }
+    most = {model: max(0, min(other.gpus, count)) for model, count in free.items()}
+    return all(now.quota.refused(other.queue, {model: count}) is None for model, count in most.items())
+
+
+def over_quota(now: Situation, quota: Quota) -> OverQuota | None:
+    """Why the queue may not hold the gang: of no model all its GPUs, or not those where it is placed."""
+    within = now.models.within(now.gang, quota)
+    if isinstance(within, OverQuota):
+        return within
+    return None if now.placed is None else quota.refused(now.gang.queue, _gpus(now.models, now.gang, now.placed))
+
+
+def _raised(now: Situation, placed: Placed) -> Way | None:
+    """The quota with which the queue may hold the gang where it is placed, and all of it of one model."""
+    asked, gang = _gpus(now.models, now.gang, placed), now.gang
+    tried = [_raises(now, [asked, {model: gang.gpus}]) for model in now.models.allowed(gang)]
+    found = [(sum(one.to - one.before for one in raises), raises) for raises in tried if raises]
+    if not found:
+        return None
+    more, raises = min(found, key=lambda one: one[0])
+    texts = [f"{one.field} of model {one.model} from {one.before} to {one.to}" for one in raises]
+    changes = [{"field": one.field, "model": one.model, "from": one.before, "to": one.to} for one in raises]
+    return Way(
+        "quota",
+        f"raise for queue {gang.queue} {', '.join(texts)}",
+        {"queue": gang.queue, "changes": changes},
+        (term("raised_by", more, "GPUs"),),
+        (more,),
+    )
+
+
+def _raises(now: Situation, asked: Sequence[Mapping[str, int]]) -> list[Raise]:
+    """What has to be raised so that the queue may hold each of `asked`, GPUs by model; [] where none is enough."""
+    queue = now.gang.queue
+    before = rules = now.quota.rules.get(queue, PLAIN)
+    for _ in range(MOST_RAISES):
+        quota = replace(now.quota, rules={**now.quota.rules, queue: rules})
+        over = next((one for counts in asked if (one := quota.refused(queue, counts)) is not None), None)
+        if over is None:
+            return [] if over_quota(now, quota) is not None else _changes(before, rules)
+        rules = _with(rules, over, over.held + over.asked)
+    return []
+
+
+def _changes(before: QueueRules, after: QueueRules) -> list[Raise]:
+    pairs = (("limitGpus", before.limit, after.limit), ("guaranteedGpus", before.guaranteed, after.guaranteed))
+    return [
+        Raise(field, model, was.get(model, 0), to)
+        for field, was, raised in pairs
+        for model, to in sorted(raised.items())
+        if was.get(model) != to
+    ]
+
+
+def _with(rules: QueueRules, over: OverQuota, to: int) -> QueueRules:
+    if over.rule == "limit":
+        return replace(rules, limit={**rules.limit, over.model: to})
+    return replace(rules, guaranteed={**rules.guaranteed, over.model: to})
+
+
+def _relaxed(judge: Judge, asked: Preemptor, now: Situation) -> Sliced[Way | None]:
+    gang = now.gang
+    if gang.domain is None or not gang.domain.required:
+        return None
+    levels = judge.cluster.settings.topology_levels
+    keys = keys_of(gang.domain.level, levels)
+    closest = max((at for at, key in enumerate(levels) if key in keys), default=-1)
+    wider = [Domain(key, required=True) for key in levels[closest + 1 :]]
+    for step, domain in enumerate([*wider, Domain(gang.domain.level, required=False)], 1):
+        placed = yield from _placed(judge, asked, gang, domain)
+        if placed is None or over_quota(replace(now, placed=placed), now.quota) is not None:
+            continue
+        text = f"{'required' if domain.required else 'preferred'}:{domain.level}"
+        was = f"required:{gang.domain.level}"
+        return Way(
+            "relax-domain",
+            f"set {DOMAIN}: {text} instead of {was} on the pods of {gang.ref}",
+            {"annotation": DOMAIN, "value": text, "was": was},
+            None,
+            (step,),
+        )
+    return None
+
+
+def _placed(judge: Judge, asked: Preemptor, gang: WaitingGang, domain: Domain | None) -> Sliced[Placed | None]:
+    """A place for the pods of the gang that wait, or for as many as are enough to start it, which stands by the tables
+    as they are at the end."""
+    placement = JointPlacement(judge.cluster, judge.policy)
+    members = [row for pod in gang.members if (row := judge.cluster.row(pod.node)) >= 0]
+    counted, own = tuple(judge.claims.seats), frozenset(pod.uid for pod in gang.pods)
+    most = len(gang.pods)
+    while most >= max(1, gang.needed):
+        pods = gang.pods[:most]
+        requests = [judge.claims.alone(pod) for pod in pods]
+        with judge.claims.of(requests[0], asked.now, as_equal=counted, without=own):
+            steps = placement.steps(pods, requests, domain, members)
+        placed = yield from steps
+        if isinstance(placed, Placed):
+            with judge.claims.of(requests[0], asked.now, as_equal=counted, without=own):
+                return placed if placement.still_fits(placed, pods, requests) else None
+        most = min(placed.most, most - 1)
+    return None
+
+
+def _gpus(models: Models, gang: WaitingGang, placed: Placed) -> dict[str, int]:
+    """GPUs by model that the gang takes where it is placed."""
+    by_node: dict[str, int] = {}
+    for pod, node in zip(gang.pods, placed.nodes, strict=False):
+        by_node[node] = by_node.get(node, 0) + sum(count for _, count in pod.gpus)
+    return models.of(by_node)

@@ -1,0 +1,132 @@
+"""What the pod itself may ask for instead.
+
+- relax-links: `links: preferred` instead of `required`. There is no smaller step.
+- smaller: less of one resource, all else as it is. The smaller change keeps more of it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from ext_core import survey
+from extender.cluster.demand.kinds import LINKS
+from extender.cluster.gpus.store import MOST_GPUS
+from extender.cluster.slices import Sliced
+from extender.objects.records import PodRecord
+from extender.preemption.candidates import Preemptor
+from extender.verdict.judge import Judge, blocks
+from extender.verdict.nodes import Nodes
+from extender.verdict.text import amount
+from extender.verdict.ways.way import Way, term
+
+UNITS: Final = {"cpu": "millicores", "memory": "bytes"}
+FIELDS: Final = {"cpu": "cpu_milli", "memory": "memory"}
+
+
+def changed(judge: Judge, asked: Preemptor, pod: PodRecord) -> Preemptor:
+    """The question for the pod with another specification."""
+    return asked._replace(pod=pod, request=judge.claims.request(pod, asked.now))
+
+
+def with_gpus(pod: PodRecord, count: int) -> PodRecord | None:
+    """The pod with other GPUs; None where more than one container asks for them: which one is to have fewer?"""
+    if len(pod.gpus) != 1 or len(pod.gpu_containers) != 1:
+        return None
+    ((resource, _),), ((container, _, _),) = pod.gpus, pod.gpu_containers
+    return msgspec.structs.replace(pod, gpus=((resource, count),), gpu_containers=((container, resource, count),))
+
+
+def with_links(pod: PodRecord) -> PodRecord:
+    """The pod that only prefers links."""
+    return msgspec.structs.replace(pod, annotations={**pod.annotations, LINKS: "preferred"})
+
+
+def relax_links(judge: Judge, asked: Preemptor, nodes: Nodes) -> Sliced[Way | None]:
+    """Whether the pod fits where links are only preferred."""
+    if asked.request.links != "required" or asked.request.wanted < 2:
+        return None
+    relaxed = changed(judge, asked, with_links(asked.pod))
+    node = yield from judge.place(relaxed, nodes.open)
+    if not node or not judge.fits(relaxed, node):
+        return None
+    return Way(
+        "relax-links",
+        f"set {LINKS}: preferred (it fits on {node})",
+        {"annotation": LINKS, "value": "preferred", "node": node},
+    )
+
+
+def smaller(judge: Judge, asked: Preemptor, nodes: Nodes) -> Sliced[list[Way]]:
+    """The most GPUs, CPU or memory with which the pod fits, of each where less of it alone helps."""
+    found = []
+    gpus = yield from _fewer_gpus(judge, asked, nodes)
+    if gpus is not None:
+        found.append(gpus)
+    for r, resource in enumerate(FIELDS):
+        less = yield from _less(judge, asked, nodes, r, resource)
+        if less is not None:
+            found.append(less)
+    return found
+
+
+def _fewer_gpus(judge: Judge, asked: Preemptor, nodes: Nodes) -> Sliced[Way | None]:
+    if with_gpus(asked.pod, 1) is None:
+        return None
+    ((resource, was),) = asked.pod.gpus
+    most = yield from _most_free(judge, asked, nodes)
+    if asked.request.links == "required":
+        most = min(most, MOST_GPUS)  # of more GPUs no links are known
+    for count in range(min(was - 1, most), 0, -1):
+        pod = with_gpus(asked.pod, count)
+        assert pod is not None
+        fewer = changed(judge, asked, pod)
+        node = yield from judge.place(fewer, nodes.open)
+        if node and judge.fits(fewer, node):
+            return Way(
+                "smaller",
+                f"ask for {amount(resource, count)} instead of {was} (it fits on {node})",
+                {"resource": resource, "was": was, "is": count, "unit": "GPUs", "node": node},
+                (term("given_up", was - count, "GPUs"),),
+                (0.0, (was - count) / was),
+            )
+        yield
+    return None
+
+
+def _most_free(judge: Judge, asked: Preemptor, nodes: Nodes) -> Sliced[int]:
+    """The most GPUs that are free on one node: with more it fits nowhere."""
+    most = 0
+    for block in blocks(nodes.open):
+        free = survey.free(judge.cluster.tables.nodes, asked.request.resource, judge.rows(block))
+        most = max(most, max(free, default=0))
+        yield
+    return most
+
+
+def _less(judge: Judge, asked: Preemptor, nodes: Nodes, r: int, resource: str) -> Sliced[Way | None]:
+    """Less CPU or memory, where it is all that is missing."""
+    names = [name for name, short in nodes.short.items() if short == (r,) and name not in nodes.repelled]
+    best, where = 0, ""
+    for block in blocks(names):
+        rows = judge.rows(block)
+        with judge.claims.of(asked.request, asked.now):
+            free = survey.free(judge.cluster.tables.nodes, r, rows)
+        most = max(free, default=0)
+        if most > best:
+            best, where = most, judge.cluster.names[rows[free.index(most)]]
+        yield
+    was = asked.request.amounts[r]
+    if not 0 < best < was:
+        return None
+    less = changed(judge, asked, msgspec.structs.replace(asked.pod, **{FIELDS[resource]: best}))
+    if not judge.fits(less, where):
+        return None
+    return Way(
+        "smaller",
+        f"ask for {amount(resource, best)} instead of {amount(resource, was)} (it fits on {where})",
+        {"resource": resource, "was": was, "is": best, "unit": UNITS[resource], "node": where},
+        (term("given_up", was - best, UNITS[resource]),),
+        (1.0 + r, (was - best) / was),
+    )

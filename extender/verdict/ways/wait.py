@@ -1,0 +1,161 @@
+"""What ends by itself: assumed pods, reservations, nominated pods and seats that are counted, and pods that terminate.
+
+Each node is looked at alone: of what is to end there as much as is needed, the soonest first. A smaller wait ends
+sooner; where no time is known, later than any known time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from ext_core import survey
+from extender.cluster.slices import Sliced, pauses
+from extender.objects.records import PodRecord
+from extender.preemption.candidates import Preemptor, ends
+from extender.reservations.reservations import Reservation
+from extender.verdict.judge import Judge
+from extender.verdict.nodes import TOO_FEW, Nodes
+from extender.verdict.text import seconds
+from extender.verdict.ways.way import Way, term
+
+
+class Passing(NamedTuple):
+    """What ends on a node. `seconds`: until then, infinite where not known; `what`: assumed, reservation, nominated,
+    seat, terminating, or victim (of this pod, and not terminating yet); `text`: for people."""
+
+    seconds: float
+    what: str
+    uid: str
+    pod: str
+    text: str
+
+    @property
+    def running(self) -> bool:
+        """Whether it is a pod on the node, and no claim."""
+        return self.what in ("terminating", "victim")
+
+
+def wait(judge: Judge, asked: Preemptor, nodes: Nodes) -> Sliced[Way | None]:
+    """The soonest moment at which the pod fits by what ends by itself."""
+    passing: dict[str, list[Passing]] = {}
+    for node, one in claimed(judge, asked):
+        passing.setdefault(node, []).append(one)
+    yield
+    cluster, going = judge.cluster, set[str]()
+    for row in survey.terminating(cluster.tables.pods):
+        pod = cluster.pods.get(cluster.pod_rows.uids[row])
+        if pod is not None and ends(pod, asked.wall):
+            going.add(pod.node)
+    yield
+    for name, pause in pauses(going.intersection(nodes.open), 32):
+        if pause:
+            yield
+        for pod in cluster.pods_on(name):
+            if ends(pod, asked.wall):
+                passing.setdefault(name, []).append(terminating(pod, asked.wall))
+    best: tuple[float, int, str] | None = None
+    chosen: list[Passing] = []
+    for name in sorted(passing.keys() & nodes.open):
+        there = sorted(passing[name])
+        if nodes.bare[name] in TOO_FEW and not any(one.running for one in there):
+            continue  # even without any claim too few GPUs are free
+        needed = _needed(judge, asked, name, there)
+        yield
+        if needed and (best is None or (needed[-1].seconds, len(needed), name) < best):
+            best, chosen = (needed[-1].seconds, len(needed), name), needed
+    if best is None or not _fits(judge, asked, best[2], chosen):
+        return None
+    return way({"node": best[2]}, chosen)
+
+
+def claimed(judge: Judge, asked: Preemptor) -> Iterator[tuple[str, Passing]]:
+    """What other pods claim, by node, as far as it counts for this pod: each with the node that it is claimed on."""
+    claims, cluster, request, now = judge.claims, judge.cluster, asked.request, asked.now
+    for pod in claims.assumed.current(now, unheard=request.links == "required" or request.by_position):
+        if pod.uid == request.uid:
+            continue
+        left = max(0.0, pod.until - now)
+        name = _name(judge, pod.uid)
+        text = f"{name}, which is assumed on {pod.node}"
+        text += ", to be seen in the watch" if pod.bound else f", for {seconds(left)} at most (hold.seconds)"
+        yield pod.node, Passing(left, "assumed", pod.uid, name, text)
+    for seat in claims.seats:
+        if seat.priority >= request.priority and seat.uid != request.uid:
+            yield (
+                seat.node,
+                Passing(math.inf, "seat", seat.uid, seat.pod, f"{seat.pod}, which has a seat on {seat.node}"),
+            )
+    for one in claims.reservations.current(now):
+        if one.priority >= request.priority:
+            left = max(0.0, one.at + claims.reservations.seconds + one.grace - now)
+            text = f"{one.pod}, for which GPUs on {one.node} are reserved, for {seconds(left)} at most"
+            if one.uid == request.uid:
+                yield from _victims(judge, one)
+            else:
+                yield one.node, Passing(left, "reservation", one.uid, one.pod, text)
+    for uid, node in cluster.placements.nominated.items():
+        other = cluster.pods.get(uid)
+        if other is not None and other.priority >= request.priority and uid != request.uid:
+            name = f"{other.namespace}/{other.name}"
+            yield node, Passing(math.inf, "nominated", uid, name, f"{name}, which is nominated to {node}")
+
+
+def _victims(judge: Judge, own: Reservation) -> Iterator[tuple[str, Passing]]:
+    """The victims of the pod's own reservation that do not terminate yet."""
+    for uid in own.victims:
+        pod = judge.cluster.pods.get(uid)
+        if pod is not None and not pod.terminating:
+            name = f"{pod.namespace}/{pod.name}"
+            yield (
+                own.node,
+                Passing(math.inf, "victim", uid, name, f"{name} on {own.node}, which is being evicted for it"),
+            )
+
+
+def _name(judge: Judge, uid: str) -> str:
+    pod = judge.cluster.pods.get(uid)
+    return f"{pod.namespace}/{pod.name}" if pod is not None else f"uid {uid}"
+
+
+def terminating(pod: PodRecord, wall: float) -> Passing:
+    """The end of a pod that is terminating."""
+    left = math.inf if pod.deletion_at is None else max(0.0, pod.deletion_at - wall)
+    name = f"{pod.namespace}/{pod.name}"
+    when = "" if math.isinf(left) else f" ({seconds(left)} of grace left)"
+    return Passing(left, "terminating", pod.uid, name, f"{name}, which is terminating on {pod.node}{when}")
+
+
+def _needed(judge: Judge, asked: Preemptor, node: str, there: list[Passing]) -> list[Passing]:
+    """As many of what is on the node, the first ones, as have to end so that the pod fits; none where all are not
+    enough. What ends at one moment ends together."""
+    for last, one in enumerate(there, 1):
+        together = last < len(there) and there[last].seconds == one.seconds and not math.isinf(one.seconds)
+        if not together and _fits(judge, asked, node, there[:last]):
+            return there[:last]
+    return []
+
+
+def _fits(judge: Judge, asked: Preemptor, node: str, gone: list[Passing]) -> bool:
+    if judge.cluster.row(node) < 0:
+        return False
+    claims = frozenset(one.uid for one in gone if not one.running)
+    pods = {one.uid for one in gone if one.running}
+    if not pods:
+        return judge.fits(asked, node, claims)
+    with judge.cluster.without(pods, node):
+        return judge.fits(asked, node, claims)
+
+
+def way(where: Mapping[str, Any], chosen: list[Passing]) -> Way:
+    """The wait for all of them, the latest one last. `where`: what the specification says of the nodes."""
+    last = chosen[-1].seconds
+    known = None if math.isinf(last) else round(last, 1)
+    return Way(
+        "wait",
+        "wait for " + " and ".join(one.text for one in chosen),
+        {**where, "for": [{"what": one.what, "pod": one.pod, "uid": one.uid} for one in chosen]},
+        (term("seconds", known, "seconds"),),
+        (last,),
+    )

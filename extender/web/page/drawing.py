@@ -1,0 +1,100 @@
+"""What the templates draw: positions and widths, as numbers for SVG attributes.
+
+Colours and patterns are in the stylesheet. No style attribute is written, because the page's policy forbids it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import cos, pi, sin
+from typing import Any, Final
+
+from extender.topologies.picture import around
+from extender.topologies.topology import Topology
+
+SIZE: Final = 320.0
+RADIUS: Final = 125.0
+BAR: Final = 300.0
+"""Width of a whole bar."""
+STRIP: Final = 60
+"""Columns of a timeline."""
+JSON = dict[str, Any]
+
+
+def graph(node: Mapping[str, Any]) -> JSON | None:
+    """The link graph of a node as a view states it; None where the links are not known, or there are none."""
+    links = node["links"]
+    if not links or not any(map(any, links)):
+        return None
+    count, total = len(links), node["link_scope"] == "gpu-total"
+    order = around(Topology(count, tuple(map(tuple, links)), numa=node.get("numa")))
+    at = {gpu: _point(2 * pi * (place + 0.5) / count - pi / 2) for place, gpu in enumerate(order)}
+    if total:
+        hub = SIZE / 2
+        lines = [_line(at[gpu], (hub, hub), 2.0, max(links[gpu])) for gpu in sorted(at) if any(links[gpu])]
+    else:
+        pairs = [(a, b) for a in range(count) for b in range(a) if links[a][b]]
+        most = max(links[a][b] for a, b in pairs)
+        lines = [_line(at[a], at[b], 1 + 4 * links[a][b] / most, links[a][b]) for a, b in pairs]
+    points = [{"index": gpu, "x": round(x, 1), "y": round(y, 1)} for gpu, (x, y) in sorted(at.items())]
+    return {"size": SIZE, "hub": SIZE / 2 if total else None, "lines": lines, "gpus": points}
+
+
+def _point(angle: float) -> tuple[float, float]:
+    return SIZE / 2 + RADIUS * cos(angle), SIZE / 2 + RADIUS * sin(angle)
+
+
+def _line(a: tuple[float, float], b: tuple[float, float], width: float, links: int) -> JSON:
+    return {
+        "x1": round(a[0], 1), "y1": round(a[1], 1), "x2": round(b[0], 1), "y2": round(b[1], 1),
+        "width": round(width, 1), "links": links,
+    }  # fmt: skip
+
+
+def bars(parts: Iterable[tuple[str, float]], whole: float | None = None) -> list[JSON]:
+    """The parts of a stacked bar, left to right; parts of 0 are left out. `whole`: what the full width stands for."""
+    shown = [(name, value) for name, value in parts if value > 0]
+    scale = BAR / (whole or sum(value for _, value in shown) or 1)
+    found, x = [], 0.0
+    for name, value in shown:
+        found.append({"name": name, "value": value, "x": round(x, 2), "width": round(value * scale, 2)})
+        x += value * scale
+    return found
+
+
+def stacked(terms: Sequence[Mapping[str, Any]], whole: float) -> list[JSON]:
+    """The terms of a score as one bar; `at`: the place of each in `terms`. `whole`: the points of the full width."""
+    places = {one["term"]: place for place, one in enumerate(terms)}
+    parts = bars([(one["term"], one["points"]) for one in terms], max(whole, 0.0))
+    return [{**part, "at": places[part["name"]]} for part in parts]
+
+
+def split(terms: Sequence[Mapping[str, Any]]) -> list[JSON]:
+    """Differences as bars to both sides of a line in the middle: longer ones have more points."""
+    most = max((abs(one["points"]) for one in terms), default=0.0) or 1.0
+    found = []
+    for one in terms:
+        width = abs(one["points"]) / most * BAR / 2
+        x = BAR / 2 if one["points"] >= 0 else BAR / 2 - width
+        found.append({**one, "x": round(x, 2), "width": round(width, 2)})
+    return found
+
+
+def strip(decisions: Sequence[Mapping[str, Any]]) -> list[JSON]:
+    """How many decisions there were in each of STRIP equal spans of time, oldest first; heights add up to 1."""
+    if not decisions:
+        return []
+    first, last = decisions[-1]["at"], decisions[0]["at"]
+    span = (last - first) / STRIP or 1.0
+    counts: list[dict[str, int]] = [{} for _ in range(STRIP)]
+    for one in decisions:
+        column = counts[min(STRIP - 1, max(0, int((one["at"] - first) / span)))]
+        column[one["verb"]] = column.get(one["verb"], 0) + 1
+    most = max(sum(column.values()) for column in counts)
+    found = []
+    for place, column in enumerate(counts):
+        y = 1.0
+        for verb, number in sorted(column.items()):
+            y -= number / most
+            found.append({"verb": verb, "column": place, "y": round(y, 4), "height": round(number / most, 4)})
+    return found

@@ -1,0 +1,108 @@
+"""What was decided lately: the timeline of decisions, and the preemptions with their cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any, Final
+
+from extender.cluster.slices import Sliced, pauses
+from extender.cluster.view import ClusterView
+from extender.reservations.reservations import Reservation
+from extender.verbs.decisions import Decision
+
+STEP: Final = 512
+"""Records that one slice looks at."""
+PER_SLICE: Final = 16
+"""Records that one slice writes."""
+MOST: Final = 200
+"""Decisions that a view shows."""
+JSON = dict[str, Any]
+
+
+def entry(decision: Decision, cluster: ClusterView) -> JSON:
+    """One decision in a line; `node`: of bind and preempt the answered one, else the best one. Its nodes are in
+    /debug/decisions."""
+    request, detail, best = decision.request, decision.detail, decision.scored.best
+    node = detail.get("node") or (cluster.rows.name_at(best[0], decision.generation) if best else None)
+    return {
+        "at": round(decision.at, 3),
+        "verb": decision.verb,
+        "pod": f"{request.namespace}/{request.name}",
+        "result": decision.result,
+        "error": decision.error or None,
+        "candidates": decision.candidates,
+        "feasible": decision.feasible,
+        "answered": decision.answered,
+        "milliseconds": round(sum(decision.stages_us.values()) / 1e3, 3),
+        "node": node,
+        **{key: detail.get(key) for key in ("victims", "cost", "certificate")},
+    }
+
+
+def of_pod(kept: Sequence[Decision], uid: str) -> Sliced[list[Decision]]:
+    """Those about one pod, in their order."""
+    found = []
+    for decision, pause in pauses(kept, STEP):
+        if pause:
+            yield
+        if decision.request.uid == uid:
+            found.append(decision)
+    return found
+
+
+def timeline(kept: Sequence[Decision], cluster: ClusterView, verb: str) -> Sliced[JSON]:
+    """The latest decisions, newest first; `verb`: of one verb, "" all."""
+    chosen, total = list[Decision](), 0
+    for decision, pause in pauses(kept, STEP):
+        if pause:
+            yield
+        if verb in ("", decision.verb):
+            total += 1
+            if len(chosen) < MOST:
+                chosen.append(decision)
+    return {
+        "verb": verb,
+        "decisions": (yield from _entries(chosen, cluster)),
+        "decisions_left_out": total - len(chosen),
+    }
+
+
+def preemptions(kept: Sequence[Decision], reservations: Iterable[Reservation], cluster: ClusterView) -> Sliced[JSON]:
+    """The latest answers that evict pods, newest first, and the reservations that stand."""
+    chosen, total = list[Decision](), 0
+    for decision, pause in pauses(kept, STEP):
+        if pause:
+            yield
+        if decision.detail.get("victims"):
+            total += 1
+            if len(chosen) < MOST:
+                chosen.append(decision)
+    standing = [_reservation(one, cluster) for one in islice(reservations, MOST)]
+    yield
+    return {
+        "preemptions": (yield from _entries(chosen, cluster)),
+        "preemptions_left_out": total - len(chosen),
+        "reservations": standing,
+    }
+
+
+def _entries(chosen: list[Decision], cluster: ClusterView) -> Sliced[list[JSON]]:
+    found = []
+    for decision, pause in pauses(chosen, PER_SLICE):
+        if pause:
+            yield
+        found.append(entry(decision, cluster))
+    return found
+
+
+def _reservation(one: Reservation, cluster: ClusterView) -> JSON:
+    left = [pod for uid in one.victims if (pod := cluster.pods.get(uid)) is not None]
+    return {
+        "id": one.id,
+        "pod": one.pod or None,
+        "node": one.node,
+        "priority": one.priority,
+        "victims": len(one.victims),
+        "victims_left": [f"{pod.namespace}/{pod.name}" for pod in left],
+    }

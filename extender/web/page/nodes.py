@@ -1,0 +1,149 @@
+"""GPU maps: the nodes of one rack, and one node with its links and how each holding is known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, get_args
+
+from extender.cluster.node_map import node_map
+from extender.cluster.slices import Sliced, pauses
+from extender.cluster.view import ClusterView
+from extender.errors import NotFound
+from extender.objects.queueing import queue_of
+from extender.objects.records.nodes import DeviceState
+from extender.web.page.racks import BLOCK, Groups
+from extender.web.page.reserved import Kept
+
+COLOURS: Final = ("pod", "gang", "queue")
+"""What one colour and letter of a map stand for."""
+JSON = dict[str, Any]
+
+
+class Holders:
+    """The holders of a map, each with a number: its colour and its letters follow from it. `what`: of COLOURS."""
+
+    def __init__(self, cluster: ClusterView, what: str) -> None:
+        self._cluster, self._what = cluster, what
+        self._numbers: dict[str, int] = {}
+
+    def number(self, pod: str) -> int:
+        """The number of a pod's holder. `pod`: namespace/name."""
+        return self._numbers.setdefault(self._holder(pod), len(self._numbers))
+
+    def names(self) -> list[str]:
+        """The holders by number."""
+        return list(self._numbers)
+
+    def _holder(self, name: str) -> str:
+        namespace, _, rest = name.partition("/")
+        pod = self._cluster.pod(namespace, rest)
+        if pod is None or self._what == "pod":
+            return name
+        if self._what == "queue":
+            return queue_of(pod)
+        gang = self._cluster.workloads.gang_of(pod.uid)
+        return name if gang is None else str(gang)
+
+
+def members(cluster: ClusterView, level: str, group: str) -> Sliced[list[str]]:
+    """The nodes of a group that offer GPUs, by name."""
+    groups, found = Groups(cluster, level), list[str]()
+    for name, pause in pauses(list(cluster.gpus.topologies), 4 * BLOCK):
+        if pause:
+            yield
+        node = cluster.nodes.get(name)
+        if node is not None and any(node.gpus.values()) and groups.of(node) == group:
+            found.append(name)
+    return sorted(found)
+
+
+def maps(cluster: ClusterView, names: Sequence[str], kept: Kept, holders: Holders) -> Sliced[list[JSON]]:
+    """The map of each of the nodes, in their order; nodes that are gone are left out."""
+    found = []
+    for name, pause in pauses(names, 8):
+        if pause:
+            yield
+        if (one := shown(cluster, name, kept, holders.number)) is not None:
+            found.append(one)
+    return found
+
+
+def shown(cluster: ClusterView, name: str, kept: Kept, number: Callable[[str], int]) -> JSON | None:
+    """What `/debug/map` has of a node, with what is reserved there and, of each GPU, `state` (held, reserved, free,
+    unhealthy, unknown), `holder`: the number of what holds it, None without one, and `island`: the number of the GPUs
+    that are linked with it. `number`: of the holder of a pod."""
+    found, node = node_map(cluster, name), cluster.nodes.get(name)
+    if found is None or node is None:
+        return None
+    reserved = kept.get(name, [])
+    planned = {index: one for one in reserved for index in one["gpus"] or ()}
+    unplaced = bool(found["unplaced"])
+    islands = _islands(found["links"], len(found["gpus"]))
+    for gpu in found["gpus"]:
+        pods = gpu["pods"]
+        index = gpu["index"]
+        free = "reserved" if index in planned else "unknown" if unplaced else "free"
+        gpu["state"] = "unhealthy" if not gpu["healthy"] else "held" if pods else free
+        gpu["holder"] = number(pods[0]["pod"]) if pods else None
+        gpu["island"] = islands[index]
+    return found | {"reserved": reserved, "source": cluster.gpus.topologies[name].source}
+
+
+def node_view(cluster: ClusterView, name: str, kept: Kept) -> Sliced[JSON]:
+    """One node. NotFound: there is none, or it offers no GPUs."""
+    yield
+    holders = Holders(cluster, "pod")
+    found = shown(cluster, name, kept, holders.number)
+    if found is None:
+        raise NotFound("the cluster has no such node, or it offers no GPUs", path=name)
+    topology = cluster.gpus.topologies[name]
+    groups = {level: Groups(cluster, level).of(cluster.nodes[name]) for level in ("rack", "model")}
+    return found | groups | {
+        "holders": holders.names(),
+        "holdings": _holdings(found),
+        "numa": topology.numa,
+        "nics": topology.as_json()["nics"],
+        "detail": topology.detail,
+        "devices": _published(cluster, name),
+        "topology_warnings": [*topology.warnings, *topology.disagreements],
+        "failures": [{"pod": one.pod, "what": one.what} for one in cluster.health.failures(name)],
+    }  # fmt: skip
+
+
+def _published(cluster: ClusterView, name: str) -> JSON | None:
+    """Of the GPUs that a DRA driver publishes for a node, how many are in each state; None without one."""
+    devices = cluster.nodes[name].devices
+    if devices is None:
+        return None
+    known = cluster.gpus.indices(name)
+    states = Counter(one.state for one in devices.gpus)
+    return {
+        "published": len(devices.gpus),
+        **{state: states[state] for state in get_args(DeviceState)},
+        "unmapped": sum(one.id not in known for one in devices.gpus),
+        "others": devices.others,
+    }
+
+
+def _holdings(node: Mapping[str, Any]) -> list[JSON]:
+    """Each pod with its GPUs, in the order of these; then those whose positions are not known."""
+    found: dict[str, JSON] = {}
+    for gpu in node["gpus"]:
+        for pod in gpu["pods"]:
+            one = found.setdefault(pod["pod"], {**pod, "gpus": [], "holder": gpu["holder"]})
+            one["gpus"].append(gpu["index"])
+    rest = [{**pod, "gpus": None, "how": "unknown", "holder": None} for pod in node["unplaced"]]
+    return [*({**one, "count": len(one["gpus"])} for one in found.values()), *rest]
+
+
+def _islands(links: Sequence[Sequence[int]] | None, count: int) -> list[int]:
+    """The number of each GPU's island: the GPUs that a chain of links connects. Each GPU alone without known links."""
+    island = list(range(count))
+    for a in range(count if links else 0):
+        for b in range(a):
+            if links is not None and links[a][b]:
+                old, new = max(island[a], island[b]), min(island[a], island[b])
+                island = [new if one == old else one for one in island]
+    order = {number: place for place, number in enumerate(dict.fromkeys(island))}
+    return [order[one] for one in island]

@@ -1,0 +1,105 @@
+"""The fleet by rack: how many GPUs are held, reserved, free or lost, and how many nodes have how many free."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+from extender.cluster.amounts import FIRST_GPU
+from extender.cluster.slices import Sliced, pauses
+from extender.cluster.view import ClusterView
+from extender.objects.records import NodeRecord
+from extender.queue.placing.levels import keys_of
+from extender.queue.usage import model_of
+from extender.verdict.fleet import free_gpus
+from extender.web.page.reserved import Kept
+
+BLOCK: Final = 64
+"""Nodes that one slice looks at."""
+LEVELS: Final = ("rack", "clique", "block", "zone", "model")
+"""What nodes are grouped by."""
+NONE: Final = ""
+"""The group of the nodes that state none."""
+
+
+class Groups:
+    """Which group each node is in. `level`: one of LEVELS."""
+
+    def __init__(self, cluster: ClusterView, level: str) -> None:
+        settings = cluster.settings
+        self.level = level
+        self._keys = settings.mix.model_labels if level == "model" else keys_of(level, settings.topology_levels)
+
+    def of(self, node: NodeRecord) -> str:
+        """The node's group, NONE where it states none."""
+        if self.level == "model":
+            return model_of(node, self._keys)
+        labels = node.labels
+        for key in self._keys:
+            if found := labels.get(key):
+                return found
+        return NONE
+
+
+class Rack:
+    """What there is in one group of nodes. GPUs are counted in units of their resource."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.nodes, self.gpus, self.whole = name, 0, 0, 0
+        self.held = self.reserved = self.free = self.cordoned = self.unhealthy = 0
+        self.by_free: Counter[int] = Counter()
+
+    def as_json(self) -> dict[str, Any]:
+        """The JSON form. `free_gpus`: neither held nor reserved, on nodes that are not cordoned."""
+        return {
+            "name": self.name,
+            "nodes": self.nodes,
+            "gpus": self.gpus,
+            "held_gpus": self.held,
+            "reserved_gpus": self.reserved,
+            "free_gpus": self.free,
+            "cordoned_gpus": self.cordoned,
+            "unhealthy_gpus": self.unhealthy,
+            "whole_nodes": self.whole,
+            "nodes_by_free_gpus": [{"free_gpus": free, "nodes": self.by_free[free]} for free in sorted(self.by_free)],
+        }
+
+
+def racks(cluster: ClusterView, level: str, kept: Kept) -> Sliced[list[dict[str, Any]]]:
+    """Each group of nodes that offer GPUs, by name. `kept`: what is reserved, by node."""
+    groups, found = Groups(cluster, level), dict[str, Rack]()
+    for name, pause in pauses(list(cluster.gpus.topologies), BLOCK):
+        if pause:
+            yield
+        node = cluster.nodes.get(name)
+        if node is not None and node.gpus:
+            group = groups.of(node)
+            rack = found.get(group)
+            if rack is None:
+                rack = found[group] = Rack(group)
+            _add(rack, cluster, node, kept)
+    return [found[name].as_json() for name in sorted(found)]
+
+
+def _add(rack: Rack, cluster: ClusterView, node: NodeRecord, kept: Mapping[str, list[dict[str, Any]]]) -> None:
+    row = cluster.row(node.name)
+    if row < 0:
+        return
+    nodes = cluster.tables.nodes
+    gpus = sum(nodes.alloc_of(row)[FIRST_GPU:])
+    left = min(gpus, free_gpus(cluster, row))
+    there = kept.get(node.name)
+    reserved = min(left, sum(one["count"] for one in there)) if there else 0
+    broken = cluster.gpus.topologies[node.name].gpus - nodes.healthy_of(row).bit_count()
+    rack.nodes += 1
+    rack.gpus += gpus
+    rack.held += gpus - left
+    rack.reserved += reserved
+    rack.unhealthy += max(0, broken)
+    if node.unschedulable:
+        rack.cordoned += left - reserved
+        return
+    rack.free += left - reserved
+    rack.by_free[left - reserved] += 1
+    rack.whole += left - reserved == gpus > 0

@@ -1,0 +1,120 @@
+"""HTML of templates, in pieces, and the files that it links.
+
+All templates are compiled when the first server is made, so that no page pays for it. A file's address contains a hash
+of its bytes: browsers keep it for ever, and a new version has another address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+
+from extender.verdict.capacity import text
+from extender.verdict.text import count, seconds
+from extender.web.page import drawing
+
+HERE: Final = Path(__file__).parent
+TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+HASH: Final = 12
+
+
+class Asset(NamedTuple):
+    """A file that pages link. `url`: its address."""
+
+    url: str
+    media_type: str
+    content: bytes
+
+
+@cache
+def assets() -> Mapping[str, Asset]:
+    """By file name."""
+    found = {}
+    for path in sorted((HERE / "static").iterdir()):
+        if path.suffix in TYPES:
+            content = path.read_bytes()
+            digest = sha256(content).hexdigest()[:HASH]
+            url = f"/static/{path.stem}.{digest}{path.suffix}"
+            found[path.name] = Asset(url, f"{TYPES[path.suffix]}; charset=utf-8", content)
+    return found
+
+
+@cache
+def templates() -> Mapping[str, Template]:
+    """By file name, compiled."""
+    environment = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.globals |= {
+        "asset": {name: one.url for name, one in assets().items()},
+        "count": count,
+        "drawn": drawing.graph,
+        "bars": drawing.bars,
+        "drain_text": text.drain,
+        "machines_text": text.machines,
+        "shape_text": text.shape,
+        "strip": drawing.strip,
+        "link": link,
+        "split": drawing.split,
+        "stacked": drawing.stacked,
+    }
+    environment.filters |= {"number": number, "duration": duration, "clock": clock, "stamp": stamp, "letters": letters}
+    return {name: environment.get_template(name) for name in environment.list_templates(["html"])}
+
+
+def pieces(template: str, model: Mapping[str, Any]) -> Iterator[bytes]:
+    """The HTML of a model, a few bytes a piece."""
+    for part in templates()[template].generate(model):
+        yield part.encode()
+
+
+def link(path: str, **query: object) -> str:
+    """The address of a view; what is None or "" is left out."""
+    kept = {key.rstrip("_"): value for key, value in query.items() if value not in (None, "")}
+    return f"{path}?{urlencode(kept)}" if kept else path
+
+
+def number(value: float | None) -> str:
+    """With thousands apart; at most three digits behind the point."""
+    if value is None:
+        return "unknown"
+    if isinstance(value, int) or value.is_integer() or abs(value) >= 1_000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def duration(value: float | None) -> str:
+    """Seconds in words."""
+    return "unknown" if value is None else seconds(value)
+
+
+def clock(at: float) -> str:
+    """The time of day, UTC."""
+    return datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S")
+
+
+def stamp(at: float) -> str:
+    """RFC 3339."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def letters(key: int) -> str:
+    """The sign of a holder in a map: A to Z, then AA and so on."""
+    sign = ""
+    key += 1
+    while key:
+        key, rest = divmod(key - 1, 26)
+        sign = chr(ord("A") + rest) + sign
+    return sign

@@ -1,0 +1,44 @@
+"""GPUs that are kept for pods that are not on their nodes yet: seats of the queue, reservations, assumed pods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from extender.cluster.amounts import FIRST_GPU
+from extender.cluster.gpus.statements import gpus_of
+from extender.cluster.slices import Sliced, pauses
+from extender.cluster.view import ClusterView
+from extender.reservations.claims import Claims
+
+Kept = dict[str, list[dict[str, Any]]]
+
+
+def reserved(claims: Claims, cluster: ClusterView, now: float) -> Sliced[Kept]:
+    """By node: for which pod, how many GPUs, which (None: not known), and by what. A pod counts once; `now`: seconds
+    of the server's clock."""
+    found: Kept = {}
+    seen: set[str] = set()
+
+    def add(uid: str, node: str, amounts: tuple[int, ...], gpus: int, by: str) -> None:
+        pod = cluster.pods.get(uid)
+        count = sum(amounts[FIRST_GPU:])
+        if uid in seen or not count or (pod is not None and pod.node):
+            return
+        seen.add(uid)
+        name = None if pod is None else f"{pod.namespace}/{pod.name}"
+        there = list(gpus_of(gpus)) if gpus else None
+        found.setdefault(node, []).append({"pod": name, "by": by, "count": count, "gpus": there})
+
+    for seat, pause in pauses(list(claims.seats)):
+        if pause:
+            yield
+        add(seat.uid, seat.node, seat.amounts, seat.gpus, "seat")
+    for one, pause in pauses(claims.reservations.current(now)):
+        if pause:
+            yield
+        add(one.uid, one.node, one.amounts, 0, "reservation")
+    for held, pause in pauses(claims.assumed.current(now)):
+        if pause:
+            yield
+        add(held.uid, held.node, held.amounts, held.gpus, "assumed")
+    return found

@@ -1,0 +1,287 @@
+"""The routes of the page: each view as HTML and as JSON, the files that it links, and the live updates."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from extender.cluster.slices import Sliced
+from extender.errors import BadRequest, Busy, ExtenderError
+from extender.queue.report import Report
+from extender.verbs.verbs import Verbs
+from extender.verdict.explain import Explainer, Times
+from extender.web.decisions_page import pod_of
+from extender.web.page import capacity, history, nodes, render, waiting
+from extender.web.page.live import Live
+from extender.web.page.pod import pod_view
+from extender.web.page.racks import LEVELS, racks
+from extender.web.page.reserved import Kept, reserved
+from extender.web.pages import RETRY_SECONDS, Pages
+from extender.web.responses import preferred
+from extender.web.whatif import asking
+
+JSON = dict[str, Any]
+Handler = Callable[[Request], Awaitable[Response]]
+Query = Mapping[str, str]
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+"""The content security policy: nothing inline, nothing of another origin."""
+HEADERS: Final = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+    "vary": "accept",
+}
+FOREVER: Final = {**HEADERS, "cache-control": "public, max-age=31536000, immutable"}
+JSON_TYPE: Final = "application/json"
+HTML_TYPE: Final = "text/html; charset=utf-8"
+PER_PAGE: Final = 72
+"""Nodes that are drawn at once."""
+GROUPS_PER_PAGE: Final = 100
+"""Racks that are listed at once."""
+FEW_NODES: Final = 32
+"""A fleet of so many is drawn at once."""
+FEW_WAITING: Final = 5
+"""Pods that wait, on the view of the fleet."""
+
+
+class View(NamedTuple):
+    """One view. `path`: its address, JSON with the suffix; `kind`: of its JSON; `title`: for people; `make`: the
+    generator of its JSON object, which raises ExtenderError where what is asked for is not there; `shown`: whether the
+    navigation has it."""
+
+    path: str
+    kind: str
+    title: str
+    make: Callable[[Query], Sliced[JSON]]
+    shown: bool = True
+
+    @property
+    def template(self) -> str:
+        """The file of its HTML."""
+        return f"{self.path.strip('/') or 'fleet'}.html"
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What the views show."""
+
+    verbs: Verbs
+    explainer: Explainer
+    times: Times
+    report: Callable[[], Report | None]
+
+    def views(self) -> tuple[View, ...]:
+        """All views, in the order of the navigation."""
+        costly = capacity.CostlyViews(self.explainer, lambda: self.verbs.cluster.generation, self.times)
+
+        def advice(query: Query) -> Sliced[JSON]:
+            pod = self.explainer.pod(*pod_of(query)) if query.get("pod") else None
+            return costly.advice(pod)
+
+        return (
+            View("/", "FleetMap", "Fleet", self.fleet),
+            View("/nodes", "NodeMaps", "Nodes", self.nodes, shown=False),
+            View("/node", "NodeMap", "Node", self.node, shown=False),
+            View("/waiting", "WaitingPods", "Waiting pods", self.waiting),
+            View("/pod", "Explanation", "Pod", self.pod, shown=False),
+            View("/queue", "Queue", "Queues", self.queue),
+            View("/capacity", "Capacity", "Capacity", lambda query: costly.capacity()),
+            View("/advice", "Advice", "Advice", advice, shown=False),
+            View("/whatif", "WhatIfForm", "What if", asking.form),
+            View("/preemptions", "AnsweredPreemptions", "Preemption costs", self.preemptions),
+            View("/prices", "PriceList", "Prices", self.prices),
+            View("/decisions", "DecisionTimeline", "Decisions", self.decisions),
+        )
+
+    def fleet(self, query: Query) -> Sliced[JSON]:
+        """`?by=`: what nodes are grouped by; `?colour=`: what a colour stands for where nodes are drawn; `?page=`: of
+        the groups, from 1."""
+        level, colour = _one_of(query, "by", LEVELS), _one_of(query, "colour", nodes.COLOURS)
+        page, cluster = _page(query), self.verbs.cluster
+        found = yield from self.explainer.waiting()
+        fleet = yield from self.explainer.fleet(found)
+        pods = yield from waiting.pods_view(found, "")
+        kept = yield from self._reserved()
+        groups = yield from racks(cluster, level, kept)
+        there = groups[(page - 1) * GROUPS_PER_PAGE : page * GROUPS_PER_PAGE]
+        holders, drawn = nodes.Holders(cluster, colour), []
+        if sum(rack["nodes"] for rack in groups) <= FEW_NODES:
+            for rack in there:
+                names = yield from nodes.members(cluster, level, rack["name"])
+                drawn.append((yield from nodes.maps(cluster, names, kept, holders)))
+        return {
+            "warnings": fleet["warnings"],
+            "by": level,
+            "levels": LEVELS,
+            "colour": colour,
+            "colours": nodes.COLOURS,
+            "models": fleet["models"],
+            "waiting": fleet["waiting"],
+            "waiting_pods": pods["pods"][:FEW_WAITING],
+            "racks": there,
+            "page_number": page,
+            "pages": max(1, -(-len(groups) // GROUPS_PER_PAGE)),
+            "maps": drawn,
+            "holders": holders.names(),
+        }
+
+    def nodes(self, query: Query) -> Sliced[JSON]:
+        """`?by=` and `?in=`: of one group; `?page=`: from 1; `?colour=`: as above."""
+        level, colour = _one_of(query, "by", LEVELS), _one_of(query, "colour", nodes.COLOURS)
+        group, page, cluster = query.get("in", ""), _page(query), self.verbs.cluster
+        names = yield from nodes.members(cluster, level, group)
+        kept = yield from self._reserved()
+        holders = nodes.Holders(cluster, colour)
+        there = names[(page - 1) * PER_PAGE : page * PER_PAGE]
+        return {
+            "by": level,
+            "group_name": group,
+            "colour": colour,
+            "colours": nodes.COLOURS,
+            "page_number": page,
+            "pages": max(1, -(-len(names) // PER_PAGE)),
+            "nodes_in_all": len(names),
+            "nodes": (yield from nodes.maps(cluster, there, kept, holders)),
+            "holders": holders.names(),
+        }
+
+    def node(self, query: Query) -> Sliced[JSON]:
+        """`?node=`: which."""
+        kept = yield from self._reserved()
+        return (yield from nodes.node_view(self.verbs.cluster, query.get("node", ""), kept))
+
+    def waiting(self, query: Query) -> Sliced[JSON]:
+        """`?reason=`: for one reason."""
+        found = yield from self.explainer.waiting()
+        return (yield from waiting.pods_view(found, query.get("reason", "")))
+
+    def pod(self, query: Query) -> Sliced[JSON]:
+        """`?pod=NAMESPACE/NAME`: which."""
+        pod = self.explainer.pod(*pod_of(query))
+        return pod_view(self.explainer, pod, self.verbs.decisions, self.verbs.cluster)
+
+    def queue(self, query: Query) -> Sliced[JSON]:
+        """`?queue=`: of one."""
+        verbs = self.verbs
+        return waiting.queue_view(self.report(), verbs.claims.seats, verbs.cluster, query.get("queue", ""))
+
+    def preemptions(self, query: Query) -> Sliced[JSON]:
+        """The latest answers that evict pods."""
+        verbs = self.verbs
+        standing = verbs.reservations.current(self.times.monotonic())
+        return history.preemptions(list(verbs.decisions.latest()), standing, verbs.cluster)
+
+    def prices(self, query: Query) -> Sliced[JSON]:
+        """The price of slots by request type."""
+        return capacity.prices_view(self.verbs.cluster, self.verbs.policy)
+
+    def decisions(self, query: Query) -> Sliced[JSON]:
+        """`?verb=`: of one verb."""
+        return history.timeline(list(self.verbs.decisions.latest()), self.verbs.cluster, query.get("verb", ""))
+
+    def _reserved(self) -> Sliced[Kept]:
+        return reserved(self.verbs.claims, self.verbs.cluster, self.times.monotonic())
+
+
+class Site:
+    """The handlers of the page. `views`: in the order of the navigation."""
+
+    def __init__(self, content: Content, live: Live, pages: Pages) -> None:
+        self._content, self._live, self._pages = content, live, pages
+        self.views = content.views()
+        self._nav = [(view.path, view.title) for view in self.views if view.shown]
+        render.templates()
+
+    def pages(self) -> Iterator[tuple[str, Handler]]:
+        """(path, handler) of the views, which name pods."""
+        for view in self.views:
+            yield view.path, self._handler(view, as_json=False)
+            yield f"{view.path}.json", self._handler(view, as_json=True)
+
+    def assets(self) -> Iterator[tuple[str, Handler]]:
+        """(path, handler) of what a view uses, without a name of any pod."""
+        yield "/live", self._live.changes
+        for asset in render.assets().values():
+            yield asset.url, _file(asset)
+
+    def _handler(self, view: View, *, as_json: bool) -> Handler:
+        async def answer(request: Request) -> Response:
+            data = as_json or preferred(request.headers.get("accept", "")) == JSON_TYPE
+            pieces = self.pieces(view, request.query_params, as_json=data)
+            try:
+                content = await self._pages.made(pieces, request.scope)
+            except ExtenderError as error:
+                return self._error(error, data)
+            return Response(content, headers=HEADERS, media_type=JSON_TYPE if data else HTML_TYPE)
+
+        return answer
+
+    def pieces(self, view: View, query: Query, *, as_json: bool) -> Iterator[bytes]:
+        """A view as JSON or as HTML, in small pieces. ExtenderError: what is asked for is not there."""
+        answer = self._head(view) | (yield from _result(view.make(query)))
+        if as_json:
+            yield orjson.dumps(answer)
+        else:
+            page = self._page(view, render.link(f"{view.path}.json", **query))
+            yield from render.pieces(view.template, answer | {"page": page})
+
+    def _head(self, view: View) -> JSON:
+        generation = self._content.verbs.cluster.generation
+        return {"apiVersion": "gpu-extender.io/v1", "kind": view.kind, "warnings": [], "generation": generation}
+
+    def _page(self, view: View | None, address: str = "") -> JSON:
+        """What the frame of a page shows. `address`: of its JSON."""
+        title, path = ("Error", "") if view is None else (view.title, view.path)
+        return {"title": title, "path": path, "json": address, "nav": self._nav, "at": self._content.times.wall()}
+
+    def _error(self, error: ExtenderError, data: bool) -> Response:
+        headers = HEADERS | ({"retry-after": str(RETRY_SECONDS)} if isinstance(error, Busy) else {})
+        if data:
+            return Response(orjson.dumps(error.as_json()), error.status, headers, JSON_TYPE)
+        model = {"error": error, "page": self._page(None), "warnings": [], "generation": 0}
+        return Response(b"".join(render.pieces("error.html", model)), error.status, headers, HTML_TYPE)
+
+
+def _result(steps: Sliced[JSON]) -> Generator[bytes, None, JSON]:
+    """The result; an empty piece for each slice."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            answer: JSON = end.value
+            return answer
+        yield b""
+
+
+def _file(asset: render.Asset) -> Handler:
+    async def answer(request: Request) -> Response:
+        return Response(asset.content, headers=FOREVER, media_type=asset.media_type)
+
+    return answer
+
+
+def _one_of(query: Query, key: str, words: tuple[str, ...]) -> str:
+    """The word that is asked for, the first without one. BadRequest."""
+    word = query.get(key) or words[0]
+    if word not in words:
+        raise BadRequest(f"{key} is one of {', '.join(words)}", path=key)
+    return word
+
+
+def _page(query: Query) -> int:
+    """From 1. BadRequest."""
+    text = query.get("page") or "1"
+    if not text.isascii() or not text.isdigit() or len(text) > 6 or int(text) < 1:
+        raise BadRequest("page is a whole number from 1", path="page")
+    return int(text)

@@ -1,0 +1,94 @@
+"""What waits: pods by reason, and the queues with their gangs in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from extender.cluster.slices import Sliced, pauses
+from extender.cluster.view import ClusterView
+from extender.objects.queueing import queue_of
+from extender.objects.records import PodRecord
+from extender.queue.report import Report
+from extender.reservations.seats import Seats
+from extender.web import queue_page
+from extender.web.queue_page import NOT_THE_LEADER
+
+MOST: Final = 200
+"""Pods, or gangs, that a view shows."""
+RELEASES: Final = 8
+"""Gangs whose seats one slice reads."""
+JSON = dict[str, Any]
+
+
+def pod_entry(pod: PodRecord, reason: str) -> JSON:
+    """A pod that waits, in a line."""
+    return {
+        "pod": f"{pod.namespace}/{pod.name}",
+        "priority": pod.priority,
+        "gpus": dict(pod.gpus),
+        "queue": queue_of(pod) if pod.gated else None,
+        "created": pod.created,
+        "reason": reason,
+    }
+
+
+def pods_view(found: Sequence[tuple[PodRecord, str]], reason: str) -> Sliced[JSON]:
+    """The pods that wait, the highest priority and then the oldest first. `found`: as `Explainer.waiting` gives them;
+    `reason`: for one reason, "" all."""
+    counts: dict[str, int] = {}
+    chosen = []
+    for (pod, why), pause in pauses(found):
+        if pause:
+            yield
+        counts[why] = counts.get(why, 0) + 1
+        if reason in ("", why):
+            chosen.append((-pod.priority, pod.created or 0.0, f"{pod.namespace}/{pod.name}", pod, why))
+    chosen.sort(key=lambda one: one[:3])
+    yield
+    return {
+        "reason": reason,
+        "reasons": dict(sorted(counts.items())),
+        "pods": [pod_entry(pod, why) for *_, pod, why in chosen[:MOST]],
+        "pods_left_out": max(0, len(chosen) - MOST),
+    }
+
+
+def queue_view(report: Report | None, seats: Seats, cluster: ClusterView, queue: str) -> Sliced[JSON]:
+    """As /debug/queue, with the first MOST of each list. `queue`: of one, "" all."""
+    warnings = [NOT_THE_LEADER] if report is None else []
+    report = report or Report()
+    waiting, incomplete, left = list[JSON](), list[JSON](), 0
+    for (position, one), pause in pauses(enumerate(report.waiting, 1)):
+        if pause:
+            yield
+        shown = incomplete if one.code == "incomplete" else waiting
+        if queue not in ("", one.gang.queue):
+            continue
+        if len(shown) < MOST:
+            shown.append(report.entry(position))
+        else:
+            left += 1
+    queues = [one for one in report.queues if queue in ("", one["name"])]
+    yield
+    return {
+        "warnings": warnings,
+        "queue": queue,
+        "queues": [dict(one) for one in queues[:MOST]],
+        "queues_left_out": max(0, len(queues) - MOST),
+        "waiting": waiting,
+        "incomplete": incomplete,
+        "waiting_left_out": left,
+        "releasing": (yield from _releasing(seats, cluster, queue)),
+    }
+
+
+def _releasing(seats: Seats, cluster: ClusterView, queue: str) -> Sliced[list[JSON]]:
+    found = list[JSON]()
+    for name, pause in pauses(list(seats.gangs), RELEASES):
+        if pause:
+            yield
+        held = seats.gang(name)
+        if held and queue in ("", queue_page.queue_of_seats(held, cluster)) and len(found) < MOST:
+            found.append(queue_page.release(name, held[:MOST], cluster))
+    return found

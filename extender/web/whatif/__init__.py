@@ -1,0 +1,1 @@
+"""POST /debug/whatif, and whether there is memory for its answer."""

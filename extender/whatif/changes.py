@@ -1,0 +1,101 @@
+"""What is done to the nodes of the copy before any pod is placed: nodes are added, cordoned, drained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from extender.cluster.amounts import MOST_AMOUNT
+from extender.cluster.slices import Sliced
+from extender.errors import BadInput, ExtenderError, NotFound
+from extender.objects.records import NodeRecord
+from extender.topologies import annotation, catalogue, load
+from extender.topologies.topology import Topology
+from extender.whatif.group_ways import copies
+from extender.whatif.question import MOST_ADDED, Added, Changes
+from extender.whatif.snapshot import Snapshot
+
+PODS: Final = 110
+"""Pod slots of an added machine: kubelet's default."""
+ROOM: Final = MOST_AMOUNT // 1024
+"""CPU and memory of an added machine of which only the GPUs are known: enough for whatever it runs."""
+ASSUMED: Final = {
+    "code": "added-by-topology",
+    "message": "of the nodes added by a topology only the GPUs are known: CPU and memory count as enough, and they "
+    "have no labels but the GPU product's",
+}
+STEP: Final = 16
+"""Nodes or pods that one slice changes."""
+
+
+def apply(snapshot: Snapshot, changes: Changes) -> Sliced[list[Mapping[str, str]]]:
+    """Change the copy. Gives warnings. NotFound: a node does not exist. BadInput: a topology cannot be used."""
+    warnings: list[Mapping[str, str]] = []
+    nodes = snapshot.cluster.nodes
+    if sum(max(0, one.nodes) for one in changes.add) > MOST_ADDED:
+        raise BadInput(f"more than {MOST_ADDED} nodes", path="--add")
+    for one in changes.add:
+        like = nodes.get(one.what)
+        if like is None:
+            like, warnings = _machine(snapshot, one), [ASSUMED]
+        added = copies(like, one.nodes, nodes)
+        for at in range(0, len(added), STEP):
+            snapshot.add_nodes(like, added[at : at + STEP])
+            yield
+    for name in (*changes.cordon, *changes.drain):
+        node = nodes.get(name)
+        if node is None:
+            raise NotFound("the cluster has no such node", path=f"node {name}")
+        snapshot.set_nodes([msgspec.structs.replace(node, unschedulable=True)])
+        yield
+    for name in changes.drain:
+        gone = [pod for pod in snapshot.cluster.pods_on(name) if not (pod.daemon or pod.mirror)]
+        for at in range(0, len(gone), STEP):
+            snapshot.evict(gone[at : at + STEP])
+            yield
+    return warnings
+
+
+def _machine(snapshot: Snapshot, added: Added) -> NodeRecord:
+    """A machine of which only the GPUs are known."""
+    what = added.what
+    if not what.startswith((load.PREFIX, "{")):
+        raise NotFound(
+            "no node has this name; catalogue:ID names a machine of the catalogue", path=f"--add {what[:80]}"
+        )
+    try:
+        topology, entry = _topology(what)
+    except (ExtenderError, annotation.TopologyError) as error:
+        raise BadInput(error.message, path="--add") from None
+    vendor = entry.vendor if entry is not None else "amd" if topology.kind == "xgmi" else "nvidia"
+    names = [one.name for one in snapshot.settings.resources]
+    resource = next((name for name in names if name.startswith(f"{vendor}.com/")), names[0])
+    labels: dict[str, str] = {}
+    if entry is not None and entry.products:
+        labels[catalogue.PRODUCT_LABELS[vendor]] = min(entry.products)
+    name = what.removeprefix(load.PREFIX) if entry is not None else "added"
+    return NodeRecord(
+        uid="",
+        name=name,
+        resource_version="",
+        labels=labels,
+        annotations={annotation.KEY: annotation.encode(topology)},
+        unschedulable=False,
+        taints=(),
+        cpu_milli=ROOM,
+        memory=ROOM,
+        pods=PODS,
+        gpus={resource: topology.gpus},
+        gpu_capacity={resource: topology.gpus},
+    )
+
+
+def _topology(what: str) -> tuple[Topology, catalogue.Entry | None]:
+    if what.startswith(load.PREFIX):
+        name = what.removeprefix(load.PREFIX)
+        load.from_catalogue(name)
+        entry = next(one for one in catalogue.entries() if one.id == name)
+        return entry.topology, entry
+    return annotation.decode(what), None

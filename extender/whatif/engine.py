@@ -1,0 +1,225 @@
+"""The whole answer: the nodes are changed, then pods and gangs are placed one after the other, each on what those
+before it leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import orjson
+
+from extender.cluster.cluster import Cluster
+from extender.cluster.slices import Sliced, pauses
+from extender.cluster.view import ClusterView
+from extender.errors import BadInput
+from extender.objects import gangs
+from extender.objects.event import Event
+from extender.objects.queueing import INDICES, is_queued
+from extender.objects.records import PodRecord
+from extender.queue.gang import SINGLE, WaitingGang, formed
+from extender.queue.gang import single as queued_alone
+from extender.reservations.seats import is_absent
+from extender.whatif import changes, group, single
+from extender.whatif.admission import admit, known, node_of
+from extender.whatif.question import MOST_PODS, Question
+from extender.whatif.single import warning
+from extender.whatif.snapshot import Snapshot
+
+EXIT_CODES: Final = {"fits": 0, "evict": 10, "cannot": 11}
+NUMBERS: Final = frozenset((*INDICES, "statefulset.kubernetes.io/pod-name"))
+NODES: Final = 32
+"""Nodes whose holdings are written in one slice."""
+AboutPod = Callable[[ClusterView, PodRecord, float], Iterable[Mapping[str, str]]]
+"""Warnings of what a pod states."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """`kind: WhatIf`. `results`: one for each pod; `groups`: one for each gang; `holdings`: which pod held which GPUs
+    before anything was placed."""
+
+    policy_hash: str
+    warnings: list[Mapping[str, str]] = field(default_factory=list)
+    holdings: list[dict[str, Any]] = field(default_factory=list)
+    results: list[dict[str, Any]] = field(default_factory=list)
+    groups: list[dict[str, Any]] = field(default_factory=list)
+    latest: tuple[PodRecord, int, single.Single] | None = None
+    """The single pod that was judged last, without what tells it from its equals; at which generation; and how."""
+
+    def warn(self, warnings: Iterable[Mapping[str, str]]) -> None:
+        """Add those that are new."""
+        self.warnings += [one for one in warnings if one not in self.warnings]
+
+    def as_json(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "apiVersion": "gpu-extender.io/v1",
+            "kind": "WhatIf",
+            "warnings": [dict(one) for one in self.warnings],
+            "policy_hash": self.policy_hash,
+            "holdings": self.holdings,
+            "results": self.results,
+            "groups": self.groups,
+        }
+
+    def pieces(self) -> Iterator[bytes]:
+        """The text of the JSON form, in small pieces."""
+        whole = self.as_json()
+        lists = [name for name, value in whole.items() if isinstance(value, list)]
+        yield orjson.dumps({name: value for name, value in whole.items() if name not in lists})[:-1]
+        for name in lists:
+            yield b',"' + name.encode() + b'":['
+            comma = b""
+            for one in whole[name]:
+                yield comma + orjson.dumps(one)
+                comma = b","
+            yield b"]"
+        yield b"}"
+
+
+class Unit(NamedTuple):
+    """What is placed at once: a gang, or a pod alone."""
+
+    pods: list[PodRecord]
+    ref: gangs.Ref | None = None
+
+
+def answer(
+    snapshot: Snapshot, question: Question, wall: float, about_pod: AboutPod = lambda cluster, pod, wall: ()
+) -> Sliced[Answer]:
+    """The answer. The snapshot is changed by it, and serves no second question. `wall`: the time at which it is asked,
+    seconds since 1970. NotFound, BadInput."""
+    cluster = snapshot.cluster
+    made = Answer(snapshot.settings.policy_hash)
+    made.warn(about_cluster(cluster))
+    cluster.apply([*(Event("Group", "set", one) for one in question.groups), *question.claims], snapshot.now)
+    made.warn((yield from changes.apply(snapshot, question.changes)))
+    if question.holdings:
+        made.holdings = yield from _holdings(cluster)
+    if question.ignored:
+        text = f"objects that make no pods are ignored: {', '.join(question.ignored)}"
+        made.warn([warning("ignored", text)])
+    for unit in units(cluster, _admitted(cluster, question, made)):
+        yield
+        for pod in unit.pods:
+            made.warn(about_pod(cluster, pod, wall))
+        gang = None if unit.ref is None else formed(cluster, unit.ref, unit.pods)
+        if gang is not None:
+            yield from _gang(snapshot, gang, wall, made)
+        for pod in unit.pods if gang is None else ():
+            alone = queued_alone(cluster, pod)
+            if _by_itself(snapshot, alone):
+                yield from _single(snapshot, pod, wall, made)
+            else:  # its queue treats it as a gang of one
+                found = yield from group.judge(snapshot, alone, wall)
+                _take(snapshot, found, made)
+    return made
+
+
+def exit_code(answered: Mapping[str, Any]) -> int:
+    """Of the worst result."""
+    return max((EXIT_CODES[result["verdict"]] for result in answered["results"]), default=0)
+
+
+def about_cluster(cluster: Cluster) -> list[dict[str, str]]:
+    """Warnings of a cluster that no question is about."""
+    found = []
+    if not cluster.nodes:
+        found.append(warning("no-nodes", "the cluster has no nodes"))
+    if cluster.faults:
+        found.append(warning("left-out", f"{cluster.faults} objects could not be held and are left out"))
+    return found
+
+
+def units(cluster: ClusterView, pods: Sequence[PodRecord]) -> list[Unit]:
+    """What is placed at once, in the order of the first pods."""
+    found: dict[object, Unit] = {}
+    for pod in pods:
+        ref = cluster.gangs.ref(pod)
+        found.setdefault(ref or pod.uid, Unit([], ref)).pods.append(pod)
+    return list(found.values())
+
+
+def _admitted(cluster: ClusterView, question: Question, made: Answer) -> list[PodRecord]:
+    """The pods in order, as the API server would write them."""
+    pods: list[PodRecord] = []
+    there: list[str] = []
+    for number, pod in enumerate(question.pods):
+        if (pod.namespace, pod.name) in question.expanded and node_of(cluster, pod):
+            there.append(pod.name)
+        else:
+            pods.append(admit(cluster, cluster.dra.read(pod), number))
+    if there:
+        text = f"pods that have a node already are not placed again: {', '.join(there[:5])}"
+        made.warn([warning("runs-already", text + (f" and {len(there) - 5} more" if len(there) > 5 else ""))])
+    seen = {pod.uid for pod in pods}
+    pods += [pod for name in question.named if (pod := known(cluster, *name)).uid not in seen]
+    return pods
+
+
+def _single(snapshot: Snapshot, pod: PodRecord, wall: float, made: Answer) -> Sliced[None]:
+    same = msgspec.structs.replace(pod, uid="", name="", labels=_unnumbered(pod))
+    before = made.latest
+    new = pod.uid not in snapshot.cluster.pods  # else others may be assumed or reserved for it
+    if new and before is not None and before[:2] == (same, snapshot.cluster.generation):
+        # Nothing was placed since an equal pod found no place.
+        made.results.append(before[2].result | {"pod": single.named(pod)})
+        made.warn(single.about(snapshot, snapshot.claims.alone(pod), pod))
+        return
+    found = yield from single.judge(snapshot, pod, wall)
+    made.latest = same, snapshot.cluster.generation, found
+    made.results.append(found.result)
+    made.warn(found.warnings)
+    snapshot.evict(found.victims)
+    if found.node:
+        snapshot.place(pod, found.node, found.gpus)
+
+
+def _unnumbered(pod: PodRecord) -> dict[str, str]:
+    """The labels without those that tell the pods of one owner apart."""
+    return {key: text for key, text in pod.labels.items() if key not in NUMBERS}
+
+
+def _gang(snapshot: Snapshot, gang: WaitingGang, wall: float, made: Answer) -> Sliced[None]:
+    if len(gang.pods) > MOST_PODS:
+        raise BadInput(f"it has {len(gang.pods)} pods; {MOST_PODS} are placed at once", path=f"gang {gang.ref}")
+    if gang.lacking <= 1 and _by_itself(snapshot, gang):
+        before = len(made.results)
+        yield from _single(snapshot, gang.pods[0], wall, made)
+        made.groups.append(group.of_one(gang, made.results[before]))
+        return
+    found = yield from group.judge(snapshot, gang, wall)
+    _take(snapshot, found, made)
+    made.groups.append(found.group)
+
+
+def _by_itself(snapshot: Snapshot, gang: WaitingGang) -> bool:
+    """Whether what kube-scheduler and filter ask of its only pod is all that is asked."""
+    first = gang.pods[0]
+    if len(gang.pods) > 1 or is_absent(first.uid):
+        return False
+    bounded = gang.domain is not None and gang.domain.required
+    in_gang = gang.ref.source != SINGLE
+    return not (bounded and (in_gang or is_queued(first))) and not (is_queued(first) and snapshot.settings.queue.queues)
+
+
+def _take(snapshot: Snapshot, found: group.Grouped, made: Answer) -> None:
+    """Carry out what was found, and report it for each pod."""
+    made.results += found.results
+    made.warn(found.warnings)
+    group.carry_out(snapshot, found)
+
+
+def _holdings(cluster: ClusterView) -> Sliced[list[dict[str, Any]]]:
+    """Which pod holds which GPUs, and how that is known."""
+    found: list[dict[str, Any]] = []
+    for name, pause in pauses(sorted(cluster.gpus.ledgers), NODES):
+        if pause:
+            yield
+        found += [
+            {"uid": one.uid, "node": name, "gpus": None if one.gpus is None else list(one.gpus), "how": one.how}
+            for one in sorted(cluster.gpus.ledgers[name].holdings, key=lambda one: one.uid)
+        ]
+    return found

@@ -1,0 +1,281 @@
+"""What would happen to a gang: all its pods at once, or none, where the joint placement puts them; else the cheapest
+eviction that makes room for all of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from extender.cluster.gpus.statements import gpus_of
+from extender.cluster.slices import Pace, Sliced
+from extender.errors import BadInput
+from extender.objects import gangs
+from extender.objects.queueing import is_queued
+from extender.objects.records import PodRecord
+from extender.policy.contracts import PodRequest
+from extender.policy.roles import Unplaceable, roles_of
+from extender.preemption import certificate
+from extender.preemption.candidates import Preemptor
+from extender.preemption.gang_plan import Gang, GangFound, GangSearch, Way, cost_of, gang_certificate
+from extender.queue.gang import WaitingGang
+from extender.queue.placing.candidates import Kept, candidates, in_a_domain
+from extender.queue.placing.placement import JointPlacement, NoPlace, Placed, not_modelled
+from extender.reservations.claims import of_others
+from extender.verdict import nodes as judged_nodes
+from extender.verdict.nodes import Nodes
+from extender.verdict.ways.gang import over_quota, situated
+from extender.whatif import single
+from extender.whatif.single import warning
+from extender.whatif.snapshot import Snapshot
+
+LIMIT_MILLISECONDS: Final = 3_000.0
+"""CPU time of the eviction search for a live server: then the best plan that is known counts, as not proved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seating:
+    """Where the pods of a gang go: `placed` by the joint placement, without the `victims`. None: nowhere."""
+
+    placed: Placed | None = None
+    victims: tuple[PodRecord, ...] = ()
+    found: GangFound | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """`group`: as JSON; `results`: of its pods, one each; `pods`: in the same order; `seating`: of these."""
+
+    group: dict[str, Any]
+    results: list[dict[str, Any]]
+    pods: Sequence[PodRecord]
+    seating: Seating
+    warnings: Sequence[Mapping[str, str]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A gang on the copy. `gang`: whole, so that all its `pods` start together; `asked`: the question for its first pod
+    with GPUs."""
+
+    snapshot: Snapshot
+    gang: WaitingGang
+    requests: tuple[PodRequest, ...]
+    asked: Preemptor
+    placement: JointPlacement
+    own: frozenset[str]
+    queued: bool
+    """Whether its pods wait behind our gate, so that the rules of their queue count."""
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, gang: WaitingGang, wall: float) -> Task:
+        """BadInput: none of its pods asks for a GPU."""
+        queued = any(map(is_queued, gang.pods))
+        gang = replace(gang, pods=tuple(map(single.opened, gang.pods)), whole=True)
+        requests = tuple(map(snapshot.claims.alone, gang.pods))
+        first = next((at for at, one in enumerate(requests) if one.gpus), None)
+        if first is None:
+            wanted = ", ".join(snapshot.cluster.resources[3:])
+            raise BadInput(f"no pod of it asks for a GPU ({wanted})", path=f"gang {gang.ref}")
+        asked = Preemptor(requests[first], gang.pods[first], snapshot.now, wall)
+        own = frozenset(pod.uid for pod in (*gang.pods, *gang.members))
+        placement = JointPlacement(snapshot.cluster, snapshot.policy)
+        return cls(snapshot, gang, requests, asked, placement, own, queued)
+
+    @property
+    def members(self) -> list[int]:
+        """Rows of the nodes of the pods of the gang that run."""
+        rows = (self.snapshot.cluster.row(pod.node) for pod in self.gang.members)
+        return [row for row in rows if row >= 0]
+
+    def place(self, pods: int | None = None, without: frozenset[str] = frozenset()) -> Sliced[Placed | NoPlace]:
+        """A place for the first `pods` of the gang, None: all, which stands by the rules. `without`: uids of other pods
+        whose claims do not count."""
+        snapshot, gang = self.snapshot, self.gang
+        there, requests = gang.pods[:pods], self.requests[:pods]
+        claims = of_others(snapshot.claims, requests[0], snapshot.now, self.own | without)
+        with claims:
+            steps = self.placement.steps(there, requests, gang.domain, self.members)
+        return (yield from steps)
+
+
+def judge(snapshot: Snapshot, gang: WaitingGang, wall: float) -> Sliced[Grouped]:
+    """What happens to a gang on the copy as it is: nothing is placed yet. BadInput: none of its pods asks for a GPU."""
+    from extender.whatif import group_ways  # it places gangs, too
+
+    task = Task.of(snapshot, gang, wall)
+    snapshot.cluster.at(wall)
+    warnings = list(_about(task, gang))
+    why = _incomplete(gang)
+    seating, proved, now, none = Seating(), True, None, NoPlace(0, None, why)
+    if not why:
+        now = yield from situated(snapshot.judge, task.gang, ruled=task.queued)
+        found = yield from task.place()
+        proved = found.proved
+        if isinstance(found, NoPlace):
+            none, why = found, found.text
+            seating = yield from _evicting(task)
+            proved = proved and (seating.found is None or seating.found.proved)
+        else:
+            now = replace(now, placed=found)
+            seating = Seating(found)
+        if (
+            seating.placed is not None
+            and (refused := over_quota(replace(now, placed=seating.placed), now.quota)) is not None
+        ):
+            now, why, seating = replace(now, over=refused), refused.text, Seating()
+    nodes = yield from _by_pod(task)
+    verdict = "cannot" if seating.placed is None else "evict" if seating.victims else "fits"
+    group = _group(task, verdict, seating, proved=proved)
+    if verdict != "fits":
+        group["text"] = why
+        group["ways_out"] = [] if now is None else (yield from group_ways.ways(task, now, seating))
+        group["nearest"] = None if now is None else (yield from group_ways.nearest(task, none))
+        if snapshot.over():
+            warnings.append(single.OUT_OF_TIME)
+    results = [_result(task, at, nodes[at], group, seating) for at in range(len(gang.pods))]
+    return Grouped(group, results, gang.pods, seating, warnings)
+
+
+def carry_out(snapshot: Snapshot, grouped: Grouped) -> None:
+    """The pods are where they were placed from now on, and their victims are gone."""
+    placed = grouped.seating.placed
+    if placed is None:
+        return
+    snapshot.evict(grouped.seating.victims)
+    for pod, node, mask in zip(grouped.pods, placed.nodes, placed.gpus, strict=True):
+        snapshot.place(pod, node, mask)
+
+
+def _incomplete(gang: WaitingGang) -> str:
+    """Why it cannot start wherever there is room, "" where nothing hinders it."""
+    there = len(gang.pods) + len(gang.members)
+    if there < gang.minimum:
+        return f"{there} of the {gang.minimum} pods that it needs to start are there"
+    return ""
+
+
+def _evicting(task: Task) -> Sliced[Seating]:
+    """The cheapest eviction after which all pods have a place."""
+    snapshot, gang = task.snapshot, task.gang
+    cluster = snapshot.cluster
+    asked = Gang(gang.pods, task.requests, snapshot.now, task.asked.wall, task.own)
+    search = GangSearch(cluster, snapshot.policy, snapshot.settings.preemption)
+    kept = Kept(cluster, task.placement, gang, asked)
+    pace = Pace(0.0, LIMIT_MILLISECONDS) if snapshot.live else Pace()
+
+    def counted() -> Any:
+        return of_others(snapshot.claims, task.requests[0], snapshot.now, task.own)
+
+    rows = frozenset(cluster.rows.all())
+    domains = list(candidates(cluster, task.placement.layout, gang, rows))
+    found = in_a_domain((yield from search.steps(asked, domains, Way(None, kept.joint, counted, pace))))
+    if found.best is None:
+        return Seating(found=found)
+    placed = kept.places[found.best.rows]
+    # The placement may leave a node alone that the search has chosen: no pod is evicted there.
+    victims = tuple([pod for pod in found.best.pods if pod.node in placed.nodes])
+    return Seating(placed, victims, found)
+
+
+def _by_pod(task: Task) -> Sliced[list[Nodes | None]]:
+    """Of each pod how its own nodes are judged; pods of one role share that. None: it asks for no GPU."""
+    snapshot, gang = task.snapshot, task.gang
+    found: list[Nodes | None] = [None] * len(gang.pods)
+    try:
+        roles = roles_of(gang.pods, task.requests)
+    except Unplaceable:
+        return found
+    for role in roles:
+        if role.request.gpus and not snapshot.over():
+            asked = task.asked._replace(request=role.request, pod=role.pod)
+            nodes = yield from judged_nodes.read(snapshot.judge, asked)
+            for at in role.at:
+                found[at] = nodes
+    return found
+
+
+def _group(task: Task, verdict: str, seating: Seating, *, proved: bool) -> dict[str, Any]:
+    """The JSON form."""
+    snapshot, gang, placed, found = task.snapshot, task.gang, seating.placed, seating.found
+    best = None if found is None else found.best
+    domain = None if placed is None else placed.domain
+    made = {
+        "proved": True,
+        "nodes_examined": len(snapshot.cluster.nodes),
+        "sets_examined": 0,
+        "runner_up": None,
+        "lost_on": None,
+    }
+    if found is not None:
+        made = gang_certificate(snapshot.cluster, found)
+    return {
+        "gang": str(gang.ref),
+        "source": gang.ref.source,
+        "min": gang.minimum if gang.known else None,
+        "size": gang.size,
+        "verdict": verdict,
+        "domain": None if domain is None else {"level": domain[0], "value": domain[1]},
+        "pods": [
+            {"name": pod.name, "namespace": pod.namespace} | _seat(placed, at) for at, pod in enumerate(gang.pods)
+        ],
+        "victims": [certificate.victim(snapshot.cluster, pod) for pod in seating.victims],
+        "cost": cost_of(found, best) if found is not None and best is not None and seating.victims else [],
+        "certificate": made | {"proved": proved},
+    }
+
+
+def _seat(placed: Placed | None, at: int) -> dict[str, Any]:
+    if placed is None:
+        return {"node": None, "gpus": None}
+    return {"node": placed.nodes[at], "gpus": list(gpus_of(placed.gpus[at])) or None}
+
+
+def _result(task: Task, at: int, nodes: Nodes | None, group: dict[str, Any], seating: Seating) -> dict[str, Any]:
+    """The result of one pod. Each victim stands in the result of the first pod on its node; cost and certificate are
+    the group's."""
+    pod, placed = task.gang.pods[at], seating.placed
+    known = nodes if nodes is not None else Nodes((), Counter(), {}, {}, {}, {}, frozenset(), [])
+    result = single.empty(task.snapshot, pod, known)
+    result |= {"verdict": group["verdict"], "cost": group["cost"], "certificate": group["certificate"]} | _seat(
+        placed, at
+    )
+    if placed is not None:
+        first = placed.nodes.index(placed.nodes[at]) == at
+        there = {one.uid for one in seating.victims if first and one.node == placed.nodes[at]}
+        result["victims"] = [one for one in group["victims"] if one["uid"] in there]
+    if group["verdict"] != "fits":
+        result |= {"ways_out": group["ways_out"], "nearest": group["nearest"]}
+    return result
+
+
+def _about(task: Task, gang: WaitingGang) -> Iterator[dict[str, str]]:
+    for pod, request in zip(gang.pods, task.requests, strict=True):
+        yield from single.about(task.snapshot, request, pod)
+    if gang.other_gates:
+        yield warning("gated", f"gang {gang.ref}: {', '.join(gang.other_gates)} has to be opened first")
+    if not gang.known:
+        yield warning(
+            "gang-minimum-unknown",
+            f"how many pods of {gang.ref.source} gang {gang.ref} must run cannot be read "
+            f"({gangs.SOURCES[gang.ref.source].states}): all {len(gang.pods) + len(gang.members)} count as needed",
+        )
+    missing = sorted({what for pod in gang.pods for what in not_modelled(pod)})
+    if missing:
+        yield warning("not-all-checked", f"gang {gang.ref} asks for more than is checked: {', '.join(missing)}")
+
+
+def of_one(gang: WaitingGang, result: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON form of a gang of which one pod is placed, by the result of that pod."""
+    (pod,) = gang.pods
+    made = {
+        "gang": str(gang.ref),
+        "source": gang.ref.source,
+        "min": gang.minimum if gang.known else None,
+        "size": gang.size,
+        "domain": None,
+        "pods": [{"name": pod.name, "namespace": pod.namespace, "node": result["node"], "gpus": result["gpus"]}],
+    }
+    kept = ("verdict", "victims", "cost", "certificate", "ways_out", "nearest")
+    return made | {key: result[key] for key in kept if key in result}

@@ -1,0 +1,189 @@
+"""What is asked: pods and owners of pods, pods of the cluster by name, and changes of the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from extender.errors import BadCluster, BadInput
+from extender.objects import decode, gangs, records
+from extender.objects.event import Event
+from extender.objects.records import GroupRecord, PodRecord, Record
+from extender.objects.records.parts import api_group
+from extender.whatif import owners
+
+MOST_PODS: Final = 1_000
+"""Pods of one question."""
+MOST_ADDED: Final = 1_000
+"""Nodes that one question adds."""
+CLAIMS: Final[dict[str, records.Kind]] = {
+    "ResourceClaim": "ResourceClaim", "ResourceClaimTemplate": "ResourceClaimTemplate",
+}  # fmt: skip
+MOST_DEPTH: Final = 8
+"""Lists within lists."""
+
+
+class Document(NamedTuple):
+    """One object of a question, and where it stands, for messages."""
+
+    item: Any
+    path: str
+
+
+class Added(NamedTuple):
+    """Nodes to add. `what`: catalogue:ID, the value of a topology annotation, or the name of a node like which they
+    are."""
+
+    nodes: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What is done to the nodes of the copy first, in this order: `add`, `cordon`, `drain` (names of nodes)."""
+
+    add: tuple[Added, ...] = ()
+    cordon: tuple[str, ...] = ()
+    drain: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """`pods`: in the order in which they are placed; `expanded`: (namespace, name) of those that were made of an owner;
+    `named`: (namespace, name) of pods of the cluster, which come after `pods`; `groups`: objects that state how many
+    pods must run; `ignored`: kinds of objects that make no pods; `holdings`: whether the answer states which pod holds
+    which GPUs; `claims`: ResourceClaims, and templates of them, that the pods may name."""
+
+    pods: tuple[PodRecord, ...] = ()
+    expanded: frozenset[tuple[str, str]] = frozenset()
+    named: tuple[tuple[str, str], ...] = ()
+    groups: tuple[GroupRecord, ...] = ()
+    ignored: tuple[str, ...] = ()
+    changes: Changes = Changes()
+    holdings: bool = True
+    claims: tuple[Event, ...] = ()
+
+
+def read(
+    documents: Iterable[Document],
+    gpus: frozenset[str],
+    named: Sequence[tuple[str, str]] = (),
+    changes: Changes | None = None,
+) -> Question:
+    """The question. BadCluster: an object cannot be read. BadInput: there is no pod in it, or more than MOST_PODS."""
+    there = [one for document in documents for one in _items(document, 0)]
+    owned = {key for one in there for key in _owner(one.item)}
+    pods: list[PodRecord] = []
+    expanded: list[tuple[str, str]] = []
+    groups: list[GroupRecord] = []
+    claims: list[Event] = []
+    ignored: dict[str, None] = {}
+    for item, path in there:
+        kind, api = _kind(item, path)
+        known = False
+        if (api, kind) in gangs.GROUP_KINDS:
+            groups.append(_group(item, path, gpus))
+            known = True
+        if kind in CLAIMS and api == "resource.k8s.io":
+            claims.append(Event(CLAIMS[kind], "set", _claim(item, path, CLAIMS[kind], gpus)))
+        elif kind == "Pod":
+            pods.append(_pod(item, path, gpus))
+        elif owners.expands(api, kind):
+            # What it owns stands there itself.
+            made = [] if (kind, _name(item)) in owned else _made(item, path, gpus, MOST_PODS - len(pods))
+            pods += made
+            expanded += [(pod.namespace, pod.name) for pod in made]
+        elif not known:
+            ignored[kind] = None
+        if len(pods) + len(named) > MOST_PODS:
+            raise BadInput(f"more than {MOST_PODS} pods; ask about fewer at once", path=path)
+    if not pods and not named:
+        kinds = f": {', '.join(sorted(ignored))} makes no pods" if ignored else ""
+        raise BadInput(f"there is no pod in it{kinds}", path="--filename")
+    _alone(pods)
+    return Question(
+        tuple(pods), frozenset(expanded), tuple(dict.fromkeys(named)), tuple(groups), tuple(sorted(ignored)),
+        changes or Changes(), claims=tuple(claims),
+    )  # fmt: skip
+
+
+def _items(document: Document, depth: int) -> Iterator[Document]:
+    """The objects of a document: itself, or those of a List."""
+    item, path = document
+    kind, _ = _kind(item, path)
+    if not kind.endswith("List"):
+        yield document
+        return
+    inner = item.get("items")
+    if depth == MOST_DEPTH or (inner is not None and not isinstance(inner, list)):
+        raise BadCluster("items is not a list" if depth < MOST_DEPTH else "lists nested too deep", path=path)
+    typed = kind.removesuffix("List")
+    for number, one in enumerate(inner or ()):
+        if typed and isinstance(one, dict):  # typed lists leave the items' kind out
+            one = {"kind": typed, "apiVersion": item.get("apiVersion")} | one
+        yield from _items(Document(one, f"{path}.items[{number}]"), depth + 1)
+
+
+def _kind(item: Any, path: str) -> tuple[str, str]:
+    """(kind, API group) of an object."""
+    kind = item.get("kind") if isinstance(item, dict) else None
+    if not isinstance(kind, str):
+        raise BadCluster(f"expected a Pod or an owner of pods, not {kind!r}", path=path)
+    api = item.get("apiVersion")
+    return kind, api_group(api if isinstance(api, str) else None)
+
+
+def _name(item: dict[str, Any]) -> str:
+    meta = item.get("metadata")
+    return str(meta.get("name")) if isinstance(meta, dict) else ""
+
+
+def _owner(item: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """(kind, name) of the owners of an object."""
+    meta = item.get("metadata")
+    references = meta.get("ownerReferences") if isinstance(meta, dict) else None
+    for one in references if isinstance(references, list) else ():
+        if isinstance(one, dict):
+            yield str(one.get("kind")), str(one.get("name"))
+
+
+def _group(item: dict[str, Any], path: str, gpus: frozenset[str]) -> GroupRecord:
+    try:
+        return gangs.group(item, gpus=gpus)
+    except records.RecordError as error:
+        raise BadCluster(error.message, path=f"{path}.{error.path}".rstrip(".")) from error
+
+
+def _claim(item: dict[str, Any], path: str, kind: records.Kind, gpus: frozenset[str]) -> Record:
+    try:
+        return decode.record(kind, item, gpus)
+    except records.RecordError as error:
+        raise BadCluster(error.message, path=f"{path}.{error.path}".rstrip(".")) from error
+
+
+def _pod(item: dict[str, Any], path: str, gpus: frozenset[str]) -> PodRecord:
+    try:
+        return records.pod(item, gpus)
+    except records.RecordError as error:
+        raise BadCluster(error.message, path=f"{path}.{error.path}".rstrip(".")) from error
+
+
+def _made(item: dict[str, Any], path: str, gpus: frozenset[str], most: int) -> list[PodRecord]:
+    """The pods of an owner."""
+    made: list[PodRecord] = []
+    for pod in owners.pods(item, path):
+        made.append(_pod(pod, f"{path}: its pod template", gpus))
+        if len(made) > most:
+            raise BadInput(f"more than {MOST_PODS} pods; ask about fewer at once", path=path)
+    return made
+
+
+def _alone(pods: Sequence[PodRecord]) -> None:
+    """BadInput where two pods have one name."""
+    seen: set[tuple[str, str]] = set()
+    for pod in pods:
+        key = pod.namespace, pod.name
+        if pod.name and key in seen:
+            raise BadInput("it is there twice", path=f"pod {pod.namespace}/{pod.name}")
+        seen.add(key)

@@ -1,0 +1,281 @@
+"""What would happen to one pod: the code of filter, prioritize and preempt, over all nodes.
+
+Every node is a candidate, while kube-scheduler offers preempt only a sample of them. Time does not end the search; the
+budget in sets does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from ext_core import fit, score
+from extender.cluster.gpus.statements import gpus_of
+from extender.cluster.slices import Sliced
+from extender.cluster.view import ClusterView
+from extender.errors import BadInput
+from extender.objects.queueing import GATE, WANTS_NODES
+from extender.objects.records import PodRecord
+from extender.policy.contracts import PodRequest
+from extender.policy.costs.leftover_fragmentation import LeftoverFragmentation
+from extender.policy.rules.count import RELEASING
+from extender.preemption import candidates, certificate
+from extender.preemption.candidates import Preemptor
+from extender.preemption.search import Found
+from extender.preemption.set_tables import PRICED_GPUS
+from extender.verbs.answer import LINKS_ONLY
+from extender.verdict import nodes as judged_nodes
+from extender.verdict.nearest import nearest
+from extender.verdict.nodes import Nodes
+from extender.verdict.ways import machines
+from extender.verdict.ways import request as changes
+from extender.verdict.ways.evict import found_way
+from extender.verdict.ways.wait import wait
+from extender.verdict.ways.way import Way, in_order
+from extender.whatif.snapshot import Snapshot
+from extender.whatif.spared import remedies, spared
+
+CHECKED = (
+    "cordon", "nodeSelector", "required node affinity", "taints", "CPU", "memory", "pod slots", "GPUs", "GPU links",
+    "required anti-affinity of running pods",
+)  # fmt: skip
+NOT_CHECKED = (
+    "pod affinity", "pod anti-affinity of the pod itself", "topology spread", "volumes", "host ports",
+    "resource claims", "other resources", "quotas and admission", "other plugins and extenders of the scheduler",
+)  # fmt: skip
+LEFTOVER = LeftoverFragmentation.name
+OUT_OF_TIME: Final = {
+    "code": "out-of-time",
+    "message": "the time for one answer is up: there may be ways out that are not named",
+}
+Warnings = list[dict[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Single:
+    """`result`: as JSON; `node`: where the pod goes, "" nowhere; `gpus`: mask of those planned for it; `victims`: who
+    are evicted for it."""
+
+    result: dict[str, Any]
+    warnings: Sequence[Mapping[str, str]]
+    node: str = ""
+    gpus: int = 0
+    victims: tuple[PodRecord, ...] = ()
+
+
+def opened(pod: PodRecord) -> PodRecord:
+    """The pod as it is once the queue has released it."""
+    if GATE not in pod.gates and WANTS_NODES not in pod.annotations:
+        return pod
+    notes = {key: text for key, text in pod.annotations.items() if key != WANTS_NODES}
+    return msgspec.structs.replace(pod, gates=tuple(gate for gate in pod.gates if gate != GATE), annotations=notes)
+
+
+def preemptor(snapshot: Snapshot, pod: PodRecord, wall: float) -> Preemptor:
+    """The question for a pod. BadInput: it asks for no GPU."""
+    asked = snapshot.claims.request(opened(pod), snapshot.now)
+    if not asked.gpus:
+        wanted = ", ".join(snapshot.cluster.resources[3:])
+        raise BadInput(f"it asks for no GPU ({wanted})", path=f"pod {pod.namespace}/{pod.name}")
+    return Preemptor(asked, opened(pod), snapshot.now, wall)
+
+
+def judge(snapshot: Snapshot, pod: PodRecord, wall: float) -> Sliced[Single]:
+    """What happens to one pod on the copy as it is. BadInput: it asks for no GPU."""
+    asked = preemptor(snapshot, pod, wall)
+    request = asked.request
+    snapshot.cluster.at(wall)
+    nodes = yield from judged_nodes.read(snapshot.judge, asked)
+    result, warnings = empty(snapshot, pod, nodes), list(about(snapshot, request, pod))
+    if nodes.fits:
+        return (yield from _fits(snapshot, asked, nodes, result, warnings))
+    found = yield from _search(snapshot, asked, nodes)
+    if request.never:
+        # The certificate is of what may be done: nothing.
+        warnings.append(warning("never-preempts", f"pod {request.namespace}/{request.name} may not preempt"))
+        if found.best is not None:
+            result["forbidden"] = _eviction(snapshot, request, found.best)
+    else:
+        result["certificate"] = _certificate(snapshot, request, found)
+    result |= yield from _help(snapshot, asked, nodes, found)
+    if snapshot.over():
+        warnings.append(OUT_OF_TIME)
+    if found.best is None or request.never:
+        result["remedies"] = remedies(nodes.reasons, possible=found.best is not None)
+        result["spared"] = spared(snapshot.cluster, pod, nodes.open, wall)
+        return Single(result, warnings)
+    best = found.best
+    mask = _mask_after(snapshot, asked, best)
+    result |= {"verdict": "evict", "gpus": list(gpus_of(mask)) or None}
+    result |= _eviction(snapshot, request, best)
+    warnings += _about_eviction(snapshot, nodes, best)
+    return Single(result, warnings, best.node, mask, tuple(certificate.important(best.pods)))
+
+
+def _fits(
+    snapshot: Snapshot, asked: Preemptor, nodes: Nodes, result: dict[str, Any], warnings: Warnings
+) -> Sliced[Single]:
+    """The best of the nodes where the pod fits, and its GPUs there."""
+    cluster, policy, request = snapshot.cluster, snapshot.policy, asked.request
+    fits = snapshot.judge.rows(nodes.fits)
+    with snapshot.claims.of(request, asked.now):
+        total, _ = policy.score(cluster.tables, request, fits)
+        best = score.top(cluster.tables.nodes, fits, total, 0)
+        row = score.ranked(fits, total, best)[0][0]
+    node = cluster.names[row]
+    yield
+    mask = snapshot.judge.planned(asked, node)
+    result |= {"verdict": "fits", "node": node, "gpus": list(gpus_of(mask)) or None}
+    return Single(result, warnings, node, mask)
+
+
+def _help(snapshot: Snapshot, asked: Preemptor, nodes: Nodes, found: Found) -> Sliced[dict[str, Any]]:
+    """What a pod that does not fit is told: `ways_out` and `nearest`. `found`: the eviction."""
+    ways = yield from _ways_out(snapshot, asked, nodes, found)
+    miss = yield from nearest(snapshot.judge, asked, nodes)
+    return {"ways_out": [way.as_json() for way in ways], "nearest": miss}
+
+
+def _ways_out(snapshot: Snapshot, asked: Preemptor, nodes: Nodes, found: Found) -> Sliced[list[Way]]:
+    """The ways out of a single pod, the cheapest first."""
+    judge = snapshot.judge
+    ways: list[Way | None] = []
+    if found.best is not None and not asked.request.never:
+        ways.append(found_way(judge, asked, nodes, found.best, proved=found.proved))
+    ways.append(machines.add_nodes(judge, (yield from machines.empty(judge, asked))))
+    for steps in (wait, machines.uncordon, changes.relax_links):
+        if not snapshot.over():
+            ways.append((yield from steps(judge, asked, nodes)))
+    if not snapshot.over():
+        ways += yield from changes.smaller(judge, asked, nodes)
+    return in_order([way for way in ways if way is not None])
+
+
+def _search(snapshot: Snapshot, asked: Preemptor, nodes: Nodes) -> Sliced[Found]:
+    """The cheapest eviction."""
+    judge = snapshot.judge
+    with snapshot.claims.of(asked.request, asked.now):
+        found = judge.search.find(asked, judge.rows(nodes.open), limited=False)
+    yield
+    return found
+
+
+def named(pod: PodRecord) -> dict[str, Any]:
+    """Which pod it is, as JSON."""
+    return {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid, "priority": pod.priority}
+
+
+def empty(snapshot: Snapshot, pod: PodRecord, nodes: Nodes) -> dict[str, Any]:
+    """The result of a pod that cannot be placed, before the search."""
+    return {
+        "pod": named(pod),
+        "verdict": "cannot",
+        "node": None,
+        "gpus": None,
+        "victims": [],
+        "cost": [],
+        "certificate": certificate.certificate(
+            snapshot.cluster, snapshot.policy, Found(nodes=len(snapshot.cluster.nodes))
+        ),
+        "reasons": dict(sorted(nodes.reasons.items())),
+        "remedies": {},
+        "spared": [],
+        "forbidden": None,
+        "checked": list(CHECKED),
+        "not_checked": list(NOT_CHECKED),
+    }
+
+
+def _mask_after(snapshot: Snapshot, asked: Preemptor, best: candidates.Eviction) -> int:
+    """The mask of the GPUs that the pod gets once the victims have terminated; 0 where they are unknown."""
+    cluster = snapshot.cluster
+    gone = {victim.uid for victim in certificate.important(best.pods)}
+    with snapshot.claims.of(asked.request, asked.now), cluster.without(gone, best.node):
+        return snapshot.policy.planned(cluster.tables, asked.request, best.row)
+
+
+def _about_eviction(snapshot: Snapshot, nodes: Nodes, best: candidates.Eviction) -> Warnings:
+    """Warnings of an eviction."""
+    victims = certificate.important(best.pods)
+    warnings = certificate.warnings(snapshot.cluster, victims)
+    if LINKS_ONLY[nodes.codes[best.node]] and not snapshot.settings.evictable_as_failed_nodes:
+        warnings.append(
+            warning(
+                "links-only",
+                f"on {best.node} enough GPUs are free in number: kube-scheduler up to 1.37 asks us for an eviction "
+                "only if another node is a candidate of its own",
+            )
+        )
+    waits = [name for name, code in nodes.codes.items() if code == RELEASING.code]
+    if waits and not all(victim.terminating for victim in victims):
+        warnings.append(
+            warning("terminating", f"pods are terminating on {', '.join(waits[:3])}: the server waits for them first")
+        )
+    return warnings
+
+
+def _eviction(snapshot: Snapshot, request: PodRequest, best: candidates.Eviction) -> dict[str, Any]:
+    return {
+        "node": best.node,
+        "victims": [_victim(snapshot.cluster, victim) for victim in certificate.important(best.pods)],
+        "cost": _cost(snapshot, request, best),
+    }
+
+
+def _victim(cluster: ClusterView, pod: PodRecord) -> dict[str, Any]:
+    gang = None if pod.terminating else cluster.gangs.of(pod)
+    return certificate.victim(cluster, pod) | {"gang_source": gang.ref.source if gang is not None else None}
+
+
+def _certificate(snapshot: Snapshot, request: PodRequest, found: Found) -> dict[str, Any]:
+    made = certificate.certificate(snapshot.cluster, snapshot.policy, found)
+    if found.runner_up is not None:
+        made["runner_up"] = _eviction(snapshot, request, found.runner_up)
+    return made
+
+
+def _cost(snapshot: Snapshot, request: PodRequest, eviction: candidates.Eviction) -> list[dict[str, Any]]:
+    """The cost, in which what was not computed is null; the search counts it as 0."""
+    computed = _leftover_computed(snapshot.cluster, request, eviction)
+    return [
+        term | {"value": None} if term["term"] == LEFTOVER and not computed else term
+        for term in certificate.cost_of(snapshot.policy, eviction)
+    ]
+
+
+def _leftover_computed(cluster: ClusterView, request: PodRequest, eviction: candidates.Eviction) -> bool:
+    """Whether leftover_fragmentation was priced on the node, or has to be 0 there, since its GPUs are wired all alike.
+
+    As the search does it: machines of up to 8 GPUs whose links are known, more GPUs than one wanted, where not every
+    set of that size is as good, and no position is unknown (nor merely deduced, where the pod requires links)."""
+    shape, healthy, gpu = cluster.tables.nodes.graph_of(eviction.row)
+    links = cluster.gpus.topologies[eviction.node].links if eviction.node in cluster.gpus.topologies else None
+    if not shape or links is None or gpu != request.resource:
+        return False
+    if len({links[i][j] for i in range(len(links)) for j in range(i)}) <= 1:
+        return True
+    if fit.uniform(cluster.tables.shapes, shape, healthy, request.wanted) or healthy.bit_length() > PRICED_GPUS:
+        return False
+    holdings = cluster.gpus.ledgers[eviction.node].holdings
+    if request.links == "required":
+        return all(holding.how in ("observed", "enforced") and not holding.unsure for holding in holdings)
+    return not any(holding.unsure for holding in holdings)
+
+
+def warning(code: str, message: str) -> dict[str, str]:
+    """As every answer has it."""
+    return {"code": code, "message": message}
+
+
+def about(snapshot: Snapshot, request: PodRequest, pod: PodRecord) -> Iterator[dict[str, str]]:
+    """Warnings of a pod that hold whatever happens to it."""
+    name = f"pod {pod.namespace}/{pod.name}"
+    if not request.exchangeable or pod.affinity_terms:
+        yield warning("not-all-checked", f"{name} asks for more than is checked: see not_checked")
+    if pod.gated:
+        yield warning("gated", f"{name} has scheduling gates: it waits for them first")
+    if pod.scheduler_name == "default-scheduler" and not pod.priority_given and not snapshot.cluster.priority_classes:
+        yield warning("no-priority-classes", f"{name} has priority {pod.priority}: the cluster has no PriorityClass")

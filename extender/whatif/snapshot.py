@@ -1,0 +1,122 @@
+"""The one copy of a cluster that a what-if asks, changes and drops. Nothing else reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from extender.cluster.cluster import Cluster
+from extender.cluster.gpus.statements import PLAN, planned_text
+from extender.cluster.gpus.store import AWAY_SECONDS
+from extender.objects.event import Event
+from extender.objects.records import NodeRecord, PodRecord, ResourceSliceRecord
+from extender.policy.pod_request import Requests
+from extender.policy.policy import Policy
+from extender.preemption.search import VictimSearch
+from extender.reservations.assumed import AssumedPods
+from extender.reservations.claims import Claims
+from extender.reservations.freshness import Freshness
+from extender.reservations.release import Releases
+from extender.reservations.reservations import Reservations
+from extender.settings import Settings
+from extender.verdict.judge import Judge
+
+NOW: Final = 20 * AWAY_SECONDS  # no device plugin is away for a moment only
+PLACED_PRIORITY: Final = 2**31 - 1
+"""Of pods that were placed: no later pod of the same question evicts them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """`now`: seconds on the clock of `claims`; `judge`: our own filter over it; `live`: of a server that runs;
+    `over`: whether the time for the answer
+    is up, so that no further way out is looked for."""
+
+    settings: Settings
+    cluster: Cluster
+    policy: Policy
+    claims: Claims
+    search: VictimSearch
+    judge: Judge
+    now: float = NOW
+    live: bool = False
+    over: Callable[[], bool] = lambda: False
+
+    @classmethod
+    def of(cls, settings: Settings, events: Iterable[Event]) -> Snapshot:
+        """The cluster of these events, judged by the settings' policy. No pod is assumed and nothing is reserved in it:
+        its claims are those of nominated pods. Where the settings do not state it, the queue allocates devices."""
+        plans = None if "planned_allocation" in settings.queue.model_fields_set else True
+        cluster, policy, freshness = Cluster(settings, plans=plans), Policy.of(settings), Freshness()
+        cluster.apply(events, 0.0)
+        cluster.tick(10 * AWAY_SECONDS)
+        assumed, reservations = AssumedPods(0.0), Reservations()
+        releases = Releases(cluster, assumed, reservations, freshness)
+        claims = Claims(cluster, assumed, reservations, releases, Requests(cluster))
+        search = VictimSearch(cluster, policy, settings.preemption)
+        return cls(settings, cluster, policy, claims, search, Judge(cluster, policy, claims, search, limited=False))
+
+    def place(self, pod: PodRecord, node: str, gpus: int) -> None:
+        """The pod is on the node from now on. `gpus`: mask of those that are planned for it, 0: not known."""
+        notes = dict(pod.annotations)
+        notes.pop(PLAN, None)
+        if gpus:
+            resource = next((name for name, count in pod.gpus if count), "")
+            notes[PLAN] = planned_text(pod, resource, gpus)
+        # Nothing is allocated for it here: it holds itself what its claims ask for.
+        placed = msgspec.structs.replace(
+            pod, node=node, nominated_node="", gates=(), annotations=notes, priority=PLACED_PRIORITY,
+            claim_refs=(), claimed=(), planned=False, left_devices="", first_fit=False,
+        )  # fmt: skip
+        waiting = self.cluster.dra.planned.waiting_for(pod.uid)
+        free = [msgspec.structs.replace(claim, allocated=None, reserved=()) for claim in waiting]
+        self._apply([*(Event("ResourceClaim", "set", claim) for claim in free), Event("Pod", "set", placed)])
+
+    def evict(self, victims: Collection[PodRecord]) -> None:
+        """The pods are gone, and their disruption budgets have paid for them."""
+        if not victims:
+            return
+        cluster = self.cluster
+        paid: dict[tuple[str, str], int] = {}
+        for pod in victims:
+            for key in () if pod.terminating else cluster.budgets.of(pod):
+                paid[key] = paid.get(key, 0) + 1
+        self._apply([Event("Pod", "delete", pod) for pod in victims])
+        budgets = cluster.budgets.records
+        self._apply(
+            Event(
+                "PodDisruptionBudget",
+                "set",
+                msgspec.structs.replace(budgets[key], disruptions_allowed=budgets[key].disruptions_allowed - count),
+            )
+            for key, count in paid.items()
+        )
+
+    def set_nodes(self, nodes: Iterable[NodeRecord]) -> None:
+        """The nodes are so from now on."""
+        self._apply(Event("Node", "set", node) for node in nodes)
+
+    def add_nodes(self, like: NodeRecord, nodes: Sequence[NodeRecord]) -> None:
+        """There are these nodes too, each with devices as they are published for the node that it is like."""
+        published = [one for one in self.cluster.dra.slices.values() if one.node == like.name]
+        self.set_nodes(nodes)
+        self._apply(Event("ResourceSlice", "set", _of_copy(one, node.name)) for node in nodes for one in published)
+
+    def drop_nodes(self, nodes: Iterable[NodeRecord]) -> None:
+        """The nodes are gone, and what is published for them."""
+        gone = {node.name: node for node in nodes}
+        published = [one for one in self.cluster.dra.slices.values() if one.node in gone]
+        self._apply(Event("ResourceSlice", "delete", one) for one in published)
+        self._apply(Event("Node", "delete", node) for node in gone.values())
+
+    def _apply(self, events: Iterable[Event]) -> None:
+        self.cluster.apply(list(events), self.now)
+
+
+def _of_copy(one: ResourceSliceRecord, node: str) -> ResourceSliceRecord:
+    """The same devices of another node, in a pool of their own."""
+    name, pool = f"{one.name}-{node}", f"{one.pool}-{node}"
+    return msgspec.structs.replace(one, uid=f"{one.uid}-{node}", name=name, pool=pool, node=node)

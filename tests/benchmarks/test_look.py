@@ -1,0 +1,35 @@
+"""What a look at the queue costs: the benchmark's queues wait as they should, and its numbers are printed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks import look
+from benchmarks.look import Queue
+
+SMALL = (
+    Queue("empty", 0, 0, 0),
+    Queue("gangs", 3, 2, 8),
+    Queue("start", 3, 2, 8, starts=True),
+    Queue("singles", 5, 1, 1, delays=True),
+)
+
+
+@pytest.mark.parametrize("pods", ["1", "8"])
+def test_it_prints_json(pods: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(look, "QUEUES", SMALL)
+    assert look.main(["--nodes", "40", "--pods", pods, "--rounds", "1", "-o", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["kind"] == "LookBenchmark"
+    assert [row["queue"] for row in document["rows"]] == ["empty", "gangs", "start", "singles"]
+    assert all(row["again_ms"] >= row["again_longest_ms"] >= 0 for row in document["rows"])
+
+
+def test_it_prints_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(look, "QUEUES", SMALL[:1])
+    assert look.main(["--nodes", "40", "--rounds", "1"]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[0].startswith("40 nodes with 1 pods each")
+    assert "longest slice at most 5 ms" in out

@@ -1,0 +1,300 @@
+"""The page in a real Chromium: from a waiting pod to its way out, by mouse and by keyboard, for every reader."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from extender.web.page import live
+from tests.web.page.scene import PREEMPTOR, WAITS
+from tests.web.page.test_site import VIEWS
+from tests.world import World
+
+AXE = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}}
+OTHERS = (f"/pod?pod={PREEMPTOR}", "/pod?pod=serving/small", "/pod?pod=research/llm-0", "/pod?pod=a/b")
+NARROW = {"width": 320, "height": 640}
+
+
+def asked(url: str, path: str) -> Any:
+    with urlopen(url + path, timeout=10) as answer:
+        return json.load(answer)
+
+
+def numbers(text: str) -> list[float]:
+    return [float(one.replace(",", "")) for one in re.findall(r"\d[\d,]*(?:\.\d+)?", text)]
+
+
+def test_from_a_waiting_pod_to_its_way_out(page: Page, url: str) -> None:
+    """Each number that is read on the way is the one that the API answers."""
+    page.goto("/")
+    told = asked(url, "/debug/top")["waiting"]
+    links = next(one for one in told if one["reason"] == "links-busy")
+    tag = page.get_by_role("link", name=re.compile("links-busy"))
+    assert numbers(tag.inner_text()) == [links["pods"], links["gpus"]]
+    tag.click()
+    page.get_by_role("link", name=WAITS).click()
+    explained = asked(url, f"/debug/explain?pod={WAITS}")
+    expect(page.get_by_role("heading", level=1)).to_have_text(WAITS)
+    expect(page.locator("#sentence")).to_have_text(explained["sentence"])
+    rows = page.locator("table.funnel tbody tr")
+    assert [numbers(text)[-1] for text in rows.locator("td.n").all_inner_texts()] == [
+        one["nodes"] for one in explained["funnel"]
+    ]
+    ways = page.locator("ol.ways > li")
+    assert ways.count() == len(explained["ways_out"])
+    for shown, way in zip(ways.all(), explained["ways_out"], strict=True):
+        expect(shown.locator(".tag")).to_have_text(way["kind"])
+        expect(shown.locator(".change")).to_have_text(way["change"])
+        costs = [term["value"] for term in way["cost"] or () if term["value"]]
+        assert numbers(" ".join(shown.locator(".term b").all_inner_texts())) == costs
+    assert explained["ways_out"][0]["kind"] == "evict"
+    cells = page.locator("section:has(#evictions) tbody tr").first.locator("td")
+    assert [numbers(text)[0] for text in cells.all_inner_texts()] == [
+        term["value"] for term in explained["ways_out"][0]["cost"]
+    ]
+
+
+def test_from_the_fleet_to_the_pod_that_holds_a_gpu(page: Page, url: str) -> None:
+    page.goto("/")
+    page.get_by_role("link", name="v100-0", exact=True).click()
+    told = asked(url, "/debug/map?node=v100-0")["nodes"][0]
+    expect(page.locator("svg.graph g")).to_have_count(len(told["gpus"]))
+    held = page.locator("section:has(#held) tbody tr")
+    pods = {pod["pod"]: pod["how"] for gpu in told["gpus"] for pod in gpu["pods"]}
+    for row in held.all():
+        assert pods.pop(row.locator("th a").inner_text()) == row.locator("td").nth(2).inner_text()
+    assert pods == {}
+    name = held.first.locator("th a").inner_text()
+    held.first.locator("th a").click()
+    expect(page.locator("#sentence")).to_contain_text("runs on v100-0")
+    expect(page.get_by_role("heading", level=1)).to_have_text(name)
+
+
+def test_a_preemption_and_what_it_cost(page: Page, url: str) -> None:
+    page.goto("/")
+    page.get_by_role("link", name="Preemption costs").click()
+    decision = asked(url, f"/debug/decisions?pod={PREEMPTOR}")["decisions"][0]
+    assert decision["verb"] == "preempt"
+    rows = page.locator("section.card tbody tr")
+    second = decision["certificate"]["runner_up"]["cost"]
+    for row, first, other in zip(rows.all(), decision["cost"], second, strict=True):
+        texts = row.locator("td.n").all_inner_texts()
+        assert [numbers(text)[0] for text in texts] == [first["value"], other["value"]]
+    expect(page.locator("tr.decides th")).to_contain_text(decision["certificate"]["lost_on"].replace("_", " "))
+
+
+def test_a_pod_is_found_by_its_name(page: Page) -> None:
+    page.goto("/queue")
+    page.get_by_role("textbox", name="Pod").fill(WAITS)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text(WAITS)
+    assert page.url.endswith("/pod?pod=research%2Ffinetune")
+
+
+def test_a_link_can_be_sent_and_has_a_json_form(page: Page, url: str) -> None:
+    page.goto("/?by=model&colour=gang")
+    expect(page.get_by_label("Colour by")).to_have_value("gang")
+    page.get_by_label("Group by").select_option("rack")
+    page.get_by_role("button", name="Show").click()
+    address = page.url
+    assert "by=rack" in address
+    assert "colour=gang" in address
+    assert asked(url, page.locator("#json").get_attribute("href") or "")["colour"] == "gang"
+
+
+def test_everything_is_reached_by_keyboard(page: Page) -> None:
+    page.goto("/")
+    page.keyboard.press("Tab")
+    expect(page.locator("a.skip")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
+    reached = set()
+    for _ in range(200):
+        page.keyboard.press("Tab")
+        text = page.evaluate("document.activeElement.textContent.trim()")
+        reached.add(text)
+        if text == WAITS:
+            break
+    assert WAITS in reached
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text(WAITS)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    "path", [*VIEWS, f"/pod?pod={PREEMPTOR}", "/pod?pod=serving/small", "/pod?pod=a/b", "/node?node=v100-3"]
+)
+def test_no_barrier(browser: Browser, url: str, path: str, scheme: Any) -> None:
+    """axe-core: levels A and AA."""
+    context = browser.new_context(base_url=url, color_scheme=scheme)
+    page = context.new_page()
+    page.goto(path)
+    found = Axe().run(page, options=AXE)
+    context.close()
+    assert found.violations_count == 0, found.generate_report()
+
+
+@pytest.mark.parametrize("path", VIEWS)
+def test_a_narrow_window_scrolls_one_way(browser: Browser, url: str, path: str) -> None:
+    """WCAG 1.4.10: tables scroll by themselves."""
+    context = browser.new_context(base_url=url, viewport=NARROW)  # type: ignore[arg-type]
+    page = context.new_page()
+    page.goto(path)
+    assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
+    context.close()
+
+
+def test_without_scripts_everything_is_there(browser: Browser, url: str) -> None:
+    context = browser.new_context(base_url=url, java_script_enabled=False)
+    page = context.new_page()
+    page.goto("/")
+    page.get_by_role("link", name=WAITS).first.click()
+    expect(page.locator("ol.ways > li").first).to_be_visible()
+    expect(page.locator("#pause")).to_be_hidden()
+    page.get_by_role("link", name="What to ask for instead").click()
+    expect(page.locator("ul.advice > li").first).to_be_visible()
+    page.goto("/whatif")
+    expect(page.locator("#whatif")).to_be_hidden()
+    expect(page.get_by_text("Without scripts ask")).to_be_visible()
+    context.close()
+
+
+def test_the_page_follows_the_cluster(page: Page, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And keeps the focus where it is; paused, it does not change."""
+    monkeypatch.setattr(live, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(live, "LEAST_SECONDS", 0.1)
+    page.goto("/waiting")
+    link = page.get_by_role("link", name=WAITS)
+    link.focus()
+    world.pod("late", 8, namespace="vision", priority=7)
+    expect(page.get_by_role("link", name="vision/late")).to_be_visible()
+    expect(page.locator("#status")).to_contain_text("Updated at")
+    expect(page.get_by_role("link", name=WAITS)).to_be_focused()
+    page.get_by_role("button", name="Pause updates").click()
+    expect(page.locator("#status")).to_have_text("Updates are paused.")
+    world.gone("late")
+    page.wait_for_timeout(500)
+    expect(page.get_by_role("link", name="vision/late")).to_be_visible()
+    page.get_by_role("button", name="Pause updates").click()
+    world.node("another", 8)
+    expect(page.get_by_role("link", name="vision/late")).to_have_count(0)
+    world.drop("Node", {"metadata": {"name": "another", "uid": "uid-another"}})
+
+
+MANIFEST = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: asked, namespace: team}
+spec:
+  containers:
+  - name: main
+    resources: {limits: {nvidia.com/gpu: 1}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: large, namespace: team}
+spec:
+  containers:
+  - name: main
+    resources: {limits: {nvidia.com/gpu: 64}}
+"""
+
+
+def posted(url: str, body: dict[str, Any]) -> Any:
+    request = Request(url + "/debug/whatif", json.dumps(body).encode(), {"content-type": "application/json"})
+    with urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+def test_what_if(page: Page, url: str) -> None:
+    """From a pod that waits to the form, and what is answered there is what the API answers."""
+    page.goto(f"/pod?pod={WAITS}")
+    page.get_by_role("link", name="What if").last.click()
+    expect(page.get_by_label("Pods of the cluster")).to_have_value(WAITS)
+    expect(page.locator("#unscripted")).to_be_hidden()
+    page.get_by_label("Manifest").fill(MANIFEST)
+    page.get_by_label("Drain these nodes").fill("v100-0, v100-1")
+    page.get_by_role("button", name="Ask").click()
+    expect(page.locator("#asking")).to_have_text("Answered.", timeout=60_000)
+    expect(page.locator("#answer")).to_be_focused()
+    told = posted(url, {"manifest": MANIFEST, "pods": [WAITS], "drain": ["v100-0", "v100-1"]})
+    cards = page.locator("#answer section.card")
+    assert cards.count() == len(told["results"]) == 3
+    for card, one in zip(cards.all(), told["results"], strict=True):
+        expect(card.locator("h2")).to_contain_text(f"{one['pod']['namespace']}/{one['pod']['name']}")
+        expect(card.locator(".verdict .tag")).to_have_text(one["verdict"])
+        assert card.locator("ol.ways > li").count() == len(one.get("ways_out", ()))
+        if one["node"]:
+            expect(card.locator(".verdict")).to_contain_text(f"{one['node']}, GPUs {', '.join(map(str, one['gpus']))}")
+    assert Axe().run(page, options=AXE).violations_count == 0
+
+
+def test_what_if_of_a_file_and_what_is_wrong_with_it(browser: Browser, url: str) -> None:
+    context = browser.new_context(base_url=url)  # its console reports the status 400
+    page = context.new_page()
+    page.goto("/whatif")
+    content = b"kind: Pod\nmetadata: {name: <b>x</b>}\nspec: ["
+    page.get_by_label("Or a file").set_input_files({"name": "pod.yaml", "mimeType": "text/yaml", "buffer": content})
+    expect(page.get_by_label("Manifest")).to_have_value(content.decode())
+    with page.expect_response("**/debug/whatif") as answered:
+        page.get_by_role("button", name="Ask").click()
+    assert answered.value.status == 400
+    expect(page.get_by_role("alert")).to_contain_text("malformed YAML", timeout=60_000)
+    large = {"name": "large.yaml", "mimeType": "text/yaml", "buffer": b"#" * (1 << 20) + b"#"}
+    page.get_by_label("Or a file").set_input_files(large)  # type: ignore[arg-type]
+    expect(page.locator("#asking")).to_contain_text("more than 1048576 bytes")
+    context.close()
+
+
+def test_advice_comes_when_the_rest_is_there(page: Page, url: str) -> None:
+    told = asked(url, "/debug/capacity")["advice"]
+    for path in ("/", f"/pod?pod={WAITS}"):
+        page.goto(path)
+        there = page.locator("#late-advice ul.advice > li")
+        expect(there.first).to_be_visible(timeout=60_000)
+        number = len(told["drains"]) + len(told["nodes"]) + (len(told["shapes"]) if path == "/" else 0)
+        assert there.count() >= number
+    page.goto("/")
+    plan = told["drains"][0]
+    moves = page.locator("#late-advice details").first
+    moves.locator("summary").click()
+    expect(moves.locator("ol > li")).to_have_count(len(plan["steps"]))
+    expect(moves).to_contain_text(plan["steps"][0]["to"])
+    assert Axe().run(page, options=AXE).violations_count == 0
+
+
+def test_a_costly_view_stays_as_it_is(page: Page) -> None:
+    page.goto("/capacity")
+    expect(page.get_by_role("heading", level=1)).to_have_text("What could run now")
+    expect(page.locator("#pause")).to_be_hidden()
+
+
+def test_a_page_that_is_not_updated_states_it(browser: Browser, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "MOST_STREAMS", 0)
+    context = browser.new_context(base_url=url)
+    page = context.new_page()
+    page.goto("/")
+    expect(page.locator("#status")).to_contain_text("This view is not updated")
+    context.close()
+
+
+def test_another_site_reads_nothing(browser: Browser, url: str) -> None:
+    """Neither as its own name (DNS rebinding), nor in a frame."""
+    port = url.rpartition(":")[2]
+    context = browser.new_context()
+    page = context.new_page()
+    framed = f"<iframe src='{url}/'></iframe>"
+    page.route("http://evil.example/", lambda route: route.fulfill(content_type="text/html", body=framed))
+    page.goto("http://evil.example/")
+    assert [frame.url for frame in page.frames if frame.url.startswith(url)] == []
+    answer = context.request.get(f"{url}/.json", headers={"host": f"evil.example:{port}"})
+    assert answer.status == 421
+    context.close()

@@ -1,0 +1,44 @@
+"""A server on loopback that answers what a test has it answer."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any, ClassVar
+
+
+class Canned(BaseHTTPRequestHandler):
+    """`asked`: the paths that were asked for."""
+
+    status: ClassVar[int] = 200
+    body: ClassVar[bytes] = b""
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        self.send_response(self.status)
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@contextmanager
+def serving() -> Iterator[str]:
+    """Its URL."""
+    Canned.asked.clear()
+    with HTTPServer(("127.0.0.1", 0), Canned) as http:
+        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{http.server_port}/"
+        http.shutdown()
+        thread.join()
+
+
+def answer(body: Any, status: int = 200) -> None:
+    """What it answers from now on: bytes, or JSON."""
+    Canned.status, Canned.body = status, body if isinstance(body, bytes) else json.dumps(body).encode()

@@ -1,0 +1,154 @@
+"""gpu-extender decisions, against a server that answers what it is told to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from extender.cli import main
+from tests.cli.canned import Canned, answer, serving
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    with serving() as url:
+        yield url
+
+
+DECISION = {
+    "verb": "preempt",
+    "at": 1_800_000_000.25,
+    "generation": 7,
+    "pod": {
+        "namespace": "ml",
+        "name": "train",
+        "uid": "u",
+        "priority": 9,
+        "gpus": {"nvidia.com/gpu": 2},
+        "links": "required",
+    },
+    "result": "evict",
+    "error": None,
+    "candidates": 3,
+    "feasible": 1,
+    "answered": 1,
+    "reasons": {"links-busy": 2},
+    "nodes": [
+        {
+            "node": "a",
+            "fits": True,
+            "answered": True,
+            "score": 1.5,
+            "points": 10,
+            "gpus": [0, 3],
+            "scores": {"packing": {"raw": 0.75, "weight": 2.0, "weighted": 1.5}},
+        },
+        {"node": "b", "fits": False, "reason": "links-busy", "class": "evictable", "text": "not linked"},
+    ],
+    "nodes_left_out": 1,
+    "node": "b",
+    "victims": [
+        {"namespace": "ml", "name": "old", "uid": "v", "priority": 1, "gpu_count": 2, "gpus": [0, 1]},
+        {"namespace": "ml", "name": "older", "uid": "w", "priority": 1, "gpu_count": 1, "gpus": None},
+    ],
+    "cost": [{"term": "victims", "value": 2, "unit": "pods"}],
+    "certificate": {
+        "proved": True,
+        "nodes_examined": 3,
+        "sets_examined": 12,
+        "runner_up": {"node": "c", "victims": [], "cost": [{"term": "victims", "value": None, "unit": "pods"}]},
+        "lost_on": "victims",
+    },
+    "duration_us": {"read": 12.3},
+}
+
+
+def test_decisions_tells_people(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    answer({"decisions": [DECISION]})
+    assert main(["decisions", "ml/train", "--server", server]) == 0
+    assert Canned.asked == ["/debug/decisions?pod=ml/train&most=5"]
+    assert capsys.readouterr().out == (
+        "preempt  ml/train  2027-01-15T08:00:00.250+00:00  generation 7\n"
+        "  asks for 2 x nvidia.com/gpu, links required, priority 9\n"
+        "  evict: 3 nodes to choose from\n"
+        "  node b\n"
+        "  evict ml/old, priority 1, 2 GPUs (0,1)\n"
+        "  evict ml/older, priority 1, 1 GPU (which is unknown)\n"
+        "  cost: victims 2\n"
+        "  proved the cheapest: 3 nodes, 12 sets examined\n"
+        "  next best: node c, lost on victims; cost: victims -\n"
+        "  a: fits; score 1.5 = packing 0.75 x 2; 10 points; GPUs 0,3\n"
+        "  b: refused (evictable) not linked\n"
+        "  and 1 more node (-o json has up to 100)\n"
+        "  refused: 2 x links-busy\n"
+        "  took read 12 us\n\n"
+    )
+
+
+def test_decisions_passes_the_servers_json_on(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    answer({"apiVersion": "gpu-extender.io/v1", "decisions": [DECISION]})
+    assert main(["decisions", "ml/train", "--server", server, "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"apiVersion": "gpu-extender.io/v1", "decisions": [DECISION]}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "code"),
+    [
+        (200, {"decisions": []}, "not-found"),
+        (200, b"<html>", "unreachable"),
+        (200, [1], "unreachable"),
+        (404, b"no such page", "unreachable"),
+        (400, {"error": {"code": "bad-request", "path": "pod", "message": "no"}}, "bad-request"),
+    ],
+)
+def test_decisions_says_what_went_wrong(
+    server: str, status: int, body: Any, code: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer(body, status)
+    assert main(["decisions", "ml/train", "--server", server, "-o", "json"]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    error = json.loads(said.err)["error"]
+    assert error["code"] == code
+    assert set(error) == {"code", "path", "message"}
+
+
+@pytest.mark.parametrize("pod", ["train", "ml/", "/train", "a/b/c", ""])
+def test_decisions_wants_a_pod_with_its_namespace(pod: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["decisions", pod]) == 1
+    assert "is not NAMESPACE/NAME" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "ftp://127.0.0.1", "127.0.0.1:8888", "http://127.0.0.1:x"])
+def test_decisions_without_a_server(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["decisions", "ml/train", "--server", url]) == 1
+    assert "gpu-extender: " in capsys.readouterr().err
+
+
+def test_decisions_tells_of_siblings_groups_and_failures(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pod = DECISION["pod"] | {"placement": "spread", "siblings": 3, "group": {"placed": 2, "to_come": 6}}  # type: ignore[operator]
+    failures = [{"pod": "ml/x", "what": "admission"}, {"pod": "ml/y", "what": "died"}]
+    nodes = [node | {"failures": failures} for node in DECISION["nodes"]]  # type: ignore[attr-defined]
+    answer({"decisions": [DECISION | {"pod": pod, "nodes": nodes}]})
+    assert main(["decisions", "ml/train", "--server", server]) == 0
+    said = capsys.readouterr().out
+    assert "is spread: 3 siblings have a node" in said
+    assert "2 of its pods have a node, 6 are to come" in said
+    assert said.count("failed there: ml/x (admission), ml/y (died)") == 2
+
+
+def test_a_preemption_without_nodes_is_not_told_with_zeros(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    answer({"decisions": [DECISION | {"result": "none", "candidates": 0, "why": "it was early"}]})
+    assert main(["decisions", "ml/train", "--server", server]) == 0
+    assert "  none\n  because: it was early\n" in capsys.readouterr().out
+
+
+def test_a_bind_is_told_by_its_node_and_gpus(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    only = {"nodes": [], "nodes_left_out": 0, "reasons": {}, "victims": [], "cost": None, "certificate": None}
+    bind = DECISION | only | {"verb": "bind", "result": "bound", "gpus": [0, 3], "duration_us": {}}
+    answer({"decisions": [bind]})
+    assert main(["decisions", "ml/train", "--server", server]) == 0
+    assert capsys.readouterr().out.splitlines()[2:] == ["  bound", "  node b, GPUs 0,3", ""]

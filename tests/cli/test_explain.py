@@ -1,0 +1,108 @@
+"""gpu-extender explain: over a file, against a server, and its forms."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from extender.cli import main
+from tests.cli.canned import Canned, answer, serving
+from tests.cli.test_decisions import DECISION
+from tests.world import JSON, WALL, machine, pairs, rfc3339, workload
+
+NOW = rfc3339(WALL)
+KEYS = [
+    "apiVersion", "kind", "warnings", "pod", "verdict", "sentence", "node", "gpus", "funnel", "reasons", "nearest",
+    "ways_out", "first", "second", "difference", "queue", "devices", "decisions",
+]  # fmt: skip
+
+
+def written(folder: Path, pod: JSON) -> str:
+    """A file with one node of two pairs of GPUs, one GPU of each held."""
+    node = {"apiVersion": "v1", "kind": "Node"} | machine("n1", 4, links=pairs(4))
+    held = [
+        workload(name, 1, node="n1", phase="Running", start=WALL - 1800, held=[gpu])
+        for name, gpu in (("old", 0), ("older", 2))
+    ]
+    items = [node, *({"apiVersion": "v1", "kind": "Pod"} | one for one in (*held, pod))]
+    path = folder / "cluster.json"
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    return str(path)
+
+
+def explained(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(["explain", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_pod_that_waits_for_links(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = written(tmp_path, workload("train", 2, links="required", priority=5))
+    words = ["default/train", "--cluster", file, "--now", NOW]
+    assert explained(words, capsys) == (
+        "default/train waits: 1 node has 2 GPUs free but not linked; nearest: n1, 1 of 2 GPUs linked; "
+        "cheapest way out: evict default/older on n1, 0.5 GPU-h (needs evictions.enabled); or set "
+        "gpu-extender.io/links: preferred (it fits on n1)\n"
+        "  nodes: 1 seen, 1 admit the pod, 1 offer its GPUs, 1 have enough free, 0 linked, 0 not reserved, 0 left\n"
+        "  rejected: 1 x links-busy\n"
+        "  ways out, the cheapest first, each verified by the filter:\n"
+        "    1. evict default/older on n1 (needs evictions.enabled): work_lost_gpu_seconds 1800, grace_seconds 30, "
+        "victims 1 pods, leftover_fragmentation 8000 ring links x 1000, victims_stranded 1 pods\n"
+        "    2. set gpu-extender.io/links: preferred (it fits on n1)\n"
+        "    3. ask for 1 GPU instead of 2 (it fits on n1): given_up 1 GPUs\n"
+        "    4. add a node like n1 (4 GPUs): nodes 1, gpus 4\n"
+    )
+    shown = json.loads(explained([*words, "-o", "json"], capsys))
+    assert list(shown) == KEYS
+    assert yaml.safe_load(explained([*words, "-o", "yaml"], capsys)) == shown
+    assert (shown["kind"], shown["verdict"], shown["node"], shown["decisions"]) == ("Explanation", "waits", None, [])
+    assert shown["nearest"] == {
+        "node": "n1",
+        "missing": [{"what": "linked GPUs", "have": 1, "need": 2, "unit": "GPUs"}],
+    }
+
+
+def test_a_pod_that_fits_and_one_that_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = written(tmp_path, workload("train", 2))
+    shown = json.loads(explained(["default/train", "--cluster", file, "-o", "json"], capsys))
+    assert (shown["verdict"], shown["node"], shown["gpus"], shown["ways_out"]) == ("fits", "n1", [1, 3], [])
+    assert shown["first"]["node"] == "n1"
+    assert (shown["second"], shown["difference"]) == (None, [])
+    assert explained(["default/old", "--cluster", file], capsys) == "default/old runs on n1, GPUs 0 (observed)\n"
+
+
+@pytest.mark.parametrize(
+    ("pod", "code", "text"),
+    [
+        ("default/none", "not-found", "no such pod"),
+        ("default/plain", "bad-input", "asks for no GPU"),
+        ("plain", "bad-input", "is not NAMESPACE/NAME"),
+    ],
+)
+def test_what_cannot_be_explained(
+    pod: str, code: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = written(tmp_path, workload("plain"))
+    assert main(["explain", pod, "--cluster", file, "-o", "json"]) == 1
+    said = capsys.readouterr()
+    error = json.loads(said.err)["error"]
+    assert (said.out, error["code"]) == ("", code)
+    assert text in error["message"]
+
+
+def test_a_server_is_asked_and_its_decisions_come_last(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = dict.fromkeys(KEYS) | {
+        "warnings": [{"code": "w", "message": "a warning"}], "pod": {"namespace": "ml", "name": "train"},
+        "sentence": "gated: x", "funnel": [], "reasons": {}, "ways_out": [], "decisions": [DECISION],
+        "decisions_left_out": 2,
+    }  # fmt: skip
+    with serving() as url:
+        answer(shown)
+        lines = explained(["ml/train", "--server", url, "--most", "3"], capsys).splitlines()
+        assert Canned.asked == ["/debug/explain?pod=ml/train&most=3"]
+        assert json.loads(explained(["ml/train", "--server", url, "-o", "json"], capsys)) == shown
+    assert lines[:4] == ["ml/train gated: x", "  warning: a warning", "", "decisions, the latest first:"]
+    assert lines[5].startswith("preempt  ml/train  2027-01-15")
+    assert lines[-1] == "and 2 decisions more"

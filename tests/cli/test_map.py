@@ -1,0 +1,118 @@
+"""gpu-extender map and /debug/map: which pod holds which GPUs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from extender.cli import main
+from extender.topologies.annotation import MOST_GPUS
+from extender.web.map_page import pieces
+from tests.cli.canned import Canned, answer, serving
+from tests.web.test_pages import PIECE_BYTES
+from tests.world import JSON, WALL, World, machine, pairs, workload
+
+RACK = "cloud.provider.com/topology-rack"
+
+
+def objects() -> list[JSON]:
+    """Two nodes in two racks; on n1 a GPU that is observed, one that is planned, and one at an unknown place."""
+    nodes = [machine("n1", 4, links=pairs(4), labels={RACK: "r1"}), machine("n2", 2, unschedulable=True)]
+    pods = [
+        workload("seen", 1, node="n1", phase="Running", held=[2], priority=7),
+        workload("going", 1, node="n1", phase="Running", held=[0], terminating=WALL + 20),
+        workload("blind", 1, node="n1", phase="Running"),
+        workload("waits", 1),
+        workload("cpu", node="n1", phase="Running"),
+    ]
+    return [{"apiVersion": "v1", "kind": "Node"} | one for one in [*nodes, machine("cpu-only", 0)]] + [
+        {"apiVersion": "v1", "kind": "Pod"} | one for one in pods
+    ]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects()}))
+    return str(path)
+
+
+def printed(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(["map", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_all_nodes_one_rack_and_one_node(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    first = "n1  A . B .  1 free, 1 held, unknown which  A default/going, B default/seen\n"
+    assert printed(["--cluster", file], capsys) == first + "n2  . .  2 free  cordoned\n"
+    assert printed(["--rack", "r1", "--cluster", file], capsys) == first
+    drawn = printed(["n1", "--cluster", file], capsys)
+    assert drawn.startswith(first)
+    assert "( 0 )═══" in drawn
+    assert drawn.splitlines()[-3:] == [
+        "  default/going: GPUs 0 (priority 0, observed, terminating)",
+        "  default/seen: GPUs 2 (priority 7, observed)",
+        "  default/blind: 1 GPU, unknown which (priority 0)",
+    ]
+
+
+def test_its_json(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = json.loads(printed(["n1", "--cluster", file, "-o", "json"], capsys))
+    assert yaml.safe_load(printed(["n1", "--cluster", file, "-o", "yaml"], capsys)) == shown
+    assert (shown["apiVersion"], shown["kind"], shown["warnings"]) == ("gpu-extender.io/v1", "Map", [])
+    (node,) = shown["nodes"]
+    assert (node["node"], node["rack"], node["free"], node["link_kind"]) == ("n1", "r1", 1, "nvlink")
+    assert [gpu["index"] for gpu in node["gpus"]] == [0, 1, 2, 3]
+    seen = {"pod": "default/seen", "priority": 7, "terminating": False, "how": "observed"}
+    assert node["gpus"][2] == {"index": 2, "healthy": True, "pods": [seen]}
+    assert [one["pod"] for one in node["unplaced"]] == ["default/blind"]
+
+
+@pytest.mark.parametrize("words", [["none"], ["cpu-only"], ["--rack", "r9"]])
+def test_what_is_not_there_is_an_error(words: list[str], file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["map", *words, "--cluster", file, "-o", "json"]) == 1
+    assert json.loads(capsys.readouterr().err)["error"]["code"] == "not-found"
+
+
+def test_an_address_that_cannot_be_read_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["map", "--server", "http://[::", "-o", "json"]) == 1
+    assert json.loads(capsys.readouterr().err)["error"]["path"] == "--server"
+
+
+def test_a_node_that_states_more_gpus_than_any_has_is_shown_in_part() -> None:
+    world = World()
+    world.node("n", "999999999999999999")
+    world.node("full", 2)
+    world.pod("more", 4, "full")
+    shown = {one["node"]: one for one in world.call("/debug/map", method="GET").json["nodes"]}
+    assert len(shown["n"]["gpus"]) == MOST_GPUS
+    assert shown["full"]["free"] == 0
+
+
+def test_a_server_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    world = World()
+    for one in objects():
+        world.set(one["kind"], one)
+    shown = world.call("/debug/map?node=n1", method="GET").json
+    with serving() as url:
+        answer(shown)
+        said = printed(["n1", "--server", url], capsys)
+        assert printed(["--rack", "r 1", "--server", url, "-o", "json"], capsys)
+        assert Canned.asked == ["/debug/map?node=n1", "/debug/map?rack=r+1"]
+    assert said.startswith("n1  A . B .  ")
+
+
+def test_the_page_is_made_in_small_pieces_while_nodes_leave() -> None:
+    world = World()
+    for n in range(700):
+        world.node(f"n{n:03}", 8, links=pairs(8))
+    parts = []
+    for part in pieces(world.cluster):
+        parts.append(part)
+        if len(parts) == 300:
+            world.drop("Node", machine("n699"))
+    assert max(map(len, parts)) <= PIECE_BYTES
+    assert len(json.loads(b"".join(parts))["nodes"]) == 699

@@ -1,0 +1,81 @@
+"""The command `whatif` over a file: owners and gangs as text, changes of nodes, and what cannot be asked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from extender.cli import main
+from tests.whatif.test_engine import gang, job, node, pod, running
+from tests.world import JSON, WALL, rfc3339
+
+DGX = Path(__file__).parents[1] / "topologies" / "samples" / "dgx-a100-8gpu-12nic.txt"
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> list[str]:
+    """A cluster of two nodes, of which one is half full."""
+    items = [node("n1", 8), node("n2", 8), running("low", "n2", [0, 1, 2, 3], priority=1)]
+    (tmp_path / "cluster.json").write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": items}))
+    return ["whatif", "--cluster", str(tmp_path / "cluster.json"), "--now", rfc3339(WALL)]
+
+
+def manifest(folder: Path, *objects: JSON, name: str = "pods.yaml") -> list[str]:
+    (folder / name).write_text("---\n".join(yaml.safe_dump(one) for one in objects))
+    return ["-f", str(folder / name)]
+
+
+def test_gangs_as_text(asked: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = manifest(tmp_path, job("train", 2, 8, priority=5), pod("small", 1))
+    assert main([*asked, *files, "--cordon", "n1", "--add", "1", "n1"]) == 11
+    said = capsys.readouterr().out
+    assert "gang default/train: all fit on 2 nodes after the eviction of 1 pod" in said
+    assert "  train-0: n1-copy-1, GPUs 0,1,2,3,4,5,6,7" in said
+    assert "default/small (priority 0): cannot be placed" in said
+    assert "way out 1: uncordon n1" in said
+    assert main([*asked, *manifest(tmp_path, *gang("g", 3, 8))]) == 11
+    said = capsys.readouterr().out
+    assert "gang default/g: cannot start whole, so none of its 3 pods is placed (1 of 3 pods fit now" in said
+    assert "add 2 nodes like n1 (16 GPUs)" in said
+
+
+def test_several_files_and_yaml(asked: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = manifest(tmp_path, pod("a", 8)), manifest(tmp_path, pod("b", 4), pod("c", 4), name="more.yaml")
+    assert main([*asked, *first, *second, "-o", "yaml"]) == 11
+    answer = yaml.safe_load(capsys.readouterr().out)
+    assert [(one["pod"]["name"], one["node"]) for one in answer["results"]] == [("a", "n1"), ("b", "n2"), ("c", None)]
+
+
+def test_nodes_by_a_description_of_their_gpus(
+    asked: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = manifest(tmp_path, pod("a", 4), pod("b", 8), pod("c", 8))
+    assert main([*asked, *files, "--add", "1", str(DGX)]) == 1
+    assert "--gbps" in capsys.readouterr().err  # it does not state the speed
+    assert main(["topo", str(DGX), "--gbps", "25", "-o", "annotation"]) == 0
+    (tmp_path / "stated").write_text(capsys.readouterr().out)
+    for what in ("catalogue:dgx-h100", str(tmp_path / "stated")):
+        assert main([*asked, *files, "--drain", "n2", "--add", "1", what, "-o", "json"]) == 11
+        answer = json.loads(capsys.readouterr().out)
+        assert [one["verdict"] for one in answer["results"]] == ["fits", "fits", "cannot"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--add", "0", "n1"], ["--add", "x", "n1"], ["--add", "1", "no"], ["--add", "1", "catalogue:no"],
+        ["--cordon", "no"], ["--pod", "x"], ["--pod", "default/no"], ["--pod", "default/low"],
+    ],
+)  # fmt: skip
+def test_wrong_words(asked: list[str], words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = manifest(tmp_path, pod("a", 1))
+    assert main([*asked, *files, *words, "-o", "json"]) == 1
+    assert json.loads(capsys.readouterr().err)["error"]["message"]
+
+
+def test_a_question_needs_a_pod(asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(asked) == 1
+    assert "name it with -f or --pod" in capsys.readouterr().err

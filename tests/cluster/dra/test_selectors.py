@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from extender.cluster.dra.selectors import LONGEST, driver_of, terms_of
+from extender.objects.records import DeviceClassRecord, device_class
+from extender.sim.dra import nvidia as dra
+
+DRIVER = "device.driver == 'gpu.nvidia.com'"
+TYPE = "device.attributes['gpu.nvidia.com'].type == 'gpu'"
+
+
+def of(*selectors: str) -> DeviceClassRecord:
+    return DeviceClassRecord(uid="", name="c", resource_version="", extended_resource_name="", selectors=selectors)
+
+
+@pytest.mark.parametrize(
+    "selectors",
+    [
+        (f"{DRIVER} && {TYPE}",),
+        (DRIVER, TYPE),
+        (f'device.driver=="gpu.nvidia.com"&&{TYPE}',),
+        (f"{DRIVER} && {TYPE} && device.attributes['gpu.nvidia.com'].productName.matches('H100|H200')",),
+        (f"{DRIVER} && {TYPE} && (a || b)",),
+        (f"{TYPE}\n  && {DRIVER} && '||' == '||'",),
+    ],
+)
+def test_whole_gpus(selectors: tuple[str, ...]) -> None:
+    assert driver_of(of(*selectors)) == "gpu.nvidia.com"
+
+
+@pytest.mark.parametrize(
+    "selectors",
+    [
+        (),
+        (DRIVER,),
+        (TYPE,),
+        (f"{DRIVER} && device.attributes['gpu.nvidia.com'].type == 'mig'",),
+        (f"{DRIVER} && {TYPE} || true",),
+        (f"({DRIVER} && {TYPE}) || true",),
+        (f"true ? true : {DRIVER} && {TYPE}",),
+        (f"!({DRIVER} && {TYPE})",),
+        (f"{DRIVER} && !({TYPE})",),
+        (f"'{DRIVER} && {TYPE}' != ''".replace("'gpu.nvidia.com'", "x"),),
+        (f"{DRIVER} && {TYPE} && device.driver == 'x'",),
+        (f"{DRIVER.replace('nvidia', 'amd')} && {TYPE}",),
+        ("(" * 5000,),
+        ("a" * LONGEST + f" && {DRIVER} && {TYPE}",),
+    ],
+)
+def test_what_need_not_be_whole_gpus(selectors: tuple[str, ...]) -> None:
+    assert driver_of(of(*selectors)) == ""
+
+
+def test_the_class_of_the_drivers_chart() -> None:
+    assert driver_of(device_class(dra.device_class())) == "gpu.nvidia.com"
+    assert driver_of(device_class(dra.device_class(kind="mig"))) == ""
+
+
+def test_long_texts_take_no_time() -> None:
+    began = time.process_time()
+    for text in ("'" * LONGEST, "&&" * (LONGEST // 2), "([{" * (LONGEST // 3), "\\" * LONGEST):
+        terms_of(text)
+    assert time.process_time() - began < 1.0

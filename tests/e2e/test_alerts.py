@@ -1,0 +1,160 @@
+"""promtool judges the rules, each alert by a series that fires it and one that does not, and the page of metrics."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from prometheus_client import generate_latest
+
+from extender.metrics import Metrics
+from tests.e2e.build import ControlPlaneUnavailable
+from tests.e2e.promtool import promtool
+from tests.test_monitoring import ALERTS, RULES
+
+HEALTHY = {"gpu_extender_dark_seconds": "0x300"}
+"""Without it GpuExtenderNotReady fires."""
+
+
+class Case(NamedTuple):
+    """Series of one sample a minute, as promtool writes them.
+
+    With `fires` the alert fires at `minute`; `quiet` stays just below its threshold.
+    """
+
+    minute: int
+    fires: dict[str, str]
+    quiet: dict[str, str]
+
+
+REFUSED = 'gpu_extender_decisions_total{verb="filter",reason="refused"}'
+LATE = 'gpu_extender_request_duration_seconds_bucket{verb="filter",le="%s"}'
+CASES = {
+    "GpuExtenderNotReady": Case(5, {"gpu_extender_dark_seconds": "0 60x10"}, HEALTHY),
+    "GpuExtenderWatchDown": Case(
+        5,
+        {'gpu_extender_dark_seconds{instance="a"}': "31x10", 'gpu_extender_dark_seconds{instance="b"}': "0x10"},
+        {"gpu_extender_dark_seconds": "30x10"},
+    ),
+    "GpuExtenderNodesSampled": Case(
+        40, {"gpu_extender_sampled_requests_total": "0+1x60"}, {"gpu_extender_sampled_requests_total": "0x5 1x60"}
+    ),
+    "GpuExtenderPodsRejectedEverywhere": Case(
+        # A retry every five minutes; and a pod that waits for one hour.
+        150, {REFUSED: " ".join(f"{n}x4" for n in range(60))}, {REFUSED: "0+1x60 60x200"},
+    ),
+    "GpuExtenderNeedlessEvictions": Case(
+        60,
+        {'gpu_extender_reservations_released_total{cause="victims-stay"}': "0+1x60",
+         'gpu_extender_reservations_released_total{cause="bound"}': "0+8x60"},
+        {'gpu_extender_reservations_released_total{cause="victims-stay"}': "0+1x60",
+         'gpu_extender_reservations_released_total{cause="bound"}': "0+10x60",
+         'gpu_extender_queue_evictions_total{outcome="in-vain"}': "1x60",
+         'gpu_extender_victim_searches_total{result="evict",proved="true"}': "0+1x60",
+         'gpu_extender_victim_searches_total{result="evict",proved="false"}': "0x60"},
+    ),
+    "GpuExtenderReservationsNotWritten": Case(
+        12, {"gpu_extender_reservations_kept": "0x20"},
+        {"gpu_extender_reservations_kept": "1x20", 'gpu_extender_reservation_writes_total{result="ok"}': "0+5x20"},
+    ),
+    "GpuExtenderPlansNotKept": Case(
+        60,
+        {'gpu_extender_plans_total{outcome="taken"}': "0+3x60", 'gpu_extender_plans_total{outcome="kept"}': "0+97x60"},
+        {'gpu_extender_plans_total{outcome="taken"}': "0+1x60", 'gpu_extender_plans_total{outcome="kept"}': "0+99x60",
+         'gpu_extender_plans_total{outcome="exchanged"}': "0+50x60"},
+    ),
+    "GpuExtenderNodeFailsPods": Case(
+        12, {"gpu_extender_failing_nodes": "1x20"}, {"gpu_extender_failing_nodes": "1x8 0x20"}
+    ),
+    "GpuExtenderSlow": Case(
+        30,
+        {LATE % "0.1": "0+90x60", LATE % "0.4": "0+100x60", LATE % "+Inf": "0+100x60"},
+        {LATE % "0.1": "0+100x60", LATE % "0.4": "0+100x60", LATE % "+Inf": "0+100x60"},
+    ),
+    "GpuExtenderCertificateExpires": Case(
+        # The clock of promtool begins at 0: after 90 minutes 7 days are left, less 60 s.
+        90,
+        {'gpu_extender_certificate_not_after_seconds{file="/tls/tls.crt"}': f"{7 * 86_400 + 1_740}x100"},
+        {'gpu_extender_certificate_not_after_seconds{file="/tls/tls.crt"}': f"{7 * 86_400 + 5_460}x100"},
+    ),
+}  # fmt: skip
+NOT_READ = 'count(ALERTS{alertname="GpuExtenderNotReady",alertstate="firing"}) or vector(0)'
+
+
+@pytest.fixture(scope="module")
+def program() -> Path:
+    try:
+        return promtool()
+    except ControlPlaneUnavailable as reason:
+        if os.environ.get("CI"):
+            pytest.fail(str(reason))
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="module")
+def rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As Prometheus Operator hands them to Prometheus. JSON is YAML."""
+    file = tmp_path_factory.mktemp("rules") / "rules.yaml"
+    file.write_text(json.dumps(RULES["spec"]))
+    return file
+
+
+def call(program: Path, *words: str, stdin: bytes | None = None) -> str:
+    done = subprocess.run([program, *words], input=stdin, capture_output=True, check=False, timeout=120)
+    said = (done.stdout + done.stderr).decode()
+    assert done.returncode == 0, said
+    return said
+
+
+def test_every_alert_has_a_case() -> None:
+    assert set(CASES) == {alert["alert"] for alert in ALERTS}
+
+
+def test_the_rules_are_valid(program: Path, rules: Path) -> None:
+    assert f"SUCCESS: {len(ALERTS)} rules found" in call(program, "check", "rules", str(rules))
+
+
+@pytest.mark.parametrize("alert", CASES)
+def test_an_alert_fires_at_its_threshold_alone(program: Path, rules: Path, tmp_path: Path, alert: str) -> None:
+    for fires in (True, False):
+        case = CASES[alert]
+        series = case.fires if fires else case.quiet
+        # promtool compares whole alerts; how many are there is what counts here.
+        count = f'count(ALERTS{{alertname="{alert}",alertstate="firing"}}) or vector(0)'
+        others = {} if any("dark_seconds" in name for name in series) else HEALTHY
+        test = {
+            "interval": "1m",
+            "input_series": [{"series": name, "values": values} for name, values in {**others, **series}.items()],
+            "promql_expr_test": [
+                {"expr": count, "eval_time": f"{case.minute}m", "exp_samples": [{"labels": "{}", "value": int(fires)}]}
+            ],
+        }
+        file = tmp_path / f"{fires}.yaml"
+        file.write_text(json.dumps({"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": [test]}))
+        assert "SUCCESS" in call(program, "test", "rules", str(file)), fires
+
+
+@pytest.mark.parametrize(("series", "fires"), [("0x10 _x60", 1), ("_x70", 0), ("0x5 _x1600", 0)])
+def test_metrics_that_were_never_read_are_no_alert(
+    program: Path, rules: Path, tmp_path: Path, series: str, fires: int
+) -> None:
+    """Nor are those that were last read more than a day ago. Those of an instance that is gone are."""
+    minute = 1590 if series.endswith("1600") else 60
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": "gpu_extender_dark_seconds", "values": series}],
+        "promql_expr_test": [
+            {"expr": NOT_READ, "eval_time": f"{minute}m", "exp_samples": [{"labels": "{}", "value": fires}]}
+        ],
+    }
+    file = tmp_path / "test.yaml"
+    file.write_text(json.dumps({"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": [test]}))
+    assert "SUCCESS" in call(program, "test", "rules", str(file))
+
+
+def test_the_page_of_metrics_keeps_the_conventions(program: Path) -> None:
+    call(program, "check", "metrics", stdin=generate_latest(Metrics().registry))

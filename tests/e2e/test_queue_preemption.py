@@ -1,0 +1,116 @@
+"""Evictions for a gang in the queue, on the real control plane: exactly the plan that was shown, and none in vain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+
+from tests.e2e import builders
+from tests.e2e.scene import Scene, SceneFactory, quiet
+from tests.e2e.test_preemption import classes
+from tests.e2e.test_queue import H100, job, nodes_of, waits
+from tests.waiting import wait_for
+
+LOST = {"n1-a": 10, "n1-b": 21, "n2-a": 43, "n2-b": 87, "n3-a": 1750, "n3-b": 3500}
+"""Seconds that each of the running pods loses beside its age; no two pairs have one sum."""
+
+
+def settings(namespace: str, *, evictions: bool) -> dict[str, Any]:
+    return {
+        "apiVersion": "gpu-extender.io/v1",
+        "kind": "GpuExtenderConfiguration",
+        "queue": {"enabled": True, "lease": f"queue-{namespace}", "reservations": f"seats-{namespace}"},
+        "evictions": {"enabled": evictions, "lease": f"evictions-{namespace}"},
+    }
+
+
+def full(scene: SceneFactory, namespace: str, *, evictions: bool) -> Scene:
+    """Three nodes with two pods of 4 GPUs each."""
+    nodes = dict.fromkeys(("n1", "n2", "n3"), H100)
+    cluster = scene(nodes, settings=settings(namespace, evictions=evictions), kubelet={"termination_seconds": 3})
+    classes(cluster)
+    for name, seconds in LOST.items():
+        notes = {"gpu-extender.io/restart-seconds": str(seconds)}
+        host = {"kubernetes.io/hostname": name[:2]}
+        labels = {"app": "low", "pair": name[:2]}
+        cluster.pod(name, 4, priority_class="low", annotations=notes, node_selector=host, labels=labels)
+    cluster.running(*LOST)
+    return cluster
+
+
+def queue(cluster: Scene) -> Any:
+    with httpx.Client(trust_env=False) as http:
+        return http.get(f"{cluster.extender.url}/debug/queue").json()
+
+
+def plan(cluster: Scene) -> Any:
+    """Wait until the page shows what would start the first gang."""
+
+    def shown() -> Any:
+        waiting = queue(cluster)["waiting"]
+        return waiting[0]["ways_out"][0] if waiting and waiting[0]["ways_out"] else None
+
+    return wait_for(shown, 60, lambda: str(queue(cluster)))
+
+
+def evicted(cluster: Scene, outcome: str) -> int:
+    """Pods that were evicted for gangs that started, or in vain."""
+    return int(cluster.metric("gpu_extender_queue_evictions_total", f'outcome="{outcome}"'))
+
+
+def test_a_gang_evicts_the_plan_that_was_shown_and_starts_whole(scene: SceneFactory, namespace: str) -> None:
+    """With evictions off no pod is evicted, and the plan is shown. Then they are switched on. A pod of low priority
+    comes while the victims terminate, and gets none of their GPUs."""
+    cluster = full(scene, namespace, evictions=False)
+    job(cluster, "gang", 4, 4, priority_class="high")
+    shown = plan(cluster)
+    victims = sorted(one["name"] for one in shown["spec"]["victims"])
+    assert victims == ["n1-a", "n1-b", "n2-a", "n2-b"]
+    assert (shown["spec"]["certificate"]["proved"], shown["verified"]) == (True, True)
+    quiet(3)
+    assert cluster.alive(LOST) == set(LOST)
+    assert waits(cluster, "gang")
+
+    cluster.extender.kill()
+    cluster.extender.configure(settings(namespace, evictions=True))
+    cluster.extender.start()
+    wait_for(lambda: len(cluster.alive(LOST)) < len(LOST), 60, lambda: str(queue(cluster)))
+    cluster.pod("rival", 4, priority_class="lower")
+    assert waits(cluster, "gang"), "the victims still hold their GPUs"
+    assert sorted(set(nodes_of(cluster, "gang", 4, timeout=60))) == ["n1", "n2"]
+    assert sorted(set(LOST) - cluster.alive(LOST)) == victims
+    assert not cluster.get("rival")["spec"].get("nodeName")
+    wait_for(lambda: evicted(cluster, "started") == 4, 60, "the evictions are counted")
+    assert evicted(cluster, "in-vain") == 0
+    assert cluster.evictions() == {}, "kube-scheduler itself evicts no pod"
+    assert cluster.kubelets.truth.double_allocations == 0
+
+
+def test_a_budget_is_respected(scene: SceneFactory, namespace: str) -> None:
+    """First it allows two evictions of the four that are needed: none is made. Then it spares the cheapest pods."""
+    cluster = full(scene, namespace, evictions=True)
+
+    def allowed(name: str, pods: int) -> None:
+        def counted() -> bool:
+            status = cluster.api.get("PodDisruptionBudget", name, namespace).get("status", {})
+            return bool(status.get("disruptionsAllowed") == pods and status.get("expectedPods"))
+
+        wait_for(counted, 60, "the budget counts")
+
+    cluster.api.create(builders.pdb("all", namespace, {"app": "low"}, min_available=4))
+    allowed("all", 2)
+    kept = 'gpu_extender_cache_objects{kind="PodDisruptionBudget"}'
+    wait_for(lambda: cluster.metric(kept) == 1, 60, "the server knows the budget")
+    job(cluster, "gang", 4, 4, priority_class="high")
+    wait_for(lambda: plan(cluster)["cost"][0]["value"] == 2, 60, lambda: str(queue(cluster)))
+    quiet(3)
+    assert cluster.alive(LOST) == set(LOST)
+    assert waits(cluster, "gang")
+    cluster.api.create(builders.pdb("pair", namespace, {"pair": "n1"}, min_available=2))
+    allowed("pair", 0)
+    cluster.api.delete("PodDisruptionBudget", "all", namespace)
+    assert sorted(set(nodes_of(cluster, "gang", 4, timeout=60))) == ["n2", "n3"]
+    assert cluster.alive(LOST) == {"n1-a", "n1-b"}
+    wait_for(lambda: evicted(cluster, "started") == 4, 60, "the evictions are counted")
+    assert evicted(cluster, "in-vain") == 0

@@ -1,0 +1,1 @@
+"""Faults from outside: what holds, and the table of docs/reliability.md."""

@@ -1,0 +1,56 @@
+"""The wall clock steps: what ends after a time ends by a clock that does not step."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.world import WALL, World, workload
+
+DAY = 86_400.0
+
+
+def cost(world: World) -> float:
+    (found,) = (term["value"] for term in world.decision()["cost"] if term["term"] == "work_lost_gpu_seconds")
+    return float(found)
+
+
+@pytest.mark.parametrize("step", [-DAY, DAY])
+def test_an_assumed_pod_and_a_reservation_end_by_time_that_passes(step: float) -> None:
+    world = World()
+    world.node("n", 4)
+    for number in range(2):
+        world.pod(f"w{number}", 1, "n", priority=1, start=WALL - 100)
+    assert world.filter(workload("first", 2))["NodeNames"] == ["n"]
+    world.wall += step
+    assert "promised to a pod that is being bound" in world.filter(workload("second", 2))["Error"]
+    world.now += 5.1
+    urgent = world.pod("urgent", 4, priority=9)
+    assert sorted(world.preempt(urgent, {"n": ["w0", "w1"]})["n"]) == ["w0", "w1"]
+    world.wall -= step
+    assert len(world.verbs.reservations.current(world.now)) == 1
+    assert sorted(world.preempt(urgent, {"n": ["w0", "w1"]})["n"]) == ["w0", "w1"]  # the same victims
+    world.now += 11  # kube-scheduler evicts none of them
+    world.verbs.releases.sweep(world.now)
+    assert not world.verbs.reservations.all()
+
+
+def test_protection_and_lost_work_follow_the_wall_clock_and_are_never_negative() -> None:
+    """Both rest on the start that kubelet writes. A clock that steps back by a day finds pods that have not started."""
+    world = World()
+    world.node("n", 1)
+    world.pod("w", 1, "n", priority=1, start=WALL - 100, annotations={"gpu-extender.io/protect-for": "60s"})
+    urgent = workload("urgent", 1, priority=9)
+    world.wall -= DAY
+    assert world.preempt(urgent, {"n": ["w"]}) == {}  # protected: it is not known how long it has run
+    world.wall += DAY
+    assert world.preempt(urgent, {"n": ["w"]}) == {"n": ["w"]}
+    assert cost(world) == 100
+    world.pod("w", 1, "n", priority=1, start=WALL - 100)
+    world.verbs.reservations.drop("uid-urgent")
+    world.wall -= DAY
+    assert world.preempt(urgent, {"n": ["w"]}) == {"n": ["w"]}
+    assert cost(world) == 0
+    world.verbs.reservations.drop("uid-urgent")
+    world.wall += 2 * DAY
+    assert world.preempt(urgent, {"n": ["w"]}) == {"n": ["w"]}
+    assert cost(world) == DAY + 100

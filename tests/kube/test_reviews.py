@@ -1,0 +1,90 @@
+"""TokenReview and SubjectAccessReview: what is sent, and what each answer means."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+import pytest
+
+from extender.kube.client import ApiError, ApiServer, Unreachable
+from extender.kube.reviews import ListPods, Path, Reviews, User
+from tests.kube.api_server import Answer, Script, failed, hung_up, serving, whole
+
+T = TypeVar("T")
+USER = User("anna", "u-1", ("admins", "system:authenticated"), (("scopes", ("a", "b")),))
+
+
+def asked(answer: Answer, ask: Callable[[Reviews], Awaitable[T]]) -> tuple[T, Any]:
+    """(what came of one question, the body that was sent)."""
+    script = Script([answer])
+
+    async def headers() -> Mapping[str, str]:
+        return {}
+
+    async def run() -> T:
+        async with serving(script) as url, ApiServer(url, headers=headers, timeout=5) as server:
+            return await ask(Reviews(server))
+
+    result = asyncio.run(run())
+    [request] = script.requests
+    assert request.method == "POST"
+    return result, (request.path, json.loads(request.body))
+
+
+def test_a_user_is_all_that_the_token_review_states() -> None:
+    user = {"username": "anna", "uid": "u-1", "groups": list(USER.groups), "extra": {"scopes": ["a", "b"]}}
+    found, (path, body) = asked(whole(201, {"status": {"authenticated": True, "user": user}}), lambda it: it.user("t"))
+    assert found == USER
+    assert path == "/apis/authentication.k8s.io/v1/tokenreviews"
+    assert body == {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": "t"}}
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {},
+        {"authenticated": False, "error": "expired"},
+        {"authenticated": False, "user": {"username": "anna"}},
+        {"authenticated": True},
+        {"authenticated": True, "user": {"username": ""}},
+    ],
+)
+def test_what_names_no_user_is_none(status: Mapping[str, Any]) -> None:
+    assert asked(whole(201, {"status": status}), lambda it: it.user("t"))[0] is None
+
+
+@pytest.mark.parametrize(
+    ("right", "attributes"),
+    [
+        (Path("/metrics"), {"nonResourceAttributes": {"path": "/metrics", "verb": "get"}}),
+        (Path("/debug/whatif", "post"), {"nonResourceAttributes": {"path": "/debug/whatif", "verb": "post"}}),
+        (ListPods("ns"), {"resourceAttributes": {"namespace": "ns", "verb": "list", "resource": "pods"}}),
+        (ListPods(), {"resourceAttributes": {"namespace": "", "verb": "list", "resource": "pods"}}),
+    ],
+)
+def test_a_right_is_asked_for_with_all_of_the_user(right: Path | ListPods, attributes: Mapping[str, Any]) -> None:
+    for status, allowed in (({"allowed": True}, True), ({"allowed": False}, False), ({"denied": True}, False)):
+        found, (path, body) = asked(whole(201, {"status": status}), lambda it: it.may(USER, right))
+        assert found == allowed
+        assert path == "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+        user = {"user": "anna", "uid": "u-1", "groups": list(USER.groups), "extra": {"scopes": ["a", "b"]}}
+        assert body["spec"] == {**user, **attributes}
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (failed(403), ApiError),
+        (hung_up(), Unreachable),
+        (whole(201, b"no JSON"), Unreachable),
+        (whole(201, {"status": {"authenticated": "yes", "allowed": "yes"}}), Unreachable),
+        (whole(201, {}), Unreachable),
+    ],
+)
+def test_no_answer_is_no_yes(answer: Answer, error: type[Exception]) -> None:
+    for ask in (lambda it: it.user("t"), lambda it: it.may(USER, Path("/metrics"))):
+        with pytest.raises(error):
+            asked(answer, ask)

@@ -1,0 +1,470 @@
+"""The connection of a watch: bursts, silence, back pressure, and what becomes of it when the server gives up."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+import uvloop
+
+from extender.kube.client import STREAM_BUFFER, ApiError, ApiServer, Silent, Transport, Unreachable
+from extender.kube.watch import streams
+from extender.kube.watch.streams import Streams
+from tests.kube.api_server import Answer, Request, Script, Writer, failed, hung_up, serving, watched, whole
+
+PATH = "/api/v1/pods"
+HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
+Loop = Callable[[], asyncio.AbstractEventLoop]
+
+
+async def no_headers() -> Mapping[str, str]:
+    return {}
+
+
+def run(
+    answers: Sequence[Answer],
+    test: Callable[[Streams], Awaitable[None]],
+    *,
+    loop: Loop = asyncio.new_event_loop,
+    prefix: str = "",
+    headers: Callable[[], Awaitable[Mapping[str, str]]] = no_headers,
+) -> tuple[list[Request], int]:
+    """The requests that the server saw, and how many connections they came on."""
+    writers = set[int]()
+
+    def counted(answer: Answer) -> Answer:
+        async def send(request: Request, writer: Writer) -> None:
+            writers.add(writer.get_extra_info("peername")[1])
+            await answer(request, writer)
+
+        return send
+
+    script = Script([counted(answer) for answer in answers])
+
+    async def whole_test() -> None:
+        async with serving(script) as url:
+            opened = Streams(ApiServer(url + prefix, headers=headers))
+            try:
+                await test(opened)
+            finally:
+                opened.close()
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(whole_test())
+    return script.requests, len(writers)
+
+
+@asynccontextmanager
+async def opened(through: Streams, inactivity: float = 10.0) -> AsyncIterator[AsyncIterator[bytes]]:
+    async with through.open(PATH, {"watch": "1", "fieldSelector": "a!=b,c=d"}, inactivity=inactivity) as chunks:
+        yield chunks
+
+
+async def read(through: Streams, inactivity: float = 10.0) -> bytes:
+    async with opened(through, inactivity) as chunks:
+        return b"".join([chunk async for chunk in chunks])
+
+
+def raw(*pieces: bytes, close: bool = False) -> Answer:
+    """These bytes and nothing else."""
+
+    async def answer(request: Request, writer: Writer) -> None:
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0.005)
+        if close:
+            writer.close()
+
+    return answer
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_watches_one_after_the_other_share_a_connection(loop: Loop) -> None:
+    async def test(through: Streams) -> None:
+        assert await read(through) == b'{"a": 1}\n{"b": 2}\n'
+        assert await read(through) == b""
+
+    async def token() -> Mapping[str, str]:
+        return {"Authorization": "Bearer t"}
+
+    seen, connections = run(
+        [watched(b'{"a": 1}\n{"b"', b": 2}\n"), watched()], test, loop=loop, prefix="/k8s/clusters/c", headers=token
+    )
+    assert connections == 1
+    assert [one.method for one in seen] == ["GET", "GET"]
+    assert {one.path for one in seen} == {"/k8s/clusters/c" + PATH}
+    assert seen[0].params == {"watch": "1", "fieldSelector": "a!=b,c=d"}
+    assert seen[0].headers["authorization"] == "Bearer t"
+    assert seen[0].headers["accept"] == "application/json"
+    assert "accept-encoding" not in seen[0].headers  # nothing compressed is asked for
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_burst_comes_as_one_piece(loop: Loop) -> None:
+    """However many chunks it has: one wake-up of the reader."""
+    events = [b'{"event": %d}\n' % number for number in range(50)]
+    burst = b"".join(b"%x\r\n%s\r\n" % (len(event), event) for event in events)
+
+    async def test(through: Streams) -> None:
+        async with opened(through) as chunks:
+            assert await anext(chunks) == b"".join(events)
+
+    run([raw(HEAD, burst)], test, loop=loop)
+
+
+def test_an_answer_may_end_with_its_connection() -> None:
+    """As one of an HTTP/1.0 proxy does."""
+
+    async def test(through: Streams) -> None:
+        assert await read(through) == b"abc"
+        assert await read(through) == b""
+
+    _, connections = run([raw(b"HTTP/1.0 200 OK\r\n\r\na", b"bc", close=True), watched()], test)
+    assert connections == 2
+
+
+def test_an_answer_of_1xx_is_none_yet() -> None:
+    async def test(through: Streams) -> None:
+        assert await read(through) == b"a"
+
+    run([raw(b"HTTP/1.1 103 Early Hints\r\n\r\n", HEAD + b"1\r\na\r\n", b"0\r\n\r\n")], test)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_connection_that_was_closed_meanwhile_is_replaced_once(loop: Loop) -> None:
+    async def test(through: Streams) -> None:
+        await read(through)
+        assert await read(through) == b"a"
+        with pytest.raises(Unreachable, match=f"GET {PATH}"):
+            await read(through)
+
+    answers = [watched(), hung_up(), watched(b"a"), hung_up(), hung_up()]
+    _, connections = run(answers, test, loop=loop)
+    assert connections == 3
+
+
+def test_a_connection_that_rested_for_long_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A firewall may have forgotten it: what is asked on it would be met with silence."""
+
+    async def test(through: Streams) -> None:
+        await read(through)
+        monkeypatch.setattr(streams, "_LONGEST_IDLE", 0.0)
+        await read(through)
+
+    _, connections = run([watched()], test)
+    assert connections == 2
+
+
+def test_a_server_that_keeps_no_connection_gets_a_new_one_each_time() -> None:
+    async def test(through: Streams) -> None:
+        assert await read(through) == b"{}"
+        assert await read(through) == b"{}"
+
+    _, connections = run([whole(200, {}, {"Connection": "close"})], test)
+    assert connections == 2
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_what_came_before_the_end_of_a_broken_connection_counts(loop: Loop) -> None:
+    async def test(through: Streams) -> None:
+        parts = []
+
+        async def slowly() -> None:
+            async with opened(through) as chunks:
+                async for chunk in chunks:
+                    await asyncio.sleep(0.02)  # it breaks meanwhile
+                    parts.append(chunk)
+
+        with pytest.raises(Unreachable, match=f"GET {PATH}"):
+            await slowly()
+        assert b"".join(parts) == b"ab"
+
+    run([watched(b"a", b"b", end="abort")], test, loop=loop)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        hung_up(),
+        hung_up(b"HTTP/1.1 200 OK\r\nTransfer-Enc"),
+        hung_up(b"SSH-2.0-x\r\n\r\n"),
+        hung_up(HEAD + b"zz\r\n"),
+        hung_up(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n"),
+    ],
+)
+def test_a_broken_answer_is_none(answer: Answer) -> None:
+    async def test(through: Streams) -> None:
+        with pytest.raises(Unreachable, match=f"GET {PATH}") as caught:
+            await read(through)
+        assert not isinstance(caught.value, Silent)
+        assert await read(through) == b"a"
+
+    run([answer, watched(b"a")], test)
+
+
+def test_an_error_has_its_status_and_leaves_the_connection_open() -> None:
+    async def test(through: Streams) -> None:
+        with pytest.raises(ApiError) as caught:
+            await read(through)
+        assert (caught.value.status, caught.value.message, caught.value.retry_after) == (429, "slow down", 7.0)
+        with pytest.raises(ApiError, match="410: too old"):
+            await read(through)
+        with pytest.raises(ApiError, match="302"):
+            await read(through)
+        assert await read(through) == b"a"
+
+    answers = [failed(429, "slow down", {"Retry-After": "7"}), failed(410, "too old"),
+               whole(302, b"", {"Location": "/elsewhere"}), watched(b"a")]  # fmt: skip
+    _, connections = run(answers, test)
+    assert connections == 1
+
+
+def test_the_body_of_an_error_is_not_read_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "_LONGEST_ERROR", 1000)
+
+    async def endless(request: Request, writer: Writer) -> None:
+        writer.write(b"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\n")
+        while True:
+            writer.write(b"3e8\r\n" + b"x" * 1000 + b"\r\n")
+            await writer.drain()
+            await asyncio.sleep(0)
+
+    async def test(through: Streams) -> None:
+        with pytest.raises(ApiError, match="500: xxx"):
+            await read(through)
+        assert await read(through) == b"a"
+
+    _, connections = run([endless, watched(b"a")], test)
+    assert connections == 2
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("answer", [watched(b"a", end="silence"), raw(b"HTTP/1.1 200 OK\r\n")])
+def test_silence_is_a_dead_connection(answer: Answer, loop: Loop) -> None:
+    async def test(through: Streams) -> None:
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(Silent, match=f"GET {PATH}: nothing came for 0.2 s"):
+            await read(through, 0.2)
+        assert asyncio.get_running_loop().time() - began > 0.19
+
+    run([answer], test, loop=loop)
+
+
+def test_each_part_begins_the_time_of_silence_anew() -> None:
+    async def slow(request: Request, writer: Writer) -> None:
+        writer.write(HEAD)
+        for _ in range(8):
+            writer.write(b"1\r\na\r\n")
+            await asyncio.sleep(0.2)
+        writer.write(b"0\r\n\r\n")
+
+    async def test(through: Streams) -> None:
+        assert await read(through, 1.5) == b"a" * 8
+
+    run([slow], test)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_reader_that_is_behind_makes_the_server_wait_and_hears_no_silence(loop: Loop) -> None:
+    size, sent = 100_000, 0
+    parts = 400  # 40 MB: more than the sockets of both sides buffer
+
+    async def flood(request: Request, writer: Writer) -> None:
+        nonlocal sent
+        writer.write(HEAD)
+        for _ in range(parts):
+            writer.write(b"%x\r\n%s\r\n" % (size, b"x" * size))
+            await writer.drain()
+            sent += size
+        writer.write(b"0\r\n\r\n")
+
+    async def test(through: Streams) -> None:
+        async with opened(through, 0.2) as chunks:
+            got = len(await anext(chunks))
+            await asyncio.sleep(0.6)
+            held = len(await anext(chunks))
+            assert STREAM_BUFFER <= held <= 3 * STREAM_BUFFER
+            assert sent < size * parts // 2
+            got += held
+            async for chunk in chunks:
+                got += len(chunk)
+        assert got == size * parts
+
+    run([flood], test, loop=loop)
+
+
+def test_a_watch_that_is_dropped_ends_at_once() -> None:
+    async def test(through: Streams) -> None:
+        through.drop()  # none is open
+        async with opened(through) as chunks:
+            assert await anext(chunks) == b"a"
+            asyncio.get_running_loop().call_later(0.02, through.drop)
+            with pytest.raises(Unreachable, match="closed"):
+                await anext(chunks)
+        through.drop()
+        assert await read(through) == b"b"
+
+    _, connections = run([watched(b"a", end="silence"), watched(b"b")], test)
+    assert connections == 2
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("seed", range(3))
+def test_small_pieces_are_taken_at_once_and_none_is_lost_or_overtaken(seed: int, loop: Loop) -> None:
+    chance = random.Random(seed)
+    pieces = [b"%d," % number * chance.choice([1, 5, 500, 20_000]) for number in range(60)]
+
+    async def answer(request: Request, writer: Writer) -> None:
+        writer.write(HEAD)
+        for piece in pieces:
+            writer.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+            if chance.random() < 0.6:
+                await writer.drain()
+                await asyncio.sleep(chance.choice([0.0, 0.003]))
+        writer.write(b"0\r\n\r\n")
+
+    async def test(through: Streams) -> None:
+        got: list[bytes] = []
+        small: list[bytes] = []
+
+        def at_once(piece: bytes) -> None:
+            assert not working
+            small.append(piece)
+            got.append(piece)
+
+        working = False
+        async with through.open(PATH, {}, inactivity=10.0, at_once=at_once) as chunks:
+            async for chunk in chunks:
+                working = True
+                got.append(chunk)
+                await asyncio.sleep(chance.choice([0.0, 0.003]))
+                working = False
+        assert b"".join(got) == b"".join(pieces)
+        assert small
+        assert all(len(piece) <= 2**15 for piece in small)
+        assert len(got) > len(small)
+
+    run([answer], test, loop=loop)
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_what_is_wrong_with_a_piece_that_is_taken_at_once_is_raised_to_the_reader(ended: bool) -> None:
+    class Wrong(Exception):
+        pass
+
+    def at_once(piece: bytes) -> None:
+        raise Wrong(piece.decode())
+
+    async def test(through: Streams) -> None:
+        got = []
+
+        async def collect() -> None:
+            async with through.open(PATH, {}, inactivity=10.0, at_once=at_once) as chunks:
+                async for chunk in chunks:
+                    got.append(chunk)
+
+        with pytest.raises(Wrong, match="bad"):
+            await collect()
+        assert got == [b"good"]  # it came with the head: the reader had not begun to wait
+        assert await read(through) == b"b"
+
+    answer = raw(HEAD + b"4\r\ngood\r\n", b"3\r\nbad\r\n" + (b"0\r\n\r\n" if ended else b""))
+    _, connections = run([answer, watched(b"b")], test)
+    assert connections == 2
+
+
+@pytest.mark.parametrize("how", ["leave", "cancel"])
+def test_a_watch_that_is_left_ends_its_connection(how: str) -> None:
+    async def test(through: Streams) -> None:
+        has_begun = asyncio.Event()
+
+        async def leave() -> None:
+            async with opened(through) as chunks:
+                await anext(chunks)
+                has_begun.set()
+                if how == "cancel":
+                    await anext(chunks)
+
+        task = asyncio.create_task(leave())
+        await has_begun.wait()
+        if how == "leave":
+            await task
+        else:
+            await asyncio.wait([task], timeout=0.05)  # in this time nothing comes
+            assert not task.done()
+        task.cancel()
+        await asyncio.wait([task])
+        assert await read(through) == b"b"
+
+    _, connections = run([watched(b"a", end="silence"), watched(b"b")], test)
+    assert connections == 2
+
+
+def test_credentials_are_fresh_and_add_no_lines() -> None:
+    tokens = iter(["first", "second"])
+
+    async def token() -> Mapping[str, str]:
+        return {"Authorization": f"Bearer {next(tokens)}"}
+
+    async def twice(through: Streams) -> None:
+        await read(through)
+        await read(through)
+
+    seen, _ = run([watched()], twice, headers=token)
+    assert [one.headers["authorization"] for one in seen] == ["Bearer first", "Bearer second"]
+
+    async def forged() -> Mapping[str, str]:
+        return {"Authorization": "Bearer a\r\nX-Remote-User: admin"}
+
+    async def once(through: Streams) -> None:
+        with pytest.raises(Unreachable, match="line break"):
+            await read(through)
+
+    assert run([watched()], once, headers=forged) == ([], 0)
+
+
+def test_a_server_that_is_away_is_unreachable() -> None:
+    async def test() -> None:
+        with pytest.raises(Unreachable, match=f"GET {PATH}"):
+            await read(Streams(ApiServer("http://127.0.0.1:1", headers=no_headers)))
+
+    asyncio.run(test())
+
+
+def test_the_next_address_is_tried_when_one_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A control plane behind one name has several, and one of them may be away."""
+
+    async def test(through: Streams) -> None:
+        loop = asyncio.get_running_loop()
+        right = loop.getaddrinfo
+
+        async def two(host: str, port: int, **more: int) -> object:
+            found = await right(host, port, **more)
+            return [(*found[0][:4], ("127.0.0.2", 1)), *found]
+
+        monkeypatch.setattr(loop, "getaddrinfo", two)
+        assert await read(through) == b"a"
+
+    run([watched(b"a")], test)
+
+
+def test_a_proxy_in_between_needs_the_general_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proxy here is a server that answers whatever it is asked, by the whole URL."""
+    for name in ("http_proxy", "HTTP_PROXY", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    script = Script([watched(b"a")])
+
+    async def test() -> None:
+        async with (
+            serving(script) as proxy,
+            ApiServer("http://api.example", headers=no_headers, transport=Transport(proxy=proxy)) as server,
+        ):
+            assert await read(Streams(server)) == b"a"
+
+    asyncio.run(test())
+    assert script.requests[0].headers["host"] == "api.example"

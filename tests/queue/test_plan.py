@@ -1,0 +1,213 @@
+"""What starts next: order, quota and backfill over the real placement on a small cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from extender.queue.placing.placement import JointPlacement
+from extender.queue.plan import Planner
+from extender.settings import Settings
+from tests.controllers.queue.rig import gated
+from tests.objects.test_gangs import obj
+from tests.world import World, pairs, rfc3339, workload
+
+NOTHING: Mapping[str, str] = {}
+HEAD = {"apiVersion": "gpu-extender.io/v1", "kind": "GpuExtenderConfiguration"}
+
+
+def cluster(nodes: int, **queue: Any) -> World:
+    made = World(Settings.model_validate({**HEAD, "queue": {"enabled": True, **queue}}))
+    for i in range(nodes):
+        made.node(f"n{i}", 8, links=pairs(8))
+    return made
+
+
+def wait(
+    world: World,
+    name: str,
+    pods: int,
+    gpus: int,
+    age: float,
+    *,
+    duration: str = "",
+    notes: Mapping[str, str] = NOTHING,
+    **facts: Any,
+) -> None:
+    """A gang of pods that has waited for `age` seconds. `notes`: further annotations."""
+    notes = {"gpu-extender.io/gang": name, "gpu-extender.io/gang-size": str(pods), **notes}
+    if duration:
+        notes["gpu-extender.io/duration"] = duration
+    for i in range(pods):
+        pod = gated(f"{name}-{i}", gpus, annotations=notes, **facts)
+        pod["metadata"]["creationTimestamp"] = rfc3339(world.wall - age)
+        world.set("Pod", pod)
+
+
+def look(world: World) -> tuple[list[str], dict[str, Any]]:
+    """(the gangs that start, in order; of each other one why it waits, behind which, and its earliest start)."""
+    placement = JointPlacement(world.cluster, world.verbs.policy)
+    planner = Planner(world.cluster, world.verbs.claims, placement, lambda: world.now, lambda: world.wall)
+    started = []
+    for start in planner.looks({}):
+        if start is not None:
+            started.append(start.gang.ref.name)
+    waits = {
+        one.gang.ref.name: (one.code, one.blocked_by, None if one.start is None else one.start - world.wall)
+        for one in planner.report.waiting
+    }
+    return started, waits
+
+
+def texts(world: World) -> dict[str, str]:
+    """Why each gang waits, for people."""
+    placement = JointPlacement(world.cluster, world.verbs.policy)
+    planner = Planner(world.cluster, world.verbs.claims, placement, lambda: world.now, lambda: world.wall)
+    assert [start for start in planner.looks({}) if start is not None] == []
+    return {one.gang.ref.name: one.text for one in planner.report.waiting}
+
+
+def test_what_starts_in_a_look_counts_for_the_head_of_the_same_look() -> None:
+    # a takes n0 for 600 s. b needs both nodes: it starts in 600 s. c ends in 300 s, and takes n1. d states no end.
+    world = cluster(2)
+    wait(world, "a", 1, 8, 400, duration="10m")
+    wait(world, "b", 2, 8, 300)
+    wait(world, "d", 1, 8, 200)
+    wait(world, "c", 1, 8, 100, duration="5m")
+    started, waits = look(world)
+    assert (started, waits) == (["a", "c"], {"b": ("head", "", 600.0), "d": ("place", "", None)})
+
+
+def test_seats_of_an_earlier_look_end_too() -> None:
+    world = cluster(2)
+    wait(world, "a", 1, 8, 400, duration="10m")
+    assert look(world)[0] == ["a"]
+    wait(world, "b", 2, 8, 300)
+    wait(world, "d", 1, 8, 200)
+    assert look(world) == ([], {"b": ("head", "", 600.0), "d": ("delays", "default/b", None)})
+
+
+def test_a_higher_priority_is_first() -> None:
+    world = cluster(1)
+    wait(world, "low", 1, 8, 400)
+    wait(world, "high", 1, 8, 100, priority=10)
+    started, waits = look(world)
+    assert (started, waits["low"][0]) == (["high"], "head")
+
+
+def test_the_queue_with_the_lower_share_is_first() -> None:
+    world = cluster(3)
+    world.pod("r", 8, "n0", labels={"gpu-extender.io/queue": "rich"})
+    wait(world, "a", 2, 8, 400, labels={"gpu-extender.io/queue": "rich"})
+    wait(world, "b", 2, 8, 100, labels={"gpu-extender.io/queue": "poor"})
+    assert look(world)[0] == ["b"]
+
+
+def test_the_share_is_of_what_was_held_on_average_where_the_setting_says_so() -> None:
+    """The gang of rich is the older one, and neither queue holds GPUs. Rich held all until now: poor is first."""
+
+    def first(half_life: float, step: float = 60.0) -> list[str]:
+        world = cluster(1, useHalfLifeSeconds=half_life)
+        placement = JointPlacement(world.cluster, world.verbs.policy)
+        planner = Planner(world.cluster, world.verbs.claims, placement, lambda: world.now, lambda: world.wall)
+        world.pod("r", 8, "n0", labels={"gpu-extender.io/queue": "rich"})
+        wait(world, "a", 1, 8, 400, labels={"gpu-extender.io/queue": "rich"})
+        wait(world, "b", 1, 8, 100, labels={"gpu-extender.io/queue": "poor"})
+        assert not any(planner.looks({}))
+        world.now, world.wall = world.now + 60, world.wall + step
+        world.gone("r")
+        return [start.gang.ref.name for start in planner.looks({}) if start is not None]
+
+    assert first(0) == ["a"]
+    assert first(600) == ["b"]
+    assert first(600, -300.0) == ["b"], "the wall clock is set back"
+
+
+def test_a_queue_stays_within_its_limit() -> None:
+    world = cluster(3, queues={"team": {"limitGpus": {"nvidia.com/gpu": 8}}})
+    for name in "ab":
+        wait(world, name, 1, 8, 100, labels={"gpu-extender.io/queue": "team"})
+    started, waits = look(world)
+    assert (started, waits) == (["a"], {"b": ("quota", "", None)})
+
+
+def test_strict_lets_no_gang_pass_the_head() -> None:
+    world = cluster(2, strict=True)
+    world.pod("r", 8, "n0")
+    wait(world, "b", 2, 8, 300)
+    wait(world, "c", 1, 8, 100, duration="5m")
+    started, waits = look(world)
+    assert (started, waits["c"]) == ([], ("order", "default/b", None))
+
+
+def test_gangs_of_one_kind_that_have_no_place_are_placed_once() -> None:
+    world = cluster(1)
+    world.pod("r", 8, "n0")
+    for i in range(20):
+        world.set("Pod", gated(f"p{i}", 1))
+    started, waits = look(world)
+    assert started == []
+    assert {code for code, _, _ in waits.values()} == {"head", "place"}
+
+
+def test_an_in_tree_group_starts_with_all_of_its_pods_or_none() -> None:
+    """Two of three must run, and there is room for two. Pods of another source start at their minimum."""
+    world = cluster(1)
+    spec = {"schedulingPolicy": {"gang": {"minCount": 2}}}
+    world.set("Group", obj("scheduling.k8s.io/v1beta1", "PodGroup", "g", spec))
+    for i in range(3):
+        made = gated(f"g-{i}", 4)
+        made["spec"]["schedulingGroup"] = {"podGroupName": "g"}
+        world.set("Pod", made)
+    started, waits = look(world)
+    assert (started, waits["g"][0]) == ([], "never")
+    world.node("n1", 8, links=pairs(8))
+    assert look(world)[0] == ["g"]
+
+
+def crowded(**queue: Any) -> World:
+    """Two nodes with free GPUs, and pods without GPUs that hold most of the CPU: on n1 for ten minutes."""
+    world = cluster(2, **queue)
+    for name in ("web-a", "web-b"):
+        world.pod(name, 0, "n0", cpu="20")
+    world.pod("batch", 0, "n1", cpu="40", start=world.wall, annotations={"gpu-extender.io/duration": "10m"})
+    return world
+
+
+def test_a_gang_that_lacks_the_cpu_of_pods_without_gpus_waits_for_them() -> None:
+    world = crowded()
+    wait(world, "a", 1, 1, 100, cpu="40")
+    assert look(world) == ([], {"a": ("head", "", 600.0)})  # of the two nodes that one of which the end is known
+
+
+def test_it_waits_for_gpu_pods_too_where_it_needs_their_room() -> None:
+    world = crowded()
+    world.pod("r", 8, "n1", cpu="1", start=world.wall, annotations={"gpu-extender.io/duration": "20m"})
+    wait(world, "a", 2, 8, 100, cpu="40")
+    assert look(world) == ([], {"a": ("head", "", None)})
+    assert "default/web-a, default/web-b, default/batch" in texts(world)["a"]
+
+
+def test_a_gang_for_which_no_node_is_large_enough_does_not_wait_for_them() -> None:
+    world = crowded()
+    wait(world, "a", 1, 1, 100, cpu="65")
+    assert look(world) == ([], {"a": ("never", "", None)})
+
+
+def test_pods_of_daemonsets_and_static_pods_never_end() -> None:
+    world = cluster(1)
+    world.set("Pod", workload("agent", 0, node="n0", phase="Running", cpu="40", owner="DaemonSet"))
+    wait(world, "a", 1, 1, 100, cpu="40")
+    assert look(world) == ([], {"a": ("never", "", None)})
+
+
+def test_a_gang_that_finds_no_gpus_with_nics_holds_up_none_that_needs_no_nics() -> None:
+    """Both ask for the same but for NICs, and no NICs are known."""
+    required = {"gpu-extender.io/nics": "required"}
+    for pods in (1, 2):
+        world = cluster(1)
+        wait(world, "a", pods, 2, 200, notes=required)
+        wait(world, "b", pods, 2, 100)
+        started, waits = look(world)
+        assert started == ["b"]
+        assert waits["a"][0] == "never"

@@ -1,0 +1,84 @@
+"""Every rule of every role in manifests/, with the comment that justifies it. `python -m tests.rights` prints them.
+
+docs/rights.md is what it prints. tests/e2e/test_rights.py shows on the real API server that each right of the server is
+used, and that none is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from ruamel.yaml import YAML
+
+ROOT: Final = Path(__file__).parents[1]
+MANIFESTS: Final = ROOT / "manifests"
+_HEAD: Final = """# Rights
+
+Every rule of every role in `manifests/`, and what it is for. This page is printed by `python -m tests.rights`, from the
+comments of the roles. A Role counts in its own namespace, a ClusterRole everywhere. `tests/e2e/test_rights.py` runs the
+server with its rights, reads in the API server's audit log that no request is denied and that each right is used, and
+takes each one away. [security.md](security.md#who-may-ask) states whose accounts they are.
+"""
+_SHOWN: Final = 6  # paths of a rule
+
+
+class Rule(NamedTuple):
+    """`file`: in manifests/; `role`: its kind and name; `why`: the comment above the rule, one line."""
+
+    file: str
+    role: str
+    rule: dict[str, Any]
+    why: str
+
+    @property
+    def objects(self) -> str:
+        """What it is about: resources with their API group, or paths."""
+        groups = ["core" if group == "" else group for group in self.rule.get("apiGroups", ())]
+        named = [*self.rule.get("resources", ()), *self.rule.get("nonResourceURLs", ())]
+        shown = ", ".join(f"`{name}`" for name in named[:_SHOWN] if name)
+        more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
+        names = ", ".join(f"`{name}`" for name in self.rule.get("resourceNames", ()))
+        return shown + more + (f" ({', '.join(groups)})" if groups else "") + (f" named {names}" if names else "")
+
+
+def files() -> list[Path]:
+    """All of manifests/ but the templates of the chart, which have no role of their own."""
+    return sorted(file for file in MANIFESTS.rglob("*.yaml") if file.parent.name != "templates")
+
+
+def rules() -> Iterator[Rule]:
+    """In the order of the files."""
+    for file in files():
+        lines = file.read_text().splitlines()
+        for made in YAML(typ="rt").load_all("\n".join(lines)):
+            if not isinstance(made, dict) or made.get("kind") not in ("Role", "ClusterRole"):
+                continue
+            role = f"{made['kind']} `{made['metadata']['name']}`"
+            for n, rule in enumerate(made["rules"]):
+                above = _comment(lines[: made["rules"].lc.item(n)[0]])
+                yield Rule(str(file.relative_to(MANIFESTS)), role, dict(rule), above)
+
+
+def _comment(lines: list[str]) -> str:
+    """The comment that ends with the last line; "" where that is none."""
+    found: list[str] = []
+    while lines and lines[-1].lstrip().startswith("#"):
+        found.insert(0, lines.pop().lstrip("# "))
+    return " ".join(found)
+
+
+def page() -> str:
+    """docs/rights.md."""
+    text, before = _HEAD, ("", "")
+    for one in rules():
+        if (one.file, one.role) != before:
+            before = one.file, one.role
+            text += f"\n## {one.role} in `{one.file}`\n\n| may | what | why |\n|---|---|---|\n"
+        text += f"| {', '.join(one.rule['verbs'])} | {one.objects} | {one.why} |\n"
+    return text
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -1,0 +1,39 @@
+"""A real server with the listeners that its settings state, in a thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from extender.server.access.listening import Host
+from extender.server.serve import listeners
+from extender.settings import Settings
+from tests.waiting import wait_for
+from tests.world import World
+
+
+class Served(NamedTuple):
+    """`ports`: of the verbs, then of the listeners apart."""
+
+    world: World
+    ports: list[int]
+
+
+@contextmanager
+def serving(server: Mapping[str, Any]) -> Iterator[Served]:
+    """`server`: of the settings; each port is chosen by the system."""
+    settings = Settings.model_validate({"server": {"port": 0, **server}})
+    world = World(settings)
+    for node in ("m", "n"):
+        world.node(node, 4)
+    host = Host(listeners(world.server, settings))
+    thread = threading.Thread(target=host.run)
+    thread.start()
+    try:
+        wait_for(lambda: host.started)
+        yield Served(world, [one.sockets[0].getsockname()[1] for one in host.servers])
+    finally:
+        host.should_exit = True
+        thread.join()

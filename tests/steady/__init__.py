@@ -1,0 +1,1 @@
+"""A long run of one server: whether it gets slower, or larger."""

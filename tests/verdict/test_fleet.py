@@ -1,0 +1,106 @@
+"""The fleet at a glance: what is left of each model, against trying everything, and why pods wait."""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extender.cli import main
+from extender.objects.queueing import GATE
+from extender.settings import Settings
+from tests.cli.canned import Canned, answer, serving
+from tests.oracles.whatif import linked
+from tests.world import DGX1V, JSON, WALL, World, machine, pairs, workload
+
+MODEL = "nvidia.com/gpu.product"
+
+
+def fleet(world: World) -> JSON:
+    reply = world.call("/debug/top", method="GET")
+    assert reply.status == 200, reply.body
+    shown: JSON = reply.json
+    return shown
+
+
+def most(links: list[list[int]], free: set[int], size: int) -> int:
+    """The most disjoint linked sets of a size, by trying all."""
+    found = [set(some) for some in combinations(sorted(free), size) if linked(links, some)]
+    return max((1 + most(links, free - one, size) for one in found), default=0)
+
+
+def test_linked_sets_are_as_many_as_can_be_taken_at_once() -> None:
+    rng = random.Random(5)
+    world = World()
+    expected = {2: 0, 4: 0}
+    whole = free_gpus = 0
+    for n in range(12):
+        graph = rng.choice([DGX1V, pairs(8)])
+        world.node(f"n{n}", 8, links=graph, labels={MODEL: "V100"})
+        held = set(rng.sample(range(8), rng.choice([0, 1, 2, 3, 5])))
+        for gpu in held:
+            world.pod(f"p{n}-{gpu}", 1, f"n{n}", held=[gpu])
+        free = set(range(8)) - held
+        whole, free_gpus = whole + (not held), free_gpus + len(free)
+        for size in expected:
+            expected[size] += most(graph, free, size)
+    world.node("off", 8, links=pairs(8), labels={MODEL: "V100"}, unschedulable=True)
+    world.node("other", 4, labels={MODEL: "T4"})
+    other, model = fleet(world)["models"]
+    sets = {one["gpus"]: one["sets"] for one in model["linked_sets"]}
+    assert {size: sets[size] for size in expected} == expected
+    assert (model["model"], model["nodes"], model["gpus"]) == ("V100", 12, 96)
+    assert (model["whole_nodes"], model["free_gpus"]) == (whole, free_gpus)
+    assert (other["model"], other["whole_nodes"], other["linked_sets"]) == ("T4", 1, [])  # its links are not known
+
+
+def test_waiting_pods_by_reason() -> None:
+    world = World(Settings.model_validate({"queue": {"enabled": True}}))
+    world.node("n1", 4, links=pairs(4))
+    world.node("small", 1)
+    for gpu in (0, 2):
+        world.pod(f"held{gpu}", 1, "n1", held=[gpu])
+    world.pod("fits", 1)
+    for i in range(2):
+        world.pod(f"links{i}", 2, links="required", priority=5)
+    world.pod("many", 3, priority=5)
+    world.pod("where", 1, spec={"nodeSelector": {"zone": "x"}})
+    world.pod("cpu", 1, cpu="100")
+    world.pod("gated", 2, spec={"schedulingGates": [{"name": GATE}]})
+    world.pod("no-gpu")
+    shown = fleet(world)
+    assert {one["reason"]: (one["pods"], one["gpus"]) for one in shown["waiting"]} == {
+        "fits": (1, 1),
+        "links-busy": (2, 4),
+        "gpus-busy": (1, 3),
+        "not-admitted": (1, 1),
+        "too-little-cpu": (1, 1),
+        "gated": (1, 2),
+    }
+    assert [one["code"] for one in shown["warnings"]] == ["not-the-leader"]
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    node = {"apiVersion": "v1", "kind": "Node"} | machine("n1", 4, links=pairs(4), labels={MODEL: "A100"})
+    held = {"apiVersion": "v1", "kind": "Pod"} | workload("h", 1, node="n1", phase="Running", held=[0], start=WALL)
+    gated = {"apiVersion": "v1", "kind": "Pod"} | workload("g", 4, spec={"schedulingGates": [{"name": GATE}]})
+    file = tmp_path / "cluster.json"
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [node, held, gated]}))
+    text = "A100: 3 of 4 GPUs free on 1 node, 0 whole; linked sets left: 1 of 2\n1 pod with 4 GPUs: queue: head\n"
+    assert main(["top", "--cluster", str(file)]) == 0
+    assert capsys.readouterr().out == text
+    assert main(["top", "--cluster", str(file), "-o", "json"]) == 0
+    shown: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert list(shown) == ["apiVersion", "kind", "warnings", "models", "waiting"]
+    with serving() as url:
+        answer(shown)
+        assert main(["top", "--server", url]) == 0
+        assert Canned.asked == ["/debug/top"]
+    assert capsys.readouterr().out == text
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [held]}))
+    assert main(["top", "--cluster", str(file)]) == 0
+    assert capsys.readouterr().out == "no node offers GPUs\nno pod waits\n"

@@ -1,0 +1,111 @@
+"""A cluster worth looking at: racks of three kinds of machines, pods that run, pods and gangs that wait, a preemption.
+
+It is made of the objects that the API server would send, and asked as kube-scheduler asks.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any, NamedTuple
+
+from extender.objects.queueing import GATE
+from extender.queue.placing.placement import JointPlacement
+from extender.queue.plan import Planner
+from extender.queue.report import Report
+from extender.settings import Settings
+from tests.world import DGX1V, JSON, WALL, World, pairs, rfc3339, topology, workload
+
+RACK = "cloud.provider.com/topology-rack"
+PRODUCT = "nvidia.com/gpu.product"
+LIMITED = {"weight": 2, "limit_gpus": {"H100": 8}}
+SETTINGS = Settings.model_validate({"queue": {"enabled": True, "queues": {"research": LIMITED}}})
+WAITS = "research/finetune"
+"""A pod that waits: GPUs are free, and not linked."""
+PREEMPTOR = "serving/urgent"
+SWITCHED = [[0 if a == b else 18 for b in range(8)] for a in range(8)]
+TEAMS = ("research", "vision", "speech")
+SIZES = (1, 1, 2, 2, 4)
+NOTE = "gpu-extender.io/"
+TOPOLOGY = NOTE + "topology"
+
+
+class Reporting(NamedTuple):
+    """As much of the queue's controller as pages read."""
+
+    report: Report
+
+
+def scene(seed: int = 5, nodes: int = 4) -> World:
+    """`nodes`: in each of three racks: V100 with links of pairs and more, A100 bridged in pairs, H100 on switches."""
+    world, rng = World(SETTINGS), random.Random(seed)
+    for rack, product in (("rack-1", "V100"), ("rack-2", "A100"), ("rack-3", "H100")):
+        for n in range(nodes):
+            _machine(world, rng, f"{product.lower()}-{n}", rack, product)
+    _preempted(world)
+    _waiting(world)
+    placement = JointPlacement(world.cluster, world.verbs.policy)
+    planner = Planner(world.cluster, world.verbs.claims, placement, lambda: world.now, lambda: world.wall)
+    for _ in planner.looks({}):
+        pass
+    world.connect(queue=Reporting(planner.report))  # type: ignore[arg-type]
+    return world
+
+
+def _machine(world: World, rng: random.Random, name: str, rack: str, product: str) -> None:
+    """A node with pods on most of its GPUs. Of the A100 one GPU of each pair stays free: none is linked. One node is
+    cordoned, and has a GPU that does not work."""
+    links = {"V100": DGX1V, "A100": pairs(8), "H100": SWITCHED}[product]
+    broken = name == "v100-3"
+    stated = json.loads(topology(links)) | ({"health": [True] * 7 + [False]} if broken else {})
+    notes, labels = {TOPOLOGY: json.dumps(stated)}, {RACK: rack, PRODUCT: product}
+    world.node(name, 8 - broken, capacity=8, labels=labels, annotations=notes, unschedulable=broken)
+    free = [0, 2, 4, 6] if product == "A100" else list(range(8 - broken))
+    rng.shuffle(free)
+    while len(free) > (0 if product == "A100" else rng.randint(1, 3)):
+        size = 1 if product == "A100" else min(rng.choice(SIZES), len(free))
+        held, free = sorted(free[:size]), free[size:]
+        team = rng.choice(TEAMS)
+        gang = f"run-{rng.randint(1, 4)}"
+        began = rng.randint(600, 9_000)
+        _pod(
+            world, f"{gang}-{name}-{held[0]}", size, began, node=name, namespace=team, held=held, start=WALL - began,
+            priority=rng.choice((0, 0, 10)), labels={NOTE + "gang": gang}, phase="Running",
+        )  # fmt: skip
+
+
+def _pod(world: World, name: str, gpus: int, age: float, **facts: Any) -> JSON:
+    """A pod that was created so many seconds ago."""
+    wire = workload(name, gpus, **facts)
+    wire["metadata"]["creationTimestamp"] = rfc3339(WALL - age)
+    return world.set("Pod", wire)
+
+
+def _preempted(world: World) -> None:
+    """Pods of high priority: one is placed, for one a pod is evicted."""
+    small = _pod(world, "small", 1, 60, namespace="serving", priority=500)
+    there = [node.name for node in world.cluster.nodes.values() if not node.unschedulable]
+    world.filter(small, there)
+    world.prioritize(small, there)
+    selector = {"nodeSelector": {PRODUCT: "A100"}}
+    urgent = _pod(world, "urgent", 2, 30, namespace="serving", priority=1000, links="required", spec=selector)
+    admitted = [name for name in world.cluster.nodes if name.startswith("a100")]
+    world.filter(urgent, admitted)
+    pods = world.cluster.pods.values()
+    world.preempt(urgent, {node: [pod.name for pod in pods if pod.node == node] for node in admitted})
+
+
+def _waiting(world: World) -> None:
+    selector = {"nodeSelector": {PRODUCT: "A100"}}
+    finetune = _pod(world, "finetune", 2, 1_200, namespace="research", links="required", priority=100, spec=selector)
+    world.filter(finetune, [name for name in world.cluster.nodes if name.startswith("a100")])
+    there = [node.name for node in world.cluster.nodes.values() if not node.unschedulable]
+    world.filter(_pod(world, "whole", 8, 2_400, namespace="vision", priority=5), there)
+    _pod(world, "giant", 16, 7_000, namespace="speech")
+    gate = {"schedulingGates": [{"name": GATE}]}
+    for gang, size, age in (("llm", 4, 5_400), ("sweep", 2, 900)):
+        notes = {NOTE + "gang-size": str(size)}
+        labels = {NOTE + "gang": gang}
+        for n in range(size):
+            name = f"{gang}-{n}"
+            _pod(world, name, 8, age, namespace="research", annotations=notes, labels=labels, spec=gate)

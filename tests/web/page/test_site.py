@@ -1,0 +1,501 @@
+"""The views: HTML and JSON of the same data, with a policy that lets nothing in, whatever tenants write."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from html import unescape
+from html.parser import HTMLParser
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from extender.reservations.seats import Seat
+from extender.settings import Settings
+from extender.verdict.capacity import text as sentence
+from extender.web.page import render
+from extender.web.page.capacity import CHANGED_SECONDS, SAME_SECONDS
+from extender.web.page.site import HEADERS
+from tests.web.page.scene import PREEMPTOR, RACK, WAITS, scene
+from tests.world import WALL, Reply, World, pairs, workload
+
+VIEWS = {
+    "/": "FleetMap",
+    "/nodes?in=rack-2": "NodeMaps",
+    "/node?node=v100-0": "NodeMap",
+    "/waiting": "WaitingPods",
+    f"/pod?pod={WAITS}": "Explanation",
+    "/queue": "Queue",
+    "/capacity": "Capacity",
+    "/advice": "Advice",
+    f"/whatif?pod={WAITS}": "WhatIfForm",
+    "/preemptions": "AnsweredPreemptions",
+    "/prices": "PriceList",
+    "/decisions": "DecisionTimeline",
+}
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return scene()
+
+
+def get(world: World, path: str, accept: str = "text/html") -> Reply:
+    return world.call(path, method="GET", accept=accept)
+
+
+def data(world: World, path: str) -> Any:
+    where, _, query = path.partition("?")
+    return get(world, f"{where}.json" + (f"?{query}" if query else "")).json
+
+
+def html(world: World, path: str) -> str:
+    reply = get(world, path)
+    assert reply.status == 200, reply.body
+    return reply.body.decode()
+
+
+class Parsed(HTMLParser):
+    """Every start tag with its attributes, and whether each element is closed where it must be."""
+
+    VOID = ("meta", "link", "input", "br")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+
+def links(world: World, path: str) -> Iterator[str]:
+    for _, attributes in Parsed(html(world, path)).tags:
+        for key in ("href", "src", "action"):
+            if attributes.get(key):
+                yield str(attributes[key])
+
+
+@pytest.mark.parametrize(("path", "kind"), VIEWS.items())
+def test_each_view_is_html_and_json(world: World, path: str, kind: str) -> None:
+    page, answer = get(world, path), data(world, path)
+    assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert (answer["apiVersion"], answer["kind"]) == ("gpu-extender.io/v1", kind)
+    assert isinstance(answer["warnings"], list)
+    accepted = get(world, path, accept="application/json, text/html;q=0.5")
+    assert accepted.headers["content-type"] == "application/json"
+    assert accepted.json == answer
+    asked = get(world, path, accept="text/html,application/xhtml+xml,*/*;q=0.8")
+    assert asked.headers["content-type"] == "text/html; charset=utf-8"
+
+
+@pytest.mark.parametrize("path", VIEWS)
+def test_nothing_inline_and_nothing_from_elsewhere(world: World, path: str) -> None:
+    page = get(world, path)
+    for key, text in HEADERS.items():
+        assert page.headers[key] == text
+    assert "unsafe" not in page.headers["content-security-policy"]
+    for tag, attributes in Parsed(page.body.decode()).tags:
+        assert tag != "style"
+        assert not [key for key in attributes if key == "style" or key.startswith("on")]
+        assert tag != "script" or (attributes["src"] or "").startswith("/static/")
+        for key in ("href", "src", "action"):
+            assert (attributes.get(key) or "/").startswith(("/", "#")), attributes
+            assert not (attributes.get(key) or "/").startswith("//")
+
+
+@pytest.mark.parametrize("path", VIEWS)
+def test_every_link_leads_somewhere(world: World, path: str) -> None:
+    for link in set(links(world, path)):
+        if not link.startswith(("#", "/pod?")) and link != "/pod":
+            assert get(world, link).status == 200, link
+
+
+def test_ids_are_unique_and_labels_have_a_target(world: World) -> None:
+    for path in VIEWS:
+        tags = Parsed(html(world, path)).tags
+        ids = [attributes["id"] for _, attributes in tags if attributes.get("id")]
+        assert len(ids) == len(set(ids)), path
+        for _, attributes in tags:
+            for key in ("aria-labelledby", "for"):
+                assert attributes.get(key) is None or attributes[key] in ids, (path, attributes)
+
+
+def test_files_have_an_address_for_ever_and_another_one_when_they_change(world: World) -> None:
+    for name, asset in render.assets().items():
+        answer = get(world, asset.url)
+        assert (answer.status, answer.body) == (200, asset.content)
+        assert "immutable" in answer.headers["cache-control"]
+        assert re.search(r"\.[0-9a-f]{12}\.", asset.url), name
+    assert get(world, "/static/page.000000000000.css").status == 404
+    assert get(world, "/static/../site.py").status == 404
+
+
+def test_the_fleet_counts_every_gpu_once(world: World) -> None:
+    fleet = data(world, "/")
+    for rack, drawn in zip(fleet["racks"], fleet["maps"], strict=True):
+        parts = ("held_gpus", "reserved_gpus", "free_gpus", "cordoned_gpus")
+        assert sum(rack[part] for part in parts) == rack["gpus"] == 8 * rack["nodes"] - rack["unhealthy_gpus"]
+        states = [gpu["state"] for node in drawn for gpu in node["gpus"]]
+        assert states.count("held") == rack["held_gpus"]
+        assert states.count("unhealthy") == rack["unhealthy_gpus"]
+        assert len(states) == rack["gpus"] + rack["unhealthy_gpus"]
+    assert [rack["name"] for rack in fleet["racks"]] == ["rack-1", "rack-2", "rack-3"]
+    assert fleet["racks"][0]["cordoned_gpus"] > 0  # v100-3 is cordoned
+    assert [rack["unhealthy_gpus"] for rack in fleet["racks"]] == [1, 0, 0]
+    text = html(world, "/")
+    for node in world.cluster.nodes:
+        assert f">{node}</a>" in text
+
+
+def test_a_group_is_a_rack_a_zone_or_a_model(world: World) -> None:
+    assert [one["name"] for one in data(world, "/?by=model")["racks"]] == ["A100", "H100", "V100"]
+    assert [one["name"] for one in data(world, "/?by=zone")["racks"]] == [""]  # no node states one
+    assert len(data(world, "/nodes?by=zone")["nodes"]) == 12
+    assert get(world, "/?by=colour").status == 400
+    assert get(world, "/?colour=red").status == 400
+
+
+def test_a_colour_is_a_pod_a_gang_or_a_queue(world: World) -> None:
+    names = {what: data(world, f"/?colour={what}")["holders"] for what in ("pod", "gang", "queue")}
+    assert "research/run-1" in names["gang"]
+    assert set(names["queue"]) == {"research", "vision", "speech"}
+    bound = {f"{pod.namespace}/{pod.name}" for pod in world.cluster.pods.values() if pod.node}
+    assert set(names["pod"]) == bound
+
+
+def test_a_node_states_how_each_holding_is_known(world: World) -> None:
+    node = data(world, "/node?node=v100-0")
+    for one in node["holdings"]:
+        assert one["how"] == "observed"
+        pod = world.cluster.pod(*one["pod"].split("/"))
+        assert pod is not None
+        assert one["gpus"] == [int(text) for text in pod.annotations["gpu-extender.io/held-gpus"].split(",")]
+    text = html(world, "/node?node=v100-0")
+    assert text.count("<line ") >= 16  # the links of a DGX-1
+    assert "rack-1" in text
+
+
+def test_islands_are_gpus_that_links_connect(world: World) -> None:
+    for name, islands in (("a100-0", [0, 0, 1, 1, 2, 2, 3, 3]), ("h100-0", [0] * 8)):
+        assert [gpu["island"] for gpu in data(world, f"/node?node={name}")["gpus"]] == islands
+
+
+def test_what_is_reserved_is_marked() -> None:
+    world = World()
+    world.node("a", 4, links=pairs(4))
+    world.filter(world.pod("coming", 2))
+    node = data(world, "/node?node=a")
+    [kept] = node["reserved"]
+    assert (kept["pod"], kept["by"], kept["count"]) == ("default/coming", "assumed", 2)
+    assert [gpu["index"] for gpu in node["gpus"] if gpu["state"] == "reserved"] == kept["gpus"]
+    assert data(world, "/")["racks"][0]["reserved_gpus"] == 2
+    world.now += 60
+    assert data(world, "/node?node=a")["reserved"] == []
+
+
+def test_unhealthy_and_unknown_are_marked() -> None:
+    world = World()
+    world.node("a", 4, capacity=4)
+    world.pod("somewhere", 1, "a", start=WALL)
+    states = {gpu["state"] for gpu in data(world, "/node?node=a")["gpus"]}
+    assert states == {"unknown"}
+    assert "unknown which" in html(world, "/node?node=a")
+
+
+def test_the_pod_is_explained_as_by_the_command(world: World) -> None:
+    shown = data(world, f"/pod?pod={WAITS}")
+    told = get(world, f"/debug/explain?pod={WAITS}").json
+    assert {key: shown[key] for key in told if key not in ("decisions", "decisions_left_out")} == {
+        key: told[key] for key in told if key not in ("decisions", "decisions_left_out")
+    }
+    text = unescape(html(world, f"/pod?pod={WAITS}"))
+    assert shown["sentence"] in text
+    for way in shown["ways_out"]:
+        assert way["change"] in text
+    for reason, names in shown["nodes_by_reason"].items():
+        assert len(names) == shown["reasons"][reason]
+        assert f"{reason}: {len(names)} node" in text
+
+
+def test_the_terms_of_a_score_add_up(world: World) -> None:
+    shown = data(world, "/pod?pod=serving/small")
+    assert len(shown["scores"]) == 2
+    for one in shown["scores"]:
+        assert sum(term["points"] for term in one["terms"]) == pytest.approx(one["points"], abs=1e-4)
+
+
+def test_a_preemption_is_shown_with_its_cost_and_its_runner_up(world: World) -> None:
+    [one] = data(world, "/preemptions")["preemptions"]
+    assert one["pod"] == PREEMPTOR
+    text = unescape(html(world, "/preemptions"))
+    for term in one["cost"]:
+        assert f"{term['term'].replace('_', ' ')}" in text
+        assert f"{term['value']:,}" in text
+    assert "Runner-up" in text
+    assert one["certificate"]["lost_on"] == "work_lost_gpu_seconds"
+    assert text.count(">decides<") == 1
+    assert "the runner-up lost on work lost gpu seconds" in text
+    evictions = data(world, f"/pod?pod={PREEMPTOR}")["evictions"]
+    assert any(plan["what"].startswith("runner-up: evict") for plan in evictions)
+
+
+def test_waiting_pods_by_reason(world: World) -> None:
+    everything = data(world, "/waiting")
+    fleet = data(world, "/")
+    assert everything["reasons"] == {one["reason"]: one["pods"] for one in fleet["waiting"]}
+    assert [one["priority"] for one in everything["pods"]] == sorted(
+        [one["priority"] for one in everything["pods"]], reverse=True
+    )
+    some = data(world, "/waiting?reason=links-busy")["pods"]
+    assert {one["reason"] for one in some} == {"links-busy"}
+    assert data(world, "/waiting?reason=nothing")["pods"] == []
+
+
+def test_the_queue_is_as_the_command_shows_it(world: World) -> None:
+    shown, told = data(world, "/queue"), get(world, "/debug/queue").json
+    assert {key: shown[key] for key in told} == told
+    assert [one["gang"] for one in shown["waiting"]] == ["research/llm", "research/sweep"]
+    assert "research/llm" in html(world, "/queue")
+
+
+def test_the_capacity_is_that_of_the_command(world: World) -> None:
+    shown, told = data(world, "/capacity"), get(world, "/debug/capacity").json
+    for key in ("largest", "gangs", "pods", "whole_nodes"):
+        assert shown[key] == told[key]
+    assert [one["pod"] for one in shown["unblock"]] == [one["pod"] for one in told["unblock"]]
+    text = unescape(html(world, "/capacity"))
+    for one in shown["unblock"]:
+        assert one["sentence"] in text
+        assert all(way["change"] in text for way in one["ways_out"])
+
+
+def test_advice_is_that_of_the_command(world: World) -> None:
+    told = get(world, "/debug/capacity").json["advice"]
+    assert told["shapes"]
+    assert told["drains"]
+    shown = data(world, "/advice")
+    assert {key: shown[key] for key in told} == told
+    for path in ("/capacity", "/advice"):
+        text = unescape(html(world, path))
+        assert all(sentence.shape(one) in text for one in told["shapes"])
+        assert all(sentence.drain(one) in text for one in told["drains"])
+        assert all(sentence.machines(one) in text for one in told["nodes"])
+
+
+def test_advice_for_a_pod_is_about_its_own_request(world: World) -> None:
+    [first, *_] = data(world, "/advice")["shapes"]
+    like = next(
+        pod
+        for pod in world.cluster.pods.values()
+        if (sum(n for _, n in pod.gpus), pod.cpu_milli, pod.memory)
+        == (first["gpus"], first["cpu_millicores"], first["memory_bytes"])
+    )
+    assert first in data(world, f"/advice?pod={like.namespace}/{like.name}")["shapes"]
+    assert data(world, "/advice?pod=speech/giant")["shapes"] == []
+    assert get(world, "/advice?pod=a/b").status == 404
+    assert get(world, "/advice?pod=nobody").status == 400
+
+
+def test_the_fleet_and_each_pod_that_waits_lead_to_advice(world: World) -> None:
+    assert "/advice" in links(world, "/")
+    assert f"/advice?{urlencode({'pod': WAITS})}" in links(world, f"/pod?pod={WAITS}")
+    assert not [one for one in links(world, "/pod?pod=serving/small") if one.startswith("/advice")]
+
+
+def test_what_costs_much_is_kept_for_some_seconds() -> None:
+    world = World()
+    world.node("a", 8, links=pairs(8))
+    first = data(world, "/capacity")
+    world.node("b", 8, links=pairs(8))
+    assert data(world, "/capacity")["as_of"] == first["as_of"]
+    assert data(world, "/capacity")["largest"] == first["largest"]
+    world.now += CHANGED_SECONDS
+    second = data(world, "/capacity")
+    assert second["largest"][0]["nodes"] == 2
+    assert second["as_of"]["generation"] > first["as_of"]["generation"]
+    world.now += SAME_SECONDS - 1
+    assert data(world, "/capacity")["as_of"] == second["as_of"]
+    world.now += 1
+    assert data(world, "/capacity")["largest"] == second["largest"]
+
+
+def test_prices_add_up_to_one(world: World) -> None:
+    types = data(world, "/prices")["types"]
+    assert sum(one["price"] for one in types) == pytest.approx(1.0)
+    assert [one["price"] for one in types] == sorted([one["price"] for one in types], reverse=True)
+
+
+def test_decisions_of_one_verb(world: World) -> None:
+    assert {one["verb"] for one in data(world, "/decisions?verb=preempt")["decisions"]} == {"preempt"}
+    newest = data(world, "/decisions")["decisions"]
+    assert [one["at"] for one in newest] == sorted([one["at"] for one in newest], reverse=True)
+
+
+def test_only_decisions_about_candidates_state_how_many_fit(world: World) -> None:
+    rows = re.findall(r"<td>(\w+)</td><th scope=\"row\">.*?<td class=\"n\">(.*?)</td>", html(world, "/decisions"))
+    assert {"filter", "preempt"} <= {verb for verb, _ in rows}
+    for verb, fit in rows:
+        assert bool(re.fullmatch(r"\d+ of \d+", fit)) == (verb in ("filter", "prioritize")), (verb, fit)
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "code"),
+    [
+        ("/pod", 400, "bad-request"),
+        ("/pod?pod=nobody", 400, "bad-request"),
+        ("/pod?pod=a/b", 404, "not-found"),
+        ("/node?node=gone", 404, "not-found"),
+        ("/node", 404, "not-found"),
+        ("/nodes?page=0", 400, "bad-request"),
+        ("/nodes?page=9999999999", 400, "bad-request"),
+        ("/nodes?page=%D9%A1", 400, "bad-request"),
+    ],
+)
+def test_errors_have_a_status_and_a_page(world: World, path: str, status: int, code: str) -> None:
+    page = get(world, path)
+    assert page.status == status
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert page.headers["content-security-policy"] == HEADERS["content-security-policy"]
+    assert code in page.body.decode()
+    where, _, query = path.partition("?")
+    answer = get(world, f"{where}.json?{query}")
+    assert (answer.status, answer.json["error"]["code"]) == (status, code)
+
+
+def test_an_empty_cluster_has_every_view() -> None:
+    world = World()
+    for path in (
+        "/",
+        "/waiting",
+        "/queue",
+        "/capacity",
+        "/advice",
+        "/whatif",
+        "/preemptions",
+        "/prices",
+        "/decisions",
+        "/nodes",
+    ):
+        assert get(world, path).status == 200, path
+        json.dumps(data(world, path))
+
+
+HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(1)>{{ 7 * 7 }}'
+
+
+def test_what_tenants_write_stays_text() -> None:
+    """Names come from the API server, which checks them; a cluster file's are whatever it has."""
+    world = World()
+    labels = {"cloud.provider.com/topology-rack": HOSTILE, "nvidia.com/gpu.product": HOSTILE}
+    world.node(HOSTILE, 4, links=pairs(4), labels=labels)
+    world.pod(HOSTILE, 1, HOSTILE, held=[0], labels={"gpu-extender.io/gang": HOSTILE}, start=WALL)
+    world.filter(world.pod("waits", 8, namespace=HOSTILE))
+    paths = ["/", "/?colour=gang", "/?by=model", "/waiting", "/capacity", "/prices", "/decisions", "/queue"]
+    paths += ["/node?" + urlencode({"node": HOSTILE}), "/nodes?" + urlencode({"in": HOSTILE})]
+    paths += ["/pod?" + urlencode({"pod": f"{HOSTILE}/waits"}), "/waiting?" + urlencode({"reason": HOSTILE})]
+    paths += ["/advice?" + urlencode({"pod": f"{HOSTILE}/waits"}), "/advice", "/whatif?" + urlencode({"pod": HOSTILE})]
+    paths += ["/decisions?" + urlencode({"verb": HOSTILE}), "/queue?" + urlencode({"queue": HOSTILE})]
+    for path in paths:
+        reply = get(world, path)
+        text = reply.body.decode()
+        assert reply.status in (200, 400, 404), path
+        assert "<script>alert" not in text, path
+        assert "<img" not in text, path
+        assert "onerror=alert(1)>49" not in unescape(text)
+        Parsed(text)
+
+
+def test_large_fleets_are_summed_up_by_rack() -> None:
+    world = World()
+    for n in range(100):
+        rack = f"r{n // 80}"
+        world.node(f"n{n:03}", 8, links=pairs(8), labels={"cloud.provider.com/topology-rack": rack})
+    fleet = data(world, "/")
+    assert fleet["maps"] == []
+    assert [(one["name"], one["nodes"], one["free_gpus"]) for one in fleet["racks"]] == [
+        ("r0", 80, 640),
+        ("r1", 20, 160),
+    ]
+    assert fleet["racks"][0]["nodes_by_free_gpus"] == [{"free_gpus": 8, "nodes": 80}]
+    first, second = data(world, "/nodes?in=r0"), data(world, "/nodes?in=r0&page=2")
+    assert (len(first["nodes"]), len(second["nodes"]), first["pages"]) == (72, 8, 2)
+    assert 'rel="next"' in html(world, "/nodes?in=r0")
+    assert 'rel="prev"' in html(world, "/nodes?in=r0&page=2")
+    assert data(world, "/nodes?in=r0&page=3")["nodes"] == []
+
+
+def test_more_groups_than_a_page_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extender.web.page.site.GROUPS_PER_PAGE", 10)
+    world = World()
+    for n in range(40):
+        world.node(f"n{n:02}", 1, labels={RACK: f"r{n:02}"})
+    first, last = data(world, "/"), data(world, "/?page=4")
+    assert (len(first["racks"]), first["pages"], last["racks"][-1]["name"]) == (10, 4, "r39")
+    assert '?by=rack&amp;colour=pod&amp;page=2"' in html(world, "/")
+    assert data(world, "/?page=5")["racks"] == []
+
+
+def test_a_gpu_that_many_pods_share_is_short() -> None:
+    world = World(Settings.model_validate({"resources": [{"name": "nvidia.com/gpu.shared", "devicePlugin": "nvidia"}]}))
+    shared = "nvidia.com/gpu.shared"
+    world.node("a", 64, resource=shared, labels={"nvidia.com/gpu.count": "1", "nvidia.com/gpu.replicas": "64"})
+    for n in range(60):
+        world.pod(f"p{n}", 1, "a", resource=shared, held=[0])
+    node = data(world, "/node?node=a")
+    assert [len(gpu["pods"]) for gpu in node["gpus"]] == [60]
+    [sign] = re.findall(r'title="GPU 0: ([^"]*)"', html(world, "/"))
+    assert sign.count(" and ") == 3
+    assert "and 57 more" in sign
+    assert len(node["holdings"]) == 60
+
+
+def test_a_long_queue_is_cut_and_counted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extender.web.page.waiting.MOST", 1)
+    shown = data(world, "/queue")
+    assert [one["gang"] for one in shown["waiting"]] == ["research/llm"]
+    assert (shown["waiting_left_out"], shown["queues_left_out"]) == (1, 2)
+    assert "And 1 gang more" in html(world, "/queue")
+    assert data(world, "/queue?queue=nobody")["waiting"] == []
+
+
+def test_what_is_released_is_shown_as_by_the_command() -> None:
+    world = World()
+    world.node("a", 4)
+    seat = Seat("uid-x", "default/x", "ours:default/g", "a", (0, 0, 1, 2, 0), 0b11, 0, world.now)
+    world.verbs.claims.seats.reserve([seat])
+    assert data(world, "/queue")["releasing"] == get(world, "/debug/queue").json["releasing"] != []
+    assert [gpu["state"] for gpu in data(world, "/node?node=a")["gpus"]].count("reserved") == 2
+
+
+def test_a_view_changes_nothing(world: World) -> None:
+    before = world.state()
+    for path in VIEWS:
+        html(world, path)
+    assert world.state() == before
+
+
+def test_more_pages_than_are_made_at_once_are_told_to_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extender.web.pages.MOST_MADE", 0)
+    reply = get(world, "/")
+    assert (reply.status, reply.headers["retry-after"]) == (429, "2")
+
+
+def test_a_pod_with_many_requests_has_a_page() -> None:
+    world = World()
+    world.node("a", 8)
+    world.set("Pod", workload("both", 2, spec={"schedulingGates": [{"name": "other/gate"}]}))
+    assert "other/gate" in html(world, "/pod?pod=default/both")

@@ -1,0 +1,297 @@
+"""POST /debug/whatif: it answers from a process of its own, one question at a time, and only who may ask."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import MutableMapping
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extender.web.page.site import POLICY
+from extender.web.whatif import asking, memory
+from extender.web.whatif import page as whatif_page
+from tests.world import JSON, World, pairs, workload
+
+HEADERS = {"content-type": "application/json", "host": "127.0.0.1:8888"}
+
+
+def world() -> World:
+    made = World()
+    for name in ("n1", "n2"):
+        made.node(name, 8, links=pairs(8))
+    made.pod("waits", 8)
+    return made
+
+
+Told = tuple[int, Any, dict[str, str]]
+
+
+def scope_of(lines: list[tuple[bytes, bytes]]) -> dict[str, Any]:
+    """A POST with these headers."""
+    return {
+        "type": "http", "method": "POST", "path": "/debug/whatif", "raw_path": b"/debug/whatif", "query_string": b"",
+        "http_version": "1.1", "headers": lines,
+        "server": None, "client": None, "scheme": "http", "root_path": "",
+    }  # fmt: skip
+
+
+async def post(made: World, body: bytes | JSON, headers: dict[str, str] | None = None) -> Told:
+    """(status, body, headers) of one question."""
+    status, text, told = await posted(made, body, headers)
+    return status, json.loads(text), told
+
+
+async def posted(
+    made: World, body: bytes | JSON, headers: dict[str, str] | None = None
+) -> tuple[int, bytes, dict[str, str]]:
+    """As `post`, the body as it is."""
+    lines = [(key.encode(), text.encode()) for key, text in (HEADERS | (headers or {})).items() if text]
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": "http.request", "body": raw, "more_body": False}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    await made.app(scope_of(lines), receive, send)
+    text = b"".join(one.get("body", b"") for one in sent)
+    return sent[0]["status"], text, {k.decode(): v.decode() for k, v in sent[0]["headers"]}
+
+
+def test_it_answers_by_the_live_state_and_changes_nothing() -> None:
+    made = world()
+    before = made.state()
+    objects = [{"apiVersion": "v1", "kind": "Pod"} | workload(f"p{i}", 8) for i in range(2)]
+    status, answer, _ = asyncio.run(post(made, {"objects": objects, "pods": ["default/waits"], "cordon": ["n2"]}))
+    assert status == 200
+    assert [one["verdict"] for one in answer["results"]] == ["fits", "cannot", "cannot"]
+    assert [one["kind"] for one in answer["results"][2]["ways_out"]] == ["uncordon", "add-nodes"]
+    assert made.state() == before
+
+
+def test_what_is_assumed_counts() -> None:
+    made = world()
+    made.filter(made.pod("assumed", 8))
+    status, answer, _ = asyncio.run(
+        post(made, {"objects": [{"kind": "Pod"} | workload("p", 8)], "pods": ["default/waits"]})
+    )
+    assert status == 200
+    assert [one["verdict"] for one in answer["results"]] == ["fits", "cannot"]
+    assert "wait" in [one["kind"] for one in answer["results"][1]["ways_out"]]
+
+
+def test_what_the_copy_logs_is_no_part_of_the_answer() -> None:
+    made = world()
+    for number in range(3):
+        made.pod(f"f{number}", 1, "n1", namespace=f"t{number}")
+        stuck = workload(f"f{number}", 1, node="n1", namespace=f"t{number}")
+        message = "CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=0"
+        reason = {"waiting": {"reason": "RunContainerError", "message": message}}
+        stuck["status"] = {"phase": "Pending", "containerStatuses": [{"name": "c", "state": reason}]}
+        made.set("Pod", stuck)
+    assert made.cluster.health.refused() == ["n1"]
+    status, answer, _ = asyncio.run(post(made, {"pods": ["default/waits"]}))
+    assert (status, answer["results"][0]["node"]) == (200, "n2")
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "status", "code"),
+    [
+        ({"content-type": "text/plain"}, {"pods": ["default/waits"]}, 400, "not-json"),
+        ({"content-type": ""}, {"pods": ["default/waits"]}, 400, "not-json"),
+        ({"origin": "http://evil.example"}, {"pods": ["default/waits"]}, 400, "other-origin"),
+        ({"origin": "http://[::1"}, {"pods": ["default/waits"]}, 400, "other-origin"),
+        ({"origin": "null"}, {"pods": ["default/waits"]}, 400, "other-origin"),
+        ({"origin": "http://127.0.0.1:8888"}, {"pods": ["default/waits"]}, 200, ""),
+        ({}, b"x" * (asking.MOST_BYTES + 1), 413, "body-too-large"),
+        ({}, b"[" * 10_000, 400, "bad-input"),
+        ({}, {"pods": ["default/none"]}, 404, "not-found"),
+        ({}, {"objects": [{"kind": "Job", "apiVersion": "batch/v1", "spec": []}]}, 400, "bad-cluster"),
+    ],
+)
+def test_who_may_ask_what(headers: dict[str, str], body: bytes | JSON, status: int, code: str) -> None:
+    found, answer, _ = asyncio.run(post(world(), body, headers))
+    assert (found, answer.get("error", {}).get("code", "")) == (status, code), answer
+
+
+MANIFEST = """
+apiVersion: v1
+kind: Pod
+metadata: {name: asked, namespace: team}
+spec:
+  containers: [{name: c, resources: {limits: {nvidia.com/gpu: 8}, requests: {nvidia.com/gpu: 8}}}]
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: several, namespace: team}
+spec:
+  parallelism: 2
+  completions: 2
+  template:
+    spec:
+      restartPolicy: Never
+      containers: [{name: c, resources: {limits: {nvidia.com/gpu: 8}, requests: {nvidia.com/gpu: 8}}}]
+"""
+
+
+def test_a_manifest_as_people_write_it() -> None:
+    status, answer, _ = asyncio.run(post(world(), {"manifest": MANIFEST, "holdings": False}))
+    assert status == 200
+    assert [one["verdict"] for one in answer["results"]] == ["fits", "cannot", "cannot"]  # a Job starts whole
+    assert answer["holdings"] == []
+    as_json = json.dumps({"apiVersion": "v1", "kind": "Pod"} | workload("p", 8), indent="\t")
+    assert asyncio.run(post(world(), {"manifest": as_json}))[1]["results"][0]["verdict"] == "fits"
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ({"manifest": "a: [1"}, "manifest"),
+        ({"manifest": "kind: Pod\nmetadata: &m {name: a}\nspec: *m"}, "manifest"),
+        ({"manifest": "- " * 500}, "manifest"),
+        ({"manifest": "kind: !!python/object:os.system x"}, "manifest"),
+        ({"manifest": 5}, "manifest"),
+        ({"manifest": "kind: [", "pods": ["default/waits"]}, "manifest"),
+        ({"pods": ["default/waits"], "holdings": "no"}, "holdings"),
+    ],
+)
+def test_a_manifest_that_cannot_be_read(body: JSON, path: str) -> None:
+    status, answer, _ = asyncio.run(post(world(), body))
+    assert (status, answer["error"]["code"], answer["error"]["path"]) == (400, "bad-input", path), answer
+
+
+def shown(made: World, body: bytes | JSON, headers: dict[str, str] | None = None) -> tuple[int, str, dict[str, str]]:
+    """(status, HTML, headers)."""
+    accept = {"accept": "text/html, */*;q=0.1"}
+    status, text, told = asyncio.run(posted(made, body, (headers or {}) | accept))
+    return status, text.decode(), told
+
+
+def test_the_answer_as_html() -> None:
+    made = world()
+    status, text, headers = shown(made, {"manifest": MANIFEST, "pods": ["default/waits"], "drain": ["n2"]})
+    assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert headers["content-security-policy"] == POLICY
+    assert "team/asked" in text
+    assert text.count("cannot be placed") == 2  # the Job, whole, and the pod of the cluster
+    assert "add a node like n1" in text
+    gated = workload("g-0", 8, annotations={"gpu-extender.io/gang-size": "3"}, labels={"gpu-extender.io/gang": "g"})
+    gated["spec"]["schedulingGates"] = [{"name": "gpu-extender.io/queue"}]
+    objects = [{"kind": "Pod"} | gated | {"metadata": gated["metadata"] | {"name": f"g-{n}"}} for n in range(3)]
+    text = shown(made, {"objects": objects})[1]
+    assert "Gang " in text
+    assert text.count("<section") == 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "status"),
+    [
+        ({"origin": "http://evil.example"}, {"pods": ["default/waits"]}, 400),
+        ({}, {"pods": ["default/<script>alert(1)</script>"]}, 400),
+        ({}, {"pods": ["default/none"]}, 404),
+        ({}, b"x" * (asking.MOST_BYTES + 1), 413),
+    ],
+)
+def test_errors_as_html(headers: dict[str, str], body: bytes | JSON, status: int) -> None:
+    found, text, _ = shown(world(), body, headers)
+    assert found == status
+    assert 'role="alert"' in text
+
+
+def test_nothing_of_a_manifest_is_markup() -> None:
+    hostile = "<script>alert(1)</script>"
+    pod = {"kind": "Pod"} | workload(hostile, 64)
+    raw = shown(world(), {"objects": [pod]})[1]
+    assert hostile not in raw
+    assert hostile in unescape(raw)
+
+
+def test_an_answer_that_is_too_large_for_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "MOST_SHOWN", 100)
+    assert "too large for the page" in shown(world(), {"pods": ["default/waits"]})[1]
+
+
+def test_one_question_at_a_time() -> None:
+    made = world()
+
+    async def both() -> tuple[Told, Told]:
+        asked = {"pods": ["default/waits"]}
+        return await asyncio.gather(post(made, asked), post(made, asked))
+
+    answers = asyncio.run(both())
+    assert sorted(one[0] for one in answers) == [200, 429]
+    assert next(one for one in answers if one[0] == 429)[2]["retry-after"] == "2"
+    assert asyncio.run(post(made, {"pods": ["default/waits"]}))[0] == 200
+
+
+@pytest.mark.parametrize("accept", ["application/json", "text/html"])
+def test_a_client_may_leave_while_it_asks(accept: str) -> None:
+    made, sent = world(), list[MutableMapping[str, Any]]()
+    said: list[MutableMapping[str, Any]] = [
+        {"type": "http.request", "body": b"{", "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+    parts = iter(said)
+
+    async def receive() -> MutableMapping[str, Any]:
+        return next(parts)
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    lines = [(key.encode(), text.encode()) for key, text in (HEADERS | {"accept": accept}).items()]
+    asyncio.run(made.app(scope_of(lines), receive, send))
+    assert b"".join(one.get("body", b"") for one in sent) == b""
+    assert asyncio.run(post(made, {"pods": ["default/waits"]}))[0] == 200
+
+
+def test_an_answer_that_takes_too_long_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whatif_page, "ANSWER_SECONDS", 0.01)
+    status, answer, _ = asyncio.run(post(world(), {"pods": ["default/waits"]}))
+    assert (status, answer["error"]["code"]) == (503, "too-much-work")
+
+
+def deployment(pods: int, name: str = "owner") -> JSON:
+    """A question."""
+    metadata = {"name": name, "namespace": "default"}
+    spec = {"replicas": pods, "template": {"metadata": {}, "spec": workload("p", 1)["spec"]}}
+    return {"objects": [{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}]}
+
+
+def test_a_question_that_takes_more_memory_than_is_left_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names of the pods alone take a gigabyte."""
+    monkeypatch.setattr(memory, "lacking", lambda: "")  # it asks how large the process of the tests is
+    monkeypatch.setattr(memory, "left", lambda group=memory.GROUP: 300 << 20)
+    status, answer, _ = asyncio.run(post(world(), deployment(1_000, name="x" * 1_000_000)))
+    assert (status, answer["error"]["code"]) == (503, "no-memory")
+    assert asyncio.run(post(world(), deployment(2)))[0] == 200
+
+
+def test_an_answer_that_is_too_large_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whatif_page, "MOST_ANSWER", 1 << 20)
+    status, answer, _ = asyncio.run(post(world(), deployment(20, name="x" * 100_000)))
+    assert (status, answer["error"]["code"]) == (503, "too-much-work")
+    assert asyncio.run(post(world(), deployment(2)))[0] == 200
+
+
+def test_no_copy_is_made_where_memory_is_short(tmp_path: Path) -> None:
+    for name, text in {
+        "memory.max": "1000000000",
+        "memory.current": "900000000",
+        "memory.stat": "inactive_file 0",
+    }.items():
+        (tmp_path / name).write_text(text + "\n")
+    status = tmp_path / "status"
+    status.write_text("Name:\tx\nVmRSS:\t  100000 kB\n")
+    assert "95 MiB are left" in memory.lacking(tmp_path, status)
+    (tmp_path / "memory.stat").write_text("anon 5\ninactive_file 500000000\n")
+    assert memory.lacking(tmp_path, status) == ""
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory.lacking(tmp_path, status) == ""
+    assert memory.lacking(tmp_path / "none", status) == ""

@@ -1,0 +1,96 @@
+"""Pods that get GPUs by DRA, asked about over a cluster from a file."""
+
+from __future__ import annotations
+
+import pytest
+
+from extender.errors import BadCluster
+from extender.sim.dra import nvidia as dra
+from extender.sim.machines import gpu_uuids, topology_annotation
+from extender.sim.machines import machine as catalogued
+from extender.whatif.question import Added, Changes
+from tests.whatif.asking import ask
+from tests.world import GPU, JSON, machine, workload
+
+MACHINE = catalogued("dgx1-v100")
+
+
+def node(name: str, *taken: int) -> list[JSON]:
+    note = topology_annotation(MACHINE, gpu_uuids(name, MACHINE))
+    made = [{"kind": "Node"} | machine(name, 0, annotations={"gpu-extender.io/topology": note})]
+    made += dra.resource_slices(name, MACHINE)
+    results = [{"driver": dra.DRIVER, "pool": name, "device": f"gpu-{gpu}"} for gpu in taken]
+    held = dra.claim(f"held-{name}", "default", len(taken))
+    reserved = [{"resource": "pods", "name": f"p-{name}", "uid": f"uid-p-{name}"}]
+    held["status"] = {"allocation": {"devices": {"results": results}}, "reservedFor": reserved}
+    claims = [{"name": "g", "resourceClaimName": f"held-{name}"}]
+    pod = workload(f"p-{name}", 0, node=name, phase="Running", spec={"resourceClaims": claims})
+    return [*made, held, {"kind": "Pod"} | pod] if taken else made
+
+
+def claimant(name: str, key: str, claim: str) -> JSON:
+    spec = {"resourceClaims": [{"name": "g", key: claim}]}
+    return {"kind": "Pod", "apiVersion": "v1"} | workload(name, 0, spec=spec)
+
+
+@pytest.mark.parametrize("template", [False, True])
+@pytest.mark.parametrize(("gpus", "verdict"), [(2, "fits"), (3, "cannot")])
+def test_what_a_claim_asks_for(gpus: int, verdict: str, template: bool) -> None:
+    cluster = [dra.device_class(), *node("n1", 0, 1, 2, 3, 4, 5)]
+    wanted = dra.claim("wanted", "default", gpus, template=template)
+    asking = claimant("q", "resourceClaimTemplateName" if template else "resourceClaimName", "wanted")
+    for items, objects in (([*cluster, wanted], [asking]), (cluster, [asking, wanted])):
+        answer = ask(items, objects)
+        (result,) = answer["results"]
+        assert (result["verdict"], result["gpus"]) == (verdict, [6, 7] if verdict == "fits" else None)
+        (holding,) = answer["holdings"]
+        assert (holding["how"], holding["gpus"]) == ("observed", [0, 1, 2, 3, 4, 5])
+
+
+def test_a_claim_that_cannot_be_read() -> None:
+    broken = dra.claim("wanted", "default", 1) | {"spec": 7}
+    with pytest.raises(BadCluster):
+        ask([dra.device_class(), *node("n1")], [claimant("q", "resourceClaimName", "wanted"), broken])
+
+
+@pytest.mark.parametrize(("served", "verdict"), [(False, "cannot"), (True, "fits")])
+def test_gpus_for_claims_alone_are_none_for_a_pod_without(served: bool, verdict: str) -> None:
+    """Unless a DeviceClass serves the resource."""
+    serving = dra.device_class(extended_resource=GPU) if served else dra.device_class()
+    pod = {"kind": "Pod", "apiVersion": "v1"} | workload("q", 2)
+    (result,) = ask([serving, *node("n1")], [pod])["results"]
+    assert result["verdict"] == verdict
+    assert result["reasons"] == ({} if served else {"gpus-by-claims-alone": 1})
+    assert served or not [way for way in result["ways_out"] if way["kind"] in ("smaller", "add-nodes")]
+
+
+def test_a_way_out_that_adds_nodes_is_what_adding_them_gives() -> None:
+    """The added node has the devices that are published for the one that it is like."""
+    cluster = [dra.device_class(), *node("n1", 0, 1, 2, 3), dra.claim("wanted", "default", 8)]
+    asking = claimant("q", "resourceClaimName", "wanted")
+    (result,) = ask(cluster, [asking])["results"]
+    [spec] = [one["spec"] for one in result["ways_out"] if one["kind"] == "add-nodes"]
+    assert spec == {"count": 1, "like": "n1"}
+    (added,) = ask(cluster, [asking], changes=Changes(add=(Added(spec["count"], spec["like"]),)))["results"]
+    assert (added["verdict"], added["node"], added["gpus"]) == ("fits", "n1-copy-1", list(range(8)))
+
+
+def test_a_gang_with_claims_is_told_how_many_nodes_it_lacks() -> None:
+    cluster = [dra.device_class(), *node("n1", 0, 1, 2, 3), dra.claim("eight", "default", 8, template=True)]
+    notes = {"gpu-extender.io/gang": "g", "gpu-extender.io/gang-size": "3"}
+    pods = [claimant(f"q{i}", "resourceClaimTemplateName", "eight") for i in range(3)]
+    for one in pods:
+        one["metadata"]["annotations"] = notes
+    [group] = ask(cluster, pods)["groups"]
+    [spec] = [one["spec"] for one in group["ways_out"] if one["kind"] == "add-nodes"]
+    assert spec == {"count": 3, "like": "n1"}
+    answer = ask(cluster, pods, changes=Changes(add=(Added(3, "n1"),)))
+    assert {one["node"] for one in answer["results"]} == {"n1-copy-1", "n1-copy-2", "n1-copy-3"}
+
+
+def test_a_claim_gets_no_gpu_of_a_device_plugin() -> None:
+    plugin = {"kind": "Node"} | machine("n2", 8)
+    wanted = dra.claim("wanted", "default", 2)
+    (result,) = ask([dra.device_class(), plugin, wanted], [claimant("q", "resourceClaimName", "wanted")])["results"]
+    assert (result["verdict"], result["reasons"]) == ("cannot", {"no-gpus-by-claims": 1})
+    assert set(result["remedies"]) == {"no-gpus-by-claims"}
