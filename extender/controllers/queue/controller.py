@@ -55,7 +55,8 @@ FLUSH_SECONDS: Final = 1.0
 FAILED_SECONDS: Final = 1.0  # after the seats could not be read or written
 BATCH: Final = 64  # single pods that are released together
 PAUSE_SECONDS: Final = 0.001  # a verb waits no longer for single pods that start one after another
-REST: Final = 9.0  # times as long as a look took in which no gang started: other work has nine tenths of the time
+REST: Final = 9.0  # times the CPU time of a look in which no gang started: other work has nine tenths of the time
+LONGEST_REST: Final = 3.0  # seconds: a gang that fits by now waits no longer, however large the queue is
 PASS_SECONDS: Final = 0.5  # after which the order is made anew
 log = get_log()
 
@@ -235,7 +236,7 @@ class QueueController(Controller):
         ):  # all are being released: only the report is due
             return
         batch: list[Start] = []
-        looks = Timed(self._planner.looks(self._repairs.paused()), self._time.monotonic)
+        looks = Timed(self._planner.looks(self._repairs.paused()), self._time.cpu)
         paused = began
         for start in looks:
             if start is None or self._time.monotonic() - paused > PAUSE_SECONDS:
@@ -260,7 +261,7 @@ class QueueController(Controller):
             await self._release(batch)
             times.generation = -1
         else:
-            times.rested = self._time.monotonic() + REST * looks.spent
+            times.rested = self._time.monotonic() + min(REST * looks.spent, LONGEST_REST)
         await self._teller.waiting(self._planner.report)
         await self._acting.growth.look(self._planner.report)
 

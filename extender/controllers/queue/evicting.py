@@ -45,8 +45,8 @@ from extender.queue.plan import Planner, gang_name
 from extender.reservations.seats import Seat
 from extender.verbs.verbs import Verbs
 
-TURN_SECONDS: Final = 0.05  # that a search takes of one turn
-REST: Final = 9.0  # times as long as a search took until the next one
+TURN_SECONDS: Final = 0.05  # of CPU time that a search takes of one turn
+REST: Final = 9.0  # times the CPU time of a search until the next one
 AGAIN_SECONDS: Final = 5.0  # between two rounds of evictions for a gang: the watch needs a moment to show the first
 FIRST_PAUSE, LONGEST_PAUSE = 10.0, 300.0  # for which a pod is no victim after its eviction was not allowed
 ROUND_SECONDS: Final = 1.0  # of one turn, for evictions
@@ -60,7 +60,7 @@ class PlanSearch:
 
     def __init__(self, cluster: ClusterView, planner: Planner, plans: EvictionPlanner, clock: Clock) -> None:
         self.planner, self.plans = planner, plans
-        self._cluster, self._clock = cluster, clock.monotonic
+        self._cluster, self._clock, self._cpu = cluster, clock.monotonic, clock.cpu
         self._steps: Timed[None] | None = None
         self._key: tuple[str, tuple[str, ...]] | None = None  # the gang and its pods of the latest search
         self._generation = -1  # of the cluster at its beginning
@@ -81,7 +81,7 @@ class PlanSearch:
                 return None
             self._generation = self._cluster.generation
             spared = [uid for uid, (until, _) in self._spared.items() if until > now]
-            self._steps = Timed(self.plans.steps(head, spared), self._clock)
+            self._steps = Timed(self.plans.steps(head, spared), self._cpu)
         steps, until = self._steps, self._steps.spent + TURN_SECONDS
         while steps.spent <= until:
             try:

@@ -65,7 +65,8 @@ class Rig:
 
     def __init__(self, world: World, objects: Objects, server: ApiServer, identity: str = "a") -> None:
         self.world, self.objects = world, objects
-        clock = Clock(lambda: world.now, lambda: world.wall)
+        self.cpu = 0.0  # seconds that the work has taken so far
+        clock = Clock(lambda: world.now, lambda: world.wall, lambda: self.cpu)
         lease = Lease(server, "kube-system", "queue", identity, clock=clock)
         maps = [ConfigMap(server, "kube-system", f"seats-{i}") for i in range(SHARDS)]
         self.seats = world.verbs.claims.seats

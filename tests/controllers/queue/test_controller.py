@@ -263,32 +263,36 @@ def test_single_pods_are_released_together(world: World) -> None:
     run(test())
 
 
-def test_a_look_in_which_no_gang_starts_is_not_repeated_at_once(world: World) -> None:
-    """Looks that take long leave the event loop nine tenths of the time."""
+@pytest.mark.parametrize(
+    ("took", "worked", "closed"), [(0.3, 0.3, 2.7), (2.0, 0.0, 0.0), (60.0, 60.0, 3.0)], ids=["work", "stall", "limit"]
+)
+def test_a_look_in_which_no_gang_starts_is_not_repeated_at_once(
+    world: World, took: float, worked: float, closed: float
+) -> None:
+    """Looks leave the event loop nine tenths of the time: the next one waits 9 times as long as this one `worked`,
+    however long it `took`, and never much longer than 3 s. So long a gang that fits by now stays `closed`."""
 
     async def test() -> None:
         async with rig(world) as one:
-            looks = 0
             planner: Any = one.controller._planner
             before = planner.looks
 
             def slow(paused: Any) -> Any:
-                nonlocal looks
-                looks += 1
-                world.now += 0.3  # while the look runs
+                planner.looks = before
+                world.now, one.cpu = world.now + took, one.cpu + worked
                 return (yield from before(paused))
 
             planner.looks = slow
             world.pod("r0", 8, "n1")
             world.pod("r1", 8, "n2")
             one.create(gated("p", 1))
-            for i in range(10):  # 2 s, each turn something changes
-                world.pod(f"x{i}", 0, "n1")
-                await one.turn()
-            assert looks == 1
-            await one.turn(1.0)
-            await one.turn()
-            assert looks == 2
+            await one.turn(0.0)
+            world.gone("r0")
+            ended = world.now
+            while not one.is_open("p") and world.now < ended + 10:
+                world.pod("x", 0, "n1")
+                await one.turn(0.05)
+            assert world.now - ended == pytest.approx(closed + 0.05, abs=0.06)
 
     run(test())
 
