@@ -62,7 +62,7 @@ compat: setup ## the core scenarios on Kubernetes 1.34 to 1.37, and from 0.1.0 t
 loadtest: setup ## locust beside a null server: verbs by 100 to 15,000 names, and under watch events; a report in build/ (SECONDS=60)
 	@$(BIN)/python -m loadtest --seconds $(SECONDS)
 
-bench: setup ## the targets of live speed, then the other measurements of benchmarks/ (ARGS=targets: half an hour)
+bench: setup ## the targets of live speed with their losses, half an hour (ARGS="nvlink relay": these measurements; ARGS=all: two hours)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 dist: ## a wheel for each Python from 3.11 on PATH, and the source archive, in dist/ (PYTHON=... chooses one)
