@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from extender.kube.client import ApiError
+import contextlib
+
+from extender.kube.client import ApiError, Unreachable
 from tests.e2e.api import Api
 from tests.e2e.cluster import FIRST_NAMESPACES
 from tests.waiting import wait_for
@@ -27,13 +29,14 @@ def clean(api: Api) -> None:
     def no_pods() -> bool:
         pods = api.list("Pod")
         for namespace in {pod["metadata"]["namespace"] for pod in pods}:
-            api.delete_all("Pod", namespace)
+            with contextlib.suppress(Unreachable):  # thousands take longer than a request may: the next look goes on
+                api.delete_all("Pod", namespace)
         for pod in pods:
             if pod["metadata"].get("finalizers"):
                 _drop_finalizers(api, pod["metadata"]["name"], pod["metadata"]["namespace"])
         return not pods
 
-    wait_for(no_pods, 60, "all pods gone")
+    wait_for(no_pods, 120, "all pods gone")
     wait_for(lambda: _no_claims(api), 60, "all claims gone")  # devices of the next test have the same names
     for kind in ("PodDisruptionBudget", "ResourceQuota"):
         for namespace in {item["metadata"]["namespace"] for item in api.list(kind)}:
