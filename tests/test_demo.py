@@ -18,6 +18,7 @@ SCENES = (
     "a claim with linked GPUs", "a pod that waits",
 )  # fmt: skip
 LIMIT_SECONDS = 120
+PLAYED = "import sys\nfrom extender.cli import main\nsys.exit(main(['demo', '--once', '--port', '0']))"
 
 
 def demo(*arguments: str, code: str = "") -> subprocess.CompletedProcess[str]:
@@ -57,6 +58,13 @@ def test_plain_output_has_no_escapes(once: subprocess.CompletedProcess[str]) -> 
     assert max(map(len, once.stdout.splitlines())) <= 120
 
 
+def test_the_queue_needs_no_time_that_the_day_does_not_give() -> None:
+    """The day's clock stands still while a scene waits for the queue: the queue must not rest by it."""
+    slow = "from extender.controllers.queue import controller; controller.REST = 1e9"
+    ran = demo(code=f"{slow}\n{PLAYED}")
+    assert ran.returncode == 0, ran.stdout
+
+
 @pytest.mark.parametrize(
     ("spoiled", "said"),
     [
@@ -80,8 +88,7 @@ def test_plain_output_has_no_escapes(once: subprocess.CompletedProcess[str]) -> 
     ],
 )  # fmt: skip
 def test_a_server_that_is_wrong_is_found_out(spoiled: str, said: str) -> None:
-    played = "sys.exit(main(['demo', '--once', '--port', '0']))"
-    ran = demo(code=f"import sys\n{spoiled}\nfrom extender.cli import main\n{played}")
+    ran = demo(code=f"{spoiled}\n{PLAYED}")
     assert ran.returncode == 1
     assert said in ran.stdout
     assert "all scenes came out as told" not in ran.stdout

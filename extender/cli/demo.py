@@ -83,7 +83,8 @@ class Demo:
         clock, simulated, kubelets = build(self.seed)
         cluster = Cluster(Settings.model_validate({"queue": {"enabled": True, "plannedAllocation": True}}))
         source = SimSource(simulated, cluster, clock.monotonic)
-        core = wiring.Core.over(cluster, source, clock=Clock(clock.monotonic, clock.wall))
+        # The queue rests by the time of its work. The day's clock stands still in a scene: by it no work takes time.
+        core = wiring.Core.over(cluster, source, clock=Clock(clock.monotonic, clock.wall, clock.monotonic))
         released = queue(core, simulated)
         server = wiring.connect(core, wiring.Outside(source, queue=released, controllers=(released,)))
         host = uvicorn.Server(config(server.app, server.connections, cluster.settings))
