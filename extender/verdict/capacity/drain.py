@@ -3,7 +3,7 @@
 A plan empties some nodes of one GPU model of all pods with GPUs, so that each of them finds a place at once on nodes
 that are not whole now. A smaller one loses less work (GPU-seconds, as the cost terms count it: all running members of a
 gang that breaks lose theirs), then moves fewer pods, then fewer GPUs, then has the first nodes by name. A plan violates
-no disruption budget, and moves no pod that is protected from eviction.
+no disruption budget, and moves no pod that is protected from eviction or whose gang requires a domain.
 
 The cost of a set of nodes is never below that of a part of it. So the sets are taken up by cost, the least first, and
 the first that can be carried out is the smallest.
@@ -24,6 +24,7 @@ from ext_core import survey
 from extender.cluster.slices import Sliced
 from extender.cluster.view import ClusterView
 from extender.objects.progress import lost, saved_ms, start_ms
+from extender.objects.queueing import domain_of
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.queue.placing.placement import JointPlacement, NoPlace, Placed, not_modelled
@@ -158,8 +159,8 @@ def _costs(judge: Judge, some: Sequence[str]) -> list[tuple[tuple[int, int, int]
 
 
 def _may_be_emptied(look: Look, model: str, names: Sequence[str]) -> set[str]:
-    """The nodes where the pods that hold GPUs may all be evicted, no other pod is on its way there, and a pod for all
-    of its GPUs fits without them."""
+    """The nodes where the pods that hold GPUs may all be evicted and start elsewhere, no other pod is on its way there,
+    and a pod for all of its GPUs fits without them."""
     judge, resource = look.judge, look.fleet.resource[model]
     cluster, now_ms = judge.cluster, judge.cluster.tables.pods.now
     by_size: dict[int, list[str]] = {}
@@ -168,7 +169,10 @@ def _may_be_emptied(look: Look, model: str, names: Sequence[str]) -> set[str]:
         if node is None or not (gpus := node.gpus.get(resource, 0)):
             continue
         held = _holders(judge, name)
-        if not any(pod.daemon or pod.mirror or cluster.limits.protected_ms(pod) > now_ms for pod in held):
+        if not any(
+            pod.daemon or pod.mirror or cluster.limits.protected_ms(pod) > now_ms or _is_tied(cluster, pod)
+            for pod in held
+        ):
             by_size.setdefault(gpus, []).append(name)
     found: set[str] = set()
     for gpus, there in by_size.items():
@@ -176,6 +180,12 @@ def _may_be_emptied(look: Look, model: str, names: Sequence[str]) -> set[str]:
         with within(look, request):
             found.update(name for name in there if _is_whole_without(judge, request, name))
     return found
+
+
+def _is_tied(cluster: ClusterView, pod: PodRecord) -> bool:
+    """Whether the pod's gang requires a domain: the queue starts it again beside the members that run, not anywhere."""
+    domain = domain_of(pod)
+    return domain is not None and domain.required and cluster.gangs.of(pod) is not None
 
 
 def _is_whole_without(judge: Judge, request: PodRequest, name: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Final
 
+from extender.cluster.amounts import FIRST_GPU
 from extender.cluster.slices import Sliced, in_order, pauses
 from extender.objects.records import PodRecord
 from extender.policy.pod_request import wants_of
@@ -31,8 +32,11 @@ def _gangs(judge: Judge, report: Report | None, explain: Explain) -> Sliced[list
         if len(found) == FIRST:
             break
         yield
-        known = (judge.cluster.pods.get(pod.uid) for pod in one.gang.pods)
-        first = next((pod for pod in known if pod is not None and not pod.node), None)
+        cluster = judge.cluster
+        known = (cluster.pods.get(pod.uid) for pod in one.gang.pods)
+        # A gang may begin with a pod without GPUs, as a launcher is: no verdict is made of it.
+        waiting = (pod for pod in known if pod is not None and not pod.node)
+        first = next((pod for pod in waiting if any(cluster.amounts(pod)[FIRST_GPU:])), None)
         if first is None:
             continue
         shown = yield from explain(first)

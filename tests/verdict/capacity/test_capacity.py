@@ -77,6 +77,19 @@ def test_what_would_start_the_first_that_wait() -> None:
     assert [one["code"] for one in shown["warnings"]] == ["not-the-leader"]
 
 
+def test_of_a_gang_the_first_pod_with_gpus_is_explained() -> None:
+    """MPIJob's launcher has none, and comes before its workers by name."""
+    gang = {"gpu-extender.io/gang": "mpi", "gpu-extender.io/gang-size": "3"}
+    items: list[JSON] = [{"apiVersion": "v1", "kind": "Node"} | machine("n1", 8)]
+    pods = [workload("held", 8, node="n1", phase="Running"), workload("launcher", annotations=gang)]
+    pods += [workload(f"worker-{n}", 4, annotations=gang) for n in range(2)]
+    for pod in pods[1:]:
+        pod["spec"]["schedulingGates"] = [{"name": GATE}]
+    items[0]["spec"]["taints"] = []
+    [first] = answered([*items, *({"apiVersion": "v1", "kind": "Pod"} | pod for pod in pods)])["unblock"]
+    assert (first["gang"], first["pod"], first["pods"]) == ("default/mpi", "default/worker-0", 3)
+
+
 def test_nodes_that_do_not_count() -> None:
     world = World()
     world.node("off", 8, labels={MODEL: "A"}, unschedulable=True)

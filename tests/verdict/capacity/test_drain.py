@@ -8,6 +8,8 @@ import random
 from collections import Counter
 from itertools import combinations
 
+import pytest
+
 from extender.cluster.slices import finish
 from extender.offline import frozen
 from extender.verdict.capacity import drain, machines
@@ -202,3 +204,23 @@ def test_what_a_plan_says() -> None:
         "unmanaged": ["default/small"],
         "not_modelled": [],
     }
+
+
+@pytest.mark.parametrize(("domain", "emptied"), [("", "n0"), ("preferred:rack", "n0"), ("required:rack", "n1")])
+def test_no_pod_leaves_the_domain_that_its_gang_requires(domain: str, emptied: str) -> None:
+    """The gang runs on n0 and n3, in one rack; the only room for its pod is in the other rack."""
+    gang = {"gpu-extender.io/gang": "g", "gpu-extender.io/gang-size": "2", "gpu-extender.io/domain": domain}
+    nodes: list[JSON] = []
+    for number, rack in enumerate("abba"):
+        labels = {MODEL: "A", "cloud.provider.com/topology-rack": rack}
+        nodes.append({"apiVersion": "v1", "kind": "Node"} | machine(f"n{number}", 4, labels=labels))
+        nodes[-1]["spec"]["taints"] = []
+    pods = [
+        workload("g0", 1, node="n0", phase="Running", start=WALL - 100, annotations=gang),
+        workload("other", 2, node="n1", phase="Running", start=WALL - 90_000),
+        workload("third", 2, node="n2", phase="Running", start=WALL - 90_000),
+        workload("g1", 4, node="n3", phase="Running", start=WALL - 100, annotations=gang),
+    ]
+    plan = planned([*nodes, *({"apiVersion": "v1", "kind": "Pod"} | pod for pod in pods)], "A", 1)
+    assert plan is not None
+    assert plan.nodes == (emptied,)
