@@ -188,6 +188,7 @@ def test_the_deployments_own_containers_schedule_a_pod(
     """No request of theirs is denied. The image, its user and kubelet are not part of this test."""
     [pod] = templates(applied)
     [extender], [scheduler] = pod["spec"]["initContainers"], pod["spec"]["containers"]
+    assert not containers_by_hand.probe(extender, "startupProbe"), "another server has the port of the manifests"
     before = denied(control_plane)
     started = []
     try:
