@@ -13,6 +13,7 @@ from rich.text import Text
 from extender.offline.text import count, gpus, short
 from extender.topologies import Topology
 from extender.topologies.gpu_map import gpu_map, legend
+from extender.verdict.text import NO_PRIORITY
 
 WORDS = {
     "pdb_violations": "disruption budgets violated",
@@ -141,6 +142,8 @@ def _cost(cost: list[Json], certificate: Json) -> Table:
 
 
 def _number(value: int | None) -> str:
+    if value == NO_PRIORITY:
+        return "none"
     return "unknown" if value is None else f"{value:,}"
 
 

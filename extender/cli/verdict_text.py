@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from extender.cli.decision_text import lines as decision_lines
 from extender.offline.text import count
+from extender.verdict.text import NO_PRIORITY
 
 STAGES: Final = {
     "seen": "seen",
@@ -47,7 +48,7 @@ def lines(answer: Mapping[str, Any]) -> Iterator[str]:
 
 def way(stated: Mapping[str, Any]) -> str:
     """A way out with what it needs and costs."""
-    cost = ", ".join(_term(one) for one in stated["cost"] or () if one["value"] != 0)
+    cost = ", ".join(_term(one) for one in stated["cost"] or () if one["value"] not in (0, NO_PRIORITY))
     needs = ", ".join(stated["spec"].get("needs", ()))
     return f"{stated['change']}{f' (needs {needs})' if needs else ''}{f': {cost}' if cost else ''}"
 

@@ -3,7 +3,7 @@ a silent repair. People write them by hand: annotations, labels, the minimum of 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -48,9 +48,10 @@ def _cut(warnings: list[Warned]) -> list[Warned]:
 
 
 def _twice(items: Iterable[Any]) -> Iterator[Warned]:
-    """Objects that stand in the file more than once: the last one counts."""
+    """Objects that stand in the file more than once: the last one counts, but pods with other uids count each."""
     names: Counter[tuple[str, str]] = Counter()
     uids: dict[str, str] = {}
+    apart: defaultdict[str, set[str]] = defaultdict(set)  # the uids of the pods of one name
     for item in items:
         meta = item.get("metadata") if isinstance(item, Mapping) else None
         kind = item.get("kind") if isinstance(item, Mapping) else None
@@ -63,12 +64,15 @@ def _twice(items: Iterable[Any]) -> Iterator[Warned]:
         name = f"{meta.get('namespace') or 'default'}/{name}"
         names["pod", name] += 1
         uid = str(meta.get("uid") or "")
+        apart[name].add(uid)
         if uid and uids.setdefault(uid, name) != name:
             both = f"pods {uids[uid]} and {name}"
             yield _warning("uid-twice", f"{both} have the same uid {uid}: only the last one counts")
     for (kind, name), times in sorted(names.items()):
         if times > 1:
-            yield _warning("object-twice", f"{kind} {name} is in the file {times} times: the last one counts")
+            several = len(apart[name]) if kind == "pod" else 1
+            counts = "the last one counts" if several < 2 else f"each of its {several} uids counts"
+            yield _warning("object-twice", f"{kind} {name} is in the file {times} times: {counts}")
 
 
 def of_pod(cluster: ClusterView, pod: PodRecord, wall: float) -> Iterator[Warned]:

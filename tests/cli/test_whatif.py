@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,18 @@ def test_gangs_as_text(asked: list[str], tmp_path: Path, capsys: pytest.CaptureF
     said = capsys.readouterr().out
     assert "gang default/g: cannot start whole, so none of its 3 pods is placed (1 of 3 pods fit now" in said
     assert "add 2 nodes like n1 (16 GPUs)" in said
+
+
+def test_of_victims_that_are_terminating_no_priority_is_stated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    items = [node("n1", 8), node("n2", 8), running("old", "n2", [0, 1], priority=9, terminating=WALL + 20)]
+    (tmp_path / "cluster.json").write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": items}))
+    question = ["--cluster", str(tmp_path / "cluster.json"), "--now", rfc3339(WALL)]
+    assert main(["whatif", *question, *manifest(tmp_path, *gang("g", 2, 8))]) == 10
+    said = capsys.readouterr().out
+    assert re.search(r"highest priority of a victim +none +priority", said)
+    assert "highest_victim_priority" not in said  # of the way out
 
 
 def test_several_files_and_yaml(asked: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

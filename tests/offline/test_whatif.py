@@ -547,6 +547,20 @@ def test_what_is_not_heeded_is_said(facts: JSON, code: str) -> None:
     assert "bad" in answer["warnings"][0]["message"]
 
 
+@pytest.mark.parametrize(("uid", "counts"), [("uid-q", "the last one counts"), ("uid-2", "each of its 2 uids counts")])
+def test_of_pods_with_one_name_each_uid_counts(
+    uid: str, counts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = {"kind": "Node"} | machine("n", 4, links=pairs(4))
+    first = workload("q", 1, node="n", phase="Running", start=WALL - 100)
+    second = first | {"metadata": first["metadata"] | {"uid": uid}}
+    items = [node, *({"kind": "Pod"} | one for one in (first, second))]
+    assert main(["whatif", *files(tmp_path, items, [workload("p", 1)]), "-o", "json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert f"pod default/q is in the file 2 times: {counts}" in [one["message"] for one in answer["warnings"]]
+    assert len(answer["holdings"]) == len({"uid-q", uid})
+
+
 def test_what_stands_twice_in_a_file_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     items = one_node()
     same = json.loads(json.dumps(items[1])) | {"kind": "Pod"}
