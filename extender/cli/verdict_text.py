@@ -34,6 +34,9 @@ def lines(answer: Mapping[str, Any]) -> Iterator[str]:
         yield "  ways out, the cheapest first, each verified by the filter:"
         for number, one in enumerate(answer["ways_out"], 1):
             yield f"    {number}. {way(one)}"
+    elif (gang := answer["queue"]) and gang["pods"] > 1:
+        asked = f"{pod['namespace']}/{pod['name']}"
+        yield f"  what helps its gang of {gang['pods']} pods: gpu-extender whatif --pod {asked}"
     for warning in answer["warnings"]:
         yield f"  warning: {warning['message']}"
     if answer["decisions"]:

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from extender.cli import main
+from extender.cli.verdict_text import lines
 from tests.cli.canned import Canned, answer, serving
 from tests.cli.test_decisions import DECISION
 from tests.world import JSON, WALL, machine, pairs, rfc3339, workload
@@ -62,6 +63,18 @@ def test_a_pod_that_waits_for_links(tmp_path: Path, capsys: pytest.CaptureFixtur
         "node": "n1",
         "missing": [{"what": "linked GPUs", "have": 1, "need": 2, "unit": "GPUs"}],
     }
+
+
+@pytest.mark.parametrize(("pods", "named"), [(1, False), (3, True)])
+def test_a_pod_of_a_gang_without_a_way_out_names_the_command_that_finds_one(
+    pods: int, named: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = written(tmp_path, workload("train", 2, links="required"))
+    shown = json.loads(explained(["default/train", "--cluster", file, "-o", "json"], capsys))
+    said = list(lines(shown | {"ways_out": [], "queue": {"pods": pods}}))
+    help_line = f"  what helps its gang of {pods} pods: gpu-extender whatif --pod default/train"
+    assert (help_line in said) == named
+    assert not any("whatif" in line for line in lines(shown | {"queue": {"pods": pods}}))
 
 
 def test_a_pod_that_fits_and_one_that_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
