@@ -145,24 +145,36 @@ def waits(cluster: ClusterView, made: StandIns | None = None) -> Sliced[list[Wai
 
 def together(
     cluster: ClusterView, uids: Collection[str], name: str = "", made: StandIns | None = None
-) -> WaitingGang | None:
+) -> Sliced[WaitingGang | None]:
     """The gang of these pods, with all of its pods behind our gate, as if each of these that is not bound were behind
     it too: to place it again. `name`: as in its seats, "": the gang that the first of the pods names; `made`: as for
-    `waits`. None: no such pod is left, and none comes."""
-    placed = [pod for uid in uids if (pod := cluster.pods.get(uid)) is not None and not pod.node]
+    `waits`. None: no such pod is left, and none comes. In slices where the pods are many."""
+    placed: list[PodRecord] = []
+    for uid, pause in pauses(uids):
+        if pause:
+            yield
+        if (pod := cluster.pods.get(uid)) is not None and not pod.node:
+            placed.append(pod)
     if not name and not placed:
         return None
     named = gangs.Ref.of(name) if name else _of(cluster, placed[0])
     pods = {pod.uid: pod for pod in placed if not pod.terminating}
     if named.source == SINGLE:
-        return finish(_gang(cluster, named, _Pods(list(pods.values())), (1, 1))) if pods else None
-    there = present(cluster, named)
-    pods |= {pod.uid: pod for pod in there if pod.uid in cluster.placements.queued}
-    others = [pod for pod in there if pod.uid not in pods and pod.uid not in uids]
-    whole = finish(_whole(cluster, made or StandIns(cluster), named, list(pods.values()), others))
+        return (yield from _gang(cluster, named, _Pods(list(pods.values())), (1, 1))) if pods else None
+    others: list[PodRecord] = []
+    for pod, pause in pauses(present(cluster, named)):
+        if pause:
+            yield
+        if pod.uid in cluster.placements.queued:
+            pods[pod.uid] = pod
+        elif pod.uid not in pods and pod.uid not in uids:
+            others.append(pod)
+    whole = yield from _whole(cluster, made or StandIns(cluster), named, list(pods.values()), others)
     if not pods and not whole.late:
         return None
-    return finish(_gang(cluster, named, whole, _stated(cluster, named, whole) or (1, 1)))
+    if whole.number >= STEP:
+        yield
+    return (yield from _gang(cluster, named, whole, _stated(cluster, named, whole) or (1, 1)))
 
 
 def formed(cluster: ClusterView, named: gangs.Ref, pods: Sequence[PodRecord]) -> WaitingGang | None:

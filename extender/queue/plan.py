@@ -25,7 +25,7 @@ from extender.queue.placing.apart import Part
 from extender.queue.placing.placement import JointPlacement, NoPlace, Placed
 from extender.queue.quota import PLAIN, OverQuota, QueueRules, Quota
 from extender.queue.report import Report, Waiting
-from extender.queue.starts import Start, Starts, seats_of
+from extender.queue.starts import Start, Starts
 from extender.queue.usage import DecayedUse, Models, Rules
 from extender.reservations.claims import Claims
 from extender.reservations.seats import Seat, is_absent
@@ -311,9 +311,11 @@ class Planner:
         seats = [seat for seat in seats if seat.uid not in fixed]
         there = [pod for seat in seats if (pod := self._cluster.pods.get(seat.uid)) is not None]
         seated = {seat.uid for seat in seats}
-        gang = together(self._cluster, seated, name, self.stand_ins)
+        gang = yield from together(self._cluster, seated, name, self.stand_ins)
         if gang is None:
             return "no pod of it waits"
+        if len(seats) >= STEP:
+            yield
         if kept:
             gang = _beside(gang, fixed, self._cluster)
         waits = [pod for pod in gang.pods if pod.uid in seated]
@@ -321,19 +323,20 @@ class Planner:
         deleted = sum(not seat.absent for seat in seats) - sum(not pod.terminating for pod in there)
         if deleted > len(others) and len(gang.members) + len(waits) + len(others) < gang.minimum:
             return "a pod of it is deleted"
-        pods = [pod for pod in gang.pods if pod.uid in seated or pod in others[:deleted]]
+        own = seated | {pod.uid for pod in others[:deleted]}
+        pods = [pod for pod in gang.pods if pod.uid in own]
         if not pods:
             return "no pod of it waits"
-        requests = [self._claims.alone(pod) for pod in pods]
-        own = seated | {pod.uid for pod in pods}
+        if len(pods) >= STEP:
+            yield
+        requests = yield from self._alone(pods)
         placed = yield from self._places.steps(gang, pods, requests, self._places.counted(requests[0], own))
         if isinstance(placed, NoPlace):
             return placed.text
         if not (yield from self.starts.fit(pods, placed, own)):
             return "its new place was taken meanwhile"
-        made = seats_of(self._cluster, name, pods, placed, self._clock())
         # One release, however often it is placed again.
-        return kept + tuple([seat._replace(at=seats[0].at) for seat in made])
+        return kept + (yield from self.starts.seats(name, pods, placed, seats[0].at))
 
     # -- one gang -------------------------------------------------------------------------------------------------
 
@@ -360,13 +363,18 @@ class Planner:
         """Of its pods, one each. Those of many pods are kept for the look: the gang may be placed several times."""
         found = look.requests.get(gang.ref)
         if found is None:
-            found = []
-            for pod, pause in pauses(gang.pods):
-                if pause:
-                    yield
-                found.append(self._claims.alone(pod))
+            found = yield from self._alone(gang.pods)
             if len(found) >= STEP:
                 look.requests[gang.ref] = found
+        return found
+
+    def _alone(self, pods: Sequence[PodRecord]) -> Sliced[list[PodRequest]]:
+        """The requests of the pods, one each."""
+        found = []
+        for pod, pause in pauses(pods):
+            if pause:
+                yield
+            found.append(self._claims.alone(pod))
         return found
 
     def _prepared(

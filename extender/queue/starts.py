@@ -79,6 +79,16 @@ class Starts:
                 return False
         return True
 
+    def seats(self, name: str, pods: Sequence[PodRecord], placed: Placed, at: float) -> Sliced[tuple[Seat, ...]]:
+        """As `seats_of`, in slices. `at`: when the gang was released."""
+        made: dict[int, Seat] = {}
+        for part in _parts(placed):
+            if made:
+                yield
+            there = [pods[one] for one in part]
+            made |= zip(part, seats_of(self._cluster, name, there, _part(placed, part), at), strict=True)
+        return tuple([made[one] for one in range(len(pods))])
+
     def own(self, gang: WaitingGang) -> set[str]:
         """The uids under which the gang's own seats count: those of its pods, and its absent ones."""
         return {pod.uid for pod in gang.pods}.union(self._claims.seats.absent.get(gang.ref.text, ()))

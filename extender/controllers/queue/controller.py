@@ -32,7 +32,7 @@ from extender.controllers.queue.acting import Acting
 from extender.controllers.queue.ends import LATE_SECONDS, SeatEnds
 from extender.controllers.queue.evicting import GangEvictions, PlanSearch
 from extender.controllers.queue.repair import Repairs
-from extender.controllers.queue.slices import done
+from extender.controllers.queue.slices import done, gathered
 from extender.controllers.queue.stranded import Stranded
 from extender.controllers.queue.strangers import Strangers
 from extender.controllers.queue.tell import Teller
@@ -191,7 +191,7 @@ class QueueController(Controller):
             self._acting.growth.begin()
             self._leads = True
         await self._absent.look(self._time.monotonic())
-        self._ends.sweep(self._time.monotonic())
+        await self._ends.sweep(self._time.monotonic())
         if self._time.monotonic() - self._times.flushed >= FLUSH_SECONDS:
             self._times.flushed = self._time.monotonic()
             await self._acting.store.flush()
@@ -208,9 +208,9 @@ class QueueController(Controller):
     async def _carry_out(self, gangs: Sequence[str]) -> bool:
         """Go on with the releases of these gangs; whether others may begin."""
         there = [(gang, self._seats.gang(gang)) for gang in gangs]
-        done = await asyncio.gather(*(self._acting.release.carry_out(seats) for _, seats in there))
+        made = await gathered(self._acting.release.carry_out(seats) for _, seats in there)
         first = True
-        for (gang, seats), progress in zip(there, done, strict=True):
+        for (gang, seats), progress in zip(there, made, strict=True):
             for uid, why in progress.refused.items():
                 log.error("the API server does not let a pod of the queue start", pod=uid, gang=gang, err=why)
                 self._repairs.refused(gang, why)

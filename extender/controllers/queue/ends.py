@@ -7,6 +7,7 @@ from typing import Final
 
 from extender.cluster.cluster import Cluster
 from extender.controllers.queue.release import Release
+from extender.controllers.queue.slices import each
 from extender.controllers.queue.writes import Reads
 from extender.metrics import Metrics
 from extender.objects.records import SEAT_REJECTED, UNSCHEDULABLE, RecordError
@@ -30,10 +31,12 @@ class SeatEnds:
         """This instance holds the Lease from now on: what seats cost before is counted by another one."""
         self._swept_at = now
 
-    def sweep(self, now: float) -> None:
+    async def sweep(self, now: float) -> None:
         """Look at all seats. `now`: seconds."""
         passed, self._swept_at = now - self._swept_at, now
-        for seat in [seat for seat in self._seats if not seat.absent]:
+        async for seat in each([seat for seat in self._seats if not seat.absent]):
+            if self._seats.of(seat.uid) is not seat:
+                continue
             cause = self._over(seat, now)
             if not cause:
                 held = seat.gpus.bit_count() or sum(seat.amounts[3:])

@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from extender.cluster.cluster import Cluster
 from extender.cluster.gpus.statements import PLAN, planned_text
 from extender.controllers.queue.devices.allocator import DeviceAllocator
+from extender.controllers.queue.slices import each, gathered
 from extender.controllers.queue.writes import PodWrites
 from extender.kube.pods.patches import Patched
 from extender.log import get_log
@@ -114,16 +115,17 @@ class Release:
         """Go on with the release of these seats as far as the API server lets us now. Raises what `known` raises."""
         self._forget()
         refused: dict[str, str] = {}
-        there = self._pending(seats)
-        gated = [(seat, pod) for seat, pod in there if not self._ahead.of(pod).open]
-        if there and await self._all(self._state_seat, gated, refused):
+        there = await self._pending(seats)
+        if not there:
+            return Progress(0, refused)
+        if await self._all(self._state_seat, await self._closed(there), refused):
             await self._known()
-            stated = await self._all(self._state_seat, self._pending(seats), refused)
+            stated = await self._all(self._state_seat, await self._pending(seats), refused)
             if stated and (self._stands(seats) or not self.all_closed(seats)):
-                closed = [(seat, pod) for seat, pod in self._pending(seats) if not self._ahead.of(pod).open]
+                closed = await self._closed(await self._pending(seats))
                 if await self.devices.settle(closed):
-                    await self._all(self._open, self._pending(seats), refused)
-        return Progress(len(self._pending(seats)), refused)
+                    await self._all(self._open, await self._pending(seats), refused)
+        return Progress(len(await self._pending(seats)), refused)
 
     async def nominate(self, seats: Sequence[Seat]) -> bool:
         """Have these pods state their nodes, and not their GPUs, which others hold still; whether all do."""
@@ -185,7 +187,7 @@ class Release:
                 refused[pod.uid] = patched.message
             return False
 
-        return all(await asyncio.gather(*(one(seat, pod) for seat, pod in pods)))
+        return all(await gathered(one(seat, pod) for seat, pod in pods))
 
     async def _tried(
         self, step: Callable[[S, PodRecord], Awaitable[Patched | None]], seat: S, pod: PodRecord
@@ -254,14 +256,18 @@ class Release:
         found = [(seat, self._cluster.pods.get(seat.uid)) for seat in seats]
         return [(seat, pod) for seat, pod in found if pod is not None and not pod.node and not pod.terminating]
 
-    def _pending(self, seats: Iterable[Seat]) -> list[tuple[Seat, PodRecord]]:
+    async def _pending(self, seats: Iterable[Seat]) -> list[tuple[Seat, PodRecord]]:
         """Those of the seats whose pods do not state them, or are behind our gate still."""
         found: list[tuple[Seat, PodRecord]] = []
-        for seat, pod in self._unbound(seats):
+        async for seat, pod in each(self._unbound(seats)):
             state = self._ahead.of(pod)
             if not state.open or (state.node, state.planned) != (seat.node, self._planned(seat, pod)):
                 found.append((seat, pod))
         return found
+
+    async def _closed(self, there: Iterable[tuple[Seat, PodRecord]]) -> list[tuple[Seat, PodRecord]]:
+        """Those whose gates are not open yet."""
+        return [(seat, pod) async for seat, pod in each(there) if not self._ahead.of(pod).open]
 
     def _stands(self, seats: Iterable[Seat]) -> bool:
         """Whether all pods and nodes of the seats are there; absent seats have no pod."""

@@ -18,7 +18,7 @@ from typing import Final
 from extender.controllers.queue.ends import SeatEnds
 from extender.controllers.queue.release import Release
 from extender.controllers.queue.seats.store import SeatStore
-from extender.controllers.queue.slices import done
+from extender.controllers.queue.slices import done, each
 from extender.log import get_log
 from extender.queue.plan import Planner
 from extender.reservations.seats import Seat, Seats
@@ -89,8 +89,8 @@ class Repairs:
             await self._take_back(gang, seats)
             return
         self._back.discard(gang)  # another holder of the Lease has released it meanwhile
-        lost = [seat for seat in seats if self._ends.lost(seat)]
-        deleted = [seat for seat in seats if self._ends.deleted(seat)]
+        lost = [seat async for seat in each(seats) if self._ends.lost(seat)]
+        deleted = [seat async for seat in each(seats) if self._ends.deleted(seat)]
         if not lost and not deleted:
             self._stuck.discard(gang)
             self._moving.discard(gang)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TypeVar
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from typing import Any, TypeVar
 
-from extender.cluster.slices import Sliced
+from extender.cluster.slices import Sliced, pauses
 
 T = TypeVar("T")
 
@@ -19,3 +20,24 @@ async def done(steps: Sliced[T]) -> T:
             found: T = end.value
             return found
         await asyncio.sleep(0)
+
+
+async def each(items: Iterable[T]) -> AsyncIterator[T]:
+    """The items; others run from time to time."""
+    for item, pause in pauses(items):
+        if pause:
+            await asyncio.sleep(0)
+        yield item
+
+
+async def gathered(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """As asyncio.gather; not all of them begin in one go."""
+    begun: list[asyncio.Task[T]] = []
+    try:
+        async for work in each(works):
+            begun.append(asyncio.create_task(work))
+    except BaseException:
+        for task in begun:
+            task.cancel()
+        raise
+    return await asyncio.gather(*begun)

@@ -57,7 +57,7 @@ class Situation:
 def situation(judge: Judge, asked: Preemptor) -> Sliced[Situation | None]:
     """The gang of a pod behind our gate; None: the pod is not there any more."""
     cluster = judge.cluster
-    gang = together(cluster, [asked.pod.uid])
+    gang = yield from together(cluster, [asked.pod.uid])
     if gang is None:
         return None
     return (yield from _with_place(judge, asked, (yield from situated(judge, gang))))

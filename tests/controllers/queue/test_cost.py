@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 import pytest
 
@@ -153,3 +154,66 @@ def test_no_pod_gets_a_seat_of_a_gang_that_is_being_started() -> None:
     passed = world.filter(workload("new", 4), names)["NodeNames"]
     assert passed
     assert seated.isdisjoint(passed)
+
+
+def calls_of_each(step: Callable[[], Any]) -> list[int]:
+    """How many functions each slice calls, until StopIteration."""
+    found: list[int] = []
+    ended = False
+
+    def one() -> None:
+        nonlocal ended
+        try:
+            step()
+        except StopIteration:
+            ended = True
+
+    while not ended:
+        found.append(calls_of(one))
+    return found
+
+
+def test_two_thousand_seats_are_placed_again_in_slices() -> None:
+    world = many(2000, 1001)
+    planner = planner_of(world)
+    for _ in planner.looks({}):
+        pass
+    seats = list(world.verbs.claims.seats)
+    world.node(seats[0].node, 8, links=pairs(8), unschedulable=True)
+    made: list[Any] = []
+
+    def kept() -> Any:
+        made.append((yield from planner.again(seats[0].gang, seats)))
+
+    steps = kept()
+    calls = calls_of_each(lambda: next(steps))
+    [found] = made
+    assert len(found) == 2000
+    assert seats[0].node not in {seat.node for seat in found}
+    assert max(calls) <= MOST_CALLS, f"{len(calls)} slices, {sum(calls)} calls"
+
+
+def test_a_turn_looks_at_two_thousand_seats_in_slices() -> None:
+    """All gates are open, and no pod is bound yet: nothing is written, so the work yields for others alone."""
+    world = World(SETTINGS)
+    for i in range(1000):
+        world.node(f"n{i}", 8, links=pairs(8))
+    notes = {"gpu-extender.io/gang": "g", "gpu-extender.io/gang-size": "2000"}
+
+    async def test() -> None:
+        async with rig(world) as one:
+            one.create(*(gated(f"p{i:04}", 4, annotations=notes) for i in range(2000)))
+            await one.turn()
+            assert all(one.is_open(f"p{i:04}") for i in range(2000))
+            works: list[Coroutine[Any, Any, Any]] = [
+                one.release.carry_out(list(one.seats)),
+                one.controller._ends.sweep(world.now),
+                one.controller._repairs.look(),
+            ]
+            for work in works:
+                calls = calls_of_each(lambda work=work: work.send(None))  # type: ignore[misc]
+                assert len(one.seats) == 2000
+                assert max(calls) <= MOST_CALLS // 2, f"{work}: {len(calls)} slices, {sum(calls)} calls"
+                assert len(calls) > 10
+
+    run(test())
