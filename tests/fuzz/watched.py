@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import itertools
 import json
 import math
@@ -81,6 +82,7 @@ class Watched:
                 yield world
             finally:
                 world.close()
+                gc.unfreeze()  # a server freezes what it has listed, once a process; here one comes after the other
 
 
 def _round(rng: random.Random, seed: int, number: int, features: set[str]) -> list[Step]:
