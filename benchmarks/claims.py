@@ -54,9 +54,9 @@ def cluster(nodes: int, numbers: range, *, by_driver: bool) -> bytes:
     if by_driver:
         items.append(nvidia.device_class(extended_resource=fleet.GPU))
         items += [nvidia.claim(template(size), NAMESPACE, size, template=True) for size in SIZES]
+        items += [claim_of(number) for number in numbers]
     for i in range(nodes):
         items += _node(i, by_driver=by_driver)
-        items += [claim_of(number) for number in numbers]
     for number in numbers[: len(numbers) // 2]:
         for claims in (False, True) if by_driver else (False,):
             items.append({"apiVersion": "v1", "kind": "Pod", **asking(number, claims=claims)})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from benchmarks import claims, dra_free_server
+from benchmarks import claims, dra_free_server, fleet
 from extender.cluster.cluster import Cluster
 from extender.objects import records
 from extender.offline import frozen
@@ -27,6 +27,10 @@ def held(cluster: Cluster) -> dict[str, set[tuple[str, int | None]]]:
 def test_device_plugin_and_driver_offer_the_same_gpus_and_the_same_ones_are_held() -> None:
     plugin, driver = read(by_driver=False), read(by_driver=True)
     assert held(plugin) == held(driver)
+    assert (len(plugin.dra.claims), len(driver.dra.claims)) == (
+        0,
+        len(PODS) + sum(map(fleet.taken, range(NODES))),
+    )
     assert {how for one in held(driver).values() for how, _ in one} == {"observed"}
     assert {name: node.gpus for name, node in plugin.nodes.items()} == {
         n: node.gpus for n, node in driver.nodes.items()
