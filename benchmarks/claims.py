@@ -12,8 +12,8 @@ served     pods with limits, of which a DeviceClass makes claims (extendedResour
 no code    pods with limits, device plugin, and a server without the code for DRA (benchmarks.dra_free_server)
 again      as `limits`, by another process: what two equal servers differ by
 
-Each round starts all servers anew, in both orders: two processes of one program differ by some per cent. Printed is the CPU time
-of the server, read while it waits, as the median of the rounds with the lowest and the highest.
+Each round starts all servers anew, in both orders: two processes of one program differ by some per cent. Printed is the
+CPU time of the server, read while it waits, as the median of the rounds with the lowest and the highest.
 """
 
 from __future__ import annotations
