@@ -85,6 +85,16 @@ def test_the_driver_prepares_no_device_twice_and_none_of_another_pod(cluster: Si
     assert driver.admit(second) == {"main": frozenset({0, 1})}
 
 
+def test_the_driver_prepares_what_the_claim_of_a_template_was_allocated(cluster: SimCluster) -> None:
+    plugin, uid = DynamicResources(cluster), claimant(cluster, "p", 2)
+    pod = cluster.pod(uid)
+    assert pod is not None
+    plugin.reserve(pod, NODE)
+    pod["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": "pairs"}]
+    pod["status"]["resourceClaimStatuses"] = [{"name": "gpus", "resourceClaimName": "p"}]
+    assert Driver(cluster, NODE).admit(pod) == {"main": frozenset({0, 1})}
+
+
 def test_a_name_is_taken_once(cluster: SimCluster) -> None:
     cluster.add("ResourceClaim", nvidia.claim("p", "a", 1))
     with pytest.raises(Conflict, match="exists already"):

@@ -7,7 +7,7 @@ Source: k8s.io/dynamic-resource-allocation v0.37.0, structured/internal/incubati
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, Protocol
 
 from extender.sim.allocation import Refused
 from extender.sim.cluster import SimCluster
@@ -15,6 +15,14 @@ from extender.sim.in_tree import Refusal
 
 Object = dict[str, Any]
 SEPARATOR = "-"  # gpu-3
+
+
+class Claims(Protocol):
+    """Where ResourceClaims are read."""
+
+    def named(self, namespace: str, name: str, kind: Literal["ResourceClaim"]) -> Object:
+        """Raises an error when there is none."""
+        ...
 
 
 class DynamicResources:
@@ -76,14 +84,14 @@ class DynamicResources:
 class Driver:
     """The driver of one node: it prepares the devices that the claims of a pod were allocated."""
 
-    def __init__(self, cluster: SimCluster, node: str) -> None:
-        self._cluster, self._node = cluster, node
+    def __init__(self, claims: Claims, node: str) -> None:
+        self._claims, self._node = claims, node
         self._held: dict[int, str] = {}
 
     def admit(self, pod: Object) -> dict[str, frozenset[int]]:
         """Container -> GPUs; Refused: a claim is not the pod's, or a device is another pod's."""
         uid, found = str(pod["metadata"]["uid"]), set[int]()
-        for claim in claims_of(self._cluster, pod):
+        for claim in claims_of(self._claims, pod):
             if uid not in {one["uid"] for one in claim.get("status", {}).get("reservedFor", ())}:
                 raise Refused(f"resource claim {claim['metadata']['name']} is not reserved for the pod")
             found |= {int(one["device"].rpartition(SEPARATOR)[2]) for one in allocated(claim)}
@@ -97,10 +105,12 @@ class Driver:
         self._held = {gpu: holder for gpu, holder in self._held.items() if holder != uid}
 
 
-def claims_of(cluster: SimCluster, pod: Object) -> list[Object]:
-    """The claims that a pod names; KeyError where one does not exist."""
-    names = [one["resourceClaimName"] for one in pod["spec"].get("resourceClaims", ())]
-    return [cluster.named(pod["metadata"]["namespace"], name, "ResourceClaim") for name in names]
+def claims_of(claims: Claims, pod: Object) -> list[Object]:
+    """The claims that a pod names, and those that were made for it from templates; an error where one does not
+    exist."""
+    made = {one["name"]: one.get("resourceClaimName") for one in pod["status"].get("resourceClaimStatuses", ())}
+    names = [one.get("resourceClaimName") or made[one["name"]] for one in pod["spec"].get("resourceClaims", ())]
+    return [claims.named(pod["metadata"]["namespace"], name, "ResourceClaim") for name in names]
 
 
 def allocated(claim: Object) -> list[Object]:
