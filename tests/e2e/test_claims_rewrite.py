@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import httpx
 import pytest
 from ruamel.yaml import YAML
 
@@ -157,7 +158,7 @@ def test_what_the_api_server_rejects_is_not_made_valid(api: Api, rewritten: str)
         "must be an integer": with_resources(rewritten, limits={GPU: "1500m"}),
         "must be equal to nvidia.com/gpu limit": with_resources(rewritten, limits=limits, requests={GPU: "1"}),
         "Limit must be set": with_resources(rewritten, requests={GPU: "1"}),
-        "must be one of the names in pod.spec.resourceClaims": with_resources(rewritten, limits=limits, claims=[{"name": "gone"}]),
+        "must be one of the names in pod.spec": with_resources(rewritten, limits=limits, claims=[{"name": "gone"}]),
     }
     for why, wanted in rejected.items():
         found = refusal(tried, api, wanted)
@@ -356,18 +357,30 @@ def test_the_queue_plans_the_devices_of_rewritten_pods(
     assert PINNED not in plain["metadata"].get("annotations", {})
 
 
+def queue_report(cluster: Scene) -> str:
+    return httpx.get(f"{cluster.extender.url}/debug/queue", trust_env=False).text
+
+
 def test_a_pod_whose_template_is_missing(
     scene: SceneFactory, api: Api, by_default: None, control_plane: ControlPlane, settings: Any
 ) -> None:
-    """The claim controller reports it; once the template is there the pod starts."""
+    """It waits in the queue, which states why, as the claim controller does; once the template is there the pod gets
+    its planned devices."""
     cluster = rewriting_scene(scene, api, control_plane, settings)
     cluster.api.delete("ResourceClaimTemplate", "gpu-extender-gpus-2", cluster.namespace)
     cluster.api.create(builders.pod("p", cluster.namespace, 2, grace=0))
     missing = re.compile(r'PodResourceClaim gpus-0: .*"gpu-extender-gpus-2" not found')
-    wait_for(lambda: missing.search(claim_failures(api, cluster.namespace, "p")), 60, "the Event")
-    time.sleep(5)
-    print(explained(cluster, "p"))
-    print(cluster.get("p")["spec"].get("schedulingGates"), cluster.get("p")["status"])
+    wait_for(lambda: missing.search(claim_failures(api, cluster.namespace, "p")), 60, "the Event of the controller")
+    text = f"ResourceClaimTemplate {cluster.namespace}/gpu-extender-gpus-2 does not exist"
+    wait_for(lambda: text in queue_report(cluster), 60, lambda: queue_report(cluster))
+
+    def told() -> bool:
+        events = api.list("Event", cluster.namespace, fields="reason=Waiting,involvedObject.name=p")
+        return any(text in one["message"] for one in events)
+
+    wait_for(told, 60, "the Event of the queue")
+    assert gates(cluster.get("p")) == GATED
+    assert explained(cluster, "p")["error"]["message"].endswith(text)
     namespace_templates(control_plane, cluster.namespace)
     bound(cluster, "p")
     assert as_planned(cluster.get("p"), allocations(cluster))

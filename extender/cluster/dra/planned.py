@@ -119,6 +119,18 @@ class PlannedClaims:
                 return SHARED
         return ""
 
+    def missing(self, pod: PodRecord) -> str:
+        """The first object that a pod gets claims from and that does not exist, "" for none. What a claim asks for is
+        not known without it. Where the queue can allocate no devices, it does not look: kube-scheduler waits for it."""
+        if not (self.on and self._classes):
+            return ""
+        for ref in pod.claim_refs:
+            if ref.claim and (pod.namespace, ref.claim) not in self._claims.records:
+                return f"ResourceClaim {pod.namespace}/{ref.claim}"
+            if not ref.claim and ref.template and (pod.namespace, ref.template) not in self._claims.templates:
+                return f"ResourceClaimTemplate {pod.namespace}/{ref.template}"
+        return ""
+
     def plan(self, pod: PodRecord, gpus: Sequence[str]) -> tuple[ClaimDevices, ...] | str | None:
         """Which of these devices (GpuDevice.id) each claim of a pod gets; why kube-scheduler allocates them instead;
         None: a claim is not created yet."""

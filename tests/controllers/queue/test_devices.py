@@ -344,6 +344,49 @@ def test_a_claim_that_two_pods_name_is_left_to_kube_scheduler() -> None:
     run(test())
 
 
+def test_a_pod_waits_while_a_template_or_claim_that_it_names_does_not_exist() -> None:
+    """Nothing states what the pod asks for: without the wait it would be released as a pod without GPUs."""
+
+    async def test() -> None:
+        async with devices(world()) as it:
+            templated, named = it.pod("p", 2, claim=False), it.pod("q", 2, claim=False)
+            templated["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": "t"}]
+            it.one.create(templated, named)
+            await it.turn(3)
+            assert not it.one.is_open("p")
+            assert not it.one.is_open("q")
+            report = it.one.controller.report
+            assert report is not None
+            assert [(one.code, one.text) for one in report.waiting] == [
+                ("incomplete", "ResourceClaimTemplate default/t does not exist"),
+                ("incomplete", "ResourceClaim default/q does not exist"),
+            ]
+            it.world.set("ResourceClaimTemplate", dra.claim("t", "default", 2, template=True))
+            it.claim("q", 2)
+            await it.turn(3)
+            assert it.one.is_open("q")
+            assert it.allocated("q") == it.planned("q")
+            assert not it.one.is_open("p")  # its claim is not created yet
+
+    run(test())
+
+
+@pytest.mark.parametrize("allocates", [False, True])
+def test_where_the_queue_allocates_nothing_no_pod_waits_for_its_claims(allocates: bool) -> None:
+    """The setting is off, or no DeviceClass is known: templates need not be watched then."""
+
+    async def test() -> None:
+        made = world(SETTINGS if allocates else OFF)
+        if allocates:
+            made.drop("DeviceClass", dra.device_class())
+        async with devices(made) as it:
+            it.one.create(it.pod("p", 2, claim=False))
+            await it.turn(3)
+            assert it.one.is_open("p")
+
+    run(test())
+
+
 def test_the_gate_waits_until_the_claim_is_created() -> None:
     async def test() -> None:
         async with devices(world()) as it:
