@@ -31,7 +31,7 @@ def test_each_count_has_a_template_that_the_policy_names() -> None:
     """In no namespace of its own, of the DeviceClass that the queue can read, and as the simulated driver has them."""
     counts = [int(number) for number in re.findall(r"\d+", VARIABLES["counts"])]
     assert counts == [*range(1, 9), 16]
-    [prefix] = [text for text in named(PATCH) if text.startswith("gpu-extender-")]
+    [prefix] = {text for text in named(PATCH) + named(VARIABLES["taken"]) if text.startswith("gpu-extender-")}
     for count, template in zip(counts, TEMPLATES, strict=True):
         wanted = claim(f"{prefix}{count}", "", count, device_class=DRIVER, template=True)
         assert (template["kind"], template["spec"]) == (wanted["kind"], wanted["spec"])

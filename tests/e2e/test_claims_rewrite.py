@@ -298,10 +298,37 @@ def test_quotas_count_the_claims(api: Api, rewritten: str, control_plane: Contro
     assert used("resource") == (2 if serves else 0)
 
 
+def limit_range(api: Api, namespace: str, **limits: Any) -> None:
+    meta = {"name": "gpus", "namespace": namespace}
+    spec = {"limits": [{"type": "Container", **limits}]}
+    api.create({"apiVersion": "v1", "kind": "LimitRange", "metadata": meta, "spec": spec})
+
+
+def test_a_limit_range(api: Api, rewritten: str) -> None:
+    """Its default is set before the policies are evaluated, and again between their passes; `max` is a default too. It
+    does not come back beside the claim: the pod would get both."""
+    two, none = {GPU: "2"}, {GPU: "0"}
+    plain, asking = pod("p", rewritten, 0), pod("p", rewritten, 4)
+    limit_range(api, rewritten, default=two, defaultRequest=two)
+    wait_for(lambda: asked(tried(api, plain)) == claims_for(2), 60, "the default")
+    assert asked(tried(api, asking)) == claims_for(4)
+
+    api.delete("LimitRange", "gpus", rewritten)
+    limit_range(api, rewritten, max=two)
+    over = "maximum nvidia.com/gpu usage per Container is 2"
+    wait_for(lambda: over in refusal(tried, api, asking), 60, "the maximum")
+
+    api.delete("LimitRange", "gpus", rewritten)
+    limit_range(api, rewritten, max=two, default=none, defaultRequest=none)
+    wait_for(lambda: asked(tried(api, plain)) == ([("0", "0", [])], []), 60, "the default of 0")
+    assert asked(tried(api, asking)) == ([("0", "0", ["gpus-0"])], claims_for(4)[1])
+    assert over in refusal(tried, api, pod("p", rewritten, 9))  # it is not rewritten
+
+
 def rewriting_scene(scene: SceneFactory, api: Api, control_plane: ControlPlane, settings: Any) -> Scene:
-    """Two nodes whose GPUs a driver publishes, the server, and a namespace that has all that the docs ask for."""
+    """Three nodes whose GPUs a driver publishes, the server, and a namespace that has all that the docs ask for."""
     api.create(dra.device_class(extended_resource=GPU))
-    publish(api, "n0", "n1")
+    publish(api, "n0", "n1", "n2")
     made = scene({}, settings=settings)
     namespace_templates(control_plane, made.namespace)
     labelled(api, made.namespace, "default-scheduler")
@@ -346,6 +373,12 @@ def test_the_queue_plans_the_devices_of_rewritten_pods(
             assert as_planned(made, allocations(cluster)), made
             planned = frozenset(map(int, made["metadata"]["annotations"][PLAN].split(",")))
             assert name == "two" or planned in LINKED
+    limit_range(api, cluster.namespace, max={GPU: "1"}, default={GPU: "0"}, defaultRequest={GPU: "0"})
+    wait_for(lambda: asked(tried(api, builders.pod("p", cluster.namespace, 0)))[0][0][0] == "0", 60, "the range")
+    cluster.api.create(builders.pod("limited", cluster.namespace, 2, grace=0, labels={"app": "limited"}))
+    [made] = of_app(cluster, "limited", 1)
+    assert asked(made) == ([("0", "0", ["gpus-0"])], claims_for(2)[1])
+    assert as_planned(made, allocations(cluster))
     assert twice(cluster) == []
 
     outside = str(api.create({**builders.namespace(""), "metadata": {"generateName": "e2e-"}})["metadata"]["name"])

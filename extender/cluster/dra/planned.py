@@ -120,15 +120,18 @@ class PlannedClaims:
         return ""
 
     def missing(self, pod: PodRecord) -> str:
-        """The first object that a pod gets claims from and that does not exist, "" for none. What a claim asks for is
-        not known without it. Where the queue can allocate no devices, it does not look: kube-scheduler waits for it."""
+        """The first claim of a pod that does not exist, or the template that it lacks, "" for none: devices are
+        allocated to claims alone, and what a claim without a template asks for is not known. Where the queue can
+        allocate no devices, it does not look: kube-scheduler waits for the claim."""
         if not (self.on and self._classes):
             return ""
         for ref in pod.claim_refs:
             if ref.claim and (pod.namespace, ref.claim) not in self._claims.records:
                 return f"ResourceClaim {pod.namespace}/{ref.claim}"
-            if not ref.claim and ref.template and (pod.namespace, ref.template) not in self._claims.templates:
-                return f"ResourceClaimTemplate {pod.namespace}/{ref.template}"
+            if not ref.claim and ref.template:
+                known = (pod.namespace, ref.template) in self._claims.templates
+                template = f"ResourceClaimTemplate {pod.namespace}/{ref.template}"
+                return f"a ResourceClaim of {template}" if known else template
         return ""
 
     def plan(self, pod: PodRecord, gpus: Sequence[str]) -> tuple[ClaimDevices, ...] | str | None:
