@@ -65,7 +65,7 @@ def test_the_policy_is_about_our_gpus_scheduler_gate_and_labels() -> None:
 
 def test_the_policy_is_bound_by_what_the_command_looks_for() -> None:
     [binding] = of_kind("MutatingAdmissionPolicyBinding")
-    assert POLICY["metadata"]["name"] == binding["spec"]["policyName"] == gates.POLICY
+    assert POLICY["metadata"]["name"] == binding["spec"]["policyName"] == gates.POLICIES[0]
 
 
 def test_the_cron_job_calls_a_command_that_exists() -> None:

@@ -1,6 +1,6 @@
 """Open the scheduling gates of the queue, without a running server.
 
-`off` switches the queue off: it deletes the binding of the policy that adds the gate, then removes our gate from all
+`off` switches the queue off: it deletes the bindings of the policies that add the gate, then removes our gate from all
 pods of the cluster. `open` removes it from pods that are older than a limit: the one in the annotation
 gpu-extender.io/queue-age-limit of their namespace, else the one of --older-than. Gates of other controllers stay. Exit
 code 0: nothing is left to do. 1: the API server refused something, and it is named."""
@@ -74,7 +74,7 @@ async def _off(server: ApiServer) -> int:
     for name in names:
         print(f"deleted MutatingAdmissionPolicyBinding {name}: new pods get no gate")
     if not names:
-        print(f"the policy {gates.POLICY} has no binding: new pods get no gate")
+        print(f"no binding of {' or '.join(gates.POLICIES)} exists: new pods get no gate")
     sys.stdout.flush()
     settled = time.monotonic() + (SETTLE if names else 0.0)
     pods, progress = 0, _progress()

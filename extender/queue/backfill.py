@@ -319,5 +319,7 @@ def _missing(gang: WaitingGang) -> str:
         return f"other scheduling gates hold it back: {', '.join(gate or '(unreadable)' for gate in gang.other_gates)}"
     if not gang.known:
         return "how many pods it has is not known: its owner does not exist, or states no number (gang-size, gang-min)"
+    if gang.missing:
+        return f"{gang.missing} does not exist"
     there = len(gang.pods) + len(gang.members)
     return f"{there} of {gang.minimum} pods exist" if there < gang.minimum else "a pod cannot be read in full"

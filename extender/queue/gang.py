@@ -55,7 +55,7 @@ class WaitingGang:
     since the epoch; `seconds`: how long its pods run at most; `ends_at`: when the deadline of its owner ends them,
     whenever they start. None: not all of its pods state it. `unread`: why there are no stand-ins, "" where nothing
     hinders them. `whole`: the gates of all `pods` open, or of none; `apart`: the level of which each of its Jobs has a
-    domain of its own, "" for none.
+    domain of its own, "" for none; `missing`: a claim or template of `pods` that does not exist, "" for none.
     """
 
     ref: gangs.Ref
@@ -74,6 +74,7 @@ class WaitingGang:
     unread: str = ""
     whole: bool = False
     apart: str = ""
+    missing: str = ""
 
     @property
     def existing(self) -> list[PodRecord]:
@@ -82,9 +83,10 @@ class WaitingGang:
 
     @property
     def complete(self) -> bool:
-        """Whether enough pods exist, all of them are read in full, and no other controller holds one of them back."""
+        """Whether enough pods exist with what their claims are made of, all of them are read in full, and no other
+        controller holds one of them back."""
         enough = self.known and len(self.pods) + len(self.members) >= self.minimum
-        return enough and not self.other_gates and not any(pod.partial for pod in self.pods)
+        return enough and not (self.other_gates or self.missing or any(pod.partial for pod in self.pods))
 
     @property
     def number(self) -> int:
@@ -309,6 +311,7 @@ def _gang(
     first = next((pod for pod in deciding if pod.uid in cluster.pods), deciding[0]) if whole.late else deciding[0]
     if many:
         yield
+    missing = cluster.dra.planned.missing
     domain, apart = yield from _domain(deciding, cluster.settings.topology_levels)
     if many:
         yield
@@ -329,6 +332,7 @@ def _gang(
         unread=whole.unread,
         whole=_tried_as_one(pods),
         apart=apart,
+        missing=next((text for pod in whole.queued if pod.claim_refs and (text := missing(pod))), ""),
     )
 
 

@@ -66,7 +66,8 @@ class Explainer:
             raise NotFound(f"the pod has ended ({pod.phase})", path=path)
         if not pod.node and not any(self._judge.cluster.amounts(pod)[FIRST_GPU:]):
             names = ", ".join(sorted(self._judge.cluster.gpu_names))
-            raise BadInput(f"it asks for no GPU ({names})", path=path)
+            missing = self._judge.cluster.dra.planned.missing(pod)
+            raise BadInput(f"it asks for no GPU ({names}){f'; {missing} does not exist' * bool(missing)}", path=path)
         return pod
 
     def fleet(self, waiting: Sequence[tuple[PodRecord, str]] | None = None) -> Sliced[dict[str, Any]]:

@@ -20,7 +20,7 @@ from extender.objects.queueing import GATE
 from tests.kube.api_server import Request, Writer, failed, serving
 from tests.kube.gated import GatedCluster, gated
 
-BINDING = {"metadata": {"name": "gpu-extender-queue"}, "spec": {"policyName": gates.POLICY}}
+BINDING = {"metadata": {"name": "gpu-extender-queue"}, "spec": {"policyName": gates.POLICIES[0]}}
 
 
 @contextmanager
@@ -86,7 +86,7 @@ def test_off_deletes_the_binding_and_removes_every_gate_of_ours(
     ]
     assert called(cluster, tmp_path, "off") == 0
     assert capsys.readouterr().out.splitlines() == [
-        "the policy gpu-extender-queue has no binding: new pods get no gate",
+        "no binding of gpu-extender-queue or gpu-extender-claims exists: new pods get no gate",
         f"removed the gate {GATE} from 0 pods; none is left in the cluster",
     ]
 

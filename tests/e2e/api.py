@@ -51,6 +51,7 @@ KINDS = {
     "ConfigMap": Kind("v1", "configmaps"),
     "Event": Kind("v1", "events"),
     "ResourceQuota": Kind("v1", "resourcequotas"),
+    "LimitRange": Kind("v1", "limitranges"),
     "ServiceAccount": Kind("v1", "serviceaccounts"),
     "Deployment": Kind("apps/v1", "deployments"),
     "ReplicaSet": Kind("apps/v1", "replicasets"),

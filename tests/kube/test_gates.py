@@ -151,13 +151,12 @@ def test_names_cannot_leave_their_place_in_the_path() -> None:
     assert cluster.asked[0].path == "/api/v1/namespaces/a%2F..%2Fb%3Fc/pods"
 
 
-def test_the_bindings_of_our_policy_are_deleted_whatever_their_name() -> None:
+def test_the_bindings_of_our_policies_are_deleted_whatever_their_name() -> None:
     def binding(name: str, policy: str) -> dict[str, object]:
         return {"metadata": {"name": name}, "spec": {"policyName": policy}}
 
-    cluster = GatedCluster(
-        bindings=[binding("gpu-extender-queue", gates.POLICY), binding("x", "other"), binding("y", gates.POLICY)]
-    )
+    queue, claims = gates.POLICIES
+    cluster = GatedCluster(bindings=[binding("gpu-extender-queue", queue), binding("x", "other"), binding("y", claims)])
     assert asked(cluster, gates.delete_bindings) == ["gpu-extender-queue", "y"]
     assert cluster.deleted == ["gpu-extender-queue", "y"]
     cluster.bindings = []

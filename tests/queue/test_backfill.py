@@ -290,6 +290,7 @@ def test_only_so_many_gangs_are_tried() -> None:
     ("facts", "text"),
     [
         ({"minimum": 3}, "2 of 3 pods exist"),
+        ({"missing": "ResourceClaimTemplate a/t"}, "ResourceClaimTemplate a/t does not exist"),
         ({"other_gates": ("a.io/x", "")}, "other scheduling gates hold it back: a.io/x, (unreadable)"),
         ({"known": False}, "how many pods it has is not known: its owner does not exist, or states no number "
                            "(gang-size, gang-min)"),

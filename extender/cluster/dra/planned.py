@@ -119,6 +119,21 @@ class PlannedClaims:
                 return SHARED
         return ""
 
+    def missing(self, pod: PodRecord) -> str:
+        """The first claim of a pod that does not exist, or the template that it lacks, "" for none: devices are
+        allocated to claims alone, and what a claim without a template asks for is not known. Where the queue can
+        allocate no devices, it does not look: kube-scheduler waits for the claim."""
+        if not (self.on and self._classes):
+            return ""
+        for ref in pod.claim_refs:
+            if ref.claim and (pod.namespace, ref.claim) not in self._claims.records:
+                return f"ResourceClaim {pod.namespace}/{ref.claim}"
+            if not ref.claim and ref.template:
+                known = (pod.namespace, ref.template) in self._claims.templates
+                template = f"ResourceClaimTemplate {pod.namespace}/{ref.template}"
+                return f"a ResourceClaim of {template}" if known else template
+        return ""
+
     def plan(self, pod: PodRecord, gpus: Sequence[str]) -> tuple[ClaimDevices, ...] | str | None:
         """Which of these devices (GpuDevice.id) each claim of a pod gets; why kube-scheduler allocates them instead;
         None: a claim is not created yet."""

@@ -28,8 +28,8 @@ from extender.objects import tolerant
 from extender.objects.queueing import GATE, WANTS_NODES
 from extender.objects.records import RecordError
 
-POLICY: Final = "gpu-extender-queue"
-"""The MutatingAdmissionPolicy of `manifests/queue`."""
+POLICIES: Final = ("gpu-extender-queue", "gpu-extender-claims")
+"""The MutatingAdmissionPolicies that add our gate, of `manifests/queue` and `manifests/claims-rewrite`."""
 AGE_LIMIT: Final = "gpu-extender.io/queue-age-limit"
 """The annotation of a namespace: for how long a pod may wait behind our gate."""
 PARALLEL: Final = 8  # patches at a time
@@ -131,7 +131,7 @@ async def remove_gates(
 
 
 async def delete_bindings(server: ApiServer) -> list[str]:
-    """Delete the bindings of our policy, so that no new pod gets the gate; returns their names. Raises ApiError,
+    """Delete the bindings of our policies, so that no new pod gets the gate; returns their names. Raises ApiError,
     Unreachable."""
     try:
         found = msgspec.json.decode(await server.get(_BINDINGS), type=dict[str, msgspec.Raw])
@@ -140,7 +140,7 @@ async def delete_bindings(server: ApiServer) -> list[str]:
             return []
         raise
     bindings = msgspec.json.decode(found.get("items", b"null"), type=list[_Binding] | None) or []
-    names = [one.metadata.name for one in bindings if one.spec.policy_name == POLICY]
+    names = [one.metadata.name for one in bindings if one.spec.policy_name in POLICIES]
     for name in names:
         try:
             await server.request("DELETE", f"{_BINDINGS}/{quote(name, safe='')}")

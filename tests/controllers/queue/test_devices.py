@@ -11,7 +11,7 @@ from extender.objects.event import Event
 from extender.settings import Settings
 from extender.sim.dra import nvidia as dra
 from tests.cluster.dra.world import MACHINE
-from tests.controllers.queue.devices_rig import CLAIMS, PLAN, SETTINGS, devices, world
+from tests.controllers.queue.devices_rig import CLAIMS, PLAN, SETTINGS, DevicesRig, devices, world
 from tests.controllers.queue.rig import gated, run
 from tests.kube.api_server import Request
 from tests.kube.objects import Objects
@@ -344,6 +344,53 @@ def test_a_claim_that_two_pods_name_is_left_to_kube_scheduler() -> None:
     run(test())
 
 
+def incomplete(it: DevicesRig) -> list[str]:
+    """Why gangs are not complete."""
+    report = it.one.controller.report
+    assert report is not None
+    return [one.text for one in report.waiting if one.code == "incomplete"]
+
+
+def test_a_pod_waits_while_a_template_or_claim_that_it_names_does_not_exist() -> None:
+    """Nothing states what the pod asks for: without the wait it would be released as a pod without GPUs."""
+
+    async def test() -> None:
+        async with devices(world()) as it:
+            templated, named = it.pod("p", 2, claim=False), it.pod("q", 2, claim=False)
+            templated["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": "t"}]
+            it.one.create(templated, named)
+            await it.turn(3)
+            assert not it.one.is_open("p")
+            assert not it.one.is_open("q")
+            assert incomplete(it) == [
+                "ResourceClaimTemplate default/t does not exist", "ResourceClaim default/q does not exist"
+            ]  # fmt: skip
+            it.world.set("ResourceClaimTemplate", dra.claim("t", "default", 2, template=True))
+            it.claim("q", 2)
+            await it.turn(3)
+            assert it.one.is_open("q")
+            assert it.allocated("q") == it.planned("q")
+            assert incomplete(it) == ["a ResourceClaim of ResourceClaimTemplate default/t does not exist"]
+
+    run(test())
+
+
+@pytest.mark.parametrize("allocates", [False, True])
+def test_where_the_queue_allocates_nothing_no_pod_waits_for_its_claims(allocates: bool) -> None:
+    """The setting is off, or no DeviceClass is known: templates need not be watched then."""
+
+    async def test() -> None:
+        made = world(SETTINGS if allocates else OFF)
+        if allocates:
+            made.drop("DeviceClass", dra.device_class())
+        async with devices(made) as it:
+            it.one.create(it.pod("p", 2, claim=False))
+            await it.turn(3)
+            assert it.one.is_open("p")
+
+    run(test())
+
+
 def test_the_gate_waits_until_the_claim_is_created() -> None:
     async def test() -> None:
         async with devices(world()) as it:
@@ -353,6 +400,7 @@ def test_the_gate_waits_until_the_claim_is_created() -> None:
             it.one.create(pod)
             await it.turn(3)
             assert not it.one.is_open("p")
+            assert not list(it.one.seats)  # a claim beyond a quota is never created
             it.claim("p-gpus-x", 2)
             stored = it.one.pod("p")
             made = {"resourceClaimStatuses": [{"name": "gpus", "resourceClaimName": "p-gpus-x"}]}
