@@ -20,7 +20,7 @@ LONGEST = 100 * 365 * 86_400  # seconds: a longer duration counts as this, so th
 NOT_STARTED = 2**52  # milliseconds: later than any start, so nothing is lost and the pod counts as the youngest
 
 
-_PART = re.compile(r"(\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})(h|ms|m|s)", re.ASCII)
+_PART = re.compile(r"(\d{1,9}(?:\.\d*)?|\.\d+)(h|ms|m|s)", re.ASCII)
 _MILLISECONDS = {"h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 
 

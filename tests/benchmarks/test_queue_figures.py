@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import ceil
 from statistics import fmean
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from benchmarks import queue
 from benchmarks.queue_sim.gangs import Gang, Shape
 from benchmarks.queue_sim.measures import MEASURES, figures, jain, largest_quarter, percentile, starved
+from benchmarks.queue_sim.ours import cluster_of, records_of
 from benchmarks.queue_sim.report import Case, comparisons, tables, targets, worst
 from benchmarks.queue_sim.workloads import (
     DURATIONS,
@@ -24,6 +26,8 @@ from benchmarks.queue_sim.workloads import (
     shaken,
 )
 from benchmarks.queue_sim.world import Account, Started, World
+from extender.objects.queueing import duration_of
+from extender.settings import Settings
 
 SHAPE = Shape()
 
@@ -88,6 +92,15 @@ def test_what_users_declare() -> None:
     user = declared(gangs, "user", 1)
     assert all(gang.declared is not None and gang.declared >= gang.seconds for gang in user)
     assert len({gang.declared for gang in user}) <= 12
+
+
+@pytest.mark.parametrize("estimates", ["user", "exact"])
+def test_the_planner_reads_what_users_declare(estimates: str) -> None:
+    """Rounded up to a second."""
+    cluster = cluster_of(SHAPE, Settings())
+    for gang in declared(draw("gfs", SHAPE, 50, 0.9, 1), estimates, 1):
+        assert gang.declared is not None
+        assert duration_of(records_of(gang, cluster)[0]) == ceil(gang.declared)
 
 
 # ---- measures

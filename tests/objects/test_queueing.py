@@ -61,6 +61,7 @@ def test_domain(notes: dict[str, str], domain: Domain | None) -> None:
     [
         (None, None, None), ("45m", None, 2700.0), ("1h30m", None, 5400.0), ("90", None, 90.0), ("soon", None, None),
         ("0s", None, None), (None, 600, 600.0), ("45m", 600, 600.0), ("5m", 600, 300.0), ("soon", 600, 600.0),
+        ("672.8273304739416s", None, 673.0), (".00000000001h", None, 1.0), ("1" * 10 + "s", None, None),
     ],
 )  # fmt: skip
 def test_duration(stated: str | None, deadline: int | None, seconds: float | None) -> None:
