@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.steady.__main__ import main, parsed, rss, server
+from tests.steady.__main__ import parsed, rss, server
 from tests.steady.accounts import Plan, Window, faults, table
 from tests.steady.cluster import PODS, Api, Scheduler
 
@@ -55,7 +55,7 @@ def test_played_hours_have_the_pods_of_real_ones() -> None:
 @pytest.mark.parametrize("given", ["--hours 8 --real 0.5", "--hours 2 --real 3", "--hours 0.2 --real 0"])
 def test_an_hour_at_least_is_real(given: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        main(given.split())
+        parsed(given.split())
     assert "--real: above 0, at most --hours, and at least 1 where --hours is" in capsys.readouterr().err
 
 
