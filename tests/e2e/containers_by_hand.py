@@ -2,7 +2,8 @@
 
 Namespaces (`unshare`) give each container what its pod template states: a read-only root, the files of its ConfigMaps,
 an empty folder for an emptyDir, the token of its account where every client looks for it, and the pod's name as host
-name. No capability is left. The programs are those of the tests, not of an image; so is the user who runs them.
+name. No capability is left. The programs are those of the tests, not of an image; so is the user who runs them. With
+files of the host, which may belong to the pod's user, the capability to read any file stands for that user.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from tests.e2e.cluster import ControlPlane
 from tests.e2e.process import Component
 
 SECRETS = "/var/run/secrets/kubernetes.io/serviceaccount"
+FILES = ("File", "FileOrCreate")
+_READING = ("setpriv", "--no-new-privs", "--bounding-set=-all,+dac_read_search", "--inh-caps=-all", "--")
 _LOCKED = ("setpriv", "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all", "--")
 _ISOLATED = ("unshare", "--mount", "--uts", "--propagation", "private", "--")
 
@@ -49,35 +52,34 @@ def start(
     stage = folder / container["name"]
     stage.mkdir(parents=True)
     volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
-    mounts = ["cp -a /etc /run/etc"]
-    bound = []
+    of_host, inside, bound = [], [], []
     for mount in container["volumeMounts"]:
         at, volume = mount["mountPath"], volumes[mount["name"]]
-        if "configMap" in volume:
-            _write(stage / mount["name"], _data(objects, "ConfigMap", volume["configMap"]["name"]))
-        elif "secret" in volume:
-            _write(stage / mount["name"], _data(objects, "Secret", volume["secret"]["secretName"]))
+        of_host += _of_host(mount["name"], volume)
+        _stage(stage / mount["name"], volume, objects)
+        target = f"/run{at}" if at.startswith("/etc/") else at
+        if volume.get("hostPath", {}).get("type") in FILES:
+            inside.append(f"mkdir -p $(dirname {target}) && touch {target}")
         else:
-            (stage / mount["name"]).mkdir()
-        inside = f"/run{at}" if at.startswith("/etc/") else at
-        mounts.append(f"mkdir -p {inside}")
+            inside.append(f"mkdir -p {target}")
         flag = "ro" if mount.get("readOnly") else "rw"
-        source = f"/run/stage/{mount['name']}"
-        bound.append(f"mount --bind {source} {at} && mount -o bind,remount,{flag} {at}")
-    _write(stage / "account", _account(control_plane, pod))
+        bound.append(f"mount --bind /run/stage/{mount['name']} {at} && mount -o bind,remount,{flag} {at}")
+    if "serviceAccountName" in pod["spec"]:
+        _write(stage / "account", _account(control_plane, pod))
+        bound.append(f"mkdir -p {SECRETS} && mount --bind /run/stage/account {SECRETS}")
     name = pod["metadata"]["name"]
     steps = [
         f"hostname {shlex.quote(name)}",
         "mount -t tmpfs tmpfs /run",
         f"cp -a {shlex.quote(str(stage))} /run/stage",
-        *mounts,
+        *of_host,
+        "cp -a /etc /run/etc && rm -rf /run/etc/kubernetes",
+        *inside,
         "mount --bind /run/etc /etc",
-        f"mkdir -p {SECRETS}",
-        f"mount --bind /run/stage/account {SECRETS}",
         *bound,
         "mount -o bind,remount,ro /etc",
         "mount -o bind,remount,ro /",
-        f'exec {shlex.join(_LOCKED)} "$@"',
+        f'exec {shlex.join(_READING if of_host else _LOCKED)} "$@"',
     ]
     address = urlsplit(control_plane.url)
     own = Path(sys.executable).parent
@@ -96,16 +98,44 @@ def start(
 
 def probe(container: Object, which: str, enter: Sequence[str] = ()) -> bool:
     """Whether a probe of the container succeeds: a command, or a GET as kubelet makes it, who checks no certificate.
-    `enter`: as of `start`, for a command."""
+    `enter`: as of `start`."""
     if "httpGet" in container[which]:
         asked = container[which]["httpGet"]
-        url = f"{asked.get('scheme', 'HTTP').lower()}://127.0.0.1:{asked['port']}{asked['path']}"
+        port = {one.get("name"): one["containerPort"] for one in container.get("ports", ())}.get(
+            asked["port"], asked["port"]
+        )
+        url = f"{asked.get('scheme', 'HTTP').lower()}://127.0.0.1:{port}{asked['path']}"
+        if enter:
+            return _passes([*enter, "curl", "--insecure", "--fail", "--noproxy", "*", url])
         try:
             return httpx.get(url, verify=False, trust_env=False, timeout=30).is_success
         except httpx.HTTPError:
             return False
-    command = [*enter, *container[which]["exec"]["command"]]
+    return _passes([*enter, *container[which]["exec"]["command"]])
+
+
+def _passes(command: Sequence[str]) -> bool:
     return subprocess.run(command, capture_output=True, check=False, timeout=30).returncode == 0
+
+
+def _of_host(name: str, volume: Object) -> list[str]:
+    """The steps that keep a path of the host in /run/stage, before the container's own /etc covers it."""
+    if "hostPath" not in volume:
+        return []
+    source, kind = shlex.quote(volume["hostPath"]["path"]), volume["hostPath"]["type"]
+    target = f"/run/stage/{name}"
+    make = {"File": "touch {1}", "FileOrCreate": "touch {0} {1}", "Directory": "mkdir {1}"}[kind]
+    return [make.format(source, target), f"mount --bind {source} {target}"]
+
+
+def _stage(folder: Path, volume: Object, objects: Objects) -> None:
+    """The files of a volume that the host does not have."""
+    if "configMap" in volume:
+        _write(folder, _data(objects, "ConfigMap", volume["configMap"]["name"]))
+    elif "secret" in volume:
+        _write(folder, _data(objects, "Secret", volume["secret"]["secretName"]))
+    elif "hostPath" not in volume:
+        folder.mkdir()
 
 
 def _data(objects: Objects, kind: str, name: str) -> dict[str, str]:
