@@ -2,14 +2,15 @@
 
 Namespaces (`unshare`) give each container what its pod template states: a read-only root, the files of its ConfigMaps,
 an empty folder for an emptyDir, the token of its account where every client looks for it, and the pod's name as host
-name. No capability is left. The programs are those of the tests, not of an image; so is the user who runs them. With
-files of the host, which may belong to the pod's user, the capability to read any file stands for that user.
+name. No capability is left. The programs are those of the tests, not of an image. So is the user who runs them, except
+where the pod mounts files of the host: these may belong to the pod's user, which then runs the container.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
+import stat
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -21,11 +22,11 @@ import httpx
 from tests.e2e.api import Object, Objects, path_of
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.process import Component
+from tests.installed import ROOT
 
 SECRETS = "/var/run/secrets/kubernetes.io/serviceaccount"
 FILES = ("File", "FileOrCreate")
-_READING = ("setpriv", "--no-new-privs", "--bounding-set=-all,+dac_read_search", "--inh-caps=-all", "--")
-_LOCKED = ("setpriv", "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all", "--")
+_LOCKED = ("setpriv", "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all")
 _ISOLATED = ("unshare", "--mount", "--uts", "--propagation", "private", "--")
 
 
@@ -68,18 +69,20 @@ def start(
         _write(stage / "account", _account(control_plane, pod))
         bound.append(f"mkdir -p {SECRETS} && mount --bind /run/stage/account {SECRETS}")
     name = pod["metadata"]["name"]
+    user = pod["spec"].get("securityContext", {}).get("runAsUser") if of_host else None
     steps = [
         f"hostname {shlex.quote(name)}",
         "mount -t tmpfs tmpfs /run",
         f"cp -a {shlex.quote(str(stage))} /run/stage",
         *of_host,
+        *([] if user is None else _opened()),
         "cp -a /etc /run/etc && rm -rf /run/etc/kubernetes",
         *inside,
         "mount --bind /run/etc /etc",
         *bound,
         "mount -o bind,remount,ro /etc",
         "mount -o bind,remount,ro /",
-        f'exec {shlex.join(_READING if of_host else _LOCKED)} "$@"',
+        f'exec {shlex.join([*_LOCKED, *_as(user), "--"])} "$@"',
     ]
     address = urlsplit(control_plane.url)
     own = Path(sys.executable).parent
@@ -94,6 +97,28 @@ def start(
             "PATH": f"{own}:{control_plane.binaries}:{os.environ['PATH']}",
         },
     )
+
+
+def _as(user: int | None) -> list[str]:
+    return [] if user is None else [f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+
+
+def _opened() -> list[str]:
+    """The steps that let every user reach the interpreter and the product, which may be in a home that is closed."""
+    needed = {Path(sys.base_prefix), Path(sys.prefix), ROOT}
+    closed = {path: _closed(path) for path in sorted(needed)}
+    steps = []
+    for number, folder in enumerate(sorted({folder for folder in closed.values() if folder is not None})):
+        kept = f"/run/closed-{number}"
+        steps.append(f"mkdir {kept} && mount --bind {folder} {kept} && mount -t tmpfs -o mode=755 tmpfs {folder}")
+        for path in [path for path, one in closed.items() if one == folder]:
+            steps.append(f"mkdir -p {path} && mount --bind {kept}/{path.relative_to(folder)} {path}")
+    return steps
+
+
+def _closed(path: Path) -> Path | None:
+    """The first folder on the way to a path that only its owner may pass."""
+    return next((folder for folder in reversed(path.parents) if not folder.stat().st_mode & stat.S_IXOTH), None)
 
 
 def probe(container: Object, which: str, enter: Sequence[str] = ()) -> bool:
@@ -136,6 +161,7 @@ def _stage(folder: Path, volume: Object, objects: Objects) -> None:
         _write(folder, _data(objects, "Secret", volume["secret"]["secretName"]))
     elif "hostPath" not in volume:
         folder.mkdir()
+        folder.chmod(0o777)  # as kubelet makes an emptyDir
 
 
 def _data(objects: Objects, kind: str, name: str) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """A node of a control plane: its own /etc and loopback, and a kubelet that runs its static pods as processes.
 
 What a real kubelet does for them: it runs the manifests of a folder, starts a pod anew when its manifest changes or a
-container ends, and shows each as a mirror pod. Images and users are not part of it (`containers_by_hand.py`).
+container ends, and shows each as a mirror pod. Images are not part of it (`containers_by_hand.py`).
 """
 
 from __future__ import annotations
@@ -70,9 +70,10 @@ class StaticNode:
             pod.end()
         self._network.close()
 
-    def runs(self, name: str) -> bool:
-        """Whether there are processes of the manifest NAME.yaml."""
-        return f"{name}.yaml" in self._pods
+    def users(self, name: str) -> set[int]:
+        """Who runs the processes of the manifest NAME.yaml; none if there are none."""
+        pod = self._pods.get(f"{name}.yaml")
+        return pod.users() if pod else set()
 
     def _look(self) -> None:
         while not self._ended.wait(LOOK_SECONDS):
@@ -139,6 +140,14 @@ class _Pod:
             process.stop()
         with contextlib.suppress(ApiError, Unreachable):
             self._api.delete("Pod", self._name, self._namespace, grace=0)
+
+    def users(self) -> set[int]:
+        """The user ids of the processes that run."""
+        found = set()
+        for process in self._processes:
+            with contextlib.suppress(FileNotFoundError):
+                found.add(Path(f"/proc/{process.pid}").stat().st_uid)
+        return found
 
     def tails(self) -> str:
         """The last lines of each container."""

@@ -136,13 +136,12 @@ def test_the_section_from_the_rights_to_the_way_back(
     wait_until_bound(api, "before")
 
     follow(shell, STEPS[:WAY_BACK])
-    pod = manifest(node, "gpu-extender")
-    kubeconfig = (node.etc / "kubernetes" / "gpu-extender" / "kubeconfig").stat()
-    assert (kubeconfig.st_uid, kubeconfig.st_mode & 0o777) == (pod["spec"]["securityContext"]["runAsUser"], 0o600)
+    assert node.users("gpu-extender") == {manifest(node, "gpu-extender")["spec"]["securityContext"]["runAsUser"]}
+    assert (node.etc / "kubernetes" / "gpu-extender" / "kubeconfig").stat().st_mode & 0o777 == 0o600
 
     ours = node.manifests / "gpu-extender.yaml"
     away = ours.rename(ours.with_suffix(".away"))
-    wait_for(lambda: not node.runs("gpu-extender"), 30, "gpu-extender has ended")
+    wait_for(lambda: not node.users("gpu-extender"), 30, "gpu-extender has ended")
     gpu_pod(api, "waits")
     wait_for(lambda: "/v1/filter" in error_of(api, "waits"), 60, lambda: error_of(api, "waits"))
     away.rename(ours)
