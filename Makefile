@@ -47,8 +47,8 @@ types: setup ## mypy, strict; and the stubs of the core against its compiled mod
 checked: setup ## the core tests on a build with bounds checks, overflow checks and the address sanitizer
 	@.ci/checked -q -n $(WORKERS) --dist worksteal
 
-soak: setup ## more than 500 preemptions, the server killed at random points, and 1,000 pods whose plan must hold, and GANGS gangs of the queue, 45 minutes (ROUNDS=800 pods, GANGS=500); HOURS=8: one server for so long, its last hour against its second
-	@$(if $(HOURS),$(BIN)/python -m tests.steady --hours $(HOURS) $(if $(SEED),--seed $(SEED)),$(KILLED))
+soak: setup ## more than 500 preemptions, the server killed at random points, and 1,000 pods whose plan must hold, and GANGS gangs of the queue, 45 minutes (ROUNDS=800 pods, GANGS=500); HOURS=8: one server for so long, its last hour against its second (REAL=1: played in one hour)
+	@$(if $(HOURS),$(BIN)/python -m tests.steady --hours $(HOURS) $(if $(REAL),--real $(REAL)) $(if $(SEED),--seed $(SEED)),$(KILLED))
 
 fuzz: setup ## hostile bodies, watched objects, settings and cluster files (SECONDS=60, or with CASES=1000000 until so many; SEED= REPLAY=FILE)
 	@$(BIN)/python -m tests.fuzz $(if $(REPLAY),--replay $(REPLAY),--seconds $(FUZZED)) $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED))

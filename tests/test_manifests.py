@@ -372,6 +372,6 @@ def test_the_memory_limit_covers_the_largest_cluster_of_the_readme() -> None:
 def test_kubeadm_gets_the_configuration_of_the_cluster_and_no_patches_beside_it() -> None:
     """Without it kubeadm takes the image and the address of a default cluster; both options together are an error."""
     page = (MANIFESTS.parent / "docs" / "install.md").read_text()
-    commands = [line for line in page.splitlines() if line.startswith("        kubeadm ")]
-    assert len(commands) == 2
+    commands = [line for line in page.splitlines() if line.startswith("kubeadm ")]
+    assert len(commands) == 3
     assert [line for line in commands if "--config=kubeadm" not in line or "--patches" in line] == []

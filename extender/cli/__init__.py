@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         words[0] = "version"
     if words[0] not in COMMANDS:
         overview().parse_args(words)  # ends the program: help, or what is wrong
-    options = parser_of(words[0]).parse_args(words[1:])
+    options = parsed(parser_of(words[0]), words[1:])
     return ended(partial(command(words[0]).run, options), options)
 
 
@@ -78,6 +78,12 @@ def parser_of(name: str, prog: str = PROGRAM) -> argparse.ArgumentParser:
     )
     module.arguments(parser)
     return parser
+
+
+def parsed(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
+    """The options that the words state, in any order. `parse_args` of Python 3.11 takes an optional argument behind an
+    option as missing; its other way to read does not, but loses a `--`."""
+    return parser.parse_args(words) if "--" in words else parser.parse_intermixed_args(words)
 
 
 def overview(prog: str = PROGRAM, names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from extender.cli import COMMANDS, main
+from extender import cli
+from extender.cli import COMMANDS, kubectl, main
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -96,6 +99,40 @@ def test_without_what_only_nodes_need_it_is_named(words: list[str]) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
         assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
         assert says in done.stdout + done.stderr
+
+
+def spelled(parser: argparse.ArgumentParser) -> Iterator[tuple[list[str], list[str]]]:
+    """Each option with a value of the parser, and a word for each positional argument."""
+    actions = [action for action in parser._actions if action.nargs != 0]
+    positional = [[*(action.choices or ["x"])][-1] for action in actions if not action.option_strings]
+    for action in actions:
+        if action.option_strings and not action.required and action.nargs is None and action.type in (None, Path):
+            yield [action.option_strings[-1], next(iter(action.choices or ["x"]))], positional
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_options_stand_before_between_and_behind_arguments(command: str) -> None:
+    """argparse of Python 3.11 itself rejects `config explain -o json queue`."""
+    for parser in (cli.parser_of(command), *([kubectl.parser_of(command)] if command in kubectl.OFFERED else [])):
+        needed = [word for action in parser._actions if action.required and action.option_strings
+                  for word in (action.option_strings[-1], "1")]  # fmt: skip
+        for option, words in spelled(parser):
+            read = [
+                vars(cli.parsed(parser, [*needed, *words[:at], *option, *words[at:]])) for at in range(len(words) + 1)
+            ]
+            assert all(one == read[0] for one in read), option
+
+
+def test_a_word_behind_two_dashes_is_no_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topo", "-o", "json", "--", "-none"]) == 1
+    assert "-none" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_config_with_its_output_form_anywhere(at: int, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["config", "explain", "queue.strict"]
+    assert main([*words[:at], "-o", "json", *words[at:]]) == 0
+    assert [one["field"] for one in json.loads(capsys.readouterr().out)["fields"]] == ["queue.strict"]
 
 
 def test_refused_settings_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,6 +26,8 @@ CLIENT_MODULE = Path(__file__).parent / "kubectl"
 CLIENT_COMMANDS = ("kubectl", "kubelet")
 HELM_MODULE = Path(__file__).parent / "helm"
 HELM_PACKAGE = "helm.sh/helm/v4/cmd/helm"
+KUBEADM_MODULE = Path(__file__).parent / "kubeadm"
+KUBEADM_PACKAGE = "k8s.io/kubernetes/cmd/kubeadm"
 # kube-scheduler first: it is the longest, and a failure should show early.
 COMMANDS = ("kube-scheduler", "kube-apiserver", "kube-controller-manager", "etcd")
 MODULE_FILES = {
@@ -209,6 +211,17 @@ def build_helm(say: Callable[[str], None] = print) -> Path:
     return once(cache_root() / "helm" / module_hash("go.mod", HELM_MODULE), "Helm", say, make)
 
 
+def build_kubeadm(say: Callable[[str], None] = print) -> Path:
+    """kubeadm of the default release; compiled when it is not there yet."""
+
+    def make(go: str, program: Path) -> None:
+        say(f"building kubeadm {DEFAULT_RELEASE} with {go} (about 1-2 minutes the first time)")
+        _compile(go, DEFAULT_RELEASE, "go.mod", KUBEADM_PACKAGE, program, KUBEADM_MODULE)
+
+    program = cache_root() / "kubeadm" / f"{DEFAULT_RELEASE}-{module_hash('go.mod', KUBEADM_MODULE)}"
+    return once(program, f"kubeadm {DEFAULT_RELEASE}", say, make)
+
+
 def main() -> int:
     """Builds, and prints the folder on standard output."""
 
@@ -219,6 +232,7 @@ def main() -> int:
         build_device_manager(say)
         build_kubectl(say)
         build_helm(say)
+        build_kubeadm(say)
         print(build(say))
     except ControlPlaneUnavailable as reason:
         say(f"error: {reason}")

@@ -2,13 +2,15 @@
 
 Namespaces (`unshare`) give each container what its pod template states: a read-only root, the files of its ConfigMaps,
 an empty folder for an emptyDir, the token of its account where every client looks for it, and the pod's name as host
-name. No capability is left. The programs are those of the tests, not of an image; so is the user who runs them.
+name. No capability is left. The programs are those of the tests, not of an image. So is the user who runs them, except
+where the pod mounts files of the host: these may belong to the pod's user, which then runs the container.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
+import stat
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -20,9 +22,11 @@ import httpx
 from tests.e2e.api import Object, Objects, path_of
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.process import Component
+from tests.installed import ROOT
 
 SECRETS = "/var/run/secrets/kubernetes.io/serviceaccount"
-_LOCKED = ("setpriv", "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all", "--")
+FILES = ("File", "FileOrCreate")
+_LOCKED = ("setpriv", "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all")
 _ISOLATED = ("unshare", "--mount", "--uts", "--propagation", "private", "--")
 
 
@@ -49,35 +53,36 @@ def start(
     stage = folder / container["name"]
     stage.mkdir(parents=True)
     volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
-    mounts = ["cp -a /etc /run/etc"]
-    bound = []
+    of_host, inside, bound = [], [], []
     for mount in container["volumeMounts"]:
         at, volume = mount["mountPath"], volumes[mount["name"]]
-        if "configMap" in volume:
-            _write(stage / mount["name"], _data(objects, "ConfigMap", volume["configMap"]["name"]))
-        elif "secret" in volume:
-            _write(stage / mount["name"], _data(objects, "Secret", volume["secret"]["secretName"]))
+        of_host += _of_host(mount["name"], volume)
+        _stage(stage / mount["name"], volume, objects)
+        target = f"/run{at}" if at.startswith("/etc/") else at
+        if volume.get("hostPath", {}).get("type") in FILES:
+            inside.append(f"mkdir -p $(dirname {target}) && touch {target}")
         else:
-            (stage / mount["name"]).mkdir()
-        inside = f"/run{at}" if at.startswith("/etc/") else at
-        mounts.append(f"mkdir -p {inside}")
+            inside.append(f"mkdir -p {target}")
         flag = "ro" if mount.get("readOnly") else "rw"
-        source = f"/run/stage/{mount['name']}"
-        bound.append(f"mount --bind {source} {at} && mount -o bind,remount,{flag} {at}")
-    _write(stage / "account", _account(control_plane, pod))
+        bound.append(f"mount --bind /run/stage/{mount['name']} {at} && mount -o bind,remount,{flag} {at}")
+    if "serviceAccountName" in pod["spec"]:
+        _write(stage / "account", _account(control_plane, pod))
+        bound.append(f"mkdir -p {SECRETS} && mount --bind /run/stage/account {SECRETS}")
     name = pod["metadata"]["name"]
+    user = pod["spec"].get("securityContext", {}).get("runAsUser") if of_host else None
     steps = [
         f"hostname {shlex.quote(name)}",
         "mount -t tmpfs tmpfs /run",
         f"cp -a {shlex.quote(str(stage))} /run/stage",
-        *mounts,
+        *of_host,
+        *([] if user is None else _opened()),
+        "cp -a /etc /run/etc && rm -rf /run/etc/kubernetes",
+        *inside,
         "mount --bind /run/etc /etc",
-        f"mkdir -p {SECRETS}",
-        f"mount --bind /run/stage/account {SECRETS}",
         *bound,
         "mount -o bind,remount,ro /etc",
         "mount -o bind,remount,ro /",
-        f'exec {shlex.join(_LOCKED)} "$@"',
+        f'exec {shlex.join([*_LOCKED, *_as(user), "--"])} "$@"',
     ]
     address = urlsplit(control_plane.url)
     own = Path(sys.executable).parent
@@ -94,18 +99,69 @@ def start(
     )
 
 
+def _as(user: int | None) -> list[str]:
+    return [] if user is None else [f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+
+
+def _opened() -> list[str]:
+    """The steps that let every user reach the interpreter and the product, which may be in a home that is closed."""
+    needed = {Path(sys.base_prefix), Path(sys.prefix), ROOT}
+    closed = {path: _closed(path) for path in sorted(needed)}
+    steps = []
+    for number, folder in enumerate(sorted({folder for folder in closed.values() if folder is not None})):
+        kept = f"/run/closed-{number}"
+        steps.append(f"mkdir {kept} && mount --bind {folder} {kept} && mount -t tmpfs -o mode=755 tmpfs {folder}")
+        for path in [path for path, one in closed.items() if one == folder]:
+            steps.append(f"mkdir -p {path} && mount --bind {kept}/{path.relative_to(folder)} {path}")
+    return steps
+
+
+def _closed(path: Path) -> Path | None:
+    """The first folder on the way to a path that only its owner may pass."""
+    return next((folder for folder in reversed(path.parents) if not folder.stat().st_mode & stat.S_IXOTH), None)
+
+
 def probe(container: Object, which: str, enter: Sequence[str] = ()) -> bool:
     """Whether a probe of the container succeeds: a command, or a GET as kubelet makes it, who checks no certificate.
-    `enter`: as of `start`, for a command."""
+    `enter`: as of `start`."""
     if "httpGet" in container[which]:
         asked = container[which]["httpGet"]
-        url = f"{asked.get('scheme', 'HTTP').lower()}://127.0.0.1:{asked['port']}{asked['path']}"
+        port = {one.get("name"): one["containerPort"] for one in container.get("ports", ())}.get(
+            asked["port"], asked["port"]
+        )
+        url = f"{asked.get('scheme', 'HTTP').lower()}://127.0.0.1:{port}{asked['path']}"
+        if enter:
+            return _passes([*enter, "curl", "--insecure", "--fail", "--noproxy", "*", url])
         try:
             return httpx.get(url, verify=False, trust_env=False, timeout=30).is_success
         except httpx.HTTPError:
             return False
-    command = [*enter, *container[which]["exec"]["command"]]
+    return _passes([*enter, *container[which]["exec"]["command"]])
+
+
+def _passes(command: Sequence[str]) -> bool:
     return subprocess.run(command, capture_output=True, check=False, timeout=30).returncode == 0
+
+
+def _of_host(name: str, volume: Object) -> list[str]:
+    """The steps that keep a path of the host in /run/stage, before the container's own /etc covers it."""
+    if "hostPath" not in volume:
+        return []
+    source, kind = shlex.quote(volume["hostPath"]["path"]), volume["hostPath"]["type"]
+    target = f"/run/stage/{name}"
+    make = {"File": "touch {1}", "FileOrCreate": "touch {0} {1}", "Directory": "mkdir {1}"}[kind]
+    return [make.format(source, target), f"mount --bind {source} {target}"]
+
+
+def _stage(folder: Path, volume: Object, objects: Objects) -> None:
+    """The files of a volume that the host does not have."""
+    if "configMap" in volume:
+        _write(folder, _data(objects, "ConfigMap", volume["configMap"]["name"]))
+    elif "secret" in volume:
+        _write(folder, _data(objects, "Secret", volume["secret"]["secretName"]))
+    elif "hostPath" not in volume:
+        folder.mkdir()
+        folder.chmod(0o777)  # as kubelet makes an emptyDir
 
 
 def _data(objects: Objects, kind: str, name: str) -> dict[str, str]:

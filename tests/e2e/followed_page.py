@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import re
 import select
+import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.installed import ROOT
 from tests.waiting import wait_for
 
 CHECK_SECONDS = 90.0
@@ -53,14 +55,23 @@ def _steps(block: str) -> Iterator[Step]:
         yield Step(_CHECK.sub("", line), (found[1] or "") if found else None)
 
 
+def clone(folder: Path) -> Path:
+    """A copy of the files that git tracks, in a new folder."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for name in filter(None, listed.split("\0")):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, folder / name)
+    return folder
+
+
 class Shell:
     """One bash for all commands, so that variables and background jobs last. A context manager."""
 
-    def __init__(self, folder: Path, files: Path, env: Mapping[str, str]) -> None:
-        """`folder`: where it begins; `files`: an empty folder for its own files."""
+    def __init__(self, folder: Path, files: Path, env: Mapping[str, str], enter: Sequence[str] = ()) -> None:
+        """`folder`: where it begins; `files`: an empty folder for its own files; `enter`: words before the command."""
         self._script, self._out, self._errors = files / "command", files / "out", files / "errors"
         self._bash = subprocess.Popen(
-            ["bash"], cwd=folder, env=dict(env), text=True,
+            [*enter, "bash"], cwd=folder, env=dict(env), text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
 

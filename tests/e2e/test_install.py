@@ -8,8 +8,6 @@ the pods of our manifests run as processes (`pod_runner.py`), and the GPU node i
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +19,7 @@ from tests.e2e.audit import requests
 from tests.e2e.build import build_helm, build_kubectl
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.conftest import KubeletsFactory, SchedulerFactory
-from tests.e2e.followed_page import Shell, sections
+from tests.e2e.followed_page import Shell, clone, sections
 from tests.e2e.helm_chart import helm
 from tests.e2e.kustomize import kubectl
 from tests.e2e.pod_runner import PodRunner
@@ -55,23 +53,11 @@ class Reader:
 
 
 @pytest.fixture
-def clone(tmp_path: Path) -> Path:
-    """The files that git tracks, in a folder of their own."""
-    folder = tmp_path / "clone"
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    for name in filter(None, listed.split("\0")):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, folder / name)
-    return folder
-
-
-@pytest.fixture
 def reader(
     control_plane: ControlPlane,
     api: Api,
     kubelets: KubeletsFactory,
     scheduler: SchedulerFactory,
-    clone: Path,
     tmp_path: Path,
 ) -> Iterator[Reader]:
     """A control plane as kubeadm makes one: its own kube-scheduler, a node for the pods of the system, a GPU node."""
@@ -90,7 +76,7 @@ def reader(
         "PATH": path, "HOME": str(tmp_path), "KUBECONFIG": str(kubeconfig),
         "NO_PROXY": "127.0.0.1,localhost", "PYTHONPATH": str(ROOT), "LANG": os.environ.get("LANG", "C.UTF-8"),
     }  # fmt: skip
-    with PodRunner(control_plane, tmp_path / "pods"), Shell(clone, files, env) as shell:
+    with PodRunner(control_plane, tmp_path / "pods"), Shell(clone(tmp_path / "clone"), files, env) as shell:
         yield Reader(shell)
     helm("uninstall", "gpu-extender", "--namespace=default", "--ignore-not-found", kubeconfig=kubeconfig)
     kubectl("delete", LEFT, "--all-namespaces", "--selector=app.kubernetes.io/name=gpu-extender", kubeconfig=kubeconfig)

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[0] not in OFFERED:
         overview.parse_args(words)  # ends the program: help, or what is wrong
     # A command may require one source of several. This one is replaced below.
-    options = parser_of(words[0]).parse_args(["--server=", *words[1:]])
+    options = cli.parsed(parser_of(words[0]), ["--server=", *words[1:]])
     return cli.ended(partial(_run, words[0], options, Kubectl(flags)), options)
 
 
