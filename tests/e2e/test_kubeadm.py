@@ -7,6 +7,7 @@ processes with their own arguments and files of the node.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,6 +48,8 @@ apiServer: {certSANs: [127.0.0.1]}
 def kubeadm() -> Path:
     if IMPOSSIBLE:
         pytest.skip(f"no mount namespace: {IMPOSSIBLE}")
+    if missing := [name for name in ("curl", "ip") if shutil.which(name) is None]:
+        pytest.skip(f"not installed: {', '.join(missing)} (the Debian packages curl and iproute2)")
     if release() != DEFAULT_RELEASE:
         pytest.skip(f"kubeadm is built for {DEFAULT_RELEASE} alone")
     return build_kubeadm()
