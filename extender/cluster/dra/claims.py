@@ -24,7 +24,8 @@ class ResourceClaims:
     """The claims and templates of the cluster. `records`: by namespace and name; `holders`: GpuDevice.id of an
     allocated device -> the claims that it is allocated to; `templates`: by namespace and name; `marked`: the claims
     with PLANNED_NODE that are allocated and reserved for no pod; `unallocated`: those that are not allocated;
-    `awaited`: uid of a pod without a node that names claims -> the node that it is nominated or pinned to."""
+    `awaited`: uid of a pod without a node that names claims -> the node that it is nominated or pinned to; `pinned`:
+    uids of those of them that are not nominated."""
 
     def __init__(self) -> None:
         self.records: dict[Key, ResourceClaimRecord] = {}
@@ -33,6 +34,7 @@ class ResourceClaims:
         self.marked: dict[Key, None] = {}
         self.unallocated: dict[Key, None] = {}
         self.awaited: dict[str, str] = {}
+        self.pinned: set[str] = set()
         self._reserved: dict[str, dict[Key, None]] = {}  # by uid of a pod
         self._users: dict[tuple[str, Key], dict[str, None]] = {}  # of a claim or template: uids of pods without a node
         self._uses: dict[str, set[tuple[str, Key]]] = {}  # by uid
@@ -79,12 +81,15 @@ class ResourceClaims:
         self._uses[pod.uid] = uses
         if node := pod.nominated_node or pod.annotations.get(PINNED, ""):
             self.awaited[pod.uid] = node
+            if not pod.nominated_node:
+                self.pinned.add(pod.uid)
         for use in uses:
             self._users.setdefault(use, {})[pod.uid] = None
 
     def forget(self, uid: str) -> None:
         """The pod has a node, or does not exist any more."""
         self.awaited.pop(uid, None)
+        self.pinned.discard(uid)
         for use in self._uses.pop(uid, ()):
             users = self._users[use]
             del users[uid]

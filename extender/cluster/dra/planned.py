@@ -6,7 +6,7 @@ asks for its GPUs, and its node still offers them. So each GPU counts once, and 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -48,11 +48,12 @@ class PlannedClaims:
 
     def node_of(self, claim: ResourceClaimRecord) -> str:
         """The node on which the devices of an allocated claim wait for its one pod, "" where they do not. They need not
-        exist any more: a pod whose node is lost asks for its GPUs again."""
+        exist any more: a pod whose node is lost asks for its GPUs again. For a pod that states its node by annotation
+        alone only marked claims wait: a tenant may write that annotation on a pod that never starts."""
         if not self.on or not claim.allocated:
             return ""
         uid = self._claims.first_user(claim)
-        if not uid or not self._claims.is_of(claim, uid):
+        if not uid or not self._claims.is_of(claim, uid) or (uid in self._claims.pinned and not claim.planned_node):
             return ""
         node = self._claims.awaited.get(uid, "")
         where = {self._slices.node_of.get(identity(one), node) for one in claim.allocated}
@@ -169,9 +170,11 @@ class PlannedClaims:
         """Those of them whose devices wait for the pod on its node."""
         return [claim for claim in self.named(uid) if self.node_of(claim)]
 
-    def unused(self) -> list[ResourceClaimRecord]:
-        """The claims that the queue allocated, and that are reserved for no pod."""
-        return [self._claims.records[key] for key in self._claims.marked]
+    def unused(self, known: Iterable[Key] = ()) -> list[ResourceClaimRecord]:
+        """The claims that the queue allocated, and that are reserved for no pod. `known`: claims that it allocated, be
+        they marked or not: the owner of a claim may take the annotation away."""
+        claims = (self._claims.records.get(key) for key in dict.fromkeys((*self._claims.marked, *known)))
+        return [one for one in claims if one is not None and one.allocated is not None and not one.reserved]
 
     def unallocated(self) -> list[ResourceClaimRecord]:
         """The claims that are not allocated."""

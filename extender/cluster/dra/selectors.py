@@ -35,8 +35,14 @@ def driver_of(record: DeviceClassRecord) -> str:
 
 def is_every(record: DeviceClassRecord) -> bool:
     """Whether the class selects every whole GPU of its driver, as the class of the driver does."""
-    terms = [term for text in record.selectors for term in terms_of(text)]
-    return bool(driver_of(record)) and all(_DRIVER.fullmatch(term) or _TYPE.fullmatch(term) for term in terms)
+    expressions = [terms_of(text) for text in record.selectors]
+    return bool(driver_of(record)) and all(terms and all(map(_is_whole, terms)) for terms in expressions)
+
+
+def _is_whole(term: str) -> bool:
+    """Whether the term states the driver, or the type of its whole GPUs: such a term leaves none of these out."""
+    found = _TYPE.fullmatch(term)
+    return bool(_DRIVER.fullmatch(term)) if found is None else found[4] == WHOLE.get(found[2])
 
 
 def terms_of(text: str) -> list[str]:

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from extender.cluster.dra.selectors import LONGEST, driver_of, terms_of
+from extender.cluster.dra.selectors import LONGEST, driver_of, is_every, terms_of
 from extender.objects.records import DeviceClassRecord, device_class
 from extender.sim.dra import nvidia as dra
 
@@ -52,6 +52,23 @@ def test_whole_gpus(selectors: tuple[str, ...]) -> None:
 )
 def test_what_need_not_be_whole_gpus(selectors: tuple[str, ...]) -> None:
     assert driver_of(of(*selectors)) == ""
+
+
+@pytest.mark.parametrize(
+    "narrowing",
+    [
+        "device.attributes['gpu.nvidia.com'].index == 0 || device.attributes['gpu.nvidia.com'].index == 1",
+        "has(device.attributes['x'].a) ? true : false",
+        "a" * (LONGEST + 1),
+        "device.attributes['example.com'].type == 'gpu'",
+    ],
+)
+def test_a_class_with_another_selector_does_not_select_every_gpu(narrowing: str) -> None:
+    """A disjunction has no terms, and still leaves devices out."""
+    assert driver_of(of(f"{DRIVER} && {TYPE}", narrowing)) == "gpu.nvidia.com"
+    assert is_every(of(f"{DRIVER} && {TYPE}"))
+    assert is_every(of(DRIVER, TYPE))
+    assert not is_every(of(f"{DRIVER} && {TYPE}", narrowing))
 
 
 def test_the_class_of_the_drivers_chart() -> None:

@@ -11,6 +11,7 @@ import pytest
 from extender.queue.placing.placement import JointPlacement
 from extender.queue.plan import Looks, Planner
 from extender.queue.starts import Start
+from extender.reservations.seats import Seat, Seats
 from extender.settings import Settings
 from tests.calls import calls_of
 from tests.controllers.queue.rig import gated, rig, run
@@ -215,5 +216,32 @@ def test_a_turn_looks_at_two_thousand_seats_in_slices() -> None:
                 assert len(one.seats) == 2000
                 assert max(calls) <= MOST_CALLS // 2, f"{work}: {len(calls)} slices, {sum(calls)} calls"
                 assert len(calls) > 10
+
+    run(test())
+
+
+def test_the_end_of_a_gang_looks_at_each_seat_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two thousand pods of it are bound between two turns. Its release is measured once."""
+    world = World(SETTINGS)
+    world.node("n", 0, pods="5000")
+    listed: list[int] = []
+    gang = Seats.gang
+
+    def counted(seats: Seats, name: str) -> list[Seat]:
+        found = gang(seats, name)
+        listed.append(len(found))
+        return found
+
+    async def test() -> None:
+        async with rig(world) as one:
+            for i in range(2000):
+                world.set("Pod", workload(f"p{i}", node="n", phase="Running"))
+                seat = Seat(f"uid-p{i}", f"default/p{i}", "label:default/g", "n", (0,) * 6, 0, 0, world.now)
+                one.seats.reserve([seat])
+            monkeypatch.setattr(Seats, "gang", counted)
+            await one.controller._ends.sweep(world.now)
+            assert not one.seats
+            assert sum(listed) <= 2000
+            assert world.metric("queue_release_duration_seconds_count") == 1
 
     run(test())

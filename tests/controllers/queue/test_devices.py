@@ -8,6 +8,8 @@ import pytest
 
 from extender.controllers.queue.devices import allocator
 from extender.objects.event import Event
+from extender.objects.queueing import PINNED
+from extender.objects.records.device_claims import PLANNED_NODE as NOTE
 from extender.settings import Settings
 from extender.sim.dra import nvidia as dra
 from tests.cluster.dra.world import MACHINE
@@ -484,5 +486,53 @@ def test_a_pod_without_claims_gets_no_seat_where_gpus_are_for_claims_alone(setti
             await it.turn(3)
             assert it.one.is_open("q")
             assert served or it.one.pod("q")["status"]["nominatedNodeName"] == "plugin"
+
+    run(test())
+
+
+def test_a_claim_that_another_pod_took_does_not_keep_the_gang_from_giving_back() -> None:
+    """The pod was created after the allocation, and kube-scheduler gave it the claim before a pod of the gang was
+    deleted."""
+
+    async def test() -> None:
+        made = world(nodes=1)
+        async with devices(made) as it:
+            it.claim("foreign", 1)
+            made.claimant("other", "foreign")  # so the gates wait
+            it.one.create(*it.gang("g", 2, 2))
+            await it.turn(2)
+            assert not it.one.is_open("g-0")
+            [node] = {pool for pool, _ in it.allocated("g-0")}
+            it.allocate("g-0", node, *(device for _, device in it.allocated("g-0")), reserved="x")
+            claim = it.objects.stored[f"{CLAIMS}/g-0"]
+            it.put("g-0", {**claim, "metadata": {**claim["metadata"], "annotations": {NOTE: node}}})
+            it.one.delete("g-1")
+            await it.turn(30)
+            assert it.allocated("g-0")  # the other pod's
+            assert not it.one.seats
+
+    run(test())
+
+
+def test_an_allocation_without_its_annotation_is_taken_back_and_not_offered() -> None:
+    """The owner of a claim may write its annotations, and may name it in a pod that is never released."""
+
+    async def test() -> None:
+        made = world(nodes=1)
+        async with devices(made) as it:
+            it.claim("foreign", 1)
+            made.claimant("other", "foreign")  # so the gate waits
+            it.one.create(it.pod("p", 2))
+            await it.turn(2)
+            assert it.allocated("p")
+            claim = it.objects.stored[f"{CLAIMS}/p"]
+            assert claim["metadata"]["annotations"] == {NOTE: "n1"}
+            it.put("p", {**claim, "metadata": {**claim["metadata"], "annotations": {}}})
+            it.one.delete("p")
+            made.claimant("idle", "p", annotations={PINNED: "n1"})
+            assert made.cluster.nodes["n1"].gpus == {"nvidia.com/gpu": 6}
+            await it.turn(60)
+            assert not it.allocated("p")
+            assert made.cluster.nodes["n1"].gpus == {"nvidia.com/gpu": 8}
 
     run(test())

@@ -234,10 +234,12 @@ class DeviceAllocator:
     # -- taking back ----------------------------------------------------------------------------------------------
 
     async def withdraw(self, pods: Iterable[PodRecord]) -> bool:
-        """Deallocate the claims of pods that give up their seats; whether the watch shows that all are."""
+        """Deallocate the claims of pods that give up their seats; whether the watch shows that all are. What another
+        pod holds by now is not the seat's any more, and nothing to wait for."""
         if self._claims is None:
             return True
-        keys = [(one.namespace, one.name) for pod in pods for one in self._planned.named(pod.uid) if _is_ours(one)]
+        own = [(pod, one) for pod in pods for one in self._planned.named(pod.uid) if _is_ours(one)]
+        keys = [(one.namespace, one.name) for pod, one in own if not one.reserved or pod.uid in one.reserved]
         await asyncio.gather(*map(self._deallocate, keys))
         return await self._shown(lambda: not any(self._is_allocated(key) for key in keys))
 
@@ -258,7 +260,7 @@ class DeviceAllocator:
             return
         now, pods = self._clock.monotonic(), self._cluster.pods
         self.left = {uid: why for uid, why in self.left.items() if uid in pods}
-        unused = [claim for claim in self._planned.unused() if self._is_unused(claim)]
+        unused = [claim for claim in self._planned.unused(self._since) if self._is_unused(claim)]
         self._unused = {(one.namespace, one.name): self._unused.get((one.namespace, one.name), now) for one in unused}
         due = [key for key, since in self._unused.items() if now - since >= LEFT_SECONDS]
         for key in due:
