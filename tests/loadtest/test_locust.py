@@ -139,7 +139,7 @@ def test_preemptors_of_a_test_namespace(deployed: str, tmp_path: Path) -> None:
 
 
 def test_bind_under_watch_events(tmp_path: Path) -> None:
-    words = ["--churn=0,200", "--bind", "--names=50", "Scheduler"]
+    words = ["--churn=0,200", "--bind", "--names=500", "Scheduler"]
     found, said = locust(tmp_path, *words, seconds=8)
     assert {row["churn"] for row in found["rows"]} == {0, 200}
     assert {"bind", "filter", "prioritize"} <= verbs(found)
