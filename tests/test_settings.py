@@ -31,6 +31,15 @@ def test_nothing_written_means_the_defaults() -> None:
         assert parse_settings(text, KNOWN) == Settings()
 
 
+def test_json_may_write_a_character_as_two_escapes() -> None:
+    text = '{"apiVersion": "gpu-extender.io/v1", "kind": "GpuExtenderConfiguration", "mix": {"modelLabels": ["%s"]}}'
+    settings = parse_settings(text % r"\ud835\uded1", KNOWN)
+    assert settings.mix.model_labels == ("\U0001d6d1",)
+    assert settings.hash
+    with pytest.raises(BadSettings, match="half of a character"):
+        parse_settings(text % r"\ud835", KNOWN)
+
+
 def test_preemption_by_priority_class() -> None:
     text = HEAD + "preemption:\n  minimumRunSeconds: {train: 3600}\n  intendedOrder: [serve, train]\n"
     preemption = parse_settings(text, KNOWN).preemption

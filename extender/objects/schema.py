@@ -568,7 +568,7 @@ def _plain(message: str, path: str) -> str:
     if found := _WRONG_WORD.fullmatch(message):
         field = path.rpartition(".")[2]
         allowed = get_args(_Effect if field == "effect" else _Tolerates if ".tolerations[" in path else _Test)
-        return f"{found[1]} is not one of " + ", ".join(word for word in allowed if word)
+        return f"{found[1][:100]} is not one of " + ", ".join(word for word in allowed if word)
     return message
 
 

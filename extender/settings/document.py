@@ -113,7 +113,7 @@ class _Builder:
             if not isinstance(key, ScalarNode):
                 self._refuse(key, place, "has a key that is not a word")
                 continue
-            name = str(key.value)
+            name = self._text(key, place)
             inner = (*place, name)
             if name in made:
                 first = self._document.lines[inner]
@@ -132,13 +132,24 @@ class _Builder:
             self._refuse(node, place, f"has the tag {tag}; only plain values are read")
             return None
         if kind == "str":
-            return str(node.value)
+            return self._text(node, place)
         self._document.texts[place] = str(node.value)
         try:
             return self._yaml.constructor.construct_object(node)
         except (ValueError, LookupError):  # ruamel.yaml raises whatever its conversion did: 0x_, !!int "", !!bool so
             self._refuse(node, place, f"is not what YAML writes as {_SCALARS[kind]}; quote it if it is a text")
             return None
+
+    def _text(self, node: ScalarNode, place: Place) -> str:
+        """JSON writes a character beyond 16 bits as two escapes, which YAML reads as two halves."""
+        text = str(node.value)
+        if text.isascii():
+            return text
+        try:
+            return text.encode("utf-16", "surrogatepass").decode("utf-16")
+        except UnicodeDecodeError:
+            self._refuse(node, place, "has half of a character (a lone surrogate)")
+            return ""
 
     def _refuse(self, node: Node, place: Place, message: str) -> None:
         self._document.problems.append(Problem(path_of(place), message, node.start_mark.line + 1))

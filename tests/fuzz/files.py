@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 from structlog.testing import capture_logs
 
 from extender import cli
-from extender.errors import BadSettings
+from extender.errors import BadInput, BadSettings
 from extender.policy.costs import COSTS
 from extender.policy.scorers import SCORERS
 from extender.settings import Known, Settings, read_settings
@@ -110,7 +110,12 @@ class _Settings:
             if len(str(error)) > LONGEST_MESSAGE:
                 raise Broken("a message is too long to be read", f"{len(str(error))} characters") from error
             return
-        world = World(settings)
+        try:
+            world = World(settings)
+        except BadInput as error:  # tokens are to be reviewed, and no API server is there
+            if not error.message:
+                raise Broken("settings are refused without a reason", repr(error)) from error
+            return
         world.node("n", 8, links=switch())
         world.pod("low", 8, "n", priority=0)
         urgent = workload("urgent", 4, priority=5)

@@ -16,6 +16,7 @@ EXEMPT = (
     ".mix",  # mix.kinds
     ".models",  # 64 kinds of machines
     ".demand",  # as the mix
+    "._prices",  # one a type of the demand
     "._told",  # as the mix
     ".retired",  # eight names a row
 )

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from extender.verbs.wire import also_failed
 from tests.world import AMD, DGX1V, World, machine, workload
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -233,3 +234,15 @@ def test_what_an_error_cites_is_bounded() -> None:
     victims = {long: 3}
     asked = {"Pod": workload("p", 2), "NodeNameToVictims": None, "NodeNameToMetaVictims": victims}
     assert len(World().call("/v1/preempt", json.dumps(asked).encode()).body) < 2_000
+
+
+def test_a_nominated_node_that_does_not_exist_fails_beside_nodes_that_no_library_reads() -> None:
+    """Whole nodes come back as they came, also with a number beyond every double."""
+    hostile = b'{"metadata":{"name":"n"},"spec":{"x":1E+999999,"y":"\\"FailedNodes\\":{"}}'
+    for failed, more in ((b"{}", b""), (b'{"other":"full"}', b',"other":"full"')):
+        body = b'{"Nodes":{"metadata":{},"items":[' + hostile + b']},"NodeNames":null,"FailedNodes":' + failed
+        entry = b'"gone":"unknown \\"x\\""'
+        found = also_failed(body + b',"FailedAndUnresolvableNodes":{},"Error":""}', "gone", 'unknown "x"')
+        assert found.endswith(b'"FailedNodes":{' + entry + more + b'},"FailedAndUnresolvableNodes":{},"Error":""}')
+        assert hostile in found
+        json.loads(found)

@@ -9,6 +9,7 @@ import pytest
 from extender.preemption.search import VictimSearch
 from extender.settings import Settings
 from extender.verdict.ways import evict
+from extender.verdict.ways.request import counts
 from tests.world import GPU, JSON, WALL, World, pairs
 
 
@@ -204,3 +205,11 @@ def test_nodes_are_searched_only_where_the_eviction_may_be_the_cheapest(monkeypa
     assert (way["spec"]["node"], way["spec"]["proved"]) == ("n2", True)
     assert searched[0] == ["n2", "n4"]  # the lowest bounds, by name
     assert {name for names in searched for name in names}.isdisjoint({"n1", "n3", "n5", "n7"})
+
+
+def test_a_node_that_states_a_hundred_thousand_gpus_costs_few_questions() -> None:
+    """Of so many no links are known: some counts are tried, not each."""
+    assert list(counts(3)) == [3, 2, 1]
+    assert list(counts(100_000))[:3] == [100_000, 50_000, 25_000]
+    assert len(list(counts(100_000))) < 40
+    assert list(counts(40)) == [40, 20, *range(16, 0, -1)]

@@ -26,7 +26,7 @@ from extender.queue.quota import PLAIN, OverQuota, QueueRules, Quota
 from extender.queue.usage import Models, rules_of
 from extender.verdict.judge import Judge
 from extender.verdict.text import amount
-from extender.verdict.ways.request import with_gpus, with_links
+from extender.verdict.ways.request import counts, with_gpus, with_links
 from extender.verdict.ways.way import Way, term
 
 MOST_RAISES: Final = 16
@@ -110,7 +110,7 @@ def _smaller(judge: Judge, asked: Preemptor, now: Situation) -> Sliced[Way | Non
     if len(sizes) != 1 or with_gpus(now.gang.pods[0], 1) is None:
         return None
     (((resource, was),),) = sizes
-    for count in range(was - 1, 0, -1):
+    for count in counts(was - 1):
         pods = tuple(less for pod in now.gang.pods if (less := with_gpus(pod, count)) is not None)
         if len(pods) == len(now.gang.pods) and (yield from _starts(judge, asked, now, pods)):
             return Way(

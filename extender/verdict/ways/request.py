@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -78,7 +79,7 @@ def _fewer_gpus(judge: Judge, asked: Preemptor, nodes: Nodes) -> Sliced[Way | No
     most = yield from _most_free(judge, asked, nodes)
     if asked.request.links == "required":
         most = min(most, MOST_GPUS)  # of more GPUs no links are known
-    for count in range(min(was - 1, most), 0, -1):
+    for count in counts(min(was - 1, most)):
         pod = with_gpus(asked.pod, count)
         assert pod is not None
         fewer = changed(judge, asked, pod)
@@ -93,6 +94,15 @@ def _fewer_gpus(judge: Judge, asked: Preemptor, nodes: Nodes) -> Sliced[Way | No
             )
         yield
     return None
+
+
+def counts(most: int) -> Iterator[int]:
+    """The counts that are tried, from `most` down: of so many that no links are known of them, halves alone. A node may
+    state a million GPUs."""
+    while most > MOST_GPUS:
+        yield most
+        most = max(MOST_GPUS, most // 2)
+    yield from range(most, 0, -1)
 
 
 def _most_free(judge: Judge, asked: Preemptor, nodes: Nodes) -> Sliced[int]:
