@@ -67,7 +67,8 @@ class Explainer:
         if not pod.node and not any(self._judge.cluster.amounts(pod)[FIRST_GPU:]):
             names = ", ".join(sorted(self._judge.cluster.gpu_names))
             missing = self._judge.cluster.dra.planned.missing(pod)
-            raise BadInput(f"it asks for no GPU ({names}){f'; {missing} does not exist' * bool(missing)}", path=path)
+            why = f"; {missing} does not exist" if missing else ""
+            raise BadInput(f"it asks for no GPU ({names}){why}", path=path)
         return pod
 
     def fleet(self, waiting: Sequence[tuple[PodRecord, str]] | None = None) -> Sliced[dict[str, Any]]:

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from extender.cluster.slices import Sliced, finish
 from extender.preemption.search import VictimSearch
 from extender.settings import Settings
 from extender.verdict.ways import evict
-from extender.verdict.ways.request import counts
+from extender.verdict.ways.request import most_gpus
+from extender.verdict.ways.way import Way
 from tests.world import GPU, JSON, WALL, World, pairs
 
 
@@ -207,9 +209,25 @@ def test_nodes_are_searched_only_where_the_eviction_may_be_the_cheapest(monkeypa
     assert {name for names in searched for name in names}.isdisjoint({"n1", "n3", "n5", "n7"})
 
 
-def test_a_node_that_states_a_hundred_thousand_gpus_costs_few_questions() -> None:
-    """Of so many no links are known: some counts are tried, not each."""
-    assert list(counts(3)) == [3, 2, 1]
-    assert list(counts(100_000))[:3] == [100_000, 50_000, 25_000]
-    assert len(list(counts(100_000))) < 40
-    assert list(counts(40)) == [40, 20, *range(16, 0, -1)]
+@pytest.mark.parametrize("fitting", [0, 1, 7, 16, 17, 50, 99_999, 100_000])
+def test_a_node_that_states_a_hundred_thousand_gpus_costs_few_questions(fitting: int) -> None:
+    asked: list[int] = []
+
+    def fits(count: int) -> Sliced[Way | None]:
+        asked.append(count)
+        return Way("smaller", "", {"is": count}) if count <= fitting else None
+        yield
+
+    found = finish(most_gpus(100_000, fits))
+    assert (found.spec["is"] if found else 0) == fitting
+    assert len(asked) < 40
+
+
+def test_of_few_gpus_a_smaller_set_may_fit_where_a_larger_one_fits_and_one_between_does_not() -> None:
+    """Links: three of them need not be linked where two and four are."""
+
+    def fits(count: int) -> Sliced[Way | None]:
+        return Way("smaller", "", {"is": count}) if count in (2, 4) else None
+        yield
+
+    assert [found.spec["is"] for most in (2, 3, 4, 8) if (found := finish(most_gpus(most, fits)))] == [2, 2, 4, 4]

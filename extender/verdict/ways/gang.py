@@ -26,7 +26,7 @@ from extender.queue.quota import PLAIN, OverQuota, QueueRules, Quota
 from extender.queue.usage import Models, rules_of
 from extender.verdict.judge import Judge
 from extender.verdict.text import amount
-from extender.verdict.ways.request import counts, with_gpus, with_links
+from extender.verdict.ways.request import most_gpus, with_gpus, with_links
 from extender.verdict.ways.way import Way, term
 
 MOST_RAISES: Final = 16
@@ -110,17 +110,20 @@ def _smaller(judge: Judge, asked: Preemptor, now: Situation) -> Sliced[Way | Non
     if len(sizes) != 1 or with_gpus(now.gang.pods[0], 1) is None:
         return None
     (((resource, was),),) = sizes
-    for count in counts(was - 1):
+
+    def fits(count: int) -> Sliced[Way | None]:
         pods = tuple(less for pod in now.gang.pods if (less := with_gpus(pod, count)) is not None)
-        if len(pods) == len(now.gang.pods) and (yield from _starts(judge, asked, now, pods)):
-            return Way(
-                "smaller",
-                f"ask for {amount(resource, count)} instead of {was} in each pod of {now.gang.ref}",
-                {"resource": resource, "was": was, "is": count, "unit": "GPUs", "pods": len(pods)},
-                (term("given_up", (was - count) * len(pods), "GPUs"),),
-                (0.0, (was - count) / was),
-            )
-    return None
+        if len(pods) < len(now.gang.pods) or not (yield from _starts(judge, asked, now, pods)):
+            return None
+        return Way(
+            "smaller",
+            f"ask for {amount(resource, count)} instead of {was} in each pod of {now.gang.ref}",
+            {"resource": resource, "was": was, "is": count, "unit": "GPUs", "pods": len(pods)},
+            (term("given_up", (was - count) * len(pods), "GPUs"),),
+            (0.0, (was - count) / was),
+        )
+
+    return (yield from most_gpus(was - 1, fits))
 
 
 def _starts(judge: Judge, asked: Preemptor, now: Situation, pods: tuple[PodRecord, ...]) -> Sliced[bool]:

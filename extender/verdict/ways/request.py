@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -79,30 +79,44 @@ def _fewer_gpus(judge: Judge, asked: Preemptor, nodes: Nodes) -> Sliced[Way | No
     most = yield from _most_free(judge, asked, nodes)
     if asked.request.links == "required":
         most = min(most, MOST_GPUS)  # of more GPUs no links are known
-    for count in counts(min(was - 1, most)):
+
+    def fits(count: int) -> Sliced[Way | None]:
         pod = with_gpus(asked.pod, count)
         assert pod is not None
         fewer = changed(judge, asked, pod)
         node = yield from judge.place(fewer, nodes.open)
-        if node and judge.fits(fewer, node):
-            return Way(
-                "smaller",
-                f"ask for {amount(resource, count)} instead of {was} (it fits on {node})",
-                {"resource": resource, "was": was, "is": count, "unit": "GPUs", "node": node},
-                (term("given_up", was - count, "GPUs"),),
-                (0.0, (was - count) / was),
-            )
         yield
-    return None
+        if not node or not judge.fits(fewer, node):
+            return None
+        return Way(
+            "smaller",
+            f"ask for {amount(resource, count)} instead of {was} (it fits on {node})",
+            {"resource": resource, "was": was, "is": count, "unit": "GPUs", "node": node},
+            (term("given_up", was - count, "GPUs"),),
+            (0.0, (was - count) / was),
+        )
+
+    return (yield from most_gpus(min(was - 1, most), fits))
 
 
-def counts(most: int) -> Iterator[int]:
-    """The counts that are tried, from `most` down: of so many that no links are known of them, halves alone. A node may
-    state a million GPUs."""
-    while most > MOST_GPUS:
-        yield most
-        most = max(MOST_GPUS, most // 2)
-    yield from range(most, 0, -1)
+def most_gpus(most: int, fits: Callable[[int], Sliced[Way | None]]) -> Sliced[Way | None]:
+    """The way with the most GPUs, `most` or fewer. `fits`: the way with this many, None where they do not fit.
+
+    Of more than MOST_GPUS no links are known: what fits with more of them fits with fewer, so they are bisected. A node
+    may state a million GPUs."""
+    best, low, high = None, MOST_GPUS, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        found = yield from fits(middle)
+        if found is None:
+            high = middle - 1
+        else:
+            best, low = found, middle
+    for count in range(min(most, MOST_GPUS), 0, -1):
+        if best is not None:
+            break
+        best = yield from fits(count)
+    return best
 
 
 def _most_free(judge: Judge, asked: Preemptor, nodes: Nodes) -> Sliced[int]:
