@@ -85,3 +85,20 @@ def refusal(call: Any, *args: Any, **named: Any) -> str:
     except ApiError as error:
         return str(error)
     return ""
+
+
+def other_policy(expression: str) -> Objects:
+    """A policy of another author, and its binding: it changes new pods with the label gpus-by=policy. `expression`: its
+    ApplyConfiguration, in CEL."""
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    spec = {
+        "reinvocationPolicy": "Never",
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [rule], "objectSelector": {"matchLabels": {"gpus-by": "policy"}}},
+        "mutations": [{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": expression}}],
+    }
+    meta = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": "gpus"}}
+    return [
+        {**meta, "kind": "MutatingAdmissionPolicy", "spec": spec},
+        {**meta, "kind": "MutatingAdmissionPolicyBinding", "spec": {"policyName": "gpus"}},
+    ]

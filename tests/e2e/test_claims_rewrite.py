@@ -23,7 +23,7 @@ from tests.e2e.api import Api, Object, Objects
 from tests.e2e.build import release
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.kustomize import MANIFESTS, kubectl
-from tests.e2e.queueing import GATED, LABEL, SCHEDULER, gates, pod, refusal, tried
+from tests.e2e.queueing import GATED, LABEL, SCHEDULER, gates, other_policy, pod, refusal, tried
 from tests.e2e.scene import Scene, SceneFactory
 from tests.e2e.test_dra import bound, publish
 from tests.e2e.test_dra_plan import LINKED, PLAN, allocations, as_planned, explained, twice
@@ -224,21 +224,8 @@ def test_gpus_that_another_policy_adds_are_rewritten(api: Api, rewritten: str) -
         f"Object{{spec: Object.spec{{schedulerName: '{SCHEDULER}', containers: [Object.spec.containers{{name: 'main', "
         f"resources: Object.spec.containers.resources{{limits: {{'{GPU}': '2'}}}}}}]}}}}"
     )
-    version = "admissionregistration.k8s.io/v1"
-    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
-    spec = {
-        "reinvocationPolicy": "Never",
-        "failurePolicy": "Fail",
-        "matchConstraints": {"resourceRules": [rule], "objectSelector": {"matchLabels": {"gpus-by": "policy"}}},
-        "mutations": [{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": gpus}}],
-    }
-    meta = {"apiVersion": version, "metadata": {"name": "gpus"}}
-    other = [
-        {**meta, "kind": "MutatingAdmissionPolicy", "spec": spec},
-        {**meta, "kind": "MutatingAdmissionPolicyBinding", "spec": {"policyName": "gpus"}},
-    ]
     wanted = builders.pod("p", rewritten, 0, labels={"gpus-by": "policy"})
-    with applied(api, other):
+    with applied(api, other_policy(gpus)):
         wait_for(lambda: tried(api, wanted)["spec"]["schedulerName"] == SCHEDULER, 60, "the other policy is at work")
 
         def check() -> None:

@@ -11,7 +11,19 @@ from extender.controllers.queue.seats.store import SHARDS
 from tests.e2e import builders
 from tests.e2e.api import Api, Object, Objects, path_of
 from tests.e2e.cluster import ControlPlane
-from tests.e2e.queueing import GATED, LABEL, SCHEDULER, SYSTEM, gates, installed, pod, queued_namespace, refusal, tried
+from tests.e2e.queueing import (
+    GATED,
+    LABEL,
+    SCHEDULER,
+    SYSTEM,
+    gates,
+    installed,
+    other_policy,
+    pod,
+    queued_namespace,
+    refusal,
+    tried,
+)
 from tests.waiting import wait_for
 
 OTHER, THIRD = "example.com/quota", "kueue.x-k8s.io/admission"
@@ -156,7 +168,7 @@ def test_nothing_else_of_a_pod_changes(api: Api, queued: str, namespace: str) ->
 
 
 @pytest.fixture
-def other_policy(api: Api) -> Iterator[None]:
+def notes_the_gate(api: Api) -> Iterator[None]:
     """A policy of another author: pods with its label get the scheduler's name and a GPU, and it notes whether our gate
     was there before."""
     expression = (
@@ -165,18 +177,8 @@ def other_policy(api: Api) -> Iterator[None]:
         "spec: Object.spec{schedulerName: 'gpu-scheduler', containers: [Object.spec.containers{name: 'main', "
         "resources: Object.spec.containers.resources{limits: {'nvidia.com/gpu': '1'}}}]}}"
     )
-    version = "admissionregistration.k8s.io/v1"
-    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
-    spec = {
-        "reinvocationPolicy": "Never",
-        "failurePolicy": "Fail",
-        "matchConstraints": {"resourceRules": [rule], "objectSelector": {"matchLabels": {"gpus-by": "policy"}}},
-        "mutations": [{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": expression}}],
-    }
-    meta = {"metadata": {"name": "gpus"}}
-    api.create({"apiVersion": version, "kind": "MutatingAdmissionPolicy", **meta, "spec": spec})
-    binding = {"apiVersion": version, "kind": "MutatingAdmissionPolicyBinding", **meta}
-    api.create({**binding, "spec": {"policyName": "gpus"}})
+    for made in other_policy(expression):
+        api.create(made)
     yield
     api.delete("MutatingAdmissionPolicyBinding", "gpus")
     api.delete("MutatingAdmissionPolicy", "gpus")
@@ -199,7 +201,7 @@ def evaluated_first(api: Api, namespace: str, ours: bool) -> None:
 
 
 @pytest.mark.parametrize("ours_first", [True, False])
-def test_gpus_that_another_policy_adds_count(api: Api, queued: str, other_policy: None, ours_first: bool) -> None:
+def test_gpus_that_another_policy_adds_count(api: Api, queued: str, notes_the_gate: None, ours_first: bool) -> None:
     """The pod has neither GPUs nor our scheduler's name when it is created."""
     evaluated_first(api, queued, ours_first)
     plain = builders.pod("p", queued, 0, labels={"gpus-by": "policy"})

@@ -64,6 +64,11 @@ class DevicesRig:
         made["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimName": name}]
         return made
 
+    def foreign(self, name: str = "other") -> None:
+        """A pod that is not ours waits with a claim: gates wait after an allocation."""
+        self.claim("foreign", 1)
+        self.world.claimant(name, "foreign")
+
     def gang(self, name: str, pods: int, gpus: int) -> list[JSON]:
         notes = {"gpu-extender.io/gang": name, "gpu-extender.io/gang-size": str(pods)}
         return [self.pod(f"{name}-{number}", gpus, annotations=notes) for number in range(pods)]

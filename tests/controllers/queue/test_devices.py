@@ -107,8 +107,7 @@ def test_gates_wait_while_kube_scheduler_may_be_allocating_to_other_pods() -> No
     async def test() -> None:
         made = world()
         async with devices(made) as it:
-            it.claim("foreign", 1)
-            made.claimant("other", "foreign")
+            it.foreign()
             it.one.create(it.pod("p", 2))
             await it.turn(5)
             assert it.allocated("p")
@@ -125,8 +124,7 @@ def test_two_claims_of_the_queue_with_one_device_open_no_gate() -> None:
     async def test() -> None:
         made = world(nodes=1)
         async with devices(made) as it:
-            it.claim("foreign", 1)
-            made.claimant("holds-back", "foreign")  # so the gate waits
+            it.foreign("holds-back")
             it.one.create(it.pod("p", 1))
             await it.turn(2)
             [(_, device)] = it.allocated("p")
@@ -160,8 +158,7 @@ def test_a_device_that_is_lost_before_the_gate_opens_is_exchanged(harm: str) -> 
     async def test() -> None:
         made = world(nodes=1)
         async with devices(made) as it:
-            it.claim("foreign", 1)
-            made.claimant("other", "foreign")  # so the gate waits
+            it.foreign()
             it.one.create(it.pod("p", 1))
             await it.turn(2)
             [(_, device)] = it.allocated("p")
@@ -450,8 +447,7 @@ def test_a_gang_whose_node_is_lost_before_its_gates_open_is_allocated_elsewhere(
     async def test() -> None:
         made = world(nodes=3)
         async with devices(made) as it:
-            it.claim("foreign", 1)
-            made.claimant("other", "foreign")
+            it.foreign()
             it.one.create(*it.gang("g", 2, 8))
             await it.turn(2)
             lost = it.one.pod("g-0")["status"]["nominatedNodeName"]
@@ -497,8 +493,7 @@ def test_a_claim_that_another_pod_took_does_not_keep_the_gang_from_giving_back()
     async def test() -> None:
         made = world(nodes=1)
         async with devices(made) as it:
-            it.claim("foreign", 1)
-            made.claimant("other", "foreign")  # so the gates wait
+            it.foreign()
             it.one.create(*it.gang("g", 2, 2))
             await it.turn(2)
             assert not it.one.is_open("g-0")
@@ -520,8 +515,7 @@ def test_an_allocation_without_its_annotation_is_taken_back_and_not_offered() ->
     async def test() -> None:
         made = world(nodes=1)
         async with devices(made) as it:
-            it.claim("foreign", 1)
-            made.claimant("other", "foreign")  # so the gate waits
+            it.foreign()
             it.one.create(it.pod("p", 2))
             await it.turn(2)
             assert it.allocated("p")
