@@ -37,7 +37,7 @@ lint: setup ## ruff, the layers, the measures, and the Cython files
 	@$(BIN)/python -m tests.measures --check
 	@$(BIN)/lint-imports --no-logo > $(VENV)/.layers 2>&1 || { cat $(VENV)/.layers; exit 1; }
 
-measures: setup ## how large packages, files, classes and functions are (BEFORE=revision: compared with it)
+measures: setup ## how large files, functions and kernels are (BEFORE=revision: compared with it)
 	@$(BIN)/python -m tests.measures $(if $(BEFORE),--before $(BEFORE))
 
 types: setup ## mypy, strict; and the stubs of the core against its compiled modules

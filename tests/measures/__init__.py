@@ -1,1 +1,1 @@
-"""The measures of the architecture: how large packages, files, classes and functions are (docs/architecture.md)."""
+"""The measures of the architecture: how large files, functions and kernels are (docs/architecture.md)."""

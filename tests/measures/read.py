@@ -9,18 +9,12 @@ from pathlib import Path
 from statistics import median
 
 TOP_LEVEL = {"__init__", "__main__", "settings", "errors", "log", "metrics"}
-FREE_IN_FILES = {"cli", "node"}  # packages that may have any number of files
 # A twin has the names of its kernel: the kernel's stub documents them, and a table has one method for each column that
 # is read. The twin adds the few methods that the other twins read it by, where the kernels share C fields.
 TWINS = "reference"
-TWINS_FREE_OF = ("public names without a docstring", "methods of a class")
-RECORD_BASES = {"NamedTuple", "Struct", "BaseModel", "Protocol", "Enum", "TypedDict"}
+TWINS_FREE_OF = ("public names without a docstring",)
 LIMITS = {
-    "files of a package": 12,
-    "lines of a file": 600,
     "lines of a kernel": 900,
-    "attributes of a class": 15,
-    "methods of a class": 20,
     "lines of a function": 60,
     "parameters of a function": 6,
 }
@@ -64,7 +58,6 @@ def read(root: Path) -> Tree:
     for path in sorted((root / "extender").rglob("*.py")):
         name = str(path.relative_to(root))
         lines[name] = len(path.read_text().splitlines())
-        measures.append(Measure("lines of a file", lines[name], name))
         measures += _python(path.read_text(), name)
     measures += _packages(root)
     for path in sorted((root / "ext_core").rglob("*.py[xi]")) + sorted((root / "ext_core").rglob("*.py")):
@@ -85,26 +78,22 @@ def _packages(root: Path) -> Iterator[Measure]:
     for path in sorted(top.glob("*.py")):
         if path.stem not in TOP_LEVEL:
             yield Measure("modules at top level beyond the five", 1, str(path.relative_to(root)))
-    for init in sorted(top.rglob("__init__.py")):
-        package = init.parent
-        if package != top and package.name not in FREE_IN_FILES:
-            files = [path for path in package.glob("*.py") if path.stem not in ("__init__", "__main__")]
-            yield Measure("files of a package", len(files), str(package.relative_to(root)))
 
 
 def _python(text: str, name: str) -> Iterator[Measure]:
     tree = ast.parse(text)
     if not ast.get_docstring(tree) and tree.body:
         yield Measure("public names without a docstring", 1, name)
-    yield from _body(tree.body, name, _records(tree), public=True)
+    yield from _body(tree.body, name, public=True)
 
 
-def _body(body: list[ast.stmt], name: str, records: set[str], *, public: bool) -> Iterator[Measure]:
+def _body(body: list[ast.stmt], name: str, *, public: bool) -> Iterator[Measure]:
     for node in body:
         if isinstance(node, ast.ClassDef):
             shown = public and not node.name.startswith("_")
-            yield from _class(node, name, record=node.name in records, public=shown)
-            yield from _body(node.body, f"{name}:{node.name}", records, public=shown)
+            if shown and not ast.get_docstring(node):
+                yield Measure("public names without a docstring", 1, f"{name}:{node.name}")
+            yield from _body(node.body, f"{name}:{node.name}", public=shown)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             place = f"{name}:{node.name}"
             last = node.end_lineno or node.lineno
@@ -114,7 +103,7 @@ def _body(body: list[ast.stmt], name: str, records: set[str], *, public: bool) -
             if public and not node.name.startswith("_") and not said and not _overload(node):
                 yield Measure("public names without a docstring", 1, place)
         elif isinstance(node, ast.If | ast.Try):
-            yield from _body(node.body, name, records, public=public)
+            yield from _body(node.body, name, public=public)
 
 
 def _overload(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
@@ -128,49 +117,3 @@ def _parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return (
         len(names) - (names[:1] in (["self"], ["cls"], ["mcs"])) + (args.vararg is not None) + (args.kwarg is not None)
     )
-
-
-def _class(node: ast.ClassDef, name: str, *, record: bool, public: bool) -> Iterator[Measure]:
-    place = f"{name}:{node.name}"
-    if public and not ast.get_docstring(node):
-        yield Measure("public names without a docstring", 1, place)
-    methods = [one for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
-    yield Measure("methods of a class", len(methods), place)
-    if not record:
-        yield Measure("attributes of a class", len(_attributes(node, methods)), place)
-
-
-def _records(tree: ast.Module) -> set[str]:
-    """Classes that may have as many attributes as they need: records, settings, the registry of metrics."""
-    kinds = RECORD_BASES | {"Metrics"}
-    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    while True:
-        more = {node.name for node in classes if node.name not in kinds and _is_record(node, kinds)}
-        if not more:
-            return kinds
-        kinds |= more
-
-
-def _is_record(node: ast.ClassDef, kinds: set[str]) -> bool:
-    bases = {ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases}
-    frozen = any("frozen=True" in ast.unparse(one) for one in node.decorator_list)
-    return frozen or bool(bases & kinds)
-
-
-def _attributes(node: ast.ClassDef, methods: list[ast.FunctionDef | ast.AsyncFunctionDef]) -> set[str]:
-    """Fields of a dataclass, and what methods assign to self."""
-    found = {
-        one.target.id
-        for one in node.body
-        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and "ClassVar" not in ast.unparse(one)
-    }
-    for method in methods:
-        for inner in ast.walk(method):
-            if (
-                isinstance(inner, ast.Attribute)
-                and isinstance(inner.ctx, ast.Store)
-                and isinstance(inner.value, ast.Name)
-                and inner.value.id == "self"
-            ):
-                found.add(inner.attr)
-    return found
