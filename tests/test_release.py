@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 ROOT = Path(__file__).parents[1]
 VERSION = str(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"])
 TAG = re.compile(r"\bgpu-extender:(\d[\w.+-]*)")
-RELEASE = re.compile(r"^## (\S+)(?: - (\S+))?$", re.MULTILINE)
+RELEASE = re.compile(r"^## (?!Unreleased$)(\S+)(?: - (\S+))?$", re.MULTILINE)
 
 
 def read(path: str) -> Any:
@@ -67,6 +67,7 @@ def test_each_release_of_the_changelog_has_its_date_and_the_newest_comes_first()
 
 
 def test_the_newest_release_states_how_to_come_to_it_and_how_to_go_back() -> None:
-    newest = (ROOT / "CHANGELOG.md").read_text().split("\n## ")[1]
+    _, *sections = (ROOT / "CHANGELOG.md").read_text().split("\n## ")
+    newest = next(section for section in sections if not section.startswith("Unreleased\n"))
     assert "### Upgrade from" in newest
     assert "The way back" in newest
