@@ -39,6 +39,7 @@ TOPOLOGY_LEVELS: Final = (
     "topology.k8s.aws/network-node-layer-3",
     "oci.oraclecloud.com/host.rack_id",
     "cloud.provider.com/topology-rack",
+    "topology.kubernetes.io/rack",  # no label of Kubernetes, but the one that guides tell people to write
     "cloud.google.com/gce-topology-block",
     "fabric.topograph.run/tier-1",
     "network.topology.nvidia.com/block",

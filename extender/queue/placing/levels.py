@@ -7,10 +7,14 @@ belongs to a short name with which the label's own name ends (`example.com/rack`
 
 from __future__ import annotations
 
+import re
 from array import array
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
+from extender.cluster.slices import Sliced, pauses
 from extender.cluster.view import ClusterView
 from extender.policy.roles import NODE
 
@@ -30,6 +34,7 @@ SHORT: Final[Mapping[str, tuple[str, ...]]] = {
         "topology.k8s.aws/network-node-layer-3",
         "oci.oraclecloud.com/host.rack_id",
         "cloud.provider.com/topology-rack",
+        "topology.kubernetes.io/rack",
     ),
     "block": (
         "cloud.google.com/gce-topology-block",
@@ -50,6 +55,17 @@ SHORT: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Short names of levels, the closest first, and the labels that they stand for."""
 _KNOWN: Final = frozenset(key for keys in SHORT.values() for key in keys)
+_PLACES: Final = frozenset((
+    "block", "cabinet", "chassis", "clique", "leaf", "rack", "row", "spine", "subblock", "superblock", "superpod",
+    "switch", "tor",
+))  # fmt: skip
+"""Words with which the names of labels end that state where a node stands."""
+_NVLINK: Final = frozenset(("nvl", "nvl72", "nvlink"))
+_ENDINGS: Final = frozenset(("id", "index", "name", "number"))
+_WORD: Final = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z0-9]+")
+_FLAGS: Final = frozenset(("", "true", "false", "yes", "no", "present", "enabled", "disabled"))
+MOST_UNREAD: Final = 8
+"""Labels that look like levels and are reported."""
 
 
 class Level(NamedTuple):
@@ -109,6 +125,31 @@ class Layout:
         """The domains of a label that is no level of the settings."""
         names, records = self._cluster.names, self._cluster.nodes
         return numbered([records[names[row]].labels.get(key, "") for row in rows], "")[0]
+
+
+def unread(cluster: ClusterView) -> Sliced[dict[str, int]]:
+    """Node labels that look like levels and are read as none, and how many nodes have each; the most nodes first,
+    MOST_UNREAD at most. Other work may run between its slices."""
+    settings, counts = frozenset(cluster.settings.topology_levels), Counter[str]()
+    for name, pause in pauses(list(cluster.nodes)):
+        if pause:
+            yield
+        record = cluster.nodes.get(name)
+        for key, value in record.labels.items() if record is not None else ():
+            if looks_like_level(key) and key not in settings and value.lower() not in _FLAGS:
+                counts[key] += 1
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MOST_UNREAD])
+
+
+@lru_cache(maxsize=4096)
+def looks_like_level(key: str) -> bool:
+    """Whether the label's own name ends as those that state where a node stands; not those that are read anyway."""
+    words = [word.lower() for word in _WORD.findall(key.rpartition("/")[2])]
+    while len(words) > 1 and words[-1] in _ENDINGS:
+        words.pop()
+    if key in _KNOWN or not words:
+        return False
+    return words[-1] in _PLACES or (words[-1] in ("domain", "partition") and not _NVLINK.isdisjoint(words))
 
 
 def nodes(count: int) -> Level:

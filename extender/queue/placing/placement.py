@@ -38,7 +38,7 @@ from extender.policy.policy import Policy
 from extender.policy.roles import NODE, PodRole, Unplaceable, judged, kernel_roles, repelled, roles_in_slices, roles_of
 from extender.policy.scorers.fragmentation import FULLNESS
 from extender.queue.placing.filling import NODES, Budget, Solution, solve
-from extender.queue.placing.levels import Layout, Level, inside, nodes
+from extender.queue.placing.levels import Layout, Level, inside, nodes, unread
 
 MOST_DOMAINS: Final = 32
 """Domains that are searched for the most pods that fit, where not all do."""
@@ -391,7 +391,10 @@ def _nowhere(gang: _Gang, one: Level) -> Generator[None, None, NoPlace]:
             best = solution, number
         yield
     if best is None:
-        return NoPlace(0, None, f"no node that may be chosen is in a domain of level {one.name}", gang.proved)
+        text = f"no node that may be chosen is in a domain of level {one.name}"
+        if not one.domains and (labels := (yield from unread(gang.cluster))):
+            text += f": nodes have {', '.join(labels)}, which topologyLevels of the settings does not list"
+        return NoPlace(0, None, text, gang.proved)
     solution, number = best
     domain = gang.domain(one, [one.domain.index(number)])
     proved = gang.proved and solution.proved
