@@ -37,7 +37,7 @@ lint: setup ## ruff, the layers, the measures, and the Cython files
 	@$(BIN)/python -m tests.measures --check
 	@$(BIN)/lint-imports --no-logo > $(VENV)/.layers 2>&1 || { cat $(VENV)/.layers; exit 1; }
 
-measures: setup ## how large files, functions and kernels are (BEFORE=revision: compared with it)
+measures: setup ## the sums of the code: lines, files, packages, imports, names; and the largest function and kernel (BEFORE=revision: compared with it)
 	@$(BIN)/python -m tests.measures $(if $(BEFORE),--before $(BEFORE))
 
 types: setup ## mypy, strict; and the stubs of the core against its compiled modules
@@ -61,6 +61,9 @@ compat: setup ## the core scenarios on Kubernetes 1.34 to 1.37, and from 0.1.0 t
 
 loadtest: setup ## locust beside a null server: verbs by 100 to 15,000 names, and under watch events; a report in build/ (SECONDS=60)
 	@$(BIN)/python -m loadtest --seconds $(SECONDS)
+
+cluster: setup ## a real control plane with simulated GPU nodes to try with kubectl, until Ctrl-C (needs Go)
+	@$(BIN)/python -m tests.e2e.playground
 
 bench: setup ## the targets of live speed with their losses, half an hour (ARGS="nvlink relay": these measurements; ARGS=all: two hours)
 	@$(BIN)/python -m benchmarks $(ARGS)
@@ -93,4 +96,4 @@ $(VENV)/.built: $(VENV)/.ready $(KERNELS)
 	@$(BIN)/python -W ignore -c 'from setuptools import setup; setup()' --quiet build_ext --inplace
 	@touch $@
 
-.PHONY: help setup demo test check lint measures types checked soak fuzz attack compat loadtest bench dist clean
+.PHONY: help setup demo cluster test check lint measures types checked soak fuzz attack compat loadtest bench dist clean

@@ -34,10 +34,12 @@ class ExtenderProcess(Component):
         number: int = 0,
         env: Mapping[str, str] | None = None,
         probe_port: int | None = None,
+        port: int | None = None,
     ) -> None:
         """``config`` is the text of the settings file, or a mapping that is written as JSON (and so YAML); ``env``
-        is added to the environment; ``probe_port``: of a listener in plain HTTP, where that of the verbs has TLS."""
-        self.port = free_port()
+        is added to the environment; ``probe_port``: of a listener in plain HTTP, where that of the verbs has TLS;
+        ``port``: a free one, unless given."""
+        self.port = port or free_port()
         self._probe_url = f"http://127.0.0.1:{probe_port or self.port}"
         self.url = f"http://127.0.0.1:{self.port}"
         self._file = file = folder / f"extender-{number}.yaml"

@@ -1,0 +1,68 @@
+"""The README's pod and gang, copied from it, start on the cluster of `make cluster`."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.waiting import wait_for
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"```yaml\n(.*?)```", re.DOTALL)
+EXPORT = re.compile(r"^export (\w+)=(.*)$", re.MULTILINE)
+
+
+@pytest.fixture
+def shell(binaries: Path, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The environment of a second terminal, with what `make cluster` prints pasted into it."""
+    printed = tmp_path / "printed"
+    with printed.open("w") as out:
+        playground = subprocess.Popen(
+            [sys.executable, "-m", "tests.e2e.playground"], cwd=ROOT, stdout=out, stderr=subprocess.STDOUT
+        )
+    try:
+
+        def exports() -> dict[str, str]:
+            assert playground.poll() is None, printed.read_text()
+            return dict(EXPORT.findall(printed.read_text())) if "gpu-extender top" in printed.read_text() else {}
+
+        found = wait_for(exports, 600, "the playground prints what to paste")
+        yield os.environ | {name: value.replace("$PATH", os.environ["PATH"]) for name, value in found.items()}
+    finally:
+        playground.send_signal(signal.SIGINT)
+        assert playground.wait(60) == 0
+
+
+def kubectl(shell: dict[str, str], *words: str, text: str = "") -> str:
+    ran = subprocess.run(["kubectl", *words], env=shell, input=text, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def test_the_pod_and_the_gang_of_the_readme_start(shell: dict[str, str]) -> None:
+    pod, gang = BLOCK.findall((ROOT / "README.md").read_text())
+    kubectl(shell, "apply", "-f", "-", text=pod)
+    kubectl(shell, "apply", "-f", "-", text=gang)
+
+    def places(namespace: str) -> list[list[str]]:
+        columns = "PHASE:.status.phase,NODE:.spec.nodeName,GPUS:.metadata.annotations.gpu-extender\\.io/gpus"
+        lines = kubectl(shell, "get", "pods", "-n", namespace, "--no-headers", "-o", f"custom-columns={columns}")
+        return [line.split() for line in lines.splitlines()]
+
+    def run(namespace: str, count: int) -> list[list[str]]:
+        found = places(namespace)
+        return found if [place[0] for place in found] == ["Running"] * count else []
+
+    [finetune] = wait_for(lambda: run("default", 1), 60, "the pod runs")
+    assert finetune[2] == "0,1"
+    workers = wait_for(lambda: run("training", 4), 60, "the gang runs")
+    racks = {kubectl(shell, "get", "node", node, "-o", "jsonpath={.metadata.labels}") for _, node, _ in workers}
+    assert len(workers) == len({node for _, node, _ in workers}) == 4
+    assert len({re.search(r"rack-\d", labels)[0] for labels in racks}) == 1  # type: ignore[index]
