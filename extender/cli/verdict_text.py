@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from extender.cli.decision_text import lines as decision_lines
@@ -30,6 +30,7 @@ def lines(answer: Mapping[str, Any]) -> Iterator[str]:
         yield f"  nodes: {', '.join(parts)}"
     if answer["reasons"]:
         yield "  rejected: " + ", ".join(f"{number} x {key}" for key, number in answer["reasons"].items())
+    yield from _evictions(answer)
     if answer["ways_out"]:
         yield "  ways out, the cheapest first, each verified by the filter:"
         for number, one in enumerate(answer["ways_out"], 1):
@@ -49,9 +50,36 @@ def lines(answer: Mapping[str, Any]) -> Iterator[str]:
         yield f"and {count(left, 'decision')} more"
 
 
+def _evictions(answer: Mapping[str, Any]) -> Iterator[str]:
+    """What evicted the pod at what cost, or what may evict it. A server of an older version does not state it."""
+    if (evicted := answer.get("evicted")) and evicted["cost"] is not None:
+        pods = count(evicted["victims"], "pod")
+        yield f"  cost of the eviction of {pods}, by term: {terms(evicted['cost']) or 'nothing'}"
+    above, cost = answer.get("evictable_by"), answer.get("cost_now")
+    if above is None:
+        return
+    if cost is None:
+        yield "  no pod may evict it now: it is protected, a static pod or of a DaemonSet"
+        return
+    named = ", ".join(_class(one) for one in above)
+    yield f"  may be evicted by pods of: {named or 'no PriorityClass that is known'}"
+    counted = [one for one in cost if one["value"] is not None]
+    yield f"  its eviction alone would cost now: {terms(counted) or 'nothing'}"
+
+
+def _class(above: Mapping[str, Any]) -> str:
+    name = above["priority_class"] or f"priority {above['priority']}"
+    return f"{name} ({above['pods']} waiting)" if above["pods"] else name
+
+
+def terms(cost: Sequence[Mapping[str, Any]]) -> str:
+    """The terms of a cost that count something."""
+    return ", ".join(_term(one) for one in cost if one["value"] not in (0, NO_PRIORITY))
+
+
 def way(stated: Mapping[str, Any]) -> str:
     """A way out with what it needs and costs."""
-    cost = ", ".join(_term(one) for one in stated["cost"] or () if one["value"] not in (0, NO_PRIORITY))
+    cost = terms(stated["cost"] or ())
     needs = ", ".join(stated["spec"].get("needs", ()))
     return f"{stated['change']}{f' (needs {needs})' if needs else ''}{f': {cost}' if cost else ''}"
 

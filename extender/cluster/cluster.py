@@ -176,7 +176,7 @@ class Cluster(ClusterView):
             if is_set and isinstance(record, PodRecord) and record.gpus:
                 self._node_health.pod(record, self.pods.get(record.uid), now, wall)
         elif isinstance(record, PodRecord):
-            self._set_pod(record, now, wall) if is_set else self._drop_pod(record.uid, now)
+            self._set_pod(record, now, wall) if is_set else self._drop_pod(record.uid, now, wall)
         elif isinstance(record, NodeRecord):
             self._set_node(record, now) if is_set else self._drop_node(record.name)
         elif isinstance(record, PdbRecord):
@@ -198,12 +198,23 @@ class Cluster(ClusterView):
         if self.observer is not None and before is not None and self.observer.wants(before, pod):
             self._refresh(now)  # the events before it count
             self.observer.see(before, pod, now)
+        if pod.terminating and (before is None or not before.terminating):
+            self._leaves(pod, now, wall)
         self._pods.set(pod, now)
 
-    def _drop_pod(self, uid: str, now: float) -> None:
+    def _leaves(self, pod: PodRecord, now: float, wall: float | None) -> None:
+        for listener in self._listeners:
+            try:
+                listener.pod_leaves(pod, wall)
+            except Exception as error:  # the pod leaves all the same
+                self._faults.note("Pod", f"{pod.namespace}/{pod.name}, which leaves", error, now)
+
+    def _drop_pod(self, uid: str, now: float, wall: float | None) -> None:
         pod = self.pods.get(uid)
         if pod is None:
             return
+        if not pod.terminating:
+            self._leaves(pod, now, wall)
         self._pods.drop(pod)
         self._nodes.dra.gone(uid)
         if pod.gpus:

@@ -17,6 +17,10 @@ class Listener:
     def pod_deleted(self, uid: str) -> None:
         """A pod is deleted: nothing is held for it any more."""
 
+    def pod_leaves(self, pod: PodRecord, wall: float | None) -> None:
+        """A pod begins to terminate, or is deleted without that. `wall`: seconds since 1970, None where it is not known
+        how old the state is."""
+
     def node_rejected(self, node: str, text: str) -> None:
         """A node is rejected for the GPU pods of all namespaces. `text`: why, one sentence for people."""
 

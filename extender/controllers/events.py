@@ -20,6 +20,7 @@ from extender.kube.client import ApiError, Unreachable
 from extender.kube.events import EventsApi, NewEvent, Regarding
 from extender.log import get_log
 from extender.metrics import Metrics
+from extender.preemption.certificate import how_many, next_best
 from extender.reservations.reservations import Reservation
 
 PER_SECOND: Final = 5.0
@@ -221,7 +222,7 @@ def price_text(detail: Mapping[str, Any]) -> str:
     """What a decision costs, by its terms in order, and what else was possible."""
     terms = detail.get("cost") or ()
     cost = ", ".join(f"{term['term']} {'-' if term['value'] is None else term['value']}" for term in terms)
-    return f"cost: {cost or 'unknown'}; {_else(detail.get('certificate') or {})}"
+    return f"cost: {cost or 'unknown'}; {next_best(detail.get('certificate') or {})}"
 
 
 def named(victims: Sequence[Mapping[str, Any]]) -> str:
@@ -231,24 +232,3 @@ def named(victims: Sequence[Mapping[str, Any]]) -> str:
         names.pop()
     more = f" and {len(victims) - len(names)} more" if len(victims) > len(names) else ""
     return ", ".join(names) + more
-
-
-def _else(certificate: Mapping[str, Any]) -> str:
-    """What else was possible: the cheapest victims on another node."""
-    other, proved = certificate.get("runner_up"), bool(certificate.get("proved"))
-    if other:
-        where = f"{how_many(len(other['victims']))} on node {other['node']}"
-        return f"next best{'' if proved else ' of what was searched'}: {where}, lost on {certificate['lost_on']}"
-    if not proved:
-        return "no other node was found before the search budget ended"
-    others = certificate.get("nodes_examined", 1) - 1
-    return (
-        f"on none of the {others} other nodes examined is an eviction enough"
-        if others > 1
-        else ("on the other node examined no eviction is enough" if others else "no other node came into question")
-    )
-
-
-def how_many(count: int) -> str:
-    """In words."""
-    return "1 pod" if count == 1 else f"{count} pods"

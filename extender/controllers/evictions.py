@@ -26,12 +26,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from extender.controllers.controller import Controller
-from extender.controllers.events import Events, how_many, named, price_text
+from extender.controllers.events import Events, named, price_text
 from extender.controllers.leadership import Leadership
 from extender.kube.clock import Clock
 from extender.kube.pods.evictions import PodEvictions
 from extender.log import get_log
 from extender.metrics import Metrics
+from extender.preemption.certificate import how_many
 from extender.reservations.reservations import Reservation
 from extender.verbs import wire
 from extender.verbs.answer import Answer
@@ -266,6 +267,7 @@ class Evictions(Controller):
                 why = refusal[1] if refusal is not None else ""
             if not why:
                 decision.result = "evicting"
+                self._verbs.evicted.planned(plan, decision)
                 self._events.planned(plan, decision.detail)
                 self._metrics.planned("gpu-extender", len(plan.victims), decision.value_of(WORK_LOST))
                 log.info("evicting", pod=plan.pod, node=plan.node, plan=plan.id, **decision.logged())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ext_core import victims
@@ -82,6 +82,27 @@ def certificate(cluster: ClusterView, policy: Policy, found: Found) -> dict[str,
         "runner_up": second,
         "lost_on": lost_on,
     }
+
+
+def next_best(certificate: Mapping[str, Any]) -> str:
+    """What else was possible: the cheapest victims on another node."""
+    other, proved = certificate.get("runner_up"), bool(certificate.get("proved"))
+    if other:
+        where = f"{how_many(len(other['victims']))} on node {other['node']}"
+        return f"next best{'' if proved else ' of what was searched'}: {where}, lost on {certificate['lost_on']}"
+    if not proved:
+        return "no other node was found before the search budget ended"
+    others = certificate.get("nodes_examined", 1) - 1
+    return (
+        f"on none of the {others} other nodes examined is an eviction enough"
+        if others > 1
+        else ("on the other node examined no eviction is enough" if others else "no other node came into question")
+    )
+
+
+def how_many(count: int) -> str:
+    """In words."""
+    return "1 pod" if count == 1 else f"{count} pods"
 
 
 def warnings(cluster: ClusterView, pods: Iterable[PodRecord]) -> list[dict[str, str]]:

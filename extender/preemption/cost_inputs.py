@@ -136,12 +136,13 @@ def _gangs(cluster: ClusterView, gathered: gather.Gathered, now_ms: int) -> tupl
     assert len(found) == len(present)
     price = array("q", [work[one] for one in present])
     for one in cluster.gangs.strays.keys() & members.keys():
-        price[members[one][0]] += sum(_lost(cluster, pod, now_ms) for pod in cluster.gangs.strays[one].values())
+        price[members[one][0]] += sum(work_lost(cluster, pod, now_ms) for pod in cluster.gangs.strays[one].values())
     allowance = array("q", [gang.allowance for gang in found])
     names = tuple([gang.ref.name for gang in found])
     return Groups(*gather.memberships(gathered.gang, gathered.terminating, members), allowance, names), price
 
 
-def _lost(cluster: ClusterView, pod: PodRecord, now_ms: int) -> int:
+def work_lost(cluster: ClusterView, pod: PodRecord, now_ms: int) -> int:
+    """GPU-seconds that the end of one pod loses. `now_ms`: milliseconds since 1970."""
     restart = cluster.limits.restart_seconds(pod)
     return lost(sum(cluster.amounts(pod)[3:]), start_ms(pod), saved_ms(pod), restart, now_ms)

@@ -118,6 +118,7 @@ class Writes:
         events = self._events
         if stands and not why:
             self._metrics.planned("kube-scheduler", len(plan.victims), decision.value_of(decisions.WORK_LOST))
+            aside("evicted", lambda: self._verbs.evicted.planned(plan, decision))
             aside("events", lambda: events.planned(plan, decision.detail))
             return answer
         if stands:

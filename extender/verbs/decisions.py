@@ -132,6 +132,17 @@ class Decision:
         """What a term of the cost says; None where it is not known, or not among the settings' terms."""
         return next((one["value"] for one in self.detail.get("cost", ()) if one["term"] == term), None)
 
+    def concerns(self, namespace: str, name: str) -> bool:
+        """Whether it is about the pod of this name, or the pod is among its victims."""
+        if (self.request.namespace, self.request.name) == (namespace, name):
+            return True
+        stated = [one for one in self.detail.get("victims") or () if not isinstance(one, str)]
+        return any((one["namespace"], one["name"]) == (namespace, name) for one in stated)
+
+    def evicts(self, uid: str) -> bool:
+        """Whether the pod is among its victims."""
+        return any(uid == (one if isinstance(one, str) else one["uid"]) for one in self.detail.get("victims") or ())
+
     def logged(self) -> dict[str, Any]:
         """What the log line of a preemption or an eviction says besides: bounded, and nothing for other verbs."""
         detail = self.detail

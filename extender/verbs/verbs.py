@@ -23,6 +23,7 @@ from extender.settings import Settings
 from extender.verbs.answer import History
 from extender.verbs.bind import Bind
 from extender.verbs.decisions import Decisions, Stamp
+from extender.verbs.evicted import EvictedPods
 from extender.verbs.filter import Filter
 from extender.verbs.hold_back import HoldBack
 from extender.verbs.journal import CallJournal
@@ -41,6 +42,7 @@ class Verbs:
     claims: Claims
     releases: Releases
     history: History
+    evicted: EvictedPods
     preemption: Preemption
     search_time: SearchTime
     filter: Filter
@@ -76,6 +78,8 @@ class Verbs:
         history = History(attempts, Decisions(settings.decisions.max_bytes, Stamp.of(settings)), journal)
         cluster.subscribe(releases)
         cluster.subscribe(requests)
+        evicted = EvictedPods(cluster)
+        cluster.subscribe(evicted)
         return cls(
             settings,
             cluster,
@@ -84,6 +88,7 @@ class Verbs:
             claims,
             releases,
             history,
+            evicted,
             preemption,
             search.time,
             Filter(settings, cluster, policy, claims, hold_back, history),

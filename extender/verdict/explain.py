@@ -18,7 +18,7 @@ from extender.preemption.candidates import Preemptor
 from extender.queue.report import Report
 from extender.verbs.decisions import Decision
 from extender.verbs.verbs import Verbs
-from extender.verdict import fleet, placed, sentence
+from extender.verdict import evictions, fleet, placed, sentence
 from extender.verdict import nodes as judged_nodes
 from extender.verdict.capacity.report import Moment, advised, capacity, nodes_wanted
 from extender.verdict.devices import devices_of
@@ -54,22 +54,35 @@ class Explainer:
         """`report`: the latest look at the queue; None where it is not known here; `live`: verbs are answered
         meanwhile, so that no slice may take long."""
         self._judge = over(verbs, live=live)
-        self._decisions, self._times, self._report = verbs.decisions, times, report
+        self._decisions, self._evicted, self._live = verbs.decisions, verbs.evicted, live
+        self._times, self._report = times, report
 
     def pod(self, namespace: str, name: str) -> PodRecord:
-        """The pod. NotFound: it is not in the cluster, or has ended. BadInput: it asks for no GPU, and has no node."""
+        """The pod, or what is kept of one that was evicted. NotFound: it is not in the cluster, or has ended. BadInput:
+        it asks for no GPU, and has no node."""
         pod = self._judge.cluster.pod(namespace, name)
         path = f"{namespace}/{name}"
-        if pod is None:
-            raise NotFound("the cluster has no such pod, or it has ended", path=path)
-        if pod.finished:
-            raise NotFound(f"the pod has ended ({pod.phase})", path=path)
+        if pod is None or pod.finished:
+            victim = self._evicted.latest(namespace, name)
+            if victim is not None and (pod is None or victim.pod.uid == pod.uid):
+                return victim.pod
+            has_ended = f"the pod has ended ({pod.phase})" if pod else "the cluster has no such pod, or it has ended"
+            raise NotFound(f"{has_ended}; {self._unknown_eviction(namespace, name)}", path=path)
         if not pod.node and not any(self._judge.cluster.amounts(pod)[FIRST_GPU:]):
             names = ", ".join(sorted(self._judge.cluster.gpu_names))
             missing = self._judge.cluster.dra.planned.missing(pod)
             why = f"; {missing} does not exist" if missing else ""
             raise BadInput(f"it asks for no GPU ({names}){why}", path=path)
         return pod
+
+    def _unknown_eviction(self, namespace: str, name: str) -> str:
+        """Whether it was evicted is not known."""
+        if not self._live:
+            return "whether it was evicted is known to a running server alone"
+        return (
+            "this server has seen no eviction of it since it started, or has forgotten it; others may stand in its "
+            f"Events: kubectl get events -n {namespace} --field-selector involvedObject.name={name}"
+        )
 
     def fleet(self, waiting: Sequence[tuple[PodRecord, str]] | None = None) -> Sliced[dict[str, Any]]:
         """`kind: Fleet`: what is left of each GPU model, and why pods wait. `waiting`: what the method `waiting` has
@@ -128,14 +141,27 @@ class Explainer:
     def explain(self, pod: PodRecord) -> Sliced[Explanation]:
         """The verdict, by the cluster as it is meanwhile and the policy as it is now, with what is unknown on the pod,
         and the claims of it that do not count as written. `pod`: as the method `pod` gives it."""
-        now = copy(self)
+        now, wall = copy(self), self._times.wall()
         now._judge = self._judge.now()
+        cluster = self._judge.cluster
+        victim = self._evicted.of(pod.namespace, pod.uid)
+        if victim is not None and victim.is_evicted and pod.uid not in cluster.pods:
+            return Explanation(pod, "evicted", evictions.past(victim, wall), evicted=victim.as_json())
         shown = yield from now._explain(pod)
         yield
-        cluster = self._judge.cluster
+        if victim is not None and victim.is_evicted:
+            text = f"{evictions.past(victim, wall, gone=False)}; {shown.sentence}"
+            shown = replace(shown, verdict="evicted", sentence=text, evicted=victim.as_json())
+        elif pod.node and any(cluster.amounts(pod)[FIRST_GPU:]):
+            above = yield from evictions.evictable_by(cluster, pod)
+            cost = evictions.cost_now(now._judge, pod, wall)
+            shown = replace(shown, evictable_by=above if cost is not None else [], cost_now=cost)
+        earlier = self._evicted.latest(pod.namespace, pod.name)
+        if earlier is not None and earlier.pod.uid != pod.uid:
+            shown = replace(shown, warnings=[*shown.warnings, evictions.before(earlier, wall)])
         misspelt = typos.of_pod(pod, cluster.settings.topology_levels)
         unknown = [{"code": one.code, "message": one.text} for one in misspelt]
-        bounded = [one.warning(pod) for one in cluster.gangs.bounded(pod, int(self._times.wall() * 1000))]
+        bounded = [one.warning(pod) for one in cluster.gangs.bounded(pod, int(wall * 1000))]
         shown = replace(shown, warnings=[*shown.warnings, *unknown, *bounded])
         found = None if pod.node else devices_of(pod, cluster)
         if found is None:

@@ -11,9 +11,9 @@ from extender.verdict.judge import Ranked
 from extender.verdict.nodes import Stage
 from extender.verdict.ways.way import Way
 
-Verdict = Literal["runs", "fits", "waits", "gated", "never"]
+Verdict = Literal["runs", "fits", "waits", "gated", "never", "evicted"]
 """`runs`: it has a node; `gated`: a scheduling gate holds it back; `fits`: a node has room now; `never`: no change of
-running pods lets it fit; `waits`: something else can."""
+running pods lets it fit; `waits`: something else can; `evicted`: it is being evicted, or was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,8 @@ class Explanation:
     """The verdict on a pod. `gpus`: indices, None where they are not known; `reasons`: how many nodes are rejected for
     what; `rejected`: the first of them by name, for the page; `first` and `second`: the best nodes where it fits, or
     where it fitted when it was placed; `queue`: the gang that it waits with, as /debug/queue has it; `devices`: who
-    allocates those of its claims, and which ones, as `devices_of` has it. The rest as in docs/explain.md."""
+    allocates those of its claims, and which ones, as `devices_of` has it; `evictable_by`: the PriorityClasses that may
+    evict it where it runs with GPUs, and `cost_now` at what cost. The rest as in docs/explain.md."""
 
     pod: PodRecord
     verdict: Verdict
@@ -36,6 +37,9 @@ class Explanation:
     best: Sequence[Ranked] = ()
     queue: Mapping[str, Any] | None = None
     devices: Mapping[str, Any] | None = None
+    evicted: Mapping[str, Any] | None = None
+    evictable_by: Sequence[Mapping[str, Any]] | None = None
+    cost_now: Sequence[Mapping[str, Any]] | None = None
     warnings: Sequence[Mapping[str, str]] = ()
 
     def as_json(self) -> dict[str, Any]:
@@ -59,6 +63,9 @@ class Explanation:
             "difference": difference(self.best),
             "queue": None if self.queue is None else dict(self.queue),
             "devices": None if self.devices is None else dict(self.devices),
+            "evicted": None if self.evicted is None else dict(self.evicted),
+            "evictable_by": None if self.evictable_by is None else [dict(one) for one in self.evictable_by],
+            "cost_now": None if self.cost_now is None else [dict(one) for one in self.cost_now],
         }
 
 

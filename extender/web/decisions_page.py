@@ -69,8 +69,8 @@ Show = Callable[[Decision], Iterator[bytes]]
 
 
 def decision_list(kept: list[Decision], pod: tuple[str, str] | None, most: int, show: Show) -> Iterator[bytes]:
-    """/debug/decisions: of `kept`, newest first, those about a pod (all without one); at most `most`, and
-    DECISION_BYTES."""
+    """/debug/decisions: of `kept`, newest first, those about a pod or with it as a victim (all without one); at most
+    `most`, and DECISION_BYTES."""
     yield b'{"apiVersion":"gpu-extender.io/v1","kind":"DecisionList","warnings":[],'
     yield from fields(kept, pod, most, show)
     yield b"}"
@@ -100,7 +100,7 @@ def _about(kept: list[Decision], pod: tuple[str, str] | None, most: int) -> Gene
     for i, decision in enumerate(kept):
         if len(found) >= most:
             break
-        if pod is None or (decision.request.namespace, decision.request.name) == pod:
+        if pod is None or decision.concerns(*pod):
             found.append(decision)
         if i % BLOCK == BLOCK - 1:
             yield b""

@@ -22,8 +22,8 @@ from extender.web.responses import error_response
 
 SHOWN_DECISIONS: Final = 5
 OWN: Final = ("apiVersion", "kind", "pod", "verdict", "node", "gpus", "funnel", "reasons", "nearest", "first", "second",
-              "difference", "devices")  # fmt: skip
-"""Fields of an explanation that name no other pod."""
+              "difference", "devices", "evicted", "cost_now")  # fmt: skip
+"""Fields of an explanation that name no other pod, but for the preemptor: an Event on the victim names it, too."""
 LEFT_OUT: Final = {
     "code": "left-out",
     "message": "sentence, ways_out, queue and decisions may name pods of other namespaces; they need the right to list "
@@ -78,8 +78,12 @@ def own_pieces(explainer: Explainer, pod: PodRecord) -> Iterator[bytes]:
             answer = end.value.as_json()
             break
         yield b""
+    classes = [dict(one, pods=None) for one in answer["evictable_by"] or ()]
+    above = None if answer["evictable_by"] is None else classes  # the pods that wait may be those of others
     empty: dict[str, Any] = {"sentence": "", "ways_out": [], "queue": None, "decisions": [], "decisions_left_out": 0}
-    yield orjson.dumps({**{field: answer[field] for field in OWN}, **empty, "warnings": [LEFT_OUT]})
+    yield orjson.dumps(
+        {**{field: answer[field] for field in OWN}, **empty, "evictable_by": above, "warnings": [LEFT_OUT]}
+    )
 
 
 def pieces(explainer: Explainer, pod: PodRecord, kept: Decisions, most: int, show: Show) -> Iterator[bytes]:

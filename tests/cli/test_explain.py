@@ -17,7 +17,8 @@ from tests.world import JSON, WALL, machine, pairs, rfc3339, workload
 NOW = rfc3339(WALL)
 KEYS = [
     "apiVersion", "kind", "warnings", "pod", "verdict", "sentence", "node", "gpus", "funnel", "reasons", "nearest",
-    "ways_out", "first", "second", "difference", "queue", "devices", "decisions",
+    "ways_out", "first", "second", "difference", "queue", "devices", "evicted",
+    "evictable_by", "cost_now", "decisions",
 ]  # fmt: skip
 
 
@@ -83,7 +84,11 @@ def test_a_pod_that_fits_and_one_that_runs(tmp_path: Path, capsys: pytest.Captur
     assert (shown["verdict"], shown["node"], shown["gpus"], shown["ways_out"]) == ("fits", "n1", [1, 3], [])
     assert shown["first"]["node"] == "n1"
     assert (shown["second"], shown["difference"]) == (None, [])
-    assert explained(["default/old", "--cluster", file], capsys) == "default/old runs on n1, GPUs 0 (observed)\n"
+    assert explained(["default/old", "--cluster", file], capsys) == (
+        "default/old runs on n1, GPUs 0 (observed)\n"
+        "  may be evicted by pods of: no PriorityClass that is known\n"
+        "  its eviction alone would cost now: grace_seconds 30, victims 1 pods, victims_stranded 1 pods\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -317,6 +317,9 @@ def test_it_reserves_asks_evicts_and_hands_over() -> None:
         kept = json.loads(play.objects.stored[CONFIGMAP]["data"]["uid-urgent"])
         assert (kept["own"], kept["node"], kept["victims"]) == (True, "n0", ["uid-n0-0"])
         assert [one[:2] for one in play.ear.heard] == [("n0-0", "ChosenAsVictim"), ("urgent", "EvictionPlanned")]
+        victim = world.verbs.evicted.of("default", "uid-n0-0")
+        assert victim is not None
+        assert (victim.cause.evictor, victim.cause.by) == ("gpu-extender", "default/urgent")
 
         play.goes("n0-0")
         for _ in range(3):  # nobody goes twice, whatever time passes

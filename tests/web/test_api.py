@@ -122,6 +122,18 @@ def queued() -> World:
     return world
 
 
+def evicted() -> World:
+    """A pod that was preempted."""
+    world = World()
+    world.node("n1", 2)
+    world.pod("old", 2, "n1", held=(0, 1), start=WALL - 600)
+    wide = world.pod("wide", 2, priority=9)
+    world.filter(wide)
+    assert world.preempt(wide, {"n1": ["old"]})
+    world.gone("old")
+    return world
+
+
 def idle() -> World:
     world = World()
     world.node("n1", 8, links=pairs(8))
@@ -167,6 +179,7 @@ ASKED = [
     Asked(tight, "/debug/explain", pod("train")),
     Asked(queued, "/debug/explain", pod("first-0")),
     Asked(claiming, "/debug/explain", pod("p")),
+    Asked(evicted, "/debug/explain", pod("old")),
     Asked(idle, "/debug/top", {}),
     Asked(shadowed, "/debug/shadow", {}),
     *(Asked(made, "/debug/capacity", {}) for made in (wasteful, tight, queued)),

@@ -99,7 +99,7 @@ class QueueController(Controller):
         self._evictions = GangEvictions(verbs, search, acting, self._repairs, self._teller, clock)
         self._strangers = Strangers(verbs.cluster, self._seats, acting.release, clock.monotonic)
         self._absent = AbsentSeats(planner.stand_ins, self._seats, self._ends, acting.store, metrics, self._teller)
-        self._stranded = Stranded(verbs.cluster, self._seats, acting.evicts, metrics, clock.monotonic)
+        self._stranded = Stranded(verbs, acting.evicts, metrics, clock)
         self._times = Times()
         self._leads = False  # this instance has read the seats since it got the Lease
         self._turning = asyncio.Lock()  # held while this instance writes seats, and while it reads those of another

@@ -43,6 +43,7 @@ from extender.preemption.candidates import ends
 from extender.queue.eviction_plan import EvictionPlan, EvictionPlanner
 from extender.queue.plan import Planner, gang_name
 from extender.reservations.seats import Seat
+from extender.verbs.evicted import QUEUE, Cause
 from extender.verbs.verbs import Verbs
 
 TURN_SECONDS: Final = 0.05  # of CPU time that a search takes of one turn
@@ -111,7 +112,7 @@ class GangEvictions:
     ) -> None:
         self._cluster, self._seats, self._settings = verbs.cluster, verbs.claims.seats, verbs.settings
         self._search, self._plans, self._acting = search, search.plans, acting
-        self._repairs, self._teller = repairs, teller
+        self._repairs, self._teller, self._victims = repairs, teller, verbs.evicted
         self._evicts = acting.evicts if verbs.settings.evictions.enabled else None
         self._evicted: dict[str, set[str]] = {}  # gang -> uids of the pods that were evicted for it
         self._rounds: dict[str, tuple[float, float]] = {}  # gang -> the next round; since when one is rejected
@@ -214,8 +215,16 @@ class GangEvictions:
         if not self._evicted[gang]:
             await self._acting.replicas.known()
             self._teller.evicting(gang, seats, needed)
+            self._victims.note(needed, self._cause(gang, seats, needed))
         await self._evict(gang, needed)
         return False
+
+    def _cause(self, gang: str, seats: Sequence[Seat], pods: Sequence[PodRecord]) -> Cause:
+        """Why these pods are evicted. The cost is known to the instance that made the plan."""
+        plan, priority = self._search.found, seats[0].priority
+        cost = plan.cost if plan is not None and plan.name == gang else None
+        why = f"the queue evicted it to start {gang} (priority {priority})"
+        return Cause(QUEUE, why, gang, priority, self._wall(), cost, len(pods))
 
     async def _are_fenced(self, gang: str, pods: Sequence[PodRecord]) -> bool:
         """Whether no other pod gets what these pods hold by claims; the seats are given back where that cannot be."""

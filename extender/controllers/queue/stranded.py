@@ -7,16 +7,16 @@ a failure, which it does not for a deleted pod. The owner creates another pod, b
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
-from extender.cluster.cluster import Cluster
 from extender.controllers.queue.writes import Evicts
+from extender.kube.clock import Clock
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.queueing import PINNED
 from extender.objects.records import PodRecord
-from extender.reservations.seats import Seats
+from extender.verbs.evicted import QUEUE, Cause
+from extender.verbs.verbs import Verbs
 
 STAND_SECONDS: Final = 3.0
 """For which a pod is stranded before it is evicted: the watch may show its node, or its seat, in a moment."""
@@ -28,12 +28,11 @@ log = get_log()
 class Stranded:
     """Looks after the released pods that may run on one node alone."""
 
-    def __init__(
-        self, cluster: Cluster, seats: Seats, evicts: Evicts | None, metrics: Metrics, clock: Callable[[], float]
-    ) -> None:
-        """`evicts`: None where no pod can be evicted; `clock`: seconds."""
-        self._cluster, self._seats, self._metrics, self._clock = cluster, seats, metrics, clock
-        pins = cluster.settings.queue.hard_pins or cluster.settings.queue.planned_allocation
+    def __init__(self, verbs: Verbs, evicts: Evicts | None, metrics: Metrics, clock: Clock) -> None:
+        """`evicts`: None where no pod can be evicted."""
+        self._cluster, self._seats, self._victims = verbs.cluster, verbs.claims.seats, verbs.evicted
+        self._metrics, self._clock, self._wall = metrics, clock.monotonic, clock.wall
+        pins = verbs.settings.queue.hard_pins or verbs.settings.queue.planned_allocation
         self._evicts = evicts if pins else None
         self._due: dict[str, float] = {}  # uid -> when it is evicted
         self._generation = -1
@@ -52,14 +51,15 @@ class Stranded:
             if pod is None or not self._is_one(pod):
                 continue
             self._due[uid] = now + AGAIN_SECONDS
+            node = pod.annotations[PINNED]
+            why = f"it may run on node {node} alone, which is lost for it; its owner creates another pod"
+            self._victims.note([pod], Cause(QUEUE, why, at=self._wall(), victims=1))
             said = await self._evicts.evict(pod)
             name = f"{pod.namespace}/{pod.name}"
             if said.outcome != "gone":
                 self._metrics.queue_failed_pins.labels("evicted" if said.outcome == "evicted" else "rejected").inc()
             if said.outcome == "evicted":
-                log.warning(
-                    "a pod that may run on a lost node alone is evicted", pod=name, node=pod.annotations[PINNED]
-                )
+                log.warning("a pod that may run on a lost node alone is evicted", pod=name, node=node)
             elif said.outcome != "gone":
                 log.warning("a pod that may run on a lost node alone cannot be evicted", pod=name, err=said.message)
 

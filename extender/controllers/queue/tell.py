@@ -10,11 +10,12 @@ from operator import itemgetter
 from typing import Final
 
 from extender.cluster.slices import pauses
-from extender.controllers.events import Events, how_many
+from extender.controllers.events import Events
 from extender.kube.events import Regarding
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.records import PodRecord
+from extender.preemption.certificate import how_many
 from extender.queue.plan import gang_name, unread
 from extender.queue.report import CODES, Report
 from extender.queue.starts import Start

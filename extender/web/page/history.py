@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from extender.cluster.slices import Sliced, pauses
 from extender.cluster.view import ClusterView
+from extender.objects.records import PodRecord
 from extender.reservations.reservations import Reservation
 from extender.verbs.decisions import Decision
 
@@ -40,13 +41,13 @@ def entry(decision: Decision, cluster: ClusterView) -> JSON:
     }
 
 
-def of_pod(kept: Sequence[Decision], uid: str) -> Sliced[list[Decision]]:
-    """Those about one pod, in their order."""
+def of_pod(kept: Sequence[Decision], pod: PodRecord) -> Sliced[list[Decision]]:
+    """Those about one pod, or with it as a victim, in their order."""
     found = []
     for decision, pause in pauses(kept, STEP):
         if pause:
             yield
-        if decision.request.uid == uid:
+        if decision.request.uid == pod.uid or decision.evicts(pod.uid):
             found.append(decision)
     return found
 

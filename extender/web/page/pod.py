@@ -23,7 +23,7 @@ def pod_view(explainer: Explainer, pod: PodRecord, kept: Decisions, cluster: Clu
     """As /debug/explain, with `nodes_by_reason`: the first nodes of each reason, `scores`: the best two nodes by term,
     and `evictions`: each plan that is known, by cost term."""
     shown = yield from explainer.explain(pod)
-    about = yield from of_pod(list(kept.latest()), pod.uid)
+    about = yield from of_pod(list(kept.latest()), pod)
     yield
     decisions = [entry(one, cluster) for one in islice(about, SHOWN)]
     answer = shown.as_json()

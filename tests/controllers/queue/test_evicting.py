@@ -115,6 +115,10 @@ def test_the_cheapest_victims_are_evicted_and_the_gang_starts_whole() -> None:
             assert {one.pod(f"g-{i}")["status"]["nominatedNodeName"] for i in range(2)} == {"n1", "n2"}
             assert sorted(evicted.tried) == ["r-n1", "r-n2"]
             assert in_vain(one) == (2, 0)
+            victim = one.world.verbs.evicted.latest("default", "r-n2")
+            assert victim is not None
+            assert victim.cause.why == "the queue evicted it to start gpu-extender:default/g (priority 10)"
+            assert {"term": "victims", "value": 2, "unit": "pods"} in (victim.cause.cost or ())
 
     run(test())
 

@@ -1,0 +1,45 @@
+"""What the eviction of one pod that runs would cost now."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import replace
+from typing import Final
+
+from extender.cluster.cluster import Cluster
+from extender.objects.records import PodRecord
+from extender.policy import pod_request
+from extender.policy.costs.leftover_fragmentation import LeftoverFragmentation
+from extender.policy.policy import Policy
+from extender.preemption.candidates import Eviction, Inquiry, Preemptor, Problem
+
+HIGHEST_PRIORITY: Final = 2**31 - 1
+"""Of any pod: the API server accepts no more."""
+
+
+def alone(cluster: Cluster, policy: Policy, pod: PodRecord, wall: float) -> Eviction | None:
+    """The eviction of this pod and no other, by an imaginary preemptor of a higher priority. None: it is no possible
+    victim (DaemonSet, static and protected pods), or holds no GPUs. `wall`: seconds since 1970."""
+    row = cluster.row(pod.node)
+    request = pod_request.read(pod, cluster)
+    if row < 0 or not request.gpus or pod.priority >= HIGHEST_PRIORITY:
+        return None
+    above = replace(request, priority=pod.priority + 1, links="ignore", nics="ignore")
+    inquiry = Inquiry(cluster, policy, Preemptor(above, pod, 0.0, wall), None, 1 << 20, 0)
+    problem = Problem(inquiry, array("i", [row]), by_links=False)
+    gathered, uids = problem.gathered, cluster.pod_rows.uids
+    at = next((k for k, one in enumerate(gathered.pods) if uids[one] == pod.uid), -1)
+    if at < 0:
+        return None
+    for k in range(len(gathered.pods)):
+        gathered.forced[k] = k == at
+        if k != at:
+            gathered.masks[k] = gathered.unsure[k] = 0
+    for r in range(len(cluster.resources)):
+        gathered.short[r, 0] = 0
+    gathered.table[0] = -1
+    problem.impossible.clear()
+    found = next((one for one in problem.solve(every=True) if [one.uid for one in one.pods] == [pod.uid]), None)
+    if found is None:
+        return None
+    return replace(found, unknown=(*found.unknown, LeftoverFragmentation.name))
