@@ -20,7 +20,7 @@ Ours is the server's own preempt verb, bytes to bytes, with its default settings
     unallocated  % of the fleet's GPUs that nobody holds when the pod runs
     block        the largest linked set that then stays free on the node, GPUs, mean
     ms           of one call, median; of the rivals as they are written here, in Python
-    optimum      events in which the cost, in all eight terms of the default settings and in their order, equals that
+    optimum      events in which the cost, in all nine terms of the default settings and in their order, equals that
                  of the cheapest of all sets of pods of all these nodes
     proved       events in which our answer said within its budget that nothing is cheaper
 """
@@ -245,13 +245,13 @@ def _row(key: tuple[str, str, str, int, str], outcomes: Sequence[Outcome], found
         "gangs_broken_mean": mean(outcome.cost[2] for outcome in outcomes),
         "pdb_violations_mean": mean(outcome.cost[0] for outcome in outcomes),
         "highest_priority_mean": mean(outcome.cost[1] for outcome in outcomes),
-        "stranded_mean": mean(outcome.cost[7] for outcome in outcomes),
+        "stranded_mean": mean(outcome.cost[8] for outcome in outcomes),
         "cascade_victims_mean": mean(outcome.cascade for outcome in outcomes),
         "linked_share": mean(outcome.linked for outcome in outcomes),
         "spilled_gpus_mean": mean(outcome.spilled for outcome in outcomes),
         "unallocated_share": mean(outcome.unallocated for outcome in outcomes),
         "largest_linked_block_gpus_mean": mean(outcome.block for outcome in outcomes),
-        "leftover_fragmentation_mean": mean(outcome.cost[6] for outcome in outcomes),
+        "leftover_fragmentation_mean": mean(outcome.cost[7] for outcome in outcomes),
         "milliseconds_median": None
         if rule in (LEXICOGRAPHIC, COST_ONLY)
         else 1000 * median(outcome.seconds for outcome in outcomes),

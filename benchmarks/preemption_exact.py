@@ -1,4 +1,4 @@
-"""The optimum by brute force: every set of pods of every node, priced in all eight terms of the default settings.
+"""The optimum by brute force: every set of pods of every node, priced in all nine terms of the default settings.
 
 Nothing of the server's search is used. A node of 16 pods has 65,536 sets; their prices are columns of numpy, built from
 the definitions, and the cheapest is found by keeping, term by term, the sets that are least in it.
@@ -17,7 +17,7 @@ from benchmarks.preemption_rules import Choice, Cost, Running, State, importance
 
 Column = npt.NDArray[np.int64]
 WORK, VICTIMS = 3, 5  # of Cost
-LEXICOGRAPHIC = tuple(range(8))
+LEXICOGRAPHIC = tuple(range(9))
 COST_ONLY = (WORK, VICTIMS)
 MOST_PODS = 16
 
@@ -25,7 +25,7 @@ MOST_PODS = 16
 @dataclass(slots=True)
 class Sets:
     """All sets of one node's pods, bit i is `pods[i]`. `free`: the GPUs free without them; `terms`: as Cost has them,
-    without leftover_fragmentation."""
+    without leftover_fragmentation, and with all GPUs of the victims as freed_beyond_gpus."""
 
     pods: list[Running]
     free: Column
@@ -58,6 +58,7 @@ def sets(state: State, node: int) -> Sets:
         work,
         np.max([there * pod.grace for pod, there in zip(pods, inside, strict=True)], axis=0),
         sum(inside, zero),
+        sum((there * pod.size for pod, there in zip(pods, inside, strict=True)), zero),
         zero,
         sum((there * state.stranded(pod) for pod, there in zip(pods, inside, strict=True)), zero),
     ]
@@ -91,12 +92,13 @@ def cheapest(
     machine = state.machines[node]
     enough = every.count >= need
     terms = list(every.terms)
+    terms[6] = terms[6] - state.lacking(node, need)
     if machine.gpus <= links.PRICED_GPUS and not links.uniform(machine, need):
         masks = range(1 << machine.gpus)
         if required:
             enough &= np.array([links.certain(machine, mask, need) for mask in masks])[every.free]
         prices = [links.leftover(machine, mask, need) if mask.bit_count() >= need else 0 for mask in masks]
-        terms[6] = np.array(prices, dtype=np.int64)[every.free]
+        terms[7] = np.array(prices, dtype=np.int64)[every.free]
     enough[0] = False  # nobody goes: no eviction
     kept = np.flatnonzero(enough)
     if not len(kept):

@@ -191,9 +191,14 @@ class State:
             self.work(victims),
             max(pod.grace for pod in victims),
             len(victims),
+            sum(pod.size for pod in victims) - self.lacking(node, need),
             links.leftover(self.machines[node], self.freed(choice), need),
             sum(self.stranded(pod) for pod in victims),
         )
+
+    def lacking(self, node: int, need: int) -> int:
+        """GPUs that are needed beyond those that are free on the node."""
+        return max(0, need - self.free_masks[node].bit_count())
 
     def freed(self, choice: Choice) -> int:
         """The mask of GPUs that are free on the node when the victims are gone."""

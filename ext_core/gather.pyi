@@ -91,6 +91,10 @@ def lost(
 def unless(column: array[int], marks: array[int], value: int) -> array[int]:
     """int64[m]: the column, with `value` where `marks` is not 0. ValueError: lengths differ."""
 
+def lacking(of: Gathered, first: int) -> array[int]:
+    """int64[n]: how much of the resources from index `first` on is short on each candidate, summed, beside what pods
+    free that are terminating. ValueError: `first` is negative."""
+
 def distinct(ids: array[int], terminating: array[int]) -> list[int]:
     """The ids above 0 of the pods that are not terminating, each once, ascending."""
 

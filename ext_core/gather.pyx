@@ -209,6 +209,28 @@ def unless(const int64_t[::1] column, const int64_t[::1] marks, int64_t value):
     return made
 
 
+def lacking(Gathered of, int first):
+    """GPUs that the preemptor lacks on each candidate once the pods that are terminating have gone. See `gather.pyi`."""
+    cdef Py_ssize_t i, p
+    cdef int r
+    cdef amount_t left
+    if first < 0:
+        raise ValueError("no such resource")
+    made = _zeros(of.nodes)
+    cdef int64_t[::1] out = made
+    with nogil:
+        for i in range(of.nodes):
+            for r in range(first, of.resources):
+                left = of.lack[r, i]
+                for p in range(of.starts[i], of.starts[i + 1]):
+                    if left <= 0:
+                        break
+                    if of.terminate[p]:
+                        left -= min(left, of.freed[r, p])
+                out[i] += max(left, 0)
+    return made
+
+
 def distinct(const int32_t[::1] ids, const int64_t[::1] terminating):
     """The ids above 0 of the pods that are not terminating, each once, ascending."""
     cdef Py_ssize_t i, m = ids.shape[0]

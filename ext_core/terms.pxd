@@ -14,6 +14,7 @@ ctypedef const int64_t* prices_t
 cdef struct Term:
     int kind
     const int64_t* column     # SUM, MAX; GANG: the members' own cost or NULL. SUM with NULL counts pods
+    const int64_t* lacking    # SUM: [candidate] what the sum is less by, or NULL
     const int32_t* start      # GROUP, GANG: the groups of pod p are member[start[p]:start[p + 1]]
     const int32_t* member
     const int64_t* allowance
@@ -51,6 +52,7 @@ cdef class _Terms:
     cdef int check_masks(self) except -1
     cdef int read_term(self, int i, tuple term) except -1
     cdef const int64_t* read_column(self, str what, column, bint positive) except NULL
+    cdef const int64_t* read_lacking(self, str what, column) except NULL
     cdef int read_groups(self, int i, tuple term) except -1
     cdef int check_members(
         self, str what, const int32_t[::1] start, const int32_t[::1] member, Py_ssize_t groups

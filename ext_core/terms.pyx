@@ -132,12 +132,14 @@ cdef class _Terms:
         """Check one cost term and point term `i` at its columns."""
         cdef Term* t = &self.term[i]
         kind = term[0] if term else None
-        sizes = {"sum": (2,), "max": (2,), "group": (5,), "gang": (5, 6), "mask": (2,)}
+        sizes = {"sum": (2, 3), "max": (2,), "group": (5,), "gang": (5, 6), "mask": (2,)}
         if kind not in sizes or len(term) not in sizes[kind]:
             raise ValueError(f"cheapest: terms[{i}] is not a cost term of a known form: {kind!r}, {len(term)} items")
         if kind == "sum" or kind == "max":
             t.kind = SUM if kind == "sum" else MAX
             t.column = self.read_column(f"terms[{i}]'s column", term[1], kind == "sum")
+            if len(term) == 3:
+                t.lacking = self.read_lacking(f"terms[{i}]'s lacking", term[2])
         elif kind == "mask":
             t.kind = MASK
             self.priced = True
@@ -163,6 +165,16 @@ cdef class _Terms:
                         raise OverflowError(f"cheapest: {what} adds up to more than 64 bits on candidate {i}")
                     total += given[p]
         return &given[0] if self.of.eligible else int64s(self.kept, 0)
+
+    cdef const int64_t* read_lacking(self, str what, column) except NULL:
+        cdef const int64_t[::1] given = column
+        cdef Py_ssize_t i
+        _same(what, given.shape[0], self.of.nodes)
+        for i in range(self.of.nodes):
+            if given[i] < 0:
+                raise ValueError(f"cheapest: {what} is negative at candidate {i}")
+        self.kept.append(memoryview(column))
+        return &given[0] if self.of.nodes else int64s(self.kept, 0)
 
     cdef int read_groups(self, int i, tuple term) except -1:
         cdef Term* t = &self.term[i]

@@ -29,6 +29,8 @@ class Victims(NamedTuple):
 Term = (
     # sum of int64[pods] (>= 0) over the victims, or their maximum (of no victims: -2**63)
     tuple[Literal["sum", "max"], Buffer]
+    # as "sum", less int64[n] (>= 0) of the candidate: a number that no set which suffices stays below
+    | tuple[Literal["sum"], Buffer, Buffer]
     # member_start int32[pods + 1], member int32[m] (the groups of each pod), allowance, price (>= 0) int64[groups].
     # "group": walk the victims in the order of their indices; each takes one off every group it is in; it violates
     # when one of those is then below zero, and pays the highest price among those. Price 1: NumPDBViolations.

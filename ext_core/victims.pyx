@@ -490,6 +490,8 @@ cdef class _Search:
         for t in range(self.terms):
             term = &self.term[t]
             self.value[t] = INT64_MIN if term.kind == MAX else 0
+            if term.kind == SUM and term.lacking != NULL:
+                self.value[t] = -term.lacking[i]
             term.simple = True
             for p in range(first, last):
                 if term.kind == GROUP and term.start[p + 1] - term.start[p] > 1:

@@ -117,6 +117,22 @@ def unless(column: list[int], marks: list[int], value: int) -> list[int]:
     return [value if mark else item for item, mark in zip(column, marks, strict=True)]
 
 
+def lacking(of: Gathered, first: int) -> list[int]:
+    if first < 0:
+        raise ValueError("no such resource")
+    return [
+        sum(
+            max(
+                0,
+                of.short[r][i]
+                - sum(of.amounts[r][p] for p in range(of.start[i], of.start[i + 1]) if of.terminating[p]),
+            )
+            for r in range(first, of.resources)
+        )
+        for i in range(len(of.start) - 1)
+    ]
+
+
 def distinct(ids: list[int], terminating: list[int]) -> list[int]:
     return sorted({one for one, gone in zip(ids, terminating, strict=True) if one > 0 and not gone})
 

@@ -35,8 +35,10 @@ def _gang_cost(
     return own + sum(price[gang] for gang in broken)
 
 
-def cost(term: Term, victims: Ints, table: int, mask: int) -> int:
+def cost(term: Term, victims: Ints, table: int, mask: int, candidate: int) -> int:
     match term:
+        case ("sum", column, lacking):
+            return int(sum(column[pod] for pod in victims) - lacking[candidate])
         case ("sum", column):
             return sum(column[pod] for pod in victims)
         case ("max", column):

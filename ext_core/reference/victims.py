@@ -32,8 +32,8 @@ def cheapest(
         must = {pod for pod in eligible if of.forced[pod]}
         best: tuple[list[int], int] | None = None
 
-        def alone(pod: int) -> list[int]:
-            return [0 if term[0] == "mask" else cost_of(term, [pod], -1, 0) for term in terms]
+        def alone(pod: int, i: int = i) -> list[int]:
+            return [0 if term[0] == "mask" else cost_of(term, [pod], -1, 0, i) for term in terms]
 
         ranked = sorted(eligible, key=lambda pod: (alone(pod), -pod))
         for size in range(len(ranked) + 1):
@@ -50,7 +50,7 @@ def cheapest(
                 unsure = sum(of.unsure[pod] for pod in some)
                 if table >= 0 and not (of.ok[table][mask] and unsure >= of.unknown[i]):
                     continue
-                vector = [cost_of(term, sorted(some), table, mask) for term in terms]
+                vector = [cost_of(term, sorted(some), table, mask, i) for term in terms]
                 if best is None or (vector, size) < best:  # equals: the set that was tried first stays
                     best = (vector, size)
                     status[i] = 1

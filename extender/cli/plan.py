@@ -22,6 +22,7 @@ WORDS = {
     "work_lost_gpu_seconds": "work lost",
     "grace_seconds": "longest termination grace",
     "victims": "victims",
+    "freed_beyond_gpus": "GPUs freed beyond the request",
     "leftover_fragmentation": "fragmentation left over",
     "victims_stranded": "victims with no other place",
 }

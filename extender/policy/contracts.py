@@ -152,6 +152,7 @@ class Victims:
     gangs: Groups
     gang_work: array[int]  # GPU-seconds lost by all running members of each gang, when it breaks
     stranded: array[int]  # 1 = no other node has room for the pod; filled where a cost term asks
+    lacking: array[int]  # by candidate: GPUs that the preemptor lacks, once terminating pods are gone
     leftover: list[array[int]]  # per table of the search: a price for each set of GPUs left free
 
 
@@ -178,8 +179,8 @@ class CostTerm(Protocol):
     floor: Bound
 
     def term(self, victims: Victims) -> Term:
-        """("sum", column) | ("max", column) | ("group" | "gang", starts, members, allowance, price) |
-        ("mask", prices per table)."""
+        """("sum", column) | ("sum", column, what each candidate lacks) | ("max", column) | ("group" | "gang", starts,
+        members, allowance, price) | ("mask", prices per table)."""
 
 
 Labels = Mapping[str, str]

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ext_core import fit, gather, victims
+from extender.cluster.amounts import FIRST_GPU
 from extender.cluster.view import ClusterView
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.costs.victims_stranded import VictimsStranded
 from extender.policy.policy import Policy
-from extender.preemption.cost_inputs import Rooms, columns
+from extender.preemption.cost_inputs import NodeInputs, Rooms, columns
 from extender.preemption.search_time import SearchTime
 from extender.preemption.set_tables import deduced, set_tables, without_deduction
 
@@ -94,17 +95,18 @@ class Problem:
         self.proved = True
         self.found: tuple[bool, list[Eviction]] | None = None
         self._gather()
+        lacking = gather.lacking(self.gathered, FIRST_GPU)
         blind = self._blind() if self.required else []
         self.split = bool(blind)
         if blind:
             self.rows = rows + array("i", [rows[i] for i in blind for _ in range(2)])
+            lacking += array("q", [lacking[i] for i in blind for _ in range(2)])
             self._gather()
             without_deduction(self.cluster, inquiry.request, self.rows, self.gathered, len(rows), self.prices)
         if self.gathered.some_terminating and self.required:
             self._count_ending()
-        seen, self.missing = columns(
-            self.cluster, inquiry.policy, self.gathered, self.prices, inquiry.wall_ms, inquiry.rooms
-        )
+        nodes = NodeInputs(lacking, self.prices)
+        seen, self.missing = columns(self.cluster, inquiry.policy, self.gathered, nodes, inquiry.wall_ms, inquiry.rooms)
         self.terms = [cost.term(seen) for cost in inquiry.policy.costs]
 
     def _gather(self) -> None:

@@ -6,6 +6,7 @@ from array import array
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ext_core import gather
 from extender.cluster.nodes.eligibility import MOST_PARTS, TooLong
@@ -20,6 +21,13 @@ from extender.preemption.search_time import SearchTime
 FEW_ASKS = 64  # that are looked at whatever time is left: the pods of one search seldom ask for more different things
 FEW_PARTS = 512  # `Eligibility.program`: of those; beyond it an ask waits until the others are done
 CHECKED = 8  # asks between two looks at the clock
+
+
+class NodeInputs(NamedTuple):
+    """What cost terms see of the nodes: `Victims.lacking` and `Victims.leftover`."""
+
+    lacking: array[int]
+    prices: list[array[int]]
 
 
 @dataclass(slots=True)
@@ -86,7 +94,7 @@ def columns(
     cluster: ClusterView,
     policy: Policy,
     gathered: gather.Gathered,
-    prices: list[array[int]],
+    nodes: NodeInputs,
     now_ms: int,
     rooms: Rooms,
 ) -> tuple[Victims, frozenset[int]]:
@@ -111,7 +119,8 @@ def columns(
         _budgets(cluster, gathered),
         *_gangs(cluster, gathered, now_ms),
         stranded,
-        prices,
+        nodes.lacking,
+        nodes.prices,
     )
     return seen, missing
 

@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeVar
 
 from ext_core import gather
 from ext_core.link_sets import LinkSets
+from extender.cluster.amounts import FIRST_GPU
 from extender.cluster.cluster import Cluster
 from extender.cluster.slices import Pace, Sliced, finish, in_order
 from extender.objects.records import PodRecord
@@ -32,7 +33,7 @@ from extender.policy.roles import PodRole, Unplaceable, admitted, roles_of
 from extender.policy.rules import count, hazard, links
 from extender.preemption import certificate
 from extender.preemption.candidates import Inquiry, Preemptor, ends
-from extender.preemption.cost_inputs import Rooms, columns
+from extender.preemption.cost_inputs import NodeInputs, Rooms, columns
 from extender.preemption.gang.bounds import NEVER, Freed, Prices, Room, floor
 from extender.preemption.gang.charges import Charges, Vector
 from extender.preemption.gang.options import Field, Node, Option, Options
@@ -278,7 +279,8 @@ class GangSearch:
         gathered = gather.victims(cluster.tables.nodes, cluster.tables.pods, head.asking(HIGHEST), rows, now_ms)
         records = [cluster.pods[cluster.pod_rows.uids[pod]] for pod in gathered.pods]
         there = {row: (cluster.names[row], cluster.tables.nodes.free_of(row)) for row in rows}
-        seen, missing = columns(cluster, self._policy, gathered, [], now_ms, Rooms(pace.until))
+        lacking = array("q", [self._lacking(task, gathered, records, there)])
+        seen, missing = columns(cluster, self._policy, gathered, NodeInputs(lacking, []), now_ms, Rooms(pace.until))
         yield from pace.pause()
         pods: dict[int, list[int]] = {}
         nodes = array("i", bytes(4 * len(gathered.pods)))
@@ -298,6 +300,22 @@ class GangSearch:
         ways = Ways(cluster, self._policy, self._sets, task.roles)
         made = Field(cluster, gathered, records, pods, there, most, charges, ways, gang.wall)
         return _Domain(candidates, made, inquiry, (yield from _floor(made, pace)), missing)
+
+    def _lacking(
+        self,
+        task: _Task,
+        gathered: gather.Gathered,
+        records: Sequence[PodRecord],
+        there: dict[int, tuple[str, tuple[int, ...]]],
+    ) -> int:
+        """GPUs that the whole gang asks for, less those of the domain that are free, or that terminating pods leave."""
+        ending = [k for k, pod in enumerate(records) if pod.terminating and self._may_go(task, pod)]
+        total = 0
+        for r in range(FIRST_GPU, len(self._cluster.resources)):
+            asked = sum(role.request.amounts[r] * len(role.at) for role in task.roles)
+            free = sum(max(0, amounts[r]) for _, amounts in there.values())
+            total += max(0, asked - free - sum(gathered.amounts[r, k] for k in ending))
+        return total
 
     def _most(self, task: _Task, rows: array[int]) -> dict[int, Counts]:
         """For each row the pods of each role that may run there, whatever is evicted; rows with none are left out."""
@@ -458,7 +476,7 @@ def _floor(made: Field, pace: Pace) -> Sliced[Vector]:
         most = dict.fromkeys(made.most, total)
         there = yield from rooms(resource, most)
         bound = max(bound, (yield from floor(there, 1, total, charges.maxima, credit, pace)))
-    return bound
+    return bound if NEVER in bound else charges.less(bound)
 
 
 def _seats(cluster: Cluster, chosen: Sequence[Option], ways: Ways) -> list[int] | None:

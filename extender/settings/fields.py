@@ -514,6 +514,7 @@ class Settings(_Part):
         "work_lost_gpu_seconds",
         "grace_seconds",
         "victims",
+        "freed_beyond_gpus",
         "leftover_fragmentation",
         "victims_stranded",
     )

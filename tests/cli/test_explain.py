@@ -51,7 +51,7 @@ def test_a_pod_that_waits_for_links(tmp_path: Path, capsys: pytest.CaptureFixtur
         "  rejected: 1 x links-busy\n"
         "  ways out, the cheapest first, each verified by the filter:\n"
         "    1. evict default/older on n1 (needs evictions.enabled): work_lost_gpu_seconds 1800, grace_seconds 30, "
-        "victims 1 pods, leftover_fragmentation 8000 ring links x 1000, victims_stranded 1 pods\n"
+        "victims 1 pods, freed_beyond_gpus 1, leftover_fragmentation 8000 ring links x 1000, victims_stranded 1 pods\n"
         "    2. set gpu-extender.io/links: preferred (it fits on n1)\n"
         "    3. ask for 1 GPU instead of 2 (it fits on n1): given_up 1 GPUs\n"
         "    4. add a node like n1 (4 GPUs): nodes 1, gpus 4\n"

@@ -44,7 +44,7 @@ def packed(term: Term) -> Any:
     form, *columns = term
     if form == "mask":
         return form, [array("q", table) for table in columns[0]]
-    codes = "q" if form in ("sum", "max") else "iiqqq"
+    codes = "qq" if form in ("sum", "max") else "iiqqq"
     return form, *(array(code, column) for code, column in zip(codes, columns, strict=False))
 
 
@@ -147,7 +147,9 @@ def random_case(rng: Random, candidates: int, most_pods: int) -> Case:
         form = rng.choice(["sum", "max", "group", "group", "gang", "gang", "mask"])
         if form in ("sum", "max"):
             low = 0 if form == "sum" else rng.choice([-5, 0, -(1 << 63)])
-            terms.append((form, [rng.randint(low, rng.choice([1, 4, 1 << 40])) for _ in range(pods)]))
+            column = [rng.randint(low, rng.choice([1, 4, 1 << 40])) for _ in range(pods)]
+            lacking = [[rng.randint(0, 3) for _ in range(candidates)]] if form == "sum" and rng.random() < 0.4 else []
+            terms.append((form, column, *lacking))
         elif form == "mask":
             terms.append((form, [[rng.randint(-2, 4) for _ in range(1 << gpus)] for _ in range(tables)]))
         else:
@@ -168,7 +170,8 @@ def node_of(case: Case, i: int) -> oracle.Node:
     terms: list[dict[str, Any]] = []
     for form, *columns in case.terms:
         if form in ("sum", "max"):
-            terms.append({"form": form, "of": [columns[0][pod] for pod in pods]})
+            lacking = columns[1][i] if len(columns) > 1 else 0
+            terms.append({"form": form, "of": [columns[0][pod] for pod in pods], "lacking": lacking})
         elif form == "mask":
             prices = {ids(mask): price for mask, price in enumerate(columns[0][table])} if table >= 0 else {}
             terms.append({"form": form, "price": prices})

@@ -218,7 +218,7 @@ def test_against_trying_everything() -> None:
         certificate = result["certificate"]
         assert certificate["proved"]
         assert (told(result["cost"]), brute.cost(victims, pod), result["node"]) == (least, least, node)
-        assert (result["cost"][6]["value"] is None) == (brute.leftover(victims, pod) is None)
+        assert (result["cost"][7]["value"] is None) == (brute.leftover(victims, pod) is None)
         other = certificate["runner_up"]
         assert (other is not None) == (len(found) > 1)
         if other is not None:
@@ -229,7 +229,7 @@ def test_against_trying_everything() -> None:
         required = pod["metadata"]["annotations"].get("gpu-extender.io/links") == "required"
         seen.update({
             "gangs": least[2] > 0, "budgets": least[0] > 0, "many": len(victims) > 1, "torn": required,
-            "stranded": least[7] > 0, "broken up": least[6] > 0, "unknown minimum": codes["gang-minimum-unknown"] > 0,
+            "stranded": least[8] > 0, "broken up": least[7] > 0, "unknown minimum": codes["gang-minimum-unknown"] > 0,
             "job sets": any(one["gang_source"] == "jobset" for one in result["victims"]),
         })  # fmt: skip
     assert min(seen[verdict] for verdict in ("fits", "evict", "cannot")) > CASES // 30, seen

@@ -45,7 +45,7 @@ def suffices(node: Node, victims: frozenset[int]) -> bool:
 def term_cost(node: Node, term: dict[str, Any], victims: frozenset[int]) -> int:
     form = term["form"]
     if form == "sum":
-        return int(sum(term["of"][pod] for pod in victims))
+        return int(sum(term["of"][pod] for pod in victims)) - int(term["lacking"])
     if form == "max":
         return int(max([LOWEST, *(term["of"][pod] for pod in victims)]))
     if form == "mask":

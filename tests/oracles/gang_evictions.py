@@ -124,7 +124,7 @@ class Oracle:
         costs: list[tuple[int, ...]] = []
         for n in range(len(victims) + 1):
             for chosen in combinations(victims, n):
-                cost = (*self.cost(chosen), n)
+                cost = (*self.cost(chosen, rack), n)
                 if (not costs or cost < min(costs)) and self.starts(nodes, {pod.name for pod in chosen}):
                     costs.append(cost)
         return min(costs, default=None)
@@ -172,7 +172,16 @@ class Oracle:
                     return False
         return True
 
-    def cost(self, victims: Sequence[Running]) -> tuple[int, ...]:
+    def lacking(self, rack: str) -> int:
+        """GPUs that the gang asks for and that are neither free in the rack nor become free there."""
+        free = 0
+        for name, (gpus, _, where, _) in self.case.nodes.items():
+            if where == rack:
+                free += gpus - sum(pod.gpus for pod in self.case.pods if pod.node == name)
+                free += sum(pod.gpus for pod in self.case.pods if pod.node == name and pod.ends and not pod.spared)
+        return max(0, sum(role.count * role.gpus for role in self.case.gang) - free)
+
+    def cost(self, victims: Sequence[Running], rack: str) -> tuple[int, ...]:
         """By term, in the default order of the settings; first of a reclaim's, behind the budgets."""
         pods = [pod for pod in victims if pod.ending is None]
         lost = {id(pod): pod.work for pod in pods}
@@ -195,6 +204,7 @@ class Oracle:
             sum(lost.values()),
             max((pod.grace if pod.ending is None else 0 for pod in victims), default=NONE),
             len(pods),
+            sum(pod.gpus for pod in pods) - self.lacking(rack),
             0,
             sum(map(self._stranded, pods)),
         )

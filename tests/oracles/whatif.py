@@ -184,7 +184,7 @@ class Brute:
     # -- what it costs ---------------------------------------------------------------------------------------------
 
     def cost(self, gone: tuple[Object, ...], pod: Object) -> tuple[int, ...]:
-        """All eight terms, in the order of the settings, of evicting `gone` from one node for `pod`."""
+        """All nine terms, in the order of the settings, of evicting `gone` from one node for `pod`."""
         live = [one for one in gone if not self.going(one)]
         losers = {one["metadata"]["uid"]: one for one in live}
         broken = self.broken(gone)
@@ -197,9 +197,18 @@ class Brute:
             sum(self.work(one) for one in losers.values()),
             max((one["spec"]["terminationGracePeriodSeconds"] for one in live), default=0),
             len(live),
+            sum(self.amounts(one)[2] for one in live) - self.lacking(gone[0]["spec"]["nodeName"], pod),
             self.leftover(gone, pod) or 0,
             sum(self.stranded(one) for one in live),
         )
+
+    def lacking(self, name: str, pod: Object) -> int:
+        """GPUs that the pod asks for and that are not free on the node, nor left by lower pods that are terminating."""
+        node = next(node for node in self.nodes if node["metadata"]["name"] == name)
+        priority = pod["spec"]["priority"]
+        stays = [other for other in self.on(name) if not (self.going(other) and self.may_go(other, priority))]
+        free = int(node["status"]["allocatable"].get(GPU, 0)) - sum(self.amounts(other)[2] for other in stays)
+        return max(0, self.amounts(pod)[2] - free)
 
     def broken(self, gone: tuple[Object, ...]) -> list[str]:
         found = []

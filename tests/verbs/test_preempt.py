@@ -710,3 +710,52 @@ def test_a_defect_leaves_no_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reply.status == 503
     rows = [world.cluster.tables.nodes.node(world.cluster.row(name)) for name in "nm"]
     assert not any(any(row.claim) for row in rows)
+
+
+# -- a victim with more GPUs than are asked for ------------------------------------------------------------------------
+
+
+def one_gpu_asked(settings: Settings | None = None) -> World:
+    """Full nodes whose pods lose the same: `a` has one pod of 4 GPUs, `b` to `e` one of 1 GPU each."""
+    world = World(settings)
+    for name, gpus in (("a", 4), ("b", 1), ("c", 1), ("d", 1), ("e", 1)):
+        world.node(name, gpus)
+        world.pod(f"on-{name}", gpus, name, priority=1, start=WALL)
+    return world
+
+
+def test_of_equal_victims_the_one_that_frees_no_more_than_is_asked_for() -> None:
+    world = one_gpu_asked()
+    offered = {name: [f"on-{name}"] for name in "abcde"}
+    assert world.preempt(asks(1), offered) == {"b": ["on-b"]}
+    shown = world.decision()
+    assert shown["certificate"]["proved"]
+    world = one_gpu_asked()
+    assert world.preempt(asks(1), {"a": ["on-a"], "e": ["on-e"]}) == {"e": ["on-e"]}
+    shown = world.decision()
+    runner_up = shown["certificate"]["runner_up"]
+    assert (runner_up["node"], shown["certificate"]["lost_on"]) == ("a", "freed_beyond_gpus")
+    of = [{term["term"]: term["value"] for term in cost} for cost in (shown["cost"], runner_up["cost"])]
+    assert [cost["freed_beyond_gpus"] for cost in of] == [0, 3]
+
+
+def test_what_is_free_beside_a_victim_is_not_freed_by_its_eviction() -> None:
+    """Of 4 GPUs that are asked for 3 are free on `a`, where a pod of 1 suffices; on `b` a pod of 2 frees one more."""
+    world = World()
+    for name, free, held in (("a", 3, 1), ("b", 3, 2)):
+        world.node(name, free + held)
+        world.pod(f"on-{name}", held, name, priority=1, start=WALL)
+    assert world.preempt(asks(4), {"b": ["on-b"], "a": ["on-a"]}) == {"a": ["on-a"]}
+    shown = world.decision()
+    of = [
+        {term["term"]: term["value"] for term in cost}
+        for cost in (shown["cost"], shown["certificate"]["runner_up"]["cost"])
+    ]
+    assert [cost["freed_beyond_gpus"] for cost in of] == [0, 1]
+
+
+def test_without_the_term_the_name_decides() -> None:
+    terms = [name for name in Settings().costs if name != "freed_beyond_gpus"]
+    world = one_gpu_asked(Settings.model_validate({"costs": terms}))
+    assert world.preempt(asks(1), {name: [f"on-{name}"] for name in "abcde"}) == {"a": ["on-a"]}
+    assert world.decision()["certificate"]["lost_on"] == "node name"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from extender.policy.contracts import CostTerm
+from extender.policy.costs.freed_beyond import FreedBeyond
 from extender.policy.costs.gangs_broken import GangsBroken
 from extender.policy.costs.grace import Grace
 from extender.policy.costs.highest_priority import HighestPriority
@@ -21,6 +22,7 @@ COSTS: dict[str, type[CostTerm]] = {
         WorkLost,
         Grace,
         VictimCount,
+        FreedBeyond,
         LeftoverFragmentation,
         VictimsStranded,
     )

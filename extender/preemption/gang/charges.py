@@ -194,6 +194,7 @@ class Charges:
         """No term costs anything yet: `read` reads them."""
         self.width, self.groups = len(terms), list[Group]()
         self.maxima = tuple(term[0] == "max" for term in terms)
+        self._lacking = [0] * len(terms)
         self._columns = [[0] * len(nodes) for _ in terms]
         self._local: list[list[tuple[Group, frozenset[int]]]] = [[] for _ in range(max(nodes, default=-1) + 1)]
         self._of: dict[int, list[int]] = {}
@@ -212,6 +213,8 @@ class Charges:
     def _read(self, t: int, term: Any) -> None:
         if term[0] in ("sum", "max"):
             self._columns[t] = list(term[1])
+            if len(term) > 2:
+                (self._lacking[t],) = term[2]  # the domain is the one candidate
         elif term[0] == "group":
             self._budgets(t, *term[1:])
         elif term[0] == "gang":
@@ -322,7 +325,11 @@ class Charges:
     @property
     def empty(self) -> Vector:
         """The cost of no victims."""
-        return tuple([LOWEST if maximum else 0 for maximum in self.maxima])
+        return self.less(tuple([LOWEST if maximum else 0 for maximum in self.maxima]))
+
+    def less(self, sums: Vector) -> Vector:
+        """The cost whose sums are less by what the gang lacks in the domain."""
+        return tuple([value - lacking for value, lacking in zip(sums, self._lacking, strict=True)])
 
     def joined(self, cost: Vector, states: Mapping[int, State], bill: Bill) -> tuple[Vector, dict[int, State]]:
         """(cost, states of the groups) with the victims of one more node."""

@@ -9,6 +9,7 @@ from typing import Any
 from ext_core.links import LinkShapes
 from extender.policy.contracts import CostTerm, Groups, Victims
 from extender.policy.costs import COSTS
+from extender.policy.costs.freed_beyond import FreedBeyond
 from extender.policy.costs.gangs_broken import GangsBroken
 from extender.policy.costs.grace import Grace
 from extender.policy.costs.highest_priority import HighestPriority
@@ -35,6 +36,7 @@ def victims(
     budgets: Groups = NONE,
     gangs: Groups = NONE,
     stranded: Sequence[int] = (),
+    lacking: Sequence[int] = (),
     leftover: list[array[int]] | None = None,
 ) -> Victims:
     """As many pods as the longest column; the others are filled up with 0."""
@@ -57,6 +59,7 @@ def victims(
         gangs=gangs,
         gang_work=array("q"),
         stranded=column(stranded),
+        lacking=array("q", lacking),
         leftover=leftover or [],
     )
 
@@ -122,6 +125,12 @@ def test_gangs_broken() -> None:
     assert term(GangsBroken(), victims(gpus=[1, 1, 1], gangs=gangs)) == ["gang", [0, 1, 2, 2], [0, 0], [1], [1]]
 
 
+def test_gpus_freed_beyond_the_request() -> None:
+    # One candidate, which lacks 3 GPUs: its victims' GPUs count, but those of the pod that is terminating already.
+    given = victims(gpus=[4, 1, 2], terminating=[0, 0, 1], lacking=[3])
+    assert term(FreedBeyond(), given) == ["sum", [4, 1, 0], [3]]
+
+
 def test_victims_stranded() -> None:
     assert term(VictimsStranded(), victims(stranded=[1, 0, 1])) == ["sum", [1, 0, 1]]
 
@@ -159,6 +168,7 @@ def test_the_default_order_of_the_terms() -> None:
         "work_lost_gpu_seconds",
         "grace_seconds",
         "victims",
+        "freed_beyond_gpus",
         "leftover_fragmentation",
         "victims_stranded",
     ]
