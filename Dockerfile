@@ -5,12 +5,14 @@ ARG PYTHON=3.13
 
 FROM python:${PYTHON}-bookworm AS build
 WORKDIR /source
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml requirements.lock README.md LICENSE ./
 COPY ext_core ext_core
 COPY extender extender
-COPY .ci/install .ci/install
+COPY .ci/install .ci/locked.py .ci/
 # Once: the wheel. Then what the image has, at the place where it will be.
-RUN python -m pip wheel --quiet --no-deps --wheel-dir /wheels . \
+RUN python .ci/locked.py build > /requirements \
+ && python -m pip install --quiet --require-hashes --only-binary :all: --requirement /requirements \
+ && python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir /wheels . \
  && .ci/install python /wheels/*.whl /opt/gpu-extender
 
 FROM python:${PYTHON}-slim-bookworm

@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STUBS := $(patsubst ext_core/%.pyi,ext_core.%,$(wildcard ext_core/*.pyi))
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+NAMED = $(BIN)/python .ci/locked.py $(if $(NEWEST),--ranges)
+LOCKED = $(if $(NEWEST),--upgrade,--require-hashes --only-binary :all:)
 KERNELS := ext_core/_build.py $(wildcard ext_core/*.pyx ext_core/*.pxd)
 SECONDS ?= 60
 FUZZED = $(if $(and $(CASES),$(filter file,$(origin SECONDS))),$(MOST_FUZZED),$(SECONDS))
@@ -19,7 +21,7 @@ NONE_IS_FINE = $(if $(ARGS),|| [ $$? -eq 5 ]) # pytest's status when ARGS names 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-setup: $(VENV)/.tools $(VENV)/.built ## make .venv with the command gpu-extender and all tools in it (PYTHON=... chooses the interpreter)
+setup: $(VENV)/.tools $(VENV)/.built ## make .venv with the command gpu-extender and all tools, in the locked versions (PYTHON=... chooses the interpreter)
 
 demo: $(VENV)/.built ## a simulated cluster and a day on it, then serve it until Ctrl-C (ONCE=1: end after the day)
 	@$(BIN)/gpu-extender demo $(if $(ONCE),--once)
@@ -68,6 +70,12 @@ cluster: setup ## a real control plane with simulated GPU nodes to try with kube
 bench: setup ## the targets of live speed with their losses, half an hour (ARGS="nvlink relay": these measurements; ARGS=all: two hours)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
+lock: ## write requirements.lock anew: the newest versions that pyproject.toml allows, with hashes
+	@.ci/lock $(PYTHON)
+
+newest: ## as check, with the newest versions that pyproject.toml allows instead of the locked ones, in a copy of this tree
+	@ARGS='$(ARGS)' .ci/newest $(PYTHON)
+
 dist: ## a wheel for each Python from 3.11 on PATH, and the source archive, in dist/ (PYTHON=... chooses one)
 	@.ci/dist $(PYTHON)
 
@@ -76,19 +84,20 @@ clean: ## remove what was made here (the control plane's binaries stay in the us
 	@rm -f ext_core/*.so ext_core/*.c
 	@find extender ext_core tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The command and what it imports: made anew only when the dependencies change. pip compiles the core.
-$(VENV)/.ready: pyproject.toml
+# The command and what it imports: made anew only when the dependencies change. setuptools compiles the core.
+$(VENV)/.ready: pyproject.toml requirements.lock
 	@python=$$(.ci/python "$(PYTHON)") && { test -x $(BIN)/python || $$python -m venv $(VENV); }
-	@echo "setup: installing what pyproject.toml names, and compiling the core"
-	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' > $(VENV)/.build-requires
-	@$(PIP) -r $(VENV)/.build-requires
-	@$(PIP) --no-build-isolation --editable .
+	@echo "setup: installing what $(if $(NEWEST),pyproject.toml allows,requirements.lock has), and compiling the core"
+	@$(NAMED) build project > $(VENV)/.requirements
+	@$(PIP) $(LOCKED) --requirement $(VENV)/.requirements
+	@$(PIP) --no-build-isolation --no-deps --editable .
 	@touch $@
 
 # What tests, linters and benchmarks import besides.
 $(VENV)/.tools: $(VENV)/.ready | $(VENV)/.built
 	@echo "setup: installing the tools of development"
-	@$(PIP) --no-build-isolation --editable '.[dev]'
+	@$(NAMED) dev node > $(VENV)/.requirements
+	@$(PIP) $(LOCKED) --requirement $(VENV)/.requirements
 	@touch $@
 
 # The core: setuptools compiles again what is older than its source.
@@ -96,4 +105,4 @@ $(VENV)/.built: $(VENV)/.ready $(KERNELS)
 	@$(BIN)/python -W ignore -c 'from setuptools import setup; setup()' --quiet build_ext --inplace
 	@touch $@
 
-.PHONY: help setup demo cluster test check lint measures types checked soak fuzz attack compat loadtest bench dist clean
+.PHONY: help setup demo cluster test check lint measures types checked soak fuzz attack compat loadtest bench lock newest dist clean

