@@ -13,7 +13,7 @@ import pytest
 from ruamel.yaml import YAML
 from starlette.routing import Route
 
-from extender.cli.options import add_address, settings_of
+from extender.cli.options import add_address, host_and_port, settings_of
 from extender.server import outage
 from extender.server.endpoint import VERBS
 from extender.server.wiring import MIX
@@ -185,6 +185,19 @@ def test_the_scheduler_asks_where_we_listen() -> None:
     assert sidecar["readinessProbe"]["periodSeconds"] * sidecar["readinessProbe"]["failureThreshold"] <= 10
 
 
+def test_kube_scheduler_lives_only_with_its_sidecar() -> None:
+    """kubelet cannot reach loopback, so the port is on all addresses. tests/e2e/test_sidecar.py shows the effect."""
+    scheduler, (word,) = CONTAINERS["kube-scheduler"], CONTAINERS["gpu-extender"]["command"][3:]
+    host, port = host_and_port(word.removeprefix("--probe="), "probe")
+    liveness = scheduler["livenessProbe"]
+    assert (host, liveness["httpGet"]) == ("", {"path": "/livez", "port": port})
+    # With the restart that may win the Lease again, and the other replica's look every 2 to 4.4 s: 30 s.
+    assert liveness["periodSeconds"] * liveness["failureThreshold"] <= 9
+    assert "startupProbe" not in scheduler, "it would keep a kube-scheduler whose sidecar is down"
+    static = [container["livenessProbe"]["httpGet"] for container in STATIC["spec"]["containers"]]
+    assert port not in [probe["port"] for probe in static], "the cluster's own scheduler does not depend on us"
+
+
 def test_the_static_pod_is_the_sidecar_on_the_hosts_network() -> None:
     spec, sidecar, server = STATIC["spec"], CONTAINERS["gpu-extender"], Settings().server
     [container] = spec["containers"]
@@ -204,7 +217,7 @@ def test_the_remote_form_is_the_sidecar_with_listeners_of_its_own() -> None:
     for part in ("resources", "securityContext", "image"):
         assert container[part] == sidecar[part]
     words = container["command"]
-    assert words[:3] == sidecar["command"]
+    assert words[:3] == sidecar["command"][:3]
     parser = argparse.ArgumentParser()
     add_address(parser)
     server = settings_of(parser.parse_args(words[3:])).server

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import orjson
 
+from extender.cli.options import host_and_port
 from extender.errors import BadInput
 from extender.node.apiserver import ApiServer
 
@@ -45,10 +46,8 @@ def probe_address(options: argparse.Namespace) -> tuple[str, int] | None:
     """(host, port); None when no probe is served. BadInput for anything else."""
     if not options.probe:
         return None
-    host, _, port = options.probe.rpartition(":")
-    if not port.isdigit() or int(port) > 65535:
-        raise BadInput(f"{options.probe!r} is not HOST:PORT", path="probe")
-    return host.strip("[]") or "0.0.0.0", int(port)
+    host, number = host_and_port(options.probe, "probe")
+    return host or "0.0.0.0", number
 
 
 def say(message: str) -> None:

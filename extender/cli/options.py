@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from extender.errors import BadInput
+
 if TYPE_CHECKING:  # at run time where they are used: a command that asks a server needs neither pydantic nor structlog
     from extender.settings import Known, Settings
 
@@ -43,6 +45,14 @@ def add_address(parser: argparse.ArgumentParser) -> None:
         "--allow-unprotected", action="store_true", default=None,
         help="listen beyond loopback also without client certificates or tokens (server.allowUnprotected)",
     )  # fmt: skip
+
+
+def host_and_port(text: str, path: str) -> tuple[str, int]:
+    """HOST:PORT as (host, port); the host is "" where it is left out. BadInput for anything else."""
+    host, _, number = text.rpartition(":")
+    if not number.isdigit() or int(number) > 65_535:
+        raise BadInput(f"{text!r} is not HOST:PORT", path=path)
+    return host.strip("[]"), int(number)
 
 
 def _add_tls(parser: argparse.ArgumentParser, prefix: str, text: str) -> None:

@@ -8,7 +8,15 @@ import argparse
 from pathlib import Path
 
 from extender.cli import cluster_file
-from extender.cli.options import add_address, add_config, add_logging, configure_logging, settings_of
+from extender.cli.options import (
+    add_address,
+    add_config,
+    add_logging,
+    configure_logging,
+    host_and_port,
+    port,
+    settings_of,
+)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,6 +30,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--record", metavar="DIR", type=Path,
         help="record requests, and what changes between them, for the command replay (settings: record)",
     )  # fmt: skip
+    parser.add_argument(
+        "--probe", metavar="HOST:PORT", default="",
+        help="serve /livez there, in plain HTTP, as the liveness probe of a kube-scheduler in the same pod: it passes "
+        "while both live; without HOST on all addresses",
+    )  # fmt: skip
+    parser.add_argument(
+        "--scheduler-port", type=port, metavar="PORT", default=10259,
+        help="with --probe: where kube-scheduler serves its own /livez (default: %(default)s)",
+    )  # fmt: skip
     add_logging(parser)
 
 
@@ -31,6 +48,7 @@ def run(options: argparse.Namespace) -> int:
     settings = settings_of(options)
     from extender.server import serve  # here: --help, a wrong option or a refused file need not load a server
 
+    probe = serve.Probe(*host_and_port(options.probe, "probe"), options.scheduler_port) if options.probe else None
     kubeconfig = str(options.kubeconfig) if options.kubeconfig else None
     return serve.run(
         settings,
@@ -38,4 +56,5 @@ def run(options: argparse.Namespace) -> int:
         cluster_file=options.cluster,
         config_file=options.config,
         record=options.record,
+        probe=probe,
     )

@@ -20,9 +20,19 @@ from extender.log import get_log
 from extender.server import garbage, wiring
 from extender.server.access.listening import Host
 from extender.server.connections import Connection, Connections
+from extender.server.scheduler_probe import SCHEDULER_PORT
 from extender.settings import Settings, Tls
 
 log = get_log()
+
+
+class Probe(NamedTuple):
+    """Where the liveness probe of kube-scheduler is served, and where kube-scheduler serves its own. `host`: "" for all
+    addresses."""
+
+    host: str
+    port: int
+    scheduler_port: int = SCHEDULER_PORT
 
 
 class At(NamedTuple):
@@ -55,8 +65,8 @@ def config(app: ASGIApp, connections: Connections, settings: Settings, at: At | 
     )
 
 
-def listeners(server: wiring.Server, settings: Settings) -> list[uvicorn.Config]:
-    """The listener of the verbs, then those that metrics and debug pages have of their own."""
+def listeners(server: wiring.Server, settings: Settings, probe: Probe | None = None) -> list[uvicorn.Config]:
+    """The listener of the verbs, then those that metrics and debug pages have of their own, then that of the probe."""
     listening, connections = settings.server, server.connections
 
     def at(app: ASGIApp, host: str, port: int, tls: Tls, *, verbs: bool) -> uvicorn.Config:
@@ -68,6 +78,11 @@ def listeners(server: wiring.Server, settings: Settings) -> list[uvicorn.Config]
     for name, app in server.apart.items():
         one = listening.listener(name)
         made.append(at(app, one.host, one.port or 0, one.tls, verbs=False))
+    if probe is not None:
+        alive = server.scheduler_probe
+        alive.port = probe.scheduler_port
+        where = At(probe.host, probe.port, alive.connections.protocol(verbs=False))
+        made.append(config(alive.app, alive.connections, settings, where))
     return made
 
 
@@ -78,11 +93,12 @@ def run(
     cluster_file: Path | None = None,
     config_file: Path | None = None,
     record: Path | None = None,
+    probe: Probe | None = None,
 ) -> int:
     """Serve until a signal ends it; 0, or 1 where the server could not start. Unreachable: no usable credentials.
 
     `cluster_file`: a frozen cluster; else the API server of `kubeconfig`, else the one whose pod this is;
-    `config_file`: where the settings come from; `record`: the directory of a record.
+    `config_file`: where the settings come from; `record`: the directory of a record; `probe`: of kube-scheduler.
     """
     garbage.begin()
     if cluster_file is not None:
@@ -94,7 +110,7 @@ def run(
     log.info("settings", settings=settings.hash, policy=settings.policy_hash, mode=settings.mode)
     # uvicorn stops gracefully and then raises the signal again, which would end the process before its last log lines.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
-    host = Host(listeners(server, settings))
+    host = Host(listeners(server, settings, probe))
     host.run()
     return 0 if host.started else 1
 

@@ -75,6 +75,7 @@ from extender.server.calls import Calls, Readiness, Start, VerbCalls
 from extender.server.connections import Connections, lost
 from extender.server.endpoint import DecisionLog, Endpoint
 from extender.server.outage import Outage
+from extender.server.scheduler_probe import SchedulerProbe
 from extender.server.settle import Settling
 from extender.server.shadow_calls import AlwaysReady, Shadow, ShadowCalls
 from extender.server.writes import ApiBinder, Binder, Keeper, Writes
@@ -167,6 +168,7 @@ class Server:
     """What has a listener of its own."""
     certificates: Mapping[Tls, Certificates]
     connections: Connections
+    scheduler_probe: SchedulerProbe
     calls: VerbCalls
     supervisor: Supervisor
     source: ClusterSource
@@ -180,7 +182,7 @@ def connect(core: Core, outside: Outside | None = None, slices: Slices | None = 
     cluster, verbs, source, metrics, clock = core.cluster, core.verbs, core.source, core.metrics, core.clock
     settings = cluster.settings
     _state(settings, metrics)
-    connections = Connections(settings, metrics)
+    connections, probe = Connections(settings, metrics), SchedulerProbe(settings, metrics)
     certificates = _certificates(settings.server, metrics)
 
     def report() -> Report | None:
@@ -189,7 +191,7 @@ def connect(core: Core, outside: Outside | None = None, slices: Slices | None = 
     times = Times(clock.monotonic, clock.wall)
     explainer = Explainer(verbs, times, report)
     surveys = _surveys(explainer, metrics, lambda: not source.missing())
-    supervisor = Supervisor([connections, *certificates.values(), *outside.controllers, *surveys, source])
+    supervisor = Supervisor([connections, probe, *certificates.values(), *outside.controllers, *surveys, source])
     writes = Writes(verbs, metrics, clock.monotonic, core.events, binder=outside.binder, keeper=outside.keeper)
     start: Readiness = Start(verbs, source, supervisor, writes)
     shadow: ShadowWatch | None = None
@@ -232,7 +234,7 @@ def connect(core: Core, outside: Outside | None = None, slices: Slices | None = 
 
     places = _places(settings.server, outside.reviews, metrics)
     app, apart = routes.create(endpoint, views, supervisor, places, close)
-    return Server(app, apart, certificates, connections, calls, supervisor, source, pages, views.metrics)
+    return Server(app, apart, certificates, connections, probe, calls, supervisor, source, pages, views.metrics)
 
 
 def _places(at: ServerSettings, reviews: Asks | None, metrics: Metrics) -> routes.Places:

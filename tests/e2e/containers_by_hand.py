@@ -8,6 +8,7 @@ where the pod mounts files of the host: these may belong to the pod's user, whic
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import stat
@@ -121,9 +122,9 @@ def _closed(path: Path) -> Path | None:
     return next((folder for folder in reversed(path.parents) if not folder.stat().st_mode & stat.S_IXOTH), None)
 
 
-def probe(container: Object, which: str, enter: Sequence[str] = ()) -> bool:
-    """Whether a probe of the container succeeds: a command, or a GET as kubelet makes it, who checks no certificate.
-    `enter`: as of `start`."""
+def probe(container: Object, which: str, enter: Sequence[str] = (), seconds: float = 30) -> bool:
+    """Whether a probe of the container succeeds: a command, or a GET as kubelet makes it, which checks no certificate.
+    `enter`: as of `start`; `seconds`: for the answer."""
     if "httpGet" in container[which]:
         asked = container[which]["httpGet"]
         port = {one.get("name"): one["containerPort"] for one in container.get("ports", ())}.get(
@@ -131,16 +132,18 @@ def probe(container: Object, which: str, enter: Sequence[str] = ()) -> bool:
         )
         url = f"{asked.get('scheme', 'HTTP').lower()}://127.0.0.1:{port}{asked['path']}"
         if enter:
-            return _passes([*enter, "curl", "--insecure", "--fail", "--noproxy", "*", url])
+            return _passes([*enter, "curl", "--insecure", "--fail", "--noproxy", "*", url], seconds)
         try:
-            return httpx.get(url, verify=False, trust_env=False, timeout=30).is_success
+            return httpx.get(url, verify=False, trust_env=False, timeout=seconds).is_success
         except httpx.HTTPError:
             return False
-    return _passes([*enter, *container[which]["exec"]["command"]])
+    return _passes([*enter, *container[which]["exec"]["command"]], seconds)
 
 
-def _passes(command: Sequence[str]) -> bool:
-    return subprocess.run(command, capture_output=True, check=False, timeout=30).returncode == 0
+def _passes(command: Sequence[str], seconds: float) -> bool:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return subprocess.run(command, capture_output=True, check=False, timeout=seconds).returncode == 0
+    return False
 
 
 def _of_host(name: str, volume: Object) -> list[str]:

@@ -1,7 +1,8 @@
 """A node whose kubelet runs pods as processes of this machine: the pods of our own manifests, as they are applied.
 
-What a real kubelet does for them: containers in their order, sidecars first; readiness by their probes; the end of a
-deleted pod; ports that kubectl forwards. Images and users are not part of it (`containers_by_hand.py`).
+What a real kubelet does for them: containers in their order, sidecars first; their probes and restarts
+(`pod_container.py`); the end of a deleted pod; ports that kubectl forwards. Images and users are not part of it
+(`containers_by_hand.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tests.e2e import builders, containers_by_hand
 from tests.e2e.api import Api, Object
 from tests.e2e.build import build_kubectl
 from tests.e2e.cluster import ControlPlane
+from tests.e2e.pod_container import PodContainer
 from tests.e2e.pod_network import PodNetwork
 from tests.e2e.process import Component, free_port, wait_until_listening
 
@@ -35,7 +37,8 @@ class RunningPod(threading.Thread):
         self.name, self.namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
         self._control_plane = control_plane
         self._folder = folder
-        self._processes: list[Component] = []
+        self.containers: dict[str, PodContainer] = {}
+        """By name, in the order in which they start."""
         self._ended = threading.Event()
         address = urlsplit(control_plane.url)
         self._network = PodNetwork((str(address.hostname), int(address.port or 443)))
@@ -43,15 +46,13 @@ class RunningPod(threading.Thread):
 
     def run(self) -> None:
         """Starts the containers, then follows their probes."""
-        spec = self.pod["spec"]
-        containers = [*spec.get("initContainers", ()), *spec["containers"]]
         try:
-            self._start(containers)
+            self._start()
             while not self._ended.wait(PROBE_SECONDS):
-                self._write(all(process.running for process in self._processes) and self._probed(containers))
+                self._write(all(container.ready for container in self.containers.values()))
         finally:
-            for process in reversed(self._processes):
-                process.stop()
+            for container in reversed(self.containers.values()):
+                container.end()
             self._network.close()
 
     def end(self) -> None:
@@ -61,27 +62,23 @@ class RunningPod(threading.Thread):
 
     def tails(self) -> str:
         """The last lines of each container."""
-        return "\n".join(f"--- {self.name} {process.name}\n{process.tail(15)}" for process in self._processes)
+        texts = [f"--- {self.name} {one.name}\n{one.process.tail(15)}" for one in self.containers.values()]
+        return "\n".join(texts)
 
-    def _start(self, containers: list[Object]) -> None:
+    def _start(self) -> None:
         api, spec = self._control_plane.api, self.pod["spec"]
         names = [volume["configMap"]["name"] for volume in spec["volumes"] if "configMap" in volume]
         objects = [{**api.get("ConfigMap", name, self.namespace), "kind": "ConfigMap"} for name in names]
-        for container in containers:
+        sidecars = spec.get("initContainers", [])
+        for container in [*sidecars, *spec["containers"]]:
             process = containers_by_hand.start(
                 self._control_plane, self.pod, container, objects, self._folder / self.name, self._network.enter
             )
-            self._processes.append(process)
-            process.start()
-            while "exec" in container.get("startupProbe", {}) and not self._ended.wait(PROBE_SECONDS):
-                if self._passes(container, "startupProbe"):
-                    break
-
-    def _probed(self, containers: list[Object]) -> bool:
-        return all(self._passes(one, "readinessProbe") for one in containers if "exec" in one.get("readinessProbe", {}))
-
-    def _passes(self, container: Object, which: str) -> bool:
-        return containers_by_hand.probe(container, which, self._network.enter)
+            grace = spec.get("terminationGracePeriodSeconds", 30)
+            kept = self.containers[container["name"]] = PodContainer(container, process, self._network.enter, grace)
+            kept.begin()
+            while container in sidecars and not kept.started.is_set() and not self._ended.wait(PROBE_SECONDS):
+                pass
 
     def _write(self, ready: bool) -> None:
         state = {"type": "Ready", "status": str(ready)}
@@ -124,6 +121,10 @@ class PodRunner:
         for pod in self._pods.values():
             pod.end()
         self._kubelet.kill()
+
+    def pod(self, name: str) -> RunningPod:
+        """A pod that runs here. KeyError."""
+        return {pod.name: pod for pod in list(self._pods.values())}[name]
 
     def _look(self) -> None:
         while not self._ended.wait(0.2):

@@ -1,0 +1,138 @@
+"""Two replicas of `manifests` on the real control plane, and what happens when a sidecar is down or hangs.
+
+kube-scheduler and kubectl are real; kubelet's probes, restarts and back-off are played (`pod_container.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from extender.cli.kubectl.calls import Kubectl
+from extender.cli.kubectl.flags import split
+from extender.cli.kubectl.replica import SCHEDULER, find
+from tests.e2e import builders, containers_by_hand
+from tests.e2e.api import Api
+from tests.e2e.build import build_kubectl
+from tests.e2e.cluster import ControlPlane
+from tests.e2e.conftest import KubeletsFactory, SchedulerFactory
+from tests.e2e.kustomize import MANIFESTS, kubectl
+from tests.e2e.pod_container import PodContainer
+from tests.e2e.pod_runner import PodRunner
+from tests.e2e.queueing import SYSTEM
+from tests.waiting import wait_for
+
+BIND_SECONDS = 30
+"""From the end of a sidecar until pods with GPUs are bound again."""
+DOWN_SECONDS = int(os.environ.get("SIDECAR_DOWN_SECONDS", "45"))
+IMPOSSIBLE = containers_by_hand.impossible()
+TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
+EXTENDER, KUBE_SCHEDULER = "gpu-extender", "kube-scheduler"
+
+
+class Replicas:
+    """Two replicas, both ready; one of them schedules."""
+
+    def __init__(self, api: Api, runner: PodRunner) -> None:
+        self.api = api
+        self._runner = runner
+        self._pods = 0
+
+    def names(self) -> list[str]:
+        pods = self.api.list("Pod", SYSTEM)
+        return sorted(pod["metadata"]["name"] for pod in pods if _ready(pod))
+
+    def leader(self) -> str:
+        """The pod that holds the Lease; "" where none does."""
+        lease = self.api.find("Lease", SCHEDULER, SYSTEM)
+        return str((lease or {}).get("spec", {}).get("holderIdentity") or "").partition("_")[0]
+
+    def container(self, pod: str, name: str) -> PodContainer:
+        return self._runner.pod(pod).containers[name]
+
+    def bind(self, seconds: float) -> float:
+        """A new pod with a GPU is bound within so many seconds; returns after how many."""
+        self._pods += 1
+        name, began = f"gpu-pod-{self._pods}", time.monotonic()
+        self.api.create(builders.pod(name, gpus=1, scheduler="gpu-scheduler", tolerations=[{"operator": "Exists"}]))
+        wait_for(lambda: self.api.get("Pod", name, "default")["spec"].get("nodeName"), seconds, f"{name} is bound")
+        self.api.delete("Pod", name, "default", grace=0)
+        return time.monotonic() - began
+
+
+def _ready(pod: dict) -> bool:  # type: ignore[type-arg]
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", ()))
+
+
+@pytest.fixture
+def replicas(
+    control_plane: ControlPlane, api: Api, kubelets: KubeletsFactory, scheduler: SchedulerFactory, tmp_path: Path
+) -> Iterator[Replicas]:
+    if IMPOSSIBLE:
+        pytest.skip(f"no mount namespace: {IMPOSSIBLE}")
+    wait_for(lambda: api.find("Namespace", SYSTEM) is None, 120, "the namespace of the test before is gone")
+    kubelets().add_node("gpu-1", topology="dgx-h100", taints=[TAINT])  # our own pods run on the other node
+    scheduler({})  # the cluster's own, which places our pods
+    kubeconfig = control_plane.kubeconfig()
+    with PodRunner(control_plane, tmp_path / "pods") as runner:
+        kubectl("apply", "-k", str(MANIFESTS), kubeconfig=kubeconfig)
+        both = Replicas(api, runner)
+        wait_for(lambda: len(both.names()) == 2 and both.leader(), 120, "two replicas are ready, and one schedules")
+        both.bind(30)
+        yield both
+        kubectl("delete", "-k", str(MANIFESTS), kubeconfig=kubeconfig)
+
+
+@pytest.mark.parametrize("how", ["killed", "hung"])
+def test_pods_are_bound_again_while_a_sidecar_is_down(
+    replicas: Replicas, how: str, control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = replicas.leader()
+    sidecar = replicas.container(first, EXTENDER)
+    sidecar.held.set()
+    began = time.monotonic()
+    if how == "killed":
+        sidecar.process.kill()
+    else:
+        os.killpg(sidecar.process.pid, signal.SIGSTOP)
+    after = replicas.bind(BIND_SECONDS)
+    print(f"{how}: bound after {after:.1f} s")
+    [second] = {pod for pod in replicas.names() if pod != first} & {replicas.leader()}
+    while time.monotonic() < began + DOWN_SECONDS:
+        replicas.bind(5)
+    monkeypatch.setenv("KUBECONFIG", str(control_plane.kubeconfig()))
+    monkeypatch.setenv("KUBECTL_PATH", str(build_kubectl() / "kubectl"))
+    assert find(Kubectl(split([])[0]), SYSTEM, [SCHEDULER]).pod == second
+    print(f"{how}: kube-scheduler was started {replicas.container(first, KUBE_SCHEDULER).restarts} times")
+    assert replicas.container(second, KUBE_SCHEDULER).restarts == 0
+    if how == "hung":
+        os.killpg(sidecar.process.pid, signal.SIGCONT)
+    sidecar.held.clear()
+    wait_for(lambda: len(replicas.names()) == 2, 360, "the first replica is ready again")
+    assert replicas.leader() == second
+
+
+def test_a_sidecar_that_starts_again_at_once_moves_no_lease(replicas: Replicas) -> None:
+    first = replicas.leader()
+    replicas.container(first, EXTENDER).process.kill()
+    replicas.bind(BIND_SECONDS)
+    time.sleep(10)
+    assert replicas.leader() == first
+    assert replicas.container(first, KUBE_SCHEDULER).restarts == 0
+
+
+def test_the_restarts_are_few_while_both_sidecars_are_down(replicas: Replicas) -> None:
+    names = replicas.names()
+    for name in names:
+        replicas.container(name, EXTENDER).held.set()
+        replicas.container(name, EXTENDER).process.kill()
+    time.sleep(DOWN_SECONDS)
+    for name in names:
+        assert 1 <= replicas.container(name, KUBE_SCHEDULER).restarts <= 3
+        replicas.container(name, EXTENDER).held.clear()
+    print(f"bound {replicas.bind(60):.1f} s after both are back")
