@@ -25,6 +25,35 @@ WAITS: Final = tuple(0.1 * 4**n for n in range(11))
 """Seconds, 0.1 s to 29 hours."""
 
 
+PARTS: Final = ("settings", "certificates", "reservations", "queue", "evictions", "events")
+"""What may be degraded while verbs are answered."""
+
+
+class Degraded:
+    """What does not work although verbs are answered, in words: a right is missing, a file cannot be used. It is no
+    reason to be not ready: another replica has the same problem, and without an answer GPU pods would wait."""
+
+    def __init__(self, gauge: Gauge) -> None:
+        """`gauge`: 1 for each part with a problem."""
+        self._gauge = gauge
+        self._problems: dict[str, dict[str, str]] = {part: {} for part in PARTS}
+        for part in PARTS:
+            gauge.labels(part).set(0)
+
+    def note(self, part: str, problem: str, source: str = "") -> None:
+        """What is wrong with a part, "" for nothing. `source`: where a part has several."""
+        known = self._problems[part]
+        known.pop(source, None)
+        if problem:
+            known[source] = problem
+        self._gauge.labels(part).set(bool(known))
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """By part, in the order of PARTS; a part without a problem has ""."""
+        return {part: "; ".join(known.values()) for part, known in self._problems.items()}
+
+
 class Metrics:
     """One set of metrics over a registry of its own, so that tests can make as many as they like."""
 
@@ -285,6 +314,10 @@ class Metrics:
             self.work_lost.labels(by).observe(work_lost_gpu_seconds)
 
     def _settings(self) -> None:
+        self.degraded_parts = self._gauge(
+            "degraded", "1 while a part does not work although verbs are answered: /readyz has why.", "part"
+        )
+        self.degraded = Degraded(self.degraded_parts)
         self.settings_info = self._gauge("settings_info", "1 for the settings that count now, by their hash.", "hash")
         self.settings_reloads = self._counter(
             "settings_reloads", "Changes of the settings file that were seen, by what became of them.", "result"
@@ -384,6 +417,7 @@ VALUES: Final = {
     "shadow_placements outcome": "`same` node, `equal` (another node of the same score), `other`, `wait` (we would "
     "reject all nodes), `not-judged`",
     "settings_info hash": "16 hexadecimal digits, as `gpu-extender config validate` prints them",
+    "degraded part": "`settings`, `certificates`, `reservations`, `queue`, `evictions`, `events`",
     "settings_reloads result": "`loaded`, `partly` (some fields count from the next start on), `invalid` (nothing "
     "of it)",
     "queue_evictions outcome": "`started`, `in-vain`",

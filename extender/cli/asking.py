@@ -18,6 +18,7 @@ TIMEOUT_SECONDS = 10.0
 WORK_SECONDS = 120.0
 """For an answer that takes work."""
 TRIES = 10
+NOT_READY = 503
 
 
 def pod_of(text: str) -> tuple[str, str]:
@@ -38,7 +39,13 @@ def post(server: str, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
     return _answer(server, path, orjson.dumps(body, option=orjson.OPT_NON_STR_KEYS))
 
 
-def _answer(server: str, path: str, body: bytes | None) -> dict[str, Any]:
+def readiness(server: str) -> dict[str, Any]:
+    """What /readyz answers, also with 503."""
+    return _answer(server, "/readyz", None, NOT_READY)
+
+
+def _answer(server: str, path: str, body: bytes | None, also: int = 0) -> dict[str, Any]:
+    """`also`: a status whose body is an answer, too."""
     try:
         scheme = urlsplit(server).scheme
     except ValueError:  # such as brackets that are not closed
@@ -48,10 +55,13 @@ def _answer(server: str, path: str, body: bytes | None) -> dict[str, Any]:
     headers = {"Accept": "application/json"} | ({} if body is None else {"Content-Type": "application/json"})
     request = Request(server.rstrip("/") + path, data=body, headers=headers)
     try:
-        answer = orjson.loads(_read(request, TIMEOUT_SECONDS if body is None else WORK_SECONDS))
+        answer = _decoded(server, _read(request, TIMEOUT_SECONDS if body is None else WORK_SECONDS))
     except HTTPError as error:
         with error:
-            raise _refusal(server, error.code, error.read()) from None
+            text = error.read()
+            if error.code != also:
+                raise _refusal(server, error.code, text) from None
+            answer = _decoded(server, text)
     except (URLError, OSError, HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         raise Unreachable(
@@ -59,11 +69,16 @@ def _answer(server: str, path: str, body: bytes | None) -> dict[str, Any]:
             "`kubectl port-forward` makes it reachable",
             path=server,
         ) from None
-    except ValueError as error:
-        raise Unreachable(f"the answer is not JSON: {error}", path=server) from None
     if not isinstance(answer, dict):
         raise Unreachable("the answer is not an object; is this a gpu-extender?", path=server)
     return answer
+
+
+def _decoded(server: str, text: bytes) -> Any:
+    try:
+        return orjson.loads(text)
+    except ValueError as error:
+        raise Unreachable(f"the answer is not JSON: {error}", path=server) from None
 
 
 def _read(request: Request, timeout: float) -> bytes:

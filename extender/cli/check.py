@@ -2,21 +2,23 @@
 GPUs, are not ready, or whose links are not known; unknown names with our prefix; and advice, as `capacity` has it.
 Nothing is changed, and what an input lacks is said, not judged. Exit codes: 0 no finding is an error, 10 some are (with
 --strict warnings count too), 1 the cluster cannot be read or the file has no nodes, 2 wrong usage.
+
+With --live instead: the health of running replicas. `kubectl gpu-extender check --live` finds all of them, and reads
+their Leases. Exit codes: 0 all is well, 1 something is not.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 from pathlib import Path
 
 import orjson
 
 from extender.cli import cluster_file
 from extender.cli.options import add_config, settings_of
-from extender.cli.output import add_output, write
+from extender.cli.output import add_output, show, write
 from extender.cli.sources import moment
-from extender.errors import BadCluster
+from extender.errors import BadCluster, BadInput
 
 LISTS = {
     "Node": "/api/v1/nodes",
@@ -31,8 +33,16 @@ LISTS = {
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     source = parser.add_mutually_exclusive_group()
+    source.add_argument(
+        "--live", action="store_true",
+        help="instead: whether the running replicas are well: rights, certificates, settings; exit code 0 or 1",
+    )  # fmt: skip
     source.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: in a pod its account, else kubectl's")
     cluster_file.add_cluster(parser, source)
+    parser.add_argument(
+        "--server", metavar="URL", action="append", default=[],
+        help="with --live: a replica, once for each (default: http://127.0.0.1:8888)",
+    )  # fmt: skip
     parser.add_argument("--now", metavar="RFC3339", help="the time at which it is asked (default: the clock)")
     parser.add_argument("--strict", action="store_true", help="warnings count as errors for the exit code")
     add_config(parser)
@@ -40,9 +50,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the table and the findings."""
+    """Prints the table and the findings, or the health of the replicas."""
+    if options.live:
+        return _live(options)
+    if options.server:
+        raise BadInput("it names a replica for --live, which is not given", path="--server")
     settings = settings_of(options)
     wall = moment(options.now)
+    import asyncio
+
     from extender.objects import tolerant
     from extender.offline import check, explain, frozen  # here: --help need not load the core
     from extender.whatif.snapshot import Snapshot
@@ -73,6 +89,15 @@ def run(options: argparse.Namespace) -> int:
 
         posture.show(answered)
     return check.exit_code(answered, options.strict)
+
+
+def _live(options: argparse.Namespace) -> int:
+    from extender.cli import live
+
+    servers = options.server or ["http://127.0.0.1:8888"]
+    shown = live.answer([live.replica(server, server) for server in servers], None)
+    show(shown, options.output, live.lines)
+    return live.exit_code(shown)
 
 
 async def _listed(kubeconfig: Path | None) -> bytes:

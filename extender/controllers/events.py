@@ -206,6 +206,7 @@ class Events(Controller):
             if error.status in (401, 403) and not any(words in error.message for words in OF_NAMESPACE):
                 self._api = None
                 self._metrics.events.labels("forbidden").inc()
+                self._metrics.degraded.note("events", f"none are written, it is not allowed: {error}")
                 log.warning("no Events are written: it is not allowed (manifests/deployment.yaml)", err=str(error))
             else:
                 self._metrics.events.labels("failed").inc()

@@ -12,6 +12,7 @@ from prometheus_client import Gauge
 from extender.kube.client import ApiError, Unreachable
 from extender.kube.leases import Lease
 from extender.log import get_log
+from extender.metrics import Degraded
 
 REQUEST_SECONDS: Final = 5.0  # a request on a connection that died waits no longer
 RESIGN_SECONDS: Final = 2.0  # nor does the end of the process
@@ -19,24 +20,29 @@ log = get_log()
 
 
 class Task(NamedTuple):
-    """What the holder of a Lease does, in words. `without`: what does not happen without it; `manifest`: the file that
-    has the right to it."""
+    """What the holder of a Lease does, in words. `part`: of what may be degraded; `without`: what does not happen
+    without it; `manifest`: the file that has the right to it."""
 
+    part: str
     name: str
     without: str
     manifest: str
 
 
-EVICTIONS: Final = Task("evictions of our own", "no pod is evicted", "manifests/evictions")
-QUEUE: Final = Task("queue", "no pod is released from the queue", "manifests/queue/controller.yaml")
+EVICTIONS: Final = Task("evictions", "evictions of our own", "no pod is evicted", "manifests/evictions")
+QUEUE: Final = Task("queue", "queue", "no pod is released from the queue", "manifests/queue/controller.yaml")
 
 
 class Leadership:
     """One instance's claim to one Lease."""
 
-    def __init__(self, lease: Lease, task: Task, leads: Gauge, clock: Callable[[], float]) -> None:
-        """`leads`: 1 while it is held; `clock`: seconds."""
+    def __init__(
+        self, lease: Lease, task: Task, leads: Gauge, clock: Callable[[], float], degraded: Degraded | None = None
+    ) -> None:
+        """`leads`: 1 while it is held; `clock`: seconds; `degraded`: where it is noted that the Lease cannot be
+        used."""
         self._lease, self._task, self._leads, self._clock = lease, task, leads, clock
+        self._degraded = degraded
         self._stepped_at: float | None = None
         self._warned = False
 
@@ -62,12 +68,18 @@ class Leadership:
                 async with asyncio.timeout(REQUEST_SECONDS):
                     await self._lease.resign()
             self._warned = False
+            self._note("")
         except (ApiError, Unreachable, TimeoutError) as error:
+            problem = f"{self._task.without}: the Lease cannot be read or written ({self._task.manifest})"
+            self._note(f"{problem}: {error}")
             if not self._warned:
                 self._warned = True
-                problem = f"{self._task.without}: the Lease cannot be read or written ({self._task.manifest})"
                 log.warning(problem, err=str(error))
         self._leads.set(self._lease.held)
+
+    def _note(self, problem: str) -> None:
+        if self._degraded is not None:
+            self._degraded.note(self._task.part, problem, "lease")
 
     async def resign(self) -> None:
         """Give the Lease back at the end; it expires where that fails."""

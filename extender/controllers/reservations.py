@@ -204,6 +204,8 @@ class ReservationStore(Controller):
         self._metrics.reservations_kept.set(0)
         trouble = self._trouble
         trouble.problem, trouble.failed = str(error), True
+        problem = f"the ConfigMap cannot be read or written, so no pod is evicted: {error}"
+        self._metrics.degraded.note("reservations", problem)
         if _forbidden(error):
             trouble.forbidden = True
             if trouble.logged != "forbidden":
@@ -329,6 +331,7 @@ class ReservationStore(Controller):
 
     def _good(self) -> None:
         self._metrics.reservations_kept.set(1)
+        self._metrics.degraded.note("reservations", "")
         self._trouble.failed, self._trouble.forbidden, self._trouble.logged = False, False, ""
 
 

@@ -78,22 +78,13 @@ class Lease:
     async def step(self) -> bool:
         """Take the Lease if it is free, renew it if it is ours; whether we hold it. Raises ApiError, Unreachable."""
         began = self._clock()
-        try:
-            found = _read(await self._server.get(self._path))
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            found = None
+        found, holder = await self._current(began)
         spec = found.spec if found is not None else _Spec()
-        holder, renewed = spec.holderIdentity or "", spec.renewTime or ""
-        if self._seen != (holder, renewed):
-            self._seen, self._seen_at = (holder, renewed), began
-        lasts = float(spec.leaseDurationSeconds or DURATION)
-        if holder not in ("", self.identity) and began - self._seen_at < lasts:
+        if holder not in ("", self.identity):
             self._renewed_at = None
             return False
         now = micro_time(self._wall())
-        again = holder == self.identity
+        again = spec.holderIdentity == self.identity
         wanted = _Spec(
             self.identity,
             int(self._duration),
@@ -107,6 +98,26 @@ class Lease:
         self._seen, self._seen_at = (self.identity, now), began
         self._renewed_at = began
         return True
+
+    async def look(self) -> str:
+        """Which instance holds it, "" for none, without taking part. A holder that is silent counts until its duration
+        has passed between two looks. Raises ApiError, Unreachable."""
+        return (await self._current(self._clock()))[1]
+
+    async def _current(self, began: float) -> tuple[_Lease | None, str]:
+        """The Lease as it is, and its holder: "" where that was silent for its whole duration, as seen from here."""
+        try:
+            found = _read(await self._server.get(self._path))
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return None, ""
+        spec = found.spec
+        seen = (spec.holderIdentity or "", spec.renewTime or "")
+        if self._seen != seen:
+            self._seen, self._seen_at = seen, began
+        silent = began - self._seen_at >= float(spec.leaseDurationSeconds or DURATION)
+        return found, "" if silent and seen[0] != self.identity else seen[0]
 
     async def resign(self) -> None:
         """Let the next one have it at once."""

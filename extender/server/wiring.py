@@ -32,6 +32,7 @@ from extender.controllers.queue.release import AT_ONCE, Release
 from extender.controllers.queue.seats.entry import SeatEntries
 from extender.controllers.queue.seats.replicas import SIGNS, Replicas
 from extender.controllers.queue.seats.store import SHARDS, SeatStore
+from extender.controllers.queue.unled import UnledPods
 from extender.controllers.queue.writes import Evicts, Leads, PodWrites, Reads, SeatMap
 from extender.controllers.reservations import ReservationStore, released
 from extender.controllers.settings.file import SettingsFile
@@ -61,6 +62,7 @@ from extender.objects.tolerant import Invalid
 from extender.offline import frozen
 from extender.preemption.gang_plan import GangSearch
 from extender.queue.eviction_plan import EvictionPlanner
+from extender.queue.leader import QueueLeader
 from extender.queue.placing.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.queue.report import Report
@@ -151,6 +153,8 @@ class Outside:
     keeper: Keeper | None = None
     evictions: Evictions | None = None
     queue: QueueController | None = None
+    leader: QueueLeader | None = None
+    """Which instance releases pods from the queue."""
     controllers: tuple[Controller, ...] = ()
     """What runs beside the source, in the order in which it begins."""
     reviews: Asks | None = None
@@ -189,7 +193,7 @@ def connect(core: Core, outside: Outside | None = None, slices: Slices | None = 
         return outside.queue.report if outside.queue else None
 
     times = Times(clock.monotonic, clock.wall)
-    explainer = Explainer(verbs, times, report)
+    explainer = Explainer(verbs, times, report, leader=outside.leader)
     surveys = _surveys(explainer, metrics, lambda: not source.missing())
     supervisor = Supervisor([connections, probe, *certificates.values(), *outside.controllers, *surveys, source])
     writes = Writes(verbs, metrics, clock.monotonic, core.events, binder=outside.binder, keeper=outside.keeper)
@@ -213,18 +217,18 @@ def connect(core: Core, outside: Outside | None = None, slices: Slices | None = 
     counts = Counts(cluster, verbs.assumed, verbs.reservations, source, invalid, supervisor.defects, clock.monotonic)
     live = Live(lambda: cluster.generation, connections.stopping)
     views = routes.Views(
-        Health(cluster, invalid, supervisor.missing, source.dark),
+        Health(cluster, invalid, supervisor.missing, source.dark, metrics.degraded),
         MetricsPage(metrics, counts, pages),
         DecisionsPage(cluster, verbs.decisions, pages),
         ClusterPages(cluster, invalid, pages),
-        QueuePage(report, verbs.claims.seats, cluster, pages),
+        QueuePage(report, verbs.claims.seats, cluster, pages, outside.leader),
         ExplainPage(explainer, cluster, verbs.decisions, pages),
         MapPage(cluster, pages),
         OpenApiPage(),
         WhatIfPage(verbs, times, slices, supervisor.missing, lost),
-        Site(Content(verbs, explainer, times, report), live, pages),
+        Site(Content(verbs, explainer, times, report, outside.leader), live, pages),
         ShadowPage(shadow.report if shadow is not None else None, pages),
-        ZPages(lambda: cluster.settings, clock.wall()),
+        ZPages(lambda: cluster.settings, clock.wall(), metrics.degraded),
     )
 
     async def close() -> None:
@@ -308,7 +312,7 @@ def _queue(core: Core, server: ApiServer, writes: Requests, namespace: str, iden
     maps = [ConfigMap(writes, namespace, f"{settings.reservations}-{shard}") for shard in range(SHARDS)]
     # No sign of life waits for the writes of a release.
     signs = ConfigMap(server, namespace, f"{settings.reservations}-{SIGNS}")
-    leadership = Leadership(lease, QUEUE, core.metrics.queue_leader, clock.monotonic)
+    leadership = Leadership(lease, QUEUE, core.metrics.queue_leader, clock.monotonic, core.metrics.degraded)
     wired = QueueRequests(
         PodPatches(writes),
         Bindings(server, core.cluster.gpu_names).get_pod,
@@ -391,7 +395,7 @@ def over_api(settings: Settings, server: ApiServer, *, file: Path | None = None,
         metrics,
         Evictor(
             PodEvictions(server, metrics),
-            Leadership(lease, EVICTIONS, metrics.evictions_leader, clock.monotonic),
+            Leadership(lease, EVICTIONS, metrics.evictions_leader, clock.monotonic, metrics.degraded),
             reservations,
         ),
         view=View(lambda: watches.listed() and not reservations.missing(), lambda: watches.dark(evicting=True)),
@@ -404,6 +408,9 @@ def over_api(settings: Settings, server: ApiServer, *, file: Path | None = None,
     queue = _queue(core, server, writes, namespace, identity) if settings.queue.enabled else None
     if queue is not None:
         controllers.append(queue)
+    leader = QueueLeader(settings.queue.enabled, settings.queue.lease)
+    watched = Lease(server, namespace, settings.queue.lease, identity, clock=clock)
+    controllers.append(UnledPods(cluster, events, watched, leader, metrics.degraded, clock))
     if stored:  # it is read before the source begins, whose pods it may have counted
         demand = cluster.demand
         controllers.append(Document(ConfigMap(server, namespace, MIX), demand.dump, demand.load, newer=is_newer))
@@ -414,7 +421,8 @@ def over_api(settings: Settings, server: ApiServer, *, file: Path | None = None,
         await writes.close()
         await server.close()
 
-    return connect(core, Outside(binder, reservations, evictions, queue, tuple(controllers), Reviews(server), close))
+    outside = Outside(binder, reservations, evictions, queue, leader, tuple(controllers), Reviews(server), close)
+    return connect(core, outside)
 
 
 def _reloading(core: Core, file: Path | None) -> list[Controller]:

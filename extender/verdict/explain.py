@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from extender.cluster.amounts import FIRST_GPU
 from extender.cluster.gpus.statements import gpus_of
@@ -15,6 +15,7 @@ from extender.objects import typos
 from extender.objects.queueing import GATE
 from extender.objects.records import PodRecord
 from extender.preemption.candidates import Preemptor
+from extender.queue.leader import QueueLeader, not_the_leader
 from extender.queue.report import Report
 from extender.verbs.decisions import Decision
 from extender.verbs.verbs import Verbs
@@ -32,12 +33,6 @@ from extender.verdict.ways.evict import evict
 from extender.verdict.ways.wait import wait
 from extender.verdict.ways.way import in_order
 
-NOT_THE_LEADER: Final = {
-    "code": "not-the-leader",
-    "message": "this instance does not hold the Lease of the queue, or the queue is off: where the pod stands in the "
-    "queue is not known here",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Times:
@@ -50,9 +45,19 @@ class Times:
 class Explainer:
     """Explains the pods of one cluster."""
 
-    def __init__(self, verbs: Verbs, times: Times, report: Callable[[], Report | None], *, live: bool = True) -> None:
+    def __init__(
+        self,
+        verbs: Verbs,
+        times: Times,
+        report: Callable[[], Report | None],
+        *,
+        live: bool = True,
+        leader: QueueLeader | None = None,
+    ) -> None:
         """`report`: the latest look at the queue; None where it is not known here; `live`: verbs are answered
-        meanwhile, so that no slice may take long."""
+        meanwhile, so that no slice may take long; `leader`: which instance knows it, None where there is none to
+        ask."""
+        self._leader = leader
         self._judge = over(verbs, live=live)
         self._decisions, self._evicted, self._live = verbs.decisions, verbs.evicted, live
         self._times, self._report = times, report
@@ -95,7 +100,7 @@ class Explainer:
         return {
             "apiVersion": "gpu-extender.io/v1",
             "kind": "Fleet",
-            "warnings": [NOT_THE_LEADER] if self._report() is None and cluster.placements.queued else [],
+            "warnings": [not_the_leader(self._leader)] if self._report() is None and cluster.placements.queued else [],
             "models": models,
             "waiting": counted,
         }
@@ -122,7 +127,7 @@ class Explainer:
         judge.cluster.tick(moment.now)
         judge.cluster.at(moment.wall)
         shown = yield from capacity(judge, moment, report, self.explain)
-        unknown = [NOT_THE_LEADER] if report is None and judge.cluster.placements.queued else []
+        unknown = [not_the_leader(self._leader)] if report is None and judge.cluster.placements.queued else []
         return shown | {"warnings": [*shown["warnings"], *unknown]}
 
     def advice(self) -> Sliced[dict[str, Any]]:
@@ -243,7 +248,7 @@ class Explainer:
             sentence=f"gated: {'; '.join(holds)}",
             ways=ways,
             queue=entry,
-            warnings=[*shown.warnings, *([NOT_THE_LEADER] if report is None else [])],
+            warnings=[*shown.warnings, *([not_the_leader(self._leader)] if report is None else [])],
         )
 
 

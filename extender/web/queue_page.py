@@ -12,33 +12,39 @@ from starlette.responses import Response
 from extender.cluster.view import ClusterView
 from extender.objects.gangs import Ref
 from extender.objects.queueing import queue_of
+from extender.queue.leader import QueueLeader, not_the_leader
 from extender.queue.report import Report
 from extender.reservations.seats import Seat, Seats
 from extender.web.pages import Pages
-
-NOT_THE_LEADER = {
-    "code": "not-the-leader",
-    "message": "this server does not release pods: the setting queue.enabled is false, or another instance holds the "
-    "Lease",
-}
 
 
 class QueuePage:
     """The handler of the page."""
 
-    def __init__(self, report: Callable[[], Report | None], seats: Seats, cluster: ClusterView, pages: Pages) -> None:
-        """`report`: the latest one of this server; None where it does not hold the queue's Lease, or there is none."""
+    def __init__(
+        self,
+        report: Callable[[], Report | None],
+        seats: Seats,
+        cluster: ClusterView,
+        pages: Pages,
+        leader: QueueLeader | None = None,
+    ) -> None:
+        """`report`: the latest one of this server; None where it does not hold the queue's Lease, or there is none;
+        `leader`: which instance knows it."""
         self._report, self._seats, self._cluster, self._pages = report, seats, cluster, pages
+        self._leader = leader
 
     async def queue(self, request: Request) -> Response:
         """`?queue=`: of one."""
         only = request.query_params.get("queue")
-        return self._pages.answer(pieces(self._report(), self._seats, self._cluster, only))
+        return self._pages.answer(pieces(self._report(), self._seats, self._cluster, only, self._leader))
 
 
-def pieces(report: Report | None, seats: Seats, cluster: ClusterView, only: str | None) -> Iterator[bytes]:
-    """The page. `only`: of one queue."""
-    warnings = [NOT_THE_LEADER] if report is None else []
+def pieces(
+    report: Report | None, seats: Seats, cluster: ClusterView, only: str | None, leader: QueueLeader | None = None
+) -> Iterator[bytes]:
+    """The page. `only`: of one queue; `leader`: which instance knows the order."""
+    warnings = [not_the_leader(leader)] if report is None else []
     report = report or Report()
     yield orjson.dumps({"apiVersion": "gpu-extender.io/v1", "kind": "Queue", "warnings": warnings})[:-1]
     yield from _list("queues", (queue if only in (None, queue["name"]) else None for queue in report.queues))

@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from extender.cli import main
+from extender.metrics import Metrics
 from extender.objects.queueing import GATE, Domain
 from extender.queue.report import Report
 from extender.reservations.seats import Seat, absent_uid
@@ -59,6 +60,7 @@ def mixed() -> World:
     world.node("n2", 8, links=pairs(8), unschedulable=True)
     world.node("n3", 2)
     world.node("n4", 0)
+    world.metrics.degraded.note("events", "none are written")
     world.budget("tight", 0, {"app": "low"})
     for name, held in (("old", (0,)), ("older", (2,))):
         world.pod(name, 1, "n1", held=held, labels={"app": "low"}, start=WALL - 600)
@@ -310,8 +312,8 @@ def busy() -> Any:
 def test_a_server_that_is_not_ready() -> None:
     world = World()
     invalid = InvalidObjects(world.cluster, world.core.source.faults)
-    health = Health(world.cluster, invalid, lambda: ["pods are not listed yet"], lambda: 0.0)
-    said = asyncio.run(health.ready(Request({"type": "http"})))
+    health = Health(world.cluster, invalid, lambda: ["pods are not listed yet"], lambda: 0.0, Metrics().degraded)
+    said = asyncio.run(health.ready(Request({"type": "http", "query_string": b""})))
     reply = Reply(said.status_code, said.raw_headers, bytes(said.body))
     assert (reply.status, check("/readyz", reply)["ready"]) == (503, False)
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final
 
 from extender import cli
+from extender.cli.kubectl import health
 from extender.cli.kubectl.calls import Kubectl
 from extender.cli.kubectl.flags import WrongUsage, split
 from extender.cli.kubectl.forward import forwarded
@@ -23,7 +24,7 @@ from extender.errors import BadInput, ExtenderError, Unreachable
 from extender.objects.queueing import GATE
 
 PROGRAM: Final = "kubectl gpu-extender"
-ASKING: Final = frozenset({"explain", "decisions", "map", "top", "queue", "capacity", "whatif", "shadow"})
+ASKING: Final = frozenset({"explain", "decisions", "map", "top", "queue", "capacity", "whatif", "shadow", "check"})
 """The commands that can ask a server alone: those with an option --server, but not `compare`, which also reads the API
 server by itself."""
 OFFERED: Final = tuple(name for name in cli.COMMANDS if name in ASKING)
@@ -93,6 +94,8 @@ def _run(name: str, options: argparse.Namespace, kubectl: Kubectl) -> int:
             options.pod = _with_namespace(pod, kubectl)
         case list(pods):
             options.pod = [_with_namespace(pod, kubectl) for pod in pods]
+    if name == "check":
+        return health.run(options, kubectl)
     if options.lease:
         leases: tuple[str, ...] = (options.lease,)
     else:

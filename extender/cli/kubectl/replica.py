@@ -30,14 +30,29 @@ class Replica(NamedTuple):
     warning: str = ""
 
 
-def find(kubectl: Kubectl, namespace: str, leases: Sequence[str]) -> Replica:
-    """The pod that holds the first of these Leases that is held, else any that is ready. NotFound, Unreachable."""
+class Found(NamedTuple):
+    """What of gpu-extender runs. `pods`, `leases`: the objects; the errors: why they could not be read."""
+
+    pods: list[Json]
+    leases: list[Json]
+    no_pods: ExtenderError | None
+    no_leases: ExtenderError | None
+
+
+def everything(kubectl: Kubectl, namespace: str, leases: Sequence[str]) -> Found:
+    """All replicas, and the Leases of these names that exist."""
     named = kubectl.get(
         "get", "leases.coordination.k8s.io", *leases, "--ignore-not-found", "--output=json", namespace=namespace
     )
     listed = kubectl.get("get", "pods", f"--selector={LABELS}", "--output=json", namespace=namespace)
     held, no_leases = _items(named.text)
     pods, no_pods = _items(listed.text)
+    return Found(pods, held, no_pods, no_leases)
+
+
+def find(kubectl: Kubectl, namespace: str, leases: Sequence[str]) -> Replica:
+    """The pod that holds the first of these Leases that is held, else any that is ready. NotFound, Unreachable."""
+    pods, held, no_pods, no_leases = everything(kubectl, namespace, leases)
     if no_leases and no_pods:
         raise no_pods
     holders = {lease["metadata"]["name"]: (lease.get("spec") or {}).get("holderIdentity") or "" for lease in held}

@@ -57,6 +57,7 @@ class SettingsFile(Controller):
             read = await asyncio.to_thread(decode_settings, content, known(), str(self._file))
         except BadSettings as error:
             self._metrics.settings_reloads.labels("invalid").inc()
+            self._metrics.degraded.note("settings", f"the file is invalid, so the settings before it count: {error}")
             log.error("the settings file is invalid: the settings stay as they are", err=str(error))
             return
         self._take(read, first=first)
@@ -68,6 +69,8 @@ class SettingsFile(Controller):
             | {"queue": before.queue.model_copy(update={"queues": read.queue.queues})}
         )
         later = _differing(settings, read)
+        restart = f"these fields of the file count from the next start on: {', '.join(later)}"
+        self._metrics.degraded.note("settings", restart if later else "")
         if first and settings == before and not later:
             return
         self._metrics.settings_reloads.labels("partly" if later else "loaded").inc()

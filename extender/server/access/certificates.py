@@ -6,6 +6,7 @@ import asyncio
 import os
 import ssl
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,7 +44,10 @@ class Certificates(Controller):
             self.context = _read(tls)
         except (OSError, ValueError) as error:
             raise BadInput(f"no certificate can be used: {error}", path=", ".join(self._files)) from error
+        self._ends: dict[str, float] = {}
+        self._expired: set[str] = set()
         self._state_ends()
+        self.check_ends()
         self.context.sni_callback = self._choose
         self.context.sslobject_class = self._connections()
 
@@ -79,6 +83,7 @@ class Certificates(Controller):
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             self.refresh()
+            self.check_ends()
 
     def refresh(self) -> None:
         """Read the files if they have changed since the last look."""
@@ -90,9 +95,12 @@ class Certificates(Controller):
             self._latest = _read(self._tls)
         except (OSError, ValueError) as error:
             self._metrics.certificate_reads.labels("failed").inc()
+            problem = f"{', '.join(self._files)}: new ones cannot be used, those before stay: {error}"
+            self._metrics.degraded.note("certificates", problem, self._files[0])
             log.error("new certificates cannot be used; the ones before stay", files=self._files, err=str(error))
         else:
             self._metrics.certificate_reads.labels("ok").inc()
+            self._metrics.degraded.note("certificates", "", self._files[0])
             self._state_ends()
             log.info("new certificates are used", files=self._files)
 
@@ -106,7 +114,26 @@ class Certificates(Controller):
             except OSError:  # it was replaced at this moment: the next look reads it
                 continue
             if end is not None:
+                self._ends[file] = end
                 self._metrics.certificate_not_after.labels(file).set(end)
+
+    def check_ends(self) -> None:
+        """State which certificates have expired: clients reject them, or we reject clients. They may be read so, since
+        the next ones come by the same files."""
+        now = time.time()
+        for file, end in self._ends.items():
+            expired = end <= now
+            if expired == (file in self._expired):
+                continue
+            at = datetime.fromtimestamp(end, UTC).isoformat(timespec="seconds")
+            problem = f"{file} expired at {at}" if expired else ""
+            self._metrics.degraded.note("certificates", problem, f"the end of {file}")
+            if expired:
+                self._expired.add(file)
+                log.error("a certificate has expired: replace the file", file=file, expired=at)
+            else:
+                self._expired.discard(file)
+                log.info("the certificate is valid again", file=file)
 
     def _look(self) -> _Seen:
         return tuple(_state(file) for file in self._files)

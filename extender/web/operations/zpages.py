@@ -12,6 +12,7 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from extender.metrics import Degraded
 from extender.settings import Settings
 
 WARNING: Final = (
@@ -23,9 +24,9 @@ WARNING: Final = (
 class ZPages:
     """The handlers of both."""
 
-    def __init__(self, settings: Callable[[], Settings], started: float) -> None:
-        """`settings`: those that count now; `started`: seconds since 1970."""
-        self._settings, self._started = settings, started
+    def __init__(self, settings: Callable[[], Settings], started: float, degraded: Degraded) -> None:
+        """`settings`: those that count now; `started`: seconds since 1970; `degraded`: what does not work."""
+        self._settings, self._started, self._degraded = settings, started, degraded
         self.paths: Sequence[str] = ()
 
     async def status(self, request: Request) -> Response:
@@ -41,6 +42,7 @@ class ZPages:
             "Mode": settings.mode,
             "Settings": settings.hash,
             "Policy": settings.policy_hash,
+            "Degraded": "; ".join(f"{part}: {text}" for part, text in self._degraded.problems.items() if text) or "-",
             "Paths": " ".join(self.paths),
         }
         return _plain("statusz", (f"{name}: {value}" for name, value in facts.items()))

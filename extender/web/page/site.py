@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from extender.cluster.slices import Sliced
 from extender.errors import BadRequest, Busy, ExtenderError
+from extender.queue.leader import QueueLeader
 from extender.queue.report import Report
 from extender.verbs.verbs import Verbs
 from extender.verdict.explain import Explainer, Times
@@ -80,6 +81,7 @@ class Content:
     explainer: Explainer
     times: Times
     report: Callable[[], Report | None]
+    leader: QueueLeader | None = None
 
     def views(self) -> tuple[View, ...]:
         """All views, in the order of the navigation."""
@@ -174,7 +176,8 @@ class Content:
     def queue(self, query: Query) -> Sliced[JSON]:
         """`?queue=`: of one."""
         verbs = self.verbs
-        return waiting.queue_view(self.report(), verbs.claims.seats, verbs.cluster, query.get("queue", ""))
+        only = query.get("queue", "")
+        return waiting.queue_view(self.report(), verbs.claims.seats, verbs.cluster, only, self.leader)
 
     def preemptions(self, query: Query) -> Sliced[JSON]:
         """The latest answers that evict pods."""

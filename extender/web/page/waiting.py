@@ -9,10 +9,10 @@ from extender.cluster.slices import Sliced, pauses
 from extender.cluster.view import ClusterView
 from extender.objects.queueing import queue_of
 from extender.objects.records import PodRecord
+from extender.queue.leader import QueueLeader, not_the_leader
 from extender.queue.report import Report
 from extender.reservations.seats import Seats
 from extender.web import queue_page
-from extender.web.queue_page import NOT_THE_LEADER
 
 MOST: Final = 200
 """Pods, or gangs, that a view shows."""
@@ -54,9 +54,12 @@ def pods_view(found: Sequence[tuple[PodRecord, str]], reason: str) -> Sliced[JSO
     }
 
 
-def queue_view(report: Report | None, seats: Seats, cluster: ClusterView, queue: str) -> Sliced[JSON]:
-    """As /debug/queue, with the first MOST of each list. `queue`: of one, "" all."""
-    warnings = [NOT_THE_LEADER] if report is None else []
+def queue_view(
+    report: Report | None, seats: Seats, cluster: ClusterView, queue: str, leader: QueueLeader | None = None
+) -> Sliced[JSON]:
+    """As /debug/queue, with the first MOST of each list. `queue`: of one, "" all; `leader`: which
+    instance knows the order."""
+    warnings = [not_the_leader(leader)] if report is None else []
     report = report or Report()
     waiting, incomplete, left = list[JSON](), list[JSON](), 0
     for (position, one), pause in pauses(enumerate(report.waiting, 1)):
