@@ -28,7 +28,7 @@ COMMANDS = {
     "map": "which pod holds which GPUs: of a node, a rack, or all nodes",
     "top": "the fleet: what is left of each GPU model, and why pods wait",
     "capacity": "what could start now, what would start the first that wait, and advice",
-    "queue": "which gangs wait, in order, and why: asks a running server",
+    "queue": "which gangs wait, in order, and why; over a file: which start now",
     "shadow": "in shadow mode: how often kube-scheduler chose as we would have, and what differed",
     "compare": "what a running server's cache has missed: lists the cluster again and compares",
     "whatif": "where pods and gangs fit, or which pods they would evict, and what else would help",

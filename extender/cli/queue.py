@@ -1,20 +1,26 @@
-"""The gangs and pods that wait behind the gate of the queue, in order, in the words of a running server: why each
-waits, what it needs and when it may start; what each queue holds; and what is being released. Of several replicas only
-the one that holds the queue's Lease knows the order."""
+"""The gangs and pods that wait behind the gate of the queue, in order: why each waits, what it needs and when it may
+start; what each queue holds; and what is being released. A running server answers. Of several replicas only the one
+that holds the queue's Lease knows the order. Over a file or a listed cluster: which gangs the queue would start now, as
+if it ran there for the first time."""
 
 from __future__ import annotations
 
 import argparse
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from extender.cli.asking import ask
-from extender.cli.output import add_output, write
+from extender.cli.output import add_output, show
+from extender.cli.sources import add_now, add_sources, answer_of
 from extender.errors import NotFound
 from extender.objects.progress import duration_text
 from extender.offline.text import count
+
+if TYPE_CHECKING:
+    from extender.objects.event import Event
+    from extender.settings import Settings
 
 SHOWN_NODES = 10
 
@@ -22,22 +28,26 @@ SHOWN_NODES = 10
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     parser.add_argument("queue", metavar="QUEUE", nargs="?", help="the name of one queue (default: all)")
-    parser.add_argument("--server", metavar="URL", default="http://127.0.0.1:8888", help="default: %(default)s")
+    add_sources(parser)
+    add_now(parser)
     add_output(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints what the server answers; NotFound where it knows no queue of this name."""
+    """Prints the answer; NotFound where no queue has this name."""
     only = "" if options.queue is None else f"?queue={quote(options.queue, safe='')}"
-    answer = ask(options.server, f"/debug/queue{only}")
-    parts = ("queues", "waiting", "incomplete", "releasing")
+    answer = answer_of(options, f"/debug/queue{only}", partial(_read, options.queue))
+    parts = ("queues", "starts", "waiting", "incomplete", "releasing")
     if only and not answer.get("warnings") and not any(answer.get(part) for part in parts):
         raise NotFound("no pod of this queue waits or runs, and the settings do not name it", path=options.queue)
-    if options.output != "text":
-        write(answer, options.output)
-    else:
-        print("\n".join(_lines(answer)))
+    show(answer, options.output, _lines)
     return 0
+
+
+def _read(only: str | None, settings: Settings, found: list[Event], wall: float) -> dict[str, Any]:
+    from extender.offline import queue  # here: --help need not load the core
+
+    return queue.queue(settings, found, wall, only)
 
 
 # ---- for people
@@ -48,8 +58,12 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
         yield f"warning: {warning['message']}"
     for queue in answer["queues"]:
         yield _queue(queue)
+    if starts := answer.get("starts"):
+        yield "starts now, in order:"
+        for start in starts:
+            yield f"  {start['gang']}: {_seats(start['pods'])}"
     if not answer["warnings"] and not answer["waiting"] and not answer["incomplete"]:
-        yield "nothing waits"
+        yield "nothing else waits" if starts else "nothing waits"
     for title, gangs in (("waiting, in order", answer["waiting"]), ("not complete yet", answer["incomplete"])):
         if gangs:
             yield f"{title}:"
@@ -90,6 +104,8 @@ def _gang(gang: Mapping[str, Any]) -> Iterator[str]:
         yield f"     kube-scheduler allocates devices by first fit: {why}"
     if gang["blocked_by"]:
         yield f"     waits for: {gang['blocked_by']}"
+    if reserved := gang.get("reserved"):
+        yield f"     reserved for it: {_seats(reserved['pods'])}"
     if gang["earliest_start_seconds"] is not None:
         yield f"     may start: within {duration_text(int(gang['earliest_start_seconds']))}"
     for way in gang["ways_out"]:

@@ -22,7 +22,7 @@ from extender.whatif.snapshot import NOW
 def explain(settings: Settings, events: Iterable[Event], pod: tuple[str, str], wall: float) -> dict[str, Any]:
     """The verdict on the pod (namespace, name) at `wall`, seconds since 1970. No decisions are known. NotFound,
     BadInput."""
-    verbs, times = _frozen(settings, events, wall)
+    verbs, times = frozen_verbs(settings, events, wall)
     found = Explainer(verbs, times, lambda: None, live=False).pod(*pod)
     report = _look(verbs, times) if GATE in found.gates else Report()
     explainer = Explainer(verbs, times, lambda: report, live=False)
@@ -31,26 +31,26 @@ def explain(settings: Settings, events: Iterable[Event], pod: tuple[str, str], w
 
 def top(settings: Settings, events: Iterable[Event], wall: float) -> dict[str, Any]:
     """What is left of each GPU model, and why pods wait, at `wall`, seconds since 1970."""
-    verbs, times = _frozen(settings, events, wall)
+    verbs, times = frozen_verbs(settings, events, wall)
     report = _look(verbs, times)
     return finish(Explainer(verbs, times, lambda: report, live=False).fleet())
 
 
 def capacity(settings: Settings, events: Iterable[Event], wall: float) -> dict[str, Any]:
     """What could start now, at `wall`, seconds since 1970, and what would start the first that wait."""
-    verbs, times = _frozen(settings, events, wall)
+    verbs, times = frozen_verbs(settings, events, wall)
     report = _look(verbs, times)
     return finish(Explainer(verbs, times, lambda: report, live=False).capacity())
 
 
 def advice(settings: Settings, events: Iterable[Event], wall: float) -> dict[str, Any]:
     """The advice of `capacity` alone, at `wall`, seconds since 1970."""
-    verbs, times = _frozen(settings, events, wall)
+    verbs, times = frozen_verbs(settings, events, wall)
     report = _look(verbs, times)
     return finish(Explainer(verbs, times, lambda: report, live=False).advice())
 
 
-def _frozen(settings: Settings, events: Iterable[Event], wall: float) -> tuple[Verbs, Times]:
+def frozen_verbs(settings: Settings, events: Iterable[Event], wall: float) -> tuple[Verbs, Times]:
     """The verbs over a cluster in which nothing moves."""
     cluster = Cluster(settings)
     verbs = Verbs.of(settings, cluster)

@@ -126,13 +126,13 @@ class Decision:
 
 
 Verdict = Generator[None, None, Held | Waits]
-Starts = Generator[Held | None, None, Decision]
+Starts = Generator[Held | None, bool | None, Decision]
 
 
 def schedule(situation: Situation, place: Place) -> Starts:
     """All gangs that start now, one after the other, and None where `place` yields. The caller takes the seats of each
-    before it goes on: `place`, `over_quota` and `endings` then count them. The seats hold for the tables as they were
-    when they were found. A gang that had no place is not tried again: what is taken only grows."""
+    before it goes on: `place`, `over_quota` and `endings` then count them. Where they do not stand any more it sends
+    False, and the gang is judged once more. A gang that had no place is not tried again: what is taken only grows."""
     return _Schedule(situation, place).starts()
 
 
@@ -168,14 +168,20 @@ class _Schedule:
             yield from self._start(gang, self._behind)
         return self.decision
 
-    def _start(self, gang: WaitingGang, judge: Callable[[WaitingGang], Verdict]) -> Generator[Held | None, None, None]:
+    def _start(
+        self, gang: WaitingGang, judge: Callable[[WaitingGang], Verdict]
+    ) -> Generator[Held | None, bool | None, None]:
         """Start the gang, or note why it waits."""
-        verdict: Held | Waits = _held_back(gang, self.situation) or (yield from judge(gang))
-        if isinstance(verdict, Held):
-            self.delays.clear()
-            yield verdict
-        else:
-            self.decision.waits[gang.ref] = verdict
+        for _ in range(2):
+            verdict: Held | Waits = _held_back(gang, self.situation) or (yield from judge(gang))
+            if isinstance(verdict, Waits):
+                self.decision.waits[gang.ref] = verdict
+                return
+            stood = yield verdict
+            if stood is not False:
+                self.delays.clear()
+                return
+        self.decision.waits[gang.ref] = Waits("place", "its place was taken meanwhile")
 
     def _now(self, gang: WaitingGang) -> Generator[None, None, Seats | str]:
         """A place for the gang now, or why it has none."""

@@ -173,6 +173,11 @@ class Planner:
         self.report = Report()
         self.head: Head | None = None
 
+    @property
+    def reservation(self) -> Reservation | None:
+        """What the latest look reserved for the first gang in order that has no place."""
+        return self._head
+
     def begin(self) -> None:
         """Another instance may have released gangs since the latest look: what queues held meanwhile is not known."""
         self._use.pause()
@@ -269,17 +274,20 @@ class Planner:
         """The starts of `looks`. `ends`: those of the situation, to which the pods that start are added."""
         queues = look.queues
         steps = schedule(situation, lambda gang, trial: self._place(gang, trial, look))
+        started: bool | None = None
         while True:
             try:
-                held = next(steps)
+                held = steps.send(started)
             except StopIteration as end:
                 decision: Decision = end.value
                 return decision
+            started = None
             if held is None:
                 yield None
                 continue
             assert isinstance(held.seats, Found)
             start = yield from self.starts.begin(held.gang, held.seats.pods, held.seats.placed)
+            started = start is not None
             if start is not None:
                 if len(start.seats) >= STEP:
                     yield None
