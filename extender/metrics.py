@@ -231,6 +231,14 @@ class Metrics:
             "do not add up. Gangs of the queue: of the Lease's holder.",
             "model",
         )
+        self.partial_gangs = self._gauge(
+            "partial_gangs",
+            "Gangs of which fewer pods have a node than must run together, for 5 minutes at least, while others wait. "
+            "Counted every 30 s.",
+        )
+        self.partial_gang_gpus = self._gauge(
+            "partial_gang_gpus", "GPUs that the pods of such gangs hold, and that do no work."
+        )
         self.waiting_pods = self._gauge(
             "waiting_pods",
             "GPU pods that wait, by why and by the GPUs that each asks for. Counted every 30 s, less often where that "
@@ -389,8 +397,8 @@ VALUES: Final = {
     "waiting_pods gpus": "`1`, `2`, `3-4`, `5-8`, `9-16`, `17+`",
     "certificate_reads result": "`ok`, `failed` (the certificates before stay in use)",
     "watch_defects kind": "the kinds of objects that are watched; `source` for all of them; and the controllers: "
-    "`certificates`, `connections`, `document`, `events`, `evictions`, `gates`, `nodes-wanted`, `queue`, "
-    "`reservations`, `settings`, `typos`, `waiting-pods`",
+    "`certificates`, `connections`, `document`, `events`, `evictions`, `gates`, `nodes-wanted`, "
+    "`partial-gangs`, `queue`, `reservations`, `settings`, `typos`, `waiting-pods`",
     "invalid_objects reason": "`too-deep` (all that is used of it was read), `partial` (some of it; the rest counts as "
     "the worst), `unreadable` (its last readable version counts), `unknown-event` (an event of no object), `not-held` "
     "(a defect)",

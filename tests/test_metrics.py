@@ -26,6 +26,8 @@ PROMISED = {
     "gpu_extender_certificate_not_after_seconds": ("file",),
     "gpu_extender_nodes_wanted": ("model",),
     "gpu_extender_waiting_pods": ("reason", "gpus"),
+    "gpu_extender_partial_gangs": (),
+    "gpu_extender_partial_gang_gpus": (),
     "gpu_extender_connections_closed": ("limit",),
     "gpu_extender_handshakes_failed": (),
     "gpu_extender_reviews": ("kind", "result"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from extender.cli.output import add_output, show
 from extender.cli.sources import add_now, add_sources, answer_of
 from extender.offline.text import count, short
+from extender.verdict.text import seconds
 
 if TYPE_CHECKING:
     from extender.objects.event import Event
@@ -53,3 +54,11 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
         yield f"{count(one['pods'], 'pod')} with {count(one['gpus'], 'GPU')}: {one['reason']}"
     if not answer["waiting"]:
         yield "no pod waits"
+    for one in answer.get("partial_gangs", ()):  # a server of an older version does not look for them
+        since = "" if one["seconds"] is None else f" for {seconds(one['seconds'])}"
+        yield (
+            f"warning: {short(one['gang'])}: {one['running']} of the {one['min']} pods that must run together hold "
+            f"{count(one['held_gpus'], 'GPU')}{since}, while {one['waiting']} wait"
+        )
+    if answer.get("partial_gangs_left_out"):
+        yield f"and {count(answer['partial_gangs_left_out'], 'more partial gang')}"

@@ -143,6 +143,11 @@ class GangsView(Protocol):
         """The claims of any pod that do not count as written. `now_ms`: milliseconds since 1970."""
         ...
 
+    def minimum(self, named: gangs.Ref) -> int | None:
+        """How many pods of a gang must run, as is stated, whatever an eviction may break; None where nothing states it
+        or no pod of it is bound."""
+        ...
+
     def bound(self, named: gangs.Ref) -> Collection[PodRecord]:
         """The bound pods that name a gang, terminating ones among them."""
         ...

@@ -39,6 +39,7 @@ from extender.controllers.settings.file import SettingsFile
 from extender.controllers.settings.gate_removal import GateRemoval
 from extender.controllers.supervisor import Supervisor
 from extender.controllers.surveys import gauges
+from extender.controllers.surveys.partial_gangs import PartialGangEvents
 from extender.controllers.surveys.survey import Survey
 from extender.controllers.typos.controller import TypoEvents
 from extender.controllers.watches import Watches
@@ -86,6 +87,7 @@ from extender.settings import Settings, Tls
 from extender.shadow.watch import ShadowWatch
 from extender.verbs.verbs import Verbs
 from extender.verdict.explain import Explainer, Times
+from extender.verdict.partial_gangs import PartialGang
 from extender.web.api.openapi import OpenApiPage
 from extender.web.cluster_pages import ClusterPages
 from extender.web.decisions_page import DecisionsPage
@@ -194,7 +196,7 @@ def connect(core: Core, outside: Outside | None = None, slices: Slices | None = 
 
     times = Times(clock.monotonic, clock.wall)
     explainer = Explainer(verbs, times, report, leader=outside.leader)
-    surveys = _surveys(explainer, metrics, lambda: not source.missing())
+    surveys = _surveys(explainer, core, lambda: not source.missing())
     supervisor = Supervisor([connections, probe, *certificates.values(), *outside.controllers, *surveys, source])
     writes = Writes(verbs, metrics, clock.monotonic, core.events, binder=outside.binder, keeper=outside.keeper)
     start: Readiness = Start(verbs, source, supervisor, writes)
@@ -257,10 +259,17 @@ def _reviewer(server: ServerSettings, asks: Asks | None, metrics: Metrics) -> Re
     return Reviewer(asks, metrics)
 
 
-def _surveys(explainer: Explainer, metrics: Metrics, known: Callable[[], bool]) -> list[Controller]:
+def _surveys(explainer: Explainer, core: Core, known: Callable[[], bool]) -> list[Controller]:
     """What is counted over the whole cluster. `known`: whether it has been read."""
+    metrics, reports = core.metrics, PartialGangEvents(core.events)
     wanted, waiting = metrics.nodes_wanted, metrics.waiting_pods
+
+    def partial_gangs(found: list[PartialGang]) -> None:
+        gauges.partial_gangs(metrics.partial_gangs, metrics.partial_gang_gpus, found)
+        reports.report(found)
+
     return [
+        Survey("partial-gangs", explainer.partial_gangs, partial_gangs, known),
         Survey("nodes-wanted", explainer.nodes_wanted, partial(gauges.nodes_wanted, wanted), known),
         Survey("waiting-pods", explainer.waiting_by_size, partial(gauges.waiting_pods, waiting), known),
     ]

@@ -19,7 +19,7 @@ from extender.queue.leader import QueueLeader, not_the_leader
 from extender.queue.report import Report
 from extender.verbs.decisions import Decision
 from extender.verbs.verbs import Verbs
-from extender.verdict import evictions, fleet, placed, sentence
+from extender.verdict import evictions, fleet, partial_gangs, placed, sentence
 from extender.verdict import nodes as judged_nodes
 from extender.verdict.capacity.report import Moment, advised, capacity, nodes_wanted
 from extender.verdict.devices import devices_of
@@ -97,13 +97,19 @@ class Explainer:
             waiting = yield from self.waiting()
         models = yield from fleet.models(cluster)
         counted = yield from fleet.by_reason(waiting)
+        partial = yield from self.partial_gangs()
         return {
             "apiVersion": "gpu-extender.io/v1",
             "kind": "Fleet",
             "warnings": [not_the_leader(self._leader)] if self._report() is None and cluster.placements.queued else [],
             "models": models,
             "waiting": counted,
+            **partial_gangs.shown(partial),
         }
+
+    def partial_gangs(self) -> Sliced[list[partial_gangs.PartialGang]]:
+        """The gangs whose pods wait for others of them."""
+        return partial_gangs.partial_gangs(self._judge.cluster, self._times.wall())
 
     def models(self) -> Sliced[list[dict[str, Any]]]:
         """What is left of each GPU model, as `fleet` has it."""

@@ -47,6 +47,9 @@ CASES = {
         # A retry every five minutes; and a pod that waits for one hour.
         150, {REFUSED: " ".join(f"{n}x4" for n in range(60))}, {REFUSED: "0+1x60 60x200"},
     ),
+    "GpuExtenderGangPartial": Case(
+        15, {"gpu_extender_partial_gangs": "2x20"}, {"gpu_extender_partial_gangs": "2x8 0x12"}
+    ),
     "GpuExtenderNeedlessEvictions": Case(
         60,
         {'gpu_extender_reservations_released_total{cause="victims-stay"}': "0+1x60",

@@ -95,7 +95,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out == text
     assert main(["top", "--cluster", str(file), "-o", "json"]) == 0
     shown: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert list(shown) == ["apiVersion", "kind", "warnings", "models", "waiting"]
+    assert list(shown) == [
+        "apiVersion", "kind", "warnings", "models", "waiting", "partial_gangs", "partial_gangs_left_out",
+    ]  # fmt: skip
     with serving() as url:
         answer(shown)
         assert main(["top", "--server", url]) == 0

@@ -136,6 +136,15 @@ def evicted() -> World:
     return world
 
 
+def partial() -> World:
+    """A gang of which one pod runs and one waits."""
+    world = World()
+    world.node("n1", 1)
+    for name, node in (("a", "n1"), ("b", "")):
+        world.pod(name, 1, node, annotations={"gpu-extender.io/gang": "g", "gpu-extender.io/gang-min": "2"})
+    return world
+
+
 def idle() -> World:
     world = World()
     world.node("n1", 8, links=pairs(8))
@@ -183,6 +192,7 @@ ASKED = [
     Asked(claiming, "/debug/explain", pod("p")),
     Asked(evicted, "/debug/explain", pod("old")),
     Asked(idle, "/debug/top", {}),
+    Asked(partial, "/debug/top", {}),
     Asked(shadowed, "/debug/shadow", {}),
     *(Asked(made, "/debug/capacity", {}) for made in (wasteful, tight, queued)),
     *(Asked(mixed, path, {}) for path in PATHS if path != "/debug/explain" and "get" in PATHS[path]),

@@ -141,6 +141,12 @@ class Gangs:
         group = self._groups[self._of_name.get(named, 0)]
         return group.pods.values() if group is not None else ()
 
+    def minimum(self, named: gangs.Ref) -> int | None:
+        """How many pods of a gang must run, as is stated, whatever an eviction may break; None where nothing states it
+        or no pod of it is bound."""
+        group = self._groups[self._of_name.get(named, 0)]
+        return None if group is None else gangs.minimum(named, group, self.objects)
+
     def members(self) -> dict[gangs.Ref, set[str]]:
         """The uids of the bound pods that name each gang."""
         return {group.named: set(group.pods) for group in self._groups if group is not None}

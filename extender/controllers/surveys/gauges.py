@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from prometheus_client import Gauge
+
+from extender.verdict.partial_gangs import PartialGang
 
 MOST_MODELS: Final = 100
 """Models that are shown, those of which most nodes are wanted."""
@@ -20,6 +22,12 @@ def nodes_wanted(gauge: Gauge, wanted: Mapping[str, int]) -> None:
     gauge.clear()
     for model, nodes in sorted(wanted.items(), key=lambda one: (-one[1], one[0]))[:MOST_MODELS]:
         gauge.labels(model).set(nodes)
+
+
+def partial_gangs(gangs: Gauge, gpus: Gauge, found: Sequence[PartialGang]) -> None:
+    """How many gangs wait for pods of theirs, and the GPUs that they hold meanwhile; as `gpu-extender top` has them."""
+    gangs.set(len(found))
+    gpus.set(sum(one.gpus for one in found))
 
 
 def waiting_pods(gauge: Gauge, waiting: Mapping[tuple[str, str], int]) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from extender.cluster.slices import finish
+from extender.objects.gangs import OUR_MINIMUM
 from extender.objects.progress import CHECKPOINT, INTERVAL, lost, saved_ms, start_ms, whole
 from extender.objects.records import PodRecord
 from extender.objects.records.classes import SYSTEM_CLASSES
 from extender.offline.checks.finding import Finding, Posture, at, mapping, name_of, namespace_of, verb
 from extender.offline.text import count
+from extender.verdict.partial_gangs import partial_gangs
 
 MOST_JOBS: Final = 50
 _Workloads = dict[str, list[PodRecord]]
@@ -22,6 +25,7 @@ def findings(posture: Posture) -> Iterator[Finding]:
     yield from _not_saved(posture, silent)
     yield from _not_reported(posture, regular)
     yield from _budgets(posture)
+    yield from _partial_gangs(posture)
 
 
 def _protection(posture: Posture) -> Iterator[Finding]:
@@ -99,6 +103,16 @@ def _not_reported(posture: Posture, workloads: _Workloads) -> Iterator[Finding]:
         f"Write the annotation {CHECKPOINT} beside {INTERVAL}.",
         (("pods", len(pods)), ("gpus", gpus), ("work_lost_gpu_seconds", loss)),
     )  # fmt: skip
+
+
+def _partial_gangs(posture: Posture) -> Iterator[Finding]:
+    for one in finish(partial_gangs(posture.cluster, posture.wall)):
+        yield Finding(
+            "warning", "partial-gang", f"{one.ref.source}/{one.ref}", f"{one.text}: these GPUs do no work",
+            "Let such pods start together, behind the gate of the queue (docs/queue.md); or state "
+            f"{OUR_MINIMUM}, 0 where its pods are independent.",
+            (("running", len(one.running)), ("minimum", one.minimum), ("waiting", one.waiting), ("gpus", one.gpus)),
+        )  # fmt: skip
 
 
 def _budgets(posture: Posture) -> Iterator[Finding]:

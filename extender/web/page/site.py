@@ -130,6 +130,7 @@ class Content:
             "colours": nodes.COLOURS,
             "models": fleet["models"],
             "waiting": fleet["waiting"],
+            "partial_gangs": fleet["partial_gangs"],
             "waiting_pods": pods["pods"][:FEW_WAITING],
             "racks": there,
             "page_number": page,

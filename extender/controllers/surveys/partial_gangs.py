@@ -1,0 +1,42 @@
+"""One Event for each gang that is partial, on its first pod that runs; few of them, however many gangs a tenant has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from extender.controllers.events import Events
+from extender.kube.events import Regarding
+from extender.verdict.partial_gangs import PartialGang
+
+REASON: Final = "GangPartial"
+OF_LOOK: Final = 20
+"""Events of one look; the others follow with the next looks."""
+OF_NAMESPACE: Final = 5
+"""Of them for the gangs of one namespace."""
+
+
+class PartialGangEvents:
+    """Reports each gang once while it is partial. Of several instances the first one writes the Event."""
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._reported: set[tuple[str, str]] = set()  # (uid of the pod that has the Event, name of the gang)
+
+    def report(self, found: Sequence[PartialGang]) -> None:
+        """A look has ended. `found`: all gangs that are partial."""
+        current = {(one.running[0].uid, str(one.ref)): one for one in found}
+        self._reported &= current.keys()
+        of_namespace: Counter[str] = Counter()
+        for key, one in current.items():
+            pod = one.running[0]
+            if key in self._reported or of_namespace[pod.namespace] >= OF_NAMESPACE:
+                continue
+            if of_namespace.total() >= OF_LOOK:
+                return
+            note = f"gang {one.ref}: {one.text}. The queue of gpu-extender starts such pods together (docs/queue.md)"
+            regarding = Regarding("Pod", pod.namespace, pod.name, pod.uid)
+            if self._events.once(regarding, f"partial-gang/{one.ref}", REASON, note[:1000]):
+                self._reported.add(key)
+                of_namespace[pod.namespace] += 1

@@ -1,0 +1,93 @@
+"""Gangs of which fewer pods run than must, while others of them wait: their GPUs are held and do no work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from extender.cluster.slices import Sliced, pauses
+from extender.cluster.view import ClusterView
+from extender.objects import gangs
+from extender.objects.records import PodRecord
+
+PARTIAL_SECONDS: Final = 300.0
+"""For which a gang may be partial before it is reported: pods of one gang do not start at the same moment."""
+MOST_NAMED: Final = 20
+"""Such gangs that an answer names, those that hold the most GPUs."""
+
+
+class PartialGang(NamedTuple):
+    """`running`: its pods that have a node, by name; `waiting`: how many of its GPU pods have none; `minimum`: how many
+    must run; `gpus`: that the first hold; `seconds`: for which that is so, None where the times are not known."""
+
+    ref: gangs.Ref
+    running: tuple[PodRecord, ...]
+    waiting: int
+    minimum: int
+    gpus: int
+    seconds: float | None
+
+    @property
+    def text(self) -> str:
+        """What is wrong, for people."""
+        return (
+            f"{len(self.running)} of the {self.minimum} pods that must run together have a node and hold {self.gpus} "
+            f"GPUs, while {self.waiting} wait"
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "gang": str(self.ref),
+            "source": self.ref.source,
+            "running": len(self.running),
+            "waiting": self.waiting,
+            "min": self.minimum,
+            "held_gpus": self.gpus,
+            "seconds": None if self.seconds is None else round(self.seconds, 3),
+        }
+
+
+def partial_gangs(cluster: ClusterView, wall: float) -> Sliced[list[PartialGang]]:
+    """The gangs that have been partial for PARTIAL_SECONDS, or for a time that is not known; those that hold the most
+    GPUs first. `wall`: seconds since 1970."""
+    waiting: dict[gangs.Ref, list[PodRecord]] = {}
+    for uid, pause in pauses([*cluster.placements.queued, *cluster.placements.waiting]):
+        if pause:
+            yield
+        pod = cluster.pods.get(uid)
+        named = None if pod is None or pod.node else cluster.gangs.ref(pod)
+        if pod is not None and named is not None:
+            waiting.setdefault(named, []).append(pod)
+    found = []
+    for (named, pods), pause in pauses(waiting.items()):
+        if pause:
+            yield
+        one = _partial(cluster, named, pods, wall)
+        if one is not None and (one.seconds is None or one.seconds >= PARTIAL_SECONDS):
+            found.append(one)
+    return sorted(found, key=lambda one: (-one.gpus, one.ref))
+
+
+def shown(found: Sequence[PartialGang]) -> dict[str, Any]:
+    """Two fields of an answer: the first of them, and how many are left out."""
+    return {
+        "partial_gangs": [one.as_json() for one in found[:MOST_NAMED]],
+        "partial_gangs_left_out": max(0, len(found) - MOST_NAMED),
+    }
+
+
+def _partial(cluster: ClusterView, named: gangs.Ref, waiting: list[PodRecord], wall: float) -> PartialGang | None:
+    """The gang, where it is partial. It is from when its first pod ran and the first of those that wait existed."""
+    running = sorted(
+        [pod for pod in cluster.gangs.bound(named) if not pod.terminating and not pod.finished],
+        key=lambda pod: (pod.name, pod.uid),
+    )
+    minimum = cluster.gangs.minimum(named)
+    gpus = sum(sum(cluster.amounts(pod)[3:]) for pod in running)
+    if minimum is None or not gpus or len(running) >= minimum:
+        return None
+    starts = [pod.start for pod in running if pod.start is not None]
+    created = [pod.created for pod in waiting if pod.created is not None]
+    seconds = wall - max(min(starts), min(created)) if starts and created else None
+    return PartialGang(named, tuple(running), len(waiting), minimum, gpus, seconds)
