@@ -9,12 +9,15 @@ from typing import Final
 from extender.cluster.cluster import Cluster
 from extender.objects.records import PodRecord
 from extender.policy import pod_request
+from extender.policy.costs.freed_beyond import FreedBeyond
 from extender.policy.costs.leftover_fragmentation import LeftoverFragmentation
 from extender.policy.policy import Policy
 from extender.preemption.candidates import Eviction, Inquiry, Preemptor, Problem
 
 HIGHEST_PRIORITY: Final = 2**31 - 1
 """Of any pod: the API server accepts no more."""
+OF_PREEMPTOR: Final = (FreedBeyond.name, LeftoverFragmentation.name)
+"""Terms that depend on what the preemptor asks for."""
 
 
 def alone(cluster: Cluster, policy: Policy, pod: PodRecord, wall: float) -> Eviction | None:
@@ -42,4 +45,4 @@ def alone(cluster: Cluster, policy: Policy, pod: PodRecord, wall: float) -> Evic
     found = next((one for one in problem.solve(every=True) if [one.uid for one in one.pods] == [pod.uid]), None)
     if found is None:
         return None
-    return replace(found, unknown=(*found.unknown, LeftoverFragmentation.name))
+    return replace(found, unknown=(*found.unknown, *OF_PREEMPTOR))

@@ -173,7 +173,8 @@ def test_a_running_pod_says_what_may_evict_it_and_at_what_cost() -> None:
     assert shown["evictable_by"] == [{"priority_class": "serve", "priority": 1000, "pods": 1}]
     assert {one["term"]: one["value"] for one in shown["cost_now"]} == {
         "pdb_violations": 0, "highest_victim_priority": 400, "gangs_broken": 0, "work_lost_gpu_seconds": 3600,
-        "grace_seconds": 30, "victims": 1, "leftover_fragmentation": None, "victims_stranded": 1,
+        "grace_seconds": 30, "victims": 1, "freed_beyond_gpus": None, "leftover_fragmentation": None,
+        "victims_stranded": 1,
     }  # fmt: skip
     text = "\n".join(lines(shown))
     assert "may be evicted by pods of: serve (1 waiting)" in text
