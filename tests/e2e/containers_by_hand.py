@@ -54,8 +54,9 @@ def start(
     stage = folder / container["name"]
     stage.mkdir(parents=True)
     volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
+    programs = {Path(sys.base_prefix), Path(sys.prefix), ROOT, control_plane.binaries}
     of_host, inside, bound = [], [], []
-    for mount in container["volumeMounts"]:
+    for number, mount in enumerate(container["volumeMounts"]):
         at, volume = mount["mountPath"], volumes[mount["name"]]
         of_host += _of_host(mount["name"], volume)
         _stage(stage / mount["name"], volume, objects)
@@ -65,7 +66,10 @@ def start(
         else:
             inside.append(f"mkdir -p {target}")
         flag = "ro" if mount.get("readOnly") else "rw"
+        keep, restored = kept(number, Path(at), f"/run/stage/{mount['name']}", programs)
+        inside += keep
         bound.append(f"mount --bind /run/stage/{mount['name']} {at} && mount -o bind,remount,{flag} {at}")
+        bound += restored
     if "serviceAccountName" in pod["spec"]:
         _write(stage / "account", _account(control_plane, pod))
         bound.append(f"mkdir -p {SECRETS} && mount --bind /run/stage/account {SECRETS}")
@@ -76,7 +80,7 @@ def start(
         "mount -t tmpfs tmpfs /run",
         f"cp -a {shlex.quote(str(stage))} /run/stage",
         *of_host,
-        *([] if user is None else _opened()),
+        *([] if user is None else _opened(programs)),
         "cp -a /etc /run/etc && rm -rf /run/etc/kubernetes",
         *inside,
         "mount --bind /run/etc /etc",
@@ -104,10 +108,26 @@ def _as(user: int | None) -> list[str]:
     return [] if user is None else [f"--reuid={user}", f"--regid={user}", "--clear-groups"]
 
 
-def _opened() -> list[str]:
-    """The steps that let every user reach the interpreter and the product, which may be in a home that is closed."""
-    needed = {Path(sys.base_prefix), Path(sys.prefix), ROOT}
-    closed = {path: _closed(path) for path in sorted(needed)}
+def kept(number: int, at: Path, source: str, programs: set[Path]) -> tuple[list[str], list[str]]:
+    """The steps before and after `source` is mounted at `at`, by which the programs below `at` stay where they are. An
+    image has them elsewhere; here the clone may lie in a folder that the pod mounts."""
+    below = sorted(path for path in programs if path.is_relative_to(at))
+    if at in below:
+        raise ValueError(f"the pod mounts {at}, which is a folder of the programs: clone into another folder")
+    before, after = [], []
+    for place, path in enumerate(path for path in below if not programs & set(path.parents)):
+        kept = f"/run/kept-{number}-{place}"
+        target = f"{source}/{path.relative_to(at)}"
+        before.append(
+            shlex.join(["mkdir", "-p", kept, target]) + " && " + shlex.join(["mount", "--bind", str(path), kept])
+        )
+        after.append(shlex.join(["mount", "--bind", kept, str(path)]))
+    return before, after
+
+
+def _opened(programs: set[Path]) -> list[str]:
+    """The steps that let every user reach the programs, which may be in a home that is closed."""
+    closed = {path: _closed(path) for path in sorted(programs)}
     steps = []
     for number, folder in enumerate(sorted({folder for folder in closed.values() if folder is not None})):
         kept = f"/run/closed-{number}"

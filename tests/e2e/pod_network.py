@@ -15,7 +15,9 @@ import struct
 import threading
 from collections.abc import Callable
 from typing import TypeVar
+from urllib.parse import urlsplit
 
+from tests.e2e.cluster import ControlPlane
 from tests.e2e.proxy import pass_on
 
 CLONE_NEWNET = 0x40000000
@@ -35,6 +37,12 @@ class PodNetwork:
         self._serve(inside, lambda: socket.create_connection(api_server, timeout=10))
         self.enter = ("nsenter", f"--net=/proc/{os.getpid()}/fd/{self._file}", "--")
         """The words before a command that runs inside."""
+
+    @classmethod
+    def of(cls, control_plane: ControlPlane) -> PodNetwork:
+        """The network of a pod of this control plane."""
+        address = urlsplit(control_plane.url)
+        return cls((str(address.hostname), int(address.port or 443)))
 
     def forwarded(self, port: int) -> str:
         """HOST:PORT on the machine that leads to this port of the pod's loopback."""

@@ -11,7 +11,6 @@ import contextlib
 import threading
 from pathlib import Path
 from types import TracebackType
-from urllib.parse import urlsplit
 
 from extender.kube.client import ApiError, Unreachable
 from tests.e2e import builders, containers_by_hand
@@ -40,8 +39,7 @@ class RunningPod(threading.Thread):
         self.containers: dict[str, PodContainer] = {}
         """By name, in the order in which they start."""
         self._ended = threading.Event()
-        address = urlsplit(control_plane.url)
-        self._network = PodNetwork((str(address.hostname), int(address.port or 443)))
+        self._network = PodNetwork.of(control_plane)
         self.address = self._network.forwarded(PORT)
 
     def run(self) -> None:

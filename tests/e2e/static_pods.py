@@ -14,7 +14,6 @@ import subprocess
 import threading
 from pathlib import Path
 from types import TracebackType
-from urllib.parse import urlsplit
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
@@ -42,8 +41,7 @@ class StaticNode:
         self.manifests = self.etc / "kubernetes" / "manifests"
         self.manifests.mkdir(parents=True)
         self._control_plane, self._api, self._folder = control_plane, control_plane.api, folder
-        address = urlsplit(control_plane.url)
-        self._network = PodNetwork((str(address.hostname), int(address.port or 443)))
+        self._network = PodNetwork.of(control_plane)
         subprocess.run([*self._network.enter, "sh", "-c", ROUTE], check=True, timeout=30)
         own_etc = f'mount --bind {shlex.quote(str(self.etc))} /etc && exec "$@"'
         isolated = ("unshare", "--mount", "--propagation", "private", "--", "sh", "-c", own_etc, "sh")

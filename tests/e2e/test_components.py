@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from tests.e2e.cluster import ControlPlane
 from tests.e2e.conftest import KubeletsFactory
 from tests.e2e.effect import wait_for_effect
 from tests.e2e.kustomize import COMPONENTS, FORMS, MANIFESTS, built, kubectl, overlay, templates
+from tests.e2e.pod_network import PodNetwork
+from tests.e2e.process import Component
 from tests.e2e.queueing import SYSTEM
 from tests.e2e.rights import denied
 from tests.waiting import wait_for
@@ -188,24 +191,26 @@ def test_the_deployments_own_containers_schedule_a_pod(
     """No request of theirs is denied. The image, its user and kubelet are not part of this test."""
     [pod] = templates(applied)
     [extender], [scheduler] = pod["spec"]["initContainers"], pod["spec"]["containers"]
-    assert not containers_by_hand.probe(extender, "startupProbe"), "another server has the port of the manifests"
     before = denied(control_plane)
-    started = []
+    started: list[Component] = []
+    network = PodNetwork.of(control_plane)
+    probe = partial(containers_by_hand.probe, extender, enter=network.enter)
     try:
         for container in (extender, scheduler):
-            process = containers_by_hand.start(control_plane, pod, container, applied, tmp_path)
+            process = containers_by_hand.start(control_plane, pod, container, applied, tmp_path, network.enter)
             started.append(process)
             process.start()
             if container is extender:
-                wait_for(lambda: containers_by_hand.probe(extender, "startupProbe"), 60, "the sidecar is ready")
+                wait_for(lambda: probe("startupProbe"), 60, "the sidecar is ready")
         nodes = kubelets()
         nodes.add_node("n1", topology="dgx-h100")
         api.create(builders.pod("p", namespace, gpus=2, scheduler="gpu-scheduler"))
         wait_for(lambda: api.get("Pod", "p", namespace)["spec"].get("nodeName") == "n1", 60, "the pod is bound")
-        assert containers_by_hand.probe(extender, "readinessProbe")
-        assert containers_by_hand.probe(extender, "livenessProbe")
+        assert probe("readinessProbe")
+        assert probe("livenessProbe")
         assert api.get("Lease", "gpu-scheduler", SYSTEM)["spec"]["holderIdentity"]
         assert denied(control_plane) == before
     finally:
         for process in reversed(started):
             process.stop()
+        network.close()

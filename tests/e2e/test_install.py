@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from tests.e2e.conftest import KubeletsFactory, SchedulerFactory
 from tests.e2e.followed_page import Shell, clone, sections
 from tests.e2e.helm_chart import helm
 from tests.e2e.kustomize import kubectl
+from tests.e2e.pod_network import PodNetwork
 from tests.e2e.pod_runner import PodRunner
 from tests.e2e.queueing import SYSTEM
 from tests.e2e.replicas import on_path
@@ -76,7 +78,12 @@ def reader(
         "PATH": path, "HOME": str(tmp_path), "KUBECONFIG": str(kubeconfig),
         "NO_PROXY": "127.0.0.1,localhost", "PYTHONPATH": str(ROOT), "LANG": os.environ.get("LANG", "C.UTF-8"),
     }  # fmt: skip
-    with PodRunner(control_plane, tmp_path / "pods"), Shell(clone(tmp_path / "clone"), files, env) as shell:
+    # The page takes port 8888 and others of its machine, which may be in use here: the shell has its own loopback.
+    with (
+        closing(PodNetwork.of(control_plane)) as network,
+        PodRunner(control_plane, tmp_path / "pods"),
+        Shell(clone(tmp_path / "clone"), files, env, network.enter) as shell,
+    ):
         yield Reader(shell)
     helm("uninstall", "gpu-extender", "--namespace=default", "--ignore-not-found", kubeconfig=kubeconfig)
     kubectl("delete", LEFT, "--all-namespaces", "--selector=app.kubernetes.io/name=gpu-extender", kubeconfig=kubeconfig)

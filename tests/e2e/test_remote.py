@@ -19,6 +19,7 @@ from tests.e2e.cluster import ControlPlane, parse_metrics
 from tests.e2e.conftest import ExtenderFactory, KubeletsFactory, SchedulerFactory
 from tests.e2e.extender_process import ExtenderProcess
 from tests.e2e.kustomize import MANIFESTS, built, kubectl, overlay, templates
+from tests.e2e.pod_network import PodNetwork
 from tests.e2e.process import Component, free_port
 from tests.e2e.queueing import SYSTEM
 from tests.e2e.remote import NAME, PARTS, Caller, Issued, caller, entry
@@ -154,12 +155,12 @@ def installed(control_plane: ControlPlane, api: Api, tmp_path: Path) -> Iterator
     kubectl("delete", "-k", str(folder), "--ignore-not-found", "--wait=false", kubeconfig=admin)
 
 
-def scheduler_config(folder: Path, port: int) -> dict[str, Any]:
-    """`kube-scheduler-config.sed` applied; the Service is on loopback, the certificates are in `folder`."""
+def scheduler_config(folder: Path, service: str) -> dict[str, Any]:
+    """`kube-scheduler-config.sed` applied; `service` (HOST:PORT) is the Service; `folder` has the certificates."""
     script, config = MANIFESTS / "remote" / "kube-scheduler-config.sed", MANIFESTS / "kube-scheduler-config.yaml"
     text = subprocess.run(["sed", "-f", script, config], check=True, capture_output=True, text=True).stdout
     assert f"https://{NAME}:8443/" in text
-    text = text.replace(f"https://{NAME}:8443/", f"https://127.0.0.1:{port}/")
+    text = text.replace(f"https://{NAME}:8443/", f"https://{service}/")
     text = text.replace("/etc/kubernetes/kube-scheduler/", f"{folder}/")
     [made] = YAML(typ="safe", pure=True).load_all(text)
     return {**made, "leaderElection": {"leaderElect": False}}
@@ -181,23 +182,26 @@ def test_the_components_own_container_serves_kube_scheduler_and_prometheus(
     [pod] = [one for one in templates(installed) if one["metadata"]["name"] == "gpu-extender"]
     [container] = pod["spec"]["containers"]
     before = denied(control_plane)
-    process = containers_by_hand.start(control_plane, pod, container, installed, tmp_path)
+    network = PodNetwork.of(control_plane)
+    probe = partial(containers_by_hand.probe, container, enter=network.enter)
+    process = containers_by_hand.start(control_plane, pod, container, installed, tmp_path, network.enter)
     try:
         process.start()
-        wait_for(lambda: containers_by_hand.probe(container, "startupProbe"), 60, "it has started")
-        wait_for(lambda: containers_by_hand.probe(container, "readinessProbe"), 60, "it is ready")
-        assert containers_by_hand.probe(container, "livenessProbe")
+        wait_for(lambda: probe("startupProbe"), 60, "it has started")
+        wait_for(lambda: probe("readinessProbe"), 60, "it is ready")
+        assert probe("livenessProbe")
         kubelets().add_node("n1", topology="dgx-h100")
-        scheduler(scheduler_config(tmp_path / "issued" / "client", 8443))
+        scheduler(scheduler_config(tmp_path / "issued" / "client", network.forwarded(8443)))
         api.create(builders.pod("p", namespace, gpus=2, scheduler="gpu-scheduler"))
         wait_for(lambda: bound(api, "p", namespace), 60, "the pod is bound")
         assert denied(control_plane) == before
-        _check_readers(control_plane, api, namespace)
+        _check_readers(control_plane, api, namespace, network)
     finally:
         process.stop()
+        network.close()
 
 
-def _check_readers(control_plane: ControlPlane, api: Api, namespace: str) -> None:
+def _check_readers(control_plane: ControlPlane, api: Api, namespace: str, network: PodNetwork) -> None:
     """Metrics are for tokens with the right; the page is on loopback; verbs need a certificate."""
     for name in ("prometheus", "stranger"):
         api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}})
@@ -208,11 +212,12 @@ def _check_readers(control_plane: ControlPlane, api: Api, namespace: str) -> Non
     subject = {"kind": "ServiceAccount", "name": "prometheus", "namespace": namespace}
     api.create({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "roleRef": role,
                 "metadata": {"name": f"metrics-{namespace}"}, "subjects": [subject]})  # fmt: skip
+    verbs, metrics, pages = (network.forwarded(port) for port in (8443, 8444, 8888))
     with httpx.Client(verify=False, trust_env=False, timeout=30) as http:
 
         def scraped(token: str) -> int:
             headers = {"authorization": f"Bearer {token}"} if token else {}
-            return http.get("https://127.0.0.1:8444/metrics", headers=headers).status_code
+            return http.get(f"https://{metrics}/metrics", headers=headers).status_code
 
         def token(name: str) -> str:
             return control_plane.account_token(namespace, name)
@@ -221,10 +226,10 @@ def _check_readers(control_plane: ControlPlane, api: Api, namespace: str) -> Non
         assert scraped("no-token") == 401
         assert scraped(token("stranger")) == 403
         wait_for(lambda: scraped(token("prometheus")) == 200, 60, "the right counts")
-        assert http.get("https://127.0.0.1:8444/debug/state").status_code == 404
-        assert http.get("http://127.0.0.1:8888/debug/state").status_code == 200
+        assert http.get(f"https://{metrics}/debug/state").status_code == 404
+        assert http.get(f"http://{pages}/debug/state").status_code == 200
         with pytest.raises(httpx.TransportError):
-            http.get("https://127.0.0.1:8443/healthz")
+            http.get(f"https://{verbs}/healthz")
 
 
 def test_pages_are_for_tokens_whose_user_may_list_the_pods(
