@@ -61,8 +61,8 @@ attack: setup ## a hostile tenant among four on a real control plane, with kills
 compat: setup ## the core scenarios on Kubernetes 1.34 to 1.37, and from 0.1.0 to this version and back, as a table (RELEASES= SCENARIOS= TABLE=1)
 	@$(BIN)/python -m tests.e2e.compat --releases '$(RELEASES)' --scenarios '$(SCENARIOS)' $(if $(TABLE),--table)
 
-loadtest: setup ## locust beside a null server: verbs by 100 to 15,000 names, and under watch events; a report in build/ (SECONDS=60)
-	@$(BIN)/python -m loadtest --seconds $(SECONDS)
+loadtest: setup ## locust beside a null server: verbs by 100 to 15,000 names, and under watch events; a report in build/ (SECONDS=60; REAL=1: also at the rate of a real API server, needs Go)
+	@$(BIN)/python -m loadtest --seconds $(SECONDS) $(if $(REAL),--rate-seconds 8)
 
 cluster: setup ## a real control plane with simulated GPU nodes to try with kubectl, until Ctrl-C (needs Go)
 	@$(BIN)/python -m tests.e2e.playground

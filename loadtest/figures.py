@@ -97,18 +97,23 @@ class Figures:
         times = [{**row._asdict(), "server": server, "ms": list(self.times[row, server])} for row, server in keys]
         return {"rows": self.summary(), "failed": self.failed, "wrong": self.wrong, "times": times}
 
-    def verdict(self, least: int, gate: bool) -> list[str]:
-        """What is wrong with the run; nothing when it passes. `least`: calls at least; `gate`: whether ratios count."""
+    def verdict(self, gate: bool) -> list[str]:
+        """What is wrong with the answers; nothing when the run passes. `gate`: whether ratios count."""
         found = list(self.wrong)
         if self.failed > len(found):
             found.append(f"{self.failed} requests failed")
-        if (count := sum(map(len, self.times.values()))) < least:
-            found.append(f"{count} requests were made, fewer than {least}: this measured nothing")
-        if missing := self.expected - {row.verb for row, _ in self.times}:
-            found.append(f"never asked: {', '.join(sorted(missing))}")
         if gate:
             for made in self.summary():
                 found += over(made)
+        return found
+
+    def missing(self, least: int) -> list[str]:
+        """What the run was too short for. `least`: calls at least."""
+        found = []
+        if (count := sum(map(len, self.times.values()))) < least:
+            found.append(f"{count} requests were made, fewer than {least}: this measured nothing")
+        if never := self.expected - {row.verb for row, _ in self.times}:
+            found.append(f"never asked: {', '.join(sorted(never))}")
         return found
 
 

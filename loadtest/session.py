@@ -18,9 +18,10 @@ from loadtest.target import Pod, Target, Unusable
 
 PENDING = 2_000
 SLICE = 2.0
-"""Seconds at one rate of events before the next: arms take turns, so that neighbours hit them alike."""
-SETTLE = 0.3
-"""Seconds after a change of the rate that belong to no arm."""
+"""Seconds at one rate of events before the next: arms take turns, so that neighbours hit them alike. In a short run
+less, so that each rate has a turn."""
+SETTLE = 0.15
+"""The share of a slice, after a change of the rate, that belongs to no arm."""
 
 
 class Session:
@@ -180,12 +181,15 @@ class Session:
     def turn(self, rate: int, wait: Callable[[float], object]) -> None:
         """One slice at this rate of events. `wait`: lets other users run for so many seconds."""
         assert self.own is not None
-        self.settled_at = time.monotonic() + SETTLE
+        run = float(self.options.run_time or 0) or float("inf")
+        length = min(SLICE, run / (len(self.rates()) + 1))
+        settle = SETTLE * length
+        self.settled_at = time.monotonic() + settle
         self.churn = rate
         self.own.rate(rate)
-        wait(SETTLE)
+        wait(settle)
         before, began = self.own.sent()["events"], time.monotonic()
-        wait(SLICE - SETTLE)
+        wait(length - settle)
         events, seconds = self.sent.get(rate, (0, 0.0))
         spent = time.monotonic() - began
         self.sent[rate] = (events + self.own.sent()["events"] - before, seconds + spent)

@@ -150,7 +150,11 @@ def test_bind_under_watch_events(tmp_path: Path) -> None:
 
 def test_a_slow_or_wrong_answer_fails_the_run(tmp_path: Path) -> None:
     _, said = locust(tmp_path, "--names=20", "--least=1000000", fails=True)
+    assert "FAILED, " in said
     assert "fewer than 1000000: this measured nothing" in said
+    found, said = locust(tmp_path, "--names=20", "--least=1000000", "--short")
+    assert "loadtest: note: " in said
+    assert len(found["notes"]) == 1
     with Servers() as servers:
         raw = servers.null("raw")
         _, said = locust(tmp_path, f"--host=http://127.0.0.1:{raw.port}", fails=True)
