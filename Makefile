@@ -14,6 +14,7 @@ ROUNDS ?= 800
 GANGS ?= 500
 PODS ?= 1000
 KILLS ?= 38
+TIMES ?= 3
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) # of the unit tests: a quarter of their time is waiting
 KILLED = GPU_EXTENDER_ENFORCED=1000 GPU_EXTENDER_SOAK=$(ROUNDS) GPU_EXTENDER_QUEUE_SOAK=$(GANGS) $(BIN)/python -m pytest -q -s tests/e2e/test_soak.py tests/e2e/test_enforced.py tests/e2e/test_mapa.py tests/e2e/test_queue_soak.py
 NONE_IS_FINE = $(if $(ARGS),|| [ $$? -eq 5 ]) # pytest's status when ARGS names no test of this kind
@@ -31,6 +32,9 @@ test: check $(if $(ARGS),,checked) ## everything: lint, types, all tests, the co
 
 check: lint types ## as test, without the real control plane and the checked build
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not e2e' $(ARGS) $(NONE_IS_FINE)
+
+loaded: setup ## check, and 20 tests on the real control plane (tests/e2e/loaded.txt), beside two busy processes a core (TIMES=3)
+	@.ci/loaded $(TIMES)
 
 lint: setup ## ruff, the layers, the measures, and the Cython files
 	@$(BIN)/ruff check --quiet .
@@ -105,4 +109,4 @@ $(VENV)/.built: $(VENV)/.ready $(KERNELS)
 	@$(BIN)/python -W ignore -c 'from setuptools import setup; setup()' --quiet build_ext --inplace
 	@touch $@
 
-.PHONY: help setup demo cluster test check lint measures types checked soak fuzz attack compat loadtest bench lock newest dist clean
+.PHONY: help setup demo cluster test check loaded lint measures types checked soak fuzz attack compat loadtest bench lock newest dist clean

@@ -49,6 +49,11 @@ class Truth:
         self._log: list[Event] = []
         self._where: dict[str, str] = {}
 
+    def reseed(self, seed: int) -> None:
+        """The ties after this are those of `seed`, whatever was decided before."""
+        with self._lock:
+            self._rng.seed(seed)
+
     # ---- questions
 
     def holdings(self) -> dict[str, dict[int, str]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -171,17 +171,21 @@ def test_nothing_else_of_a_pod_changes(api: Api, queued: str, namespace: str) ->
 def notes_the_gate(api: Api) -> Iterator[None]:
     """A policy of another author: pods with its label get the scheduler's name and a GPU, and it notes whether our gate
     was there before."""
-    expression = (
-        "Object{metadata: Object.metadata{annotations: {'ours-first': "
-        "string(object.spec.?schedulingGates.orValue([]).exists(gate, gate.name.startsWith('gpu-extender')))}}, "
-        "spec: Object.spec{schedulerName: 'gpu-scheduler', containers: [Object.spec.containers{name: 'main', "
-        "resources: Object.spec.containers.resources{limits: {'nvidia.com/gpu': '1'}}}]}}"
-    )
-    for made in other_policy(expression):
+    for made in other_policy(noting(0)):
         api.create(made)
     yield
     api.delete("MutatingAdmissionPolicyBinding", "gpus")
     api.delete("MutatingAdmissionPolicy", "gpus")
+
+
+def noting(edition: int) -> str:
+    """The mutation of that policy. It notes its `edition` as well: the API server acts on a change a moment later."""
+    return (
+        f"Object{{metadata: Object.metadata{{annotations: {{'edition': '{edition}', 'ours-first': "
+        "string(object.spec.?schedulingGates.orValue([]).exists(gate, gate.name.startsWith('gpu-extender')))}}, "
+        "spec: Object.spec{schedulerName: 'gpu-scheduler', containers: [Object.spec.containers{name: 'main', "
+        "resources: Object.spec.containers.resources{limits: {'nvidia.com/gpu': '1'}}}]}}"
+    )
 
 
 def evaluated_first(api: Api, namespace: str, ours: bool) -> None:
@@ -189,15 +193,18 @@ def evaluated_first(api: Api, namespace: str, ours: bool) -> None:
     comes anew when a policy changes."""
     by_label = {"gpus-by": "policy", "gpu-extender.io/gang": "g"}  # ours needs no GPUs of the other then
     asks = pod("p", namespace, 0, labels=by_label)
-    tries = iter(range(100))
+    for edition in range(1, 100):
+        mutations = [{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": noting(edition)}}]
+        api.patch("MutatingAdmissionPolicy", "gpus", {"spec": {"mutations": mutations}})
 
-    def found() -> bool:
-        api.patch("MutatingAdmissionPolicy", "gpus", {"metadata": {"labels": {"try": str(next(tries))}}})
-        time.sleep(1.5)  # the API server renews its view every second
-        noted = tried(api, asks)["metadata"].get("annotations", {})  # none before it is at work at all
-        return bool(noted.get("ours-first") == str(ours).lower())
+        def noted(edition: int = edition) -> Any:
+            """What the policies write on a pod, once this edition is at work."""
+            found = tried(api, asks)["metadata"].get("annotations", {})
+            return found if found.get("edition") == str(edition) else None
 
-    wait_for(found, 90, "the order of the policies")
+        if wait_for(noted, 60, "the API server acts on the policy")["ours-first"] == str(ours).lower():
+            return
+    pytest.fail("the API server evaluates the policies in one order alone")
 
 
 @pytest.mark.parametrize("ours_first", [True, False])
