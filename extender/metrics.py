@@ -66,6 +66,7 @@ class Metrics:
         self._cluster()
         self._reservations()
         self._preemptions()
+        self._waiting()
         self._queue()
         self._shadow()
         self._settings()
@@ -224,7 +225,7 @@ class Metrics:
         self.evictions = self._counter("evictions", "Evictions of our own, by what the API server said.", "result")
         self.evictions_leader = self._gauge("evictions_leader", "1 while this instance holds the Lease to evict.")
 
-    def _queue(self) -> None:
+    def _waiting(self) -> None:
         self.nodes_wanted = self._gauge(
             "nodes_wanted",
             "How many more nodes of a GPU model would start the pods that wait for room. Models are alternatives: they "
@@ -239,6 +240,15 @@ class Metrics:
         self.partial_gang_gpus = self._gauge(
             "partial_gang_gpus", "GPUs that the pods of such gangs hold, and that do no work."
         )
+        self.pending_pods = self._gauge(
+            "pending_pods", "GPU pods that wait, by PriorityClass. Counted every 30 s.", "priority_class", "outranks"
+        )
+        self.pending_oldest = self._gauge(
+            "pending_oldest_seconds",
+            "For which the first of these pods has waited, since it was created.",
+            "priority_class",
+            "outranks",
+        )
         self.waiting_pods = self._gauge(
             "waiting_pods",
             "GPU pods that wait, by why and by the GPUs that each asks for. Counted every 30 s, less often where that "
@@ -246,6 +256,8 @@ class Metrics:
             "reason",
             "gpus",
         )
+
+    def _queue(self) -> None:
         self.queue_leader = self._gauge("queue_leader", "1 while this instance holds the Lease of the queue.")
         self.queue_waiting = self._gauge(
             "queue_waiting",
@@ -394,11 +406,15 @@ VALUES: Final = {
     "nodes_wanted model": "what nodes state (`mix.modelLabels`), the 100 of which most are wanted",
     "waiting_pods reason": "as `gpu-extender top` shows: a key of [reasons.md](reasons.md), what a node has too little "
     "of beside GPUs, `fits`, `gated`, `not-admitted`, `not-judged`, or `queue: ` and why the gang waits",
+    "pending_pods priority_class": "the 50 PriorityClasses of the highest value, `none`, `other`",
+    "pending_pods outranks": "`true` where pods of a lower priority hold GPUs meanwhile, else `false`",
+    "pending_oldest_seconds priority_class": "as above",
+    "pending_oldest_seconds outranks": "as above",
     "waiting_pods gpus": "`1`, `2`, `3-4`, `5-8`, `9-16`, `17+`",
     "certificate_reads result": "`ok`, `failed` (the certificates before stay in use)",
     "watch_defects kind": "the kinds of objects that are watched; `source` for all of them; and the controllers: "
     "`certificates`, `connections`, `document`, `events`, `evictions`, `gates`, `nodes-wanted`, "
-    "`partial-gangs`, `queue`, `reservations`, `settings`, `typos`, `waiting-pods`",
+    "`partial-gangs`, `pending-pods`, `queue`, `reservations`, `settings`, `typos`, `waiting-pods`",
     "invalid_objects reason": "`too-deep` (all that is used of it was read), `partial` (some of it; the rest counts as "
     "the worst), `unreadable` (its last readable version counts), `unknown-event` (an event of no object), `not-held` "
     "(a defect)",

@@ -27,6 +27,8 @@ PROMISED = {
     "gpu_extender_nodes_wanted": ("model",),
     "gpu_extender_waiting_pods": ("reason", "gpus"),
     "gpu_extender_partial_gangs": (),
+    "gpu_extender_pending_pods": ("priority_class", "outranks"),
+    "gpu_extender_pending_oldest_seconds": ("priority_class", "outranks"),
     "gpu_extender_partial_gang_gpus": (),
     "gpu_extender_connections_closed": ("limit",),
     "gpu_extender_handshakes_failed": (),

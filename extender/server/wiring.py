@@ -269,6 +269,12 @@ def _surveys(explainer: Explainer, core: Core, known: Callable[[], bool]) -> lis
         reports.report(found)
 
     return [
+        Survey(
+            "pending-pods",
+            explainer.pending,
+            partial(gauges.pending, metrics.pending_pods, metrics.pending_oldest),
+            known,
+        ),
         Survey("partial-gangs", explainer.partial_gangs, partial_gangs, known),
         Survey("nodes-wanted", explainer.nodes_wanted, partial(gauges.nodes_wanted, wanted), known),
         Survey("waiting-pods", explainer.waiting_by_size, partial(gauges.waiting_pods, waiting), known),

@@ -27,6 +27,7 @@ from extender.verdict.explanation import Explanation, Verdict
 from extender.verdict.judge import over
 from extender.verdict.nearest import nearest
 from extender.verdict.nodes import Nodes
+from extender.verdict.pending import Pending, pending
 from extender.verdict.text import ids, seconds
 from extender.verdict.ways import gang, machines, request
 from extender.verdict.ways.evict import evict
@@ -110,6 +111,10 @@ class Explainer:
     def partial_gangs(self) -> Sliced[list[partial_gangs.PartialGang]]:
         """The gangs whose pods wait for others of them."""
         return partial_gangs.partial_gangs(self._judge.cluster, self._times.wall())
+
+    def pending(self) -> Sliced[Mapping[str, Pending]]:
+        """The pods that wait, by PriorityClass."""
+        return pending(self._judge.cluster, self._times.wall())
 
     def models(self) -> Sliced[list[dict[str, Any]]]:
         """What is left of each GPU model, as `fleet` has it."""

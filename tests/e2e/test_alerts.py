@@ -33,6 +33,7 @@ class Case(NamedTuple):
 
 REFUSED = 'gpu_extender_decisions_total{verb="filter",reason="refused"}'
 LATE = 'gpu_extender_request_duration_seconds_bucket{verb="filter",le="%s"}'
+WAITS = 'gpu_extender_pending_oldest_seconds{priority_class="%s",outranks="%s"}'
 CASES = {
     "GpuExtenderNotReady": Case(5, {"gpu_extender_dark_seconds": "0 60x10"}, HEALTHY),
     "GpuExtenderWatchDown": Case(
@@ -46,6 +47,14 @@ CASES = {
     "GpuExtenderPodsRejectedEverywhere": Case(
         # A retry every five minutes; and a pod that waits for one hour.
         150, {REFUSED: " ".join(f"{n}x4" for n in range(60))}, {REFUSED: "0+1x60 60x200"},
+    ),
+    "GpuExtenderClassOutranked": Case(
+        30,
+        {WAITS % ("serve", "true"): "0+60x60"},
+        {WAITS % ("serve", "true"): "0+60x14 0+60x45", WAITS % ("batch", "false"): "0+60x60"},
+    ),
+    "GpuExtenderClassWaits": Case(
+        380, {WAITS % ("batch", "false"): "0+60x400"}, {WAITS % ("batch", "false"): "0+55x400"}
     ),
     "GpuExtenderGangPartial": Case(
         15, {"gpu_extender_partial_gangs": "2x20"}, {"gpu_extender_partial_gangs": "2x8 0x12"}

@@ -8,6 +8,7 @@ from typing import Final
 from prometheus_client import Gauge
 
 from extender.verdict.partial_gangs import PartialGang
+from extender.verdict.pending import Pending
 
 MOST_MODELS: Final = 100
 """Models that are shown, those of which most nodes are wanted."""
@@ -28,6 +29,16 @@ def partial_gangs(gangs: Gauge, gpus: Gauge, found: Sequence[PartialGang]) -> No
     """How many gangs wait for pods of theirs, and the GPUs that they hold meanwhile; as `gpu-extender top` has them."""
     gangs.set(len(found))
     gpus.set(sum(one.gpus for one in found))
+
+
+def pending(pods: Gauge, oldest: Gauge, found: Mapping[str, Pending]) -> None:
+    """How many GPU pods of each PriorityClass wait, and for how long the first of them has."""
+    for gauge in (pods, oldest):
+        gauge.clear()
+    for name, one in sorted(found.items()):
+        outranks = "true" if one.outranks else "false"
+        pods.labels(name, outranks).set(one.pods)
+        oldest.labels(name, outranks).set(one.oldest_seconds)
 
 
 def waiting_pods(gauge: Gauge, waiting: Mapping[tuple[str, str], int]) -> None:

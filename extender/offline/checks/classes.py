@@ -6,16 +6,24 @@ the classes (a whole number, higher = more important). Without either nothing is
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
 from extender.objects.records.classes import SYSTEM_CLASSES
-from extender.offline.checks.finding import Finding, Level, Posture, at, mapping, name_of, verb
-from extender.offline.text import count
+from extender.offline.checks.finding import Finding, Level, Posture, at, mapping, name_of, namespace_of, verb
+from extender.offline.text import count, short
 
 RANK: Final = "gpu-extender.io/rank"
+POLICIES: Final = ("PreemptLowerPriority", "Never")
+"""The values of preemptionPolicy that exist."""
+_EVICTS: Final = re.compile(r"\b(?:preempts?|evicts?)\b", re.IGNORECASE)
+_EVICTS_NOTHING: Final = re.compile(
+    r"\b(?:cannot|can't|can not|never|does not|don't|not|without)\b[^.;]*\b(?:preempt|evict)", re.IGNORECASE
+)
+_EVERYTHING: Final = re.compile(r"\b(?:everything|all|any|every|others?|lower)\b", re.IGNORECASE)
 _NEW_VALUE: Final = "A class's value cannot be changed: delete it and create it anew with a higher one."
 
 
@@ -29,6 +37,10 @@ def findings(posture: Posture) -> Iterator[Finding]:
     yield from _without_class(posture)
     yield from _not_listed(posture)
     yield from _stale(posture)
+    yield from _policies(posture)
+    yield from _omitted(posture)
+    yield from _outranked(posture, ranks)
+    yield from _of_groups(posture)
 
 
 def _ranks(posture: Posture) -> tuple[dict[str, int], list[Finding]]:
@@ -192,3 +204,83 @@ def _stale(posture: Posture) -> Iterator[Finding]:
             "pods keep the priority that they were created with",
             "Restart them to give them the new one.", (("pods", pods), ("priority", value), ("had", had)),
         )  # fmt: skip
+
+
+def _policies(posture: Posture) -> Iterator[Finding]:
+    """Values of preemptionPolicy that do not exist, of classes and of pods."""
+    for kind, path in (("PriorityClass", ()), ("Pod", ("spec",))):
+        for item in posture.of(kind):
+            stated = at(item, *path, "preemptionPolicy")
+            if stated is None or stated in POLICIES:
+                continue
+            space = f"{namespace_of(item)}/" if kind == "Pod" else ""
+            yield Finding(
+                "error", "preemption-policy-unknown", f"{kind}/{space}{name_of(item)}",
+                f"preemptionPolicy {short(str(stated))!r} does not exist: the API server rejects the object",
+                "Write PreemptLowerPriority (the default: its pods may evict those of lower priority) or Never. No "
+                "policy evicts pods of equal or higher priority.",
+            )  # fmt: skip
+
+
+def _omitted(posture: Posture) -> Iterator[Finding]:
+    """Classes whose description names classes that they can evict, and leaves others out."""
+    descriptions = {name_of(item): str(at(item, "description") or "") for item in posture.of("PriorityClass")}
+    named = [level for level in posture.levels if level.name and level.name not in SYSTEM_CLASSES]
+    for level in named:
+        text = descriptions.get(level.name, "")
+        if not _EVICTS.search(text) or _EVICTS_NOTHING.search(text) or _EVERYTHING.search(text):
+            continue
+        victims = [other for other in named if level.evicts(other)]
+        omitted = [other for other in victims if not _names(text, other.name)]
+        if omitted and len(omitted) < len(victims):
+            yield Finding(
+                "warning", "description-omits-class", f"PriorityClass/{level.name}",
+                f"its description names classes that it can evict, but not {', '.join(map(str, omitted))}, which it "
+                "can evict too",
+                "Complete the description, or raise the value of a class that is not meant to be evicted.",
+                (("classes", len(omitted)),),
+            )  # fmt: skip
+
+
+def _names(text: str, name: str) -> bool:
+    """Whether a description names a class, by its name or the last part of it ("gpu-batch": "batch")."""
+    return any(
+        re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", text, re.IGNORECASE) for word in (name, name.split("-")[-1])
+    )
+
+
+def _outranked(posture: Posture, ranks: dict[str, int]) -> Iterator[Finding]:
+    """Classes without an intended rank of which pods wait, while only pods of higher priority hold GPUs."""
+    held = [pod.priority for pod in posture.running() if not pod.terminating]
+    waiting: Counter[tuple[str, int]] = Counter()
+    for uid in posture.cluster.placements.waiting:
+        pod = posture.cluster.pods[uid]
+        waiting[pod.priority_class, pod.priority] += 1
+    for (name, priority), pods in sorted(waiting.items()):
+        if name and name not in ranks and held and min(held) > priority:
+            yield Finding(
+                "warning", "class-outranked", f"PriorityClass/{name}",
+                f"{count(pods, 'GPU pod')} of it {verb(pods, 'waits', 'wait')}, and all pods that hold GPUs have a "
+                "higher priority: it can evict none of them",
+                "If it should get GPUs first, its value is too low. State the intended order in "
+                f"preemption.intendedOrder or by the label {RANK}: then it is judged.",
+                (("pods", pods), ("priority", priority)),
+            )  # fmt: skip
+
+
+def _of_groups(posture: Posture) -> Iterator[Finding]:
+    """Pod groups and Volcano Jobs that name a PriorityClass which does not exist."""
+    if not posture.classes_listed:
+        return
+    for item in posture.items:
+        kind, api = str(item.get("kind")), str(item.get("apiVersion") or "")
+        if kind != "PodGroup" and not (kind == "Job" and api.startswith("batch.volcano.sh/")):
+            continue
+        named = at(item, "spec", "priorityClassName")
+        if named and named not in posture.classes:
+            yield Finding(
+                "warning", "class-of-group-missing", f"{kind}/{namespace_of(item)}/{name_of(item)}",
+                f"its priorityClassName {short(str(named))!r} is not among the PriorityClasses: it has no "
+                "priority",
+                "Create the class, or name another one.",
+            )  # fmt: skip

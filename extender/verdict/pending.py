@@ -1,0 +1,50 @@
+"""How many GPU pods of each PriorityClass wait, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from extender.cluster.slices import Sliced, pauses
+from extender.cluster.view import ClusterView
+
+MOST_CLASSES: Final = 50
+"""PriorityClasses that are told apart, those of the highest value; the pods of all others count as OTHER."""
+NONE, OTHER = "none", "other"
+"""Instead of a name: the pod has no class; its class is none of the first."""
+
+
+class Pending(NamedTuple):
+    """The pods of one class that wait. `oldest_seconds`: for which the first of them has waited; `outranks`: whether
+    pods of a lower priority hold GPUs meanwhile."""
+
+    pods: int
+    oldest_seconds: float
+    outranks: bool
+
+
+def pending(cluster: ClusterView, wall: float) -> Sliced[Mapping[str, Pending]]:
+    """By PriorityClass, those of which pods wait. Pods behind the gate of another controller do not count. `wall`:
+    seconds since 1970."""
+    lowest: int | None = None
+    for uid, pause in pauses(list(cluster.pods)):
+        if pause:
+            yield
+        pod = cluster.pods.get(uid)
+        if pod is not None and pod.node and pod.gpus and not pod.finished and not pod.terminating:
+            lowest = pod.priority if lowest is None else min(lowest, pod.priority)
+    classes = sorted(cluster.priority_classes.values(), key=lambda one: (-one.value, one.name))
+    names = {one.name for one in classes[:MOST_CLASSES]}
+    found: dict[str, Pending] = {}
+    for uid, pause in pauses([*cluster.placements.queued, *cluster.placements.waiting]):
+        if pause:
+            yield
+        pod = cluster.pods.get(uid)
+        if pod is None or pod.node or not pod.gpus:
+            continue
+        name = (pod.priority_class if pod.priority_class in names else OTHER) if pod.priority_class else NONE
+        before = found.get(name, Pending(0, 0.0, outranks=False))
+        age = 0.0 if pod.created is None else max(0.0, wall - pod.created)
+        outranks = before.outranks or (lowest is not None and lowest < pod.priority)
+        found[name] = Pending(before.pods + 1, max(before.oldest_seconds, age), outranks)
+    return found
