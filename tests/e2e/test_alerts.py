@@ -87,6 +87,14 @@ CASES = {
         {LATE % "0.1": "0+90x60", LATE % "0.4": "0+100x60", LATE % "+Inf": "0+100x60"},
         {LATE % "0.1": "0+100x60", LATE % "0.4": "0+100x60", LATE % "+Inf": "0+100x60"},
     ),
+    "GpuExtenderDegraded": Case(
+        20,
+        {'gpu_extender_degraded{part="settings"}': "0x3 1x20"},
+        {
+            'gpu_extender_degraded{part="settings"}': "1x10 0x3 1x10",
+            'gpu_extender_degraded{part="reservations"}': "1x30",
+        },
+    ),
     "GpuExtenderCertificateExpires": Case(
         # The clock of promtool begins at 0: after 90 minutes 7 days are left, less 60 s.
         90,

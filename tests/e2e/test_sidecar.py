@@ -5,6 +5,7 @@ kube-scheduler and kubectl are real; kubelet's probes, restarts and back-off are
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -13,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from extender.cli import kubectl as plugin
 from extender.cli.kubectl.calls import Kubectl
 from extender.cli.kubectl.flags import split
 from extender.cli.kubectl.replica import SCHEDULER, find
 from tests.e2e import builders, containers_by_hand
-from tests.e2e.api import Api
+from tests.e2e.api import Api, Object
 from tests.e2e.build import build_kubectl
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.conftest import KubeletsFactory, SchedulerFactory
@@ -65,7 +67,7 @@ class Replicas:
         return time.monotonic() - began
 
 
-def _ready(pod: dict) -> bool:  # type: ignore[type-arg]
+def _ready(pod: Object) -> bool:
     return any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", ()))
 
 
@@ -88,11 +90,27 @@ def replicas(
         kubectl("delete", "-k", str(MANIFESTS), kubeconfig=kubeconfig)
 
 
+def health(capsys: pytest.CaptureFixture[str]) -> Object:
+    """What `kubectl gpu-extender check --live` says; its exit code agrees."""
+    capsys.readouterr()
+    code = plugin.main(["check", "--live", "-o", "json"])
+    shown: Object = json.loads(capsys.readouterr().out)
+    assert code == (0 if shown["healthy"] else 1)
+    return shown
+
+
 @pytest.mark.parametrize("how", ["killed", "hung"])
 def test_pods_are_bound_again_while_a_sidecar_is_down(
-    replicas: Replicas, how: str, control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+    replicas: Replicas,
+    how: str,
+    control_plane: ControlPlane,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(control_plane.kubeconfig()))
+    monkeypatch.setenv("KUBECTL_PATH", str(build_kubectl() / "kubectl"))
     first = replicas.leader()
+    assert health(capsys)["healthy"]
     sidecar = replicas.container(first, EXTENDER)
     sidecar.held.set()
     began = time.monotonic()
@@ -105,8 +123,11 @@ def test_pods_are_bound_again_while_a_sidecar_is_down(
     [second] = {pod for pod in replicas.names() if pod != first} & {replicas.leader()}
     while time.monotonic() < began + DOWN_SECONDS:
         replicas.bind(5)
-    monkeypatch.setenv("KUBECONFIG", str(control_plane.kubeconfig()))
-    monkeypatch.setenv("KUBECTL_PATH", str(build_kubectl() / "kubectl"))
+    shown = health(capsys)
+    assert not shown["healthy"]
+    assert {one["name"]: one["reachable"] for one in shown["replicas"]} == {first: False, second: True}
+    [held] = [one for one in shown["leases"] if one["name"] == SCHEDULER]
+    assert (held["holder"].partition("_")[0], held["problem"]) == (second, None)
     assert find(Kubectl(split([])[0]), SYSTEM, [SCHEDULER]).pod == second
     print(f"{how}: kube-scheduler was started {replicas.container(first, KUBE_SCHEDULER).restarts} times")
     assert replicas.container(second, KUBE_SCHEDULER).restarts == 0
