@@ -7,7 +7,7 @@ docs/metrics.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -25,7 +25,7 @@ WAITS: Final = tuple(0.1 * 4**n for n in range(11))
 """Seconds, 0.1 s to 29 hours."""
 
 
-PARTS: Final = ("settings", "certificates", "reservations", "queue", "evictions", "events")
+PARTS: Final = ("rights", "settings", "certificates", "reservations", "queue", "evictions", "events")
 """What may be degraded while verbs are answered."""
 
 
@@ -37,6 +37,7 @@ class Degraded:
         """`gauge`: 1 for each part with a problem."""
         self._gauge = gauge
         self._problems: dict[str, dict[str, str]] = {part: {} for part in PARTS}
+        self._asked: dict[str, Callable[[], str]] = {}
         for part in PARTS:
             gauge.labels(part).set(0)
 
@@ -48,10 +49,16 @@ class Degraded:
             known[source] = problem
         self._gauge.labels(part).set(bool(known))
 
+    def ask(self, part: str, problem: Callable[[], str]) -> None:
+        """A part whose problem is asked for whenever it is read, "" for none. `note` is not for it then."""
+        self._asked[part] = problem
+        self._gauge.labels(part).set_function(lambda: float(bool(problem())))
+
     @property
     def problems(self) -> dict[str, str]:
         """By part, in the order of PARTS; a part without a problem has ""."""
-        return {part: "; ".join(known.values()) for part, known in self._problems.items()}
+        noted = {part: "; ".join(known.values()) for part, known in self._problems.items()}
+        return noted | {part: problem() for part, problem in self._asked.items()}
 
 
 class Metrics:
@@ -441,7 +448,7 @@ VALUES: Final = {
     "shadow_placements outcome": "`same` node, `equal` (another node of the same score), `other`, `wait` (we would "
     "reject all nodes), `not-judged`",
     "settings_info hash": "16 hexadecimal digits, as `gpu-extender config validate` prints them",
-    "degraded part": "`settings`, `certificates`, `reservations`, `queue`, `evictions`, `events`",
+    "degraded part": "`rights`, `settings`, `certificates`, `reservations`, `queue`, `evictions`, `events`",
     "settings_reloads result": "`loaded`, `partly` (some fields count from the next start on), `invalid` (nothing "
     "of it)",
     "queue_evictions outcome": "`started`, `in-vain`",

@@ -57,6 +57,10 @@ class ClusterSource(Controller):
         """Watches that were opened again after another end than the agreed one, by kind."""
         return {}
 
+    def forbidden(self) -> str:
+        """What may not be read, and why, in words; "" where all may be."""
+        return ""
+
     def faults(self) -> Faults:
         """What could not be read in full, and the defects of the watches."""
         return Faults()

@@ -103,6 +103,14 @@ class Watches(ClusterSource):
         state = self._states["Pod"]
         return state.lost_at if state.lost_at is not None else state.last_event
 
+    def forbidden(self) -> str:
+        """The kinds whose list or watch is not allowed. Rights that may be renounced are not missed."""
+        return "; ".join(
+            f"{one.watched.name}: {one.state.forbidden}"
+            for one in self._reflectors
+            if one.state.forbidden and not one.watched.renounced
+        )
+
     def ages(self) -> dict[str, float]:
         """Seconds since the last word, by kind."""
         now = self._clock()

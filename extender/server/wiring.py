@@ -188,6 +188,7 @@ def connect(core: Core, outside: Outside | None = None, slices: Slices | None = 
     cluster, verbs, source, metrics, clock = core.cluster, core.verbs, core.source, core.metrics, core.clock
     settings = cluster.settings
     _state(settings, metrics)
+    metrics.degraded.ask("rights", source.forbidden)
     connections, probe = Connections(settings, metrics), SchedulerProbe(settings, metrics)
     certificates = _certificates(settings.server, metrics)
 

@@ -189,3 +189,18 @@ def test_a_list_that_brings_little_collects_nothing(monkeypatch: pytest.MonkeyPa
     made.synced("PriorityClass")
     made.synced("Job.batch")
     assert len(frozen) == 2
+
+
+def test_a_kind_that_may_not_be_read_degrades_and_the_rights_of_dra_are_not_missed() -> None:
+    clock = Now()
+    world, states = watched(clock)
+    assert world.call("/readyz", method="GET").json["degraded"] == []
+    states["Job.batch"].forbidden = states["ResourceClaim"].forbidden = "403: jobs is forbidden"
+    page = world.call("/readyz", method="GET")
+    assert (page.status, page.json["degraded"]) == (
+        200,
+        [{"part": "rights", "problem": "Job.batch: 403: jobs is forbidden"}],
+    )
+    assert world.metric("degraded", part="rights") == 1
+    states["Job.batch"].forbidden = ""
+    assert world.metric("degraded", part="rights") == 0

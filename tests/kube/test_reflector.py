@@ -608,6 +608,7 @@ def test_a_page_of_large_objects_is_asked_for_again_with_fewer(monkeypatch: pyte
 
 def test_forbidden_is_said_to_be_what_is_missing() -> None:
     _, _, reflector = reflect(failed(403, 'pods is forbidden: User "x" cannot list'), naps=2)
+    assert "cannot list" in reflector.state.forbidden
     assert reflector.missing() == 'Pod: forbidden: 403: pods is forbidden: User "x" cannot list'
     assert reflector.state.last_event is None
 

@@ -135,6 +135,7 @@ class Reflector:
                 self._silent = True
             answered = state.counters.pages > pages_before
         except ApiError as error:
+            state.forbidden = str(error) if error.status == 403 else ""
             if self._gone(error):
                 return await self._be_absent()
             retry_after, problem = self._refused(error)
@@ -206,7 +207,7 @@ class Reflector:
         state.last_event = began  # what came later may not be in it
         if self._clock() - began <= _SHORT_LIST:
             state.lost_at = None
-        state.synced, state.problem = True, ""
+        state.synced, state.problem, state.forbidden = True, "", ""
         self._sink.synced(self.watched.name)
 
     def _listed(self, page: records.Page, rejected_before: set[str]) -> Iterator[Event | None]:

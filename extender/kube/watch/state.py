@@ -35,6 +35,8 @@ class State:
     """The API is not served."""
     problem: str = "not listed yet"
     """Why it is not synced or not watching; "" while all is well."""
+    forbidden: str = ""
+    """The server's words where the list or the watch is not allowed."""
     last_event: float | None = None
     """Until when what the server said is known, by the reflector's clock: its last word, or its list's beginning."""
     lost_at: float | None = None
