@@ -37,6 +37,7 @@ ROLES: Final = (
     "jobset.sigs.k8s.io/replicatedjob-name",
     "training.kubeflow.org/replica-type",
     "training.kubeflow.org/job-role",  # MPIJob
+    "volcano.sh/task-spec",
 )
 JOBSET_JOB: Final = "jobset.sigs.k8s.io/job-key"
 """The label that is the same for the pods of one Job of a JobSet, and of no other."""
@@ -51,6 +52,7 @@ INDICES: Final = (
     "kueue.x-k8s.io/pod-group-pod-index",
     COMPLETION,
     "apps.kubernetes.io/pod-index",  # StatefulSet
+    "volcano.sh/task-index",
 )
 """Labels that count a pod among those of its role."""
 INNER: Final = 1_000_000

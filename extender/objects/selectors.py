@@ -69,15 +69,26 @@ class PodTerm(NamedTuple):
     """One required pod (anti-)affinity term.
 
     ``namespaces`` are the namespaces it looks into; None when it chooses them by their labels, which we do not watch.
+    ``match_keys`` and ``mismatch_keys``: labels of the pod itself that count in the selector. The API server adds them
+    to the selector of each pod that it creates.
     """
 
     topology_key: str
     selector: Selector
     namespaces: frozenset[str] | None
+    match_keys: tuple[str, ...] = ()
+    mismatch_keys: tuple[str, ...] = ()
 
     def may_match(self, namespace: str, labels: Labels) -> bool:
         """Whether the term speaks of such a pod. Of an unknown set of namespaces, every namespace may be one."""
         return (self.namespaces is None or namespace in self.namespaces) and self.selector.matches(labels)
+
+    def with_keys(self, labels: Labels) -> PodTerm:
+        """The term of a pod with these labels as the API server writes it. A label that the pod does not have adds
+        nothing."""
+        own = [Requirement(key, "In", (labels[key],)) for key in self.match_keys if key in labels]
+        own += [Requirement(key, "NotIn", (labels[key],)) for key in self.mismatch_keys if key in labels]
+        return self._replace(selector=self.selector._replace(requirements=(*self.selector.requirements, *own)))
 
 
 class NodeTerm(NamedTuple):

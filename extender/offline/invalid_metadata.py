@@ -12,6 +12,7 @@ from extender.cluster.gpus.statements import HELD, PLAN
 from extender.cluster.view import ClusterView
 from extender.objects import gangs, progress, queueing
 from extender.objects.records import PodRecord
+from extender.objects.unread import unread
 
 MOST = 20  # of one kind; the others are counted
 Warned = dict[str, str]
@@ -21,8 +22,10 @@ def found(cluster: ClusterView, items: Iterable[Any], wall: float) -> list[Warne
     """`code` and `message` of each, pods in the order of their names. `items`: the objects as they stand in the file;
     `wall`: seconds since 1970."""
     pods = sorted(cluster.pods.values(), key=lambda pod: (pod.namespace, pod.name, pod.uid))
+    items = list(items)
     warnings = [
         *_twice(items),
+        *(_warning("field-not-read", text) for item in items for text in unread(item)),
         *(one for pod in pods for one in of_pod(cluster, pod, wall)),
         *_of_nodes(cluster),
         *_of_groups(cluster),

@@ -533,6 +533,13 @@ class Settings(_Part):
     scheduler_version: Annotated[str, AfterValidator(supported_scheduler)] = "1.37"
     """MAJOR.MINOR of the kube-scheduler; a PATCH is accepted, and ignored. From 1.38 on nodes where an eviction helps
     are answered in `FailedNodes`."""
+    schedulers: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=253)], ...],
+        Field(strict=False, min_length=1, max_length=32),
+        AfterValidator(no_repeats),
+    ] = ("gpu-scheduler", "default-scheduler")
+    """Names of the scheduler profiles that ask us (`schedulerName` of a pod). For warnings alone: a request of any
+    scheduler is answered."""
     scheduler_weight: int | None = Field(default=None, ge=1, le=1_000_000)
     """The extender's `weight` in the scheduler's configuration. Where one point of ours outweighs all score plugins,
     filter answers the best node alone on a first attempt ([details](operations.md#the-weight)). Without it: the

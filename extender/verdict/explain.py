@@ -19,7 +19,7 @@ from extender.queue.leader import QueueLeader, not_the_leader
 from extender.queue.report import Report
 from extender.verbs.decisions import Decision
 from extender.verbs.verbs import Verbs
-from extender.verdict import evictions, fleet, partial_gangs, placed, sentence
+from extender.verdict import evictions, fleet, partial_gangs, placed, sentence, unchecked
 from extender.verdict import nodes as judged_nodes
 from extender.verdict.capacity.report import Moment, advised, capacity, nodes_wanted
 from extender.verdict.devices import devices_of
@@ -204,7 +204,7 @@ class Explainer:
             reasons=nodes.reasons,
             rejected=nodes.named,
             best=best,
-            warnings=_warnings(asked),
+            warnings=list(unchecked.warnings(pod, judge.cluster.settings, answered=decision is not None)),
         )
         if best:
             gpus = gpus_of(judge.planned(asked, best[0].node))
@@ -292,15 +292,3 @@ def _asked(decision: Decision | None, wall: float) -> str:
     if decision is None:
         return "kube-scheduler has not asked about it since this server started, or the record was dropped"
     return f"kube-scheduler asked last {seconds(max(0.0, wall - decision.at))} ago ({decision.verb}: {decision.result})"
-
-
-def _warnings(asked: Preemptor) -> list[Mapping[str, str]]:
-    """What a verdict does not look at."""
-    pod = asked.pod
-    if asked.request.exchangeable and not pod.affinity_terms and not pod.anti_affinity_terms:
-        return []
-    text = (
-        f"pod {pod.namespace}/{pod.name} asks for more than is checked here: pod affinity, spread, volumes, host "
-        "ports, resource claims and other resources are kube-scheduler's"
-    )
-    return [{"code": "not-all-checked", "message": text}]

@@ -2,16 +2,51 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from extender.cluster.view import ClusterView
 from extender.errors import BadInput, NotFound
-from extender.objects.records import PodRecord
+from extender.objects.records import Owner, PodRecord
 from extender.objects.records.classes import SYSTEM_CLASSES
+
+HASH: Final = "pod-template-hash"
+"""The label that a Deployment's controller adds, and with which it ends the name of the ReplicaSet."""
+
+
+class Owners:
+    """The owners of the pods of a cluster, so that a pod of the question has the owner that its siblings there have.
+    A Deployment owns no pod itself: of its ReplicaSets that counts which made the latest pod."""
+
+    def __init__(self, cluster: ClusterView) -> None:
+        self._owners: dict[tuple[str, str, str, str], Owner] = {}
+        latest: dict[tuple[str, str, str, str], tuple[float, str]] = {}
+        for pod in cluster.pods.values():
+            owner = pod.owner
+            if owner is None:
+                continue
+            self._owners[pod.namespace, owner.api, owner.kind, owner.name] = owner
+            suffix = f"-{pod.labels.get(HASH, '')}"
+            if owner.kind == "ReplicaSet" and len(suffix) > 1 and owner.name.endswith(suffix):
+                key = pod.namespace, owner.api, "Deployment", owner.name.removesuffix(suffix)
+                made = pod.created or 0.0, owner.name
+                if made >= latest.get(key, made):
+                    latest[key], self._owners[key] = made, owner
+
+    def of(self, pod: PodRecord) -> PodRecord:
+        """The pod with its owner as the cluster has it."""
+        owner = pod.owner
+        if owner is None or owner.uid:
+            return pod
+        there = self._owners.get((pod.namespace, owner.api, owner.kind, owner.name))
+        # Its gang is that of the owner in the question.
+        return pod if there is None else msgspec.structs.replace(pod, owner=owner._replace(uid=there.identity))
 
 
 def admit(cluster: ClusterView, pod: PodRecord, number: int) -> PodRecord:
-    """The pod as the API server would write it: its priority by its class, and a uid. BadInput where it would not."""
+    """The pod as the API server would write it: its priority by its class, a uid, and the selectors of its (anti-)
+    affinity with its own labels. BadInput where it would not."""
     path = f"pod {pod.namespace}/{pod.name}"
     if node := node_of(cluster, pod):
         raise BadInput(f"it is on node {node} already", path=path)
@@ -20,7 +55,15 @@ def admit(cluster: ClusterView, pod: PodRecord, number: int) -> PodRecord:
         pod = _with_class(cluster, pod, path)
     if not pod.uid:
         pod = msgspec.structs.replace(pod, uid=there.uid if there is not None else f"what-if-{number}")
-    return pod
+    return _with_label_keys(pod)
+
+
+def _with_label_keys(pod: PodRecord) -> PodRecord:
+    terms = pod.anti_affinity_terms, pod.affinity_terms
+    if not any(term.match_keys or term.mismatch_keys for both in terms for term in both):
+        return pod
+    apart, near = (tuple([term.with_keys(pod.labels) for term in both]) for both in terms)
+    return msgspec.structs.replace(pod, anti_affinity_terms=apart, affinity_terms=near)
 
 
 def node_of(cluster: ClusterView, pod: PodRecord) -> str:

@@ -22,7 +22,7 @@ from extender.queue.gang import SINGLE, WaitingGang, formed
 from extender.queue.gang import single as queued_alone
 from extender.reservations.seats import is_absent
 from extender.whatif import changes, group, single
-from extender.whatif.admission import admit, known, node_of
+from extender.whatif.admission import Owners, admit, known, node_of
 from extender.whatif.question import MOST_PODS, Question
 from extender.whatif.single import warning
 from extender.whatif.snapshot import Snapshot
@@ -101,6 +101,7 @@ def answer(
     if question.ignored:
         text = f"objects that make no pods are ignored: {', '.join(question.ignored)}"
         made.warn([warning("ignored", text)])
+    made.warn(warning("field-not-read", text) for text in question.unread)
     for unit in units(cluster, _admitted(cluster, question, made)):
         yield
         for pod in unit.pods:
@@ -146,11 +147,12 @@ def _admitted(cluster: ClusterView, question: Question, made: Answer) -> list[Po
     """The pods in order, as the API server would write them."""
     pods: list[PodRecord] = []
     there: list[str] = []
+    owners = Owners(cluster)
     for number, pod in enumerate(question.pods):
         if (pod.namespace, pod.name) in question.expanded and node_of(cluster, pod):
             there.append(pod.name)
         else:
-            pods.append(admit(cluster, cluster.dra.read(pod), number))
+            pods.append(admit(cluster, owners.of(cluster.dra.read(pod)), number))
     if there:
         text = f"pods that have a node already are not placed again: {', '.join(there[:5])}"
         made.warn([warning("runs-already", text + (f" and {len(there) - 5} more" if len(there) > 5 else ""))])

@@ -7,12 +7,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from extender.errors import BadInput
+from extender.objects.gangs import pod_groups
 from extender.objects.gangs.source import MOST, parallel_pods
 
 Json = Mapping[str, Any]
 TRAINING: Final = "training.kubeflow.org/"
 LWS: Final = "leaderworkerset.sigs.k8s.io/"
 JOBSET: Final = "jobset.sigs.k8s.io/"
+VOLCANO: Final = "volcano.sh/"
+VOLCANO_JOB: Final = ("batch.volcano.sh", "Job")
+VOLCANO_GROUP: Final = pod_groups.VOLCANO[0]
 COMPLETION: Final = "batch.kubernetes.io/job-completion-index"
 EXCLUSIVE: Final = ("alpha.jobset.sigs.k8s.io/exclusive-topology", f"{LWS}exclusive-topology")
 """Annotations of an owner that its controller copies to the pods."""
@@ -200,6 +204,46 @@ def _training_labels(name: str, role: str, *, launched: bool) -> Callable[[int],
     return labels
 
 
+def _volcano_tasks(spec: Json, path: str) -> Iterator[tuple[str, Json, str]]:
+    """(name, the task, its path) of each task of a Volcano Job."""
+    for at, one in enumerate(_list(spec.get("tasks"), f"{path}.tasks")):
+        here = f"{path}.tasks[{at}]"
+        task = _object(one, here)
+        yield str(task.get("name") or f"default{at}"), task, here
+
+
+def _volcano_job(name: str, meta: Json, spec: Json, path: str) -> Iterator[Pods]:
+    notes = {VOLCANO_GROUP: name}
+    for role, task, here in _volcano_tasks(spec, path):
+        template = _template(task, here)
+        scheduler = spec.get("schedulerName")
+        if scheduler and not template["spec"].get("schedulerName"):
+            template = {**template, "spec": {**template["spec"], "schedulerName": scheduler}}
+        added = {f"{VOLCANO}job-name": name, f"{VOLCANO}task-spec": role}
+        yield Pods(_count(task, "replicas", here) or 0, template, _numbered(added, f"{VOLCANO}task-index"), notes)
+
+
+def pod_group(item: Json, path: str) -> dict[str, Any] | None:
+    """The object that states how many pods of a Volcano Job must start together, as its controller creates it; None of
+    any other owner. BadInput where its specification cannot be read."""
+    api, kind = str(item.get("apiVersion") or "").rpartition("/")[0], item["kind"]
+    if (api, kind) != VOLCANO_JOB:
+        return None
+    meta = _object(item.get("metadata"), f"{path}.metadata")
+    spec, path = _object(item.get("spec"), f"{path}.spec"), f"{path}.spec"
+    tasks = [(task, here) for _, task, here in _volcano_tasks(spec, path)]
+    replicas = [_count(task, "replicas", here) or 0 for task, here in tasks]
+    stated = [_count(task, "minAvailable", here, None) for task, here in tasks]
+    of_tasks = [number if least is None else least for number, least in zip(replicas, stated, strict=True)]
+    # Volcano starts no job before each task has its own minimum.
+    least = max(_count(spec, "minAvailable", path, None) or sum(of_tasks), sum(one or 0 for one in stated))
+    named = {key: meta[key] for key in ("name", "namespace") if key in meta}
+    return {
+        "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "metadata": named,
+        "spec": {"minMember": least},
+    }  # fmt: skip
+
+
 def _copied(meta: Json, path: str) -> dict[str, str]:
     notes = _object(meta.get("annotations"), f"{path}.annotations")
     return {key: notes[key] for key in EXCLUSIVE if key in notes}
@@ -212,6 +256,7 @@ _PODS: Final[dict[tuple[str, str], Callable[[str, Json, Json, str], Iterator[Pod
     ("batch", "Job"): _job,
     ("jobset.x-k8s.io", "JobSet"): _job_set,
     ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): _leader_worker_set,
+    VOLCANO_JOB: _volcano_job,
     ("kubeflow.org", "PyTorchJob"): _training("pytorchReplicaSpecs"),
     ("kubeflow.org", "TFJob"): _training("tfReplicaSpecs"),
     ("kubeflow.org", "MPIJob"): _training("mpiReplicaSpecs"),

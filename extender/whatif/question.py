@@ -11,6 +11,7 @@ from extender.objects import decode, gangs, records
 from extender.objects.event import Event
 from extender.objects.records import GroupRecord, PodRecord, Record
 from extender.objects.records.parts import api_group
+from extender.objects.unread import unread
 from extender.whatif import owners
 
 MOST_PODS: Final = 1_000
@@ -53,7 +54,8 @@ class Question:
     """`pods`: in the order in which they are placed; `expanded`: (namespace, name) of those that were made of an owner;
     `named`: (namespace, name) of pods of the cluster, which come after `pods`; `groups`: objects that state how many
     pods must run; `ignored`: kinds of objects that make no pods; `holdings`: whether the answer states which pod holds
-    which GPUs; `claims`: ResourceClaims, and templates of them, that the pods may name."""
+    which GPUs; `claims`: ResourceClaims, and templates of them, that the pods may name; `unread`: fields of the objects
+    that are not read, for people."""
 
     pods: tuple[PodRecord, ...] = ()
     expanded: frozenset[tuple[str, str]] = frozenset()
@@ -63,6 +65,7 @@ class Question:
     changes: Changes = Changes()
     holdings: bool = True
     claims: tuple[Event, ...] = ()
+    unread: tuple[str, ...] = ()
 
 
 def read(
@@ -93,6 +96,8 @@ def read(
             # What it owns stands there itself.
             made = [] if (kind, _name(item)) in owned else _made(item, path, gpus, MOST_PODS - len(pods))
             pods += made
+            if made and (group := owners.pod_group(item, path)) is not None:
+                groups.append(_group(group, path, gpus))
             expanded += [(pod.namespace, pod.name) for pod in made]
         elif not known:
             ignored[kind] = None
@@ -105,6 +110,7 @@ def read(
     return Question(
         tuple(pods), frozenset(expanded), tuple(dict.fromkeys(named)), tuple(groups), tuple(sorted(ignored)),
         changes or Changes(), claims=tuple(claims),
+        unread=tuple(text for one in there for text in unread(one.item)),
     )  # fmt: skip
 
 

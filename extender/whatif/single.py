@@ -28,6 +28,7 @@ from extender.preemption.search import Found
 from extender.preemption.set_tables import PRICED_GPUS
 from extender.verbs.answer import LINKS_ONLY
 from extender.verdict import nodes as judged_nodes
+from extender.verdict import unchecked
 from extender.verdict.nearest import nearest
 from extender.verdict.nodes import Nodes
 from extender.verdict.ways import machines
@@ -273,8 +274,7 @@ def warning(code: str, message: str) -> dict[str, str]:
 def about(snapshot: Snapshot, request: PodRequest, pod: PodRecord) -> Iterator[dict[str, str]]:
     """Warnings of a pod that hold whatever happens to it."""
     name = f"pod {pod.namespace}/{pod.name}"
-    if not request.exchangeable or pod.affinity_terms:
-        yield warning("not-all-checked", f"{name} asks for more than is checked: see not_checked")
+    yield from unchecked.warnings(pod, snapshot.settings, answered=bool(pod.pod_scheduled))
     if pod.gated:
         yield warning("gated", f"{name} has scheduling gates: it waits for them first")
     if pod.scheduler_name == "default-scheduler" and not pod.priority_given and not snapshot.cluster.priority_classes:

@@ -272,7 +272,7 @@ def _runs(running: list[tuple[float, str]], uid: str, start: _Start, since: floa
 
 def party_of(pod: PodRecord) -> Party:
     """Whose pod it is. One without an owner is its own."""
-    owner = pod.owner.uid if pod.owner is not None else pod.uid
+    owner = pod.owner.identity if pod.owner is not None else pod.uid
     return Party(pod.namespace, owner, frozenset(pod.images), pod.service_account)
 
 

@@ -34,7 +34,7 @@ def way(pod: PodRecord, said: Placement) -> Way:
 
 def siblings(pod: PodRecord) -> SiblingKey | None:
     """What its siblings have in common: the controller that owns them, else the app's name; None when it has none."""
-    if pod.owner is not None and pod.owner.uid:
-        return pod.namespace, "owner", pod.owner.uid
+    if pod.owner is not None:
+        return pod.namespace, "owner", pod.owner.identity
     name = pod.labels.get(APP)
     return (pod.namespace, "app", name) if name else None

@@ -44,6 +44,12 @@ class Owner(NamedTuple):
     api: str = ""
     """Its API group; "" for the core group, or when it is not said."""
 
+    @property
+    def identity(self) -> str:
+        """What the pods of one owner have in common within their namespace: its uid, else its name, as in a manifest
+        that no API server has read."""
+        return self.uid or f"{self.api}/{self.kind}/{self.name}"
+
 
 _owners: Final = Shared[Owner]()
 _times: Final = Shared[float]()

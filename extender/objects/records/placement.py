@@ -81,7 +81,13 @@ def pod_term(wire: schema.PodAffinityTerm, namespace: str, path: str) -> PodTerm
     """A required term of pod affinity or anti-affinity. `namespace`: the pod's own."""
     # Neither namespaces nor a selector of them: the pod's own. Both: their union, of which we know a part only.
     named = None if wire.namespace_selector is not None else frozenset(wire.namespaces or (namespace,))
-    return PodTerm(intern(wire.topology_key), selector(wire.label_selector, f"{path}.labelSelector"), named)
+    return PodTerm(
+        intern(wire.topology_key),
+        selector(wire.label_selector, f"{path}.labelSelector"),
+        named,
+        tuple(wire.match_label_keys or ()),
+        tuple(wire.mismatch_label_keys or ()),
+    )
 
 
 def tolerations(wire: Iterable[schema.Toleration] | None) -> tuple[Toleration, ...]:

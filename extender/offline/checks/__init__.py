@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from extender.offline.checks import advice, classes, devices, levels, names, nodes, quota, typos, work
+from extender.offline.checks import advice, classes, devices, levels, names, nodes, quota, schedulers, typos, work
 from extender.offline.checks.finding import ORDER, Finding, Level, Posture, Severity
 
 __all__ = ["ORDER", "SUBJECTS", "Finding", "Level", "Posture", "Severity"]
 
-SUBJECTS = (classes, work, quota, names, nodes, levels, devices, typos, advice)
+SUBJECTS = (classes, work, quota, names, nodes, levels, schedulers, devices, typos, advice)
