@@ -119,7 +119,6 @@ def test_pods_are_bound_again_while_a_sidecar_is_down(
     else:
         os.killpg(sidecar.process.pid, signal.SIGSTOP)
     after = replicas.bind(BIND_SECONDS)
-    print(f"{how}: bound after {after:.1f} s")
     [second] = {pod for pod in replicas.names() if pod != first} & {replicas.leader()}
     while time.monotonic() < began + DOWN_SECONDS:
         replicas.bind(5)
@@ -129,7 +128,8 @@ def test_pods_are_bound_again_while_a_sidecar_is_down(
     [held] = [one for one in shown["leases"] if one["name"] == SCHEDULER]
     assert (held["holder"].partition("_")[0], held["problem"]) == (second, None)
     assert find(Kubectl(split([])[0]), SYSTEM, [SCHEDULER]).pod == second
-    print(f"{how}: kube-scheduler was started {replicas.container(first, KUBE_SCHEDULER).restarts} times")
+    restarts = replicas.container(first, KUBE_SCHEDULER).restarts
+    print(f"{how}: bound after {after:.1f} s, kube-scheduler was started {restarts} times again")
     assert replicas.container(second, KUBE_SCHEDULER).restarts == 0
     if how == "hung":
         os.killpg(sidecar.process.pid, signal.SIGCONT)
