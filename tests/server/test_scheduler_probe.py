@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -139,6 +142,38 @@ def test_the_port_has_the_probe_alone_and_ignores_readiness(tmp_path: Path) -> N
                 assert (await http.post(f"{at}/v1/filter", json=body)).status_code == 404
                 assert (await http.get(f"http://127.0.0.1:{main}/livez")).status_code == 200
             assert scheduler.asked == 1
+            host.should_exit = True
+            await task
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("ipv6", [True, False])
+def test_without_a_host_it_listens_on_all_addresses_that_there_are(
+    ipv6: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many clusters switch IPv6 off: its address cannot be used then."""
+    make = socket.create_server
+
+    def created(address: tuple[str, int], **how: Any) -> socket.socket:
+        if not ipv6 and how.get("family") == socket.AF_INET6:
+            raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+        return make(address, **how)
+
+    monkeypatch.setattr(socket, "create_server", created)
+
+    async def run() -> None:
+        async with KubeScheduler(tmp_path).listening() as port:
+            world = World(Settings.model_validate({"server": {"port": 0}}))
+            host = Host(listeners(world.server, world.settings, Probe("", 0, port)))
+            task = asyncio.create_task(host.serve())
+            while not host.started:
+                await asyncio.sleep(0.01)
+            [one] = host.servers[1].sockets
+            async with httpx.AsyncClient(trust_env=False, timeout=30) as http:
+                for address in ("127.0.0.1", "[::1]") if one.family == socket.AF_INET6 else ("127.0.0.1",):
+                    assert (await http.get(f"http://{address}:{one.getsockname()[1]}/livez")).text == "ok"
+            assert ipv6 or one.family == socket.AF_INET
             host.should_exit = True
             await task
 

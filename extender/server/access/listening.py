@@ -6,6 +6,7 @@ import asyncio
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -49,10 +50,10 @@ class Host(uvicorn.Server):
             one.load()
         protocol: Any = one.http_protocol_class
         make = partial(protocol, config=one, server_state=self.server_state, app_state=self.lifespan.state)
+        where: dict[str, Any] = {"host": one.host, "port": one.port} if one.host else {"sock": _everywhere(one.port)}
         server = await asyncio.get_running_loop().create_server(
             make,
-            one.host,
-            one.port,
+            **where,
             ssl=one.ssl,
             backlog=one.backlog,
             ssl_handshake_timeout=HANDSHAKE_SECONDS if one.ssl else None,
@@ -63,3 +64,11 @@ class Host(uvicorn.Server):
             host, port = found.getsockname()[:2]
             log.info("serving (Ctrl-C ends it)", url=f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
         return server
+
+
+def _everywhere(port: int) -> socket.socket:
+    """A socket for all addresses: of IPv6 and IPv4, or of IPv4 alone where IPv6 is switched off. OSError."""
+    if socket.has_dualstack_ipv6():
+        with suppress(OSError):
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", port))
