@@ -11,7 +11,7 @@ from libc.string cimport memcpy
 
 from ext_core.ask cimport LINKS_REQUIRED, Ask
 from ext_core.checks cimport check_ask, check_rows
-from ext_core.ints cimport amount_t, code_t, mask_t, row_t, int32_t, uint8_t, uint64_t
+from ext_core.ints cimport amount_t, as_count, code_t, mask_t, row_t, int32_t, uint8_t, uint64_t
 from ext_core.links cimport LinkShapes
 from ext_core.masks cimport popcount
 from ext_core.reasons cimport CountCodes, LinkCodes, NicCodes, ResourceCodes
@@ -168,7 +168,7 @@ cdef inline void _freed_parts(NodeTable nodes, PodTable pods, row_t row, int res
 
 cdef inline int _hidden(NodeTable nodes, row_t row, int resource) noexcept nogil:
     """GPUs that the graph has and kubelet does not offer: unhealthy ones at unknown positions."""
-    cdef int hidden = popcount(nodes.healthy[row]) - <int>nodes.alloc[resource, row]
+    cdef int hidden = popcount(nodes.healthy[row]) - as_count(nodes.alloc[resource, row])
     return hidden if hidden > 0 else 0
 
 

@@ -11,7 +11,7 @@ from cpython cimport array as carray
 from ext_core.ask cimport Ask
 from ext_core.candidates cimport Candidates
 from ext_core.checks cimport check_search
-from ext_core.ints cimport amount_t, mask_t, row_t, int32_t, int64_t, uint8_t, uint64_t
+from ext_core.ints cimport amount_t, as_count, mask_t, row_t, int32_t, int64_t, uint8_t, uint64_t
 from ext_core.masks cimport popcount
 from ext_core.table cimport SCHEDULABLE, TERMINATING, NodeTable, PodTable, work_lost
 
@@ -123,7 +123,7 @@ def victims(NodeTable nodes, PodTable pods, Ask ask, const row_t[::1] rows, int6
 
 
 cdef void _fill_node(Gathered found, NodeTable nodes, Ask ask, row_t row, Py_ssize_t i) noexcept nogil:
-    cdef int r, hidden = popcount(nodes.healthy[row]) - <int>nodes.alloc[ask.resource, row]
+    cdef int r, hidden = popcount(nodes.healthy[row]) - as_count(nodes.alloc[ask.resource, row])
     found.free_gpus[i] = nodes.healthy[row] & ~nodes.sure[row]
     found.unknown_gpus[i] = (nodes.unknown[row] + popcount(nodes.likely[row] & ~nodes.sure[row])
                              + nodes.claimed(ask.resource, row) + (hidden if hidden > 0 else 0))

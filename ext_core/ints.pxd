@@ -11,3 +11,12 @@ ctypedef int32_t milli_t     # thousandths of a link (ring_links) or of another 
 ctypedef double score_t      # what a scorer fills: 0.0 (worst) .. 1.0 (best)
 ctypedef uint8_t code_t      # a reason's code; 0 = none
 ctypedef const unsigned char* text_t  # bytes of a text in UTF-8
+
+cdef enum:
+    MOST_COUNT = 268435456  # 2^28, a count as `int`: beyond any node's GPUs, and the sum of seven of them fits
+
+cdef inline int as_count(amount_t amount) noexcept nogil:
+    """An amount of GPUs, which anybody may state, as `int`: it is cut at MOST_COUNT, not at 32 bits."""
+    if amount > MOST_COUNT:
+        return MOST_COUNT
+    return <int>amount if amount > -MOST_COUNT else -MOST_COUNT

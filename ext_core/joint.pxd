@@ -79,3 +79,4 @@ cdef class Joint:
     cdef int _measure(self, int kind) except -1
     cdef int _extend(self, _Ways ways, int kind, int16_t* x, int c) except -1
     cdef int _counts(self, counts, int16_t* x) except -1
+    cdef int _check_role(self, int role) except -1

@@ -3,7 +3,7 @@
 Nodes are numbered from 0 in the order in which they were read. `counts`: pods of each role; a *way* is counts that a
 node takes. A price is in millionths of what `Slots` counts: the slots that pods to come lose, and `fullness` x what is
 left empty on the node. ValueError: counts beyond the roles', a column that has not one number a node. IndexError: no
-such node.
+such node, role or resource.
 """
 
 from array import array

@@ -19,7 +19,7 @@ from libc.string cimport memcpy, memset
 from ext_core.ask cimport LINKS_REQUIRED, Ask
 from ext_core.checks cimport check_ask, check_rows
 from ext_core.hazard cimport PANICS_KNOWN, Hazards
-from ext_core.ints cimport MOST_GPUS, amount_t, code_t, int16_t, int32_t, int64_t, mask_t, row_t, uint64_t
+from ext_core.ints cimport MOST_GPUS, amount_t, as_count, code_t, int16_t, int32_t, int64_t, mask_t, row_t, uint64_t
 from ext_core.link_sets cimport LinkSets, sets_of
 from ext_core.masks cimport lowest, popcount
 from ext_core.shape cimport CERTAIN, NICS_REQUIRED
@@ -182,6 +182,11 @@ cdef class Joint:
         if not 0 <= at < self.height:
             raise IndexError(f"node {at} of {self.height}")
 
+    cdef int _check_role(self, int role) except -1:
+        if not 0 <= role < self.roles_count:
+            raise IndexError(f"role {role} of {self.roles_count}")
+        return 0
+
     def sums(self, const int32_t[::1] domain, int domains):
         """int64[domains, C]: how many pods of each role alone fit in each domain. `domain`: of each node, -1 = none."""
         cdef int i, c, roles = self.roles_count
@@ -276,7 +281,7 @@ cdef class Joint:
                 return False
             if role.nics == NICS_REQUIRED and not self._follows(room, role):
                 if self.shapes.nics_certainty(room.state.shape, room.free, role.wanted,
-                                              room.unknown + <int>min(units - role.wanted, <amount_t>1 << 28),
+                                              room.unknown + as_count(units - role.wanted),
                                               role.containers, False, role.planned) != CERTAIN:
                     return False
             if not role.required:
@@ -286,7 +291,7 @@ cdef class Joint:
                     return False
                 demand += sets_of(role.wanted, x[c])
             elif self.shapes.certainty(room.state.shape, room.free, role.wanted,
-                                       room.unknown + <int>min(units - role.wanted, <amount_t>1 << 28),
+                                       room.unknown + as_count(units - role.wanted),
                                        role.containers, role.planned) != CERTAIN:
                 return False
         if demand and (popcount(room.state.whole) < units
@@ -519,6 +524,7 @@ cdef class Joint:
         cdef int found = 0, most
         self._check(at)
         self._counts(counts, &x[0])
+        self._check_role(role)
         most = min(<int>self.most[<int>self.kind[at] * self.roles_count + role], self.role[role].count) - x[role]
         while found < most:
             x[role] += 1
@@ -546,8 +552,7 @@ cdef class Joint:
     def rooms(self, const int32_t[::1] at, int role):
         """int64: how many pods of a role alone fit on each of some nodes."""
         cdef Py_ssize_t i
-        if not 0 <= role < self.roles_count:
-            raise IndexError("no such role")
+        self._check_role(role)
         made = array("q", bytes(8 * at.shape[0]))
         for i in range(at.shape[0]):
             self._check(at[i])
@@ -673,7 +678,7 @@ cdef void _read(NodeTable nodes, LinkShapes shapes, Hazards hazards, row_t row, 
     room.free = nodes.healthy[row] & ~nodes.sure[row]
     if gpu < 0:
         return
-    hidden = popcount(nodes.healthy[row]) - <int>min(nodes.alloc[gpu, row], <amount_t>1 << 28)
+    hidden = popcount(nodes.healthy[row]) - as_count(nodes.alloc[gpu, row])
     room.unknown = nodes.unknown[row] + popcount(nodes.likely[row] & ~nodes.sure[row]) + nodes.claimed(gpu, row)
     room.unknown += max(hidden, 0)
     room.named = room.state.modelled and nodes.unknown[row] == 0

@@ -1,4 +1,4 @@
-from ext_core.ints cimport MOST_GPUS, amount_t, mask_t, row_t, int32_t, int64_t, uint8_t
+from ext_core.ints cimport MOST_GPUS, amount_t, as_count, mask_t, row_t, int32_t, int64_t, uint8_t
 from ext_core.links cimport LinkShapes
 
 cdef enum:
@@ -80,7 +80,7 @@ cdef class NodeTable:
         return self.alloc[resource, row] == 0 and resource < 8 and self.flags[row] >> resource & 1
     cdef inline int claimed(self, int resource, row_t row) noexcept nogil:
         """GPUs that claims want; a number beyond any node's is cut."""
-        return <int>min(self.claim[resource, row], <amount_t>(1 << 28))
+        return as_count(self.claim[resource, row])
     cdef inline amount_t free_count(self, int resource, row_t row) noexcept nogil:
         return self.alloc[resource, row] - self.used[resource, row] - self.claim[resource, row]
 

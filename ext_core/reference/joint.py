@@ -119,7 +119,12 @@ class Joint:
         best = min(found, key=lambda at: (self._price(at, counts), at), default=None)
         return None if best is None else (best, self._price(best, counts))
 
+    def _check_role(self, role: int) -> None:
+        if not 0 <= role < len(self.roles):
+            raise IndexError(f"role {role} of {len(self.roles)}")
+
     def more(self, at: int, counts: Counts, role: int) -> int:
+        self._check_role(role)
         most = self.roles[role].pods - counts[role]
         fit = (n for n in range(1, most + 1) if not self._fits(at, [k + n * (c == role) for c, k in enumerate(counts)]))
         return next(fit, most + 1) - 1
@@ -135,6 +140,7 @@ class Joint:
         return [amount * role.pods for amount in role.ask.amounts]
 
     def rooms(self, at: Sequence[int], role: int) -> list[int]:
+        self._check_role(role)
         return [self.most_of(node)[role] for node in at]
 
     def spare(self, at: Sequence[int], resource: int) -> list[int]:

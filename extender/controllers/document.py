@@ -13,8 +13,8 @@ import random
 from collections.abc import Callable
 from typing import Final
 
+from extender.backoff import Backoff
 from extender.controllers.controller import Controller
-from extender.kube.backoff import Backoff
 from extender.kube.client import ApiError, Unreachable
 from extender.kube.configmaps import ConfigMap, Conflict
 from extender.log import get_log

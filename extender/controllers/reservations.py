@@ -30,10 +30,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from extender.backoff import Backoff
 from extender.controllers.controller import Controller
 from extender.controllers.forged import believed, contradiction
 from extender.controllers.reservation_entry import MOST_ENTRIES, NEWER_SECONDS, Damaged, Entries, Newer, Stored
-from extender.kube.backoff import Backoff
 from extender.kube.client import ApiError, Unreachable
 from extender.kube.clock import Clock
 from extender.kube.configmaps import ConfigMap, Conflict

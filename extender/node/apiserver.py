@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import math
 import os
+import random
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote, urlencode, urlsplit
@@ -21,12 +23,15 @@ from urllib.parse import quote, urlencode, urlsplit
 import orjson
 
 from ext_core import prune
+from extender.backoff import Backoff
 from extender.errors import BadInput, Unreachable
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 CONNECT_SECONDS = 10.0
 WATCH_SECONDS = 300  # then the server ends the watch and we begin a new one
 SILENT_SECONDS = WATCH_SECONDS + 30.0  # a connection that was cut says nothing; bookmarks come every minute
+HEALTHY_SECONDS = 5.0  # a stream that lived this long ends a row of failures
+BACKOFF = Backoff(first=0.1, most=5.0)
 MOST_BYTES = 256 * 2**20
 DEEPEST = 64  # levels that are read of an object; what we use lies in 10
 
@@ -107,6 +112,15 @@ class ApiServer:
         return _decoded(bytes(pieces), answer.status)
 
 
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The time that a watch sees, and its randomness. `pause`: waits so many seconds, or until the event is set."""
+
+    clock: Callable[[], float] = time.monotonic
+    chance: random.Random = field(default_factory=random.Random)
+    pause: Callable[[threading.Event, float], object] = threading.Event.wait
+
+
 class Follower(Protocol):
     """What a watch keeps up to date. All methods are called in the watch's thread, or in that of `Watch.look`."""
 
@@ -131,11 +145,11 @@ class Watch:
         follower: Follower,
         *,
         say: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
+        timing: Timing | None = None,
     ) -> None:
-        """`query`: the selectors; `follower`: what is kept up to date; `say`: reports errors; `clock`: in seconds."""
+        """`query`: the selectors; `follower`: what is kept up to date; `say`: reports errors."""
         self._server, self._path, self._query = server, path, dict(query)
-        self._follower, self._say, self._clock = follower, say, clock
+        self._follower, self._say, self._timing = follower, say, timing or Timing()
         self._stopping = threading.Event()
         self._open: http.client.HTTPConnection | None = None
         self._applying = threading.Lock()
@@ -188,21 +202,32 @@ class Watch:
         return True
 
     def _follow(self) -> None:
-        pause = 0.1
+        failures, version = 0, ""
         while not self._stopping.is_set():
-            begun = self._clock()
+            begun, problem = math.inf, ""
             try:
-                self._version = 0  # the server's history may have begun anew
-                version = self._list(CONNECT_SECONDS)
-                while not self._stopping.is_set():
-                    version = self._stream(version)
-                    pause = 0.1
+                if not version:
+                    self._version = 0  # the server's history may have begun anew
+                    version = self._list(CONNECT_SECONDS)
+                begun = self._timing.clock()
+                version = self._stream(version)
             except Exception as error:  # one pod that cannot be read must not end the watch of the others
-                if not self._stopping.is_set():
-                    self._say(f"{self._path}: {error}; once more in {pause:.1f} s")
-            self.restarts += 1
-            pause = 0.1 if self._clock() - begun > WATCH_SECONDS else min(pause * 2, 5.0)
-            self._stopping.wait(pause)
+                version, problem = "", str(error) or repr(error)
+                self.restarts += 1
+            lived = self._timing.clock() - begun
+            if lived >= HEALTHY_SECONDS:
+                failures = 0
+                if not problem:  # the agreed end
+                    continue
+            failures += 1
+            self._pause(failures, problem or f"the API server ended the watch after {lived:.1f} s")
+
+    def _pause(self, failures: int, problem: str) -> None:
+        """Wait before the next try. Every node asks the same server: without a pause they keep it down."""
+        if not self._stopping.is_set():
+            seconds = BACKOFF.delay(failures, self._timing.chance)
+            self._say(f"{self._path}: {problem}; once more in {seconds:.1f} s")
+            self._timing.pause(self._stopping, seconds)
 
     def _stream(self, version: str) -> str:
         """Until the server ends it; the version to go on from. Raises for a version that is too old."""

@@ -57,7 +57,7 @@ def kubeconfig(cluster: GatedCluster, folder: Path) -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "SETTLE", 0.05)
-    monkeypatch.setattr("extender.kube.backoff.Backoff.delay", lambda *_: 0.001)
+    monkeypatch.setattr("extender.backoff.Backoff.delay", lambda *_: 0.001)
 
 
 def called(cluster: GatedCluster, folder: Path, *words: str) -> int:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ext_core import fit
 from ext_core.ask import Ask
-from ext_core.reasons import CountCodes, LinkCodes, ResourceCodes
+from ext_core.reasons import CountCodes, LinkCodes, NicCodes, ResourceCodes
 from ext_core.reference import fit as plain
 from tests.core.worlds import (
     GPU,
@@ -72,6 +72,22 @@ def test_count_of_shares(
     asked = ask(resource, gpus, share=share, priority=priority)
     fit.count(world.nodes, world.pods, asked, ints(rows), out, COUNT)
     plain.count(world.twin_nodes, world.twin_pods, asked, rows, wanted, COUNT)
+    assert list(out) == wanted
+
+
+@pytest.mark.parametrize("offered", [2**31, 2**32, 2**32 + 3, 2**40])
+def test_more_gpus_than_32_bits_hold_hide_none(offered: int) -> None:
+    """A device plugin offers more GPUs than the graph has: none of them is hidden."""
+    shape, gpus = KINDS["nvswitch, nics"]
+    alloc = (0, 0, 9, offered, 0)
+    world = build([("add", (0,)), ("set_node", (0, alloc, GPU, shape, (1 << gpus) - 1, 4)),
+                   ("set_held", (0, (0,) * R, 0, 0, 0, 0, ()))], [])  # fmt: skip
+    out, asked = bytearray(1), ask(GPU, 6, links="required")
+    fit.links(world.nodes, world.pods, asked, ints([0]), out, LINKS)
+    assert out[0] == 0
+    fit.nics(world.nodes, ask(GPU, 6, nics="required"), ints([0]), out, NicCodes(1, 2, 3, 4))
+    wanted = [0]
+    plain.nics(world.twin_nodes, ask(GPU, 6, nics="required"), [0], wanted, NicCodes(1, 2, 3, 4))
     assert list(out) == wanted
 
 

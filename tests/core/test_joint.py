@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from ext_core.rows import NodeFacts, NodeUse, Role
 from ext_core.slots import Slots
 from ext_core.table import NodeTable
 from tests.core.test_slots import numbers, types
-from tests.core.worlds import DGX1V, GPU, NICS, PCIE, R, World, build, ints, worlds
+from tests.core.worlds import DGX1V, GPU, NICS, PCIE, R, World, build, ints, same_error, worlds
 
 FULLNESS = 0.01
 COUNT, LINKS = CountCodes(1, 2, 3, 4, 5, 6), LinkCodes(1, 2, 3, 4, 5)
@@ -159,6 +160,8 @@ def test_nodes_take_what_the_definition_says(
     for c in range(len(asked)):
         assert list(fast.rooms(fast.members(every, 0), c)) == slow.rooms(slow.members(every, 0), c)
     none = [0] * len(asked)
+    for wrong in (-1, len(asked)):
+        same_error(partial(fast.more, 0, none, wrong), partial(slow.more, 0, none, wrong))
     assert [fast.more(0, none, c) for c in range(len(asked))] == list(fast.most_of(0))
 
 
@@ -210,6 +213,11 @@ def test_what_is_out_of_range_is_an_error() -> None:
     made.read(world.nodes, Hazards(), ints([0]), [(array("B", [0]), array("Q", [1]))])
     with pytest.raises(ValueError, match="at most as there are"):
         made.gpus(0, (3,))
+    for role in (-1, 1, 64, 2**31 - 1):
+        with pytest.raises(IndexError, match="role"):
+            made.more(0, (0,), role)
+        with pytest.raises(IndexError, match="role"):
+            made.rooms(ints([0]), role)
     search = joint_search.Search(made, ints([0]))
     with pytest.raises(ValueError, match="not ended"):
         search.cost_of()

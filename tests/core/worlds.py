@@ -144,6 +144,15 @@ def amounts(gpus: int) -> st.SearchStrategy[tuple[int, int, int, int, int]]:
     )
 
 
+beyond_int = st.sampled_from([2**31, 2**32 - 1, 2**32, 2**32 + 3, 2**40])
+"""Amounts that 32 bits do not hold: a device plugin may offer so many."""
+
+
+def _huge(alloc: tuple[int, int, int, int, int], units: int) -> tuple[int, int, int, int, int]:
+    cpu, memory, slots, _, other = alloc
+    return cpu, memory, slots, units, other
+
+
 def _ask(held: tuple[int, int, int, int, int], priority: int) -> Ask:
     """At least one GPU: a victim search is for GPUs."""
     return Ask(held if any(held[GPU:]) else (*held[:GPU], 1, 0), priority=priority)
@@ -184,6 +193,7 @@ def worlds(draw: st.DrawFn) -> World:
         else:
             alloc, healthy, likely = draw(amounts(gpus)), draw(masks(gpus)), draw(masks(gpus))
             used, sure = list(draw(amounts(gpus))), draw(masks(gpus))
+            alloc = draw(st.sampled_from([alloc, alloc, _huge(alloc, draw(beyond_int))]))
             unknown, pending = draw(st.integers(0, 2)), draw(st.integers(0, 1))
         units, parts = 1, tuple[int, ...]()
         if not true and draw(st.booleans()):  # GPUs that are shared, four units each

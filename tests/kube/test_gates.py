@@ -23,7 +23,7 @@ OTHER = "example.com/quota"
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("extender.kube.backoff.Backoff.delay", lambda *_: 0.001)
+    monkeypatch.setattr("extender.backoff.Backoff.delay", lambda *_: 0.001)
 
 
 def asked(cluster: GatedCluster, ask: Callable[[ApiServer], Awaitable[T]]) -> T:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from extender.kube.backoff import Backoff
+from extender.backoff import Backoff
 from extender.kube.client import ApiServer
 from extender.kube.watch.kinds import DEVICE_CLASSES, DRA, GROUPS, NODES, PODS, WATCHED_KINDS, WatchedKind
 from extender.kube.watch.pace import Pace, Timing

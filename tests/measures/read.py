@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-TOP_LEVEL = {"__init__", "__main__", "settings", "errors", "log", "metrics"}
+TOP_LEVEL = {"__init__", "__main__", "settings", "backoff", "errors", "log", "metrics"}
 # A twin has the names of its kernel: the kernel's stub documents them, and a table has one method for each column that
 # is read. The twin adds the few methods that the other twins read it by, where the kernels share C fields.
 TWINS = "reference"
@@ -77,7 +77,7 @@ def _packages(root: Path) -> Iterator[Measure]:
     top = root / "extender"
     for path in sorted(top.glob("*.py")):
         if path.stem not in TOP_LEVEL:
-            yield Measure("modules at top level beyond the five", 1, str(path.relative_to(root)))
+            yield Measure("modules at top level beyond the six", 1, str(path.relative_to(root)))
 
 
 def _python(text: str, name: str) -> Iterator[Measure]:

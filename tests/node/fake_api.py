@@ -17,13 +17,15 @@ Object = dict[str, Any]
 
 
 class FakeApi:
-    """Use as a context manager. `held_back`: watches tell nothing; `down`: every request fails."""
+    """Use as a context manager. `held_back`: watches tell nothing; `down`: every request fails; `closing`: each watch
+    ends at once."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, str, str]] = []  # method, path, query
         self.patches: list[tuple[str, Object]] = []
         self.held_back = False
         self.down = False
+        self.closing = False
         self.slow = 0.0  # seconds before each answer
         self._changed = threading.Condition()
         self._version = 1000
@@ -133,6 +135,8 @@ class FakeApi:
         try:
             while not self._closing and time.monotonic() - started < 60:
                 with self._changed:
+                    if self.closing:
+                        break
                     if version < self._forgotten:
                         _chunk(handler, {"type": "ERROR", "object": {"code": 410, "message": "too old"}})
                         break

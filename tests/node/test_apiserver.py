@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from extender.errors import BadInput, Unreachable
-from extender.node.apiserver import ApiServer, Refused, Watch, node_path
+from extender.node.apiserver import ApiServer, Refused, Timing, Watch, node_path
 from tests.e2e.device_manager import pod
 from tests.node.fake_api import FakeApi
 from tests.waiting import wait_for
@@ -19,14 +20,14 @@ from tests.waiting import wait_for
 class Seen:
     """What a watch told: uid -> object."""
 
-    def __init__(self, api: FakeApi) -> None:
+    def __init__(self, api: FakeApi, timing: Timing | None = None) -> None:
         self.pods: dict[str, Any] = {}
         self.said: list[str] = []
         self.lists = 0
         self.puts: list[str] = []
         self.watch = Watch(
             ApiServer(api.url), "/api/v1/pods", {"fieldSelector": "spec.nodeName=n"},
-            self, say=self.said.append,
+            self, say=self.said.append, timing=timing,
         )  # fmt: skip
 
     def replace(self, items: list[Any]) -> None:
@@ -60,6 +61,39 @@ def test_a_watch_follows() -> None:
         api.put("pods", pod("d"))
         api.down = False
         wait_for(lambda: set(seen.pods) == {"b", "c", "d"})
+        seen.watch.stop()
+        wait_for(lambda: not seen.watch.alive)
+
+
+def test_a_stream_that_the_server_closes_is_not_repeated_without_a_pause() -> None:
+    """The pauses double up to 5 s, less a random half, and follow each other request by request. A stream that lived
+    for 5 s ends the row: after its agreed end the next one follows at once."""
+    now, pauses = [0.0], list[float]()
+
+    def pause(stopping: threading.Event, seconds: float) -> None:
+        pauses.append(seconds)
+        now[0] += seconds
+        if len(pauses) == 20:
+            api.closing = False
+        time.sleep(0.001)
+
+    with FakeApi() as api:
+        api.closing = True
+        seen = Seen(api, Timing(clock=lambda: now[0], chance=random.Random(1), pause=pause))
+        seen.watch.start()
+        wait_for(lambda: len(pauses) == 20)
+        for failures, seconds in enumerate(pauses, 1):
+            whole = min(0.1 * 2 ** (failures - 1), 5.0)
+            assert whole / 2 <= seconds <= whole
+        assert len(set(pauses)) == 20  # the same on no two nodes
+        wait_for(lambda: len(api.requests) == 22)  # the list, and 21 streams
+        now[0] += 300
+        api.closing = True
+        wait_for(lambda: len(pauses) >= 21)
+        assert len(api.requests) >= 23  # at once, and that one is closed too early again
+        assert pauses[20] <= 0.1
+        assert seen.lists == 1
+        assert "the API server ended the watch after 0.0 s; once more in" in seen.said[0]
         seen.watch.stop()
         wait_for(lambda: not seen.watch.alive)
 

@@ -20,7 +20,7 @@ from urllib.parse import quote
 import msgspec
 
 from ext_core import prune
-from extender.kube.backoff import Backoff
+from extender.backoff import Backoff
 from extender.kube.client import STRATEGIC_PATCH, ApiError, ApiServer, Unreachable
 from extender.kube.watch.kinds import WatchedKind
 from extender.kube.watch.pages import pages

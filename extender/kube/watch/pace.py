@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from extender.kube.backoff import Backoff
+from extender.backoff import Backoff
 from extender.objects.event import Event
 
 
