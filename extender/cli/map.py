@@ -73,7 +73,7 @@ def _line(node: Node) -> str:
         f"{short(node['node'])}",
         " ".join(_sign(gpu, pods) for gpu in node["gpus"]),
         f"{node['free']} free" + (f", {unknown} held, unknown which" if unknown else ""),
-        *([] if node["schedulable"] else ["cordoned"]),
+        *([] if node["schedulable"] else [node.get("closed") or "cordoned"]),
         *([", ".join(names)] if names else []),
     ]
     return "  ".join(parts)

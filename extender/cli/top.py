@@ -50,6 +50,9 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
             f"{short(one['model'])}: {one['free_gpus']} of {count(one['gpus'], 'GPU')} free on "
             f"{count(one['nodes'], 'node')}, {one['whole_nodes']} whole; linked sets left: {sets or 'none'}"
         )
+        for apart in one.get("closed", ()):  # a server of an older version counts them above
+            gpus, nodes = count(apart["gpus"], "GPU"), count(apart["nodes"], "node")
+            yield f"  not counted, {apart['reason']}: {gpus} on {nodes}, {apart['free_gpus']} held by no pod"
     for one in answer["waiting"]:
         yield f"{count(one['pods'], 'pod')} with {count(one['gpus'], 'GPU')}: {one['reason']}"
     if not answer["waiting"]:

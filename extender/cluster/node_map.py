@@ -13,7 +13,8 @@ def node_map(cluster: ClusterView, name: str) -> dict[str, Any] | None:
     """The GPUs of a node by index; None: the node is gone, or offers no GPUs.
 
     `pods` of a GPU: those that hold it, or parts of it, and how that is known; `unplaced`: pods that hold GPUs (or
-    units of them) at positions that are not known; `free`: allocatable units that no pod holds."""
+    units of them) at positions that are not known; `free`: allocatable units that no pod holds;
+    `closed`: why the node takes no pods, as `NodeRecord.closed`."""
     node, topology = cluster.nodes.get(name), cluster.gpus.topologies.get(name)
     if node is None or topology is None or not any(node.gpus.values()):
         return None
@@ -24,7 +25,8 @@ def node_map(cluster: ClusterView, name: str) -> dict[str, Any] | None:
     known = [(pod, one) for pod, one in held if pod is not None]
     return {
         "node": name,
-        "schedulable": not node.unschedulable,
+        "schedulable": not node.closed,
+        "closed": node.closed or None,
         "resources": dict(node.gpus),
         "free": max(0, sum(node.gpus.values()) - sum(one.count for _, one in known)),
         "link_kind": topology.kind,

@@ -9,12 +9,11 @@ import msgspec
 from extender.cluster.dra.nodes import Ways
 from extender.cluster.view import ClusterView
 from extender.objects.records import NodeRecord, PodRecord
+from extender.objects.records.nodes import PASSING
 from extender.objects.selectors import Taint, untolerated
 
 CORDON: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 CORDONED: Final = "cordoned"
-PASSING: Final = "node.kubernetes.io/"
-"""The prefix of taints that Kubernetes sets and takes away itself, for example while a node is not ready."""
 
 
 def rejected(pod: PodRecord, node: NodeRecord) -> str:

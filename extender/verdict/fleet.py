@@ -43,6 +43,8 @@ class Model:
 
     def __init__(self, name: str) -> None:
         self.name, self.nodes, self.gpus, self.free, self.whole = name, 0, 0, 0, 0
+        self.closed: dict[str, Counter[str]] = {}
+        """What the nodes that take no pods have, by why they do not."""
         self.sets: Counter[int] = Counter()
         self.graphs: Counter[tuple[int, int]] = Counter()
         """How many nodes have this shape and this mask of free GPUs."""
@@ -57,24 +59,30 @@ class Model:
             "free_gpus": self.free,
             "whole_nodes": self.whole,
             "linked_sets": sets,
+            "closed": [{"reason": why, **self.closed[why]} for why in sorted(self.closed)],
         }
 
 
 def models(cluster: ClusterView) -> Sliced[list[dict[str, Any]]]:
-    """Of each model, over the nodes that are not cordoned: whole nodes (no pod holds a GPU there), and how many
-    disjoint linked sets of each size are free. A node counts no sets where its links, or the positions of held GPUs,
-    are not known."""
+    """Of each model, over the nodes that take pods: whole nodes (no pod holds a GPU there), and how many disjoint
+    linked sets of each size are free. A node counts no sets where its links, or the positions of held GPUs, are not
+    known. The nodes that take no pods (`NodeRecord.closed`) are counted apart."""
     labels, found = cluster.settings.mix.model_labels, dict[str, Model]()
-    for block in blocks(sorted(cluster.gpus.schedulable), LOOKED_AT):
+    for block in blocks(sorted(cluster.gpus.topologies), LOOKED_AT):
         rows = cluster.rows.index.rows(block)
         there = map(cluster.nodes.get, [cluster.names[row] for row in rows])
-        texts = [None if node is None else model_of(node, labels) for node in there]
+        texts = [None if node is None else (model_of(node, labels), node.closed) for node in there]
         alike = Counter(zip(texts, *survey.stock(cluster.tables.nodes, rows), strict=True))
-        for (text, gpus, free, shape, mask), nodes in alike.items():
-            if text is None:
+        for (stated, gpus, free, shape, mask), nodes in alike.items():
+            if stated is None:
                 continue
+            text, closed = stated
             if (model := found.get(text)) is None:
                 model = found[text] = Model(text)
+            if closed:
+                apart = model.closed.setdefault(closed, Counter(nodes=0, gpus=0, free_gpus=0))
+                apart.update(nodes=nodes, gpus=nodes * gpus, free_gpus=nodes * free)
+                continue
             model.nodes += nodes
             model.gpus += nodes * gpus
             model.free += nodes * free

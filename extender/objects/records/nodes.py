@@ -17,6 +17,9 @@ from extender.objects.selectors import NodeTerm, Taint
 _NODE: Final = msgspec.json.Decoder(schema.Node)
 
 
+PASSING: Final = "node.kubernetes.io/"
+"""The prefix of taints that Kubernetes sets and takes away itself, for example while a node is not ready."""
+NOT_ADMITTING: Final = ("NoSchedule", "NoExecute")
 DeviceState = Literal["usable", "tainted", "divided", "allocated"]
 """usable: free, or held by a pod of the node; tainted: only claims that tolerate it get it; divided: a part of it (MIG)
 is allocated; allocated: to a claim that no pod of the node holds."""
@@ -81,6 +84,22 @@ class NodeRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     gpus: dict[str, int]
     gpu_capacity: dict[str, int]
     devices: NodeDevices | None = None
+
+    @property
+    def closed(self) -> str:
+        """Why the node takes no new pod, whichever it is: `cordoned`, or the taint that Kubernetes itself has set
+        (`unreachable`, `not-ready`, `disk-pressure` ...); "" where it takes pods."""
+        if self.unschedulable:
+            return "cordoned"
+        if not self.taints:
+            return ""
+        own = {
+            one.key.removeprefix(PASSING)
+            for one in self.taints
+            if one.key.startswith(PASSING) and one.effect in NOT_ADMITTING
+        }
+        first = next((why for why in ("unreachable", "not-ready") if why in own), None)
+        return first or min(own, default="")
 
 
 def selects(

@@ -13,14 +13,12 @@ from extender.objects import records
 from extender.objects.records import NodeRecord, PodRecord
 from extender.policy.contracts import PodRequest
 from extender.queue.usage import model_of
-from extender.verdict.admission import PASSING
 from extender.verdict.judge import Judge
 
 LOOKED_AT: Final = 512
 """Nodes of one slice."""
 LOWEST: Final = -(2**31)
 """The priority of the pod: the claims of all others count."""
-NOT_ADMITTING: Final = ("NoSchedule", "NoExecute")
 
 
 @dataclass(slots=True)
@@ -65,16 +63,9 @@ def read(judge: Judge) -> Sliced[Fleet]:
             found.models[model], found.resource[model] = [], resource
         found.models[model].append(name)
         found.gpus[name] = node.gpus.get(found.resource[model], 0)
-        if name in restricted and closed(node):
+        if name in restricted and node.closed:
             found.closed.add(name)
     return found
-
-
-def closed(node: NodeRecord) -> bool:
-    """Whether the node takes no new pod, whichever it is: it is cordoned, or Kubernetes itself has tainted it."""
-    return node.unschedulable or any(
-        taint.key.startswith(PASSING) and taint.effect in NOT_ADMITTING for taint in node.taints
-    )
 
 
 def _whole_resource(node: NodeRecord, names: Collection[str]) -> str | None:

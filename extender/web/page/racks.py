@@ -47,11 +47,11 @@ class Rack:
 
     def __init__(self, name: str) -> None:
         self.name, self.nodes, self.gpus, self.whole = name, 0, 0, 0
-        self.held = self.reserved = self.free = self.cordoned = self.unhealthy = 0
+        self.held = self.reserved = self.free = self.closed = self.unhealthy = 0
         self.by_free: Counter[int] = Counter()
 
     def as_json(self) -> dict[str, Any]:
-        """The JSON form. `free_gpus`: neither held nor reserved, on nodes that are not cordoned."""
+        """The JSON form. `free_gpus`: neither held nor reserved, on nodes that take pods; `closed_gpus`: on others."""
         return {
             "name": self.name,
             "nodes": self.nodes,
@@ -59,7 +59,7 @@ class Rack:
             "held_gpus": self.held,
             "reserved_gpus": self.reserved,
             "free_gpus": self.free,
-            "cordoned_gpus": self.cordoned,
+            "closed_gpus": self.closed,
             "unhealthy_gpus": self.unhealthy,
             "whole_nodes": self.whole,
             "nodes_by_free_gpus": [{"free_gpus": free, "nodes": self.by_free[free]} for free in sorted(self.by_free)],
@@ -97,8 +97,8 @@ def _add(rack: Rack, cluster: ClusterView, node: NodeRecord, kept: Mapping[str, 
     rack.held += gpus - left
     rack.reserved += reserved
     rack.unhealthy += max(0, broken)
-    if node.unschedulable:
-        rack.cordoned += left - reserved
+    if node.closed:
+        rack.closed += left - reserved
         return
     rack.free += left - reserved
     rack.by_free[left - reserved] += 1

@@ -147,14 +147,14 @@ def test_files_have_an_address_for_ever_and_another_one_when_they_change(world: 
 def test_the_fleet_counts_every_gpu_once(world: World) -> None:
     fleet = data(world, "/")
     for rack, drawn in zip(fleet["racks"], fleet["maps"], strict=True):
-        parts = ("held_gpus", "reserved_gpus", "free_gpus", "cordoned_gpus")
+        parts = ("held_gpus", "reserved_gpus", "free_gpus", "closed_gpus")
         assert sum(rack[part] for part in parts) == rack["gpus"] == 8 * rack["nodes"] - rack["unhealthy_gpus"]
         states = [gpu["state"] for node in drawn for gpu in node["gpus"]]
         assert states.count("held") == rack["held_gpus"]
         assert states.count("unhealthy") == rack["unhealthy_gpus"]
         assert len(states) == rack["gpus"] + rack["unhealthy_gpus"]
     assert [rack["name"] for rack in fleet["racks"]] == ["rack-1", "rack-2", "rack-3"]
-    assert fleet["racks"][0]["cordoned_gpus"] > 0  # v100-3 is cordoned
+    assert fleet["racks"][0]["closed_gpus"] > 0  # v100-3 is cordoned
     assert [rack["unhealthy_gpus"] for rack in fleet["racks"]] == [1, 0, 0]
     text = html(world, "/")
     for node in world.cluster.nodes:
