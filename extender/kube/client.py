@@ -25,6 +25,8 @@ from kubernetes.aio import config as kubernetes_config
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 
+from extender.kube.forbidden import Forbidden
+
 # TLS included. A packet that is lost is sent again after 1 s; a host that is away drops them all, and the next try must
 # not begin long after its return.
 CONNECT_SECONDS = 3.0
@@ -102,6 +104,7 @@ class ApiServer:
         self.url = url
         self.headers = headers
         self.transport = transport or Transport()
+        self.forbidden = Forbidden()
         self._url = yarl.URL(url)
         self._timeout = timeout
         self._made: aiohttp.ClientSession | None = None
@@ -251,7 +254,9 @@ class ApiServer:
                 answer = await stack.enter_async_context(request)
                 if not 200 <= answer.status < 300:
                     retry_after = retry_after_of(answer.headers.get("Retry-After", ""))
-                    raise ApiError(answer.status, message_of(await answer.read()), retry_after)
+                    message = message_of(await answer.read())
+                    self.forbidden.note(method, answer.status, message)
+                    raise ApiError(answer.status, message, retry_after)
                 try:
                     yield answer
                 finally:

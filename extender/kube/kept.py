@@ -132,6 +132,7 @@ class KeptConnection:
     def __init__(self, server: ApiServer) -> None:
         """`server`: names the URL, the credentials and how connections are made."""
         self._endpoint = Endpoint(server)
+        self._forbidden = server.forbidden
         self._wire: _Exchange | None = None
 
     async def get(self, path: str) -> bytes:
@@ -158,7 +159,9 @@ class KeptConnection:
         request = head.encode("latin-1") + b"\r\n" + body
         answer = await self._ask(request, f"{method} {path}")
         if not 200 <= answer.status < 300:
-            raise ApiError(answer.status, message_of(answer.body), retry_after_of(answer.retry_after))
+            message = message_of(answer.body)
+            self._forbidden.note(method, answer.status, message)
+            raise ApiError(answer.status, message, retry_after_of(answer.retry_after))
         return answer.body
 
     async def _ask(self, request: bytes, what: str) -> _Answer:

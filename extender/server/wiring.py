@@ -161,6 +161,8 @@ class Outside:
     """What runs beside the source, in the order in which it begins."""
     reviews: Asks | None = None
     """Whose a token is, and what that user may do."""
+    forbidden: Callable[[], str] = str
+    """Which writes were not allowed, in words; "" for none."""
     close: Callable[[], Awaitable[None]] = _nothing
     """Called when all controllers have ended."""
 
@@ -188,7 +190,7 @@ def connect(core: Core, outside: Outside | None = None, slices: Slices | None = 
     cluster, verbs, source, metrics, clock = core.cluster, core.verbs, core.source, core.metrics, core.clock
     settings = cluster.settings
     _state(settings, metrics)
-    metrics.degraded.ask("rights", source.forbidden)
+    metrics.degraded.ask("rights", lambda: "; ".join(filter(None, (source.forbidden(), outside.forbidden()))))
     connections, probe = Connections(settings, metrics), SchedulerProbe(settings, metrics)
     certificates = _certificates(settings.server, metrics)
 
@@ -437,7 +439,17 @@ def over_api(settings: Settings, server: ApiServer, *, file: Path | None = None,
         await writes.close()
         await server.close()
 
-    outside = Outside(binder, reservations, evictions, queue, leader, tuple(controllers), Reviews(server), close)
+    outside = Outside(
+        binder,
+        reservations,
+        evictions,
+        queue,
+        leader,
+        tuple(controllers),
+        Reviews(server),
+        server.forbidden.problem,
+        close,
+    )
     return connect(core, outside)
 
 
@@ -451,4 +463,13 @@ def _in_shadow(core: Core, server: ApiServer, file: Path | None) -> Server:
     removal = GateRemoval(server, core.cluster)
     log.info("the mode is shadow: everything is decided and recorded, and nothing is answered or written")
     controllers = (removal, *_reloading(core, file))
-    return connect(core, Outside(binder, controllers=controllers, reviews=Reviews(server), close=server.close))
+    return connect(
+        core,
+        Outside(
+            binder,
+            controllers=controllers,
+            reviews=Reviews(server),
+            forbidden=server.forbidden.problem,
+            close=server.close,
+        ),
+    )

@@ -284,3 +284,22 @@ def test_a_signal_ends_the_forwarded_port_too(called: Called) -> None:
         child.communicate(timeout=60)
         assert child.returncode == 128 + number
         assert wait_for(lambda: not called.children(), 60, "kubectl has ended")
+
+
+def test_the_health_of_all_replicas_with_the_rights_of_a_reader(called: Called) -> None:
+    """The two have different settings here, which is the one thing that is not well."""
+    done = called.run("gpu-extender", "check", "--live", "-o", "json")
+    assert (done.returncode, done.stderr) == (1, "")
+    shown = json.loads(done.stdout)
+    replicas = [(one["name"], one["reachable"], one["ready"], one["degraded"]) for one in shown["replicas"]]
+    assert replicas == [(LEADER, True, True, []), (ASKED, True, True, [])]
+    assert {one["name"]: bool(one["holder"]) for one in shown["leases"]} == {
+        "gpu-scheduler": True, "gpu-extender-queue": True, "gpu-extender-evictions": False,
+    }  # fmt: skip
+    assert [one["problem"] for one in shown["leases"]] == [None] * 3
+    assert [one["code"] for one in shown["warnings"]] == ["settings-differ"]
+    text = called.run("gpu-extender", "check", "--live").stdout
+    assert f"{ASKED}: ready, version" in text
+    refused = called.run("gpu-extender", "check")
+    assert refused.returncode == 1
+    assert "give --live" in refused.stderr
