@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -20,6 +21,9 @@ from extender.cli.output import add_output, show, write
 from extender.cli.sources import moment
 from extender.errors import BadCluster, BadInput
 
+if TYPE_CHECKING:
+    from extender.kube.client import ApiServer
+
 LISTS = {
     "Node": "/api/v1/nodes",
     "Pod": "/api/v1/pods",
@@ -27,7 +31,15 @@ LISTS = {
     "PriorityClass": "/apis/scheduling.k8s.io/v1/priorityclasses",
     "ResourceQuota": "/api/v1/resourcequotas",
     "Job": "/apis/batch/v1/jobs",
+    "Deployment": "/apis/apps/v1/deployments",
+    "ReplicaSet": "/apis/apps/v1/replicasets",
+    "StatefulSet": "/apis/apps/v1/statefulsets",
+    "JobSet": "/apis/jobset.x-k8s.io/v1alpha2/jobsets",
+    "LeaderWorkerSet": "/apis/leaderworkerset.x-k8s.io/v1/leaderworkersets",
+    "PyTorchJob": "/apis/kubeflow.org/v1/pytorchjobs",
 }
+OWNERS = ("Deployment", "ReplicaSet", "StatefulSet", "JobSet", "LeaderWorkerSet", "PyTorchJob")
+"""Whose pods a quota may refuse: what is not served, or may not be listed, is not judged."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -102,7 +114,6 @@ def _live(options: argparse.Namespace) -> int:
 
 async def _listed(kubeconfig: Path | None) -> bytes:
     """One List of everything that is looked at. Unreachable when a list is refused."""
-    from ext_core import prune
     from extender.errors import Unreachable
     from extender.kube import client
     from extender.kube.in_cluster import default_kubeconfig
@@ -112,22 +123,34 @@ async def _listed(kubeconfig: Path | None) -> bytes:
         where = str(kubeconfig) if kubeconfig else default_kubeconfig()
         async with await client.ApiServer.connect(where) as server:
             for kind, path in LISTS.items():
-                token = ""
-                while True:
-                    page = await server.get(path, {"limit": "500"} | ({"continue": token} if token else {}))
-                    parts = prune.members(page)
-                    meta = orjson.loads(page[slice(*parts[b"metadata"])])
-                    typed = orjson.dumps({"kind": kind, "apiVersion": orjson.loads(page[slice(*parts[b"apiVersion"])])})
-                    null = page[slice(*parts[b"items"])] == b"null"
-                    for start, end in () if null else prune.elements(page, *parts[b"items"]):
-                        # Items stay bytes: one that is nested too deep for a decoder is named when all are read.
-                        one = page[start:end]
-                        items.append(typed[:-1] + b"," + one[1:] if one[:2] == b'{"' else one)
-                    token = meta.get("continue") or ""
-                    if not token:
-                        break
+                try:
+                    items += await _items(server, kind, path)
+                except client.ApiError as error:
+                    if kind not in OWNERS or error.status not in (403, 404):
+                        raise
     except (client.ApiError, client.Unreachable, client.CredentialsError) as error:
         raise Unreachable(str(error), path="the API server") from error
     except (ValueError, KeyError) as error:
         raise Unreachable(f"an answer that is no list: {error}", path="the API server") from error
     return b'{"apiVersion":"v1","kind":"List","items":[' + b",".join(items) + b"]}"
+
+
+async def _items(server: ApiServer, kind: str, path: str) -> list[bytes]:
+    """The objects of one kind, each with its kind. Items stay bytes: one that is nested too deep for a decoder is named
+    when all are read."""
+    from ext_core import prune
+
+    items: list[bytes] = []
+    token = ""
+    while True:
+        page = await server.get(path, {"limit": "500"} | ({"continue": token} if token else {}))
+        parts = prune.members(page)
+        meta = orjson.loads(page[slice(*parts[b"metadata"])])
+        typed = orjson.dumps({"kind": kind, "apiVersion": orjson.loads(page[slice(*parts[b"apiVersion"])])})
+        null = page[slice(*parts[b"items"])] == b"null"
+        for start, end in () if null else prune.elements(page, *parts[b"items"]):
+            one = page[start:end]
+            items.append(typed[:-1] + b"," + one[1:] if one[:2] == b'{"' else one)
+        token = meta.get("continue") or ""
+        if not token:
+            return items

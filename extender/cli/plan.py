@@ -34,6 +34,8 @@ CAUSES = {
     "affinity": "needed by its own affinity",
 }
 Json = Mapping[str, Any]
+LONGEST = 300
+"""Characters of a reason."""
 
 
 def show(console: Console, result: Json, topologies: Mapping[str, Topology], holdings: list[Json]) -> None:
@@ -50,7 +52,7 @@ def show(console: Console, result: Json, topologies: Mapping[str, Topology], hol
         eviction(console, plan, result["certificate"])
     for sentence in _proof(result):
         console.print(Text(f"  {sentence}"), soft_wrap=True)
-    if result["reasons"]:
+    if result["reasons"] and "quota" not in result["reasons"]:
         console.print(Padding(_refusals(result), (0, 0, 0, 2), expand=False))
     for sentence in _spared(result["spared"]):
         console.print(Text(f"  {sentence}"), soft_wrap=True)
@@ -71,6 +73,8 @@ def _verdict(result: Json) -> str:
         return f"fits on {node}, {at}"
     if result["verdict"] == "evict":
         return f"fits on {node} after {_evictions(result['victims'])}, {at}"
+    if "quota" in result["reasons"]:
+        return f"cannot be created: {short(result['text'], LONGEST)}"
     if result["forbidden"]:
         found = result["forbidden"]
         return (
@@ -160,7 +164,7 @@ def _proof(result: Json) -> Iterator[str]:
             yield f"next best: {short(other['node'])} with {victims}, lost on: {lost}"
         else:
             yield "no other node is possible"
-    elif result["verdict"] == "cannot" and not result["forbidden"]:
+    elif result["verdict"] == "cannot" and not result["forbidden"] and "quota" not in result["reasons"]:
         yield f"{'proved' if certificate['proved'] else 'not proved: the budget ended'} ({looked})"
 
 

@@ -37,7 +37,8 @@ def ways(console: Console, result: Json) -> None:
     near = result.get("nearest")
     if near is not None:
         missing = ", ".join(f"{one['have']} of {one['need']} {one['what']}" for one in near["missing"])
-        console.print(Text(f"  nearest: {short(near['node'])} ({missing})"), soft_wrap=True)
+        where = f"missing: {missing}" if near["node"] is None else f"nearest: {short(near['node'])} ({missing})"
+        console.print(Text(f"  {where}"), soft_wrap=True)
     for number, one in enumerate(result.get("ways_out", ()), 1):
         console.print(Text(f"  way out {number}: {short(way(one), LONGEST)}"), soft_wrap=True)
 

@@ -37,6 +37,7 @@ from extender.objects.records import (
     PdbRecord,
     PodRecord,
     PriorityClassRecord,
+    QuotaRecord,
 )
 from extender.objects.tolerant import Invalid
 from extender.settings import Settings
@@ -185,6 +186,8 @@ class Cluster(ClusterView):
             self._pods.set_group(record, event.change)
         elif isinstance(record, PriorityClassRecord):
             self._pods.set_priority_class(record, event.change)
+        elif isinstance(record, QuotaRecord):
+            self._pods.set_quota(record, event.change)
         else:
             self._nodes.set_dra(record, event.change)
 

@@ -37,6 +37,7 @@ from extender.objects.records import (
     PdbRecord,
     PodRecord,
     PriorityClassRecord,
+    QuotaRecord,
     ResourceClaimRecord,
     ResourceClaimTemplateRecord,
     ResourceSliceRecord,
@@ -429,6 +430,11 @@ class ClusterView:
     def priority_classes(self) -> Mapping[str, PriorityClassRecord]:
         """By name."""
         return self._pods.priority_classes
+
+    @property
+    def quotas(self) -> Mapping[tuple[str, str], QuotaRecord]:
+        """The ResourceQuotas, by namespace and name."""
+        return self._pods.quotas
 
     @property
     def device_classes(self) -> Mapping[str, DeviceClassRecord]:

@@ -49,6 +49,7 @@ _DECODERS: Final[dict[Kind, Callable[[Source, frozenset[str]], Record]]] = {
     "ResourceSlice": lambda source, gpus: records.resource_slice(source),
     "ResourceClaim": lambda source, gpus: records.resource_claim(source),
     "ResourceClaimTemplate": lambda source, gpus: records.resource_claim_template(source),
+    "ResourceQuota": lambda source, gpus: records.resource_quota(source),
     "DeviceTaintRule": lambda source, gpus: records.device_taint_rule(source),
     "FailedPod": records.pod,
     "Group": lambda source, gpus: gangs.group(source, gpus=gpus),

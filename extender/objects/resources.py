@@ -7,6 +7,7 @@ Source: component-helpers ``resource.PodRequests`` and the defaults of core/v1 (
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from sys import intern
 from typing import Final
 
@@ -98,6 +99,71 @@ def asks_others(spec: schema.PodSpec, gpus: frozenset[str]) -> bool:
 def asks_devices(spec: schema.PodSpec, gpus: frozenset[str]) -> bool:
     """Whether extended resources other than GPUs are asked for: device plugins hand them out, as a rule."""
     return any("/" in name and "kubernetes.io/" not in name for name in _names(spec) - gpus)
+
+
+def quota_amounts(
+    spec: schema.PodSpec, gpus: frozenset[str]
+) -> tuple[tuple[tuple[str, int], ...], tuple[str, ...], bool]:
+    """(what ResourceQuotas count besides requests of CPU, memory and GPUs; the amounts of CPU and memory that a quota
+    misses because a container does not state them; whether the QoS class is BestEffort).
+
+    Source: pkg/quota/v1/evaluator/core/pods.go and component-helpers ``resource.PodLimits`` (Kubernetes 1.37). What is
+    no quantity counts as absent.
+    """
+    containers, number = spec.containers or (), len(spec.containers or ())
+    stated = [_stated(one.resources) for one in (*containers, *(spec.init_containers or ()))]
+    totals = [
+        _aggregate(spec, *([one[kind] for one in part] for part in (stated[:number], stated[number:])))
+        for kind in (REQUESTS, LIMITS)
+    ]
+    whole = _stated(spec.resources)
+    overhead = _readable(spec.overhead)
+    totals[REQUESTS].update(whole[REQUESTS])
+    totals[LIMITS].update(whole[LIMITS])
+    for name, count in overhead.items():
+        for kind in (REQUESTS, LIMITS):
+            if kind == REQUESTS or totals[kind].get(name):
+                totals[kind][name] = totals[kind].get(name, 0) + count
+    found = {f"limits.{name}": count for name, count in totals[LIMITS].items() if name in _LIMITED and count}
+    for name, count in totals[REQUESTS].items():
+        if count and name not in gpus and name not in ("cpu", "memory"):
+            found[f"requests.{name}"] = count
+    return tuple(sorted(found.items())), () if any(whole) else _unstated(stated), _best_effort([*stated, whole])
+
+
+REQUESTS, LIMITS = 0, 1
+_LIMITED: Final = ("cpu", "memory", "ephemeral-storage")
+"""The resources of which quotas count limits, too."""
+_Stated = tuple[Amounts, Amounts]
+"""Requests and limits, requests with the API server's defaults."""
+
+
+def _stated(resources: schema.Requirements | None) -> _Stated:
+    limits = _readable(resources.limits if resources else None)
+    return limits | _readable(resources.requests if resources else None), limits
+
+
+def _readable(resources: schema.Resources) -> Amounts:
+    found: Amounts = {}
+    for name, text in (resources or {}).items():
+        with suppress(QuantityError):
+            if text is not None:
+                found[intern(name)] = milli(text) if name == "cpu" else value(text)
+    return found
+
+
+def _unstated(stated: Sequence[_Stated]) -> tuple[str, ...]:
+    kinds = (("requests", REQUESTS), ("limits", LIMITS))
+    return tuple(
+        f"{text}.{name}"
+        for text, kind in kinds
+        for name in ("cpu", "memory")
+        if any(name not in one[kind] for one in stated)
+    )
+
+
+def _best_effort(stated: Sequence[_Stated]) -> bool:
+    return not any(one[kind].get(name) for one in stated for kind in (REQUESTS, LIMITS) for name in ("cpu", "memory"))
 
 
 def _names(spec: schema.PodSpec) -> set[str]:

@@ -126,13 +126,19 @@ class PodAffinityTerm(Wire):
     mismatch_label_keys: list[str] | None = None
 
 
+class PreferredTerm(Wire):
+    """A preferred term of pod affinity or anti-affinity: only quotas look at what it names, if it can be read."""
+
+    term: Any = msgspec.field(default=None, name="podAffinityTerm")
+
+
 class PodAffinity(Wire):
     """spec.affinity.podAffinity or podAntiAffinity."""
 
     required: list[PodAffinityTerm] | None = msgspec.field(
         default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
     )
-    preferred: list[Present] | None = msgspec.field(
+    preferred: list[PreferredTerm] | None = msgspec.field(
         default=None, name="preferredDuringSchedulingIgnoredDuringExecution"
     )
 
@@ -368,6 +374,42 @@ class PriorityClass(Wire):
     metadata: Metadata | None = None
     preemption_policy: _Text = None
     global_default: _Flag = None
+
+
+class QuotaScope(Wire):
+    """A test of spec.scopeSelector of a ResourceQuota."""
+
+    scope_name: _Text = None
+    operator: _Text = None
+    values: list[str] | None = None
+
+
+class QuotaSelector(Wire):
+    """spec.scopeSelector of a ResourceQuota."""
+
+    match_expressions: list[QuotaScope] | None = None
+
+
+class QuotaSpec(Wire):
+    """spec of a ResourceQuota."""
+
+    hard: Resources = None
+    scopes: list[str] | None = None
+    scope_selector: QuotaSelector | None = None
+
+
+class QuotaStatus(Wire):
+    """status of a ResourceQuota."""
+
+    used: Resources = None
+
+
+class Quota(Wire):
+    """A ResourceQuota."""
+
+    metadata: Metadata | None = None
+    spec: QuotaSpec | None = None
+    status: QuotaStatus | None = None
 
 
 _Change = Literal["ADDED", "MODIFIED", "DELETED"]

@@ -12,6 +12,7 @@ Theory of operation. `records.py` reads exactly; only where it fails is an objec
    - PodDisruptionBudget: a selector does not become narrower by what cannot be read of it, and a budget whose number
      cannot be read allows no disruption. So no unreadable version drops a protection that the one before gave.
    - Group: all of its pods must run, as for any minimum that cannot be read.
+   - ResourceQuota: what cannot be read of it limits no pod; without readable scopes it limits none.
    - ResourceSlice: a device without a readable name does not exist; nothing is known of an attribute that cannot be
      read.
    - ResourceClaim: the last readable version counts where its allocation or its pods cannot be read.
@@ -394,6 +395,13 @@ def _last(plain: dict[str, Any], gpus: frozenset[str], group: tuple[str, str]) -
     return None, _LAST_VERSION
 
 
+def _quota(plain: dict[str, Any], gpus: frozenset[str], group: tuple[str, str]) -> _Read:
+    wire, left_out = _strip(plain, schema.Quota)
+    if wire.spec is not None and any(path.startswith("spec.scope") for path in left_out):
+        wire.spec.hard = None
+    return records.quota_of(wire), "what cannot be read of it limits no pod"
+
+
 def _slice(plain: dict[str, Any], gpus: frozenset[str], group: tuple[str, str]) -> _Read:
     return slice_of(_strip(plain, SliceWire)[0]), "what could be read of it counts"
 
@@ -408,7 +416,7 @@ def _claim(plain: dict[str, Any], gpus: frozenset[str], group: tuple[str, str]) 
 _READERS: Final = {
     "Pod": _pod, "FailedPod": _last, "Node": _node, "PodDisruptionBudget": _budget, "PriorityClass": _last,
     "DeviceClass": _last, "ResourceSlice": _slice, "ResourceClaim": _claim, "ResourceClaimTemplate": _last,
-    "DeviceTaintRule": _last, "Group": _group,
+    "DeviceTaintRule": _last, "ResourceQuota": _quota, "Group": _group,
 }  # fmt: skip
 
 

@@ -110,7 +110,7 @@ def _named(
         record: records.Record | None = decode.record(kind, item, gpus)
     except records.RecordError as error:
         which = _of(item)
-        if kind != "Pod" or not which:
+        if kind not in ("Pod", "ResourceQuota") or not which:
             raise
         found = tolerant.read(kind, item, gpus, str(error))
         invalid.append(Invalid(kind, tolerant.name_of(found.identity), found.message))

@@ -19,7 +19,7 @@ from extender.queue.leader import QueueLeader, not_the_leader
 from extender.queue.report import Report
 from extender.verbs.decisions import Decision
 from extender.verbs.verbs import Verbs
-from extender.verdict import evictions, fleet, partial_gangs, placed, sentence, unchecked
+from extender.verdict import evictions, fleet, partial_gangs, placed, quotas, sentence, unchecked
 from extender.verdict import nodes as judged_nodes
 from extender.verdict.capacity.report import Moment, advised, capacity, nodes_wanted
 from extender.verdict.devices import devices_of
@@ -28,7 +28,8 @@ from extender.verdict.judge import over
 from extender.verdict.nearest import nearest
 from extender.verdict.nodes import Nodes
 from extender.verdict.pending import Pending, pending
-from extender.verdict.text import ids, seconds
+from extender.verdict.quotas import Absent
+from extender.verdict.text import count, ids, seconds
 from extender.verdict.ways import gang, machines, request
 from extender.verdict.ways.evict import evict
 from extender.verdict.ways.wait import wait
@@ -195,6 +196,7 @@ class Explainer:
         nodes = yield from judged_nodes.read(judge, asked)
         fits = nodes.fits
         yield
+        refused = yield from quotas.of_gang(judge.cluster, pod, wall)
         best = judge.best(asked, fits, 2)
         yield
         shown = Explanation(
@@ -211,22 +213,24 @@ class Explainer:
             shown = replace(shown, node=best[0].node, gpus=gpus or None)
             shown = replace(shown, sentence=_fits(shown))
         else:
-            shown = yield from self._waits(asked, nodes, shown)
+            shown = yield from self._waits(asked, nodes, shown, refused)
         if pod.gated:
-            return (yield from self._gated(asked, shown))
-        more = f"; {_asked(decision, wall)}" if best else ""
-        return replace(shown, sentence=f"{_said(shown)}{more}")
+            shown = yield from self._gated(asked, shown, refused)
+        else:
+            more = f"; {_asked(decision, wall)}" if best else ""
+            shown = replace(shown, sentence=f"{_said(shown)}{more}")
+        return _with_quotas(shown, refused)
 
     def _question(self, now: float, wall: float) -> Callable[[PodRecord], Preemptor]:
         """Of a pod at this moment."""
         return lambda pod: Preemptor(self._judge.claims.request(pod, now), pod, now, wall)
 
-    def _waits(self, asked: Preemptor, nodes: Nodes, shown: Explanation) -> Sliced[Explanation]:
-        """Why it fits nowhere, and what helps."""
+    def _waits(self, asked: Preemptor, nodes: Nodes, shown: Explanation, refused: Absent) -> Sliced[Explanation]:
+        """Why it fits nowhere, and what helps. `refused`: pods of its gang that no eviction brings into being."""
         judge = self._judge
         found = yield from machines.empty(judge, asked)
         ways = [machines.add_nodes(judge, found)]
-        for steps in (wait, machines.uncordon, evict, request.relax_links):
+        for steps in (wait, machines.uncordon, *([] if refused.excess else [evict]), request.relax_links):
             ways.append((yield from steps(judge, asked, nodes)))
         ways += yield from request.smaller(judge, asked, nodes)
         miss = yield from nearest(judge, asked, nodes)
@@ -236,7 +240,7 @@ class Explainer:
         verdict: Verdict = "waits" if found.fits else "never"
         return replace(shown, verdict=verdict, sentence=sentence.whole(why, miss, kept), nearest=miss, ways=kept)
 
-    def _gated(self, asked: Preemptor, shown: Explanation) -> Sliced[Explanation]:
+    def _gated(self, asked: Preemptor, shown: Explanation, refused: Absent) -> Sliced[Explanation]:
         """What holds the gate, and what is behind it."""
         pod, report = asked.pod, self._report()
         others = [gate for gate in pod.gates if gate != GATE]
@@ -245,7 +249,7 @@ class Explainer:
             return replace(shown, verdict="gated", sentence=f"gated: {' and '.join(holds)}; then it {_said(shown)}")
         now = yield from gang.situation(self._judge, asked)
         entry = yield from _entry(report, pod)
-        ways = [] if now is None else (yield from gang.ways(self._judge, asked, now))
+        ways = [] if now is None or refused.excess else (yield from gang.ways(self._judge, asked, now))
         alone = now is not None and len(now.gang.pods) + len(now.gang.members) == 1 and now.over is None
         ways = in_order([*ways, *(shown.ways if alone else ())])
         holds.insert(0, sentence.queued(entry, now, len(() if report is None else report.waiting)))
@@ -261,6 +265,21 @@ class Explainer:
             queue=entry,
             warnings=[*shown.warnings, *([not_the_leader(self._leader)] if report is None else [])],
         )
+
+
+def _with_quotas(shown: Explanation, refused: Absent) -> Explanation:
+    """With what the quotas refuse: the gang does not start without these pods."""
+    if not refused.excess:
+        return shown
+    lacks = f"{count(refused.pods, 'pod')} of its gang {'does' if refused.pods == 1 else 'do'} not exist and cannot"
+    text = f"{lacks}{' all' if refused.pods > 1 else ''} be created: {quotas.sentence(refused.excess)}"
+    ways = in_order([*shown.ways, quotas.raised(refused.excess, None)])
+    return replace(
+        shown,
+        sentence=f"{shown.sentence}; {text}",
+        ways=ways,
+        warnings=[*shown.warnings, {"code": quotas.REASON, "message": text}],
+    )
 
 
 def _entry(report: Report | None, pod: PodRecord) -> Sliced[dict[str, Any] | None]:

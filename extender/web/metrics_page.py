@@ -83,6 +83,7 @@ class Counts:
             ("Pod", len(cluster.pods)),
             ("PodDisruptionBudget", len(cluster.budgets.records)),
             ("PriorityClass", len(cluster.priority_classes)),
+            ("ResourceQuota", len(cluster.quotas)),
             ("DeviceClass", len(cluster.device_classes)),
             ("ResourceSlice", len(cluster.dra.slices)),
             ("ResourceClaim", len(cluster.dra.claims)),

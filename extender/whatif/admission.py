@@ -8,7 +8,7 @@ import msgspec
 
 from extender.cluster.view import ClusterView
 from extender.errors import BadInput, NotFound
-from extender.objects.records import Owner, PodRecord
+from extender.objects.records import Owner, PodRecord, PriorityClassRecord
 from extender.objects.records.classes import SYSTEM_CLASSES
 
 HASH: Final = "pod-template-hash"
@@ -95,9 +95,13 @@ def _with_class(cluster: ClusterView, pod: PodRecord, path: str) -> PodRecord:
         if found is None:
             raise BadInput(f"there is no PriorityClass {name!r} in the cluster", path=path)
     else:
-        # Of several the API server takes the one with the lowest value.
-        defaults = [one for one in cluster.priority_classes.values() if one.global_default]
-        found = min(defaults, key=lambda one: (one.value, one.name), default=None)
+        found = default_class(cluster)
         if found is None:
             return pod
     return msgspec.structs.replace(pod, priority=found.value, priority_class=found.name, never=pod.never or found.never)
+
+
+def default_class(cluster: ClusterView) -> PriorityClassRecord | None:
+    """The class of pods that name none; of several the API server takes the one with the lowest value."""
+    defaults = [one for one in cluster.priority_classes.values() if one.global_default]
+    return min(defaults, key=lambda one: (one.value, one.name), default=None)

@@ -4,7 +4,7 @@ before it leave."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -21,9 +21,11 @@ from extender.objects.records import PodRecord
 from extender.queue.gang import SINGLE, WaitingGang, formed
 from extender.queue.gang import single as queued_alone
 from extender.reservations.seats import is_absent
+from extender.verdict.quotas import used
 from extender.whatif import changes, group, single
 from extender.whatif.admission import Owners, admit, known, node_of
 from extender.whatif.question import MOST_PODS, Question
+from extender.whatif.quotas import Admission, refuse_group, refuse_single
 from extender.whatif.single import warning
 from extender.whatif.snapshot import Snapshot
 
@@ -94,7 +96,7 @@ def answer(
     cluster = snapshot.cluster
     made = Answer(snapshot.settings.policy_hash)
     made.warn(about_cluster(cluster))
-    cluster.apply([*(Event("Group", "set", one) for one in question.groups), *question.claims], snapshot.now)
+    cluster.apply([*(Event("Group", "set", one) for one in question.groups), *question.objects], snapshot.now)
     made.warn((yield from changes.apply(snapshot, question.changes)))
     if question.holdings:
         made.holdings = yield from _holdings(cluster)
@@ -102,20 +104,21 @@ def answer(
         text = f"objects that make no pods are ignored: {', '.join(question.ignored)}"
         made.warn([warning("ignored", text)])
     made.warn(warning("field-not-read", text) for text in question.unread)
-    for unit in units(cluster, _admitted(cluster, question, made)):
+    pods = _admitted(cluster, question, made)
+    admission = Admission(snapshot, (yield from used(cluster, {pod.namespace for pod in pods}, wall)), pods)
+    for unit in units(cluster, pods):
         yield
         for pod in unit.pods:
-            made.warn(about_pod(cluster, pod, wall))
+            made.warn([*about_pod(cluster, pod, wall), *admission.about(pod)])
         gang = None if unit.ref is None else formed(cluster, unit.ref, unit.pods)
         if gang is not None:
-            yield from _gang(snapshot, gang, wall, made)
+            yield from _gang(snapshot, admission, gang, wall, made)
         for pod in unit.pods if gang is None else ():
             alone = queued_alone(cluster, pod)
             if _by_itself(snapshot, alone):
-                yield from _single(snapshot, pod, wall, made)
+                yield from _single(snapshot, admission, pod, wall, made)
             else:  # its queue treats it as a gang of one
-                found = yield from group.judge(snapshot, alone, wall)
-                _take(snapshot, found, made)
+                yield from _whole(snapshot, admission, alone, wall, made)
     return made
 
 
@@ -161,17 +164,24 @@ def _admitted(cluster: ClusterView, question: Question, made: Answer) -> list[Po
     return pods
 
 
-def _single(snapshot: Snapshot, pod: PodRecord, wall: float, made: Answer) -> Sliced[None]:
+def _single(snapshot: Snapshot, admission: Admission, pod: PodRecord, wall: float, made: Answer) -> Sliced[None]:
     same = msgspec.structs.replace(pod, uid="", name="", labels=_unnumbered(pod))
     before = made.latest
     new = pod.uid not in snapshot.cluster.pods  # else others may be assumed or reserved for it
     if new and before is not None and before[:2] == (same, snapshot.cluster.generation):
-        # Nothing was placed since an equal pod found no place.
-        made.results.append(before[2].result | {"pod": single.named(pod)})
-        made.warn(single.about(snapshot, snapshot.claims.alone(pod), pod))
-        return
-    found = yield from single.judge(snapshot, pod, wall)
-    made.latest = same, snapshot.cluster.generation, found
+        # Nothing was placed since an equal pod was judged.
+        found = replace(
+            before[2],
+            result=before[2].result | {"pod": single.named(pod)},
+            warnings=list(single.about(snapshot, snapshot.claims.alone(pod), pod)),
+        )
+    else:
+        found = yield from single.judge(snapshot, pod, wall)
+        made.latest = same, snapshot.cluster.generation, found
+    if admission.excess([pod]):
+        found = yield from refuse_single(snapshot, admission, pod, found, wall)
+    else:
+        admission.create([pod])
     made.results.append(found.result)
     made.warn(found.warnings)
     snapshot.evict(found.victims)
@@ -184,17 +194,31 @@ def _unnumbered(pod: PodRecord) -> dict[str, str]:
     return {key: text for key, text in pod.labels.items() if key not in NUMBERS}
 
 
-def _gang(snapshot: Snapshot, gang: WaitingGang, wall: float, made: Answer) -> Sliced[None]:
+def _gang(snapshot: Snapshot, admission: Admission, gang: WaitingGang, wall: float, made: Answer) -> Sliced[None]:
     if len(gang.pods) > MOST_PODS:
         raise BadInput(f"it has {len(gang.pods)} pods; {MOST_PODS} are placed at once", path=f"gang {gang.ref}")
     if gang.lacking <= 1 and _by_itself(snapshot, gang):
         before = len(made.results)
-        yield from _single(snapshot, gang.pods[0], wall, made)
+        yield from _single(snapshot, admission, gang.pods[0], wall, made)
         made.groups.append(group.of_one(gang, made.results[before]))
         return
-    found = yield from group.judge(snapshot, gang, wall)
-    _take(snapshot, found, made)
+    found = yield from _whole(snapshot, admission, gang, wall, made)
     made.groups.append(found.group)
+
+
+def _whole(
+    snapshot: Snapshot, admission: Admission, gang: WaitingGang, wall: float, made: Answer
+) -> Sliced[group.Grouped]:
+    """Place a gang, and report it for each pod."""
+    found = yield from group.judge(snapshot, gang, wall)
+    if admission.excess(found.pods):
+        found = yield from refuse_group(snapshot, admission, gang, found, wall)
+    else:
+        admission.create(found.pods)
+    made.results += found.results
+    made.warn(found.warnings)
+    group.carry_out(snapshot, found)
+    return found
 
 
 def _by_itself(snapshot: Snapshot, gang: WaitingGang) -> bool:
@@ -205,13 +229,6 @@ def _by_itself(snapshot: Snapshot, gang: WaitingGang) -> bool:
     bounded = gang.domain is not None and gang.domain.required
     in_gang = gang.ref.source != SINGLE
     return not (bounded and (in_gang or is_queued(first))) and not (is_queued(first) and snapshot.settings.queue.queues)
-
-
-def _take(snapshot: Snapshot, found: group.Grouped, made: Answer) -> None:
-    """Carry out what was found, and report it for each pod."""
-    made.results += found.results
-    made.warn(found.warnings)
-    group.carry_out(snapshot, found)
 
 
 def _holdings(cluster: ClusterView) -> Sliced[list[dict[str, Any]]]:

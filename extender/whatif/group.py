@@ -277,5 +277,5 @@ def of_one(gang: WaitingGang, result: Mapping[str, Any]) -> dict[str, Any]:
         "domain": None,
         "pods": [{"name": pod.name, "namespace": pod.namespace, "node": result["node"], "gpus": result["gpus"]}],
     }
-    kept = ("verdict", "victims", "cost", "certificate", "ways_out", "nearest")
+    kept = ("verdict", "victims", "cost", "certificate", "text", "ways_out", "nearest")
     return made | {key: result[key] for key in kept if key in result}

@@ -68,11 +68,13 @@ def written(verbs: Verbs, now: float) -> Iterator[bytes]:
         ("ResourceSlice", list(source.dra.slices.values())),
         ("DeviceTaintRule", list(source.dra.taint_rules.records.values())),
     ]
+    quotas = list(source.quotas.values())
     budgets = list(source.budgets.records.values())
     yield pickle.dumps(state)
     yield from _batches("Group", groups)
     yield from _batches("PriorityClass", classes)
     yield from _batches("DeviceClass", devices)
+    yield from _batches("ResourceQuota", quotas)
     for kind, records in dra:
         yield from _batches(kind, records)
     yield from _batches("PodDisruptionBudget", budgets)

@@ -18,9 +18,12 @@ MOST_PODS: Final = 1_000
 """Pods of one question."""
 MOST_ADDED: Final = 1_000
 """Nodes that one question adds."""
-CLAIMS: Final[dict[str, records.Kind]] = {
-    "ResourceClaim": "ResourceClaim", "ResourceClaimTemplate": "ResourceClaimTemplate",
-}  # fmt: skip
+BESIDE: Final[dict[tuple[str, str], records.Kind]] = {
+    ("resource.k8s.io", "ResourceClaim"): "ResourceClaim",
+    ("resource.k8s.io", "ResourceClaimTemplate"): "ResourceClaimTemplate",
+    ("", "ResourceQuota"): "ResourceQuota",
+}
+"""Objects that make no pods and decide about those that are asked about, by API group and kind."""
 MOST_DEPTH: Final = 8
 """Lists within lists."""
 
@@ -54,8 +57,7 @@ class Question:
     """`pods`: in the order in which they are placed; `expanded`: (namespace, name) of those that were made of an owner;
     `named`: (namespace, name) of pods of the cluster, which come after `pods`; `groups`: objects that state how many
     pods must run; `ignored`: kinds of objects that make no pods; `holdings`: whether the answer states which pod holds
-    which GPUs; `claims`: ResourceClaims, and templates of them, that the pods may name; `unread`: fields of the objects
-    that are not read, for people."""
+    which GPUs; `objects`: of the kinds BESIDE; `unread`: fields of the objects that are not read, for people."""
 
     pods: tuple[PodRecord, ...] = ()
     expanded: frozenset[tuple[str, str]] = frozenset()
@@ -64,7 +66,7 @@ class Question:
     ignored: tuple[str, ...] = ()
     changes: Changes = Changes()
     holdings: bool = True
-    claims: tuple[Event, ...] = ()
+    objects: tuple[Event, ...] = ()
     unread: tuple[str, ...] = ()
 
 
@@ -80,7 +82,7 @@ def read(
     pods: list[PodRecord] = []
     expanded: list[tuple[str, str]] = []
     groups: list[GroupRecord] = []
-    claims: list[Event] = []
+    objects: list[Event] = []
     ignored: dict[str, None] = {}
     for item, path in there:
         kind, api = _kind(item, path)
@@ -88,8 +90,8 @@ def read(
         if (api, kind) in gangs.GROUP_KINDS:
             groups.append(_group(item, path, gpus))
             known = True
-        if kind in CLAIMS and api == "resource.k8s.io":
-            claims.append(Event(CLAIMS[kind], "set", _claim(item, path, CLAIMS[kind], gpus)))
+        if beside := BESIDE.get((api, kind)):
+            objects.append(Event(beside, "set", _record(item, path, beside, gpus)))
         elif kind == "Pod":
             pods.append(_pod(item, path, gpus))
         elif owners.expands(api, kind):
@@ -109,7 +111,7 @@ def read(
     _alone(pods)
     return Question(
         tuple(pods), frozenset(expanded), tuple(dict.fromkeys(named)), tuple(groups), tuple(sorted(ignored)),
-        changes or Changes(), claims=tuple(claims),
+        changes or Changes(), objects=tuple(objects),
         unread=tuple(text for one in there for text in unread(one.item)),
     )  # fmt: skip
 
@@ -161,7 +163,7 @@ def _group(item: dict[str, Any], path: str, gpus: frozenset[str]) -> GroupRecord
         raise BadCluster(error.message, path=f"{path}.{error.path}".rstrip(".")) from error
 
 
-def _claim(item: dict[str, Any], path: str, kind: records.Kind, gpus: frozenset[str]) -> Record:
+def _record(item: dict[str, Any], path: str, kind: records.Kind, gpus: frozenset[str]) -> Record:
     try:
         return decode.record(kind, item, gpus)
     except records.RecordError as error:

@@ -41,11 +41,12 @@ from extender.whatif.spared import remedies, spared
 
 CHECKED = (
     "cordon", "nodeSelector", "required node affinity", "taints", "CPU", "memory", "pod slots", "GPUs", "GPU links",
-    "required anti-affinity of running pods",
+    "required anti-affinity of running pods", "resource quotas",
 )  # fmt: skip
 NOT_CHECKED = (
     "pod affinity", "pod anti-affinity of the pod itself", "topology spread", "volumes", "host ports",
-    "resource claims", "other resources", "quotas and admission", "other plugins and extenders of the scheduler",
+    "resource claims", "other resources",
+    "quotas of device classes", "limit ranges and other admission", "other plugins and extenders of the scheduler",
 )  # fmt: skip
 LEFTOVER = LeftoverFragmentation.name
 OUT_OF_TIME: Final = {

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from extender.cluster.pods.placements import Repelling
 from extender.objects import decode, records
-from extender.objects.records import Owner, PodClaimRef, PodRecord, RecordError
+from extender.objects.records import Owner, PodClaimRef, PodRecord, QuotaFacts, RecordError
 from extender.objects.records.placement import shared_tolerations
 from extender.objects.selectors import NodeTerm, Requirement, Taint, Toleration
 
@@ -287,6 +287,7 @@ def test_every_field_of_a_pod() -> None:
         affinity_terms=(),
         group=None,
         service_account="default",
+        quota_facts=QuotaFacts((), ("requests.cpu", "requests.memory", "limits.cpu", "limits.memory"), True),
     )
     assert made.finished
 

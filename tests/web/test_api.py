@@ -266,7 +266,10 @@ def whatif(folder: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     gang = {"gpu-extender.io/gang": "g", "gpu-extender.io/gang-size": "2"}
     pods = [workload("train", 2, links="required", priority=5), workload("huge", 64)]
     pods += [workload(f"member-{i}", 1, annotations=gang) for i in range(2)]
-    items = [{"apiVersion": "v1", "kind": "Pod"} | pod for pod in pods]
+    pods.append(workload("refused", 2, namespace="bounded"))
+    items: list[Any] = [{"apiVersion": "v1", "kind": "Pod"} | pod for pod in pods]
+    meta = {"name": "q", "namespace": "bounded"}
+    items.append({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": {"hard": {"pods": "0"}}})
     (folder / "pods.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
     capsys.readouterr()
     main(["whatif", "--cluster", written(folder, pods[0]), "-f", str(folder / "pods.json"), "-o", "json"])

@@ -24,13 +24,13 @@ from extender.cluster.pods.requirements import Requirements
 from extender.cluster.pods.rows import PodRows
 from extender.cluster.pods.workloads import Workloads
 from extender.cluster.stale import Stale
-from extender.objects.records import GroupRecord, PdbRecord, PodRecord, PriorityClassRecord
+from extender.objects.records import GroupRecord, PdbRecord, PodRecord, PriorityClassRecord, QuotaRecord
 from extender.objects.tolerant import bare
 
 
 class Pods:
     """All pods. `records`: by uid; `uids`: by namespace and name; `stale`: what the tables do not have yet;
-    `priority_classes`: by name."""
+    `priority_classes`: by name; `quotas`: by namespace and name."""
 
     def __init__(
         self, table: PodTable, amounts: Amounts, limits: AnnotationLimits, nodes: Nodes, faults: Faults
@@ -38,6 +38,7 @@ class Pods:
         self.records: dict[str, PodRecord] = {}
         self.uids: dict[tuple[str, str], str] = {}
         self.priority_classes: dict[str, PriorityClassRecord] = {}
+        self.quotas: dict[tuple[str, str], QuotaRecord] = {}
         self.amounts, self.limits = amounts, limits
         self.placements = Placements(amounts)
         self.rows = PodRows(table)
@@ -256,6 +257,13 @@ class Pods:
             self.priority_classes[record.name] = record
         else:
             self.priority_classes.pop(record.name, None)
+
+    def set_quota(self, record: QuotaRecord, change: str) -> None:
+        """A ResourceQuota is "set", or there is a "delete"."""
+        if change == "set":
+            self.quotas[record.namespace, record.name] = record
+        else:
+            self.quotas.pop((record.namespace, record.name), None)
 
     def set_budget(self, budget: PdbRecord, change: str) -> None:
         """A disruption budget is "set", or there is a "delete"."""

@@ -47,6 +47,7 @@ def save(cluster: Cluster, now: float) -> Callable[[], Saved]:
     remembered = health.save(cluster._node_health, cluster._health_columns, now)
     small: list[Record] = [
         *pods.priority_classes.values(),
+        *pods.quotas.values(),
         *nodes.dra.classes.values(),
         *nodes.dra.templates.values(),
         *nodes.dra.claims.values(),

@@ -49,6 +49,8 @@ NODES: Final = WatchedKind("Node", "/api/v1/nodes", limit=100, prompt=True)  # a
 BUDGETS: Final = WatchedKind("PodDisruptionBudget", "/apis/policy/v1/poddisruptionbudgets", prompt=True)
 PRIORITY_CLASSES: Final = WatchedKind("PriorityClass", "/apis/scheduling.k8s.io/v1/priorityclasses")
 DEVICE_CLASSES: Final = WatchedKind("DeviceClass", "/apis/resource.k8s.io/v1/deviceclasses", optional=True)
+# They reject pods that are to be created, so no verb rests on them. Their status follows each pod of their namespace.
+QUOTAS: Final = WatchedKind("ResourceQuota", "/api/v1/resourcequotas", optional=True, renounced=True)
 # Without them the GPUs of DRA drivers are not known, and kube-scheduler alone places pods with claims.
 DRA: Final = tuple(
     WatchedKind(kind, f"/apis/resource.k8s.io/v1/{plural}", limit=limit, optional=True, renounced=True)
@@ -77,4 +79,4 @@ GROUPS: Final = tuple(
         ("kubeflow.org", "v1", "JAXJob", "jaxjobs"),
     )
 )
-WATCHED_KINDS: Final = (PODS, NODES, BUDGETS, PRIORITY_CLASSES, DEVICE_CLASSES, *DRA, *GROUPS, FAILED_PODS)
+WATCHED_KINDS: Final = (PODS, NODES, BUDGETS, PRIORITY_CLASSES, DEVICE_CLASSES, QUOTAS, *DRA, *GROUPS, FAILED_PODS)

@@ -29,6 +29,8 @@ async def list_all(
                     found = tolerant.all_of(watched.kind, page.items, gpus, watched.group, wrong)
                     events += [Event(watched.kind, "set", record) for record in found]
         except ApiError as error:
-            if not watched.optional or error.status != 404:
+            if error.status == 403 and watched.renounced:
+                wrong.append(tolerant.Invalid(watched.kind, "(all)", "they may not be listed (403): they are unknown"))
+            elif not watched.optional or error.status != 404:
                 raise
     return events

@@ -46,15 +46,24 @@ from extender.objects.records.pods import (
     pod_of,
     pod_of_template,
 )
+from extender.objects.records.quotas import (
+    PRIORITY_CLASS,
+    QuotaFacts,
+    QuotaRecord,
+    QuotaScope,
+    quota_of,
+    resource_quota,
+)
 from extender.objects.schema import RecordError, Source
 
 __all__ = [
     "FENCE", "FINALIZER", "KINDS", "LONGEST_DEADLINE", "MOST_GRACE", "MOVING_TEXT", "PLACEABLE", "PLANNED_NODE",
-    "SEAT_MOVES", "SEAT_REJECTED", "SEAT_TEXT", "UNREADABLE", "UNSCHEDULABLE", "AllocatedDevice", "Choice",
-    "DeviceClassRecord", "DeviceRecord", "DeviceTaintRuleRecord", "DraRecord", "GpuDevice", "GroupRecord",
+    "PRIORITY_CLASS", "SEAT_MOVES", "SEAT_REJECTED", "SEAT_TEXT", "UNREADABLE", "UNSCHEDULABLE", "AllocatedDevice",
+    "Choice", "DeviceClassRecord", "DeviceRecord", "DeviceTaintRuleRecord", "DraRecord", "GpuDevice", "GroupRecord",
     "Identity", "Kind", "LatePods", "NodeDevices", "NodeRecord", "Owner", "Page", "PdbRecord", "PodClaimRef",
-    "PodRecord", "PriorityClassRecord", "Record", "RecordError", "ResourceClaimRecord",
-    "ResourceClaimTemplateRecord", "ResourceSliceRecord", "Source", "budget_of", "device_class",
-    "device_taint_rule", "identity", "node", "node_of", "page", "pod", "pod_disruption_budget", "pod_of",
-    "pod_of_template", "priority_class", "resource_claim", "resource_claim_template", "resource_slice", "selects",
+    "PodRecord", "PriorityClassRecord", "QuotaFacts", "QuotaRecord", "QuotaScope", "Record", "RecordError",
+    "ResourceClaimRecord", "ResourceClaimTemplateRecord", "ResourceSliceRecord", "Source", "budget_of",
+    "device_class", "device_taint_rule", "identity", "node", "node_of", "page", "pod", "pod_disruption_budget",
+    "pod_of", "pod_of_template", "priority_class", "quota_of", "resource_claim", "resource_claim_template",
+    "resource_quota", "resource_slice", "selects",
 ]  # fmt: skip

@@ -14,22 +14,23 @@ from extender.objects.records.devices import DeviceTaintRuleRecord, ResourceSlic
 from extender.objects.records.groups import GroupRecord
 from extender.objects.records.nodes import NodeRecord
 from extender.objects.records.pods import PodRecord
+from extender.objects.records.quotas import QuotaRecord
 from extender.objects.schema import RecordError, read
 
 Kind = Literal[
     "Pod", "FailedPod", "Node", "PodDisruptionBudget", "PriorityClass", "DeviceClass", "ResourceSlice", "ResourceClaim",
-    "ResourceClaimTemplate", "DeviceTaintRule", "Group",
+    "ResourceClaimTemplate", "DeviceTaintRule", "ResourceQuota", "Group",
 ]  # fmt: skip
 """FailedPod: a Pod that holds nothing any more, and states how it failed. Group: an object of gangs.GROUP_KINDS, which
 states how many pods of a group must run; gangs.group reads it."""
 KINDS: Final[tuple[Kind, ...]] = (
     "Pod", "Node", "PodDisruptionBudget", "PriorityClass", "DeviceClass", "ResourceSlice", "ResourceClaim",
-    "ResourceClaimTemplate", "DeviceTaintRule",
+    "ResourceClaimTemplate", "DeviceTaintRule", "ResourceQuota",
 )  # fmt: skip
 DraRecord = (
     DeviceClassRecord | ResourceSliceRecord | ResourceClaimRecord | ResourceClaimTemplateRecord | DeviceTaintRuleRecord
 )
-Record = PodRecord | NodeRecord | PdbRecord | PriorityClassRecord | GroupRecord | DraRecord
+Record = PodRecord | NodeRecord | PdbRecord | PriorityClassRecord | QuotaRecord | GroupRecord | DraRecord
 
 _LIST: Final = msgspec.json.Decoder(schema.List)
 

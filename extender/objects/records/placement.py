@@ -77,6 +77,19 @@ def affinity(
     return preferred, repelling, attracting, terms
 
 
+def crosses_namespaces(wire: schema.Affinity | None) -> bool:
+    """Whether a term of pod affinity or anti-affinity, required or preferred, names namespaces."""
+    for part in (wire.pod_affinity, wire.pod_anti_affinity) if wire is not None else ():
+        for term in (part and part.required) or ():
+            if term.namespaces or term.namespace_selector is not None:
+                return True
+        for weighted in (part and part.preferred) or ():
+            named = weighted.term if isinstance(weighted.term, dict) else {}
+            if named.get("namespaces") or named.get("namespaceSelector") is not None:
+                return True
+    return False
+
+
 def pod_term(wire: schema.PodAffinityTerm, namespace: str, path: str) -> PodTerm:
     """A required term of pod affinity or anti-affinity. `namespace`: the pod's own."""
     # Neither namespaces nor a selector of them: the pod's own. Both: their union, of which we know a part only.

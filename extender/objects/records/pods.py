@@ -13,9 +13,17 @@ from extender.objects import schema
 from extender.objects.failure_cause import Fault, fault
 from extender.objects.records.nodes import NodeRecord, selects
 from extender.objects.records.parts import Owner, controller, epoch, metadata, ours, strings
-from extender.objects.records.placement import affinity, asks_host_ports, tolerations
+from extender.objects.records.placement import affinity, asks_host_ports, crosses_namespaces, tolerations
+from extender.objects.records.quotas import QuotaFacts
 from extender.objects.records.shared import Shared
-from extender.objects.resources import as_specified, asks_devices, asks_others, gpu_containers, pod_requests
+from extender.objects.resources import (
+    as_specified,
+    asks_devices,
+    asks_others,
+    gpu_containers,
+    pod_requests,
+    quota_amounts,
+)
 from extender.objects.schema import RecordError, Source, read
 from extender.objects.selectors import NodeTerm, PodTerm, Toleration
 
@@ -50,6 +58,7 @@ _numbers: Final = Shared[int]()
 _counts: Final = Shared[tuple[tuple[str, int], ...]]()
 _asking: Final = Shared[tuple[tuple[str, str, int], ...]]()
 _gates: Final = Shared[tuple[str, ...]]()
+_facts: Final = Shared[QuotaFacts]()
 _selectors: Final = Shared[tuple[tuple[str, str], ...]]()
 
 
@@ -167,6 +176,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Required pod affinity: each names pods that it must stand near."""
     group: tuple[str, str, str] | None
     """(Workload or "", pod group, replica key): spec.workloadRef of 1.35, spec.schedulingGroup of 1.36 and later."""
+    quota_facts: QuotaFacts = QuotaFacts()
     partial: bool = False
     """Whether the object was read in part only (`tolerant.py`): what could not be read counts as the worst."""
 
@@ -297,8 +307,14 @@ def _of_spec(spec: schema.PodSpec, status: schema.PodStatus, namespace: str, gpu
         required_affinity=bool(repelling or near), preferred_affinity=preferred,
         anti_affinity_terms=repelling, affinity_terms=near,
         hard_spread="DoNotSchedule" in spread, soft_spread="ScheduleAnyway" in spread,
-        group=_group_of(spec),
+        group=_group_of(spec), quota_facts=_facts(quota_facts(spec, gpus)),
     )  # fmt: skip
+
+
+def quota_facts(spec: schema.PodSpec, gpus: frozenset[str]) -> QuotaFacts:
+    """What quotas look at besides requests of CPU, memory and GPUs."""
+    amounts, unstated, best_effort = quota_amounts(spec, gpus)
+    return QuotaFacts(amounts, unstated, best_effort, crosses_namespaces(spec.affinity))
 
 
 def _deadline(said: int | None) -> int | None:

@@ -175,6 +175,11 @@ def mapping(item: Any) -> Item:
     return item if isinstance(item, Mapping) else {}
 
 
+def listed(item: Any) -> list[Any]:
+    """What a file has there, where it has a list."""
+    return item if isinstance(item, list) else []
+
+
 def name_of(item: Item) -> str:
     """metadata.name, "" without one."""
     return str(at(item, "metadata", "name") or "")

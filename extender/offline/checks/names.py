@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from extender.offline import quotas
-from extender.offline.checks.finding import Finding, Item, Posture, at, mapping, verb
+from extender.offline.checks.finding import Finding, Item, Posture, at, listed, mapping, verb
 from extender.offline.text import count
 
 LOOKS_LIKE_GPU: Final = ("gpu", "nvidia.com/", "amd.com/", "mig-", "xpu", "habana.ai/", "neuron")
@@ -49,7 +48,7 @@ def _asked(spec: Item) -> set[str]:
     return {
         name
         for part in ("containers", "initContainers")
-        for container in quotas.listed(spec.get(part))
+        for container in listed(spec.get(part))
         for kind in ("requests", "limits")
         for name in mapping(at(container, "resources", kind))
     }

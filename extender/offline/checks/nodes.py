@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from extender.cluster.gpus.device_sharing import COUNT, MIG_STRATEGY
 from extender.objects.records import NodeRecord
-from extender.offline import quotas
-from extender.offline.checks.finding import Finding, Item, Posture, at, name_of
+from extender.offline.checks.finding import Finding, Item, Posture, at, listed, name_of
 from extender.offline.text import short
 
 MOST_MESSAGE: Final = 120
@@ -50,7 +49,7 @@ def _stated(posture: Posture, node: NodeRecord) -> int:
 
 def _not_ready(about: str, item: Item) -> Iterator[Finding]:
     """By its condition; a node of an input that states none is not judged."""
-    for condition in quotas.listed(at(item, "status", "conditions")):
+    for condition in listed(at(item, "status", "conditions")):
         if at(condition, "type") == "Ready" and at(condition, "status") != "True":
             yield Finding(
                 "warning", "node-not-ready", about, f"it is not ready{_why(condition)}: its GPUs take no new pod",
