@@ -7,7 +7,7 @@ import random
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -439,18 +439,8 @@ def over_api(settings: Settings, server: ApiServer, *, file: Path | None = None,
         await writes.close()
         await server.close()
 
-    outside = Outside(
-        binder,
-        reservations,
-        evictions,
-        queue,
-        leader,
-        tuple(controllers),
-        Reviews(server),
-        server.forbidden.problem,
-        close,
-    )
-    return connect(core, outside)
+    acts = Outside(binder, reservations, evictions, queue, leader, tuple(controllers), Reviews(server))
+    return connect(core, replace(acts, forbidden=server.forbidden.problem, close=close))
 
 
 def _reloading(core: Core, file: Path | None) -> list[Controller]:
