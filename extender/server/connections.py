@@ -275,6 +275,8 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Of the parser: the headers are read."""
         self._in_head = False
+        if sum(name == b"host" for name, _ in self.headers) > 1:  # which one a proxy has checked is not known
+            raise ValueError("several Host headers")  # ends the parser: the answer is 400
         verb = self._verb()
         if verb is None:
             super().on_headers_complete()
@@ -294,7 +296,12 @@ class Connection(HttpToolsProtocol):
         waits = self.cycle is not None and not self.cycle.response_complete
         if waits or self._called or self.flow.write_paused:
             return None
-        length = next((value for name, value in self.headers if name == b"content-length"), b"")
+        length = b""
+        for name, value in self.headers:
+            if name == b"content-length":
+                length = value
+            elif name == b"origin" or (name == b"content-type" and value != b"application/json"):
+                return None  # a web page
         return verb if length.isdigit() and int(length) <= verb.most_bytes else None
 
     def on_body(self, body: bytes) -> None:
@@ -339,7 +346,9 @@ class Connection(HttpToolsProtocol):
     def _send(self, call: _Call, reply: Reply) -> None:
         if not call.disconnected:
             close = b"" if call.keep_alive else b"connection: close\r\n"
-            head = b"%bcontent-length: %d\r\ncontent-type: application/json\r\n%b\r\n"
+            head = (
+                b"%bx-content-type-options: nosniff\r\ncontent-length: %d\r\ncontent-type: application/json\r\n%b\r\n"
+            )
             self.transport.write(head % (STATUS_LINE[reply.status], len(reply.content), close))
             self.transport.write(reply.content)
             call.response_complete = True

@@ -71,11 +71,12 @@ class VerbApp:
         """One call over ASGI."""
         began = time.perf_counter()
         try:
-            whole = await body.read(scope, receive, self.most_bytes)
+            foreign = _foreign(scope)
+            whole = b"" if foreign else await body.read(scope, receive, self.most_bytes)
         except Exception as error:
             reply = self.failed(error, began)
         else:
-            coming = self.begin(whole, began)
+            coming = self._reply("bad_request", *foreign, began) if foreign else self.begin(whole, began)
             reply = coming if isinstance(coming, Reply) else await coming
         headers = [(b"content-length", b"%d" % len(reply.content)), (b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
@@ -251,6 +252,17 @@ def _reasons(decision: Decision) -> dict[str, int] | None:
     if decision.judged.unknown_count:
         found[UNKNOWN_NODE.key] = decision.judged.unknown_count
     return found or None
+
+
+def _foreign(scope: Scope) -> tuple[int, bytes] | None:
+    """The answer to a request that a web page made: a browser states `Origin` with each POST, and asks before it sends
+    JSON to another server. kube-scheduler sends JSON, and no `Origin`."""
+    for name, value in scope["headers"]:
+        if name == b"origin":
+            return _error(403, "other-origin", "a web page may not call a verb", "Origin")
+        if name == b"content-type" and value.partition(b";")[0].strip().lower() != b"application/json":
+            return _error(415, "not-json", "a verb takes application/json", "Content-Type")
+    return None
 
 
 def _error(status: int, code: str, message: str, path: str = "") -> tuple[int, bytes]:

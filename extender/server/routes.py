@@ -106,7 +106,11 @@ def create(
 
     health = _probes(views)
     pages = ("/metrics", views.metrics.metrics), ("/metrics/slis", views.health.slis.slis)
-    metrics = [Route(path, places.metrics.behind(page, Names.NONE), methods=["GET"]) for path, page in pages]
+    # A listener of their own is asked by the names that Prometheus is told.
+    hosts = None if "metrics" in places.apart else places.hosts
+    metrics = [
+        Route(path, guarded(places.metrics.behind(page, Names.NONE), hosts), methods=["GET"]) for path, page in pages
+    ]
     served = {"metrics": metrics, "debug": _pages(views, places)}
     views.zpages.paths = [route.path for one in (health, *served.values()) for route in one]
     routes = [Route(path_of(verb), app, methods=["POST"], name=verb) for verb, app in endpoint.verbs.items()]

@@ -62,6 +62,7 @@ def config(app: ASGIApp, connections: Connections, settings: Settings, at: At | 
         log_config=None,
         server_header=False,
         date_header=False,
+        headers=[("x-content-type-options", "nosniff")],
     )
 
 

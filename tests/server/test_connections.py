@@ -98,6 +98,52 @@ def filter_works(port: int) -> None:
         assert answer.json()["NodeNames"] == ["m"], answer.text
 
 
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize(
+    ("headers", "status", "code"),
+    [
+        ({"Origin": "http://evil.example"}, 403, "other-origin"),
+        ({"Origin": "null"}, 403, "other-origin"),
+        ({"Content-Type": "text/plain"}, 415, "not-json"),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 415, "not-json"),
+    ],
+)
+def test_a_web_page_calls_no_verb(
+    served: tuple[World, int], verb: str, headers: dict[str, str], status: int, code: str
+) -> None:
+    """A browser sends such a POST to any server without asking it first: bind would bind a pod."""
+    content = json.dumps(valid(verb)).encode()
+    answer = httpx.post(f"http://127.0.0.1:{served[1]}/v1/{verb}", content=content, headers=headers, trust_env=False)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+    filter_works(served[1])
+
+
+def test_json_of_any_spelling_is_taken(served: tuple[World, int]) -> None:
+    content, kinds = json.dumps(valid("filter")).encode(), ("application/json; charset=utf-8", "Application/JSON", None)
+    for kind in kinds:
+        headers = {} if kind is None else {"Content-Type": kind}
+        answer = httpx.post(
+            f"http://127.0.0.1:{served[1]}/v1/filter", content=content, headers=headers, trust_env=False
+        )
+        assert answer.json()["NodeNames"] == ["m"]
+
+
+def test_no_answer_is_read_as_another_kind(served: tuple[World, int]) -> None:
+    with httpx.Client(base_url=f"http://127.0.0.1:{served[1]}", trust_env=False) as client:
+        answers = [client.get(path) for path in ("/readyz", "/metrics", "/debug/state", "/", "/nothing")]
+        answers.append(client.post("/v1/filter", json=valid("filter")))
+    assert [answer.headers.get_list("x-content-type-options") for answer in answers] == [["nosniff"]] * 6
+
+
+@pytest.mark.parametrize("path", ["/v1/filter", "/readyz"])
+def test_several_host_headers_are_a_bad_request(served: tuple[World, int], path: str) -> None:
+    method = b"POST" if path.startswith("/v1") else b"GET"
+    with dial(served[1]) as stream:
+        stream.sendall(method + f" {path} HTTP/1.1\r\nHost: a\r\nHost: b\r\nContent-Length: 0\r\n\r\n".encode())
+        assert whole(stream).startswith(b"HTTP/1.1 400 ")
+    filter_works(served[1])
+
+
 @pytest.mark.parametrize("start", [b"P", b"POST /v1/filter HTTP/1.1\r\nHost: x\r\nX-A: ", b"\r\n", b"\r\n\r\nGE"])
 def test_headers_have_a_time(served: tuple[World, int], start: bytes) -> None:
     _, port = served

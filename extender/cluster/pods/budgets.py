@@ -1,18 +1,103 @@
-"""PodDisruptionBudgets, and which of them each bound pod is in."""
+"""PodDisruptionBudgets, and which of them each bound pod is in.
+
+A namespace may have thousands of both, and one tenant writes them. So a pod is compared only with budgets that one of
+its labels leads to, and a budget only with pods that have such a label. What has changed is counted once for a batch of
+events, when it is read (`refresh`).
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
+from heapq import merge
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from extender.cluster.pods.numbered import Numbered
 from extender.objects.records import PdbRecord, PodRecord
+from extender.objects.selectors import Labels, Selector
 
 BudgetSet = tuple[tuple[str, str], ...]
 """Namespace and name of each budget, by name."""
 MOST_BUDGETS: Final = 32
 """Of one pod: all of them are weighed for each possible victim."""
+MOST_COMPARED: Final = 512
+"""Budgets that one pod is compared with, those first by name: more have no meaning but to cost time."""
+FEW: Final = 8
+"""Of so many changed budgets it is looked up which pods they may limit; beyond it all pods of the namespace are
+compared again."""
+
+
+class _Key(NamedTuple):
+    """What a pod must have to be in a budget: the label, with one of these values; None: with any value. The empty
+    label is on every pod."""
+
+    label: str
+    values: tuple[str, ...] | None
+
+    def on(self, labels: Labels) -> bool:
+        """Whether a pod with these labels may be in the budget."""
+        if not self.label:
+            return True
+        found = labels.get(self.label)
+        return found is not None and (self.values is None or found in self.values)
+
+
+EVERY_POD: Final = _Key("", None)
+
+
+def _key_of(selector: Selector) -> _Key:
+    """The requirement that the fewest pods meet, by its form."""
+    values = [one for one in selector.requirements if one.operator == "In"]
+    if values:
+        narrowest = min(values, key=lambda one: (len(one.values), one.key))
+        return _Key(narrowest.key, tuple(dict.fromkeys(narrowest.values)))
+    there = [one.key for one in selector.requirements if one.operator in ("Exists", "Gt", "Lt")]
+    return _Key(min(there), None) if there else EVERY_POD
+
+
+class _OfNamespace:
+    """The budgets of one namespace. `by_label`: their names in order, by the label and value that their pods have; the
+    value None: any."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, PdbRecord] = {}
+        self.by_label: dict[tuple[str, str | None], list[str]] = {}
+
+    def put(self, budget: PdbRecord, change: str) -> None:
+        """The budget is "set", or there is a "delete"."""
+        before = self.records.pop(budget.name, None)
+        if before is not None and (change != "set" or before.selector != budget.selector):
+            for place in self._places(before):
+                names = self.by_label[place]
+                del names[bisect_left(names, budget.name)]
+                if not names:
+                    del self.by_label[place]
+        if change == "set":
+            self.records[budget.name] = budget
+            if before is None or before.selector != budget.selector:
+                for place in self._places(budget):
+                    insort(self.by_label.setdefault(place, []), budget.name)
+
+    def of(self, pod: PodRecord) -> Iterator[str]:
+        """The names of the budgets that the pod is in, in order. kube-scheduler: an empty selector matches nothing,
+        nothing matches a pod without labels (not even NotIn or DoesNotExist), and a pod in disruptedPods has been
+        counted already."""
+        if not pod.labels:
+            return
+        places = [("", None), *((label, None) for label in pod.labels), *pod.labels.items()]
+        found = [names for place in places if (names := self.by_label.get(place)) is not None]
+        compared = islice(found[0] if len(found) == 1 else merge(*found), MOST_COMPARED)
+        for name in compared:
+            budget = self.records[name]
+            if pod.name not in budget.disrupted_pods and budget.selector.matches(pod.labels):
+                yield name
+
+    def _places(self, budget: PdbRecord) -> list[tuple[str, str | None]]:
+        if budget.selector.empty or budget.selector.nothing:
+            return []
+        label, values = _key_of(budget.selector)
+        return [(label, None)] if values is None else [(label, value) for value in values]
 
 
 class Budgets:
@@ -23,9 +108,11 @@ class Budgets:
         self._uids = uids
         self.records: dict[tuple[str, str], PdbRecord] = {}
         self.sets: Numbered[BudgetSet] = Numbered(())
-        self._in: dict[str, dict[str, PdbRecord]] = {}  # namespace -> its budgets, in the order of their names
+        self._in: dict[str, _OfNamespace] = {}
         self._pods: dict[str, dict[str, PodRecord]] = {}  # namespace -> its bound pods by uid
         self._numbers: dict[str, int] = {}  # uid -> number of its set
+        self._changed: dict[str, dict[_Key, None]] = {}  # namespace -> which of its pods may be in another set
+        self._named: dict[str, PodRecord] = {}  # pods by uid that may be, too
 
     def __contains__(self, uid: str) -> bool:
         """Whether the pod is bound, and known."""
@@ -57,58 +144,52 @@ class Budgets:
             if not pods:
                 del self._pods[pod.namespace]
 
-    def set(self, budget: PdbRecord, change: str) -> Iterator[str]:
-        """The budget is "set", or there is a "delete". Yields the uids of the bound pods whose set is another one: the
-        caller writes the number of each before it asks for the next, since a number may be free afterwards."""
+    def set(self, budget: PdbRecord, change: str) -> None:
+        """The budget is "set", or there is a "delete". Which pods it limits counts from the next `refresh` on."""
         space, key = budget.namespace, (budget.namespace, budget.name)
         before = self.records.get(key)
-        self._put(budget, change)
-        pods = self._pods.get(space, {})
-        if before is not None and change == "set" and before.selector == budget.selector:
-            changed = (self._uids.get((space, name)) for name in before.disrupted_pods ^ budget.disrupted_pods)
-            pods = {uid: pods[uid] for uid in changed if uid in pods}
-        for uid, pod in list(pods.items()):
-            inside = self.sets[old := self._numbers[uid]]
-            if (limited := change == "set" and _limits(budget, pod)) == (key in inside):
-                continue
-            if limited:  # only this budget is compared with each pod: a namespace may have thousands
-                found = tuple(sorted((*inside, key))[:MOST_BUDGETS])
-            elif len(inside) < MOST_BUDGETS:
-                found = tuple([other for other in inside if other != key])
-            else:
-                found = self._with(pod)
-            self._numbers[uid] = self.sets.take(found)
-            yield uid
-            self.sets.drop(old)
-
-    def _put(self, budget: PdbRecord, change: str) -> None:
-        space, key = budget.namespace, (budget.namespace, budget.name)
-        there = self._in.setdefault(space, {})
         if change == "set":
             self.records[key] = budget
-            new = budget.name not in there
-            there[budget.name] = budget
-            if new:
-                self._in[space] = dict(sorted(there.items()))
-            return
-        self.records.pop(key, None)
-        there.pop(budget.name, None)
-        if not there:
+        else:
+            self.records.pop(key, None)
+        budgets = self._in.setdefault(space, _OfNamespace())
+        budgets.put(budget, change)
+        if not budgets.records:
             del self._in[space]
+        if before is not None and change == "set" and before.selector == budget.selector:
+            changed = (self._uids.get((space, name)) for name in before.disrupted_pods ^ budget.disrupted_pods)
+            pods = self._pods.get(space, {})
+            self._named |= {uid: pods[uid] for uid in changed if uid in pods}
+            return
+        keys = self._changed.setdefault(space, {})
+        for selector in {budget.selector, budget.selector if before is None else before.selector}:
+            if not selector.empty and not selector.nothing:
+                keys[_key_of(selector)] = None
+
+    def refresh(self) -> Iterator[str]:
+        """Bring the sets of all pods up to date. Yields the uids of the bound pods whose set is another one: the caller
+        writes the number of each before it asks for the next, since a number may be free afterwards."""
+        if not self._changed and not self._named:
+            return
+        changed, named = self._changed, self._named
+        self._changed, self._named = {}, {}
+        for space, keys in changed.items():
+            pods = self._pods.get(space, {})
+            for key in keys if len(keys) <= FEW else (EVERY_POD,):
+                named |= {uid: pod for uid, pod in pods.items() if key.on(pod.labels)}
+        for uid, pod in named.items():
+            old = self._numbers.get(uid)
+            if old is None:  # bound no more
+                continue
+            new = self.sets.take(self._with(self._pods[pod.namespace][uid]))
+            self._numbers[uid] = new
+            if new != old:
+                yield uid
+            self.sets.drop(old)
 
     def _with(self, pod: PodRecord) -> BudgetSet:
-        """The budgets that the pod is in. kube-scheduler: an empty selector matches nothing, nothing matches a pod
-        without labels (not even NotIn or DoesNotExist), and a pod in disruptedPods has been counted already. Of more
-        than MOST_BUDGETS the first by name count: the API server evicts no pod that is in more than one."""
-        budgets = self._in.get(pod.namespace, {}).values()
-        return tuple(islice(((one.namespace, one.name) for one in budgets if _limits(one, pod)), MOST_BUDGETS))
-
-
-def _limits(budget: PdbRecord, pod: PodRecord) -> bool:
-    """Whether the pod is in the budget, and not counted by it already."""
-    return (
-        bool(pod.labels)
-        and not budget.selector.empty
-        and pod.name not in budget.disrupted_pods
-        and budget.selector.matches(pod.labels)
-    )
+        """The budgets that the pod is in. Of more than MOST_BUDGETS the first by name count: the API server evicts no
+        pod that is in more than one."""
+        budgets = self._in.get(pod.namespace)
+        names = () if budgets is None else islice(budgets.of(pod), MOST_BUDGETS)
+        return tuple([(pod.namespace, name) for name in names])

@@ -240,8 +240,9 @@ class Pods:
         self._table.mark(row, self.gangs.number(uid), self.budgets.number(uid), self.requirements.number(uid))
 
     def refresh(self, now: float) -> None:
-        """Bring the gangs that have changed up to date."""
+        """Bring the gangs and the budgets that have changed up to date."""
         self._mark_all(self.gangs.refresh(now))
+        self._mark_all(self.budgets.refresh())
 
     def _mark_all(self, uids: Iterator[str]) -> None:
         for uid in uids:
@@ -267,7 +268,7 @@ class Pods:
 
     def set_budget(self, budget: PdbRecord, change: str) -> None:
         """A disruption budget is "set", or there is a "delete"."""
-        self._mark_all(self.budgets.set(budget, change))
+        self.budgets.set(budget, change)
 
     def set_group(self, record: GroupRecord, change: str) -> None:
         """An object that states how many pods must run is "set", or there is a "delete"."""

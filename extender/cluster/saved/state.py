@@ -54,7 +54,7 @@ def save(cluster: Cluster, now: float) -> Callable[[], Saved]:
         *nodes.dra.slices.values(),
         *nodes.dra.taint_rules.records.values(),
         *pods.gangs.objects.values(),
-        *(budget for of in pods.budgets._in.values() for budget in of.values()),
+        *pods.budgets.records.values(),
     ]
     names, node_records, node_holes = nodes.rows.names.copy(), nodes.records.copy(), nodes.rows._free.copy()
     uids, pod_records, pod_holes = pods.rows.uids.copy(), pods.records.copy(), pods.rows._free.copy()

@@ -24,8 +24,10 @@ LOCAL: Final = (".localhost", ".svc", ".svc.cluster.local")
 HOST: Final = re.compile(r"(\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[a-z0-9_-][a-z0-9._-]*))(:[0-9]{1,5})?")
 
 
-def guarded(handler: Handler, hosts: Collection[str]) -> Handler:
-    """The handler behind the check. `hosts`: names beyond those that are always ours."""
+def guarded(handler: Handler, hosts: Collection[str] | None) -> Handler:
+    """The handler behind the check. `hosts`: names beyond those that are always ours; None: any."""
+    if hosts is None:
+        return handler
     named = frozenset(name.lower().rstrip(".") for name in hosts)
 
     async def guard(request: Request) -> Response:

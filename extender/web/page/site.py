@@ -36,7 +36,6 @@ POLICY: Final = (
 """The content security policy: nothing inline, nothing of another origin."""
 HEADERS: Final = {
     "content-security-policy": POLICY,
-    "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",

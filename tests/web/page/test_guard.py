@@ -56,9 +56,12 @@ def test_a_name_of_the_settings_is_ours() -> None:
     assert as_host(made, "/", "extender.example.com").status == 200
 
 
-def test_probes_and_metrics_are_answered_by_any_name() -> None:
-    for path in ("/healthz", "/livez", "/readyz", "/metrics"):
-        assert as_host(world(), path, "prometheus.example").status == 200
+def test_probes_are_answered_by_any_name_and_metrics_beside_the_verbs_by_ours() -> None:
+    for path in ("/healthz", "/livez", "/readyz"):
+        assert as_host(world(), path, "kubelet.example").status == 200
+    assert as_host(world(), "/metrics", "evil.example").status == 421
+    assert as_host(world(), "/metrics", "10.0.0.7:8888").status == 200
+    assert as_host(world(hosts=["prometheus.example"]), "/metrics", "prometheus.example").status == 200
 
 
 def as_host(world: World, path: str, host: str) -> Any:

@@ -1,0 +1,111 @@
+"""Which budgets a pod is in: as Kubernetes' selectors state it, at a cost that one tenant cannot raise."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+import pytest
+
+from extender.cluster.pods import budgets as budgets_module
+from extender.cluster.pods.budgets import MOST_BUDGETS, MOST_COMPARED, Budgets
+from extender.objects.records import PdbRecord, PodRecord
+from extender.objects.selectors import Requirement, Selector
+from tests.world import World
+
+LABELS, VALUES = ("app", "tier", "zone"), ("a", "b", "c")
+
+
+def budget(name: str, *requirements: Requirement, disrupted: Iterable[str] = (), nothing: bool = False) -> PdbRecord:
+    return PdbRecord(
+        uid=name,
+        namespace="team",
+        name=name,
+        resource_version="1",
+        selector=Selector(requirements, nothing),
+        disruptions_allowed=0,
+        disrupted_pods=frozenset(disrupted),
+    )
+
+
+def pods_of(world: World, labels: Iterable[dict[str, str]]) -> list[PodRecord]:
+    """Pods as the cluster decodes them."""
+    for number, stated in enumerate(labels):
+        world.pod(f"p{number}", 0, "n", namespace="team", labels=stated)
+    return list(world.cluster.pods.values())
+
+
+def requirement(rng: random.Random) -> Requirement:
+    operator = rng.choice(("In", "In", "NotIn", "Exists", "DoesNotExist"))
+    values = tuple(rng.sample(VALUES, rng.randint(1, 2))) if operator in ("In", "NotIn") else ()
+    return Requirement(rng.choice(LABELS), operator, values)  # type: ignore[arg-type]
+
+
+def naive(pod: PodRecord, records: Iterable[PdbRecord]) -> list[str]:
+    """Every budget is compared with the pod."""
+    inside = [
+        one.name
+        for one in records
+        if pod.labels
+        and not one.selector.empty
+        and pod.name not in one.disrupted_pods
+        and one.selector.matches(pod.labels)
+    ]
+    return sorted(inside)[:MOST_BUDGETS]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_sets_are_those_that_selectors_state(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    monkeypatch.setattr(budgets_module, "FEW", rng.choice((0, 2, 8)))
+    world = World()
+    world.node("n", 8)
+    stated = [{key: rng.choice(VALUES) for key in rng.sample(LABELS, rng.randint(0, len(LABELS)))} for _ in range(8)]
+    pods = pods_of(world, stated)
+    budgets = Budgets({(pod.namespace, pod.name): pod.uid for pod in pods})
+    kept: dict[str, PdbRecord] = {}
+    numbers: dict[str, int] = {}
+    for pod in pods[:6]:
+        budgets.add(pod)
+        numbers[pod.uid] = budgets.number(pod.uid)
+    for step in range(40):
+        name = f"b{rng.randrange(12)}"
+        if name in kept and rng.random() < 0.3:
+            budgets.set(kept.pop(name), "delete")
+        else:
+            wanted = [requirement(rng) for _ in range(rng.randint(0, 3))]
+            disrupted = [pod.name for pod in pods if rng.random() < 0.1]
+            kept[name] = budget(name, *wanted, disrupted=disrupted, nothing=rng.random() < 0.05)
+            budgets.set(kept[name], "set")
+        if step == 20:
+            for pod in pods[6:]:
+                budgets.add(pod)
+            budgets.remove(pods[0])
+        if rng.random() < 0.6:
+            for uid in budgets.refresh():
+                numbers[uid] = budgets.number(uid)
+    for _ in budgets.refresh():
+        pass
+    for pod in pods:
+        expected = naive(pod, kept.values()) if pod.uid in budgets else []
+        assert [name for _, name in budgets.of(pod)] == expected
+
+
+def test_a_pod_is_compared_with_so_many_budgets_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant may write thousands of budgets that no label rules out."""
+    world = World()
+    world.node("n", 8)
+    [pod] = pods_of(world, [{"app": "a"}])
+    budgets = Budgets({})
+    budgets.add(pod)
+    compared: list[str] = []
+    matches = Selector.matches
+    monkeypatch.setattr(Selector, "matches", lambda *args: compared.append("") or matches(*args))
+    for number in range(MOST_COMPARED + 200):
+        budgets.set(budget(f"b{number:04}", Requirement("app", "NotIn", ("a",))), "set")
+    budgets.set(budget("z", Requirement("zone", "DoesNotExist")), "set")
+    assert list(budgets.refresh()) == []
+    assert len(compared) == MOST_COMPARED
+    budgets.set(budget("a", Requirement("zone", "DoesNotExist")), "set")
+    assert list(budgets.refresh()) == [pod.uid]
+    assert budgets.of(pod) == (("team", "a"),)
