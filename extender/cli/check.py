@@ -3,6 +3,9 @@ GPUs, are not ready, or whose links are not known; unknown names with our prefix
 Nothing is changed, and what an input lacks is said, not judged. Exit codes: 0 no finding is an error, 10 some are (with
 --strict warnings count too), 1 the cluster cannot be read or the file has no nodes, 2 wrong usage.
 
+With --scheduler-config instead: what keeps kube-scheduler from asking gpu-extender well, by its configuration; unknown
+fields with their lines. The exit codes are the same.
+
 With --live instead: the health of running replicas. `kubectl gpu-extender check --live` finds all of them, and reads
 their Leases. Exit codes: 0 all is well, 1 something is not.
 """
@@ -23,7 +26,10 @@ from extender.errors import BadCluster, BadInput
 
 if TYPE_CHECKING:
     from extender.kube.client import ApiServer
+    from extender.settings import Settings
 
+MOST_BYTES = 1 << 20
+"""Of a KubeSchedulerConfiguration that are read."""
 LISTS = {
     "Node": "/api/v1/nodes",
     "Pod": "/api/v1/pods",
@@ -51,6 +57,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     source.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: in a pod its account, else kubectl's")
     cluster_file.add_cluster(parser, source)
+    source.add_argument(
+        "--scheduler-config", metavar="FILE", type=Path,
+        help="instead: what is wrong with a KubeSchedulerConfiguration that asks gpu-extender; no cluster is read",
+    )  # fmt: skip
     parser.add_argument(
         "--server", metavar="URL", action="append", default=[],
         help="with --live: a replica, once for each (default: http://127.0.0.1:8888)",
@@ -68,6 +78,8 @@ def run(options: argparse.Namespace) -> int:
     if options.server:
         raise BadInput("it names a replica for --live, which is not given", path="--server")
     settings = settings_of(options)
+    if options.scheduler_config is not None:
+        return _scheduler_config(options.scheduler_config, settings, options)
     wall = moment(options.now)
     import asyncio
 
@@ -100,6 +112,18 @@ def run(options: argparse.Namespace) -> int:
         from extender.cli import posture
 
         posture.show(answered)
+    return check.exit_code(answered, options.strict)
+
+
+def _scheduler_config(file: Path, settings: Settings, options: argparse.Namespace) -> int:
+    from extender.offline import check, scheduler_config
+
+    try:
+        text = file.read_bytes()[:MOST_BYTES].decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"cannot be read: {error}", path=str(file)) from error
+    answered = scheduler_config.answer(text, str(file), settings)
+    show(answered, options.output, scheduler_config.lines)
     return check.exit_code(answered, options.strict)
 
 
