@@ -14,6 +14,7 @@ ctypedef const int64_t* prices_t
 cdef struct Term:
     int kind
     const int64_t* column     # SUM, MAX; GANG: the members' own cost or NULL. SUM with NULL counts pods
+    int64_t most              # SUM, MAX, GANG: a set that costs more is left out; INT64_MAX: no ceiling
     const int64_t* lacking    # SUM: [candidate] what the sum is less by, or NULL
     const int32_t* start      # GROUP, GANG: the groups of pod p are member[start[p]:start[p + 1]]
     const int32_t* member
@@ -43,6 +44,7 @@ cdef class _Terms:
     cdef int count          # of `term`; the last, implicit one is the number of pods
     cdef int tables         # of `known`
     cdef bint priced        # some term is a MASK
+    cdef bint capped        # some term has a ceiling
     cdef Term* term
     cdef Table* known       # [table of `Candidates.ok`]
 

@@ -46,6 +46,7 @@ cdef class _Terms:
         self.of = of
         self.kept = []
         self.priced = False
+        self.capped = False
         self.check_columns()
         self.read_tables()
         self.check_masks()
@@ -53,6 +54,7 @@ cdef class _Terms:
         self.term = <Term*>int64s(self.kept, self.count * ((sizeof(Term) + 7) // 8))
         for i in range(self.count - 1):
             self.read_term(i, terms[i])
+        self.term[self.count - 1].most = INT64_MAX
         self.term[self.count - 1].kind = SUM  # the first tie-break: fewest pods
         return 0
 
@@ -132,6 +134,14 @@ cdef class _Terms:
         """Check one cost term and point term `i` at its columns."""
         cdef Term* t = &self.term[i]
         kind = term[0] if term else None
+        t.most = INT64_MAX
+        if kind == "below":
+            if len(term) != 3 or term[2][0] not in ("sum", "max", "gang"):
+                raise ValueError(f"cheapest: terms[{i}] has no form that can have a ceiling")
+            self.read_term(i, term[2])
+            t.most = term[1]
+            self.capped = True
+            return 0
         sizes = {"sum": (2, 3), "max": (2,), "group": (5,), "gang": (5, 6), "mask": (2,)}
         if kind not in sizes or len(term) not in sizes[kind]:
             raise ValueError(f"cheapest: terms[{i}] is not a cost term of a known form: {kind!r}, {len(term)} items")

@@ -40,6 +40,8 @@ Term = (
     # broken gang pays its own, each broken gang its price, which stands for all members. At most one gang a pod, and
     # the price covers what its eligible members on one candidate cost together.
     | tuple[Literal["gang"], Buffer, Buffer, Buffer, Buffer, Buffer]
+    # a term of the form "sum", "max" or "gang": sets that cost more than the number in it are left out
+    | tuple[Literal["below"], int, Term]
     # per table int64[1 << GPUs]: the price of the GPUs left free after the eviction; 0 where a candidate has no table
     | tuple[Literal["mask"], list[Buffer]]
 )

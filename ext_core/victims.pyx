@@ -67,6 +67,7 @@ cdef class _Search:
     cdef int64_t* lead                # [2, term] their values, the lowest first
     cdef bint cut                     # the candidate at hand must cost less than the second of them
     cdef bint priced                  # some term is a MASK
+    cdef bint capped                  # some term has a ceiling
     cdef Candidates of
     cdef Term* term
     cdef Table* known
@@ -370,11 +371,33 @@ cdef class _Search:
             return 0
         return -1
 
+    cdef bint exceeds(self, int d) noexcept nogil:
+        """Every set at or below this node exceeds the ceiling of a term. Takes the pods that alone would lift it there
+        out of `usable`."""
+        cdef int i, j
+        cdef int64_t value
+        cdef Term* t
+        for i in range(self.terms):
+            t = &self.term[i]
+            if t.most < INT64_MAX:
+                value = self.value[d * self.terms + i]
+                if value > t.most:
+                    return True
+                for j in range(d, self.m):
+                    if self.usable[j] and self.with_pod(t, self.pod[j], value) > t.most:
+                        self.usable[j] = 0
+                if t.kind == SUM or (t.kind == GANG and t.column != NULL):
+                    if value + self.least_sum(i, d) > t.most:
+                        return True
+        return False
+
     cdef bint hopeless(self, int d) noexcept nogil:
         """No set at or below this node is better than the best (or, when nothing is found yet, suffices)."""
         cdef int i, j, said
         for j in range(d, self.m):
             self.usable[j] = self.blocked[j] == 0
+        if self.capped and self.exceeds(d):
+            return True
         if not self.covered(d, 1):
             return True
         if not self.found and not self.cut:
@@ -395,6 +418,8 @@ cdef class _Search:
             self.here[i] = self.value[d * self.terms + i]
             if self.term[i].kind == MASK and self.at >= 0:
                 self.here[i] = self.term[i].tables[self.at][self.mask[d]]
+            if self.here[i] > self.term[i].most:
+                return
         if not better:
             better = own and not self.own
             for i in range(self.terms):
@@ -421,10 +446,10 @@ cdef class _Search:
 
     cdef bint dominated(self, int j, int k) noexcept nogil:
         """Pod j may stand in for pod k, which is after it, in every set: it frees as much, and the cost does not rise.
-        Terms after a SUM in which j costs less do not matter."""
+        Terms after a SUM in which j costs less do not matter, unless they have a ceiling."""
         cdef int a, i, e, f, p = self.pod[j], q = self.pod[k], few, many
         cdef Term* t
-        cdef bint among
+        cdef bint among, less = False
         if self.gain[j] != self.gain[k]:
             return False
         for a in range(self.rows):
@@ -432,9 +457,15 @@ cdef class _Search:
                 return False
         for i in range(self.terms):
             t = &self.term[i]
+            if less:
+                if not self.capped:
+                    return True
+                if t.most == INT64_MAX:
+                    continue
             if t.kind == SUM:
-                if self.column_of(t, p) != self.column_of(t, q):
-                    return self.column_of(t, p) < self.column_of(t, q)
+                if self.column_of(t, p) > self.column_of(t, q):
+                    return False
+                less |= self.column_of(t, p) < self.column_of(t, q)
             elif t.kind == MAX:
                 if t.column[p] > t.column[q]:
                     return False
@@ -453,8 +484,9 @@ cdef class _Search:
                         return False
                 elif t.column != NULL:
                     if few == many == 0:
-                        if t.column[p] != t.column[q]:
-                            return t.column[p] < t.column[q]
+                        if t.column[p] > t.column[q]:
+                            return False
+                        less |= t.column[p] < t.column[q]
                     elif t.column[p] > (t.column[q] if few == many else 0):
                         return False  # beside a broken gang, its members come free and others do not
         return True
@@ -736,6 +768,7 @@ cdef class _Search:
         self.term = self.checked.term
         self.known = self.checked.known
         self.priced = self.checked.priced
+        self.capped = self.checked.capped
         for i in range(self.n):
             widest = max(widest, self.of.starts[i + 1] - self.of.starts[i])
         cells = (widest + 1) * (self.resources + 1)

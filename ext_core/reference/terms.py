@@ -37,6 +37,8 @@ def _gang_cost(
 
 def cost(term: Term, victims: Ints, table: int, mask: int, candidate: int) -> int:
     match term:
+        case ("below", _, inner):
+            return cost(inner, victims, table, mask, candidate)
         case ("sum", column, lacking):
             return int(sum(column[pod] for pod in victims) - lacking[candidate])
         case ("sum", column):

@@ -51,6 +51,8 @@ def cheapest(
                 if table >= 0 and not (of.ok[table][mask] and unsure >= of.unknown[i]):
                     continue
                 vector = [cost_of(term, sorted(some), table, mask, i) for term in terms]
+                if any(term[0] == "below" and value > term[1] for term, value in zip(terms, vector, strict=True)):
+                    continue
                 if best is None or (vector, size) < best:  # equals: the set that was tried first stays
                     best = (vector, size)
                     status[i] = 1

@@ -14,6 +14,7 @@ from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.costs.victims_stranded import VictimsStranded
 from extender.policy.policy import Policy
+from extender.preemption.ceiling import Ceiling, terms
 from extender.preemption.cost_inputs import NodeInputs, Rooms, columns
 from extender.preemption.search_time import SearchTime
 from extender.preemption.set_tables import deduced, set_tables, without_deduction
@@ -39,7 +40,7 @@ class Preemptor(NamedTuple):
 class Inquiry:
     """One search. `floor`: uids that have to be among the victims on a node, None = any set will do; `budget`: search
     nodes; `ends`: on this thread's clock, in nanoseconds, 0 = never; `sets`: search nodes examined so far; `rooms`:
-    what it knows of other places; `time`: whether it is over."""
+    what it knows of other places; `time`: whether it is over; `ceiling`: sets above it are left out."""
 
     cluster: ClusterView
     policy: Policy
@@ -50,6 +51,7 @@ class Inquiry:
     sets: int = 0
     rooms: Rooms = field(default_factory=Rooms)
     time: SearchTime = field(default_factory=SearchTime)
+    ceiling: Ceiling | None = None
 
     @property
     def request(self) -> PodRequest:
@@ -107,7 +109,7 @@ class Problem:
             self._count_ending()
         nodes = NodeInputs(lacking, self.prices)
         seen, self.missing = columns(self.cluster, inquiry.policy, self.gathered, nodes, inquiry.wall_ms, inquiry.rooms)
-        self.terms = [cost.term(seen) for cost in inquiry.policy.costs]
+        self.terms = terms(inquiry.policy, seen, inquiry.ceiling)
 
     def _gather(self) -> None:
         inquiry, cluster = self.inquiry, self.cluster

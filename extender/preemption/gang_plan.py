@@ -33,6 +33,8 @@ from extender.policy.roles import PodRole, Unplaceable, admitted, roles_of
 from extender.policy.rules import count, hazard, links
 from extender.preemption import certificate
 from extender.preemption.candidates import Inquiry, Preemptor, ends
+from extender.preemption.ceiling import Ceiling, ceiling_of
+from extender.preemption.ceiling import terms as cost_terms
 from extender.preemption.cost_inputs import NodeInputs, Rooms, columns
 from extender.preemption.gang.bounds import NEVER, Freed, Prices, Room, floor
 from extender.preemption.gang.charges import Charges, Vector
@@ -173,12 +175,13 @@ class Way:
     """How a search is made. `reclaim`: None where the gang's queue has all of its guarantee; `joint`: None places by
     the rules of filter, pod beside pod; `counted`: around each slice that reads tables. Claims of the gang's own pods
     must not be among them; `pace`: the length of a slice, and the CPU time after which the search only completes what
-    it has."""
+    it has; `ceiling`: the search sets it, by the settings."""
 
     reclaim: Reclaim | None = None
     joint: Joint | None = None
     counted: Counted = nullcontext
     pace: Pace = field(default_factory=Pace)
+    ceiling: Ceiling | None = None
 
 
 class GangSearch:
@@ -197,7 +200,15 @@ class GangSearch:
         """The cheapest plan over these domains, by the policy as it is now; of equals the first."""
         now = copy(self)
         now._policy = self._policy.now()
-        return now._steps(gang, candidates, way)
+        ceiling = ceiling_of(self._limits, gang.pods, sum(sum(one.amounts[FIRST_GPU:]) for one in gang.requests))
+        found = yield from now._steps(gang, candidates, replace(way, ceiling=ceiling))
+        if ceiling is None or found.best is not None:
+            return found
+        above = (yield from now._steps(gang, candidates, way)).best
+        if above is None:
+            return found
+        cost = [value for (name, _), value in zip(found.terms, above.cost, strict=True) if name != BORROWERS[0]]
+        return replace(found, why=ceiling.above(now._policy, cost))
 
     def _steps(self, gang: Gang, candidates: Sequence[Candidates], way: Way) -> Sliced[GangFound]:
         terms = self._terms(way.reclaim)
@@ -348,10 +359,9 @@ class GangSearch:
         """The cost terms over the gathered pods, with that of a reclaim. The last term is the number of pods: of equal
         costs the fewest are evicted."""
         pace, reclaim = task.way.pace, task.way.reclaim
-        terms: list[Any] = []
-        for cost in self._policy.costs:
-            yield from pace.pause()
-            terms.append(cost.term(seen))
+        yield from pace.pause()
+        terms = cost_terms(self._policy, seen, task.way.ceiling)
+        yield from pace.pause()
         if reclaim is not None:
             lent = array("q", [0 if pod.terminating or reclaim.borrower(pod) else 1 for pod in records])
             terms.insert(self._place_of_borrowers(), ("sum", lent))

@@ -113,6 +113,8 @@ class Preemption:
         if found.best is None:
             searched = "" if found.proved else "before the search budget ended no eviction was found that "
             why = f"{searched or 'no eviction '}makes the pod fit on a node that was offered"
+            if found.above is not None and found.ceiling is not None:
+                why = found.ceiling.above(self._policy, found.above.cost)
             return Outcome("none", why, nodes=found.nodes, found=found)
         if standing is not None:
             self._releases.replaced(standing)

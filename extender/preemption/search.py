@@ -13,11 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ext_core import scout
+from extender.cluster.amounts import FIRST_GPU
 from extender.cluster.cluster import Cluster
 from extender.cluster.view import ClusterView
 from extender.policy.contracts import PodRequest
 from extender.policy.policy import Policy
 from extender.preemption.candidates import Eviction, Floor, Inquiry, Preemptor, Problem, ends
+from extender.preemption.ceiling import Ceiling, ceiling_of
 from extender.preemption.cost_inputs import Rooms
 from extender.preemption.search_time import SearchTime
 from extender.settings import Preemption as Limits
@@ -33,12 +35,14 @@ TRIES = 4  # searches that leave early; then all candidates are searched to the 
 @dataclass(frozen=True, slots=True)
 class Found:
     """`evictions`: the cheapest first, the second is the runner-up; `proved`: no other node or set is cheaper;
-    `sets`: search nodes examined."""
+    `sets`: search nodes examined; `above`: the cheapest eviction, where all are above the `ceiling`."""
 
     evictions: tuple[Eviction, ...] = ()
     proved: bool = True
     nodes: int = 0
     sets: int = 0
+    above: Eviction | None = None
+    ceiling: Ceiling | None = None
 
     @property
     def best(self) -> Eviction | None:
@@ -74,8 +78,18 @@ class VictimSearch:
         until, half = (begun + budget, begun + budget // 2) if limited else (0, 0)
         rooms = Rooms(half, self.time)
         inquiry = Inquiry(
-            self._cluster, self._policy, preemptor, floor, limits.search_budget, until, rooms=rooms, time=self.time
-        )
+            self._cluster, self._policy, preemptor, floor, limits.search_budget, until, rooms=rooms, time=self.time,
+            ceiling=ceiling_of(limits, (preemptor.pod,), sum(preemptor.request.amounts[FIRST_GPU:])),
+        )  # fmt: skip
+        found = self._found(inquiry, rows)
+        if found.best is None and inquiry.ceiling is not None:
+            open_inquiry = replace(inquiry, ceiling=None, sets=0)
+            best = self._found(open_inquiry, rows).best
+            found = replace(found, above=best, ceiling=inquiry.ceiling)
+        return found
+
+    def _found(self, inquiry: Inquiry, rows: array[int]) -> Found:
+        """The cheapest eviction of one inquiry."""
         found, rejected = self._among(
             inquiry, self._hopeful(inquiry, rows) if len(rows) > FEW else Problem(inquiry, rows)
         )

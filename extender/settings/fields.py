@@ -162,6 +162,15 @@ class Mix(_Part):
     """Node labels that distinguish machines, for pods that select nodes by them."""
 
 
+class Ceiling(_Part):
+    """The most work that an eviction may lose. An absent field is no ceiling."""
+
+    gpu_hours_per_gpu: float | None = Field(default=None, ge=0, le=1_000_000)
+    """GPU-hours of lost work for each GPU that the preemptor asks for."""
+    gpu_hours: float | None = Field(default=None, ge=0, le=1_000_000)
+    """GPU-hours of lost work in all."""
+
+
 class Preemption(_Part):
     """The victim search."""
 
@@ -171,6 +180,9 @@ class Preemption(_Part):
     """CPU time of one search. Beyond it the best one found is answered, as not proved."""
     minimum_run_seconds: dict[str, Annotated[float, Field(ge=0, le=31_536_000)]] = Field(default_factory=dict)
     """Seconds by the name of a PriorityClass: its pods are never victims before they have run so long."""
+    ceilings: dict[str, Ceiling] = Field(default_factory=dict, max_length=10_000)
+    """The most work that an eviction may lose, by the name of the preemptor's PriorityClass: where every eviction loses
+    more, no pod is evicted for it ([details](preemption.md#ceilings))."""
     intended_order: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(no_repeats)] = ()
     """PriorityClasses in the intended order, the most important first. Only `gpu-extender check` reads it."""
     leave_freed_seconds: float = Field(default=30.0, ge=0, le=3_600)
@@ -559,6 +571,12 @@ class Settings(_Part):
     failing_nodes: FailingNodes = FailingNodes()
     limits: Limits = Limits()
     server: Server = Server()
+
+    @model_validator(mode="after")
+    def _ceilings_have_their_term(self) -> Self:
+        if self.preemption.ceilings and "work_lost_gpu_seconds" not in self.costs:
+            raise ValueError("preemption.ceilings needs the cost term work_lost_gpu_seconds in costs")
+        return self
 
     @property
     def policy_hash(self) -> str:

@@ -33,7 +33,7 @@ the labels of GPU feature discovery state replicas and GPUs; MIG instances are c
 """
 UNITS: Final = {"seconds": "seconds", "milliseconds": "milliseconds", "bytes": "bytes"}
 """By the last word of a field's name."""
-_KEYS: Final = {"byNamespace": "NAMESPACE", "byPriorityClass": "CLASS", "queues": "QUEUE"}
+_KEYS: Final = {"byNamespace": "NAMESPACE", "byPriorityClass": "CLASS", "ceilings": "CLASS", "queues": "QUEUE"}
 _SHOWN: Final = 3  # items of a default with more than _LONGEST
 _LONGEST: Final = 10
 _Meanings = dict[str, dict[str, str]]

@@ -230,15 +230,18 @@ class Explainer:
         judge = self._judge
         found = yield from machines.empty(judge, asked)
         ways = [machines.add_nodes(judge, found)]
-        for steps in (wait, machines.uncordon, *([] if refused.excess else [evict]), request.relax_links):
+        for steps in (wait, machines.uncordon, request.relax_links):
             ways.append((yield from steps(judge, asked, nodes)))
+        eviction, above = (None, "") if refused.excess else (yield from evict(judge, asked, nodes))
+        ways.append(eviction)
         ways += yield from request.smaller(judge, asked, nodes)
         miss = yield from nearest(judge, asked, nodes)
         yield
         kept = in_order([way for way in ways if way is not None])
         why = sentence.cause(asked, nodes, kept) if found.fits else sentence.never(asked, nodes)
         verdict: Verdict = "waits" if found.fits else "never"
-        return replace(shown, verdict=verdict, sentence=sentence.whole(why, miss, kept), nearest=miss, ways=kept)
+        text = sentence.whole(f"{why}; {above}" if above else why, miss, kept)
+        return replace(shown, verdict=verdict, sentence=text, nearest=miss, ways=kept)
 
     def _gated(self, asked: Preemptor, shown: Explanation, refused: Absent) -> Sliced[Explanation]:
         """What holds the gate, and what is behind it."""

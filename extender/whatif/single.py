@@ -105,6 +105,9 @@ def judge(snapshot: Snapshot, pod: PodRecord, wall: float) -> Sliced[Single]:
     result |= yield from _help(snapshot, asked, nodes, found)
     if snapshot.over():
         warnings.append(OUT_OF_TIME)
+    if found.above is not None and found.ceiling is not None:
+        text = found.ceiling.above(snapshot.policy, found.above.cost)
+        warnings.append(warning("eviction-above-ceiling", f"pod {request.namespace}/{request.name}: {text}"))
     if found.best is None or request.never:
         result["remedies"] = remedies(nodes.reasons, possible=found.best is not None)
         result["spared"] = spared(snapshot.cluster, pod, nodes.open, wall)

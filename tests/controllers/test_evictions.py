@@ -44,9 +44,10 @@ class Ear(Events):
 class Play:
     """One torn node (one GPU of each pair is held), a pod that wants two linked GPUs, and the controller."""
 
-    def __init__(self, enabled: bool = True, nodes: int = 1) -> None:
+    def __init__(self, enabled: bool = True, nodes: int = 1, preemption: JSON | None = None) -> None:
         self.ear = Ear()
-        self.world = World(Settings.model_validate({"evictions": {"enabled": enabled}}), events=self.ear)
+        given = {"evictions": {"enabled": enabled}, "preemption": preemption or {}}
+        self.world = World(Settings.model_validate(given), events=self.ear)
         for i in range(nodes):
             self.torn(f"n{i}", price=10 * i)
         self.pod = self.world.pod("urgent", 2, priority=9, links="required")
@@ -275,6 +276,22 @@ def test_where_no_eviction_helps_that_is_told_and_nobody_is_said_to_have_asked()
     assert (latest["verb"], latest["result"]) == ("evict", "none")
     assert latest["why"] == "no eviction makes the pod fit on a node that was offered"
     assert play.ear.heard == []
+
+
+def test_a_plan_above_the_ceiling_of_the_pods_class_is_not_carried_out() -> None:
+    """The cheaper of two victims loses a GPU-second."""
+    play = Play(preemption={"ceilings": {"batch": {"gpuHours": 0}}})
+    play.pod = play.world.pod("urgent", 2, priority=9, links="required", spec={"priorityClassName": "batch"})
+
+    async def test(controller: Evictions) -> None:
+        await play.stuck(controller)
+
+    play.run(test)
+    assert play.evicted(dry_run=True) == play.evicted() == []
+    assert play.world.verbs.reservations.all() == []
+    latest = play.world.decision(pod="default/urgent")
+    assert (latest["verb"], latest["result"]) == ("evict", "none")
+    assert latest["why"].endswith("and preemption.ceilings.batch.gpuHours allows 0")
 
 
 def test_what_is_kept_of_waiting_pods_has_a_limit_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

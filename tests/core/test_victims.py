@@ -42,6 +42,8 @@ class Case:
 
 def packed(term: Term) -> Any:
     form, *columns = term
+    if form == "below":
+        return form, columns[0], packed(columns[1])
     if form == "mask":
         return form, [array("q", table) for table in columns[0]]
     codes = "qq" if form in ("sum", "max") else "iiqqq"
@@ -154,6 +156,8 @@ def random_case(rng: Random, candidates: int, most_pods: int) -> Case:
             terms.append((form, [[rng.randint(-2, 4) for _ in range(1 << gpus)] for _ in range(tables)]))
         else:
             terms.append(random_groups(rng, pods, form))
+        if form in ("sum", "max", "gang") and rng.random() < 0.25:
+            terms[-1] = ("below", rng.choice([0, 1, 3, 6, 1 << 39]), terms[-1])
     forced = [int(rng.random() < 0.08) for _ in range(pods)]
     return Case(start, short, amounts, masks, free, unknown, unsure, table, ok, forced, terms)
 
@@ -168,7 +172,8 @@ def node_of(case: Case, i: int) -> oracle.Node:
     resources = len(case.short)
     table = case.table[i]
     terms: list[dict[str, Any]] = []
-    for form, *columns in case.terms:
+    for term in case.terms:
+        form, *columns = term[2] if term[0] == "below" else term
         if form in ("sum", "max"):
             lacking = columns[1][i] if len(columns) > 1 else 0
             terms.append({"form": form, "of": [columns[0][pod] for pod in pods], "lacking": lacking})
@@ -186,6 +191,8 @@ def node_of(case: Case, i: int) -> oracle.Node:
                     "of": [own[0][pod] for pod in pods] if own else None,
                 }
             )
+        if term[0] == "below":
+            terms[-1]["most"] = term[1]
     return oracle.Node(
         short=[case.short[r][i] for r in range(resources)],
         frees=[[case.amounts[r][pod] for r in range(resources)] for pod in pods],

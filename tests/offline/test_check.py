@@ -18,6 +18,7 @@ from extender.kube import client
 from extender.offline import check
 from extender.offline.checks.work import MOST_JOBS
 from extender.settings import ClaimBounds, Claims, Settings
+from extender.settings.fields import Ceiling
 from tests.offline.test_whatif import snapshot_of
 from tests.world import GPU, JSON, WALL, machine, pairs, workload
 
@@ -188,12 +189,17 @@ def test_ranks_that_can_not_be_read_and_classes_that_are_not_there() -> None:
     (found,) = [one for one in answer["findings"] if one["code"] == "rank-unreadable"]
     assert (found["severity"], found["about"]) == ("error", "PriorityClass/serve")
     preemption = Settings().preemption.model_copy(
-        update={"intended_order": ("system-node-critical", "gone", "serve"), "minimum_run_seconds": {"nosuch": 60.0}}
+        update={
+            "intended_order": ("system-node-critical", "gone", "serve"),
+            "minimum_run_seconds": {"nosuch": 60.0},
+            "ceilings": {"none": Ceiling(gpu_hours=1.0)},
+        }
     )
     answer = checked(cls("serve", 1), settings=Settings().model_copy(update={"preemption": preemption}))
     about = {one["code"]: one["about"] for one in answer["findings"] if one["severity"] == "error"}
     assert about["class-missing"] == "PriorityClass/gone"
     assert about["minimum-run-of-no-class"] == "PriorityClass/nosuch"
+    assert about["ceiling-of-no-class"] == "PriorityClass/none"
     assert check.exit_code(answer) == 10
 
 

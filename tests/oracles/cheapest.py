@@ -85,10 +85,13 @@ def cheapest(node: Node) -> tuple[frozenset[int], tuple[int, ...]] | None:
     """The best set and its cost; None: no set suffices."""
     rank = ranks(node)
     found = []
+    most = [term.get("most") for term in node.terms]
     for bits in range(1 << len(node.gpus)):
         victims = frozenset(pod for pod in range(len(node.gpus)) if bits >> pod & 1)
-        if suffices(node, victims):
-            found.append((cost(node, victims), len(victims), sorted(rank[pod] for pod in victims), victims))
+        paid = cost(node, victims)
+        below = all(limit is None or value <= limit for value, limit in zip(paid, most, strict=True))
+        if below and suffices(node, victims):
+            found.append((paid, len(victims), sorted(rank[pod] for pod in victims), victims))
     if not found:
         return None
     best = min(found, key=lambda entry: entry[:3])

@@ -117,14 +117,17 @@ class Oracle:
         record = next(pod for pod in self._world.cluster.pods.values() if pod.name == f"gang-{role}-0")
         return pod_request.read(record, self._world.cluster)
 
-    def best(self, rack: str) -> tuple[int, ...] | None:
-        """The least cost in a rack; None: the gang cannot start there. Of no victims: all terms are 0, or NONE."""
+    def best(self, rack: str, most: int | None = None) -> tuple[int, ...] | None:
+        """The least cost in a rack; None: the gang cannot start there. Of no victims: all terms are 0, or NONE. `most`:
+        GPU-seconds of work that the victims may lose."""
         nodes = [name for name, facts in self.case.nodes.items() if facts[2] == rack]
         victims = [pod for pod in self.case.pods if pod.node in nodes and self.case.may_go(pod)]
         costs: list[tuple[int, ...]] = []
         for n in range(len(victims) + 1):
             for chosen in combinations(victims, n):
                 cost = (*self.cost(chosen, rack), n)
+                if most is not None and cost[3 if self.case.borrowers is None else 4] > most:
+                    continue
                 if (not costs or cost < min(costs)) and self.starts(nodes, {pod.name for pod in chosen}):
                     costs.append(cost)
         return min(costs, default=None)

@@ -285,8 +285,9 @@ class Brute:
         for size in range(1, len(there) + 1):
             yield from combinations(there, size)
 
-    def verdict(self, pod: Object) -> tuple[str, list[tuple[tuple[int, ...], str]]]:
-        """("fits" | "evict" | "cannot", the least cost of an eviction on each node where one helps, the best first)."""
+    def verdict(self, pod: Object, most: int | None = None) -> tuple[str, list[tuple[tuple[int, ...], str]]]:
+        """("fits" | "evict" | "cannot", the least cost of an eviction on each node where one helps, the best first).
+        `most`: GPU-seconds of work that an eviction may lose."""
         if any(self.fits(pod, node, ()) for node in self.nodes):
             return "fits", []
         found = []
@@ -298,6 +299,7 @@ class Brute:
                 # whoever is ending may go first: more free GPUs are not always as sure to be linked
                 if self.fits(pod, node, gone) and self.fits(pod, node, (*gone, *ending))
             ]
+            costs = [cost for cost in costs if most is None or cost[3] <= most]
             found += [(min(costs), node["metadata"]["name"])] if costs else []
         return ("evict", sorted(found)) if found else ("cannot", [])
 

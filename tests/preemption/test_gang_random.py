@@ -11,6 +11,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from extender.policy import pod_request
@@ -18,6 +19,7 @@ from extender.policy.policy import Policy
 from extender.preemption.gang import options, search
 from extender.preemption.gang_plan import Candidates, Gang, GangFound, GangSearch, Reclaim, Way
 from extender.settings import Settings
+from extender.settings.fields import Ceiling
 from tests.oracles.gang_evictions import Case, Oracle, Running, Wanted
 from tests.world import WALL, World, pairs
 
@@ -74,9 +76,13 @@ def _wanted(kind: str, rng: random.Random) -> list[Wanted]:
     return [first, Wanted(rng.randint(1, 2), rng.choice([0, 1, 3]) or 3, 2)]
 
 
-def searched(case: Case, world: World, names: list[str], budget: int = 200_000) -> GangFound:
+def searched(
+    case: Case, world: World, names: list[str], budget: int = 200_000, ceiling: float | None = None
+) -> GangFound:
     cluster = world.cluster
     pods = tuple(next(pod for pod in cluster.pods.values() if pod.name == name) for name in names)
+    if ceiling is not None:
+        pods = tuple(msgspec.structs.replace(pod, priority_class="batch") for pod in pods)
     requests = tuple(pod_request.read(pod, cluster) for pod in pods)
     racks: dict[str, list[int]] = {}
     for name, (_, _, rack, _) in case.nodes.items():
@@ -85,6 +91,8 @@ def searched(case: Case, world: World, names: list[str], budget: int = 200_000) 
     lent = case.borrowers
     reclaim = None if lent is None else Reclaim(lambda pod: pod.name in lent, case.regardless)
     limits = world.settings.preemption.model_copy(update={"search_budget": budget})
+    if ceiling is not None:
+        limits = limits.model_copy(update={"ceilings": {"batch": Ceiling(gpu_hours=ceiling)}})
     searching = GangSearch(cluster, Policy.of(world.settings), limits)
     return searching.find(Gang(pods, requests, world.now, WALL), candidates, Way(reclaim))
 
@@ -153,10 +161,35 @@ def test_what_is_not_proved_is_bounded(kind: str, monkeypatch: pytest.MonkeyPatc
     assert open_ends
 
 
-def least(case: Case, oracle: Oracle) -> list[tuple[int, ...]]:
+def least(case: Case, oracle: Oracle, most: int | None = None) -> list[tuple[int, ...]]:
     """The least cost of each rack where the gang can start, ascending."""
     racks = {facts[2] for facts in case.nodes.values()}
-    return sorted(cost[:-1] for rack in racks if (cost := oracle.best(rack)) is not None)
+    return sorted(cost[:-1] for rack in racks if (cost := oracle.best(rack, most)) is not None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_plans_below_a_ceiling_are_those_of_brute_force(kind: str) -> None:
+    """Of each case the ceiling is what the cheapest plan of all loses, less one: another plan, or none."""
+    others = none = 0
+    for seed, case in drawn(kind, CASES // 2):
+        world = World(Settings())
+        names = case.world(world)
+        oracle = Oracle(case, world)
+        free = least(case, oracle)
+        work = 3 if case.borrowers is None else 4
+        if not free or not free[0][work]:
+            continue
+        most = free[0][work] - 1
+        expected = least(case, oracle, most)
+        found = searched(case, world, names, ceiling=most / 3600)
+        assert [one.cost for one in found.evictions] == expected, (kind, seed)
+        assert found.proved, (kind, seed)
+        others += bool(expected)
+        none += not expected
+        if not expected:
+            assert found.why.endswith(f"and preemption.ceilings.batch.gpuHours allows {most / 3600:.4g}")
+    assert others
+    assert none
 
 
 def placed(case: Case, oracle: Oracle, world: World, found: GangFound, gone: set[str]) -> bool:

@@ -65,6 +65,9 @@ class Case:
         units, cpu = self.left(node, gone)
         return units >= self.units and cpu >= self.cpu
 
+    def free(self, name: str) -> int:
+        return next(self.left(node)[0] for node in self.nodes if node.name == name)
+
     def cost(self, gone: Sequence[Pod]) -> tuple[int, ...]:
         left, violations = dict(self.allowed), 0
         for pod in sorted(gone, key=lambda pod: (-pod.priority, -pod.age)):
@@ -87,6 +90,7 @@ class Case:
             sum(pod.work for pod in losers),
             max(pod.grace for pod in gone),
             len(gone),
+            sum(pod.units + pod.others for pod in gone) - max(0, self.units - self.free(gone[0].node)),
             0,  # shares have no links
             sum(self.stranded(pod) for pod in gone),
         )
@@ -218,7 +222,7 @@ def test_the_cases_are_of_all_kinds() -> None:
         costs = sorted({case.cost(some) for _, some in case.sets()})
         if any(case.fits(node) for node in case.nodes) or len(costs) < 2:
             continue
-        decided.add(next(i for i in range(8) if costs[0][i] != costs[1][i]))
+        decided.add(next(i for i in range(9) if costs[0][i] != costs[1][i]))
         sizes.add(costs[0][5])
         resources.add(case.resource)
     assert decided >= {0, 1, 2, 3, 4}

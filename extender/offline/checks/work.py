@@ -36,6 +36,13 @@ def _protection(posture: Posture) -> Iterator[Finding]:
             "pods, but the cluster has no such PriorityClass: no pod is protected by it",
             "Correct the name, or create the class.",
         )  # fmt: skip
+    ceilings = posture.settings.preemption.ceilings.keys() if posture.classes_listed else set()
+    for name in sorted(ceilings - posture.classes):
+        yield Finding(
+            "error", "ceiling-of-no-class", f"PriorityClass/{name}", "preemption.ceilings bounds what its pods may "
+            "cost others, but the cluster has no such PriorityClass: no eviction is bounded by it",
+            "Correct the name, or create the class.",
+        )  # fmt: skip
 
 
 def _evictable(posture: Posture) -> tuple[_Workloads, _Workloads]:

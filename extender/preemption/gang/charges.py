@@ -193,8 +193,9 @@ class Charges:
     def __init__(self, terms: Sequence[Term], nodes: Sequence[int], order: Sequence[int]) -> None:
         """No term costs anything yet: `read` reads them."""
         self.width, self.groups = len(terms), list[Group]()
-        self.maxima = tuple(term[0] == "max" for term in terms)
+        self.maxima = tuple((term[2] if term[0] == "below" else term)[0] == "max" for term in terms)
         self._lacking = [0] * len(terms)
+        self._most: dict[int, int] = {}
         self._columns = [[0] * len(nodes) for _ in terms]
         self._local: list[list[tuple[Group, frozenset[int]]]] = [[] for _ in range(max(nodes, default=-1) + 1)]
         self._of: dict[int, list[int]] = {}
@@ -211,6 +212,8 @@ class Charges:
         return made
 
     def _read(self, t: int, term: Any) -> None:
+        if term[0] == "below":
+            _, self._most[t], term = term
         if term[0] in ("sum", "max"):
             self._columns[t] = list(term[1])
             if len(term) > 2:
@@ -264,6 +267,15 @@ class Charges:
             self._of.setdefault(p, []).append(len(self.groups))
         self.groups.append(group)
 
+    @property
+    def capped(self) -> bool:
+        """Whether some term has a ceiling."""
+        return bool(self._most)
+
+    def exceeds(self, cost: Vector) -> bool:
+        """Whether it, or what it is a bound of, is above the ceiling of a term."""
+        return any(cost[t] > most for t, most in self._most.items())
+
     def bill(self, pods: Sequence[int]) -> Bill:
         """What these pods of one node cost."""
         charge = [
@@ -308,7 +320,7 @@ class Charges:
         for maximum, column in zip(self.maxima, self._columns, strict=True):
             if column[p] > column[q]:
                 return False
-            if not exact and not maximum and column[p] < column[q]:
+            if not exact and not maximum and column[p] < column[q] and not self._most:
                 return True  # the terms after it do not matter
         return all(self._costs(g, p) <= self._costs(g, q) for g in self._groups(p))
 

@@ -105,6 +105,8 @@ class Search:
                 for grown in self._grown(plan, node, at + 1):
                     yield from self._pace.pause()
                     self._examined += 1
+                    if self._charges.exceeds(grown.value):
+                        continue
                     if not any(grown.left):
                         if cutoff is None or grown.value < cutoff:
                             best, cutoff = grown, grown.value
@@ -169,7 +171,7 @@ class Search:
         for maximum, mine, more, other in zip(charges.maxima, a.value, extra, b.value, strict=True):
             if mine + more > other:
                 return False
-            if mine + more < other and not maximum:
+            if mine + more < other and not maximum and not charges.capped:
                 return True  # the terms after it do not matter
         return True
 
@@ -177,6 +179,8 @@ class Search:
 
     def _hopeful(self, plan: Plan, done: int, cutoff: Vector | None) -> bool:
         bound = self._bound(plan, done, self._bounds)
+        if self._charges.exceeds(bound):
+            return False
         return bound[0] < NEVER and (cutoff is None or bound < cutoff)
 
     def _bound(self, plan: Plan, done: int, suffixes: Suffixes) -> Vector:

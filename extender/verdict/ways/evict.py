@@ -25,12 +25,13 @@ Bound = tuple[tuple[int, ...], str]
 """What an eviction on a node costs at least, and the node."""
 
 
-def evict(judge: Judge, asked: Preemptor, nodes: Nodes) -> Sliced[Way | None]:
-    """The eviction that preempt would find over all nodes that admit the pod; None where there is none, or the pod may
-    not preempt."""
+def evict(judge: Judge, asked: Preemptor, nodes: Nodes) -> Sliced[tuple[Way | None, str]]:
+    """(the eviction that preempt would find over all nodes that admit the pod, None where there is none or the pod may
+    not preempt; what it would cost, where every eviction is above the ceiling, else "")."""
     if asked.request.never:
-        return None
+        return None, ""
     best: Eviction | None = None
+    above: tuple[tuple[tuple[int, ...], str], str] | None = None
     proved = True
     bounds = yield from _bounds(judge, asked, nodes.open)
     first = nsmallest(CHUNK, bounds)
@@ -43,11 +44,15 @@ def evict(judge: Judge, asked: Preemptor, nodes: Nodes) -> Sliced[Way | None]:
         with judge.claims.of(asked.request, asked.now):
             found = judge.search.find(asked, judge.rows(names), limited=judge.limited)
         proved = proved and found.proved
-        one = found.best
+        one, other = found.best, found.above
+        if other is not None and found.ceiling is not None and (above is None or (other.cost, other.node) < above[0]):
+            above = (other.cost, other.node), found.ceiling.above(judge.policy, other.cost)
         if one is not None and (best is None or (one.cost, one.node) < (best.cost, best.node)):
             best = one
         yield
-    return None if best is None else found_way(judge, asked, nodes, best, proved=proved)
+    if best is None:
+        return None, "" if above is None else above[1]
+    return found_way(judge, asked, nodes, best, proved=proved), ""
 
 
 def _linkable(judge: Judge, asked: Preemptor, rows: array[int]) -> array[int]:
