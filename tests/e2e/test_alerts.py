@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import trustme
 from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
+from extender.controllers.queue.unled import UNLED_SECONDS
+from extender.controllers.settings import file as settings_file
+from extender.controllers.settings.file import SettingsFile
+from extender.controllers.supervisor import Supervisor
 from extender.metrics import Metrics
+from extender.queue.leader import QueueLeader
+from extender.settings import Settings
+from tests.controllers.queue.rig import rig
+from tests.controllers.queue.test_controller import gang
+from tests.controllers.queue.test_unled import Lease, posted
+from tests.controllers.queue.test_unled import gated as gated_pods
+from tests.controllers.test_settings_file import HEAD
 from tests.e2e.build import ControlPlaneUnavailable
 from tests.e2e.promtool import promtool
-from tests.test_monitoring import ALERTS, RULES
+from tests.server.access.certificates import serving as serving_certificate
+from tests.server.access.certificates import trusting, written
+from tests.server.access.served import serving
+from tests.server.access.test_certificates import ask
+from tests.test_defects import Failing
+from tests.test_monitoring import ALERTS, METRIC, RULES
+from tests.waiting import wait_for
+from tests.world import World, pairs
 
 HEALTHY = {"gpu_extender_dark_seconds": "0x300"}
 """Without it GpuExtenderNotReady fires."""
@@ -34,6 +57,7 @@ class Case(NamedTuple):
 REFUSED = 'gpu_extender_decisions_total{verb="filter",reason="refused"}'
 LATE = 'gpu_extender_request_duration_seconds_bucket{verb="filter",le="%s"}'
 WAITS = 'gpu_extender_pending_oldest_seconds{priority_class="%s",outranks="%s"}'
+DEFECTS = 'gpu_extender_watch_defects_total{kind="Pod"}'
 CASES = {
     "GpuExtenderNotReady": Case(5, {"gpu_extender_dark_seconds": "0 60x10"}, HEALTHY),
     "GpuExtenderWatchDown": Case(
@@ -101,8 +125,101 @@ CASES = {
         {'gpu_extender_certificate_not_after_seconds{file="/tls/tls.crt"}': f"{7 * 86_400 + 1_740}x100"},
         {'gpu_extender_certificate_not_after_seconds{file="/tls/tls.crt"}': f"{7 * 86_400 + 5_460}x100"},
     ),
+    "GpuExtenderGangsNeverStart": Case(
+        20,
+        {'gpu_extender_queue_waiting{reason="never",pods="2-8"}': "0x3 1x20"},
+        {'gpu_extender_queue_waiting{reason="never",pods="2-8"}': "1x10 0x3 1x10",
+         'gpu_extender_queue_waiting{reason="head",pods="2-8"}': "1x30"},
+    ),
+    "GpuExtenderGpusClaimedTwice": Case(
+        10, {"gpu_extender_double_claimed_gpus": "1x20"}, {"gpu_extender_double_claimed_gpus": "1x3 0x3 1x10"}
+    ),
+    "GpuExtenderWatchDefects": Case(
+        60, {DEFECTS: "0x30 1x40"}, {DEFECTS: "1x70"}  # it counts before the first look at it
+    ),
+    "GpuExtenderHandshakesFail": Case(
+        45, {"gpu_extender_handshakes_failed_total": "0+1x60"}, {"gpu_extender_handshakes_failed_total": "0x5 9x60"}
+    ),
 }  # fmt: skip
 NOT_READ = 'count(ALERTS{alertname="GpuExtenderNotReady",alertstate="firing"}) or vector(0)'
+
+
+def never_starts(_: Path) -> World:
+    """A gang of more GPUs than all nodes have."""
+    world = World(Settings.model_validate({"queue": {"enabled": True}}))
+    world.node("n", 8)
+
+    async def test() -> None:
+        async with rig(world) as queue:
+            queue.create(*gang("huge", 2, 8))
+            await queue.turn()
+
+    asyncio.run(test())
+    return world
+
+
+def claims_a_gpu_twice(_: Path) -> World:
+    world = World()
+    world.node("n", 4, links=pairs(4))
+    world.pod("a", 2, "n", held=[0, 1])
+    world.pod("b", 2, "n", held=[1, 2])
+    return world
+
+
+def has_a_defect(_: Path) -> World:
+    """A source raises once."""
+    source = Failing(RuntimeError("x"))
+    world = World(source=source)
+    supervisor = Supervisor([source], restart_seconds=0.0)
+
+    async def test() -> None:
+        task = asyncio.create_task(supervisor.run())
+        await asyncio.wait_for(source.running.wait(), 10)
+        task.cancel()
+
+    asyncio.run(test())
+    for kind, count in supervisor.defects.items():
+        world.server.supervisor.defects[kind] += count
+    return world
+
+
+def rejects_a_client(folder: Path) -> World:
+    """A client without a certificate asks for a placement."""
+    ca = trustme.CA()
+    with serving({"tls": written(folder / "tls", serving_certificate(ca), ca).tls("kube-scheduler")}) as (
+        world,
+        [port],
+    ):
+        with contextlib.suppress(OSError):
+            ask(port, trusting(ca, None))
+        wait_for(lambda: world.metric("handshakes_failed_total") > 0)
+    return world
+
+
+def has_no_leader(_: Path) -> World:
+    """A gated pod, and no instance holds the Lease of the queue."""
+    world = gated_pods()
+    posted(world, Lease(lambda: ""), QueueLeader(True), 2 * UNLED_SECONDS)
+    return world
+
+
+def reads_invalid_settings(folder: Path) -> World:
+    world, file = World(), folder / "settings.yaml"
+    file.write_text(HEAD)
+    controller = SettingsFile(file, world.verbs, world.metrics)
+    file.write_text(HEAD + "scorers: [{name: nothing, weight: 1}]\n")
+    asyncio.run(controller.look())
+    return world
+
+
+HAPPENS: dict[Callable[[Path], World], str] = {
+    never_starts: "GpuExtenderGangsNeverStart",
+    claims_a_gpu_twice: "GpuExtenderGpusClaimedTwice",
+    has_a_defect: "GpuExtenderWatchDefects",
+    rejects_a_client: "GpuExtenderHandshakesFail",
+    has_no_leader: "GpuExtenderDegraded",
+    reads_invalid_settings: "GpuExtenderDegraded",
+}
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +291,43 @@ def test_metrics_that_were_never_read_are_no_alert(
     file = tmp_path / "test.yaml"
     file.write_text(json.dumps({"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": [test]}))
     assert "SUCCESS" in call(program, "test", "rules", str(file))
+
+
+def as_exported(world: World, alert: str) -> dict[str, str]:
+    """What a server prints of the series that an alert reads. A counter rises as often each minute as it did here."""
+    [expression] = [one["expr"] for one in ALERTS if one["alert"] == alert]
+    read = {name for name, _, _ in METRIC.findall(expression)}
+    page = world.call("/metrics", method="GET").body.decode()
+    series = {}
+    for family in text_string_to_metric_families(page):
+        for name, labels, value, *_ in family.samples:
+            if name in read:
+                chosen = ",".join(f'{label}="{text}"' for label, text in labels.items())
+                step = value if family.type == "counter" else 0
+                series[f"{name}{{{chosen}}}"] = f"{value - step:g}+{step:g}x60"
+    return series
+
+
+@pytest.mark.parametrize("happens", HAPPENS, ids=lambda happens: happens.__name__)
+def test_what_happens_in_a_server_fires_the_alert(
+    program: Path, rules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, happens: Callable[[Path], World]
+) -> None:
+    monkeypatch.setattr(settings_file, "SETTLE_SECONDS", 0.0)
+    alert = HAPPENS[happens]
+    for world, fires in ((happens(tmp_path), 1), (World(), 0)):
+        series = as_exported(world, alert)
+        assert series or not fires
+        count = f'count(count by (alertname) (ALERTS{{alertname="{alert}",alertstate="firing"}})) or vector(0)'
+        test = {
+            "interval": "1m",
+            "input_series": [{"series": name, "values": values} for name, values in {**HEALTHY, **series}.items()],
+            "promql_expr_test": [
+                {"expr": count, "eval_time": "50m", "exp_samples": [{"labels": "{}", "value": fires}]}
+            ],
+        }
+        file = tmp_path / f"{fires}.yaml"
+        file.write_text(json.dumps({"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": [test]}))
+        assert "SUCCESS" in call(program, "test", "rules", str(file)), fires
 
 
 def test_the_page_of_metrics_keeps_the_conventions(program: Path) -> None:
