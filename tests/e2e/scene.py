@@ -127,6 +127,10 @@ class Scene:
         """What the server has kept about a pod, newest first."""
         return list(self._page("/debug/decisions", pod=f"{self.namespace}/{name}").json()["decisions"])
 
+    def explained(self, name: str) -> Any:
+        """The server's verdict on a pod, or its error."""
+        return self._page("/debug/explain", pod=f"{self.namespace}/{name}").json()
+
     def _page(self, path: str, **query: str) -> httpx.Response:
         """What the server answers to a GET; a busy machine may take a while."""
         with httpx.Client(trust_env=False, timeout=30) as http:

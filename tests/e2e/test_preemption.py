@@ -62,6 +62,16 @@ def test_the_cheapest_victims_go_and_the_preemptor_lands(scene: SceneFactory) ->
     )
     assert gone == set(best[-1]), (gone, best)
     assert cluster.running("urgent") == [best[-2]]
+    for name in gone:
+        shown = cluster.explained(name)
+        assert shown["verdict"] == "evicted"
+        evicted = shown["evicted"]
+        assert (evicted["by"], evicted["evictor"]) == (f"{cluster.namespace}/urgent", "kube-scheduler")
+        assert evicted["victims"] == len(gone)
+        assert any(one["result"] == "evict" for one in shown["decisions"])
+    stays = min(set(sizes) - gone)
+    above = cluster.explained(stays)["evictable_by"]
+    assert "high" in [one["priority_class"] for one in above]
     assert cluster.kubelets.truth.double_allocations == 0
 
 
@@ -74,6 +84,25 @@ def test_never_evicts_nobody(scene: SceneFactory) -> None:
     cluster.unschedulable("patient", "preemption")
     quiet(3)
     assert cluster.alive(["w"]) == {"w"}
+
+
+def test_a_restart_forgets_for_which_pod_a_victim_was_evicted_and_says_so(scene: SceneFactory) -> None:
+    """kube-scheduler's condition on the pod that terminates is all that the new process sees."""
+    cluster = scene({"n1": H100}, kubelet={"termination_seconds": 20})
+    classes(cluster)
+    cluster.pod("w", 8, priority_class="low", grace=60)
+    cluster.running("w")
+    cluster.pod("urgent", 8, priority_class="high")
+    wait_for(lambda: cluster.get("w")["metadata"].get("deletionTimestamp"), 60, "the eviction")
+    assert cluster.explained("w")["evicted"]["by"] == f"{cluster.namespace}/urgent"
+    cluster.extender.kill()
+    cluster.extender.start()
+    shown = cluster.explained("w")
+    assert (shown["verdict"], shown["evicted"]["evictor"]) == ("evicted", "kube-scheduler")
+    assert (shown["evicted"]["by"], shown["evicted"]["cost"]) == (None, None)
+    cluster.running("urgent", timeout=60)
+    assert cluster.explained("w")["verdict"] == "evicted"
+    assert "kubectl get events" in cluster.explained("nobody")["error"]["message"]
 
 
 def test_slow_termination_makes_no_second_eviction(scene: SceneFactory) -> None:
