@@ -116,8 +116,8 @@ class Metrics:
         )
         self.sampled_requests = self._counter(
             "sampled_requests",
-            "Requests with fewer nodes than there are schedulable GPU nodes: the scheduler samples, and we choose "
-            "among what it shows us. See percentageOfNodesToScore.",
+            "Requests that leave out nodes where the pod fits too, as far as we know: the scheduler samples, and we "
+            "choose among what it shows us. One request a second is looked at. See percentageOfNodesToScore.",
         )
 
         self.record_bytes = self._counter("record_bytes", "Bytes written to the record (serve --record).")

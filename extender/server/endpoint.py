@@ -159,7 +159,7 @@ class VerbApp:
             refused[code].inc(count)
         sampled = decision.detail.get("sampled")
         if sampled is not None:
-            endpoint.sampling.note(sampled["named"], sampled["schedulable_gpu_nodes"])
+            endpoint.sampling.note(sampled["named"], sampled["left_out"])
         if judged.unknown_count and self._verb == "filter":  # they have no row, and so no code
             endpoint.metrics.refused_nodes.labels(UNKNOWN_NODE.key).inc(judged.unknown_count)
 
@@ -171,17 +171,17 @@ class Sampling:
         self._metrics = metrics
         self._warned = False
 
-    def note(self, given: int, known: int) -> None:
-        """A call named `given` nodes; `known` schedulable nodes have GPUs."""
+    def note(self, named: int, left_out: int) -> None:
+        """A call named `named` nodes, and not the `left_out` others where its pod fits too."""
         self._metrics.sampled_requests.inc()
         if not self._warned:
             self._warned = True
             log.warning(
-                "kube-scheduler names fewer nodes than there are schedulable GPU nodes: the others are full, tainted "
-                "or not selected, or it samples (then set percentageOfNodesToScore: 100); logged once, counted in "
+                "kube-scheduler leaves out nodes where the pod fits: it samples (set percentageOfNodesToScore: 100), "
+                "or another plugin or extender rejects them; logged once, counted in "
                 "gpu_extender_sampled_requests_total",
-                given=given,
-                known=known,
+                named=named,
+                left_out=left_out,
             )
 
 

@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 from ext_core import encode, fit, score
 from ext_core.rows import Rejections
 from extender.cluster.cluster import Cluster
+from extender.objects.records import PodRecord
 from extender.policy.policy import Policy
 from extender.policy.rules import SEATED, STALE, UNKNOWN_NODE, texts
 from extender.preemption.candidates import Preemptor
@@ -30,6 +31,7 @@ from extender.verbs.answer import (
 from extender.verbs.decisions import FEW, Decision, Judged, Ranking
 from extender.verbs.hold_back import HeldBack, HoldBack, put_last
 from extender.verbs.journal import FilterCall
+from extender.verbs.sampling import Sampling
 from extender.verbs.unknown_nodes import UnknownNodes
 
 LONGEST_TRANSIENT = 60.0
@@ -53,6 +55,7 @@ class Filter:
         self._hold_back, self._freshness, self._history = hold_back, hold_back.freshness, history
         self._texts = texts(settings.failing_nodes)  # by code
         self.unknown_nodes = UnknownNodes()
+        self._sampling = Sampling(cluster, policy, claims)
 
     def answer(self, body: bytes, now: float, wall: float, *, again: bool = False) -> Answer:
         """The answer to ExtenderArgs. `again`: a second look of the same attempt, before it is answered. Raises
@@ -78,7 +81,7 @@ class Filter:
         decision = Decision("filter", wall, cluster.generation, request, Judged(known(args)))
         if unknown:
             decision.judged.lack(unknown)
-        self._note_sampling(decision, len(args.rows))
+        self._note_sampling(decision, args.pod, now)
         stages.mark("read")
         with claims.of(request, now, rows=decision.judged.rows):
             held = self._evaluate(decision, Preemptor(request, args.pod, now, wall), before, stages)
@@ -94,15 +97,12 @@ class Filter:
         self._history.decisions.add(decision)
         return Answer(body, decision.result, decision)
 
-    def _note_sampling(self, decision: Decision, named: int) -> None:
-        """kube-scheduler names fewer nodes than there are schedulable GPU nodes, and it is not the fast path, in which
-        it asks for nothing but the nominated node."""
-        rows, schedulable = decision.judged.rows, self._cluster.schedulable_gpu_nodes
-        if named >= schedulable:
-            return
-        if len(rows) == 1 and self._cluster.names[rows[0]] == decision.request.nominated:
-            return
-        decision.detail["sampled"] = {"named": named, "schedulable_gpu_nodes": schedulable}
+    def _note_sampling(self, decision: Decision, pod: PodRecord, now: float) -> None:
+        """Note where kube-scheduler samples: a node that fits may be among those that it leaves out."""
+        rows = decision.judged.rows
+        if left_out := self._sampling.left_out(pod, decision.request, rows, now):
+            known = self._cluster.schedulable_gpu_nodes
+            decision.detail["sampled"] = {"named": len(rows), "schedulable_gpu_nodes": known, "left_out": left_out}
 
     def _evaluate(self, decision: Decision, preemptor: Preemptor, before: Attempt | None, stages: Stages) -> HeldBack:
         """Judge the candidates, score those that fit, and choose the best; inside of the pod's claims."""

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import orjson
 
+from ext_core import fit
 from extender.cluster.cluster import Cluster
 from extender.cluster.slices import Sliced, pauses
 from extender.cluster.view import ClusterView
@@ -47,6 +48,8 @@ class Answer:
     holdings: list[dict[str, Any]] = field(default_factory=list)
     results: list[dict[str, Any]] = field(default_factory=list)
     groups: list[dict[str, Any]] = field(default_factory=list)
+    placed: dict[str, str] = field(default_factory=dict)
+    """uid of each single pod that was placed -> its name."""
     latest: tuple[PodRecord, int, single.Single] | None = None
     """The single pod that was judged last, without what tells it from its equals; at which generation; and how."""
 
@@ -186,7 +189,28 @@ def _single(snapshot: Snapshot, admission: Admission, pod: PodRecord, wall: floa
     made.warn(found.warnings)
     snapshot.evict(found.victims)
     if found.node:
+        made.warn(_at_once(snapshot, pod, found.node, made.placed))
         snapshot.place(pod, found.node, found.gpus)
+        made.placed[pod.uid] = pod.name
+
+
+def _at_once(snapshot: Snapshot, pod: PodRecord, node: str, placed: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """A warning where live the pod would be kept off the node until it is known which GPUs the pods of the question
+    before it have there. `placed`: names of these by uid."""
+    cluster, request = snapshot.cluster, snapshot.claims.alone(pod)
+    if request.links != "required" or node not in cluster.gpus.ledgers:
+        return
+    shape, healthy, _ = cluster.tables.nodes.graph_of(cluster.row(node))
+    if fit.uniform(cluster.tables.shapes, shape, healthy, request.wanted):
+        return
+    before = [placed[one.uid] for one in cluster.gpus.ledgers[node].holdings if one.uid in placed]
+    if before:
+        more = f" and {len(before) - 3} more" if len(before) > 3 else ""
+        text = (
+            f"pod {pod.namespace}/{pod.name} requires links and follows {', '.join(before[:3])}{more} on {node}: this "
+            "holds once their GPUs are known. Created at the same time, it may go to another node (links-pending)"
+        )
+        yield warning("links-at-once", text)
 
 
 def _unnumbered(pod: PodRecord) -> dict[str, str]:

@@ -433,31 +433,57 @@ def test_a_device_class_of_another_name_changes_nothing() -> None:
 # -- sampling ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_sampling_scheduler_is_counted_and_warned_of_once() -> None:
+FLEET = [f"n{at:03}" for at in range(110)]
+
+
+def fleet(**facts: Any) -> World:
     world = World()
-    for name in ("a", "b", "c"):
-        world.node(name, 8)
+    for name in FLEET:
+        world.node(name, 8, **facts)
+    return world
+
+
+def test_a_sampling_scheduler_is_counted_and_warned_of_once() -> None:
+    world = fleet()
     world.node("cordoned", 8, unschedulable=True)
     world.node("no-gpus", 0)
     with logged() as lines:
-        world.filter(workload("all", 1), ["a", "b", "c"])
+        world.filter(workload("all", 1), FLEET)
         assert world.metric("sampled_requests_total") == 0
         for _ in range(3):
-            world.filter(workload("some", 1), ["a", "b"])
-        assert world.decision()["sampled"] == {"named": 2, "schedulable_gpu_nodes": 3}
-        world.filter(workload("no-gpus"), ["a"])
+            world.now += 1
+            world.filter(workload("some", 1), FLEET[:100])
+        assert world.decision()["sampled"] == {"named": 100, "schedulable_gpu_nodes": 110, "left_out": 10}
+        world.filter(workload("some", 1), FLEET[:100])  # within the second
+        world.filter(workload("no-gpus"), FLEET[:100])
     assert world.metric("sampled_requests_total") == 3
     assert sum("percentageOfNodesToScore" in line["event"] for line in lines) == 1
 
 
-def test_the_nominated_node_alone_is_no_sampling() -> None:
-    world = World()
-    world.node("a", 8)
-    world.node("b", 8)
-    world.filter(workload("p", 1, nominated="a"), ["a"])
+def test_nodes_that_kube_scheduler_rejects_itself_are_no_sample() -> None:
+    """It names no node that is full, short of CPU, tainted or not selected."""
+    world = fleet(labels={"pool": "a"})
+    for name, gpus in zip(FLEET[100:], (8, 8, 8, 8, 7, 7, 0, 0, 0, 0), strict=True):
+        if gpus:
+            world.pod(f"on-{name}", gpus, node=name, phase="Running")
+        else:
+            world.node(name, 8, labels={"pool": "b"})
+    world.filter(workload("p", 2, spec={"nodeSelector": {"pool": "a"}}), FLEET[:100])
     assert world.metric("sampled_requests_total") == 0
-    world.filter(workload("p", 1, nominated="a"), ["b"])
+    world.now += 1
+    world.filter(workload("q", 1), FLEET[:100])  # six of the others fit
     assert world.metric("sampled_requests_total") == 1
+
+
+def test_fewer_nodes_than_the_least_sample_are_no_sample() -> None:
+    """The nominated node alone, for example; and a few nodes may have pods that only kube-scheduler knows yet."""
+    world = fleet()
+    for named in (FLEET[:1], FLEET[:99], FLEET[:106]):
+        world.now += 1
+        world.filter(workload("p", 1, nominated=FLEET[0]), named)
+    world.now += 1
+    world.filter(workload("v", 1, spec={"volumes": [{"name": "x", "ephemeral": {}}]}), FLEET[:100])
+    assert world.metric("sampled_requests_total") == 0
 
 
 # -- shortlist ---------------------------------------------------------------------------------------------------------

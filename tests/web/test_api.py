@@ -37,7 +37,7 @@ DOCUMENT = document()
 PATHS: dict[str, dict[str, Any]] = DOCUMENT["paths"]
 VERBS = "/v1/"
 RARE = {
-    *("sampled", "named", "schedulable_gpu_nodes"),  # more than 100 nodes
+    *("sampled", "named", "schedulable_gpu_nodes", "left_out"),  # more than 100 nodes
     "served_by",  # a node without a device plugin
     "left_to",  # a reservation of another pod
     *("eviction_would_help", "flag", "enabled"),  # evictions of our own

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,9 +12,9 @@ from ruamel.yaml import YAML
 from extender.settings import Settings
 from tests.offline.test_check import checked
 from tests.whatif.asking import ask
-from tests.whatif.test_engine import node, pod, running, template
+from tests.whatif.test_engine import PREFIX, node, pod, running, template
 from tests.whatif.test_owners import owner, ranks, read
-from tests.world import JSON
+from tests.world import DGX1V, JSON, machine
 
 PLACEMENT = "gpu-extender.io/placement"
 HOSTNAME = "kubernetes.io/hostname"
@@ -229,3 +231,33 @@ def test_the_tasks_of_a_volcano_job() -> None:
 )
 def test_how_many_pods_of_a_volcano_job_start_together(job: JSON, least: int) -> None:
     assert ask([node("a")], [job])["groups"][0]["min"] == least
+
+
+# ---- pods that are created at once
+
+
+def linked(*names: str, mode: str = "required") -> list[JSON]:
+    return [pod(name, 2, annotations={"gpu-extender.io/links": mode}) for name in names]
+
+
+def relayed(name: str, links: Sequence[Sequence[int]] = DGX1V) -> JSON:
+    """A node whose relay hands out planned GPUs, so that what-if knows the GPUs of each pod that it places."""
+    made: JSON = {"kind": "Node"} | machine(name, 8, links=links, annotations={f"{PREFIX}relay": "1"})
+    notes = made["metadata"]["annotations"]
+    stated = json.loads(notes[f"{PREFIX}topology"]) | {"uuids": [f"GPU-{name}-{at}" for at in range(8)]}
+    notes[f"{PREFIX}topology"] = json.dumps(stated)
+    return made
+
+
+SWITCHED = [[18 * (i != j) for j in range(8)] for i in range(8)]
+
+
+def test_pods_that_require_links_share_a_node_only_one_after_the_other() -> None:
+    """Live the second pod of a burst finds `links-pending` on the node of the first, and takes another one."""
+    answer = ask([relayed("a"), relayed("b"), relayed("c")], linked("x", "y", "z"))
+    assert {one["node"] for one in answer["results"]} == {"a"}
+    messages = [one["message"] for one in answer["warnings"] if one["code"] == "links-at-once"]
+    assert ["follows x on a" in messages[0], "follows x, y on a" in messages[1]] == [True, True]
+    assert "links-at-once" not in codes(ask([relayed("a")], linked("x")))
+    assert "links-at-once" not in codes(ask([relayed("a")], linked("x", "y", mode="preferred")))
+    assert "links-at-once" not in codes(ask([relayed("a", SWITCHED)], linked("x", "y")))
