@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import Any, Final
 
 SHOWN_NODES: Final = 10
+NAMED_ALIKE: Final = 3
+"""Nodes with equal lines that are named."""
 
 
 def lines(decision: dict[str, Any]) -> Iterator[str]:
@@ -38,8 +41,7 @@ def lines(decision: dict[str, Any]) -> Iterator[str]:
     yield from _victims(decision)
     for warning in decision.get("warnings") or ():
         yield f"  warning: {warning['message']}"
-    for node in decision["nodes"][:SHOWN_NODES]:
-        yield "  " + _node(node)
+    yield from _nodes(decision["nodes"][:SHOWN_NODES])
     left = max(0, len(decision["nodes"]) - SHOWN_NODES) + decision["nodes_left_out"]
     if left > 0:
         yield f"  and {_count(left, 'more node')} (-o json has up to 100)"
@@ -49,17 +51,39 @@ def lines(decision: dict[str, Any]) -> Iterator[str]:
         yield "  took " + ", ".join(f"{stage} {spent:.0f} us" for stage, spent in decision["duration_us"].items())
 
 
-def _node(node: dict[str, Any]) -> str:
+def _nodes(nodes: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """A line for each node, or for several with equal lines. Terms that are equal on all nodes that fit stand once."""
+    scored = [node["scores"] for node in nodes if node["fits"] and node.get("scores")]
+    equal = {name for name in scored[0] if all(one.get(name) == scored[0][name] for one in scored)} if scored else set()
+    if len(scored) < 2 or not equal:
+        equal = set()
+    else:
+        yield f"  equal on all nodes below that fit: {_scores(scored[0], equal)}"
+    for text, alike in groupby(nodes, key=lambda node: _node(node, equal)):
+        names = [node["node"] for node in alike]
+        yield f"  {', '.join(names[:NAMED_ALIKE])}{_more(len(names) - NAMED_ALIKE)}: {text}"
+
+
+def _more(number: int) -> str:
+    """ " and 3 more", or nothing."""
+    return f" and {number} more" if number > 0 else ""
+
+
+def _scores(scores: dict[str, Any], names: Collection[str]) -> str:
+    return ", ".join(f"{name} {one['raw']:g} x {one['weight']:g}" for name, one in scores.items() if name in names)
+
+
+def _node(node: dict[str, Any], equal: Collection[str]) -> str:
+    """Without its name and the terms that are equal on all nodes."""
     failed = ", ".join(f"{one['pod']} ({one['what']})" for one in node.get("failures", ()))
     if not node["fits"]:
-        text = f"{node['node']}: refused ({node['class']}) {node['text']}"
+        text = f"refused ({node['class']}) {node['text']}"
         return f"{text}; failed there: {failed}" if failed else text
-    scores = ", ".join(
-        f"{name} {score['raw']:g} x {score['weight']:g}" for name, score in node.get("scores", {}).items()
-    )
-    parts = [f"{node['node']}: fits"]
+    scores = node.get("scores", {})
+    parts = ["fits"]
     if scores:
-        parts.append(f"score {node['score']:g} = {scores}")
+        other = _scores(scores, [name for name in scores if name not in equal])
+        parts.append(f"score {node['score']:g}{' with ' if equal and other else ' = ' if other else ''}{other}")
     if "points" in node:
         parts.append(f"{node['points']} points")
     if node.get("gpus"):

@@ -24,7 +24,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     parser.add_argument("pod", metavar="NAMESPACE/NAME", help="the pod")
     add_sources(parser)
-    parser.add_argument("--most", type=int, default=5, metavar="N", help="decisions shown (default: %(default)s)")
+    parser.add_argument("--most", type=int, default=5, metavar="N", help="decisions, 0: none (default: %(default)s)")
     add_now(parser)
     add_output(parser)
 
@@ -32,10 +32,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints the verdict, then the decisions."""
     pod = pod_of(options.pod)
-    if options.most < 1:
-        raise BadInput(f"{options.most} is less than 1", path="--most")
+    if options.most < 0:
+        raise BadInput(f"{options.most} is less than 0", path="--most")
     page = f"/debug/explain?pod={quote('/'.join(pod))}&most={options.most}"
-    show(answer_of(options, page, partial(_read, pod)), options.output, verdict_text.lines)
+    program = getattr(options, "program", "gpu-extender")
+    show(answer_of(options, page, partial(_read, pod)), options.output, partial(verdict_text.lines, program=program))
     return 0
 
 

@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeVar
 
 from ext_core import gather
 from ext_core.link_sets import LinkSets
+from ext_core.scout import FREE
 from extender.cluster.amounts import FIRST_GPU
 from extender.cluster.cluster import Cluster
 from extender.cluster.slices import Pace, Sliced, finish, in_order
@@ -507,7 +508,7 @@ def _seats(cluster: Cluster, chosen: Sequence[Option], ways: Ways) -> list[int] 
 def cost_of(found: GangFound, eviction: GangEviction) -> list[dict[str, Any]]:
     """The cost by term; None where it is a maximum over no pods, or was not computed."""
     return [
-        {"term": name, "value": None if value == LOWEST or name in eviction.unknown else value, "unit": unit}
+        {"term": name, "value": None if value in (LOWEST, FREE) or name in eviction.unknown else value, "unit": unit}
         for (name, unit), value in zip(found.terms, eviction.cost, strict=True)
     ]
 

@@ -269,10 +269,24 @@ class Preemption:
 
         found = self._search.find(preemptor, rows, floor if fixed else None)
         free = found.best is not None and all(pod.terminating for pod in found.best.pods)
-        if RELEASING.code in codes and not free:
-            ending = (cluster.names[row] for row, code in zip(rows, codes, strict=True) if code == RELEASING.code)
-            soon = next((name for name in ending if releases(cluster, name, preemptor.wall)), None)
+        if not free:
+            pairs = zip(rows, codes, strict=True)
+            near = (row for row, code in pairs if code == RELEASING.code or (not code and found.best is not None))
+            soon = next((name for row in near if (name := self._fits_soon(preemptor, row))), None)
             if soon is not None:
                 waits = f"the pod will fit on {soon} when the pods that are terminating there are gone"
                 return _Choice(Found(nodes=len(rows)), waits)
         return _Choice(found)
+
+    def _fits_soon(self, preemptor: Preemptor, row: int) -> str:
+        """The node's name if the pod fits there, by GPUs, CPU, memory and pod slots, once the pods that are terminating
+        are gone, within a minute; else ""."""
+        cluster, request = self._cluster, preemptor.request
+        name = cluster.names[row]
+        ending = {pod.uid for pod in cluster.pods_on(name) if pod.terminating}
+        if not ending or not releases(cluster, name, preemptor.wall):
+            return ""
+        with cluster.without(ending, name):
+            short = amounts_short(cluster, request, row)
+            fits = not short and not self._policy.judge(cluster.tables, request, array("i", [row]))[0]
+        return name if fits else ""

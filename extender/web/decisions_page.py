@@ -52,7 +52,7 @@ def asked(request: Request, cluster: ClusterView, default: int = 20) -> tuple[in
     """(how many decisions are shown, how each is). BadRequest."""
     most, nodes = _number(request, "most", default), _number(request, "nodes", 100)
     shown = min(nodes, MOST_NODES)
-    return max(1, min(most, MOST_DECISIONS)), lambda one: decision_page.pieces(
+    return max(0, min(most, MOST_DECISIONS)), lambda one: decision_page.pieces(
         one, cluster, one.scored.stamp.weights, shown
     )
 

@@ -214,12 +214,19 @@ def _about_eviction(snapshot: Snapshot, nodes: Nodes, best: candidates.Eviction)
                 "only if another node is a candidate of its own",
             )
         )
+    if all(victim.terminating for victim in victims):
+        warnings.append(enough_to_wait(best.node))
     waits = [name for name, code in nodes.codes.items() if code == RELEASING.code]
     if waits and not all(victim.terminating for victim in victims):
         warnings.append(
             warning("terminating", f"pods are terminating on {', '.join(waits[:3])}: the server waits for them first")
         )
     return warnings
+
+
+def enough_to_wait(node: str) -> dict[str, str]:
+    """The warning of an eviction all of whose victims are terminating."""
+    return warning("enough-to-wait", f"all victims on {node} are terminating already: it is enough to wait for them")
 
 
 def _eviction(snapshot: Snapshot, request: PodRequest, best: candidates.Eviction) -> dict[str, Any]:

@@ -181,6 +181,12 @@ def test_pods_that_are_terminating_count_as_gone() -> None:
     found = play.find(2, 4)
     assert victims(found) == ["a1", "b1"]
     assert cost(found)["victims"] == 1
+    for node in "bcd":
+        play.pod(f"{node}1", 4, terminating=WALL + 10)
+    found = play.find(2, 4)
+    assert found.best is not None
+    shown = {one["term"]: one["value"] for one in gang_plan.cost_of(found, found.best)}
+    assert (shown["highest_victim_priority"], shown["victims"]) == (None, 0)
 
 
 def test_the_position_of_freed_gpus_counts() -> None:

@@ -104,7 +104,7 @@ def _run(name: str, options: argparse.Namespace, kubectl: Kubectl) -> int:
     if replica.warning:
         print(f"gpu-extender: warning: {replica.warning}", file=sys.stderr)
     with forwarded(kubectl, replica, options.port) as tunnel:
-        options.server = tunnel.url
+        options.server, options.program = tunnel.url, PROGRAM
         try:
             return int(cli.command(name).run(options))
         except Unreachable as error:
