@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from ext_core.link_sets import LinkSets
+from ext_core.rows import NodeRow
 from extender.cluster.amounts import FIRST_GPU
 from extender.cluster.view import ClusterView
 from extender.policy.contracts import PodRequest
@@ -22,12 +23,13 @@ MOST_KNOWN: Final = 4_096
 class Effect(NamedTuple):
     """`linked`: how likely its GPUs are linked; `ring_gbps`: the mean bandwidth of their best ring, GB/s; both None for
     a pod with one GPU. `whole_nodes`: 1 where it breaks up a node on which no pod had GPUs. `linked_sets`: by `SIZES`,
-    how many disjoint linked sets of free GPUs are left fewer, on average."""
+    how many disjoint linked sets of free GPUs are left fewer, on average. What needs positions is None where they are
+    not known."""
 
     linked: float | None
     ring_gbps: float | None
     whole_nodes: int
-    linked_sets: tuple[float, ...]
+    linked_sets: tuple[float, ...] | None
 
 
 class Effects:
@@ -39,11 +41,19 @@ class Effects:
         self._known: dict[tuple[int, int, int], int] = {}
 
     def of(self, request: PodRequest, row: int) -> Effect | None:
-        """The effect of the pod on the row as it is now; None where its links or the held GPUs are not known, where it
-        takes parts of GPUs, or where it does not fit."""
-        nodes, shapes, wanted = self._cluster.tables.nodes, self._cluster.tables.shapes, request.wanted
-        facts = nodes.node(row)
-        if not facts.shape or facts.unknown or facts.pending or facts.gpu != request.resource or request.share != 1:
+        """The effect of the pod on the row as it is now; None where it takes parts of GPUs, or does not fit."""
+        nodes, wanted = self._cluster.tables.nodes, request.wanted
+        facts, used = nodes.node(row), nodes.used_of(row)
+        offered = facts.alloc[request.resource]
+        if facts.gpu != request.resource or request.share != 1 or used[request.resource] + wanted > offered:
+            return None
+        broken = int(not any(used[FIRST_GPU:]) and wanted < offered)
+        return self._by_position(request, facts, broken) or Effect(None, None, broken, None)
+
+    def _by_position(self, request: PodRequest, facts: NodeRow, broken: int) -> Effect | None:
+        """None where the links of the node, or the GPUs that are held there, are not known."""
+        shapes, wanted = self._cluster.tables.shapes, request.wanted
+        if not facts.shape or facts.unknown or facts.pending:
             return None
         free = facts.healthy & ~(facts.sure | facts.likely)
         if wanted > free.bit_count():
@@ -62,8 +72,6 @@ class Effects:
             after = self._left(facts.shape, free & ~gpus)
             for at, (was, left) in enumerate(zip(before, after, strict=True)):
                 fewer[at] += chance / total * (was - left)
-        empty = not any(nodes.used_of(row)[FIRST_GPU:])
-        broken = int(empty and wanted < facts.alloc[request.resource])
         sets = tuple([round(one, 9) for one in fewer])
         if wanted < 2:
             return Effect(None, None, broken, sets)

@@ -30,8 +30,8 @@ class Preempted(NamedTuple):
 
 @dataclass(slots=True)
 class Totals:
-    """Sums of one side, over the placements whose effect is known on both sides. `linked`, `ring_gbps`: of pods with
-    two GPUs or more; `linked_sets`: by size, how many fewer are left; what follows them is of preemptions."""
+    """Sums of one side, each over the placements of which it is known on both sides. `linked`, `ring_gbps`: of pods
+    with two GPUs or more; `linked_sets`: by size, how many fewer are left; what follows them is of preemptions."""
 
     linked: float = 0.0
     ring_gbps: float = 0.0
@@ -41,12 +41,14 @@ class Totals:
     gangs_broken: int = 0
     work_lost_gpu_seconds: int = 0
 
-    def place(self, effect: Effect) -> None:
-        """Add a placement."""
+    def place(self, effect: Effect, positions: bool) -> None:
+        """Add a placement. `positions`: whether what needs the positions of GPUs counts."""
+        self.whole_nodes_broken += effect.whole_nodes
+        if not positions:
+            return
         self.linked += effect.linked or 0.0
         self.ring_gbps += effect.ring_gbps or 0.0
-        self.whole_nodes_broken += effect.whole_nodes
-        for size, sets in zip(SIZES, effect.linked_sets, strict=True):
+        for size, sets in zip(SIZES, effect.linked_sets or (), strict=True):
             self.linked_sets[size] += sets
 
     def evict(self, loss: Loss) -> None:
@@ -77,7 +79,7 @@ class Report:
         self._outcomes: Counter[str] = Counter()
         self._not_judged: Counter[str] = Counter()
         self._rejected: Counter[str] = Counter()
-        self._compared = self._of_several = 0
+        self._compared = self._with_positions = self._of_several = 0
         self._preemptions: Counter[str] = Counter()
         self._theirs, self._ours = Totals(), Totals()
         self._examples: dict[tuple[str, _Way], deque[dict[str, Any]]] = {}
@@ -101,11 +103,13 @@ class Report:
         if theirs is None or ours is None:
             return
         self._compared += 1
-        self._of_several += theirs.linked is not None
+        positions = theirs.linked_sets is not None and ours.linked_sets is not None
+        self._with_positions += positions
+        self._of_several += positions and theirs.linked is not None
         for by, totals, effect in ((THEIRS, self._theirs, theirs), (OURS, self._ours, ours)):
-            totals.place(effect)
-            self._metrics.shadow_linked_pods.labels(by).inc(effect.linked or 0.0)
-            self._metrics.shadow_ring_gbps.labels(by).inc(effect.ring_gbps or 0.0)
+            totals.place(effect, positions)
+            self._metrics.shadow_linked_pods.labels(by).inc(positions * (effect.linked or 0.0))
+            self._metrics.shadow_ring_gbps.labels(by).inc(positions * (effect.ring_gbps or 0.0))
             self._metrics.shadow_whole_nodes_broken.labels(by).inc(effect.whole_nodes)
         for kind, better in _compared(theirs, ours):
             self._example(kind, "gained" if better > 0 else "lost", shown)
@@ -144,7 +148,12 @@ class Report:
                 "rejected": dict(sorted(self._rejected.items())),
             },
             "preemptions": {name: self._preemptions[name] for name in ("same", "equal", "other", "none")},
-            "compared": {"placements": self._compared, "with_several_gpus": self._of_several},
+            "compared": {
+                "placements": self._compared,
+                "with_positions": self._with_positions,
+                "with_several_gpus": self._of_several,
+                "preemptions": sum(self._preemptions[name] for name in ("same", "equal", "other")),
+            },
             "kube_scheduler": self._theirs.as_json(),
             "gpu_extender": self._ours.as_json(),
             "differences": [self._difference(kind) for kind in KINDS],
@@ -173,13 +182,14 @@ class _Shown(NamedTuple):
 
 def _compared(theirs: Effect, ours: Effect) -> list[tuple[str, float]]:
     """By kind how much better we are, where that is not 0. Of linked sets the largest size that differs counts."""
-    sets = zip(reversed(theirs.linked_sets), reversed(ours.linked_sets), strict=True)
-    found = [
-        ("linked", (ours.linked or 0.0) - (theirs.linked or 0.0)),
-        ("ring_gbps", (ours.ring_gbps or 0.0) - (theirs.ring_gbps or 0.0)),
-        ("whole_nodes", float(theirs.whole_nodes - ours.whole_nodes)),
-        ("linked_sets", next((more - fewer for more, fewer in sets if more != fewer), 0.0)),
-    ]
+    found = [("whole_nodes", float(theirs.whole_nodes - ours.whole_nodes))]
+    if theirs.linked_sets is not None and ours.linked_sets is not None:
+        sets = zip(reversed(theirs.linked_sets), reversed(ours.linked_sets), strict=True)
+        found += [
+            ("linked", (ours.linked or 0.0) - (theirs.linked or 0.0)),
+            ("ring_gbps", (ours.ring_gbps or 0.0) - (theirs.ring_gbps or 0.0)),
+            ("linked_sets", next((more - fewer for more, fewer in sets if more != fewer), 0.0)),
+        ]
     return [(kind, better) for kind, better in found if better]
 
 
@@ -192,9 +202,11 @@ def _side(side: Side) -> dict[str, Any]:
     shown: dict[str, Any] = {"node": side.node, "gpus": list(side.gpus) if side.gpus is not None else None}
     if effect is None:
         return shown
-    sets = _by_size(effect.linked_sets)
+    shown["whole_nodes_broken"] = effect.whole_nodes
+    if effect.linked_sets is None:
+        return shown
     linked = {"linked": effect.linked, "ring_gbps": effect.ring_gbps}
-    return shown | linked | {"whole_nodes_broken": effect.whole_nodes, "linked_sets_taken": sets}
+    return shown | linked | {"linked_sets_taken": _by_size(effect.linked_sets)}
 
 
 def _by_size(sets: Sequence[float]) -> list[dict[str, float]]:

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from extender.cli.shadow import _lines
 from extender.controllers.watches import Watches
 from extender.kube.client import ApiServer
 from extender.kube.watch.feed import Feed
@@ -132,7 +133,7 @@ def test_the_report_of_a_constructed_case() -> None:
     assert found["placements"] | {"not_judged": 0, "rejected": 0} == {
         "judged": 1, "same": 0, "equal": 0, "other": 1, "wait": 0, "agreement": 0.0, "not_judged": 0, "rejected": 0,
     }  # fmt: skip
-    assert found["compared"] == {"placements": 1, "with_several_gpus": 1}
+    assert found["compared"] == {"placements": 1, "with_positions": 1, "with_several_gpus": 1, "preemptions": 0}
     theirs, ours = found["kube_scheduler"], found["gpu_extender"]
     assert (theirs["linked_pods"], ours["linked_pods"]) == (0, 1)
     assert (theirs["ring_gbps"], ours["ring_gbps"]) == (0, 100)
@@ -148,6 +149,25 @@ def test_the_report_of_a_constructed_case() -> None:
     assert example["gpu_extender"]["node"] == "whole"
     assert made.metric("shadow_placements_total", outcome="other") == 1
     assert made.metric("shadow_ring_gbps_total", by="gpu-extender") == 100
+
+
+def test_without_the_agent_what_needs_no_positions_is_counted() -> None:
+    """kube-scheduler spreads 16 pods over 13 nodes without a topology. Each of the first 13 breaks a whole node; by us
+    only the first would: then a node is begun, and 16 pods fit on it and on those that kube-scheduler has begun."""
+    made = world()
+    for node in range(13):
+        made.node(f"n{node:02}", 8)
+    for pod in range(16):
+        place(made, f"p{pod:02}", 1, f"n{pod % 13:02}")
+    found = report(made)
+    assert found["placements"]["judged"] == 16
+    assert found["compared"] == {"placements": 16, "with_positions": 0, "with_several_gpus": 0, "preemptions": 0}
+    assert found["kube_scheduler"]["whole_nodes_broken"] == 13
+    assert found["gpu_extender"]["whole_nodes_broken"] == 1
+    lines = list(_lines(found))
+    assert "rows about links leave 16 pods out: positions of GPUs are not known on both nodes" in lines
+    [row] = [line for line in lines if line.startswith("whole nodes broken")]
+    assert row.split() == ["whole", "nodes", "broken", "13", "1", "of", "16", "pods"]
 
 
 def test_what_we_would_reject_everywhere_would_wait() -> None:
