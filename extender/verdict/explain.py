@@ -19,7 +19,7 @@ from extender.queue.leader import QueueLeader, not_the_leader
 from extender.queue.report import Report
 from extender.verbs.decisions import Decision
 from extender.verbs.verbs import Verbs
-from extender.verdict import evictions, fleet, partial_gangs, placed, quotas, sentence, unchecked
+from extender.verdict import evictions, fleet, partial_gangs, placed, preemption, quotas, sentence, unchecked
 from extender.verdict import nodes as judged_nodes
 from extender.verdict.capacity.report import Moment, advised, capacity, nodes_wanted
 from extender.verdict.devices import devices_of
@@ -240,8 +240,10 @@ class Explainer:
         kept = in_order([way for way in ways if way is not None])
         why = sentence.cause(asked, nodes, kept) if found.fits else sentence.never(asked, nodes)
         verdict: Verdict = "waits" if found.fits else "never"
-        text = sentence.whole(f"{why}; {above}" if above else why, miss, kept)
-        return replace(shown, verdict=verdict, sentence=text, nearest=miss, ways=kept)
+        denied = (yield from preemption.not_allowed(judge, asked, nodes)) if found.fits else None
+        more = above if denied is None else f"it may not evict: {denied['why']}"
+        text = sentence.whole(f"{why}; {more}" if more else why, miss, kept)
+        return replace(shown, verdict=verdict, sentence=text, nearest=miss, ways=kept, preemption=denied)
 
     def _gated(self, asked: Preemptor, shown: Explanation, refused: Absent) -> Sliced[Explanation]:
         """What holds the gate, and what is behind it."""

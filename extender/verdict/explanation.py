@@ -38,6 +38,7 @@ class Explanation:
     queue: Mapping[str, Any] | None = None
     devices: Mapping[str, Any] | None = None
     evicted: Mapping[str, Any] | None = None
+    preemption: Mapping[str, Any] | None = None
     evictable_by: Sequence[Mapping[str, Any]] | None = None
     cost_now: Sequence[Mapping[str, Any]] | None = None
     warnings: Sequence[Mapping[str, str]] = ()
@@ -64,6 +65,7 @@ class Explanation:
             "queue": None if self.queue is None else dict(self.queue),
             "devices": None if self.devices is None else dict(self.devices),
             "evicted": None if self.evicted is None else dict(self.evicted),
+            "preemption": None if self.preemption is None else dict(self.preemption),
             "evictable_by": None if self.evictable_by is None else [dict(one) for one in self.evictable_by],
             "cost_now": None if self.cost_now is None else [dict(one) for one in self.cost_now],
         }

@@ -18,7 +18,7 @@ NOW = rfc3339(WALL)
 KEYS = [
     "apiVersion", "kind", "warnings", "pod", "verdict", "sentence", "node", "gpus", "funnel", "reasons", "nearest",
     "ways_out", "first", "second", "difference", "queue", "devices", "evicted",
-    "evictable_by", "cost_now", "decisions",
+    "preemption", "evictable_by", "cost_now", "decisions",
 ]  # fmt: skip
 
 

@@ -231,3 +231,21 @@ def test_of_few_gpus_a_smaller_set_may_fit_where_a_larger_one_fits_and_one_betwe
         yield
 
     assert [found.spec["is"] for most in (2, 3, 4, 8) if (found := finish(most_gpus(most, fits)))] == [2, 2, 4, 4]
+
+
+def test_whether_its_priority_allows_it_to_evict() -> None:
+    world = World()
+    world.node("n", 4)
+    world.pod("low", 4, "n", priority=1)
+    world.pod("p", 2, priority=5)
+    assert explained(world)["preemption"] is None
+    world.pod("p", 2, priority=5, never=True)
+    shown = explained(world)
+    why = "its preemptionPolicy is Never (1 pod of lower priority holds GPUs that it could use)"
+    assert shown["preemption"] == {"allowed": False, "why": why, "lower": 1}
+    assert f"it may not evict: {why}" in shown["sentence"]
+    world.pod("p", 2, priority=1)
+    shown = explained(world)
+    why = "no pod of a priority below 1 holds GPUs that it could use"
+    assert shown["preemption"] == {"allowed": False, "why": why, "lower": 0}
+    assert f"it may not evict: {why}" in shown["sentence"]

@@ -89,6 +89,7 @@ def tight() -> World:
     for name, held in (("old", (0,)), ("older", (2,))):
         world.pod(name, 1, "n1", held=held, start=WALL - 600)
     world.pod("train", 2, links="required", priority=5)
+    world.pod("polite", 4, priority=5, never=True)
     world.filter(world.pod("claims", 1))
     return world
 
@@ -188,6 +189,7 @@ def pod(name: str) -> dict[str, str]:
 ASKED = [
     *(Asked(mixed, "/debug/explain", pod(name)) for name in ("old", "fits", "wide", "huge", "unknown")),
     Asked(tight, "/debug/explain", pod("train")),
+    Asked(tight, "/debug/explain", pod("polite")),
     Asked(queued, "/debug/explain", pod("first-0")),
     Asked(claiming, "/debug/explain", pod("p")),
     Asked(evicted, "/debug/explain", pod("old")),
