@@ -1,6 +1,7 @@
 """The cheapest placement of all pods of a gang on some nodes: fewest nodes, then the lowest price. Exact, in steps."""
 
 from array import array
+from collections.abc import Sequence
 
 from typing_extensions import disjoint_base
 
@@ -13,8 +14,12 @@ def states(joint: Joint) -> int:
 class Search:
     """One search over the nodes `at` (int32); of equal placements the one on the first of them is found."""
 
-    def __new__(cls, joint: Joint, at: array[int], partial: bool = False) -> Search:
-        """`partial`: the most pods are placed where not all fit. ValueError: too large. IndexError: no such node."""
+    def __new__(
+        cls, joint: Joint, at: array[int], partial: bool = False, sizes: Sequence[int] = (), most: int = -1
+    ) -> Search:
+        """`partial`: the most pods are placed where not all fit; `most`: the GPUs that the pods may take of these nodes
+        together, -1: any number; `sizes`: the GPUs of a pod of each role. ValueError: too large, or `most` without
+        sizes. IndexError: no such node."""
     def advance(self, steps: int) -> bool:
         """Go on for about so many steps, a few nanoseconds each; whether the search has ended. ValueError: a node has
         more ways than are enumerated."""
@@ -23,3 +28,13 @@ class Search:
         search has not ended (so below)."""
     def placement(self) -> list[tuple[int, tuple[int, ...]]]:
         """(node, pods of each role) of that placement, or of the one of the most pods, in the order of `at`."""
+
+@disjoint_base
+class Union:
+    """The cheapest placement on the nodes of several searches, which differ. Its methods are those of `Search`."""
+
+    def __new__(cls, searches: list[Search]) -> Union:
+        """`searches`: of one joint, with `partial`; all have ended. ValueError: they are not."""
+    def advance(self, steps: int) -> bool: ...
+    def cost_of(self) -> tuple[int, int] | None: ...
+    def placement(self) -> list[tuple[int, tuple[int, ...]]]: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import product
+from itertools import chain, product
 from math import floor, prod
 
 from ext_core.ask import Ask
@@ -320,36 +320,52 @@ def states(joint: Joint) -> int:
     return made if made <= 1 << 16 else 0
 
 
+Placement = tuple[tuple[int, tuple[int, ...], int], ...]
+"""(node, pods of each role, price)."""
+
+
 class Search:
-    def __init__(self, joint: Joint, at: Sequence[int], partial: bool = False) -> None:
-        self._joint, self._at = joint, at
+    def __init__(
+        self, joint: Joint, at: Sequence[int], partial: bool = False, sizes: Sequence[int] = (), most: int = -1
+    ) -> None:
+        self.joint = joint
         none = (0,) * len(joint.roles)
-        self._every = list(product(*([(none, 0), *(joint.ways(node) or ())] for node in at)))
+        every = product(*([(node, none, 0), *((node, *way) for way in joint.ways(node) or ())] for node in at))
+        self.every: list[Placement] = [one for one in every if most < 0 or _taken(one, sizes) <= most]
 
     def advance(self, steps: int) -> bool:
         return True
 
     def _costs(self, pods: int) -> list[tuple[int, int]]:
         """(nodes, price) of each placement of so many pods."""
-        return [
-            (sum(any(counts) for counts, _ in one), sum(price for _, price in one))
-            for one in self._every
-            if self._placed(one) == pods
-        ]
+        return [self._cost(one) for one in self.every if self._placed(one) == pods]
 
-    def _placed(self, one: tuple[tuple[tuple[int, ...], int], ...]) -> int:
+    def _placed(self, one: Placement) -> int:
         """Pods of a placement; -1 where a role has more pods than there are."""
-        sums = [sum(counts[c] for counts, _ in one) for c in range(len(self._joint.roles))]
-        return -1 if any(n > role.pods for n, role in zip(sums, self._joint.roles, strict=True)) else sum(sums)
+        sums = [sum(counts[c] for _, counts, _ in one) for c in range(len(self.joint.roles))]
+        return -1 if any(n > role.pods for n, role in zip(sums, self.joint.roles, strict=True)) else sum(sums)
 
     def cost_of(self) -> tuple[int, int] | None:
-        return min(self._costs(sum(role.pods for role in self._joint.roles)), default=None)
+        return min(self._costs(sum(role.pods for role in self.joint.roles)), default=None)
 
     def placement(self) -> list[tuple[int, tuple[int, ...]]]:
-        most = max(self._placed(one) for one in self._every)
-        best = min((one for one in self._every if self._placed(one) == most), key=self._cost)
-        return [(at, counts) for at, (counts, _) in zip(self._at, best, strict=True) if any(counts)]
+        most = max(self._placed(one) for one in self.every)
+        best = min((one for one in self.every if self._placed(one) == most), key=self._cost)
+        return [(at, counts) for at, counts, _ in best if any(counts)]
 
     @staticmethod
-    def _cost(one: tuple[tuple[tuple[int, ...], int], ...]) -> tuple[int, int]:
-        return sum(any(counts) for counts, _ in one), sum(price for _, price in one)
+    def _cost(one: Placement) -> tuple[int, int]:
+        return sum(any(counts) for _, counts, _ in one), sum(price for _, _, price in one)
+
+
+class Union(Search):
+    advance, cost_of, placement = Search.advance, Search.cost_of, Search.placement
+
+    def __init__(self, searches: list[Search]) -> None:
+        self.joint = searches[0].joint
+        self.every = [tuple(chain(*parts)) for parts in product(*(search.every for search in searches))]
+
+
+def _taken(one: Placement, sizes: Sequence[int]) -> int:
+    """GPUs that a placement takes."""
+    return sum(size * count for _, counts, _ in one for size, count in zip(sizes, counts, strict=True))

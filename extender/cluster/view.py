@@ -42,7 +42,7 @@ from extender.objects.records import (
     ResourceClaimTemplateRecord,
     ResourceSliceRecord,
 )
-from extender.objects.selectors import NodeTerm, Toleration
+from extender.objects.selectors import NodeTerm, PodTerm, Toleration
 from extender.settings import Settings
 from extender.topologies import Topology
 
@@ -239,9 +239,11 @@ class WorkloadsView(Protocol):
 
 
 class RepellingView(Protocol):
-    """The required anti-affinity of bound pods."""
+    """The required anti-affinity of bound pods: its terms, some several times."""
 
     def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[PodTerm]: ...
 
     def nodes(self, pod: PodRecord, names: Collection[str]) -> set[str]:
         """Those of the nodes where it may match `pod`; the topology of the terms is not looked at."""

@@ -1,12 +1,12 @@
 """The pods of a gang as roles: classes of pods that are equal for every rule, judged once each.
 
-Labels may differ between the pods of a role (their index); required anti-affinity is read of its first pod.
+Labels may differ between the pods of a role (their index), as far as no required anti-affinity tells them apart.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,13 +40,40 @@ class PodRole:
     request: PodRequest
 
 
-def roles_of(pods: Sequence[PodRecord], requests: Sequence[PodRequest]) -> list[PodRole]:
+class LabelClasses:
+    """Which labels the required anti-affinity of bound pods tells apart, and that of further terms."""
+
+    def __init__(self, cluster: ClusterView, more: Iterable[PodTerm] = ()) -> None:
+        self._terms = tuple(dict.fromkeys((*cluster.placements.repelling, *more)))
+        self._keys = sorted({one.key for term in self._terms for one in term.selector.requirements})
+        self._known: dict[Hashable, tuple[int, ...]] = {}
+
+    def __bool__(self) -> bool:
+        """Whether any labels are told apart."""
+        return bool(self._terms)
+
+    def of(self, pod: PodRecord) -> tuple[int, ...]:
+        """Equal for pods that the same terms may match."""
+        if not self._terms:
+            return ()
+        read = pod.namespace, *map(pod.labels.get, self._keys)
+        found = self._known.get(read)
+        if found is None:
+            matches = [term.may_match(pod.namespace, pod.labels) for term in self._terms]
+            found = self._known[read] = tuple([at for at, match in enumerate(matches) if match])
+        return found
+
+
+def roles_of(cluster: ClusterView, pods: Sequence[PodRecord], requests: Sequence[PodRequest]) -> list[PodRole]:
     """The roles, the largest pods first. Unplaceable: there are too many."""
-    return finish(roles_in_slices(pods, requests))
+    return finish(roles_in_slices(cluster, pods, requests))
 
 
-def roles_in_slices(pods: Sequence[PodRecord], requests: Sequence[PodRequest]) -> Sliced[list[PodRole]]:
+def roles_in_slices(
+    cluster: ClusterView, pods: Sequence[PodRecord], requests: Sequence[PodRequest]
+) -> Sliced[list[PodRole]]:
     """As `roles_of`, in slices."""
+    classes = LabelClasses(cluster, [term for terms in {pod.anti_affinity_terms for pod in pods} for term in terms])
     found: dict[object, list[int]] = {}
     for at, ((pod, request), pause) in enumerate(pauses(zip(pods, requests, strict=True))):
         if pause:
@@ -55,6 +82,7 @@ def roles_in_slices(pods: Sequence[PodRecord], requests: Sequence[PodRequest]) -
             (request.amounts, request.share, request.containers, request.planned, request.links, request.nics),
             (request.priority, request.namespace),
             (pod.claimed, pod.node_selector, pod.node_terms, pod.tolerations, pod.anti_affinity_terms),
+            classes.of(pod),
         )
         found.setdefault(key, []).append(at)
     if len(found) > MOST_ROLES:

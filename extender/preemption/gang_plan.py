@@ -221,7 +221,7 @@ class GangSearch:
         try:
             planned = self._cluster.dra.planned
             devices = planned.on and all(pod.claimed and not planned.why_not(pod) for pod in gang.pods)
-            task = _Task(gang, roles_of(gang.pods, gang.requests), way, devices)
+            task = _Task(gang, roles_of(self._cluster, gang.pods, gang.requests), way, devices)
             for one in candidates:
                 domain = yield from _inside(way.counted, self._domain(task, one))
                 if NEVER not in domain.floor:

@@ -7,6 +7,8 @@ gang behind the head may start if it cannot delay it:
 - it has ended before the head starts, if both times are known; or
 - it fits beside the head's seats; or
 - with it the head still fits at the same moment, on other seats.
+In each case what the queues hold then leaves both within their quotas. A gang within the guarantee of its queue starts
+before a head that borrows: the head is then reserved other seats.
 Of the gangs behind the head those with the highest response are tried first (`order.behind`).
 
 So what the head waits for becomes never more by the queue's own doing: it starts at the latest once the pods before
@@ -55,15 +57,17 @@ class Held(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """The tables as they would be: without the pods of `gone`, and with the seats of `kept` taken."""
+    """The tables as they would be: without the pods of `gone`, and with the seats of `kept` taken. What queues hold
+    counts as it is then; with `later`: the pods that have ended when the gangs of `kept` start, both now and then."""
 
     gone: Sequence[Ending] = ()
     kept: tuple[Held, ...] = ()
+    later: Sequence[Ending] = ()
 
 
-Place = Callable[[WaitingGang, Trial], Generator[None, None, Seats | str]]
-"""Places a gang, at least as many pods as it needs, on the tables of a trial; or states why it does not fit. It yields
-where others may run."""
+Place = Callable[[WaitingGang, Trial], Generator[None, None, Seats | str | OverQuota]]
+"""Places a gang, at least as many pods as it needs, on the tables of a trial, within its quota; or states why it does
+not fit. OverQuota: there is a place now, and its quota keeps it from there. It yields where others may run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,15 @@ class Reservation:
         return tuple(one.uid for one in self.gone if one.row in self.seats.rows)
 
 
+def _none(_gang: WaitingGang) -> None:
+    return None
+
+
+def _never(_held: Held, _gone: Sequence[Ending]) -> Sliced[bool]:
+    return False
+    yield
+
+
 def _nothing() -> Sliced[Sequence[Ending]]:
     return ()
     yield
@@ -91,11 +104,13 @@ def _nothing() -> Sliced[Sequence[Ending]]:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What is decided about. `gangs`: in order; `over_quota`: those of them whose queue may hold no more; `endings`: of
+    """What is decided about. `gangs`: in order; `over_quota`: those of them that the limit or
+    guarantee of their queue keeps from starting; `endings`: of
     running pods, as `endings` orders them; `now`: seconds since the epoch; `strict`: no gang starts before the head;
     `depth`: the most gangs behind the head that are tried; `kind`: gangs of one kind have a place, or not, alike;
     `before`: the reservation of the look before this one, where the search for that of this look begins; `plain`: reads
-    the endings of pods without GPUs."""
+    the endings of pods without GPUs; `lent`: why the guarantees of other queues leave a gang no place, whatever ends;
+    `guaranteed`: whether a gang is within the guarantee of its queue on its seats, once some pods have ended."""
 
     gangs: Sequence[WaitingGang]
     over_quota: Mapping[Ref, OverQuota]
@@ -106,6 +121,8 @@ class Situation:
     kind: Callable[[WaitingGang], Hashable] = attrgetter("ref")
     before: Reservation | None = None
     plain: Callable[[], Sliced[Sequence[Ending]]] = _nothing
+    lent: Callable[[WaitingGang], OverQuota | None] = _none
+    guaranteed: Callable[[Held, Sequence[Ending]], Sliced[bool]] = _never
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,17 +154,19 @@ def schedule(situation: Situation, place: Place) -> Starts:
 
 
 class _Schedule:
-    """One run of `schedule`, and what it knows of the kinds of gangs: `full`: why they have no place; `never`: that
-    they fit nowhere, whatever ends; `delays`: that they would delay the head, until the next gang starts."""
+    """One run of `schedule`, and what it knows of the kinds of gangs: `full`: why they have no place; `never`: why they
+    fit nowhere, whatever ends; `delays`: that they would delay the head, until the next gang starts. `moves`: whether
+    the next gang that starts takes seats of the head."""
 
     def __init__(self, situation: Situation, place: Place) -> None:
         self.situation, self.place = situation, place
         self.decision = Decision()
         self.tried = 0
         self.plain: Sequence[Ending] | None = None
-        self.full: dict[Hashable, str] = {}
-        self.never: set[Hashable] = set()
+        self.full: dict[Hashable, str | OverQuota] = {}
+        self.never: dict[Hashable, Waits] = {}
         self.delays: set[Hashable] = set()
+        self.moves = False
 
     def starts(self) -> Starts:
         """See `schedule`."""
@@ -155,7 +174,7 @@ class _Schedule:
         for gang, pause in gangs:
             if pause:
                 yield None
-            yield from self._start(gang, self._first)
+            yield from self._start(gang)
             if self.decision.head is not None:
                 break
         others = yield from behind([gang for gang, _ in gangs], self.situation.now)
@@ -165,14 +184,13 @@ class _Schedule:
             if seen >= RUN:
                 seen = 0
                 yield None
-            yield from self._start(gang, self._behind)
+            yield from self._start(gang)
         return self.decision
 
-    def _start(
-        self, gang: WaitingGang, judge: Callable[[WaitingGang], Verdict]
-    ) -> Generator[Held | None, bool | None, None]:
+    def _start(self, gang: WaitingGang) -> Generator[Held | None, bool | None, None]:
         """Start the gang, or note why it waits."""
         for _ in range(2):
+            judge, self.moves = self._first if self.decision.head is None else self._behind, False
             verdict: Held | Waits = _held_back(gang, self.situation) or (yield from judge(gang))
             if isinstance(verdict, Waits):
                 self.decision.waits[gang.ref] = verdict
@@ -180,31 +198,38 @@ class _Schedule:
             stood = yield verdict
             if stood is not False:
                 self.delays.clear()
+                if self.moves and (head := self.decision.head) is not None:
+                    self.decision.head = yield from self._reserved(head.gang)
                 return
         self.decision.waits[gang.ref] = Waits("place", "its place was taken meanwhile")
 
-    def _now(self, gang: WaitingGang) -> Generator[None, None, Seats | str]:
+    def _now(self, gang: WaitingGang) -> Generator[None, None, Seats | str | OverQuota]:
         """A place for the gang now, or why it has none."""
         kind = self.situation.kind(gang)
         seats = self.full.get(kind) or (yield from self.place(gang, Trial()))
-        if isinstance(seats, str):
+        if isinstance(seats, str | OverQuota):
             self.full[kind] = seats
         return seats
 
     def _first(self, gang: WaitingGang) -> Verdict:
         """Start a gang that no head is before, or make it the head."""
         seats = yield from self._now(gang)
-        if not isinstance(seats, str):
+        if not isinstance(seats, str | OverQuota):
             return Held(gang, seats)
-        kind = self.situation.kind(gang)
-        reserved = None
-        if kind not in self.never:
-            reserved = (yield from self._earliest(gang)) or (yield from self._without_plain(gang))
+        kind, text = self.situation.kind(gang), _text(seats)
+        if (known := self.never.get(kind)) is not None:
+            return known
+        reserved = yield from self._reserved(gang)
         if reserved is None:
-            self.never.add(kind)
-            return Waits("never", seats)
+            lent = self.situation.lent(gang)
+            self.never[kind] = Waits("never", text) if lent is None else Waits("quota", lent.text)
+            return self.never[kind]
         self.decision.head = reserved
-        return Waits("head", seats)
+        return Waits("head", text)
+
+    def _reserved(self, gang: WaitingGang) -> Generator[None, None, Reservation | None]:
+        """The reservation of the gang; None: it fits nowhere, whatever ends."""
+        return (yield from self._earliest(gang)) or (yield from self._without_plain(gang))
 
     def _earliest(self, gang: WaitingGang) -> Generator[None, None, Reservation | None]:
         """The reservation after the fewest endings; None where the gang does not fit after all of them. The more pods
@@ -222,7 +247,7 @@ class _Schedule:
             middle = likely.pop() if likely else last if found is None else (low + high) // 2
             gone = endings[: counts[middle]]
             seats = yield from self.place(gang, Trial(gone))
-            if not isinstance(seats, str):
+            if not isinstance(seats, str | OverQuota):
                 found, high = Reservation(gang, seats, gone, gone[-1].at), middle
             elif middle == last:
                 return None
@@ -253,7 +278,7 @@ class _Schedule:
             middle = len(counts) - 1 if found is None else (low + high) // 2
             gone = endings[: counts[middle]]
             seats = yield from self.place(gang, Trial([*gone, *plain]))
-            if not isinstance(seats, str):
+            if not isinstance(seats, str | OverQuota):
                 rows = frozenset(seats.rows)
                 left = [one for one in plain if one.row in rows]
                 found, high = Reservation(gang, seats, [*gone, *left], _latest([*gone[-1:], *left]), left), middle
@@ -292,19 +317,33 @@ class _Schedule:
         if kind in self.delays and not ends_before:
             return delays
         anywhere = yield from self._now(gang)
-        if isinstance(anywhere, str):
-            return Waits("place", anywhere)
+        if isinstance(anywhere, str | OverQuota):
+            return Waits("quota" if isinstance(anywhere, OverQuota) else "place", _text(anywhere))
         if ends_before:
             return Held(gang, anywhere)
-        beside = yield from self.place(gang, Trial(kept=(Held(head.gang, head.seats),)))
-        if not isinstance(beside, str):
+        beside = yield from self.place(gang, Trial(kept=(Held(head.gang, head.seats),), later=head.gone))
+        if not isinstance(beside, str | OverQuota):
             return Held(gang, beside)
         moved = yield from self.place(head.gang, Trial(head.gone, (Held(gang, anywhere),)))
-        if not isinstance(moved, str):
+        if not isinstance(moved, str | OverQuota):
             self.decision.head = replace(head, seats=moved)
+            return Held(gang, anywhere)
+        if (yield from self._outranks(Held(gang, anywhere), head)):
+            self.moves = True
             return Held(gang, anywhere)
         self.delays.add(kind)
         return delays
+
+    def _outranks(self, held: Held, head: Reservation) -> Sliced[bool]:
+        """Whether the gang is within the guarantee of its queue, and the head of another queue borrows."""
+        guaranteed = self.situation.guaranteed
+        if held.gang.queue == head.gang.queue or not (yield from guaranteed(held, ())):
+            return False
+        return not (yield from guaranteed(Held(head.gang, head.seats), head.gone))
+
+
+def _text(why: str | OverQuota) -> str:
+    return why if isinstance(why, str) else why.text
 
 
 def _latest(endings: Sequence[Ending]) -> float | None:

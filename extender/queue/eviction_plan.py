@@ -1,8 +1,9 @@
 """Which pods to evict so that the head of the queue starts now, and the seats that it has without them.
 
-The victims are the cheapest sufficient ones of lower priority in the domain of the gang (`preemption.gang_plan`), of
-the GPU models of which its queue may hold as much. The joint placement has to accept the nodes without the victims. A
-queue within its guarantee reclaims: pods of queues above theirs are evicted first, the latest of what these borrow.
+The victims are the cheapest sufficient ones of lower priority in the domain of the gang (`preemption.gang_plan`), on
+nodes of the GPU models of which its queue may hold more. The joint placement has to accept the nodes without the
+victims, within the quota. A queue within its guarantee reclaims: pods of queues above theirs are evicted first, the
+latest of what these borrow.
 
 The search is made in slices. `holds` judges seats by the tables as they are: before they are reserved, before the first
 eviction, and before the gates open.
@@ -33,9 +34,9 @@ from extender.preemption.gang_plan import (
 from extender.queue.absent import StandIns, present
 from extender.queue.gang import WaitingGang
 from extender.queue.placing.candidates import Kept, candidates, in_a_domain
-from extender.queue.placing.placement import JointPlacement, Placed, without_devices
+from extender.queue.placing.placement import Allowance, JointPlacement, Placed, without_devices
 from extender.queue.plan import Head, gang_name, pod_names
-from extender.queue.quota import PLAIN
+from extender.queue.quota import PLAIN, Quota
 from extender.queue.starts import seats_of
 from extender.queue.usage import Rules
 from extender.reservations.claims import Claims, of_others
@@ -91,11 +92,11 @@ class EvictionPlanner:
             if planned.on and pod.claimed and (why := planned.why_not(pod)):
                 return f"kube-scheduler allocates the devices of {pod.namespace}/{pod.name}: {why}"
         requests = [self._claims.alone(pod) for pod in pods]
-        rows, reclaim = yield from self._room(head)
+        rows, reclaim, allowances = yield from self._room(head)
         own = {pod.uid for pod in (*gang.pods, *gang.members)}
         asked = Gang(pods, tuple(requests), self._clock(), self._wall(), frozenset(own.union(spared)))
         pace = Pace(SLICE_MILLISECONDS, LIMIT_MILLISECONDS)
-        kept = Kept(self._cluster, self._placement, gang, asked)
+        kept = Kept(self._cluster, self._placement, gang, asked, allowances)
         way = Way(reclaim, kept.joint, lambda: of_others(self._claims, requests[0], self._clock(), own), pace)
         domains = candidates(self._cluster, self._placement.layout, gang, rows)
         found = in_a_domain((yield from self._search.steps(asked, list(domains), way)))
@@ -134,20 +135,23 @@ class EvictionPlanner:
 
     # -- where ----------------------------------------------------------------------------------------------------
 
-    def _room(self, head: Head) -> Sliced[tuple[frozenset[int], Reclaim | None]]:
-        """(rows of the nodes that the gang may use; its reclaim where its guarantee covers it). Nodes of a model of
-        which its queue may not hold as much are none of them. Nor are nodes with seats: a pod that is nominated before
-        its victims are gone would keep the pods of those seats off, which are released before."""
-        cluster, models, quota, gang = self._cluster, head.models, head.quota, head.gang
-        allowed = models.within(gang, quota)
-        if not isinstance(allowed, list):
-            return frozenset(), None
+    def _room(self, head: Head) -> Sliced[tuple[frozenset[int], Reclaim | None, Sequence[Allowance]]]:
+        """(rows of the nodes that the gang may use, its reclaim where its guarantee covers it, what it may take of the
+        nodes of each model). A model of which its queue may not hold the GPUs of
+        its smallest pod is none. Nor are nodes with seats: a
+        pod that is nominated before its victims are gone would keep the pods of those seats off, which are released
+        before. What other queues wait for does not count: the victims make room beside it."""
+        cluster, queues, gang = self._cluster, head.queues, head.gang
+        models, quota = queues.models, Quota(queues.rules, queues.models.capacity, queues.held, {})
+        pods = [pod for pod in gang.pods[: gang.needed] if pod.gpus]
+        asked, most = sum(pod.gpu_count for pod in pods), quota.more(gang.queue)
+        smallest = min((pod.gpu_count for pod in pods), default=0)
+        allowed = [one for one in models.allowed(gang) if most.get(one, asked) >= smallest]
         # The search itself does not know which nodes have GPUs for claims alone, or none for them.
         alike = len({bool(pod.claimed) for pod in gang.pods}) == 1
         unfit = without_devices(cluster, gang.pods[0]) if alike else set()
         seated = {seat.node for seat in self._claims.seats}
-        held, guaranteed = quota.held.get(gang.queue, {}), self._rules.now().get(gang.queue, PLAIN).guaranteed
-        entitled = [one for one in allowed if held.get(one, 0) + gang.gpus <= guaranteed.get(one, 0)]
+        entitled = [one for one in allowed if quota.within_guarantee(gang.queue, {one: asked})]
         reclaim = (yield from self._reclaim(head)) if entitled else None
         other = models.capacity.keys() - set(entitled or allowed)
         rows = [
@@ -155,13 +159,13 @@ class EvictionPlanner:
             for name in cluster.nodes
             if name not in seated and (not other or models.by_node.get(name) not in other)
         ]
-        return frozenset(rows) - unfit, reclaim
+        return frozenset(rows) - unfit, reclaim, queues.allowances(most)
 
     def _reclaim(self, head: Head) -> Sliced[Reclaim]:
         """The pods that are what other queues hold above their guarantees: of each the latest."""
-        cluster, models = self._cluster, head.models
+        cluster, models = self._cluster, head.queues.models
         surplus: dict[tuple[str, str], int] = {}
-        for queue, counts in head.quota.held.items():
+        for queue, counts in head.queues.held.items():
             guaranteed = self._rules.now().get(queue, PLAIN).guaranteed
             for model, count in counts.items():
                 if queue != head.gang.queue and count > guaranteed.get(model, 0):
@@ -174,7 +178,7 @@ class EvictionPlanner:
                 key = queue_of(pod), model
                 if pod.gpus and key in surplus:
                     start = self._wall() if pod.start is None else pod.start
-                    running.append((pod.priority, -start, pod.uid, key, sum(count for _, count in pod.gpus)))
+                    running.append((pod.priority, -start, pod.uid, key, pod.gpu_count))
         lent: set[str] = set()
         for _, _, uid, key, gpus in (yield from in_order(running)):
             if gpus <= surplus[key]:

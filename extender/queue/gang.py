@@ -106,7 +106,7 @@ class WaitingGang:
     @property
     def gpus(self) -> int:
         """How many GPUs `pods` ask for."""
-        return sum(count for pod in self.pods for _, count in pod.gpus)
+        return sum(pod.gpu_count for pod in self.pods)
 
     def end(self, start: float) -> float | None:
         """When its pods have ended at the latest, seconds since the epoch, as `start` is; None: nothing states it."""

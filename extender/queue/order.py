@@ -33,11 +33,12 @@ def fair_shares(
 def ordered(
     gangs: Iterable[WaitingGang], shares: Mapping[str, float], *, now: float, patience: float
 ) -> list[WaitingGang]:
-    """The gangs in the order in which they are considered: the higher priority, then the queue with the lower share,
-    then the older gang, then by ref.
+    """The gangs in the order in which they are considered: the higher priority, then those that run and lack pods, then
+    the queue with the lower share, then the older gang, then by ref.
 
-    A gang that has waited for `patience` seconds goes before all of its priority that have not, the oldest first: fair
-    share does not starve it. `shares`: by queue, 0 where absent; `now`: seconds since the epoch.
+    What a gang that lost a pod holds is idle until it has another. A gang that has waited for `patience` seconds goes
+    before all of its priority that have not, the oldest first: fair share does not starve it. `shares`: by queue, 0
+    where absent; `now`: seconds since the epoch.
     """
     return finish(order(gangs, shares, now=now, patience=patience))
 
@@ -52,13 +53,13 @@ def order(
             yield
         waited = now - gang.created >= patience
         share = 0.0 if waited else shares.get(gang.queue, 0.0)
-        keyed.append((-gang.priority, not waited, share, gang.created, gang.ref, number, gang))
+        keyed.append((-gang.priority, not _begun(gang), not waited, share, gang.created, gang.ref, number, gang))
     return [one[-1] for one in (yield from in_order(keyed))]
 
 
 def behind(gangs: Iterable[WaitingGang], now: float) -> Sliced[list[WaitingGang]]:
     """The gangs behind the one that waits for its place, in the order in which they are tried: the higher priority,
-    then the higher response, then as they are given. In slices.
+    then those that run and lack pods, then the higher response, then as they are given. In slices.
 
     The response is how long a gang has waited, of how long it runs at most, times the square root of its GPUs. Short
     gangs fit into gaps that long ones do not (highest response ratio next, Brinch Hansen, 1971). Of gangs that are
@@ -67,8 +68,13 @@ def behind(gangs: Iterable[WaitingGang], now: float) -> Sliced[list[WaitingGang]
     for number, (gang, pause) in enumerate(pauses(gangs)):
         if pause:
             yield
-        keyed.append((-gang.priority, -response(gang, now), number, gang))
+        keyed.append((-gang.priority, not _begun(gang), -response(gang, now), number, gang))
     return [one[-1] for one in (yield from in_order(keyed))]
+
+
+def _begun(gang: WaitingGang) -> bool:
+    """Whether it runs, and lacks pods."""
+    return bool(gang.members) and gang.lacking > 0
 
 
 def response(gang: WaitingGang, now: float) -> float:

@@ -13,7 +13,7 @@ from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.queue.gang import WaitingGang, job_of
 from extender.queue.placing.apart import Apart, Part, place_apart
-from extender.queue.placing.placement import JointPlacement, Steps, Within
+from extender.queue.placing.placement import Allowance, Choice, JointPlacement, Steps, Within
 from extender.reservations.claims import Claims, of_others
 
 NO_ROWS: Final[Mapping[int, Sequence[str]]] = {}
@@ -30,18 +30,25 @@ class Places:
         self._cluster, self._claims, self._placement, self._clock = cluster, claims, placement, clock
 
     def steps(
-        self, gang: WaitingGang, pods: Sequence[PodRecord], requests: Sequence[PodRequest], counted: Counted
+        self,
+        gang: WaitingGang,
+        pods: Sequence[PodRecord],
+        requests: Sequence[PodRequest],
+        counted: Counted,
+        allowances: Sequence[Allowance] = (),
     ) -> Steps:
-        """A place for every one of these pods of the gang, or none, beside its members. `requests`: of the pods."""
+        """A place for every one of these pods of the gang, or none, beside its members. `requests`: of the pods;
+        `allowances`: as of a `Choice`."""
         members = self._members(gang)
         if not gang.apart:
             rows = [row for _, row in members]
-            return (yield from self._placement.steps(pods, requests, gang.domain, rows, counted(())))
+            choice = Choice(allowances=allowances)
+            return (yield from self._placement.steps(pods, requests, gang.domain, rows, counted(()), choice=choice))
         running: dict[Hashable, list[int]] = {}
         for pod, row in members:
             running.setdefault(job_of(pod), []).append(row)
         others = yield from self._of_other_job_sets(gang)
-        apart = Apart(gang.apart, job_of, running, others, counted)
+        apart = Apart(gang.apart, job_of, running, others, counted, allowances)
         return (yield from place_apart(self._placement, pods, requests, apart))
 
     def _of_other_job_sets(self, gang: WaitingGang) -> Sliced[set[int]]:

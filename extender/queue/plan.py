@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, islice
+from functools import partial
+from itertools import groupby, islice, repeat
 from typing import Final
 
 from extender.cluster.cluster import Cluster
@@ -15,15 +16,17 @@ from extender.objects import gangs
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.pod_request import wants_of
+from extender.policy.roles import LabelClasses
 from extender.queue.absent import StandIns, alone
-from extender.queue.backfill import Decision, Reservation, Situation, Trial, schedule
+from extender.queue.backfill import Decision, Held, Reservation, Seats, Situation, Trial, schedule
 from extender.queue.endings import Ending, Endings, put, seated, without_gpus
 from extender.queue.gang import WaitingGang, together, waits
+from extender.queue.holding import Holding, least
 from extender.queue.order import fair_shares, order
 from extender.queue.places import Places
 from extender.queue.placing.apart import Part
-from extender.queue.placing.placement import JointPlacement, NoPlace, Placed
-from extender.queue.quota import PLAIN, OverQuota, QueueRules, Quota
+from extender.queue.placing.placement import Allowance, JointPlacement, NoPlace, Placed
+from extender.queue.quota import PLAIN, OverQuota
 from extender.queue.report import Report, Waiting
 from extender.queue.starts import Start, Starts
 from extender.queue.usage import DecayedUse, Models, Rules
@@ -32,6 +35,8 @@ from extender.reservations.seats import Seat, is_absent
 
 TOGETHER: Final = 64
 """Single pods of one kind that are placed together: the tables are read once for them."""
+ABLE_SECONDS: Final = 30.0
+"""For as long it counts whether a gang fits once all pods have ended: for what is kept of a guarantee."""
 MOST_NAMED: Final = 5  # pods in a text
 
 
@@ -52,63 +57,25 @@ class Found:
         """How many GPUs of each model it takes."""
         by_node: Counter[str] = Counter()
         for pod, node in zip(self.pods, self.placed.nodes, strict=True):
-            by_node[node] += sum(count for _, count in pod.gpus)
+            by_node[node] += pod.gpu_count
         return models.of(by_node)
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The first gang in order that can start and has no place now; `models`, `quota`: what the queues hold."""
+    """The first gang in order that can start and has no place now, and what the queues hold."""
 
     gang: WaitingGang
-    models: Models
-    quota: Quota
-
-
-class _OverQuota(Mapping[gangs.Ref, OverQuota]):
-    """Which gangs are over their quota, by what all queues hold at the moment. `held` is added to as gangs start."""
-
-    def __init__(
-        self,
-        waiting: Mapping[gangs.Ref, WaitingGang],
-        models: Models,
-        rules: Mapping[str, QueueRules],
-        held: dict[str, dict[str, int]],
-        wanted: Mapping[str, Mapping[str, int]],
-    ) -> None:
-        self.models, self.held, self.rules, self.wanted, self._gangs = models, held, rules, wanted, waiting
-
-    def __getitem__(self, ref: gangs.Ref) -> OverQuota:
-        found = self.models.within(self._gangs[ref], self.quota)
-        if not isinstance(found, OverQuota):
-            raise KeyError(ref)
-        return found
-
-    def __iter__(self) -> Iterator[gangs.Ref]:
-        return (ref for ref in self._gangs if ref in self)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    @property
-    def quota(self) -> Quota:
-        """What all queues hold now."""
-        return Quota(self.rules, self.models.capacity, self.held, self.wanted)
-
-    def take(self, queue: str, asked: Mapping[str, int]) -> None:
-        """The queue holds more, GPUs by model."""
-        counts = self.held.setdefault(queue, {})
-        for model, count in asked.items():
-            counts[model] = counts.get(model, 0) + count
+    queues: Holding
 
 
 class _Look:
     """What one look has found. `queues`: what they hold; `ready`: places of single pods that were found together with
     others; `requests`: of the pods of large gangs."""
 
-    def __init__(self, queues: _OverQuota, seated: Collection[str]) -> None:
+    def __init__(self, queues: Holding, seated: Collection[str], classes: LabelClasses) -> None:
         """`seated`: names of gangs with seats of their own, which count for all others."""
-        self._seated = seated
+        self._seated, self._classes = seated, classes
         self.ready: dict[gangs.Ref, Placed] = {}
         self.requests: dict[gangs.Ref, list[PodRequest]] = {}
         self.queues = queues
@@ -123,9 +90,13 @@ class _Look:
             if seen >= STEP:
                 seen = 0
                 yield
-            kind = self._kinds[gang.ref] = gang.ref if gang_name(gang) in self._seated else _kind(gang)
+            kind = self._kinds[gang.ref] = gang.ref if gang_name(gang) in self._seated else _kind(gang, self._classes)
             if len(gang.pods) == 1 and not gang.members and gang.complete:
                 self._singles.setdefault(kind, {})[gang.ref] = gang
+
+    def over(self, gang: WaitingGang, found: Found) -> OverQuota | None:
+        """Why the queue may not hold what was found."""
+        return self.queues.quota.refused(gang.queue, found.gpus(self.queues.models))
 
     def kind(self, gang: WaitingGang) -> Hashable:
         """Gangs of one kind have a place, or not, alike."""
@@ -140,11 +111,6 @@ class _Look:
         if others.pop(gang.ref, None) is None or not others:
             return ()
         return [gang, *(others.pop(ref) for ref in list(islice(others, TOGETHER - 1)))]
-
-    def within_quota(self, found: Found, queue: str) -> Found | str:
-        """What was found, or why the queue may not hold so much."""
-        over = self.queues.quota.refused(queue, found.gpus(self.queues.models))
-        return found if over is None else over.text
 
 
 Looks = Generator[Start | None, None, None]
@@ -169,6 +135,7 @@ class Planner:
         self._endings, self.stand_ins = Endings(cluster), StandIns(cluster)
         self._models: Models | None = None
         self._use = DecayedUse()
+        self._able: dict[Hashable, tuple[bool, float]] = {}  # by kind: whether it fits once all has ended, found when
         self._head: Reservation | None = None  # of the latest look
         self.report = Report()
         self.head: Head | None = None
@@ -187,7 +154,7 @@ class Planner:
         report and the head are of this look. `paused`: names of gangs that do not start now, and why."""
         wall, settings = self._wall(), self._cluster.settings.queue
         there = yield from waits(self._cluster, self.stand_ins)
-        queues = yield from self._queues(there)
+        queues = yield from self._queues()
         use = self._use.of(queues.held, self._clock(), settings.use_half_life_seconds)
         shares = fair_shares(use, queues.models.capacity, self._rules.now())
         yield None
@@ -195,9 +162,11 @@ class Planner:
         left = yield from self._left(sorted_gangs, paused)
         running = (yield from self._endings.read(wall)) if left else []
         yield from put(running, (yield from self._ends(list(self._claims.seats), wall)))
-        look = _Look(queues, frozenset(self._claims.seats.absent))
+        look = _Look(queues, frozenset(self._claims.seats.absent), LabelClasses(self._cluster))
         yield from look.read(left)
         yield None
+        queues.of(left)
+        yield from self._want(left, running, look)
         situation = Situation(
             left,
             queues,
@@ -207,10 +176,13 @@ class Planner:
             kind=look.kind,
             before=self._head,
             plain=lambda: without_gpus(self._cluster, wall),
+            lent=lambda gang: queues.ever_over(gang, waiting=True),
+            guaranteed=partial(_guaranteed, queues),
         )
         decision = yield from self._schedule(situation, running, look)
         self._head = decision.head
-        self.head = None if decision.head is None else Head(decision.head.gang, queues.models, queues.quota)
+        self.head = None if decision.head is None else Head(decision.head.gang, queues)
+        queues.of(())
         del running, situation, look  # what is large is freed a part at a time
         yield None
         listed: list[Waiting] = []
@@ -233,7 +205,7 @@ class Planner:
             yield None
             del before[-STEP:]
 
-    def _queues(self, there: Sequence[WaitingGang]) -> Sliced[_OverQuota]:
+    def _queues(self) -> Sliced[Holding]:
         yield
         models = self._models = yield from Models.read(self._cluster, self._models)
         yield
@@ -247,13 +219,57 @@ class Planner:
             },
             late,
         )
-        wanted = yield from models.wanted(there)
-        return _OverQuota({gang.ref: gang for gang in there}, models, self._rules.now(), held, wanted)
+        return Holding(self._cluster, models, self._rules.now(), held, late)
+
+    def _want(self, gangs: Sequence[WaitingGang], running: Sequence[Ending], look: _Look) -> Sliced[None]:
+        """Read what queues wait for within their guarantees, as far as another queue waits too. A gang that fits
+        nowhere, whatever ends, keeps no guarantee."""
+        queues = look.queues
+        by_queue: dict[str, list[WaitingGang]] = {}
+        for gang, pause in pauses(gangs):
+            if pause:
+                yield
+            if gang.complete:
+                by_queue.setdefault(gang.queue, []).append(gang)
+        if len(by_queue) < 2:
+            return
+        able, self._able = self._able, {}
+        for queue, of_queue in by_queue.items():
+            guaranteed = queues.rules.get(queue, PLAIN).guaranteed
+            held = queues.held.get(queue, {})
+            unmet = {model: count - held.get(model, 0) for model, count in guaranteed.items()}
+            for gang in of_queue:
+                wanted = queues.wanted.get(queue, {})
+                if all(wanted.get(model, 0) >= count for model, count in unmet.items()):
+                    break
+                yield
+                if (yield from self._able_to_start(gang, running, look, able)):
+                    queues.waits(gang)
+
+    def _able_to_start(
+        self, gang: WaitingGang, running: Sequence[Ending], look: _Look, before: Mapping[Hashable, tuple[bool, float]]
+    ) -> Sliced[bool]:
+        """Whether the gang fits within the rules of its queue once all pods have ended. What was found in a look
+        `before` counts for ABLE_SECONDS."""
+        if look.queues.ever_over(gang, waiting=False) is not None:
+            return False
+        kind, now = look.kind(gang), self._clock()
+        known = self._able.get(kind) or before.get(kind)
+        if known is None or not known[1] <= now < known[1] + ABLE_SECONDS:
+            pods = gang.pods[: max(1, gang.needed)]
+            requests = (yield from self._requests(gang, look))[: len(pods)]
+            allowances = look.queues.allowances(look.queues.empty(waiting=False).more(gang.queue))
+            placed = yield from self._steps(gang, pods, requests, Trial(), allowances)
+            if isinstance(placed, NoPlace):
+                plain = yield from without_gpus(self._cluster, self._wall())
+                placed = yield from self._steps(gang, pods, requests, Trial([*running, *plain]), allowances)
+            known = isinstance(placed, Placed), now
+        self._able[kind] = known
+        return known[0]
 
     def _left(self, in_order: Sequence[WaitingGang], paused: Mapping[str, str]) -> Sliced[list[WaitingGang]]:
-        """The gangs that may start. What a gang that lost a pod holds is idle until it has another: it goes first."""
-        first: list[WaitingGang] = []
-        others: list[WaitingGang] = []
+        """The gangs that may start, in order."""
+        found: list[WaitingGang] = []
         # Of a gang that has absent seats alone, pods came that take none of these over: it is placed again.
         seated = self._claims.seats.gangs.keys() - set(alone(self._claims.seats))
         for gang, pause in pauses(in_order):
@@ -261,8 +277,8 @@ class Planner:
                 yield
             name = gang_name(gang)
             if (name not in seated or self._joins(gang)) and name not in paused:
-                (first if gang.members and gang.lacking else others).append(gang)
-        return first + others
+                found.append(gang)
+        return found
 
     def _joins(self, gang: WaitingGang) -> bool:
         """Whether its pods join an in-tree group that was released: they hold it back, so they do not wait for it."""
@@ -285,13 +301,13 @@ class Planner:
             if held is None:
                 yield None
                 continue
-            assert isinstance(held.seats, Found)
-            start = yield from self.starts.begin(held.gang, held.seats.pods, held.seats.placed)
+            seats = _found(held.seats)
+            start = yield from self.starts.begin(held.gang, seats.pods, seats.placed)
             started = start is not None
             if start is not None:
                 if len(start.seats) >= STEP:
                     yield None
-                queues.take(start.gang.queue, held.seats.gpus(queues.models))
+                queues.take(start.gang, seats.gpus(queues.models))
                 yield from put(ends, (yield from self._ends(start.seats, situation.now)))
                 yield start
 
@@ -338,34 +354,66 @@ class Planner:
         if len(pods) >= STEP:
             yield
         requests = yield from self._alone(pods)
-        placed = yield from self._places.steps(gang, pods, requests, self._places.counted(requests[0], own))
+        allowances = yield from self._allowed_again(gang, [seat for seat in seats if seat.uid in own])
+        counted = self._places.counted(requests[0], own)
+        placed = yield from self._places.steps(gang, pods, requests, counted, allowances)
         if isinstance(placed, NoPlace):
-            return placed.text
+            return f"{placed.text}, within the quota of queue {gang.queue}" if allowances else placed.text
         if not (yield from self.starts.fit(pods, placed, own)):
             return "its new place was taken meanwhile"
         # One release, however often it is placed again.
         return kept + (yield from self.starts.seats(name, pods, placed, seats[0].at))
 
+    def _allowed_again(self, gang: WaitingGang, moves: Sequence[Seat]) -> Sliced[Sequence[Allowance]]:
+        """What the own rules of its queue leave a gang of which these seats are given up. What others wait for does not
+        count: it started within its quota, and is not left in half."""
+        if not Holding(self._cluster, Models(self._cluster), self._rules.now(), {}).ruled:
+            return ()
+        queues = yield from self._queues()
+        queues.give_up(moves)
+        return queues.allowances(queues.quota.more(gang.queue))
+
     # -- one gang -------------------------------------------------------------------------------------------------
 
-    def _place(self, gang: WaitingGang, trial: Trial, look: _Look) -> Generator[None, None, Found | str]:
+    def _place(self, gang: WaitingGang, trial: Trial, look: _Look) -> Generator[None, None, Found | str | OverQuota]:
         """As `backfill.Place`: all pods of the gang, else as many as fit, if these are enough to start."""
-        pods = gang.pods
-        if not trial.gone and not trial.kept and (peers := look.peers(gang)):
-            found = yield from self._prepared(gang, trial, look, peers)
-            if found is not None:
-                return look.within_quota(found, gang.queue)
+        allowances, pods = (yield from self._allowed(gang, trial, look)), gang.pods
+        now = not trial.gone and not trial.kept
+        if now and (peers := look.peers(gang)):
+            found = yield from self._prepared(gang, allowances, look, peers)
+            if found is not None and not look.over(gang, found):
+                return found
         whole = yield from self._requests(gang, look)
         while True:
             requests = whole[: len(pods)]
-            placed = yield from self._steps(gang, pods, requests, trial)
+            placed = yield from self._steps(gang, pods, requests, trial, allowances)
             if isinstance(placed, Placed):
-                found = Found(pods, requests, placed)
-                return found if trial.gone else look.within_quota(found, gang.queue)
+                return Found(pods, requests, placed)
             most = min(placed.most, len(pods) - 1)
             if most < max(1, gang.needed):
-                return placed.text
+                break
             pods = pods[:most]
+        if now and allowances:
+            pods = pods[: max(1, gang.needed)]
+            anywhere = yield from self._steps(gang, pods, whole[: len(pods)], trial)
+            if isinstance(anywhere, Placed):
+                return look.over(gang, Found(pods, whole[: len(pods)], anywhere)) or placed.text
+        return placed.text
+
+    def _allowed(self, gang: WaitingGang, trial: Trial, look: _Look) -> Sliced[Sequence[Allowance]]:
+        """What the quota of its queue leaves the gang in a trial."""
+        queues = look.queues
+        if not queues.ruled:
+            return ()
+        kept = [(held.gang.queue, _found(held.seats)) for held in trial.kept]
+        if not trial.later and not kept:
+            return queues.allowances((yield from queues.changed(trial.gone)).more(gang.queue))
+        bounds = [(yield from queues.changed(trial.gone or trial.later, kept)).more(gang.queue)]
+        if trial.later:
+            before = yield from queues.changed(trial.later)
+            bounds.append(queues.quota.more(gang.queue))
+            bounds += [before.lends(queue, seats.gpus(queues.models), gang.queue) for queue, seats in kept]
+        return queues.allowances(least(bounds))
 
     def _requests(self, gang: WaitingGang, look: _Look) -> Sliced[Sequence[PodRequest]]:
         """Of its pods, one each. Those of many pods are kept for the look: the gang may be placed several times."""
@@ -386,13 +434,13 @@ class Planner:
         return found
 
     def _prepared(
-        self, gang: WaitingGang, trial: Trial, look: _Look, peers: Sequence[WaitingGang]
+        self, gang: WaitingGang, allowances: Sequence[Allowance], look: _Look, peers: Sequence[WaitingGang]
     ) -> Generator[None, None, Found | None]:
         """A place for a single pod, found together with those of its `peers`; None: they do not all fit."""
         ref, requests = gang.ref, [self._claims.alone(gang.pods[0])]
         if ref not in look.ready:
             pods = [one.pods[0] for one in peers]
-            together = yield from self._steps(gang, pods, requests * len(pods), trial)
+            together = yield from self._steps(gang, pods, requests * len(pods), Trial(), allowances)
             if isinstance(together, NoPlace):
                 return None
             for at, one in enumerate(peers):
@@ -401,7 +449,12 @@ class Planner:
         return Found(gang.pods, requests, look.ready.pop(ref))
 
     def _steps(
-        self, gang: WaitingGang, pods: Sequence[PodRecord], requests: Sequence[PodRequest], trial: Trial
+        self,
+        gang: WaitingGang,
+        pods: Sequence[PodRecord],
+        requests: Sequence[PodRequest],
+        trial: Trial,
+        allowances: Sequence[Allowance] = (),
     ) -> Generator[None, None, Placed | NoPlace]:
         """The search on the tables of the trial, which it reads a portion of the nodes after the other."""
         gone: dict[int, list[str]] = {}  # uids by row
@@ -411,9 +464,9 @@ class Planner:
             gone.setdefault(ending.row, []).append(ending.uid)
         kept = [Part(held.seats.requests, held.seats.placed) for held in trial.kept if isinstance(held.seats, Found)]
         counted = self._places.counted(requests[0], self.starts.own(gang), gone, kept)
-        return (yield from self._places.steps(gang, pods, requests, counted))
+        return (yield from self._places.steps(gang, pods, requests, counted, allowances))
 
-    def _queue(self, name: str, queues: _OverQuota, shares: Mapping[str, float], waiting: int) -> Mapping[str, object]:
+    def _queue(self, name: str, queues: Holding, shares: Mapping[str, float], waiting: int) -> Mapping[str, object]:
         """What a queue holds and may hold, as in the JSON form. `waiting`: how many of its gangs wait."""
         rules = self._rules.now().get(name, PLAIN)
         return {
@@ -425,6 +478,17 @@ class Planner:
             "used_gpus": dict(queues.held.get(name, {})),
             "waiting": waiting,
         }
+
+
+def _guaranteed(queues: Holding, held: Held, gone: Sequence[Ending]) -> Sliced[bool]:
+    """As of a `Situation`."""
+    quota = yield from queues.changed(gone)
+    return quota.within_guarantee(held.gang.queue, _found(held.seats).gpus(queues.models))
+
+
+def _found(seats: Seats) -> Found:
+    assert isinstance(seats, Found)
+    return seats
 
 
 def _beside(gang: WaitingGang, fixed: Collection[str], cluster: ClusterView) -> WaitingGang:
@@ -451,10 +515,11 @@ def unread(gang: WaitingGang) -> str:
     return f"no seats are reserved for the pods that its owner creates later: {gang.unread}"
 
 
-def _kind(gang: WaitingGang) -> Hashable:
+def _kind(gang: WaitingGang, classes: LabelClasses) -> Hashable:
     if gang.members or any(pod.anti_affinity_terms or pod.nominated_node for pod in gang.pods):
         return gang.ref  # a nomination counts for all pods but its own
-    keys = groupby(map(_key, gang.pods))
+    labels = map(classes.of, gang.pods) if classes else repeat(())
+    keys = groupby(zip(map(_key, gang.pods), labels, strict=False))
     return (
         gang.needed,
         gang.domain,
@@ -465,7 +530,7 @@ def _kind(gang: WaitingGang) -> Hashable:
 
 
 def _key(pod: PodRecord) -> Hashable:
-    """What the place of a pod without anti-affinity depends on."""
+    """What the place of a pod without anti-affinity depends on, beside the anti-affinity of others."""
     return wants_of(pod), pod.priority, pod.namespace, pod.node_selector, pod.node_terms, pod.tolerations
 
 

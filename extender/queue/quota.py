@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 Amounts = Mapping[str, Mapping[str, int]]
 """GPUs by queue and model."""
+Rule = Literal["limit", "guarantee", "lent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class OverQuota:
     """
 
     queue: str
-    rule: Literal["limit", "guarantee", "lent"]
+    rule: Rule
     model: str
     asked: int
     held: int
@@ -63,36 +64,61 @@ class Quota:
     wanted: Amounts
 
     def refused(self, queue: str, asked: Mapping[str, int]) -> OverQuota | None:
-        """Why the queue may not hold `asked` more GPUs, by model; None: it may. Models in the order of their names.
-
-        Where fewer are free than it asks for, places decide, not its quota: so its gang can be the head that waits."""
-        rules, held = self.rules.get(queue, PLAIN), self.held.get(queue, _NONE)
+        """Why the queue may not hold `asked` more GPUs, by model; None: it may. Models in the order of their names."""
         for model, count in sorted(asked.items()):
-            if count <= 0:
-                continue
-            now = held.get(model, 0)
-            after = now + count
-            limit, guaranteed = rules.limit.get(model), rules.guaranteed.get(model, 0)
-            if limit is not None and after > limit:
-                return OverQuota(queue, "limit", model, count, now, limit)
-            if after <= guaranteed:
-                continue
-            if not rules.borrow:
-                return OverQuota(queue, "guarantee", model, count, now, guaranteed)
-            free, kept = self._free(model), self._kept(queue, model)
-            if free - kept < count <= free:
-                return OverQuota(queue, "lent", model, count, now, now + max(0, free - kept))
+            bound = self._bound(queue, model) if count > 0 else None
+            if bound is not None:
+                rule, most = bound
+                now = self.held.get(queue, _NONE).get(model, 0)
+                if now + count > most:
+                    return OverQuota(queue, rule, model, count, now, most)
         return None
+
+    def more(self, queue: str) -> dict[str, int]:
+        """How many more GPUs the queue may hold of each model of the cluster; any number of those that are absent."""
+        held = self.held.get(queue, _NONE)
+        bounds = ((model, self._bound(queue, model)) for model in sorted(self.capacity))
+        return {model: max(0, bound[1] - held.get(model, 0)) for model, bound in bounds if bound is not None}
+
+    def lends(self, queue: str, asked: Mapping[str, int], other: str) -> dict[str, int]:
+        """How many more GPUs of each model the queue `other` may hold, so that `queue` may still hold `asked` more of
+        what it borrows; any number of models that are absent."""
+        found: dict[str, int] = {}
+        for model, count in sorted(asked.items()):
+            kept = self._kept(queue, model) if queue != other else 0
+            if kept and not self.within_guarantee(queue, {model: count}):
+                # What the other queue takes within its guarantee is kept for it already.
+                found[model] = max(0, self._free(model) - kept - count) + self.unmet(other, model)
+        return found
+
+    def within_guarantee(self, queue: str, asked: Mapping[str, int]) -> bool:
+        """Whether the queue holds no more than its guarantee once it holds `asked` more GPUs, by model."""
+        rules, held = self.rules.get(queue, PLAIN), self.held.get(queue, _NONE)
+        return all(held.get(model, 0) + count <= rules.guaranteed.get(model, 0) for model, count in asked.items())
+
+    def unmet(self, queue: str, model: str) -> int:
+        """How many GPUs of its guarantee the queue waits for."""
+        held = self.held.get(queue, _NONE).get(model, 0)
+        wanted = self.wanted.get(queue, _NONE).get(model, 0)
+        return max(0, min(self.rules.get(queue, PLAIN).guaranteed.get(model, 0) - held, wanted))
+
+    def _bound(self, queue: str, model: str) -> tuple[Rule, int] | None:
+        """(rule, the most GPUs of the model that the queue may hold); None: any number."""
+        rules = self.rules.get(queue, PLAIN)
+        limit, guaranteed = rules.limit.get(model), rules.guaranteed.get(model, 0)
+        bounds: list[tuple[Rule, int]] = [] if limit is None else [("limit", limit)]
+        if not rules.borrow:
+            bounds.append(("guarantee", guaranteed))
+        elif kept := self._kept(queue, model):
+            # What other queues wait for within their guarantees is not lent.
+            now = self.held.get(queue, _NONE).get(model, 0)
+            bounds.append(("lent", max(guaranteed, now + max(0, self._free(model) - kept))))
+        return min(bounds, key=lambda bound: bound[1], default=None)
+
+    def _kept(self, queue: str, model: str) -> int:
+        """GPUs of the model that other queues wait for within their guarantees: they are not lent."""
+        return sum(self.unmet(other, model) for other in self.rules.keys() - {queue})
 
     def _free(self, model: str) -> int:
         """GPUs of the model that no queue holds."""
         return self.capacity.get(model, 0) - sum(held.get(model, 0) for held in self.held.values())
-
-    def _kept(self, queue: str, model: str) -> int:
-        """GPUs of the model that other queues wait for within their guarantees: they are not lent."""
-        return sum(self._unmet(other, model) for other in self.rules.keys() - {queue})
-
-    def _unmet(self, queue: str, model: str) -> int:
-        held = self.held.get(queue, _NONE).get(model, 0)
-        wanted = self.wanted.get(queue, _NONE).get(model, 0)
-        return max(0, min(self.rules[queue].guaranteed.get(model, 0) - held, wanted))

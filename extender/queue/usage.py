@@ -11,7 +11,7 @@ from extender.cluster.view import ClusterView
 from extender.objects.queueing import queue_of
 from extender.objects.records import NodeRecord, PodRecord
 from extender.queue.gang import WaitingGang
-from extender.queue.quota import Amounts, OverQuota, QueueRules, Quota
+from extender.queue.quota import Amounts, QueueRules
 from extender.settings import Settings
 
 LEAST_GPUS: Final = 1e-6
@@ -167,14 +167,6 @@ class Models:
         looked at."""
         named = named_models(gang, self._cluster.settings.mix.model_labels)
         return sorted(self.capacity.keys() & named if named else self.capacity)
-
-    def within(self, gang: WaitingGang, quota: Quota) -> list[str] | OverQuota:
-        """Of the models that the gang may get, those of which its queue may hold all that its pods ask for. OverQuota:
-        there is none; why not the first."""
-        models, asked = self.allowed(gang), gang.gpus
-        refusals = {model: quota.refused(gang.queue, {model: asked}) for model in models}
-        found = [model for model, refused in refusals.items() if refused is None]
-        return found if found else next((one for one in refusals.values() if one is not None), found)
 
     def of(self, gpus: Mapping[str, int]) -> dict[str, int]:
         """GPUs by model, of GPUs by node: what a placed gang asks its quota for."""

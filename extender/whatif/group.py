@@ -21,7 +21,7 @@ from extender.preemption.candidates import Preemptor
 from extender.preemption.gang_plan import Gang, GangFound, GangSearch, Way, cost_of, gang_certificate
 from extender.queue.gang import WaitingGang
 from extender.queue.placing.candidates import Kept, candidates, in_a_domain
-from extender.queue.placing.placement import JointPlacement, NoPlace, Placed, not_modelled
+from extender.queue.placing.placement import Allowance, Choice, JointPlacement, NoPlace, Placed, not_modelled
 from extender.reservations.claims import of_others
 from extender.verdict import nodes as judged_nodes
 from extender.verdict.nodes import Nodes
@@ -89,14 +89,20 @@ class Task:
         rows = (self.snapshot.cluster.row(pod.node) for pod in self.gang.members)
         return [row for row in rows if row >= 0]
 
-    def place(self, pods: int | None = None, without: frozenset[str] = frozenset()) -> Sliced[Placed | NoPlace]:
+    def place(
+        self,
+        pods: int | None = None,
+        without: frozenset[str] = frozenset(),
+        allowances: Sequence[Allowance] = (),
+    ) -> Sliced[Placed | NoPlace]:
         """A place for the first `pods` of the gang, None: all, which stands by the rules. `without`: uids of other pods
-        whose claims do not count."""
+        whose claims do not count; `allowances`: as of a `Choice`."""
         snapshot, gang = self.snapshot, self.gang
         there, requests = gang.pods[:pods], self.requests[:pods]
         claims = of_others(snapshot.claims, requests[0], snapshot.now, self.own | without)
         with claims:
-            steps = self.placement.steps(there, requests, gang.domain, self.members)
+            choice = Choice(allowances=allowances)
+            steps = self.placement.steps(there, requests, gang.domain, self.members, choice=choice)
         return (yield from steps)
 
 
@@ -111,7 +117,9 @@ def judge(snapshot: Snapshot, gang: WaitingGang, wall: float) -> Sliced[Grouped]
     seating, proved, now, none = Seating(), True, None, NoPlace(0, None, why)
     if not why:
         now = yield from situated(snapshot.judge, task.gang, ruled=task.queued)
-        found = yield from task.place()
+        found = yield from task.place(allowances=now.allowances)
+        if isinstance(found, NoPlace) and now.allowances:
+            found = yield from task.place()
         proved = found.proved
         if isinstance(found, NoPlace):
             none, why = found, found.text
@@ -120,10 +128,7 @@ def judge(snapshot: Snapshot, gang: WaitingGang, wall: float) -> Sliced[Grouped]
         else:
             now = replace(now, placed=found)
             seating = Seating(found)
-        if (
-            seating.placed is not None
-            and (refused := over_quota(replace(now, placed=seating.placed), now.quota)) is not None
-        ):
+        if seating.placed is not None and (refused := over_quota(replace(now, placed=seating.placed))) is not None:
             now, why, seating = replace(now, over=refused), refused.text, Seating()
     nodes = yield from _by_pod(task)
     verdict = "cannot" if seating.placed is None else "evict" if seating.victims else "fits"
@@ -184,7 +189,7 @@ def _by_pod(task: Task) -> Sliced[list[Nodes | None]]:
     snapshot, gang = task.snapshot, task.gang
     found: list[Nodes | None] = [None] * len(gang.pods)
     try:
-        roles = roles_of(gang.pods, task.requests)
+        roles = roles_of(task.snapshot.cluster, gang.pods, task.requests)
     except Unplaceable:
         return found
     for role in roles:

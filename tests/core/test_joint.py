@@ -186,6 +186,37 @@ def test_the_search_finds_the_cheapest_placement(
     assert len(made) == len(twin)
 
 
+@given(worlds(), roles(), types, some_prices, st.lists(st.integers(-1, 9), min_size=2, max_size=2))
+def test_the_search_keeps_to_what_may_be_taken_of_nodes_together(
+    world: World, asked: list[Role], kinds: list[Any], prices: list[float], limits: list[int]
+) -> None:
+    """Nodes in groups; of each group the pods may take so many GPUs together."""
+    two = both(world, asked, kinds, prices, [])
+    at = two.fast.members(ints([0] * two.fast.height), 0)[:3]
+    sizes = [role.ask.wanted for role in asked]
+    groups = [(at[i::2], most) for i, most in enumerate(limits)]
+    fast_parts = [joint_search.Search(two.fast, nodes, True, sizes, most) for nodes, most in groups]
+    for part in fast_parts:
+        while not part.advance(1):
+            pass
+    fast = joint_search.Union(fast_parts)
+    slow = plain.Union([plain.Search(two.slow, list(nodes), True, sizes, most) for nodes, most in groups])
+    while not fast.advance(1):
+        pass
+    assert slow.advance(1)
+    assert fast.cost_of() == slow.cost_of()
+    made, twin = fast.placement(), slow.placement()
+    assert sum(sum(counts) for _, counts in made) == sum(sum(counts) for _, counts in twin)
+    assert len(made) == len(twin)
+    price = sum(two.fast.price(node, counts) or 0 for node, counts in made)
+    assert price == sum(two.slow.price(node, counts) or 0 for node, counts in twin)
+    for nodes, most in groups:
+        taken = sum(
+            size * count for node, counts in made if node in nodes for size, count in zip(sizes, counts, strict=True)
+        )
+        assert most < 0 or taken <= most
+
+
 def one_node() -> World:
     calls: list[Any] = [
         ("add", (0,)),
@@ -221,6 +252,17 @@ def test_what_is_out_of_range_is_an_error() -> None:
     search = joint_search.Search(made, ints([0]))
     with pytest.raises(ValueError, match="not ended"):
         search.cost_of()
+    with pytest.raises(ValueError, match="not ended"):
+        joint_search.Union([search])
+    with pytest.raises(ValueError, match="no search"):
+        joint_search.Union([])
+    while not search.advance(1):
+        pass
+    with pytest.raises(ValueError, match="one search"):
+        joint_search.Union([search])  # it is not partial
+    for sizes in ((), (1, 1), (-1,)):
+        with pytest.raises(ValueError, match="one number of GPUs a role"):
+            joint_search.Search(made, ints([0]), True, sizes, 1)
 
 
 @pytest.mark.parametrize("memory", [2**61, 2**62, 2**40])

@@ -155,7 +155,7 @@ class Oracle:
     def __init__(self, case: Case) -> None:
         self.case, self.cluster = case, case.cluster
         self.names = sorted(case.cluster.nodes)
-        self.roles = roles_of(case.pods, case.requests)
+        self.roles = roles_of(case.cluster, case.pods, case.requests)
         self.count = [len(role.at) for role in self.roles]
         rows = array("i", [case.cluster.row(name) for name in self.names])
         self.joint = case.placement._joint(self.roles)  # prices only: the tests of the kernel prove them

@@ -33,7 +33,7 @@ class Rows:
 def placer(nodes: Sequence[int], running: Mapping[str, tuple[int, int]]) -> Place:
     """Places the pods of a gang on the first nodes with room. `nodes`: GPUs by row; `running`: uid -> (row, GPUs)."""
 
-    def place(one: WaitingGang, trial: Trial) -> Generator[None, None, Seats | str]:
+    def place(one: WaitingGang, trial: Trial) -> Generator[None, None, Seats | str | OverQuota]:
         yield
         free = list(nodes)
         gone = {ending.uid for ending in trial.gone}
@@ -55,7 +55,7 @@ def placer(nodes: Sequence[int], running: Mapping[str, tuple[int, int]]) -> Plac
     return place
 
 
-def run(steps: Generator[None, None, Seats | str]) -> Seats | str:
+def run(steps: Generator[None, None, Seats | str | OverQuota]) -> Seats | str:
     while True:
         try:
             next(steps)
@@ -329,7 +329,7 @@ def test_the_search_for_the_earliest_place_halves_what_is_left() -> None:
     order = [Ending(uid, row, NOW + row + 1) for uid, (row, _) in running.items()]
     place, calls = placer([1] * 1024, running), 0
 
-    def counted(one: WaitingGang, trial: Trial) -> Generator[None, None, Seats | str]:
+    def counted(one: WaitingGang, trial: Trial) -> Generator[None, None, Seats | str | OverQuota]:
         nonlocal calls
         calls += 1
         return (yield from place(one, trial))
@@ -434,7 +434,9 @@ def _run(
         held = {uid: (row, count) for uid, (row, count, _, _) in running.items()}
         place = placer(nodes, held)
 
-        def counted(one: WaitingGang, trial: Trial, place: Place = place) -> Generator[None, None, Seats | str]:
+        def counted(
+            one: WaitingGang, trial: Trial, place: Place = place
+        ) -> Generator[None, None, Seats | str | OverQuota]:
             if calls is not None:
                 calls[kept] += 1
             return (yield from place(one, trial))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from extender.queue.placing.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.settings import Settings
@@ -211,3 +213,51 @@ def test_a_gang_that_finds_no_gpus_with_nics_holds_up_none_that_needs_no_nics() 
         started, waits = look(world)
         assert started == ["b"]
         assert waits["a"][0] == "never"
+
+
+def repels(app: str) -> dict[str, Any]:
+    term = {"labelSelector": {"matchLabels": {"app": app}}, "topologyKey": "kubernetes.io/hostname"}
+    return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_pods_that_a_running_pod_tells_apart_by_labels_are_not_of_one_kind(size: int) -> None:
+    """The running pod repels app=db. A pod with this label fits nowhere, in whichever order; the others start."""
+    for ages in ((300, 100), (100, 300)):
+        world = cluster(1)
+        world.set("Pod", workload("r", 1, node="n0", phase="Running", spec=repels("db")))
+        wait(world, "db", size, 1, ages[0], labels={"app": "db"})
+        wait(world, "web", size, 1, ages[1], labels={"app": "web"})
+        started, waits = look(world)
+        assert (started, waits["db"][0]) == (["web"], "never")
+
+
+def test_pods_of_equal_requests_keep_to_the_anti_affinity_of_their_gang() -> None:
+    """Leader and workers ask for the same. Each repels workers; then the leader does not."""
+    world = cluster(2)
+    for i, role in enumerate(("leader", "worker", "worker")):
+        notes = {"gpu-extender.io/gang": "g", "gpu-extender.io/gang-size": "3"}
+        pod = gated(f"g-{i}", 1, annotations=notes, labels={"app": role})
+        pod["spec"] |= repels("worker")
+        world.set("Pod", pod)
+    assert look(world) == ([], {"g": ("never", "", None)}), "it needs three nodes"
+    leader = gated("g-0", 1, annotations=notes, labels={"app": "leader"})
+    leader["metadata"]["resourceVersion"] = "2"
+    world.set("Pod", leader)
+    assert look(world)[0] == ["g"]
+    nodes = {seat.pod: seat.node for seat in world.verbs.claims.seats}
+    assert nodes["default/g-1"] != nodes["default/g-2"]
+
+
+def test_a_gang_that_lacks_pods_is_behind_one_of_a_higher_priority() -> None:
+    """Else a large Job that is being remade pod by pod would keep an urgent gang from its turn."""
+    low = {"gpu-extender.io/gang": "low", "gpu-extender.io/gang-size": "3"}
+    for priority, expected in ((0, "low"), (10, "urgent")):
+        other = cluster(2)
+        other.pod("r", 8, "n1", start=other.wall)
+        other.pod("low-0", 8, "n0", annotations=low, start=other.wall)
+        for i in (1, 2):
+            other.set("Pod", gated(f"low-{i}", 8, annotations=low))
+        wait(other, "urgent", 1, 8, 900, priority=priority)
+        started, waits = look(other)
+        assert (started, [name for name, why in waits.items() if why[0] == "head"]) == ([], [expected])

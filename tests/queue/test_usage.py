@@ -5,7 +5,9 @@ from __future__ import annotations
 from extender.cluster.slices import finish
 from extender.objects.queueing import GATE, QUEUE
 from extender.queue.gang import waiting
-from extender.queue.quota import OverQuota, QueueRules, Quota
+from extender.queue.holding import Holding
+from extender.queue.placing.placement import Allowance
+from extender.queue.quota import OverQuota, QueueRules
 from extender.queue.usage import MOST_QUEUES, DecayedUse, Models, rules_of
 from extender.settings import Queue, QueueLimits, Settings
 from tests.queue.test_gang import pod
@@ -61,17 +63,20 @@ def test_what_a_placed_gang_asks_for() -> None:
     assert models.of({"h1": 8, "h2": 4, "a1": 1, "gone": 2}) == {"H100": 12, "p4d": 1, "": 2}
 
 
-def test_the_models_that_the_quota_leaves() -> None:
+def test_what_the_rules_of_a_queue_leave_a_gang() -> None:
     one = world()
     one.set("Pod", pod("any", gpus=2, namespace="x"))
     one.set("Pod", pod("b200", gpus=2, namespace="x", spec={"nodeSelector": {PRODUCT: "B200"}}))
     one.set("Pod", pod("h", gpus=2, namespace="x", spec={"nodeSelector": {PRODUCT: "H100"}}))
     models = finish(Models.read(one.cluster))
     gangs = {gang.ref.name: gang for gang in waiting(one.cluster)}
-    quota = Quota({"x": QueueRules(limit={"H100": 1, "p4d": 2})}, models.capacity, {}, {})
-    assert models.within(gangs["any"], quota) == [AMD, "p4d"]
-    assert models.within(gangs["b200"], quota) == []  # there is no such node
-    assert models.within(gangs["h"], quota) == OverQuota("x", "limit", "H100", 2, 0, 1)
+    queues = Holding(one.cluster, models, {"x": QueueRules(limit={"H100": 1, "p4d": 2})}, {})
+    assert queues.over(gangs["any"]) is None
+    assert queues.over(gangs["b200"]) is None  # there is no such node
+    assert queues.over(gangs["h"]) == OverQuota("x", "limit", "H100", 2, 0, 1)
+    rows = {one.cluster.row(name) for name in ("h1", "h2")}
+    assert Allowance(rows, 1) in queues.allowances(queues.quota.more("x"))
+    assert queues.quota.more("y") == {}
 
 
 def test_the_rules_of_the_settings() -> None:

@@ -147,35 +147,15 @@ def asked_by(pod: JSON) -> int:
     return int(pod["spec"]["containers"][0]["resources"]["requests"][GPU])
 
 
-def within(items: list[JSON], queue: JSON) -> bool:
-    """Whether the queue may hold the gang on whichever machines have room, and all of it of one model."""
-    wanted = sum(map(asked_by, pods_of(items)))
-    models = {item["metadata"]["name"]: item["metadata"]["labels"][MODEL] for item in items if item["kind"] == "Node"}
-    running = [item for item in items if item["spec"].get("nodeName")]
-    most = queue.get("limit_gpus", {}) if queue.get("borrow", True) else queue["guaranteed_gpus"]
-    whole = []
-    for model in set(models.values()):
-        there = [pod for pod in running if models[pod["spec"]["nodeName"]] == model]
-        has = sum(
-            int(item["status"]["allocatable"][GPU]) for item in items if models.get(item["metadata"]["name"]) == model
-        )
-        free = has - sum(map(asked_by, there))
-        own = sum(asked_by(pod) for pod in there if pod["metadata"]["labels"]["gpu-extender.io/queue"] == "lab")
-        if own + min(wanted, free) > most.get(model, has) and min(wanted, free):
-            return False
-        whole.append(own + wanted <= most.get(model, own + wanted))
-    return any(whole)
-
-
 def first_size(items: list[JSON], queue: JSON) -> int | None:
-    """The most GPUs a pod, fewer than it asks for, with which the gang starts wherever it is placed."""
+    """The most GPUs a pod, fewer than it asks for, with which the gang starts."""
     was = asked_by(pods_of(items)[0])
     for size in range(was - 1, 0, -1):
         found = copy.deepcopy(items)
         for item in pods_of(found):
             asked = item["spec"]["containers"][0]["resources"]
             asked["requests"][GPU] = asked["limits"][GPU] = str(size)
-        if within(found, queue) and starts(found, settings(queue)):
+        if starts(found, settings(queue)):
             return size
     return None
 
@@ -201,7 +181,7 @@ def test_ways_out_of_the_queue() -> None:
         found = ways["relax-domain"]["spec"]["value"] if "relax-domain" in ways else None
         assert found == expected, seed
         if not shown_alone(items):
-            relaxes = not free and linked_by(items) == "required" and within(loose(items), queue)
+            relaxes = not free and linked_by(items) == "required"
             assert ("relax-links" in ways) == (relaxes and starts(loose(items), made)), seed
             least = None if free else first_size(items, queue)
             assert (ways["smaller"]["spec"]["is"] if "smaller" in ways else None) == least, seed

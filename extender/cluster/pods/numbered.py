@@ -5,7 +5,7 @@ Tenants choose what their pods ask for, so what they write is kept only as long 
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
 Value = TypeVar("Value", bound=Hashable)
@@ -30,6 +30,10 @@ class Numbered(Generic[Value]):
     def __len__(self) -> int:
         """How many values are in use."""
         return len(self._numbers)
+
+    def __iter__(self) -> Iterator[Value]:
+        """The values in use."""
+        return iter(self._numbers)
 
     def take(self, value: Value) -> int:
         """The value's number, with one user more."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from itertools import chain
 from typing import Final
 
 from extender.cluster.amounts import Amounts
@@ -27,6 +28,10 @@ class Repelling:
     def __len__(self) -> int:
         """How many bound pods have required anti-affinity."""
         return len(self._pods)
+
+    def __iter__(self) -> Iterator[PodTerm]:
+        """The terms; one that different pods have may come several times."""
+        return chain.from_iterable(self._terms)
 
     def add(self, pod: PodRecord) -> None:
         """A pod is bound, and not counted yet."""

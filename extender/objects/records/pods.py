@@ -181,6 +181,14 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Whether the object was read in part only (`tolerant.py`): what could not be read counts as the worst."""
 
     @property
+    def gpu_count(self) -> int:
+        """How many GPUs it asks for, of all resources."""
+        total = 0
+        for _, count in self.gpus:  # a generator would cost three times as much, and thousands of pods are asked
+            total += count
+        return total
+
+    @property
     def gated(self) -> bool:
         """Whether scheduling gates hold it back."""
         return bool(self.gates)

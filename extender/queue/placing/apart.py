@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from extender.objects.queueing import Domain
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
-from extender.queue.placing.placement import JointPlacement, NoPlace, Placed, Steps, Within
+from extender.queue.placing.placement import Allowance, Choice, JointPlacement, NoPlace, Placed, Steps, Within
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,14 @@ class Part:
 class Apart:
     """What is kept apart. `level`: of the domains; `job`: of a pod; `running`: by Job, the rows of the nodes of its
     pods that run; `others`: rows of the nodes with pods of other JobSets; `within`: as for `JointPlacement.steps`, with
-    the pods of these parts counted as well."""
+    the pods of these parts counted as well; `allowances`: as of a `Choice`, for all Jobs together."""
 
     level: str
     job: Callable[[PodRecord], Hashable]
     running: Mapping[Hashable, Collection[int]]
     others: Collection[int]
     within: Callable[[Sequence[Part]], Within]
+    allowances: Sequence[Allowance] = ()
 
 
 def place_apart(
@@ -61,7 +62,7 @@ def place_apart(
             Domain(apart.level, True),
             apart.running.get(job, ()),
             apart.within(parts),
-            among=free,
+            choice=Choice(free, _beside(apart.allowances, pods, found)),
         )
         if isinstance(placed, NoPlace):
             text = f"each of its {len(jobs)} Jobs needs a domain of {apart.level} of its own, {len(parts)} have one"
@@ -79,3 +80,11 @@ def place_apart(
         nodes=tuple([node for _, _, node in in_order]),
         least=sum(part.placed.least for part in parts),
     )
+
+
+def _beside(
+    allowances: Sequence[Allowance], pods: Sequence[PodRecord], found: Mapping[int, tuple[int, int, str]]
+) -> list[Allowance]:
+    """What the pods that have a place leave of the allowances."""
+    taken = [(row, pods[at].gpu_count) for at, (row, _, _) in found.items()]
+    return [Allowance(one.rows, one.most - sum(gpus for row, gpus in taken if row in one.rows)) for one in allowances]

@@ -13,24 +13,27 @@ from extender.policy.roles import NODE
 from extender.preemption.gang_plan import Candidates, Gang, GangFound
 from extender.queue.gang import WaitingGang
 from extender.queue.placing.levels import Layout, Level
-from extender.queue.placing.placement import JointPlacement, Placed, Steps
+from extender.queue.placing.placement import Allowance, Choice, JointPlacement, Placed, Steps
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Places the pods of `asked` for an eviction search, and keeps each place that it finds: `places`, by the rows."""
+    """Places the pods of `asked` for an eviction search, and keeps each place that it finds: `places`, by the rows.
+    `allowances`: as of a `Choice`."""
 
     cluster: Cluster
     placement: JointPlacement
     gang: WaitingGang
     asked: Gang
+    allowances: Sequence[Allowance] = ()
     places: dict[tuple[int, ...], Placed] = field(default_factory=dict)
 
     def joint(self, rows: array[int]) -> Sliced[Sequence[int] | None]:
         """The row of each pod, of these rows alone; None: there is no place."""
         members = [self.cluster.row(pod.node) for pod in self.gang.members if pod.node]
         pods, requests = self.asked.pods, self.asked.requests
-        return self._kept(self.placement.steps(pods, requests, self.gang.domain, members, among=frozenset(rows)))
+        choice = Choice(frozenset(rows), self.allowances)
+        return self._kept(self.placement.steps(pods, requests, self.gang.domain, members, choice=choice))
 
     def _kept(self, steps: Steps) -> Sliced[Sequence[int] | None]:
         placed = yield from steps

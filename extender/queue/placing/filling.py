@@ -4,18 +4,21 @@ Exact means: on the fewest nodes, and of these placements the one with the lowes
 decreasing: the largest pods first, on nodes that are used already, then on those that take most, the last of them as
 small as does. For equal pods it is on the fewest nodes too. For pods whose GPUs divide each other (1, 2, 4, 8) it finds
 a placement where GPU counts alone decide and there is one.
+
+Both keep to the `Limits` of a quota: how many GPUs the gang may take of the nodes of each model. The exact search takes
+each model for itself, and then the cheapest sum.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from ext_core import joint_search
 from ext_core.joint import Joint
-from ext_core.joint_search import Search
+from ext_core.joint_search import Search, Union
 
 MOST_WORK: Final = 50_000_000
 """Steps of all exact searches for one gang: a sixth of a second."""
@@ -25,6 +28,7 @@ MOST_CHOICES: Final = 20_000_000
 """Nodes x states of one: two bytes each are kept."""
 SLICE: Final = 125_000
 """Steps of a search between two yields: about a millisecond."""
+MOST_PODS: Final = 1 << 30
 NODES: Final = 256
 """Nodes that are looked at between two yields, where nothing is searched."""
 PRICED: Final = 64
@@ -36,6 +40,47 @@ class Budget:
     """What is left for the exact searches of one gang."""
 
     steps: int = MOST_WORK
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How many GPUs a gang may take of groups of nodes. `group`: of each node, by index, -1: as many as there are;
+    `most`: of each group; `sizes`: the GPUs of a pod of each role."""
+
+    group: array[int] = field(default_factory=lambda: array("i"))
+    most: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
+
+    def parts(self, at: array[int]) -> list[tuple[array[int], int]]:
+        """(nodes of one group, the most GPUs that may be taken of them, -1: any number), of the nodes `at`."""
+        if not self.most or not at:
+            return [(at, -1)]
+        found: dict[int, array[int]] = {}
+        for node in at:
+            found.setdefault(self.group[node], array("i")).append(node)
+        return [(nodes, self.most[group] if group >= 0 else -1) for group, nodes in sorted(found.items())]
+
+
+@dataclass(slots=True)
+class _Left:
+    """What may still be taken of each group while nodes are filled."""
+
+    limits: Limits
+    most: list[int]
+
+    def pods(self, node: int, role: int) -> int:
+        """How many pods of a role the node may take at most."""
+        size = self.limits.sizes[role] if self.most else 0
+        group = self.limits.group[node] if size else -1
+        return self.most[group] // size if group >= 0 else MOST_PODS
+
+    def take(self, node: int, role: int, pods: int) -> None:
+        """The node takes so many pods of a role."""
+        if self.most and (group := self.limits.group[node]) >= 0:
+            self.most[group] -= pods * self.limits.sizes[role]
+
+
+NO_LIMITS: Final = Limits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,28 +101,37 @@ class Solution:
         return sum(sum(counts) for _, counts in self.chosen)
 
 
-def solve(joint: Joint, at: array[int], counts: Sequence[int], budget: Budget) -> Generator[None, None, Solution]:
+def solve(
+    joint: Joint, at: array[int], counts: Sequence[int], budget: Budget, limits: Limits = NO_LIMITS
+) -> Generator[None, None, Solution]:
     """All pods (`counts` by role) on the nodes `at`; the most of them where they do not fit."""
     states, ways = joint_search.states(joint), joint.work(at)
-    work = (states + PRICING) * ways
+    parts = limits.parts(at)
+    work = (states + PRICING) * ways + (len(parts) - 1) * states * states
     if not states or not ways or work > budget.steps or states * len(at) > MOST_CHOICES:
-        return (yield from _fill(joint, at, counts))
+        return (yield from _fill(joint, at, counts, limits))
     budget.steps -= work
-    for partial in (False, True):
-        search = Search(joint, at, partial)
+    search: Search | Union
+    for partial in (False, True) if len(parts) == 1 else (True,):
+        searches = [Search(joint, nodes, partial, limits.sizes, most) for nodes, most in parts]
+        for one in searches:
+            while not one.advance(SLICE):
+                yield
+        search = searches[0] if len(searches) == 1 else Union(searches)
         while not search.advance(SLICE):
             yield
         cost = search.cost_of()
         if cost is not None:
-            return Solution(search.placement(), cost[1], cost[0], proved=True, placed=True)
+            return Solution(sorted(search.placement()), cost[1], cost[0], proved=True, placed=True)
         yield
-    return Solution(search.placement(), 0, 0, proved=True, placed=False)
+    return Solution(sorted(search.placement()), 0, 0, proved=True, placed=False)
 
 
-def _fill(joint: Joint, at: array[int], counts: Sequence[int]) -> Generator[None, None, Solution]:
+def _fill(joint: Joint, at: array[int], counts: Sequence[int], limits: Limits) -> Generator[None, None, Solution]:
     used: dict[int, list[int]] = {}
     none = [0] * len(counts)
     placed = True
+    left_of = _Left(limits, list(limits.most))
     for c, count in enumerate(counts):
         rooms: list[Room] = []
         for i, node in enumerate(at):
@@ -88,7 +142,7 @@ def _fill(joint: Joint, at: array[int], counts: Sequence[int]) -> Generator[None
         rooms.sort()
         yield
         left = count
-        for node, taken in _taken(rooms, count):
+        for node, taken in _taken(rooms, count, c, left_of):
             used.setdefault(node, list(none))[c] += taken
             left -= taken
         placed = placed and left == 0
@@ -111,17 +165,25 @@ class Room(NamedTuple):
     node: int
 
 
-def _taken(rooms: list[Room], count: int) -> Iterator[tuple[int, int]]:
+def _taken(rooms: list[Room], count: int, role: int, left_of: _Left) -> Iterator[tuple[int, int]]:
     """(node, pods): equal pods on the fewest of the nodes; the last is the smallest that takes the rest."""
     left = count
     for i, room in enumerate(rooms):
         if left <= 0:
             return
-        if left < -room.less:
-            enough = (one for one in rooms[i:] if one.unused == room.unused and -one.less >= left)
-            room = min(enough, key=_smallest)
-        yield room.node, min(left, -room.less)
-        left += room.less
+        most = min(-room.less, left_of.pods(room.node, role))
+        if most <= 0:
+            continue
+        if left < -room.less and left <= most:
+            enough = (
+                one
+                for one in rooms[i:]
+                if one.unused == room.unused and min(-one.less, left_of.pods(one.node, role)) >= left
+            )
+            room, most = min(enough, key=_smallest), left
+        left_of.take(room.node, role, most)
+        yield room.node, most
+        left -= most
 
 
 def _smallest(room: Room) -> tuple[int, int]:

@@ -14,6 +14,8 @@ NOT modelled, see `not_modelled`: required pod affinity, anti-affinity over othe
 volumes, host ports, resource claims (DRA), other resources; GPUs that only a DeviceClass serves count as none. GPUs
 that are shared are filled first-fit, which may miss a place for pods with different shares.
 
+A quota is part of the search: an `Allowance` is how many GPUs the gang may take of the nodes of a model together.
+
 The tables are read first, all at once or a portion of the nodes a slice; what follows works on a copy. The tables may
 change between two slices: before seats are written, `still_fits` judges the chosen nodes again, with the claims of
 other pods in the tables. Prices are those of now, also where the tables are read as they will be.
@@ -37,7 +39,7 @@ from extender.policy.contracts import PodRequest
 from extender.policy.policy import Policy
 from extender.policy.roles import NODE, PodRole, Unplaceable, judged, kernel_roles, repelled, roles_in_slices, roles_of
 from extender.policy.scorers.fragmentation import FULLNESS
-from extender.queue.placing.filling import NODES, Budget, Solution, solve
+from extender.queue.placing.filling import NO_LIMITS, NODES, Budget, Limits, Solution, solve
 from extender.queue.placing.levels import Layout, Level, inside, nodes, unread
 
 MOST_DOMAINS: Final = 32
@@ -46,6 +48,26 @@ PORTION: Final = 512
 """Nodes that are read in one slice."""
 ANYWHERE: Final = ""
 """The name of the level of which the whole cluster is one domain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """`most`: how many GPUs a gang may take of some nodes together; `rows`: of these nodes."""
+
+    rows: Collection[int]
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which nodes may be chosen. `among`: their rows, None: all; `allowances`: of nodes of which not every number of
+    GPUs may be taken."""
+
+    among: Collection[int] | None = None
+    allowances: Sequence[Allowance] = ()
+
+
+ANY_NODES: Final = Choice()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +113,7 @@ class _Gang:
     asked: Level | None
     members: set[int]
     required: bool
+    limits: Limits
     budget: Budget
     proved: bool = True
 
@@ -145,19 +168,19 @@ class JointPlacement:
         members: Collection[int] = (),
         within: Within | None = None,
         *,
-        among: Collection[int] | None = None,
+        choice: Choice = ANY_NODES,
     ) -> Steps:
         """A place for every pod, or none. `requests`: of the pods, one each; `members`: rows of the nodes of members
-        that run already; `among`: rows of the nodes that may be chosen, None: all. With `within` it reads the nodes in
-        portions, each inside of it; else all of them during this call, and the claims that count are in the tables. The
-        generator yields every few milliseconds, and returns the result."""
+        that run already. With `within` it reads the nodes in portions, each inside of it; else all of them during this
+        call, and the claims that count are in the tables. The generator yields every few milliseconds, and returns the
+        result."""
         if not pods:
             return _at_once(Placed((), (), None, proved=True, least=0))
         if within is not None:
-            return self._in_portions((pods, requests), (domain, members), within, among)
+            return self._in_portions((pods, requests), (domain, members, choice), within)
         try:
-            gang, rows = self._begin(roles_of(pods, requests), domain, members)
-            self._read(gang.joint, gang.roles, self._apart(gang.roles, rows, among), rows)
+            gang, rows = self._begin(roles_of(self._cluster, pods, requests), domain, members, choice)
+            self._read(gang.joint, gang.roles, self._apart(gang.roles, rows, choice), rows)
         except Unplaceable as error:
             return _at_once(NoPlace(0, None, str(error)))
         return self._renewed(gang, _search(gang))
@@ -165,16 +188,15 @@ class JointPlacement:
     def _in_portions(
         self,
         asked: tuple[Sequence[PodRecord], Sequence[PodRequest]],
-        where: tuple[Domain | None, Collection[int]],
+        where: tuple[Domain | None, Collection[int], Choice],
         within: Within,
-        among: Collection[int] | None,
     ) -> Steps:
-        """As `steps` with `within`. `asked`: the pods and their requests; `where`: domain and members."""
+        """As `steps` with `within`. `asked`: the pods and their requests; `where`: domain, members and choice."""
         try:
-            gang, rows = self._begin((yield from roles_in_slices(*asked)), *where)
+            gang, rows = self._begin((yield from roles_in_slices(self._cluster, *asked)), *where)
         except Unplaceable as error:
             return NoPlace(0, None, str(error))
-        return (yield from self._renewed(gang, self._portions(gang, rows, within, among)))
+        return (yield from self._renewed(gang, self._portions(gang, rows, within, where[-1])))
 
     def still_fits(self, placed: Placed, pods: Sequence[PodRecord], requests: Sequence[PodRequest]) -> bool:
         """Whether the placement stands, by the tables as they are now: the same nodes, in the same domain, take all
@@ -193,7 +215,7 @@ class JointPlacement:
         if not on:
             return True
         try:
-            roles = roles_of(pods, requests)
+            roles = roles_of(cluster, pods, requests)
             joint = self._joint(roles)
             self._read(joint, roles, self._apart(roles), array("i", on))
         except Unplaceable:
@@ -215,7 +237,9 @@ class JointPlacement:
         joint.set_prices(self._policy.fragmentation.prices(tables))
         return joint
 
-    def _begin(self, roles: list[PodRole], domain: Domain | None, members: Collection[int]) -> tuple[_Gang, array[int]]:
+    def _begin(
+        self, roles: list[PodRole], domain: Domain | None, members: Collection[int], choice: Choice
+    ) -> tuple[_Gang, array[int]]:
         """(a search that has read no node yet, the rows of the nodes in its order)."""
         rows, known = self.layout.read()
         asked = None if domain is None else self.layout.asked(domain.level)
@@ -224,16 +248,23 @@ class JointPlacement:
         running = frozenset(members)
         there = {i for i, row in enumerate(rows) if row in running} if running else set()
         names = list(self._cluster.names)
-        gang = _Gang(self._cluster, self._joint(roles), roles, names, levels, asked, there, required, Budget())
+        limits = _limits(roles, rows, choice.allowances)
+        gang = _Gang(self._cluster, self._joint(roles), roles, names, levels, asked, there, required, limits, Budget())
         return gang, rows
 
-    def _apart(
-        self, roles: list[PodRole], rows: Sequence[int] = (), among: Collection[int] | None = None
-    ) -> list[set[int]]:
+    def _apart(self, roles: list[PodRole], rows: Sequence[int] = (), choice: Choice = ANY_NODES) -> list[set[int]]:
         """For each role the rows where required anti-affinity rejects it, those without the devices that its claims
-        need, and those that are not `among` the chosen."""
+        need, and those that may not be chosen, or of which not as many GPUs may be taken as one pod asks for."""
+        among = choice.among
         others = set() if among is None else {row for row in rows if row not in among}
-        return [repelled(self._cluster, role.pod) | without_devices(self._cluster, role.pod) | others for role in roles]
+        return [
+            repelled(self._cluster, role.pod).union(
+                without_devices(self._cluster, role.pod),
+                others,
+                *(one.rows for one in choice.allowances if one.most < role.pod.gpu_count),
+            )
+            for role in roles
+        ]
 
     def _read(self, joint: Joint, roles: list[PodRole], apart: list[set[int]], rows: array[int]) -> None:
         """Read these nodes, which follow those that were read before. Unplaceable: the pods cannot be judged."""
@@ -241,9 +272,9 @@ class JointPlacement:
         marks = [judged(cluster, self._policy, role, rows, off) for role, off in zip(roles, apart, strict=True)]
         joint.read(cluster.tables.nodes, cluster.tables.hazards, rows, marks)
 
-    def _portions(self, gang: _Gang, rows: array[int], within: Within, among: Collection[int] | None) -> Steps:
+    def _portions(self, gang: _Gang, rows: array[int], within: Within, choice: Choice) -> Steps:
         """The search, once all nodes are read."""
-        apart = self._apart(gang.roles, rows, among)
+        apart = self._apart(gang.roles, rows, choice)
         yield
         try:
             for start in range(0, len(rows), PORTION):
@@ -302,6 +333,17 @@ def _value(record: NodeRecord, key: str) -> str:
     return record.name if key == NODE else record.labels.get(key, "")
 
 
+def _limits(roles: Sequence[PodRole], rows: Sequence[int], allowances: Sequence[Allowance]) -> Limits:
+    """Those allowances that do not leave all pods on their nodes, as the search reads them."""
+    sizes = tuple([role.pod.gpu_count for role in roles])
+    asked = sum([size * len(role.at) for size, role in zip(sizes, roles, strict=True)])
+    scarce = [one for one in allowances if one.most < asked]
+    if not scarce:
+        return NO_LIMITS
+    groups = {row: group for group, one in enumerate(scarce) for row in one.rows}
+    return Limits(array("i", [groups.get(row, -1) for row in rows]), tuple([one.most for one in scarce]), sizes)
+
+
 def _levels(known: list[Level], asked: Level | None, height: int, *, required: bool) -> list[Level]:
     """The levels to try, the closest first."""
     node, anywhere = nodes(height), Level(ANYWHERE, (), array("i", bytes(4 * height)), 1)
@@ -338,6 +380,8 @@ def _alone(gang: _Gang, one: Level) -> Generator[None, None, Solution | None]:
     domain = one.domain
     if anchors is not None:
         domain = array("i", [number if number in anchors else -1 for number in domain])
+    if gang.limits.most:  # none of these groups has enough for all
+        domain = array("i", [-1 if group >= 0 else n for n, group in zip(domain, gang.limits.group, strict=True)])
     best: tuple[int, int] | None = None  # price, node
     for first in range(0, height, NODES):
         found = gang.joint.alone(first, min(first + NODES, height), domain)
@@ -355,12 +399,17 @@ def _together(gang: _Gang, one: Level) -> Generator[None, None, Solution | None]
     for number, pods in _rooms(gang, one):
         if pods < sum(gang.counts):
             continue
-        solution = yield from solve(gang.joint, gang.joint.members(one.domain, number), gang.counts, gang.budget)
+        solution = yield from _solved(gang, one, number)
         gang.proved = gang.proved and solution.proved
         if solution.placed and (best is None or _key(solution) < _key(best)):
             best = solution
         yield
     return best
+
+
+def _solved(gang: _Gang, one: Level, number: int) -> Generator[None, None, Solution]:
+    """All pods on the nodes of one domain."""
+    return solve(gang.joint, gang.joint.members(one.domain, number), gang.counts, gang.budget, gang.limits)
 
 
 def _key(solution: Solution) -> tuple[int, int]:
@@ -370,13 +419,30 @@ def _key(solution: Solution) -> tuple[int, int]:
 def _rooms(gang: _Gang, one: Level) -> list[tuple[int, int]]:
     """(domain, pods): the domains that may be chosen, and how many pods fit there at most, by each role alone."""
     counts, anchors = gang.counts, _anchors(gang, one)
-    sums = gang.joint.sums(one.domain, one.domains)
+    rooms = _by_role(gang, one)
     width = len(counts)
     return [
-        (number, sum([min(count, sums[number * width + c]) for c, count in enumerate(counts)]))
+        (number, sum([min(count, rooms[number * width + c]) for c, count in enumerate(counts)]))
         for number in range(one.domains)
         if anchors is None or number in anchors
     ]
+
+
+def _by_role(gang: _Gang, one: Level) -> Sequence[int]:
+    """[domain, role]: how many pods of each role alone fit in each domain at most."""
+    limits = gang.limits
+    if not limits.most:
+        return gang.joint.sums(one.domain, one.domains)
+    width, groups = len(gang.counts), len(limits.most) + 1
+    parts = array("i", [n * groups + g + 1 if n >= 0 else -1 for n, g in zip(one.domain, limits.group, strict=True)])
+    sums = gang.joint.sums(parts, one.domains * groups)
+    found = [0] * (one.domains * width)
+    for at, room in enumerate(sums):
+        part, c = divmod(at, width)
+        number, group = divmod(part, groups)
+        size = limits.sizes[c]
+        found[number * width + c] += min(room, limits.most[group - 1] // size) if group and size else room
+    return found
 
 
 def _nowhere(gang: _Gang, one: Level) -> Generator[None, None, NoPlace]:
@@ -386,7 +452,7 @@ def _nowhere(gang: _Gang, one: Level) -> Generator[None, None, NoPlace]:
     for bound, number in bounds[:MOST_DOMAINS]:
         if best is not None and best[0].pods >= -bound:
             break
-        solution = yield from solve(gang.joint, gang.joint.members(one.domain, number), gang.counts, gang.budget)
+        solution = yield from _solved(gang, one, number)
         if best is None or solution.pods > best[0].pods:
             best = solution, number
         yield

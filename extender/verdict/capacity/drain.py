@@ -27,7 +27,7 @@ from extender.objects.progress import lost, saved_ms, start_ms
 from extender.objects.queueing import domain_of
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
-from extender.queue.placing.placement import JointPlacement, NoPlace, Placed, not_modelled
+from extender.queue.placing.placement import Choice, JointPlacement, NoPlace, Placed, not_modelled
 from extender.reservations.claims import of_others
 from extender.verdict.capacity.machines import Look, probe, within
 from extender.verdict.judge import Judge, blocks
@@ -292,7 +292,12 @@ class _Search:
         requests = [judge.claims.alone(pod) for pod in pods]
         own = {pod.uid for pod in pods}
         found = yield from self._placement.steps(
-            pods, requests, None, (), lambda _: of_others(judge.claims, requests[0], look.now, own), among=among
+            pods,
+            requests,
+            None,
+            (),
+            lambda _: of_others(judge.claims, requests[0], look.now, own),
+            choice=Choice(among),
         )
         if isinstance(found, NoPlace):
             self.proved = self.proved and found.proved

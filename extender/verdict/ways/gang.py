@@ -1,7 +1,6 @@
 """Ways out of the queue for a gang behind our gate, or a single pod: the whole gang is placed, or nothing is said.
 
-- quota: what the queue may hold, raised as far as the gang needs it on the nodes where it is placed. The smaller change
-  raises by fewer GPUs.
+- quota: what the queue may hold, raised as far as the gang needs it: by the fewest GPUs, of one GPU model or of two.
 - relax-domain: the next wider level at which one domain holds the gang, else the domain is only preferred. The smaller
   change keeps the closer level.
 - relax-links and smaller: as for a single pod, the same for all pods of the gang that wait.
@@ -20,9 +19,10 @@ from extender.objects.records import PodRecord
 from extender.preemption.candidates import Preemptor
 from extender.queue import absent
 from extender.queue.gang import WaitingGang, together, waits
+from extender.queue.holding import Holding
 from extender.queue.placing.levels import keys_of
-from extender.queue.placing.placement import JointPlacement, Placed
-from extender.queue.quota import PLAIN, OverQuota, QueueRules, Quota
+from extender.queue.placing.placement import Allowance, Choice, JointPlacement, Placed
+from extender.queue.quota import PLAIN, OverQuota, QueueRules
 from extender.queue.usage import Models, rules_of
 from extender.verdict.judge import Judge
 from extender.verdict.text import amount
@@ -31,6 +31,8 @@ from extender.verdict.ways.way import Way, term
 
 MOST_RAISES: Final = 16
 """Models and rules that one gang may be over."""
+MOST_TRIED: Final = 64
+"""Quotas that are tried for one gang."""
 
 
 class Raise(NamedTuple):
@@ -44,14 +46,18 @@ class Raise(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """A gang, and what its queue may hold. `placed`: where all its pods fit now, None: nowhere; `over`: why the queue
-    may not hold it there, or may hold it nowhere."""
+    """A gang, and what its queue may hold. `placed`: where all its pods fit now, within the quota if they do, None:
+    nowhere; `over`: why the queue may not hold it there, or may hold it nowhere."""
 
     gang: WaitingGang
-    models: Models
-    quota: Quota
+    queues: Holding
     placed: Placed | None
     over: OverQuota | None
+
+    @property
+    def allowances(self) -> list[Allowance]:
+        """What the quota leaves the gang."""
+        return self.queues.allowances(self.queues.quota.more(self.gang.queue))
 
 
 def situation(judge: Judge, asked: Preemptor) -> Sliced[Situation | None]:
@@ -69,24 +75,28 @@ def situated(judge: Judge, gang: WaitingGang, *, ruled: bool = True) -> Sliced[S
     there = yield from waits(cluster)
     models = yield from Models.read(cluster)
     seats = {seat.uid: seat.node for seat in judge.claims.seats}
-    held = yield from models.held(seats, absent.seated(cluster, judge.claims.seats))
-    wanted = yield from models.wanted(there)
-    quota = Quota(rules_of(cluster.settings) if ruled else {}, models.capacity, held, wanted)
-    return Situation(gang, models, quota, None, None)
+    late = absent.seated(cluster, judge.claims.seats)
+    held = yield from models.held(seats, late)
+    queues = Holding(cluster, models, rules_of(cluster.settings) if ruled else {}, held, late)
+    queues.wanted = yield from models.wanted(there)
+    return Situation(gang, queues, None, None)
 
 
 def _with_place(judge: Judge, asked: Preemptor, now: Situation) -> Sliced[Situation]:
-    placed = yield from _placed(judge, asked, now.gang, now.gang.domain)
+    allowances = now.allowances
+    placed = yield from _placed(judge, asked, now.gang, now.gang.domain, allowances)
+    if placed is None and allowances:
+        placed = yield from _placed(judge, asked, now.gang, now.gang.domain)
     now = replace(now, placed=placed)
-    return replace(now, over=over_quota(now, now.quota))
+    return replace(now, over=over_quota(now))
 
 
 def ways(judge: Judge, asked: Preemptor, now: Situation, *, of_one: bool = False) -> Sliced[list[Way]]:
     """The ways that let the gang start, each alone. `of_one`: also less for the only pod of a gang, which else is said
     of the pod by itself."""
     if now.placed is not None:
-        raised = _raised(now, now.placed)
-        return [] if now.over is None or raised is None else [raised]
+        raised = None if now.over is None else (yield from _raised(judge, asked, now, now.placed))
+        return [] if raised is None else [raised]
     tried = [(yield from _relaxed(judge, asked, now))]
     if of_one or len(now.gang.pods) + len(now.gang.members) > 1:
         tried += [(yield from _loose(judge, asked, now)), (yield from _smaller(judge, asked, now))]
@@ -127,33 +137,26 @@ def _smaller(judge: Judge, asked: Preemptor, now: Situation) -> Sliced[Way | Non
 
 
 def _starts(judge: Judge, asked: Preemptor, now: Situation, pods: tuple[PodRecord, ...]) -> Sliced[bool]:
-    """Whether the gang would start with other requests of its pods: it has a place, and its queue may hold it wherever
-    that is. Other requests change what is learned of the pods to come, and so which place costs least."""
+    """Whether the gang would start with other requests of its pods."""
     other = replace(now.gang, pods=pods)
-    placed = yield from _placed(judge, asked, other, other.domain)
-    if placed is None or isinstance(now.models.within(other, now.quota), OverQuota):
-        return False
-    held = now.quota.held.values()
-    free = {
-        model: now.quota.capacity.get(model, 0) - sum(counts.get(model, 0) for counts in held)
-        for model in now.models.allowed(other)
-    }
-    most = {model: max(0, min(other.gpus, count)) for model, count in free.items()}
-    return all(now.quota.refused(other.queue, {model: count}) is None for model, count in most.items())
+    return (yield from _placed(judge, asked, other, other.domain, now.allowances)) is not None
 
 
-def over_quota(now: Situation, quota: Quota) -> OverQuota | None:
-    """Why the queue may not hold the gang: of no model all its GPUs, or not those where it is placed."""
-    within = now.models.within(now.gang, quota)
-    if isinstance(within, OverQuota):
-        return within
-    return None if now.placed is None else quota.refused(now.gang.queue, _gpus(now.models, now.gang, now.placed))
+def over_quota(now: Situation) -> OverQuota | None:
+    """Why the queue may not hold the gang: on no nodes, or not where it is placed."""
+    queues = now.queues
+    over = queues.over(now.gang)
+    if over is not None or now.placed is None:
+        return over
+    return queues.quota.refused(now.gang.queue, _gpus(queues.models, now.gang, now.placed))
 
 
-def _raised(now: Situation, placed: Placed) -> Way | None:
-    """The quota with which the queue may hold the gang where it is placed, and all of it of one model."""
-    asked, gang = _gpus(now.models, now.gang, placed), now.gang
-    tried = [_raises(now, [asked, {model: gang.gpus}]) for model in now.models.allowed(gang)]
+def _raised(judge: Judge, asked: Preemptor, now: Situation, placed: Placed) -> Sliced[Way | None]:
+    """The quota with which the queue may hold the gang, raised by the fewest GPUs that were found."""
+    gang = now.gang
+    tried = [_raises(now, _gpus(now.queues.models, gang, placed))]
+    for raise_to in (yield from _enough(judge, asked, now)):
+        tried.append(_raises(now, raise_to))
     found = [(sum(one.to - one.before for one in raises), raises) for raises in tried if raises]
     if not found:
         return None
@@ -169,15 +172,69 @@ def _raised(now: Situation, placed: Placed) -> Way | None:
     )
 
 
-def _raises(now: Situation, asked: Sequence[Mapping[str, int]]) -> list[Raise]:
-    """What has to be raised so that the queue may hold each of `asked`, GPUs by model; [] where none is enough."""
-    queue = now.gang.queue
-    before = rules = now.quota.rules.get(queue, PLAIN)
+def _enough(judge: Judge, asked: Preemptor, now: Situation) -> Sliced[list[dict[str, int]]]:
+    """GPUs by model, each enough beside what the quota leaves of the others: of one model the fewest, and of two models
+    each pair of which neither can be less."""
+    more = now.queues.quota.more(now.gang.queue)
+    steps = _Steps(judge, asked, now, more)
+    models = [model for model in now.queues.models.allowed(now.gang) if more.get(model, now.gang.gpus) < now.gang.gpus]
+    found: list[dict[str, int]] = []
+    for model in models:
+        least = yield from steps.least(model, {})
+        if least is not None:
+            found.append({model: least})
+    for at, model in enumerate(models):
+        for other in models[at + 1 :]:
+            for gpus in steps.sums(model):
+                least = yield from steps.least(other, {model: gpus})
+                if least is not None:
+                    found.append({model: gpus, other: least})
+    return found
+
+
+@dataclass(slots=True)
+class _Steps:
+    """Tries quotas by placing the gang, MOST_TRIED times. `more`: what the quota leaves."""
+
+    judge: Judge
+    asked: Preemptor
+    now: Situation
+    more: Mapping[str, int]
+    tried: int = 0
+
+    def sums(self, model: str) -> list[int]:
+        """What some of the pods ask for together, beyond what the quota leaves of the model."""
+        sums = {0}
+        for pod in self.now.gang.pods:
+            sums |= {one + pod.gpu_count for one in sums}
+        return sorted(one for one in sums if one > self.more[model])
+
+    def least(self, model: str, raised: Mapping[str, int]) -> Sliced[int | None]:
+        """The fewest GPUs of the model with which the gang has a place, beside other models that are `raised`."""
+        sums, found = self.sums(model), None
+        low, high = 0, len(sums)
+        while low < high and self.tried < MOST_TRIED:
+            self.tried += 1
+            middle = len(sums) - 1 if found is None else (low + high) // 2
+            allowed = self.now.queues.allowances({**self.more, **raised, model: sums[middle]})
+            gang = self.now.gang
+            if (yield from _placed(self.judge, self.asked, gang, gang.domain, allowed)) is not None:
+                found, high = sums[middle], middle
+            elif found is None:
+                return None
+            else:
+                low = middle + 1
+        return found
+
+
+def _raises(now: Situation, asked: Mapping[str, int]) -> list[Raise]:
+    """What has to be raised so that the queue may hold so many more GPUs of each model; [] where none is enough."""
+    queue, quota = now.gang.queue, now.queues.quota
+    before = rules = quota.rules.get(queue, PLAIN)
     for _ in range(MOST_RAISES):
-        quota = replace(now.quota, rules={**now.quota.rules, queue: rules})
-        over = next((one for counts in asked if (one := quota.refused(queue, counts)) is not None), None)
+        over = replace(quota, rules={**quota.rules, queue: rules}).refused(queue, asked)
         if over is None:
-            return [] if over_quota(now, quota) is not None else _changes(before, rules)
+            return _changes(before, rules)
         rules = _with(rules, over, over.held + over.asked)
     return []
 
@@ -207,8 +264,7 @@ def _relaxed(judge: Judge, asked: Preemptor, now: Situation) -> Sliced[Way | Non
     closest = max((at for at, key in enumerate(levels) if key in keys), default=-1)
     wider = [Domain(key, required=True) for key in levels[closest + 1 :]]
     for step, domain in enumerate([*wider, Domain(gang.domain.level, required=False)], 1):
-        placed = yield from _placed(judge, asked, gang, domain)
-        if placed is None or over_quota(replace(now, placed=placed), now.quota) is not None:
+        if (yield from _placed(judge, asked, gang, domain, now.allowances)) is None:
             continue
         text = f"{'required' if domain.required else 'preferred'}:{domain.level}"
         was = f"required:{gang.domain.level}"
@@ -222,7 +278,9 @@ def _relaxed(judge: Judge, asked: Preemptor, now: Situation) -> Sliced[Way | Non
     return None
 
 
-def _placed(judge: Judge, asked: Preemptor, gang: WaitingGang, domain: Domain | None) -> Sliced[Placed | None]:
+def _placed(
+    judge: Judge, asked: Preemptor, gang: WaitingGang, domain: Domain | None, allowances: Sequence[Allowance] = ()
+) -> Sliced[Placed | None]:
     """A place for the pods of the gang that wait, or for as many as are enough to start it, which stands by the tables
     as they are at the end."""
     placement = JointPlacement(judge.cluster, judge.policy)
@@ -233,7 +291,7 @@ def _placed(judge: Judge, asked: Preemptor, gang: WaitingGang, domain: Domain | 
         pods = gang.pods[:most]
         requests = [judge.claims.alone(pod) for pod in pods]
         with judge.claims.of(requests[0], asked.now, as_equal=counted, without=own):
-            steps = placement.steps(pods, requests, domain, members)
+            steps = placement.steps(pods, requests, domain, members, choice=Choice(allowances=allowances))
         placed = yield from steps
         if isinstance(placed, Placed):
             with judge.claims.of(requests[0], asked.now, as_equal=counted, without=own):
@@ -246,5 +304,5 @@ def _gpus(models: Models, gang: WaitingGang, placed: Placed) -> dict[str, int]:
     """GPUs by model that the gang takes where it is placed."""
     by_node: dict[str, int] = {}
     for pod, node in zip(gang.pods, placed.nodes, strict=False):
-        by_node[node] = by_node.get(node, 0) + sum(count for _, count in pod.gpus)
+        by_node[node] = by_node.get(node, 0) + pod.gpu_count
     return models.of(by_node)

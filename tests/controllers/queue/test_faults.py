@@ -15,7 +15,7 @@ from tests.controllers.queue.rig import PODS, Rig, gated, rig, run
 from tests.controllers.queue.test_controller import SETTINGS, gang, held
 from tests.kube.api_server import Request
 from tests.kube.objects import Objects
-from tests.world import World, machine, pairs
+from tests.world import World, machine, pairs, rfc3339
 
 
 @pytest.fixture
@@ -230,7 +230,7 @@ def test_a_replacement_takes_the_seat_of_the_pod_before(world: World) -> None:
 
 
 def test_a_gang_that_lost_a_member_goes_before_the_queue(world: World) -> None:
-    """Another pod has a higher priority; but what the gang holds is idle until then."""
+    """Another pod of its priority is older; but what the gang holds is idle until then."""
 
     async def test() -> None:
         async with rig(world) as one:
@@ -240,7 +240,9 @@ def test_a_gang_that_lost_a_member_goes_before_the_queue(world: World) -> None:
             one.bind("g-1")
             await one.turn(2.0)
             delete(one, "g-1")
-            one.create(gated("p", 8, priority=5), replacement("g", 1))
+            older = gated("p", 8)
+            older["metadata"]["creationTimestamp"] = rfc3339(0)
+            one.create(older, replacement("g", 1))
             await one.turn()
             await one.turn()
             assert one.is_open("g-1-again")
