@@ -5,7 +5,7 @@ Else it gets a reservation: the seats that it can have at the earliest moment at
 Pods that do not state when they end count as ending last, the oldest first, and then the head's start is not known. A
 gang behind the head may start if it cannot delay it:
 - it has ended before the head starts, if both times are known; or
-- it fits beside the head's seats; or
+- it fits beside the head's seats, unless the head requires links: then positions count, which are not certain; or
 - with it the head still fits at the same moment, on other seats.
 In each case what the queues hold then leaves both within their quotas. A gang within the guarantee of its queue starts
 before a head that borrows: the head is then reserved other seats.
@@ -92,6 +92,10 @@ def _none(_gang: WaitingGang) -> None:
     return None
 
 
+def _no(_gang: WaitingGang) -> bool:
+    return False
+
+
 def _never(_held: Held, _gone: Sequence[Ending]) -> Sliced[bool]:
     return False
     yield
@@ -110,7 +114,9 @@ class Situation:
     `depth`: the most gangs behind the head that are tried; `kind`: gangs of one kind have a place, or not, alike;
     `before`: the reservation of the look before this one, where the search for that of this look begins; `plain`: reads
     the endings of pods without GPUs; `lent`: why the guarantees of other queues leave a gang no place, whatever ends;
-    `guaranteed`: whether a gang is within the guarantee of its queue on its seats, once some pods have ended."""
+    `guaranteed`: whether a gang is within the guarantee of its queue on its seats, once some pods have ended;
+    `needs_positions`: whether a gang requires links or NICs, so that it matters which GPUs of its nodes others hold.
+    What is planned for these is not certain before it is observed."""
 
     gangs: Sequence[WaitingGang]
     over_quota: Mapping[Ref, OverQuota]
@@ -122,6 +128,7 @@ class Situation:
     before: Reservation | None = None
     plain: Callable[[], Sliced[Sequence[Ending]]] = _nothing
     lent: Callable[[WaitingGang], OverQuota | None] = _none
+    needs_positions: Callable[[WaitingGang], bool] = _no
     guaranteed: Callable[[Held, Sequence[Ending]], Sliced[bool]] = _never
 
 
@@ -322,12 +329,16 @@ class _Schedule:
         if ends_before:
             return Held(gang, anywhere)
         beside = yield from self.place(gang, Trial(kept=(Held(head.gang, head.seats),), later=head.gone))
+        tried = [anywhere]
         if not isinstance(beside, str | OverQuota):
-            return Held(gang, beside)
-        moved = yield from self.place(head.gang, Trial(head.gone, (Held(gang, anywhere),)))
-        if not isinstance(moved, str | OverQuota):
-            self.decision.head = replace(head, seats=moved)
-            return Held(gang, anywhere)
+            if not situation.needs_positions(head.gang):
+                return Held(gang, beside)
+            tried.insert(0, beside)
+        for seats in tried:
+            moved = yield from self.place(head.gang, Trial(head.gone, (Held(gang, seats),)))
+            if not isinstance(moved, str | OverQuota):
+                self.decision.head = replace(head, seats=moved)
+                return Held(gang, seats)
         if (yield from self._outranks(Held(gang, anywhere), head)):
             self.moves = True
             return Held(gang, anywhere)

@@ -10,6 +10,7 @@ from itertools import groupby, islice, repeat
 from typing import Final
 
 from extender.cluster.cluster import Cluster
+from extender.cluster.demand.kinds import is_particular
 from extender.cluster.slices import RUN, STEP, Sliced, pauses
 from extender.cluster.view import ClusterView
 from extender.objects import gangs
@@ -177,6 +178,7 @@ class Planner:
             before=self._head,
             plain=lambda: without_gpus(self._cluster, wall),
             lent=lambda gang: queues.ever_over(gang, waiting=True),
+            needs_positions=_needs_positions,
             guaranteed=partial(_guaranteed, queues),
         )
         decision = yield from self._schedule(situation, running, look)
@@ -478,6 +480,11 @@ class Planner:
             "used_gpus": dict(queues.held.get(name, {})),
             "waiting": waiting,
         }
+
+
+def _needs_positions(gang: WaitingGang) -> bool:
+    """As of a `Situation`."""
+    return any(map(is_particular, gang.pods))
 
 
 def _guaranteed(queues: Holding, held: Held, gone: Sequence[Ending]) -> Sliced[bool]:

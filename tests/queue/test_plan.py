@@ -261,3 +261,17 @@ def test_a_gang_that_lacks_pods_is_behind_one_of_a_higher_priority() -> None:
         wait(other, "urgent", 1, 8, 900, priority=priority)
         started, waits = look(other)
         assert (started, [name for name, why in waits.items() if why[0] == "head"]) == ([], [expected])
+
+
+def test_planned_positions_are_not_certain_for_a_head_that_requires_links() -> None:
+    """The head starts once the running pod has ended. By their plans four more GPUs fit beside it, and leave linked
+    ones; but nothing observes which these are, so the head's links would not be certain for 90 hours."""
+    for links, expected in (("required", ([], "delays")), ("preferred", (["long"], None))):
+        world = cluster(1)
+        ends = {"gpu-extender.io/duration": "1h"}
+        world.pod("r", 2, "n0", cpu="60", annotations=ends, start=world.wall)
+        wait(world, "head", 1, 2, 300, cpu="8", notes={"gpu-extender.io/links": links})
+        wait(world, "long", 2, 2, 100, duration="90h")
+        started, waits = look(world)
+        assert waits["head"] == ("head", "", 3600.0)
+        assert (started, waits["long"][0] if "long" in waits else None) == expected

@@ -544,6 +544,35 @@ def test_the_same_gang_is_searched_for_again_only_when_something_changed() -> No
     run(test())
 
 
+def test_two_urgent_gangs_in_sequence_evict_though_the_owner_remakes_the_victims() -> None:
+    """A Job of low priority fills the cluster. It lacks the pod that the first gang evicted; the second gang is the
+    head all the same."""
+    low = {"gpu-extender.io/gang": "low", "gpu-extender.io/gang-size": "3"}
+    world = World(settings())
+    for name in NODES:
+        world.node(name, 8, links=pairs(8))
+        world.pod(f"low-{name}", 8, name, start=WALL - 600, annotations=low)
+
+    async def test() -> None:
+        async with rig(world) as one:
+            evicted = Evicted(one)
+            for number, name in enumerate(("first", "second"), 1):
+                one.create(gated(name, 8, priority=10))
+                for _ in range(4):
+                    await one.turn()
+                assert len(evicted.tried) == number
+                [victim] = evicted.tried[number - 1 :]
+                one.world.gone(victim)
+                one.create(gated(f"again-{number}", 8, annotations=low))
+                for _ in range(4):
+                    await one.turn()
+                assert one.is_open(name)
+                one.bind(name)
+                await one.turn()
+
+    run(test())
+
+
 def reclaiming(*, regardless: bool) -> World:
     """The queue `own` has a guarantee of 16 GPUs and holds none; `lender` holds more than its own; `rich` does not."""
     queues = {"own": {"guaranteedGpus": {"nvidia.com/gpu": 16}}, "rich": {"guaranteedGpus": {"nvidia.com/gpu": 8}}}
