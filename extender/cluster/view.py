@@ -149,6 +149,10 @@ class GangsView(Protocol):
         or no pod of it is bound."""
         ...
 
+    def together(self, named: gangs.Ref) -> int | None:
+        """How many pods of a gang must run at once for it to do its work: the minimum, else its size."""
+        ...
+
     def bound(self, named: gangs.Ref) -> Collection[PodRecord]:
         """The bound pods that name a gang, terminating ones among them."""
         ...

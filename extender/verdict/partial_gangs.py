@@ -83,7 +83,7 @@ def _partial(cluster: ClusterView, named: gangs.Ref, waiting: list[PodRecord], w
         [pod for pod in cluster.gangs.bound(named) if not pod.terminating and not pod.finished],
         key=lambda pod: (pod.name, pod.uid),
     )
-    minimum = cluster.gangs.minimum(named)
+    minimum = cluster.gangs.together(named)
     gpus = sum(sum(cluster.amounts(pod)[3:]) for pod in running)
     if minimum is None or not gpus or len(running) >= minimum:
         return None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from extender.errors import BadInput
+from extender.objects import gangs
 from extender.objects.gangs import pod_groups
 from extender.objects.gangs.source import MOST, parallel_pods
 
@@ -213,8 +214,11 @@ def _volcano_tasks(spec: Json, path: str) -> Iterator[tuple[str, Json, str]]:
 
 
 def _volcano_job(name: str, meta: Json, spec: Json, path: str) -> Iterator[Pods]:
-    notes = {VOLCANO_GROUP: name}
-    for role, task, here in _volcano_tasks(spec, path):
+    tasks = list(_volcano_tasks(spec, path))
+    # Its PodGroup states the minimum alone; the Job has the size.
+    size = sum(_count(task, "replicas", here) or 0 for _, task, here in tasks)
+    notes = {VOLCANO_GROUP: name, gangs.OUR_SIZE: str(size)}
+    for role, task, here in tasks:
         template = _template(task, here)
         scheduler = spec.get("schedulerName")
         if scheduler and not template["spec"].get("schedulerName"):

@@ -147,6 +147,15 @@ class Gangs:
         group = self._groups[self._of_name.get(named, 0)]
         return None if group is None else gangs.minimum(named, group, self.objects)
 
+    def together(self, named: gangs.Ref) -> int | None:
+        """How many pods of a gang must run at once for it to do its work: the minimum, else its size; None where
+        nothing states either or no pod of it is bound."""
+        group = self._groups[self._of_name.get(named, 0)]
+        if group is None:
+            return None
+        least = gangs.minimum(named, group, self.objects)
+        return gangs.size(named, group, self.objects) if least is None else least
+
     def members(self) -> dict[gangs.Ref, set[str]]:
         """The uids of the bound pods that name each gang."""
         return {group.named: set(group.pods) for group in self._groups if group is not None}
