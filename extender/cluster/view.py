@@ -330,6 +330,10 @@ class DraView(Protocol):
     def stale(self) -> bool:
         """Whether pods or nodes are to be read again: what the latest events mean to them follows in a moment."""
 
+    def invalid_pools(self) -> Mapping[tuple[str, str], str]:
+        """(driver, pool) -> the name that two of its devices have: kube-scheduler allocates none of its devices."""
+        ...
+
     def read(self, pod: PodRecord) -> PodRecord:
         """The pod, known or not, with its GPUs by DRA."""
         ...

@@ -12,6 +12,7 @@ from tests.offline.test_check import checked, codes
 from tests.world import GPU, JSON, machine, workload
 
 MACHINE = catalogued("dgx1-v100")
+POOL = {"name": "n", "generation": 1, "resourceSliceCount": 2}
 
 
 def node(gpus: int = 0) -> JSON:
@@ -21,6 +22,13 @@ def node(gpus: int = 0) -> JSON:
 def allocated(*devices: str) -> JSON:
     results = [{"driver": dra.DRIVER, "pool": "n", "device": device} for device in devices]
     return dra.claim("c", "default", 1) | {"status": {"allocation": {"devices": {"results": results}}}}
+
+
+def twice() -> list[JSON]:
+    """A pool with two slices that publish the same devices."""
+    return [
+        one | {"metadata": {"name": name}, "spec": one["spec"] | {"pool": POOL}} for name in "ab" for one in slices()
+    ]
 
 
 def slices(*, unmapped: bool = False, **published: Any) -> list[JSON]:
@@ -43,6 +51,7 @@ def slices(*, unmapped: bool = False, **published: Any) -> list[JSON]:
         ),
         ([node(), *slices(unmapped=True)], "devices-unmapped", {"devices": 8, "published_gpus": 8}),
         ([node(8), *slices()], "devices-and-plugin", {"plugin_gpus": 8, "published_gpus": 8}),
+        ([node(), *twice()], "device-pool-invalid", {}),
         ([node(), *slices(), dra.device_class("m", kind="mig", extended_resource=GPU)], "devices-not-counted", {}),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from extender.errors import BadCluster
@@ -94,3 +96,25 @@ def test_a_claim_gets_no_gpu_of_a_device_plugin() -> None:
     (result,) = ask([dra.device_class(), plugin, wanted], [claimant("q", "resourceClaimName", "wanted")])["results"]
     assert (result["verdict"], result["reasons"]) == ("cannot", {"no-gpus-by-claims": 1})
     assert set(result["remedies"]) == {"no-gpus-by-claims"}
+
+
+def in_beta(one: JSON, version: str) -> JSON:
+    """The object as `resource.k8s.io/v1beta1` or `v1beta2` has it."""
+    made: JSON = json.loads(json.dumps(one)) | {"apiVersion": f"resource.k8s.io/{version}"}
+    if version == "v1beta1" and "spec" in made:
+        spec = made["spec"].get("spec", made["spec"])
+        for device in spec.get("devices", ()) if made["kind"] == "ResourceSlice" else ():
+            device["basic"] = {key: device.pop(key) for key in list(device) if key != "name"}
+        for request in spec["devices"]["requests"] if "Claim" in made["kind"] else ():
+            request |= request.pop("exactly", {})
+    return made
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta1"])
+@pytest.mark.parametrize(("gpus", "verdict"), [(2, "fits"), (3, "cannot")])
+def test_objects_of_earlier_versions_count_as_those_of_v1(version: str, gpus: int, verdict: str) -> None:
+    cluster = [dra.device_class(), *node("n1", 0, 1, 2, 3, 4, 5), dra.claim("wanted", "default", gpus, template=True)]
+    kinds = ("DeviceClass", "ResourceSlice", "ResourceClaim", "ResourceClaimTemplate")
+    items = [in_beta(one, version) if one["kind"] in kinds else one for one in cluster]
+    (result,) = ask(items, [claimant("q", "resourceClaimTemplateName", "wanted")])["results"]
+    assert (result["verdict"], result["gpus"]) == (verdict, [6, 7] if verdict == "fits" else None)

@@ -1,5 +1,5 @@
 """What drivers publish for nodes, read as kube-scheduler reads it: of a pool only the slices of the highest generation
-count, and only once all of them are there."""
+count, only once all of them are there, and only where no two devices have one name."""
 
 from __future__ import annotations
 
@@ -70,6 +70,11 @@ class Slices:
     def any_tainted(self, node: str, gpus: Container[str]) -> bool:
         """Whether one of these GPUs of the node (GpuDevice.id) is tainted."""
         return any(self.is_tainted(one) for pool in self.of(node) for one in pool if one.id in gpus)
+
+    def invalid(self) -> dict[PoolKey, str]:
+        """The pools of which no device is allocated, because two of them have this name."""
+        found = {key: repeated(_complete(slices.values())) for key, slices in self._pools.items()}
+        return {key: name for key, name in sorted(found.items()) if name}
 
     def selected(self, driver: str, pool: str) -> set[str]:
         """The nodes of the pools with these names, "" for any."""
@@ -163,9 +168,26 @@ def _placed(devices: Sequence[Published]) -> list[Published]:
 
 
 def _current(slices: Collection[ResourceSliceRecord]) -> list[ResourceSliceRecord]:
+    """The slices of which kube-scheduler allocates devices."""
+    found = _complete(slices)
+    return [] if repeated(found) else found
+
+
+def _complete(slices: Collection[ResourceSliceRecord]) -> list[ResourceSliceRecord]:
+    """Those of the highest generation, none where some of them are missing."""
     newest = max(one.generation for one in slices)
     found = sorted([one for one in slices if one.generation == newest], key=lambda one: one.name)
     return found if len(found) == found[0].slices else []
+
+
+def repeated(slices: Iterable[ResourceSliceRecord]) -> str:
+    """The first name that two devices of these slices have, "" for none."""
+    names: set[str] = set()
+    for name in (device.name for one in slices for device in one.devices):
+        if name in names:
+            return name
+        names.add(name)
+    return ""
 
 
 def _address(text: str) -> tuple[int, ...]:

@@ -86,6 +86,10 @@ class DraStore:
         """By name, those of the drivers that are counted, and of network devices."""
         return self._slices.records
 
+    def invalid_pools(self) -> dict[tuple[str, str], str]:
+        """(driver, pool) -> the name that two of its devices have: kube-scheduler allocates none of its devices."""
+        return self._slices.invalid()
+
     # -- events ---------------------------------------------------------------------------------------------------
 
     def set(self, record: DraRecord, change: str) -> None:

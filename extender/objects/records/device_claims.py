@@ -28,7 +28,9 @@ class _Exactly(Wire):
     derived_attributes: list[Present] | None = None
 
 
-class _Request(Wire):
+class _Request(_Exactly):
+    """Its own fields state the one alternative in `resource.k8s.io/v1beta1`, `exactly` in later versions."""
+
     exactly: _Exactly | None = None
     first_available: list[_Exactly] | None = None
 
@@ -205,7 +207,9 @@ def _requests(spec: _ClaimSpec | None) -> tuple[tuple[Choice, ...], ...]:
 
 
 def _choices(request: _Request, constrained: bool) -> tuple[Choice, ...]:
-    stated = [request.exactly] if request.exactly is not None else request.first_available or []
+    stated: list[_Exactly] = request.first_available or []
+    if request.exactly is not None or request.device_class_name is not None:
+        stated = [request if request.exactly is None else request.exactly]
     return tuple([_choice(one, constrained) for one in stated if not one.admin_access])
 
 

@@ -33,8 +33,7 @@ class _Consumption(Wire):
     counter_set: str | None = None
 
 
-class _Device(Wire):
-    name: str | None = None
+class _Basic(Wire):
     attributes: dict[str, _Attribute | None] | None = None
     consumes_counters: list[_Consumption] | None = None
     taints: list[_Taint] | None = None
@@ -42,6 +41,13 @@ class _Device(Wire):
     binds_to_node: bool | None = None
     binding_conditions: list[str] | None = None
     node_allocatable_resources: dict[str, Present] | None = None
+
+
+class _Device(_Basic):
+    """Its own fields state what it is; in `resource.k8s.io/v1beta1` those of `basic` do."""
+
+    name: str | None = None
+    basic: _Basic | None = None
 
 
 class _Pool(Wire):
@@ -175,11 +181,12 @@ def slice_of(wire: SliceWire) -> ResourceSliceRecord:
     )
 
 
-def _device(wire: _Device, *, plain: bool) -> DeviceRecord:
+def _device(device: _Device, *, plain: bool) -> DeviceRecord:
+    wire: _Basic = device if device.basic is None else device.basic
     stated = wire.attributes or {}
     index = stated.get("index")
     return DeviceRecord(
-        name=intern(wire.name or ""),
+        name=intern(device.name or ""),
         kind=intern(_text(stated, "type")),
         uuid=_text(stated, "uuid"),
         index=None if index is None else index.number,

@@ -38,6 +38,12 @@ def findings(posture: Posture) -> Iterator[Finding]:
             "select whole GPUs of its driver: GPUs by DRA are not counted, and their nodes get the lowest score",
             "Select by device.driver and the attribute type alone, joined by &&, as the class of the driver does.",
         )  # fmt: skip
+    for (driver, pool), device in posture.cluster.dra.invalid_pools().items():
+        yield Finding(
+            "warning", "device-pool-invalid", f"ResourceSlice/{driver}/{pool}", f"two devices of pool {pool} of "
+            f"{driver} have the name {device}: kube-scheduler allocates no device of the pool, and none is counted",
+            "Delete the ResourceSlice that the driver does not publish any more: kubectl get resourceslices.",
+        )  # fmt: skip
 
 
 def _of_node(posture: Posture, name: str, devices: NodeDevices) -> Iterator[Finding]:

@@ -652,3 +652,20 @@ def test_whether_pods_get_the_gpus_of_a_node_by_claims_alone() -> None:
     assert alone()
     made.dra_node("n2", plugin=8)
     assert not alone("n2")
+
+
+def test_a_pool_in_which_two_devices_have_one_name_has_no_device() -> None:
+    """As in kube-scheduler: it is invalid. Without the second slice it is valid again."""
+    made = world()
+    [first] = dra.resource_slices("n1", MACHINE)
+    second = copy.deepcopy(first)
+    second["metadata"]["name"] += "-b"
+    for one in (first, second):
+        one["spec"]["pool"]["resourceSliceCount"] = 2
+        made.set("ResourceSlice", one)
+    assert made.cluster.nodes["n1"].gpus == {}
+    assert made.cluster.dra.invalid_pools() == {(dra.DRIVER, "n1"): "gpu-0"}
+    made.drop("ResourceSlice", second)
+    made.set("ResourceSlice", dra.resource_slices("n1", MACHINE)[0])
+    assert made.cluster.nodes["n1"].gpus == {GPU: 8}
+    assert made.cluster.dra.invalid_pools() == {}
