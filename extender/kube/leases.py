@@ -115,7 +115,7 @@ class Lease:
         spec = found.spec
         seen = (spec.holderIdentity or "", spec.renewTime or "")
         if self._seen != seen:
-            self._seen, self._seen_at = seen, began
+            self._seen, self._seen_at = seen, self._clock()  # the renewal may be as late as the answer
         silent = began - self._seen_at >= float(spec.leaseDurationSeconds or DURATION)
         return found, "" if silent and seen[0] != self.identity else seen[0]
 

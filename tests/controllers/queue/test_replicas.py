@@ -171,6 +171,35 @@ def test_an_instance_that_cannot_write_or_read_does_not_know(world: World, what:
     run(test())
 
 
+def test_no_gate_opens_while_an_instance_that_answers_could_not_read_one_map(world: World) -> None:
+    """Its reading of one map fails: it has read the map with the new seats, and has not taken them."""
+
+    async def test() -> None:
+        objects = Objects()
+        async with rig(world, objects) as one, rig(made_world(), objects, "b") as two:
+            await one.turn()
+            await two.turn()
+            assert two.controller.missing() == []
+            one.create(*gang("g", 2, 4))
+
+            def look(request: Request) -> int:
+                if request.method == "PATCH" and request.path.endswith("/g-0"):  # its gate
+                    assert two.controller.missing() or len(two.seats) == 2
+                return 503 if request.method == "GET" and request.path.endswith("configmaps/seats-1") else 0
+
+            objects.fail = look
+            turn = asyncio.create_task(one.controller.turn())
+            while not turn.done():
+                await asyncio.sleep(0.02)
+                together(one, two, seconds=0.1)
+                await beat(two)
+            await turn
+            one.watch()
+            assert one.is_open("g-0")
+
+    run(test())
+
+
 def test_the_holder_of_the_lease_knows_by_itself(world: World) -> None:
     async def test() -> None:
         async with rig(world) as one:

@@ -12,7 +12,7 @@ import pytest
 from extender.controllers.queue.seats.entry import SeatEntries, key
 from extender.controllers.queue.seats.store import MOST_BYTES, SHARDS, SeatStore
 from extender.kube.client import ApiError, ApiServer
-from extender.kube.configmaps import ConfigMap, Conflict
+from extender.kube.configmaps import ConfigMap, Conflict, Kept
 from extender.metrics import Metrics
 from extender.reservations.seats import Seat, Seats
 from tests.controllers.test_reservations import connected
@@ -179,3 +179,157 @@ def test_seats_of_a_newer_version_stay_in_the_maps_for_a_while() -> None:
         assert metrics.reservations_damaged._value.get() == 0
 
     run(test)
+
+
+def test_a_reading_that_fails_in_part_changes_neither_the_seats_nor_the_version() -> None:
+    async def test(kept: SeatStore, seats: Seats, objects: Objects) -> None:
+        seats.reserve([SEAT])
+        await kept.keep([SEAT.gang])
+        async with connected(objects) as server:
+            other = Seats()
+            follower = store(other, server)
+            objects.fail = lambda request: 503 if request.path == path(SHARDS - 1) else 0
+            with pytest.raises(ApiError):
+                await follower.take_over()
+            assert (len(other), follower.version) == (0, 0)
+            objects.fail = lambda request: 0
+            await follower.take_over()
+            assert (len(other), follower.version) == (1, kept.version)
+
+    run(test)
+
+
+def test_a_write_that_fails_in_part_does_not_change_the_version() -> None:
+    """The seats are given up then: an instance that states the new version would lack those that were written."""
+
+    async def test(kept: SeatStore, seats: Seats, objects: Objects) -> None:
+        for gang in ("job:d/a", "job:d/b"):  # one in each of two maps
+            seats.reserve(SEAT._replace(uid=f"{gang} {i:0200}", gang=gang) for i in range(2500))
+            assert await kept.keep([gang]) == ""
+        shards = [shard for shard in range(SHARDS) if _data(objects, shard)]
+        before = kept.version
+        seats.reserve(seat._replace(node="n2") for seat in list(seats))
+        objects.fail = lambda request: 503 if request.path == path(shards[-1]) else 0
+        with pytest.raises(ApiError):
+            await kept.keep(["job:d/a", "job:d/b"])
+        assert len(shards) == 2
+        assert kept.version == before < int(objects.stored[path(shards[0])]["metadata"]["resourceVersion"])
+
+    run(test)
+
+
+class _Maps:
+    """Maps with one version number for all. `reading`: called after a map was read, before its answer comes."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.kept = [Kept({}, "") for _ in range(SHARDS)]
+        self.reading: Callable[[int], None] = lambda shard: None
+
+    def put(self, shard: int, text: str) -> None:
+        self.version += 1
+        self.kept[shard] = Kept({**self.kept[shard].data, f"k{self.version}": text}, str(self.version))
+
+
+class _Map:
+    def __init__(self, maps: _Maps, shard: int) -> None:
+        self._maps, self._shard = maps, shard
+
+    async def read(self) -> Kept:
+        answer = self._maps.kept[self._shard]
+        self._maps.reading(self._shard)
+        return answer
+
+    async def change(self, changes: Any, version: str) -> str:
+        raise AssertionError
+
+    async def put(self, changes: Any) -> Kept:
+        raise AssertionError
+
+
+def _of_maps(seats: Seats, maps: _Maps) -> SeatStore:
+    entries = SeatEntries(RESOURCES, 1_000_000.0)
+    return SeatStore(seats, entries, [_Map(maps, i) for i in range(SHARDS)], Metrics(), lambda: 20.0)
+
+
+def _text(number: int, size: int = 1) -> str:
+    of_gang = [SEAT._replace(uid=f"{number}-{i}", gang=f"job:d/{number}") for i in range(size)]
+    return SeatEntries(RESOURCES, 1_000_000.0).text(of_gang)
+
+
+@pytest.mark.parametrize("changing", [1, 2, 50])
+def test_a_version_is_stated_only_with_all_seats_up_to_it(changing: int) -> None:
+    """The maps are read one by one. Each time the first has been read, a gang is written to it, then one to the last;
+    `changing`: so often."""
+
+    async def test() -> None:
+        maps, seats, left = _Maps(), Seats(), [changing]
+
+        def write(shard: int) -> None:
+            if shard == 0 and left[0]:
+                left[0] -= 1
+                maps.put(0, _text(maps.version))
+                maps.put(SHARDS - 1, _text(maps.version))
+
+        maps.reading = write
+        follower = _of_maps(seats, maps)
+        for _ in range(changing + 1):
+            await follower.take_over()
+            assert {seat.uid for seat in seats} >= {f"{number}-0" for number in range(follower.version)}
+        assert (follower.version, len(seats)) == (2 * changing, 2 * changing)
+
+    asyncio.run(test())
+
+
+def test_maps_that_were_restored_from_a_backup_count_as_they_are() -> None:
+    async def test() -> None:
+        maps, seats = _Maps(), Seats()
+        for number in range(9):
+            maps.put(0, _text(number))
+        follower = _of_maps(seats, maps)
+        await follower.take_over()
+        assert follower.version == 9
+        maps.version, maps.kept[0] = 4, Kept({"k": _text(0)}, "4")
+        await follower.take_over()
+        assert (follower.version, len(seats)) == (4, 1)
+
+    asyncio.run(test())
+
+
+def test_others_run_while_the_maps_are_taken_over_and_no_text_is_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    whole = SeatEntries.seats
+
+    def count(entries: SeatEntries, text: str, now: float) -> list[Seat]:
+        read.append(len(text))
+        return whole(entries, text, now)
+
+    async def test() -> None:
+        maps, seats, turns = _Maps(), Seats(), [0]
+        for number in range(200):
+            maps.put(number % SHARDS, _text(number, 50))
+        follower = _of_maps(seats, maps)
+
+        async def tick() -> None:
+            while True:
+                turns[0] += 1
+                await asyncio.sleep(0)
+
+        beside = asyncio.create_task(tick())
+        await follower.take_over()
+        assert (len(seats), turns[0] > 100) == (10_000, True)
+        texts = _text(0, 50), _text(1, 49)
+        maps.put(0, texts[0])
+        maps.kept[1].data["k2"] = texts[1]
+        read.clear()
+        turns[0] = 0
+        await follower.take_over()
+        assert read == [len(text) for text in texts]
+        assert (len(seats), turns[0] > 100) == (9_999, True)
+        read.clear()
+        await follower.take_over()
+        assert not read
+        beside.cancel()
+
+    monkeypatch.setattr(SeatEntries, "seats", count)
+    asyncio.run(test())

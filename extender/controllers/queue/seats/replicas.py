@@ -2,9 +2,9 @@
 
 Theory of operation
 -------------------
-1. Every instance writes a sign of life into one ConfigMap, under its own key, about once a second: the newest version
-   of the seat maps that it knows. Then it reads the maps, and writes the sign again if they have changed. It does the
-   same at once where a pod states a seat that it does not know.
+1. Every instance writes a sign of life into one ConfigMap, under its own key, about once a second: the version of the
+   seat maps up to which it knows all seats. Then it reads the maps, and writes the sign again if they have changed. It
+   does the same at once where a pod states a seat that it does not know.
 2. An instance *knows the seats* while it holds the Lease, and else for KNOWN_SECONDS after the sign of life before its
    latest reading of the maps. While it does not, it is not ready, and answers no verb.
 3. The holder of the Lease opens gates when every sign of life states the maps as it wrote them, or WAIT_SECONDS after

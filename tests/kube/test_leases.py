@@ -1,0 +1,81 @@
+"""Of several candidates one holds the Lease, however long the API server takes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from extender.kube.client import ApiError
+from extender.kube.clock import Clock
+from extender.kube.leases import DEADLINE, Lease
+
+DURATION = 15.0
+RENEW = 2.0  # seconds between two renewals
+
+
+class _Server:
+    """Keeps one Lease. `slow`: runs once before a GET is answered, as the API server reads at the end of the wait."""
+
+    def __init__(self, stored: dict[str, Any]) -> None:
+        self._stored = stored
+        self.slow: Callable[[], Awaitable[None]] | None = None
+
+    async def get(self, path: str) -> bytes:
+        slow, self.slow = self.slow, None
+        if slow is not None:
+            await slow()
+        if "lease" not in self._stored:
+            raise ApiError(404, "not found")
+        return json.dumps(self._stored["lease"]).encode()
+
+    async def post(self, path: str, body: bytes) -> bytes:
+        return self._keep(body, 1)
+
+    async def put(self, path: str, body: bytes) -> bytes:
+        before = int(self._stored["lease"]["metadata"]["resourceVersion"])
+        if int(json.loads(body)["metadata"]["resourceVersion"]) != before:
+            raise ApiError(409, "the object has been modified")
+        return self._keep(body, before + 1)
+
+    def _keep(self, body: bytes, version: int) -> bytes:
+        lease = json.loads(body)
+        lease["metadata"]["resourceVersion"] = str(version)
+        self._stored["lease"] = lease
+        return b"{}"
+
+
+@pytest.mark.parametrize("slow", [0.0, 4.0, DURATION, 2 * DURATION])
+def test_the_holder_stops_before_another_takes_the_lease_however_late_its_reading_is_answered(slow: float) -> None:
+    """The holder renews while the answer is under way, and then not any more. `slow`: seconds until the answer."""
+
+    async def test() -> None:
+        now, stored = [0.0], dict[str, Any]()
+        clock = Clock(lambda: now[0], lambda: 1e9 + now[0], lambda: 0.0)
+        servers: list[Any] = [_Server(stored), _Server(stored)]
+        first, second = (
+            Lease(server, "kube-system", "queue", name, clock=clock, duration=DURATION)
+            for server, name in zip(servers, "ab", strict=True)
+        )
+        assert await first.step()
+        assert not await second.step()
+
+        async def renew() -> None:
+            until = now[0] + slow
+            while now[0] < until:
+                now[0] = min(until, now[0] + RENEW)
+                assert await first.step()
+
+        servers[1].slow = renew
+        await second.step()
+        renewed = now[0]
+        while not await second.step():
+            now[0] += 0.1
+            assert now[0] < renewed + 2 * DURATION
+        assert not first.held
+        assert now[0] - renewed >= DURATION > DURATION * DEADLINE
+
+    asyncio.run(test())
