@@ -10,10 +10,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from extender.cli.verdict_text import no_victim_counts
 from extender.offline.text import count, gpus, short
 from extender.topologies import Topology
 from extender.topologies.gpu_map import gpu_map, legend
-from extender.verdict.text import NO_PRIORITY
 
 WORDS = {
     "pdb_violations": "disruption budgets violated",
@@ -135,21 +135,21 @@ def _cost(cost: list[Json], certificate: Json) -> Table:
     columns = [("cost", "<"), ("value", ">"), *([("next best", ">")] if other else []), ("unit", "<")]
     table = _table(*columns)
     for i, term in enumerate(cost):
-        cells = [WORDS.get(term["term"], term["term"]), _number(term["value"])]
+        cells = [WORDS.get(term["term"], term["term"]), _number(term)]
         unit = term["unit"]
         if other:
             lost = certificate["lost_on"] == term["term"]
-            cells.append(("> " if lost else "") + _number(other["cost"][i]["value"]))
+            cells.append(("> " if lost else "") + _number(other["cost"][i]))
         if unit == "GPU-seconds" and term["value"]:
             unit += f" ({term['value'] / 3600:,.1f} GPU-hours)"
         table.add_row(*map(Text, (*cells, unit)))
     return table
 
 
-def _number(value: int | None) -> str:
-    if value == NO_PRIORITY:
-        return "none"
-    return "unknown" if value is None else f"{value:,}"
+def _number(term: Json) -> str:
+    if term["value"] is None:
+        return "none" if no_victim_counts(term) else "unknown"
+    return f"{term['value']:,}"
 
 
 def _proof(result: Json) -> Iterator[str]:

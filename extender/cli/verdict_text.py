@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from extender.cli.decision_text import lines as decision_lines
 from extender.offline.text import count
-from extender.verdict.text import NO_PRIORITY
 
 STAGES: Final = {
     "seen": "seen",
@@ -74,7 +73,12 @@ def _class(above: Mapping[str, Any]) -> str:
 
 def terms(cost: Sequence[Mapping[str, Any]]) -> str:
     """The terms of a cost that count something."""
-    return ", ".join(_term(one) for one in cost if one["value"] not in (0, NO_PRIORITY))
+    return ", ".join(_term(one) for one in cost if one["value"] != 0 and not no_victim_counts(one))
+
+
+def no_victim_counts(term: Mapping[str, Any]) -> bool:
+    """Whether the term has no value because all victims are terminating already; else no value is an unknown one."""
+    return term["term"] == "highest_victim_priority" and term["value"] is None
 
 
 def way(stated: Mapping[str, Any]) -> str:

@@ -212,6 +212,9 @@ class Explainer:
             gpus = gpus_of(judge.planned(asked, best[0].node))
             shown = replace(shown, node=best[0].node, gpus=gpus or None)
             shown = replace(shown, sentence=_fits(shown))
+            if not pod.gated and (lacks := (yield from gang.not_whole(judge, asked))):
+                named = {"code": "gang-not-whole", "message": lacks}
+                shown = replace(shown, sentence=f"{shown.sentence}; {lacks}", warnings=[*shown.warnings, named])
         else:
             shown = yield from self._waits(asked, nodes, shown, refused)
         if pod.gated:
@@ -233,7 +236,8 @@ class Explainer:
         for steps in (wait, machines.uncordon, request.relax_links):
             ways.append((yield from steps(judge, asked, nodes)))
         eviction, above = (None, "") if refused.excess else (yield from evict(judge, asked, nodes))
-        ways.append(eviction)
+        if eviction is not None and not all(victim["terminating"] for victim in eviction.spec["victims"]):
+            ways.append(eviction)  # else to wait is enough
         ways += yield from request.smaller(judge, asked, nodes)
         miss = yield from nearest(judge, asked, nodes)
         yield

@@ -6,8 +6,6 @@ from extender.cluster.gpus.device_sharing import partial
 
 GIB = 1 << 30
 LONGEST = 48
-NO_PRIORITY = -(1 << 31) - 1
-"""The cost term of the highest priority of a victim where all victims are terminating already."""
 
 
 def count(number: int, noun: str) -> str:

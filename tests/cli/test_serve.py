@@ -46,7 +46,9 @@ def server(tmp_path: Path) -> Iterator[str]:
 
 def test_a_server_over_a_file_tells_what_an_eviction_would_do(server: str, capsys: pytest.CaptureFixture[str]) -> None:
     request = {"Pod": asked(), "Nodes": None, "NodeNames": ["n1", "n2"]}
-    with urllib.request.urlopen(f"{server}/v1/filter", json.dumps(request).encode(), timeout=30) as reply:
+    content, headers = json.dumps(request).encode(), {"Content-Type": "application/json"}
+    call = urllib.request.Request(f"{server}/v1/filter", content, headers)
+    with urllib.request.urlopen(call, timeout=30) as reply:
         assert json.load(reply)["NodeNames"] == []
 
     def explained() -> str:

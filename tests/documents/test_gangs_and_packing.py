@@ -40,6 +40,15 @@ def test_39_eight_pods_and_six_gpus(reader: Reader) -> None:
     assert "6 of 8" in reader.text("whatif", *reader.files(job("train", 8, 1)), code=11)
 
 
+def test_39_each_of_the_eight_learns_it(reader: Reader) -> None:
+    """The same without the queue: one of them fits, and is told that its gang does not."""
+    notes = {f"{PREFIX}/gang": "train", f"{PREFIX}/gang-size": "8"}
+    reader.cluster(node("n1"), running("old", "n1", [0, 1]), *(pod(f"t-{n}", 1, annotations=notes) for n in range(8)))
+    answer = reader.answer("explain", "default/t-0")
+    assert answer["verdict"] == "fits"
+    assert "cannot run whole: 6 of 8 pods fit now" in answer["sentence"]
+
+
 def test_39_six_that_sit_idle_are_found(reader: Reader) -> None:
     """ "Those 6 pods sit idle, wasting resources, waiting for siblings that might never arrive"."""
     notes = {f"{PREFIX}/gang": "train", f"{PREFIX}/gang-size": "8"}

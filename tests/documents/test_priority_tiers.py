@@ -112,20 +112,18 @@ def test_09_pending_despite_lower_priority_pods(reader: Reader) -> None:
 
 
 def test_10_preemption_takes_time(reader: Reader) -> None:
-    """ "Preemption takes time": victims that are terminating are waited for, and no other pod is evicted."""
-    ending = running("ending", "n1", list(range(8)), cls="gpu-batch", priority=400, terminating=WALL + 10)
+    """ "Preemption takes time": victims that are terminating are waited for, said once, and no other pod is evicted."""
+    ending = [
+        running(f"ending-{gpu}", "n1", [gpu], cls="gpu-batch", priority=400, terminating=WALL + 10) for gpu in range(8)
+    ]
     other = running("other", "n2", list(range(8)), cls="gpu-batch", priority=400)
     waiting = pod("train", 8, cls="gpu-training", priority=1000, nominated="n1")
-    reader.cluster(*tiers_and(node("n1"), node("n2"), ending, other, waiting))
+    reader.cluster(*tiers_and(node("n1"), node("n2"), *ending, other, waiting))
     answer = reader.answer("explain", "default/train")
     assert answer["verdict"] == "waits"
-    assert all(
-        victim["name"] != "other"
-        for way in answer["ways_out"]
-        if way["kind"] == "evict"
-        for victim in way["spec"].get("victims", [])
-        if isinstance(victim, dict)
-    )
+    assert answer["sentence"].count("of grace left") == 1
+    assert "8 pods that are terminating on n1 (10 s of grace left)" in answer["sentence"]
+    assert [way["kind"] for way in answer["ways_out"]] == ["wait", "add-nodes"]
 
 
 def test_11_pods_without_a_class_get_the_default(reader: Reader) -> None:
@@ -169,9 +167,13 @@ def test_15_the_posture_can_be_printed(reader: Reader) -> None:
 
 
 def test_16_checkpoints_are_critical(reader: Reader) -> None:
-    """ "Preempted training jobs must be able to resume from checkpoint": one that never reported any is found."""
-    reader.cluster(*tiers_and(node("n1"), running("batch", "n1", [0, 1], hours=6, cls="gpu-batch", priority=400)))
-    assert any("checkpoint" in code for code in reader.findings())
+    """ "Preempted training jobs must be able to resume from checkpoint": a job that never reported any is a warning, a
+    Deployment that serves is none."""
+    job = running("job", "n1", [0], hours=6, cls="gpu-batch", priority=400, owner="Job")
+    serve = running("serve", "n1", [1], hours=6, cls="gpu-serving", priority=800, owner="ReplicaSet")
+    reader.cluster(*tiers_and(node("n1"), job, serve))
+    found = {finding["about"]: finding["severity"] for finding in reader.findings()["no-checkpoint"]}
+    assert found == {"Job/default/owner": "warning", "ReplicaSet/default/owner": "info"}
 
 
 def test_17_no_random_wins(reader: Reader) -> None:

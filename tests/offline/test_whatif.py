@@ -190,6 +190,7 @@ def test_against_trying_everything() -> None:
             "terminating",
             "gang-minimum-unknown",
             "not-all-checked",
+            "enough-to-wait",
         }
         assert codes["never-preempts"] == (verdict != "fits" and pod["spec"]["preemptionPolicy"] == "Never")
         nodes = {node["metadata"]["name"]: node for node in brute.nodes}

@@ -11,6 +11,9 @@ from itertools import combinations
 
 from tests.oracles.whatif import GPU, PREFIX, Brute, Object, linked, seconds
 
+NO_VICTIM = -(2**31)
+"""The highest priority of victims of which none counts."""
+
 
 class Ways:
     """Of one pod and one cluster, as `Brute` has them."""
@@ -31,8 +34,10 @@ class Ways:
     def least(self) -> dict[str, object]:
         """The least change by kind; of `smaller` by resource."""
         verdict, found = self.brute.verdict(self.pod)
+        # Where the first victims are terminating already, to wait is enough.
+        evicts = verdict == "evict" and found[0][0][1] != NO_VICTIM
         return {
-            "evict": found[0][0] if verdict == "evict" else None,
+            "evict": found[0][0] if evicts else None,
             "relax-links": self._relaxed(),
             "uncordon": any(self.brute.fits(self.pod, uncordoned(node), ()) for node in self.brute.nodes) or None,
             "wait": min(self._waits(), default=None),

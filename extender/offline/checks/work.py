@@ -82,8 +82,9 @@ def _not_saved(posture: Posture, workloads: _Workloads) -> Iterator[Finding]:
     for name in worst[:MOST_JOBS]:
         pods = workloads[name]
         gpus = sum(map(posture.gpus, pods))
+        serves = name.startswith("ReplicaSet/")  # pods of a Deployment serve: most keep no work
         yield Finding(
-            "warning", "no-checkpoint", name,
+            "info" if serves else "warning", "no-checkpoint", name,
             f"{count(len(pods), 'pod')} with {count(gpus, 'GPU')} can be evicted and never reported a checkpoint: "
             f"today that would lose {costs[name] / 3600:,.1f} GPU-hours",
             f"Write the annotation {CHECKPOINT} when a checkpoint is saved, or protect them (protect-for).",

@@ -91,6 +91,28 @@ def _with_place(judge: Judge, asked: Preemptor, now: Situation) -> Sliced[Situat
     return replace(now, over=over_quota(now))
 
 
+def not_whole(judge: Judge, asked: Preemptor) -> Sliced[str]:
+    """Of a pod without our gate: why its gang cannot run whole beside it, for people; "" where it can, or the pod has
+    no gang. kube-scheduler starts such pods one by one."""
+    cluster, named = judge.cluster, judge.cluster.workloads.gang_of(asked.pod.uid)
+    if named is None:
+        return ""
+    gang = yield from together(cluster, list(cluster.workloads.gang_pods.get(named, ())), named.text)
+    if gang is None or gang.lacking < 2 or len(gang.pods) < gang.lacking:
+        return ""
+    members = [row for pod in gang.members if (row := cluster.row(pod.node)) >= 0]
+    requests = [judge.claims.alone(pod) for pod in gang.pods]
+    own = frozenset(pod.uid for pod in gang.pods)
+    with judge.claims.of(requests[0], asked.now, without=own):
+        steps = JointPlacement(cluster, judge.policy).steps(gang.pods, requests, gang.domain, members)
+    found = yield from steps
+    if isinstance(found, Placed) or found.most >= gang.lacking:
+        return ""
+    return (
+        f"its gang {gang.ref} cannot run whole: {found.text}; without the gate of the queue its pods start one by one"
+    )
+
+
 def ways(judge: Judge, asked: Preemptor, now: Situation, *, of_one: bool = False) -> Sliced[list[Way]]:
     """The ways that let the gang start, each alone. `of_one`: also less for the only pod of a gang, which else is said
     of the pod by itself."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ext_core import survey
 from extender.cluster.slices import Sliced, pauses
@@ -19,6 +19,9 @@ from extender.verdict.judge import Judge
 from extender.verdict.nodes import TOO_FEW, Nodes
 from extender.verdict.text import seconds
 from extender.verdict.ways.way import Way, term
+
+MOST_NAMED: Final = 3
+"""Pods that a text names."""
 
 
 class Passing(NamedTuple):
@@ -154,8 +157,21 @@ def way(where: Mapping[str, Any], chosen: list[Passing]) -> Way:
     known = None if math.isinf(last) else round(last, 1)
     return Way(
         "wait",
-        "wait for " + " and ".join(one.text for one in chosen),
+        "wait for " + " and ".join(_texts(chosen, str(where.get("node") or ""))),
         {**where, "for": [{"what": one.what, "pod": one.pod, "uid": one.uid} for one in chosen]},
         (term("seconds", known, "seconds"),),
         (last,),
     )
+
+
+def _texts(chosen: list[Passing], node: str) -> list[str]:
+    """What ends, for people: several pods that are terminating on the node in one text."""
+    ending = [one for one in chosen if one.what == "terminating"]
+    if len(ending) < 2 or not node:
+        return [one.text for one in chosen]
+    names = ", ".join(one.pod for one in ending[:MOST_NAMED])
+    more = f" and {len(ending) - MOST_NAMED} more" if len(ending) > MOST_NAMED else ""
+    last = ending[-1].seconds
+    when = "" if math.isinf(last) else f" ({seconds(last)} of grace left)"
+    together = f"{len(ending)} pods that are terminating on {node}{when}: {names}{more}"
+    return [*(one.text for one in chosen if one.what != "terminating"), together]
