@@ -19,7 +19,7 @@ from extender.policy.contracts import PodRequest
 from extender.policy.pod_request import wants_of
 from extender.policy.roles import LabelClasses
 from extender.queue.absent import StandIns, alone
-from extender.queue.backfill import Decision, Held, Reservation, Seats, Situation, Trial, schedule
+from extender.queue.backfill import Decision, Held, Reservation, Seats, Situation, Trial, Waits, schedule
 from extender.queue.endings import Ending, Endings, put, seated, without_gpus
 from extender.queue.gang import WaitingGang, together, waits
 from extender.queue.holding import Holding, least
@@ -37,7 +37,9 @@ from extender.reservations.seats import Seat, is_absent
 TOGETHER: Final = 64
 """Single pods of one kind that are placed together: the tables are read once for them."""
 ABLE_SECONDS: Final = 30.0
-"""For as long it counts whether a gang fits once all pods have ended: for what is kept of a guarantee."""
+"""For as long it counts whether a gang fits once all pods have ended."""
+MOST_ASKED: Final = 4
+"""Kinds of gangs of which one look finds whether they fit once all pods have ended, behind the head."""
 MOST_NAMED: Final = 5  # pods in a text
 
 
@@ -164,6 +166,8 @@ class Planner:
         running = (yield from self._endings.read(wall)) if left else []
         yield from put(running, (yield from self._ends(list(self._claims.seats), wall)))
         look = _Look(queues, frozenset(self._claims.seats.absent), LabelClasses(self._cluster))
+        oldest = self._clock() - ABLE_SECONDS
+        self._able = {kind: known for kind, known in self._able.items() if known[1] > oldest}
         yield from look.read(left)
         yield None
         queues.of(left)
@@ -182,6 +186,7 @@ class Planner:
             guaranteed=partial(_guaranteed, queues),
         )
         decision = yield from self._schedule(situation, running, look)
+        yield from self._hopeless(decision, left, running, look)
         self._head = decision.head
         self.head = None if decision.head is None else Head(decision.head.gang, queues)
         queues.of(())
@@ -223,6 +228,25 @@ class Planner:
         )
         return Holding(self._cluster, models, self._rules.now(), held, late)
 
+    def _hopeless(
+        self, decision: Decision, gangs: Sequence[WaitingGang], running: Sequence[Ending], look: _Look
+    ) -> Sliced[None]:
+        """Of the gangs behind the head without a place, state which fit nowhere, whatever ends. MOST_ASKED kinds of
+        them are asked about in one look; for ABLE_SECONDS that counts for the looks after it."""
+        asked = 0
+        for gang, pause in pauses(gangs):
+            if pause:
+                yield
+            waits = decision.waits.get(gang.ref)
+            if waits is None or waits.code != "place":
+                continue
+            if not self._known_able(gang, look):
+                if asked == MOST_ASKED:
+                    continue
+                asked += 1
+            if not (yield from self._able_to_start(gang, running, look)):
+                decision.waits[gang.ref] = Waits("never", waits.text)
+
     def _want(self, gangs: Sequence[WaitingGang], running: Sequence[Ending], look: _Look) -> Sliced[None]:
         """Read what queues wait for within their guarantees, as far as another queue waits too. A gang that fits
         nowhere, whatever ends, keeps no guarantee."""
@@ -233,9 +257,8 @@ class Planner:
                 yield
             if gang.complete:
                 by_queue.setdefault(gang.queue, []).append(gang)
-        if len(by_queue) < 2:
+        if len(by_queue) < 2 or not queues.ruled:
             return
-        able, self._able = self._able, {}
         for queue, of_queue in by_queue.items():
             guaranteed = queues.rules.get(queue, PLAIN).guaranteed
             held = queues.held.get(queue, {})
@@ -245,19 +268,21 @@ class Planner:
                 if all(wanted.get(model, 0) >= count for model, count in unmet.items()):
                     break
                 yield
-                if (yield from self._able_to_start(gang, running, look, able)):
+                if (yield from self._able_to_start(gang, running, look)):
                     queues.waits(gang)
 
-    def _able_to_start(
-        self, gang: WaitingGang, running: Sequence[Ending], look: _Look, before: Mapping[Hashable, tuple[bool, float]]
-    ) -> Sliced[bool]:
-        """Whether the gang fits within the rules of its queue once all pods have ended. What was found in a look
-        `before` counts for ABLE_SECONDS."""
+    def _known_able(self, gang: WaitingGang, look: _Look) -> bool:
+        """Whether it was found lately whether the gang is able to start."""
+        known, now = self._able.get(look.kind(gang)), self._clock()
+        return known is not None and known[1] <= now < known[1] + ABLE_SECONDS
+
+    def _able_to_start(self, gang: WaitingGang, running: Sequence[Ending], look: _Look) -> Sliced[bool]:
+        """Whether the gang fits within the rules of its queue once all pods have ended. What an earlier look has found
+        counts for ABLE_SECONDS."""
         if look.queues.ever_over(gang, waiting=False) is not None:
             return False
-        kind, now = look.kind(gang), self._clock()
-        known = self._able.get(kind) or before.get(kind)
-        if known is None or not known[1] <= now < known[1] + ABLE_SECONDS:
+        kind = look.kind(gang)
+        if not self._known_able(gang, look):
             pods = gang.pods[: max(1, gang.needed)]
             requests = (yield from self._requests(gang, look))[: len(pods)]
             allowances = look.queues.allowances(look.queues.empty(waiting=False).more(gang.queue))
@@ -265,9 +290,8 @@ class Planner:
             if isinstance(placed, NoPlace):
                 plain = yield from without_gpus(self._cluster, self._wall())
                 placed = yield from self._steps(gang, pods, requests, Trial([*running, *plain]), allowances)
-            known = isinstance(placed, Placed), now
-        self._able[kind] = known
-        return known[0]
+            self._able[kind] = isinstance(placed, Placed), self._clock()
+        return self._able[kind][0]
 
     def _left(self, in_order: Sequence[WaitingGang], paused: Mapping[str, str]) -> Sliced[list[WaitingGang]]:
         """The gangs that may start, in order."""

@@ -275,3 +275,16 @@ def test_planned_positions_are_not_certain_for_a_head_that_requires_links() -> N
         started, waits = look(world)
         assert waits["head"] == ("head", "", 3600.0)
         assert (started, waits["long"][0] if "long" in waits else None) == expected
+
+
+def test_a_gang_behind_the_head_that_can_never_start_is_reported_so() -> None:
+    world = cluster(2)
+    world.pod("r", 4, "n0", start=world.wall)
+    wait(world, "head", 2, 8, 300)
+    wait(world, "never", 3, 8, 200)
+    wait(world, "later", 2, 8, 100)
+    started, waits = look(world)
+    assert (started, {name: why[0] for name, why in waits.items()}) == (
+        [],
+        {"head": "head", "never": "never", "later": "place"},
+    )

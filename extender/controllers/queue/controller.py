@@ -278,9 +278,13 @@ class QueueController(Controller):
         except (Conflict, ApiError, Unreachable):
             self._give_up([*starts, later] if later else starts)
             raise
-        for start in kept:
-            self._teller.started(start, self._time.wall())
-        return await self._carry_out([start.name for start in kept]) and bool(kept)
+        wall = self._time.wall()
+        try:
+            return await self._carry_out([start.name for start in kept]) and bool(kept)
+        finally:
+            for start in kept:
+                if not self._repairs.takes_back(start.name):
+                    self._teller.started(start, wall)
 
     async def _with_room(self, starts: Sequence[Start], why: str) -> list[Start]:
         """Those of the gangs whose seats have room in the maps; they are written. The others wait for a while, so that

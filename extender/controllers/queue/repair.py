@@ -46,7 +46,7 @@ class Repairs:
         self._seats, self._planner, self._release = seats, planner, release
         self._store, self._ends, self._clock = store, ends, clock
         self._tried: dict[str, float] = {}  # gang -> when it was placed again
-        self._stuck: set[str] = set()  # gangs that lost a seat, and have no other
+        self._stuck: dict[str, str] = {}  # gangs that lost a seat, and why they have no other
         self._back: set[str] = set()  # gangs whose release is being taken back
         self._moving: set[str] = set()  # gangs whose pods change their seats, and still state the old ones
         self._paused: dict[str, tuple[float, str]] = {}  # gang -> until when, and why
@@ -56,10 +56,11 @@ class Repairs:
         for gang in list(self._seats.gangs):
             await self._mend(gang)
         there = self._seats.gangs
-        for gangs in (self._stuck, self._back, self._moving):
+        for gangs in (self._back, self._moving):
             gangs.intersection_update(there)
+        self._stuck = {gang: why for gang, why in self._stuck.items() if gang in there}
         self._tried = {gang: at for gang, at in self._tried.items() if gang in there}
-        waits = self._stuck | self._back | self._moving
+        waits = self._stuck.keys() | self._back | self._moving
         return [gang for gang in there if gang not in waits]
 
     def paused(self) -> dict[str, str]:
@@ -79,6 +80,10 @@ class Repairs:
             self._paused[gang] = self._clock() + PAUSE_SECONDS, why
             self._back.add(gang)
 
+    def takes_back(self, gang: str) -> bool:
+        """Whether the release of the gang is taken back, with all of its gates closed."""
+        return gang in self._back
+
     def give_back(self, gang: str) -> None:
         """The gang waits again. Its gates are closed."""
         self._back.add(gang)
@@ -92,7 +97,7 @@ class Repairs:
         lost = [seat async for seat in each(seats) if self._ends.lost(seat)]
         deleted = [seat async for seat in each(seats) if self._ends.deleted(seat)]
         if not lost and not deleted:
-            self._stuck.discard(gang)
+            self._stuck.pop(gang, None)
             self._moving.discard(gang)
             return
         now = self._clock()
@@ -109,15 +114,16 @@ class Repairs:
             return
         self._moving.discard(gang)
         if not isinstance(made, str):
-            self._stuck.discard(gang)
+            self._stuck.pop(gang, None)
             await self._keep(gang, seats, made)
         elif self._release.all_closed(seats):
             log.warning("a gang has lost seats before it started, and waits again", gang=gang, err=made)
             self._back.add(gang)
             await self._take_back(gang, seats)
         elif lost:
-            log.warning("a gang has lost seats, and there are no others", gang=gang, err=made)
-            self._stuck.add(gang)
+            if gang not in self._stuck:  # it is tried again every AGAIN_SECONDS
+                log.warning("a gang has lost seats, and there are no others", gang=gang, err=made)
+            self._stuck[gang] = made
 
     async def _freed(self, gang: str, seats: Sequence[Seat]) -> tuple[Seat, ...] | str | None:
         """Other seats for the gang, or why there are none. The pods that change their seats state none by then; None:

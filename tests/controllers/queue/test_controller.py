@@ -96,7 +96,7 @@ def test_what_waits_is_counted_by_reason_and_size_and_shares_by_queue() -> None:
             one.create(*gang("head", 2, 2), *gang("large", 9, 2), gated("single", 8))
             await one.turn()
             assert world.metric("queue_waiting", reason="head", pods="2-8") == 1
-            assert world.metric("queue_waiting", reason="place", pods="9-64") == 1
+            assert world.metric("queue_waiting", reason="never", pods="9-64") == 1
             assert world.metric("queue_waiting", reason="place", pods="1") == 1
             assert world.metric("queue_waiting", reason="head", pods="65+") == 0
             assert world.metric("queue_share", queue="lab") == 0.75

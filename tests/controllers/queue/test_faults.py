@@ -103,6 +103,9 @@ def test_a_refused_gang_gives_its_seats_back(world: World) -> None:
             assert one.is_open("p")
             assert kept == [1]  # the next holder of the Lease does not find the seats that were given back
             assert [one.is_open("g-0"), one.is_open("g-1")] == [False, False]
+            started = [str(event) for event in one.told if event[0] == "Started"]
+            assert len(started) == 1, "the gang that is refused has not started"
+            assert "pod:default/p" in started[0]
 
     run(test())
 
