@@ -110,8 +110,6 @@ class Graph:
         if answers is None:
             return None
         mean = sum((share * self.nics(ids) for ids, share in answers.items() if len(ids) == k), Fraction(0))
-        if self.plugin in ("relay", "first"):
-            return 1_000_000 * int(mean) // k / 1e6
         return _half_up(1_000_000 * mean / k) / 1e6
 
     def answers(self, free: Gpus, k: int) -> dict[Gpus, Fraction] | None:

@@ -80,9 +80,16 @@ def own_pieces(explainer: Explainer, pod: PodRecord) -> Iterator[bytes]:
         yield b""
     classes = [dict(one, pods=None) for one in answer["evictable_by"] or ()]
     above = None if answer["evictable_by"] is None else classes  # the pods that wait may be those of others
+    denied = None if answer["preemption"] is None else {**answer["preemption"], "lower": None}
     empty: dict[str, Any] = {"sentence": "", "ways_out": [], "queue": None, "decisions": [], "decisions_left_out": 0}
     yield orjson.dumps(
-        {**{field: answer[field] for field in OWN}, **empty, "evictable_by": above, "warnings": [LEFT_OUT]}
+        {
+            **{field: answer[field] for field in OWN},
+            **empty,
+            "evictable_by": above,
+            "preemption": denied,
+            "warnings": [LEFT_OUT],
+        }
     )
 
 

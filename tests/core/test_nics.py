@@ -96,6 +96,17 @@ def test_twins_agree(data: st.DataObject) -> None:
                             assert got == want, (free, k, how, linked, asked.planned)
 
 
+@pytest.mark.parametrize("plugin", ["relay", "first"])
+def test_a_share_of_nics_is_rounded_to_the_nearest_millionth(plugin: str) -> None:
+    fast, slow = LinkShapes(), reference.LinkShapes()
+    for one in (fast, slow):
+        shape = one.intern_with_nics(
+            [1, 2], [[0] * 3] * 3, plugin=plugin, gbps=25.0, pcie=None, numa=None, gpu_total=False
+        )
+        assert one.expected_nics(shape, 7, 3, "ignore", False) == pytest.approx(2 / 3, abs=5e-7)
+    assert fast.expected_nics(shape, 7, 3, "ignore", False) == slow.expected_nics(shape, 7, 3, "ignore", False)
+
+
 @given(st.integers(1, 255), st.integers(1, 8), st.lists(st.integers(0, 255), max_size=8))
 def test_the_choice_has_the_most_nics_of_all_sets_that_are_equal_in_links(free: int, k: int, nics: list[int]) -> None:
     shapes, shape = switched(nics)
