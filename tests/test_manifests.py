@@ -17,11 +17,14 @@ from extender.cli.options import add_address, host_and_port, settings_of
 from extender.server import outage
 from extender.server.endpoint import VERBS
 from extender.server.wiring import MIX
-from extender.settings import Known, Settings, read_settings
+from extender.settings import Known, Settings, Tls, read_settings
+from extender.settings.fields import Listener, Server
 from tests.world import World
 
 MANIFESTS = Path(__file__).parent.parent / "manifests"
 OPERATIONS = MANIFESTS.parent / "docs" / "operations.md"
+REVIEWS = ("tokenreviews", "subjectaccessreviews")
+"""Questions by `create`. The API server answers them and keeps nothing."""
 ROLES_OF_KUBERNETES = {"system:kube-scheduler", "system:volume-scheduler", "extension-apiserver-authentication-reader"}
 
 
@@ -54,6 +57,8 @@ EXTENDER = SCHEDULER["extenders"][0]
 [DEPLOYMENT] = [made for made in OBJECTS if made["kind"] == "Deployment"]
 [REMOTE] = [made for made in documents("remote/deployment.yaml") if made["kind"] == "Deployment"]
 [STATIC] = documents("kubeadm/host/static-pod.yaml")
+[OBSERVER] = [made for made in documents("shadow/observer.yaml") if made["kind"] == "Deployment"]
+METRICS_PORT = 8444
 POD = DEPLOYMENT["spec"]["template"]["spec"]
 CONTAINERS = {container["name"]: container for container in [*POD["initContainers"], *POD["containers"]]}
 
@@ -94,7 +99,7 @@ def test_we_may_write_nothing_but_a_binding_and_events() -> None:
         for resource in rule["resources"]
         if set(rule["verbs"]) - {"get", "list", "watch"}
     }
-    assert may_write == {"pods/binding", "events"}
+    assert may_write == {"pods/binding", "events", *REVIEWS}
     assert "*" not in str(role["rules"])
 
 
@@ -187,7 +192,8 @@ def test_the_scheduler_asks_where_we_listen() -> None:
 
 def test_kube_scheduler_lives_only_with_its_sidecar() -> None:
     """kubelet cannot reach loopback, so the port is on all addresses. tests/e2e/test_sidecar.py shows the effect."""
-    scheduler, (word,) = CONTAINERS["kube-scheduler"], CONTAINERS["gpu-extender"]["command"][3:]
+    scheduler = CONTAINERS["kube-scheduler"]
+    [word] = [word for word in CONTAINERS["gpu-extender"]["command"] if word.startswith("--probe")]
     host, port = host_and_port(word.removeprefix("--probe="), "probe")
     liveness = scheduler["livenessProbe"]
     assert (host, liveness["httpGet"]) == ("", {"path": "/livez", "port": port})
@@ -207,7 +213,44 @@ def test_the_static_pod_is_the_sidecar_on_the_hosts_network() -> None:
     for probe, path in (("startupProbe", "healthz"), ("readinessProbe", "readyz"), ("livenessProbe", "healthz")):
         assert container[probe]["httpGet"] == {"host": server.host, "port": server.port, "path": f"/{path}"}
     [own] = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "gpu-extender"]
-    assert all(word.split("=")[1].startswith(f"{own}/") for word in container["command"] if "=" in word)
+    files = [word.split("=")[1] for word in container["command"] if word.startswith(("--config", "--kubeconfig"))]
+    assert len(files) == 2
+    assert all(file.startswith(f"{own}/") for file in files)
+
+
+def listeners_of(container: dict[str, Any]) -> Server:
+    """What the command of a container states about them."""
+    parser = argparse.ArgumentParser()
+    add_address(parser)
+    return settings_of(parser.parse_known_args(container["command"][2:])[0]).server
+
+
+METRICS = {
+    "second scheduler": CONTAINERS["gpu-extender"],
+    "static pod": STATIC["spec"]["containers"][0],
+    "observer": OBSERVER["spec"]["template"]["spec"]["containers"][0],
+}
+
+
+@pytest.mark.parametrize("form", METRICS)
+def test_each_form_serves_its_metrics_on_all_addresses_for_tokens_and_the_rest_on_loopback(form: str) -> None:
+    container = METRICS[form]
+    server = listeners_of(container)
+    assert server.metrics == Listener(host="", port=METRICS_PORT, authorize=True, tls=Tls(self_signed=True))
+    assert server.model_copy(update={"metrics": Listener()}) == Server()
+    assert container["ports"] == [{"name": "metrics", "containerPort": METRICS_PORT}]
+
+
+def test_each_account_may_have_tokens_reviewed() -> None:
+    for objects in (OBJECTS, documents("shadow/observer.yaml")):
+        rules = [rule for made in objects if made["kind"] == "ClusterRole" for rule in made["rules"]]
+        reviews = [rule for rule in rules if set(rule["resources"]) & set(REVIEWS)]
+        assert [(rule["resources"], rule["verbs"]) for rule in reviews] == [([name], ["create"]) for name in REVIEWS]
+
+
+def test_the_network_policy_lets_prometheus_reach_the_metrics_alone() -> None:
+    [policy] = documents("network-policy/policies.yaml")
+    assert policy["spec"]["ingress"] == [{"ports": [{"protocol": "TCP", "port": METRICS_PORT}]}]
 
 
 def test_the_remote_form_is_the_sidecar_with_listeners_of_its_own() -> None:
@@ -218,12 +261,11 @@ def test_the_remote_form_is_the_sidecar_with_listeners_of_its_own() -> None:
         assert container[part] == sidecar[part]
     words = container["command"]
     assert words[:3] == sidecar["command"][:3]
-    parser = argparse.ArgumentParser()
-    add_address(parser)
-    server = settings_of(parser.parse_args(words[3:])).server
+    server = listeners_of(container)
     assert (server.tls.client_ca_file, server.metrics.authorize, server.allow_unprotected) == (
         "/etc/gpu-extender-tls/ca.crt", True, False,
     )  # fmt: skip
+    assert server.metrics.port == METRICS_PORT
     assert (server.debug.host, server.debug.port) == ("127.0.0.1", Settings().server.port)
     assert {server.port, server.metrics.port} == {port["containerPort"] for port in container["ports"]}
     for name, probe in ((name, container[name]) for name in ("startupProbe", "readinessProbe", "livenessProbe")):

@@ -12,6 +12,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from extender.metrics import Metrics
+from tests.test_manifests import documents
 
 MONITORING = Path(__file__).parent.parent / "manifests" / "monitoring"
 RUNBOOKS = MONITORING.parents[1] / "docs" / "alerts.md"
@@ -74,20 +75,49 @@ def test_an_alert_reads_what_is_exported_and_has_a_runbook(alert: dict[str, Any]
     assert re.findall(r"^- \*\*([\w ]+)\*\*:", section, re.MULTILINE) == ["Threshold", "Effect", "What to do"]
 
 
-def test_the_pod_monitor_asks_where_remote_listens_with_a_token_that_may_ask() -> None:
-    yaml = YAML(typ="safe", pure=True)
-    monitor, account, token, role, binding = yaml.load_all((MONITORING / "pod-monitor.yaml").read_text())
-    remote = yaml.load_all((MONITORING.parent / "remote" / "deployment.yaml").read_text())
-    [pod] = [made["spec"]["template"] for made in remote if made["kind"] == "Deployment"]
+FORMS = ("deployment.yaml", "kubeadm/host/static-pod.yaml", "shadow/observer.yaml", "remote/deployment.yaml")
+"""The files of the pods."""
+
+
+def pod_of(file: str) -> tuple[str, dict[str, Any]]:
+    """The namespace of a form's pods, and their template."""
+    made = documents(file)
+    [pod] = [one for one in made if one["kind"] in ("Deployment", "Pod")]
+    return pod["metadata"]["namespace"], pod["spec"]["template"] if pod["kind"] == "Deployment" else pod
+
+
+@pytest.mark.parametrize("file", FORMS)
+def test_the_pod_monitor_selects_the_pods_of_each_form(file: str) -> None:
+    monitor, *_ = documents("monitoring/pod-monitor.yaml")
+    namespace, pod = pod_of(file)
+    containers = [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
     [endpoint] = monitor["spec"]["podMetricsEndpoints"]
-    assert endpoint["port"] in {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
+    assert [port["name"] for one in containers for port in one.get("ports", ())].count(endpoint["port"]) == 1
     assert monitor["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    assert namespace in monitor["spec"]["namespaceSelector"]["matchNames"]
+
+
+def test_remote_has_prometheus_verify_the_certificate_of_its_secret() -> None:
+    _, pod = pod_of("remote/deployment.yaml")
+    [kustomization] = documents("remote/kustomization.yaml")
+    [patch] = [one["patch"] for one in kustomization["patches"] if one["target"]["kind"] == "PodMonitor"]
+    [[operation]] = YAML(typ="safe", pure=True).load_all(patch)
+    [endpoint] = operation["value"]
+    monitor, *_ = documents("monitoring/pod-monitor.yaml")
+    [before] = monitor["spec"]["podMetricsEndpoints"]
     tls, secrets = (
         endpoint["tlsConfig"],
         [one["secret"]["secretName"] for one in pod["spec"]["volumes"] if "secret" in one],
     )
+    assert endpoint | {"tlsConfig": {"insecureSkipVerify": True}} == before
     assert tls["ca"]["secret"]["name"] in secrets
     assert f"name={tls['serverName']}\n" in (MONITORING.parent / "remote" / "certificates").read_text()
+
+
+def test_the_pod_monitor_asks_with_a_token_that_may_ask() -> None:
+    monitor, account, token, role, binding = documents("monitoring/pod-monitor.yaml")
+    [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint["scheme"] == "https"
     assert token["metadata"]["name"] == endpoint["authorization"]["credentials"]["name"]
     assert token["metadata"]["annotations"]["kubernetes.io/service-account.name"] == account["metadata"]["name"]
     assert [subject["name"] for subject in binding["subjects"]] == [account["metadata"]["name"]]

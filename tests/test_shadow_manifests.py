@@ -1,4 +1,4 @@
-"""The manifests of the observer: valid, with the rights to list and watch alone, and in shadow mode."""
+"""The manifests of the observer: valid, their account may list, watch and have tokens reviewed, in shadow mode."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import kubernetes_validate
 import pytest
 
 from extender.settings import Known, read_settings
-from tests.test_manifests import MANIFESTS, documents
+from tests.test_manifests import MANIFESTS, REVIEWS, documents
 
 OBJECTS = documents("shadow/observer.yaml")
 OURS = documents("deployment.yaml")
@@ -24,9 +24,12 @@ def test_every_object_is_valid(made: dict[str, Any]) -> None:
     kubernetes_validate.validate(made, "1.37", strict=True)
 
 
-def test_the_observer_may_list_and_watch_what_the_server_watches_and_nothing_else() -> None:
+def test_the_observer_may_list_and_watch_what_the_server_watches_and_ask_whose_a_token_is() -> None:
     observed = rules(OBJECTS, "gpu-extender-observer")
-    assert all(set(rule["verbs"]) == {"list", "watch"} for rule in observed)
+    asked = [rule for rule in observed if set(rule["verbs"]) != {"list", "watch"}]
+    assert asked == [rule for rule in rules(OURS, "gpu-extender") if set(rule["resources"]) & set(REVIEWS)]
+    assert {resource for rule in asked for resource in rule["resources"]} == set(REVIEWS)
+    observed = [rule for rule in observed if rule not in asked]
     watched = [rule for rule in rules(OURS, "gpu-extender") if "watch" in rule["verbs"]]
     assert [(rule["apiGroups"], rule["resources"]) for rule in observed] == [
         (rule["apiGroups"], rule["resources"]) for rule in watched

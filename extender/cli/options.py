@@ -58,6 +58,9 @@ def host_and_port(text: str, path: str) -> tuple[str, int]:
 def _add_tls(parser: argparse.ArgumentParser, prefix: str, text: str) -> None:
     parser.add_argument(f"--{prefix}tls-cert-file", metavar="FILE", help=text)
     parser.add_argument(f"--{prefix}tls-private-key-file", metavar="FILE", help="its key")
+    parser.add_argument(
+        f"--{prefix}tls-self-signed", action="store_true", default=None, help="without them: one made in memory"
+    )
     parser.add_argument(f"--{prefix}client-ca-file", metavar="FILE", help="CAs of the client certificates to ask for")
 
 
@@ -105,6 +108,7 @@ def _places() -> Iterator[tuple[str, str]]:
             yield f"{option}{field}", f"{path}{field}"
         yield f"{option}tls_cert_file", f"{path}tls.cert_file"
         yield f"{option}tls_private_key_file", f"{path}tls.key_file"
+        yield f"{option}tls_self_signed", f"{path}tls.self_signed"
         yield f"{option}client_ca_file", f"{path}tls.client_ca_file"
 
 

@@ -70,15 +70,17 @@ def listeners(server: wiring.Server, settings: Settings, probe: Probe | None = N
     """The listener of the verbs, then those that metrics and debug pages have of their own, then that of the probe."""
     listening, connections = settings.server, server.connections
 
-    def at(app: ASGIApp, host: str, port: int, tls: Tls, *, verbs: bool) -> uvicorn.Config:
-        protocol = connections.protocol(verbs=verbs, names=tls.client_names)
-        context = server.certificates[tls].context if tls.cert_file else None
+    def at(app: ASGIApp, host: str, port: int, tls: Tls, protocol: type[Connection]) -> uvicorn.Config:
+        context = server.certificates[tls].context if tls.encrypts else None
         return config(app, connections, settings, At(host, port, protocol, context))
 
-    made = [at(server.app, listening.host, listening.port, listening.tls, verbs=True)]
+    protocol = connections.protocol(names=listening.tls.client_names)
+    made = [at(server.app, listening.host, listening.port, listening.tls, protocol)]
     for name, app in server.apart.items():
         one = listening.listener(name)
-        made.append(at(app, one.host, one.port or 0, one.tls, verbs=False))
+        own = server.metrics_connections if name == "metrics" else connections
+        protocol = own.protocol(verbs=False, names=one.tls.client_names)
+        made.append(at(app, one.host, one.port or 0, one.tls, protocol))
     if probe is not None:
         alive = server.scheduler_probe
         alive.port = probe.scheduler_port

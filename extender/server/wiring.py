@@ -176,6 +176,8 @@ class Server:
     """What has a listener of its own."""
     certificates: Mapping[Tls, Certificates]
     connections: Connections
+    metrics_connections: Connections
+    """Of the listener that the metrics have of their own: its clients cannot use up the connections of the verbs."""
     scheduler_probe: SchedulerProbe
     calls: VerbCalls
     supervisor: Supervisor
@@ -191,7 +193,7 @@ def connect(core: Core, outside: Outside | None = None, slices: Slices | None = 
     settings = cluster.settings
     _state(settings, metrics)
     metrics.degraded.ask("rights", lambda: "; ".join(filter(None, (source.forbidden(), outside.forbidden()))))
-    connections, probe = Connections(settings, metrics), SchedulerProbe(settings, metrics)
+    reached_by = (connections, _, _) = _reached_by(settings, metrics)
     certificates = _certificates(settings.server, metrics)
 
     def report() -> Report | None:
@@ -200,7 +202,7 @@ def connect(core: Core, outside: Outside | None = None, slices: Slices | None = 
     times = Times(clock.monotonic, clock.wall)
     explainer = Explainer(verbs, times, report, leader=outside.leader)
     surveys = _surveys(explainer, core, lambda: not source.missing())
-    supervisor = Supervisor([connections, probe, *certificates.values(), *outside.controllers, *surveys, source])
+    supervisor = Supervisor([*reached_by, *certificates.values(), *outside.controllers, *surveys, source])
     writes = Writes(verbs, metrics, clock.monotonic, core.events, binder=outside.binder, keeper=outside.keeper)
     start: Readiness = Start(verbs, source, supervisor, writes)
     shadow: ShadowWatch | None = None
@@ -243,14 +245,20 @@ def connect(core: Core, outside: Outside | None = None, slices: Slices | None = 
 
     places = _places(settings.server, outside.reviews, metrics)
     app, apart = routes.create(endpoint, views, supervisor, places, close)
-    return Server(app, apart, certificates, connections, probe, calls, supervisor, source, pages, views.metrics)
+    return Server(app, apart, certificates, *reached_by, calls, supervisor, source, pages, views.metrics)
+
+
+def _reached_by(settings: Settings, metrics: Metrics) -> tuple[Connections, Connections, SchedulerProbe]:
+    """The connections of verbs and pages, those of the metrics, and the probe with its own."""
+    return Connections(settings, metrics), Connections(settings, metrics), SchedulerProbe(settings, metrics)
 
 
 def _places(at: ServerSettings, reviews: Asks | None, metrics: Metrics) -> routes.Places:
     """Where the listeners are, and who may ask them."""
     reviewer = _reviewer(at, reviews, metrics)
     gates = [Gate(reviewer if one.authorize else None) for one in (at.metrics, at.debug)]
-    return routes.Places((at.host, at.debug.host, *at.hosts), at.apart, *gates)
+    hosts = tuple(filter(None, (at.host, at.debug.host, *at.hosts)))  # "": all addresses
+    return routes.Places(hosts, at.apart, *gates)
 
 
 def _reviewer(server: ServerSettings, asks: Asks | None, metrics: Metrics) -> Reviewer | None:
@@ -287,7 +295,7 @@ def _surveys(explainer: Explainer, core: Core, known: Callable[[], bool]) -> lis
 def _certificates(server: ServerSettings, metrics: Metrics) -> dict[Tls, Certificates]:
     """Of all listeners with TLS; some may share theirs. BadInput: a file cannot be used."""
     used = (server.tls, *(server.listener(name).tls for name in server.apart))
-    return {tls: Certificates(tls, metrics) for tls in dict.fromkeys(used) if tls.cert_file}
+    return {tls: Certificates(tls, metrics) for tls in dict.fromkeys(used) if tls.encrypts}
 
 
 def _state(settings: Settings, metrics: Metrics) -> None:

@@ -403,20 +403,28 @@ class Tls(_Part):
     """The certificates of a listener, in PEM. The files are read again when they change; no connection is lost."""
 
     cert_file: str = ""
-    """The server's certificate, and after it the intermediate ones. Without it the listener speaks plain HTTP."""
+    """The server's certificate, and after it the intermediate ones. Without it, and without `selfSigned`, the listener
+    speaks plain HTTP."""
     key_file: str = ""
     """The key of the certificate, without a password."""
+    self_signed: bool = False
+    """Whether the server makes a certificate in memory where `certFile` is not set. No client can verify it."""
     client_ca_file: str = ""
     """The CAs of client certificates. A client without a valid certificate of one of them is rejected."""
     client_names: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(no_repeats)] = ()
     """The common names of the client certificates that are accepted. Without one: every certificate of the CAs."""
 
+    @property
+    def encrypts(self) -> bool:
+        """Whether the listener speaks TLS."""
+        return bool(self.cert_file) or self.self_signed
+
     @model_validator(mode="after")
     def _whole(self) -> Self:
         if bool(self.cert_file) != bool(self.key_file):
             raise fault("has one of certFile and keyFile without the other")
-        if self.client_ca_file and not self.cert_file:
-            raise fault("has a clientCaFile without a certFile")
+        if self.client_ca_file and not self.encrypts:
+            raise fault("has a clientCaFile without a certFile or selfSigned")
         if self.client_names and not self.client_ca_file:
             raise fault("has clientNames without a clientCaFile")
         return self
@@ -425,8 +433,8 @@ class Tls(_Part):
 class Listener(_Part):
     """Where the metrics, or the page with the debug pages, are served."""
 
-    host: str = Field(default="127.0.0.1", min_length=1)
-    """The address of the listener."""
+    host: str = "127.0.0.1"
+    """The address of the listener; "" for all addresses, of IPv4 and IPv6."""
     port: int | None = Field(default=None, ge=0, le=65_535)
     """The port of a listener of its own; 0 lets the system choose. Without it: on the port of the verbs."""
     tls: Tls = Tls()
@@ -476,9 +484,9 @@ class Server(_Part):
             raise fault(f"answers verbs on {self.host} to everyone: set tls.clientCaFile, or allowUnprotected: true")
         for name in self.apart:
             one = self.listener(name)
-            if not is_loopback(one.host) and not one.tls.client_ca_file and not (one.authorize and one.tls.cert_file):
+            if not is_loopback(one.host) and not one.tls.client_ca_file and not (one.authorize and one.tls.encrypts):
                 raise fault(
-                    f"serves {name} on {one.host} to everyone: set {name}.authorize and {name}.tls, "
+                    f"serves {name} on {one.host or 'all addresses'} to everyone: set {name}.authorize and {name}.tls, "
                     f"{name}.tls.clientCaFile, or allowUnprotected: true"
                 )
         return self

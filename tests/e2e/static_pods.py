@@ -68,6 +68,10 @@ class StaticNode:
             pod.end()
         self._network.close()
 
+    def forwarded(self, port: int) -> str:
+        """HOST:PORT on the machine that leads to this port of the node's loopback."""
+        return self._network.forwarded(port)
+
     def users(self, name: str) -> set[int]:
         """Who runs the processes of the manifest NAME.yaml; none if there are none."""
         pod = self._pods.get(f"{name}.yaml")

@@ -21,6 +21,7 @@ from tests.e2e.pod_network import PodNetwork
 from tests.e2e.process import Component
 from tests.e2e.queueing import SYSTEM
 from tests.e2e.rights import denied
+from tests.e2e.scraping import check_metrics
 from tests.waiting import wait_for
 
 ADDITIONS = tuple(name for name in COMPONENTS if name not in FORMS)
@@ -110,7 +111,7 @@ def test_remote_gives_our_rights_to_its_own_account_and_leaves_no_scheduler(tmp_
     assert subjects.pop("gpu-extender-queue-open")[0]["name"] == "gpu-extender-queue-open"
     account = {"kind": "ServiceAccount", "name": "gpu-extender", "namespace": SYSTEM}
     assert set(subjects) == {"gpu-extender"} | {
-        f"gpu-extender-{name}" for name in ("access", "evictions", "queue", "provisioning-requests")
+        f"gpu-extender-{name}" for name in ("evictions", "queue", "provisioning-requests")
     }
     assert all(subject == [account] for subject in subjects.values())
     assert not [made for made in objects if "gpu-scheduler" in made["metadata"]["name"]]
@@ -188,7 +189,7 @@ def applied(control_plane: ControlPlane, admin: Path) -> Iterator[Objects]:
 def test_the_deployments_own_containers_schedule_a_pod(
     control_plane: ControlPlane, api: Api, namespace: str, applied: Objects, kubelets: KubeletsFactory, tmp_path: Path
 ) -> None:
-    """No request of theirs is denied. The image, its user and kubelet are not part of this test."""
+    """No request of theirs is denied, and Prometheus reads the metrics. The image, its user and kubelet are no part."""
     [pod] = templates(applied)
     [extender], [scheduler] = pod["spec"]["initContainers"], pod["spec"]["containers"]
     before = denied(control_plane)
@@ -210,7 +211,36 @@ def test_the_deployments_own_containers_schedule_a_pod(
         assert probe("livenessProbe")
         assert api.get("Lease", "gpu-scheduler", SYSTEM)["spec"]["holderIdentity"]
         assert denied(control_plane) == before
+        check_metrics(control_plane, api, namespace, network.forwarded(8444))
     finally:
         for process in reversed(started):
             process.stop()
+        network.close()
+
+
+@pytest.fixture
+def observing(control_plane: ControlPlane, admin: Path) -> Iterator[Objects]:
+    """`kubectl apply -k manifests/shadow`; deleted in the end."""
+    folder = str(MANIFESTS / "shadow")
+    kubectl("apply", "-k", folder, kubeconfig=admin)
+    yield built(MANIFESTS / "shadow")
+    kubectl("delete", "-k", folder, "--ignore-not-found", "--wait=false", kubeconfig=admin)
+
+
+@pytest.mark.skipif(bool(IMPOSSIBLE), reason=f"no mount namespace: {IMPOSSIBLE}")
+def test_prometheus_reads_the_metrics_of_the_observers_own_container(
+    control_plane: ControlPlane, api: Api, namespace: str, observing: Objects, tmp_path: Path
+) -> None:
+    [pod] = templates(observing)
+    [container] = pod["spec"]["containers"]
+    before = denied(control_plane)
+    network = PodNetwork.of(control_plane)
+    process = containers_by_hand.start(control_plane, pod, container, observing, tmp_path, network.enter)
+    try:
+        process.start()
+        wait_for(lambda: containers_by_hand.probe(container, "readinessProbe", network.enter), 60, "it is ready")
+        check_metrics(control_plane, api, namespace, network.forwarded(8444))
+        assert denied(control_plane) == before
+    finally:
+        process.stop()
         network.close()

@@ -22,6 +22,7 @@ from tests.e2e.cluster import ControlPlane
 from tests.e2e.conftest import KubeletsFactory
 from tests.e2e.followed_page import Shell, Step, clone, sections
 from tests.e2e.replicas import on_path
+from tests.e2e.scraping import check_metrics
 from tests.e2e.static_pods import StaticNode
 from tests.installed import ROOT
 from tests.waiting import wait_for
@@ -131,7 +132,7 @@ def error_of(api: Api, name: str) -> str:
 
 
 def test_the_section_from_the_rights_to_the_way_back(
-    api: Api, kubelets: KubeletsFactory, node: StaticNode, shell: Shell
+    control_plane: ControlPlane, api: Api, kubelets: KubeletsFactory, node: StaticNode, shell: Shell
 ) -> None:
     kubelets().add_node("gpu-1", topology="dgx-h100", taints=[TAINT])
     before = manifest(node, "kube-scheduler")
@@ -141,6 +142,7 @@ def test_the_section_from_the_rights_to_the_way_back(
     follow(shell, STEPS[:WAY_BACK])
     assert node.users("gpu-extender") == {manifest(node, "gpu-extender")["spec"]["securityContext"]["runAsUser"]}
     assert (node.etc / "kubernetes" / "gpu-extender" / "kubeconfig").stat().st_mode & 0o777 == 0o600
+    check_metrics(control_plane, api, "default", node.forwarded(8444))
 
     ours = node.manifests / "gpu-extender.yaml"
     away = ours.rename(ours.with_suffix(".away"))

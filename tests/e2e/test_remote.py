@@ -24,6 +24,7 @@ from tests.e2e.process import Component, free_port
 from tests.e2e.queueing import SYSTEM
 from tests.e2e.remote import NAME, PARTS, Caller, Issued, caller, entry
 from tests.e2e.rights import denied
+from tests.e2e.scraping import check_metrics
 from tests.server.access.certificates import Files, client, written
 from tests.waiting import wait_for
 from tests.world import workload
@@ -203,33 +204,11 @@ def test_the_components_own_container_serves_kube_scheduler_and_prometheus(
 
 def _check_readers(control_plane: ControlPlane, api: Api, namespace: str, network: PodNetwork) -> None:
     """Metrics are for tokens with the right; the page is on loopback; verbs need a certificate."""
-    for name in ("prometheus", "stranger"):
-        api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}})
-    api.create({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
-                "metadata": {"name": f"metrics-{namespace}"},
-                "rules": [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]})  # fmt: skip
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": f"metrics-{namespace}"}
-    subject = {"kind": "ServiceAccount", "name": "prometheus", "namespace": namespace}
-    api.create({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "roleRef": role,
-                "metadata": {"name": f"metrics-{namespace}"}, "subjects": [subject]})  # fmt: skip
     verbs, metrics, pages = (network.forwarded(port) for port in (8443, 8444, 8888))
-    with httpx.Client(verify=False, trust_env=False, timeout=30) as http:
-
-        def scraped(token: str) -> int:
-            headers = {"authorization": f"Bearer {token}"} if token else {}
-            return http.get(f"https://{metrics}/metrics", headers=headers).status_code
-
-        def token(name: str) -> str:
-            return control_plane.account_token(namespace, name)
-
-        assert scraped("") == 401
-        assert scraped("no-token") == 401
-        assert scraped(token("stranger")) == 403
-        wait_for(lambda: scraped(token("prometheus")) == 200, 60, "the right counts")
-        assert http.get(f"https://{metrics}/debug/state").status_code == 404
-        assert http.get(f"http://{pages}/debug/state").status_code == 200
-        with pytest.raises(httpx.TransportError):
-            http.get(f"https://{verbs}/healthz")
+    check_metrics(control_plane, api, namespace, metrics)
+    assert httpx.get(f"http://{pages}/debug/state", trust_env=False).status_code == 200
+    with pytest.raises(httpx.TransportError):
+        httpx.get(f"https://{verbs}/healthz", verify=False, trust_env=False)
 
 
 def test_pages_are_for_tokens_whose_user_may_list_the_pods(

@@ -1,4 +1,4 @@
-"""The certificates of a listener, read again when their files change."""
+"""The certificates of a listener, read again when their files change; or made, and made again before they expire."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ from extender.settings import Tls
 
 LOOK_SECONDS: Final = 2.0
 """Between two looks at the files. It reads no file: a change shows in their times, sizes and inodes."""
+VALID_SECONDS: Final = 365 * 86_400.0
+"""Of a certificate that is made."""
+RENEWED_SECONDS: Final = VALID_SECONDS / 2
 _Seen = tuple[tuple[int, int, int] | None, ...]
 log = get_log()
 
@@ -38,12 +41,13 @@ class Certificates(Controller):
         self._tls, self._metrics = tls, metrics
         self._allowance = Allowance()
         self._files = tuple(file for file in (tls.cert_file, tls.key_file, tls.client_ca_file) if file)
-        self._seen = self._look()
+        self._source = ", ".join(self._files) or "selfSigned"
+        self._seen, self._read_at = self._look(), time.time()
         try:
             self._latest = _read(tls)
             self.context = _read(tls)
         except (OSError, ValueError) as error:
-            raise BadInput(f"no certificate can be used: {error}", path=", ".join(self._files)) from error
+            raise BadInput(f"no certificate can be used: {error}", path=self._source) from error
         self._ends: dict[str, float] = {}
         self._expired: set[str] = set()
         self._state_ends()
@@ -86,21 +90,23 @@ class Certificates(Controller):
             self.check_ends()
 
     def refresh(self) -> None:
-        """Read the files if they have changed since the last look."""
+        """Read the files if they have changed since the last look; make a certificate if the one made before is old."""
         seen = self._look()
-        if seen == self._seen:
+        old = not self._tls.cert_file and time.time() - self._read_at >= RENEWED_SECONDS
+        if seen == self._seen and not old:
             return
+        self._read_at = time.time()
         self._seen = seen  # before they are read: what changes meanwhile is read at the next look
         try:
             self._latest = _read(self._tls)
         except (OSError, ValueError) as error:
             self._metrics.certificate_reads.labels("failed").inc()
-            problem = f"{', '.join(self._files)}: new ones cannot be used, those before stay: {error}"
-            self._metrics.degraded.note("certificates", problem, self._files[0])
+            problem = f"{self._source}: new ones cannot be used, those before stay: {error}"
+            self._metrics.degraded.note("certificates", problem, self._source)
             log.error("new certificates cannot be used; the ones before stay", files=self._files, err=str(error))
         else:
             self._metrics.certificate_reads.labels("ok").inc()
-            self._metrics.degraded.note("certificates", "", self._files[0])
+            self._metrics.degraded.note("certificates", "", self._source)
             self._state_ends()
             log.info("new certificates are used", files=self._files)
 
@@ -154,7 +160,12 @@ def _read(tls: Tls) -> ssl.SSLContext:
     made.verify_mode = ssl.CERT_REQUIRED if tls.client_ca_file else ssl.CERT_NONE
     made.num_tickets = 0  # a resumed session would not show its client certificate again
     made.set_alpn_protocols(["http/1.1"])
-    made.load_cert_chain(tls.cert_file, tls.key_file, password="")  # never ask for one on a terminal
+    if tls.cert_file:
+        made.load_cert_chain(tls.cert_file, tls.key_file, password="")  # never ask for one on a terminal
+    else:
+        from extender.server.access.self_signed import load_self_signed  # here: its library takes 10 MiB of memory
+
+        load_self_signed(made, time.time(), VALID_SECONDS)
     return made
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from extender.server.access.listening import Host
+from extender.server.access.reviewer import Asks
 from extender.server.serve import listeners
 from extender.settings import Settings
 from tests.waiting import wait_for
@@ -22,10 +23,12 @@ class Served(NamedTuple):
 
 
 @contextmanager
-def serving(server: Mapping[str, Any]) -> Iterator[Served]:
-    """`server`: of the settings; each port is chosen by the system."""
-    settings = Settings.model_validate({"server": {"port": 0, **server}})
-    world = World(settings)
+def serving(
+    server: Mapping[str, Any], reviews: Asks | None = None, limits: Mapping[str, int] | None = None
+) -> Iterator[Served]:
+    """`server`, `limits`: of the settings; each port is chosen by the system. `reviews`: of tokens."""
+    settings = Settings.model_validate({"server": {"port": 0, **server}, "limits": dict(limits or {})})
+    world = World(settings, reviews=reviews)
     for node in ("m", "n"):
         world.node(node, 4)
     host = Host(listeners(world.server, settings))

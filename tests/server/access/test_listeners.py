@@ -62,11 +62,15 @@ TLS = "{certFile: c, keyFile: k, clientCaFile: a}"
         ("{host: 10.1.2.3, tls: {certFile: c, keyFile: k}}", "answers verbs on 10.1.2.3 to everyone"),
         ("{metrics: {host: 0.0.0.0, port: 1}}", "serves metrics on 0.0.0.0 to everyone: set metrics.authorize"),
         ("{debug: {host: 0.0.0.0, port: 1, authorize: true}}", "serves debug on 0.0.0.0 to everyone"),
+        ("{metrics: {host: '', port: 1, authorize: true}}", "serves metrics on all addresses to everyone"),
+        ("{metrics: {host: '', port: 1, tls: {selfSigned: true}}}", "serves metrics on all addresses to everyone"),
+        ("{host: 0.0.0.0, tls: {selfSigned: true}}", "answers verbs on 0.0.0.0 to everyone"),
         ("{debug: {host: 0.0.0.0, port: 1, tls: {certFile: c, keyFile: k}}}", "serves debug on 0.0.0.0 to everyone"),
         ("{tls: {certFile: c}}", "has one of certFile and keyFile without the other"),
-        ("{tls: {clientCaFile: a}}", "has a clientCaFile without a certFile"),
+        ("{tls: {clientCaFile: a}}", "has a clientCaFile without a certFile or selfSigned"),
         ("{tls: {certFile: c, keyFile: k, clientNames: [n]}}", "has clientNames without a clientCaFile"),
         ("{metrics: {tls: {certFile: c, keyFile: k}}}", "has tls without a port"),
+        ("{metrics: {tls: {selfSigned: true}}}", "has tls without a port"),
     ],
 )
 def test_a_listener_without_protection_is_rejected(server: str, problem: str) -> None:
@@ -85,6 +89,7 @@ def test_a_listener_without_protection_is_rejected(server: str, problem: str) ->
         "{host: 0.0.0.0, allowUnprotected: true}",
         f"{{metrics: {{host: 0.0.0.0, port: 1, tls: {TLS}}}}}",
         "{debug: {host: 0.0.0.0, port: 1, authorize: true, tls: {certFile: c, keyFile: k}}}",
+        "{metrics: {host: '', port: 1, authorize: true, tls: {selfSigned: true}}}",
         "{debug: {host: 0.0.0.0}}",  # it has no listener of its own
     ],
 )
@@ -124,6 +129,8 @@ def test_flags_override_the_file() -> None:
     assert (made.metrics.authorize, made.debug.authorize) == (False, True)
     assert (made.metrics.port, made.debug.port, made.debug.host) == (1, 2, "127.0.0.2")
     assert made.apart == ("metrics", "debug")
+    open_to_all = overridden("--metrics-host=", "--metrics-port=1", "--metrics-tls-self-signed", "--metrics-authorize")
+    assert (open_to_all.server.metrics.host, open_to_all.server.metrics.tls) == ("", Tls(self_signed=True))
 
 
 def test_a_port_in_use_ends_the_server_and_leaves_none_open() -> None:
