@@ -24,6 +24,7 @@ from tests.e2e.api import Object, Objects, path_of
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.process import Component
 from tests.installed import ROOT
+from tests.needs import lacking
 
 SECRETS = "/var/run/secrets/kubernetes.io/serviceaccount"
 FILES = ("File", "FileOrCreate")
@@ -39,6 +40,12 @@ def impossible() -> str:
     except OSError as error:
         return str(error)
     return done.stderr.strip() if done.returncode else ""
+
+
+def needed() -> None:
+    """Ends the test where this machine allows no mount namespace."""
+    if reason := impossible():
+        lacking(f"no mount namespace, which needs root or user namespaces: {reason}")
 
 
 def start(

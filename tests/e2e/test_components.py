@@ -32,7 +32,6 @@ CASES = [
     *((*ADDITIONS, form) for form in FORMS),
     ("remote", "openshift"),
 ]
-IMPOSSIBLE = containers_by_hand.impossible()
 OWN_NAMESPACES = (SYSTEM, "gpu-extender-node")
 
 
@@ -183,13 +182,11 @@ def applied(control_plane: ControlPlane, admin: Path) -> Iterator[Objects]:
     kubectl("delete", "-k", str(MANIFESTS), "--ignore-not-found", "--wait=false", kubeconfig=admin)
 
 
-@pytest.mark.skipif(
-    bool(containers_by_hand.impossible()), reason="no mount namespace: " + containers_by_hand.impossible()
-)
 def test_the_deployments_own_containers_schedule_a_pod(
     control_plane: ControlPlane, api: Api, namespace: str, applied: Objects, kubelets: KubeletsFactory, tmp_path: Path
 ) -> None:
     """No request of theirs is denied, and Prometheus reads the metrics. The image, its user and kubelet are no part."""
+    containers_by_hand.needed()
     [pod] = templates(applied)
     [extender], [scheduler] = pod["spec"]["initContainers"], pod["spec"]["containers"]
     before = denied(control_plane)

@@ -10,12 +10,10 @@ import pytest
 from tests.e2e import containers_by_hand
 from tests.e2e.containers_by_hand import kept
 
-IMPOSSIBLE = containers_by_hand.impossible()
 
-
-@pytest.mark.skipif(bool(IMPOSSIBLE), reason=f"no mount namespace: {IMPOSSIBLE}")
 def test_programs_below_a_folder_that_the_pod_mounts_stay_where_they_are(tmp_path: Path) -> None:
     """As of a clone in /tmp, with its .venv in it, where the pod has an empty /tmp."""
+    containers_by_hand.needed()
     clone, other = tmp_path / "a clone", tmp_path / "other"
     for folder in (clone / ".venv", other):
         folder.mkdir(parents=True)

@@ -34,7 +34,6 @@ PAGE = sections(ROOT / "docs" / "install.md")
 STEPS = [title for title in PAGE if title[:1].isdigit()]
 HELM = "Helm instead of kustomize"
 NOT_RUN = ("docker",)
-IMPOSSIBLE = containers_by_hand.impossible()
 ACCOUNT = f"system:serviceaccount:{SYSTEM}:gpu-scheduler"
 LEFT = "rolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings"
 """What a test that fails leaves behind, and the cleaning of the cluster does not remove."""
@@ -63,8 +62,7 @@ def reader(
     tmp_path: Path,
 ) -> Iterator[Reader]:
     """A control plane as kubeadm makes one: its own kube-scheduler, a node for the pods of the system, a GPU node."""
-    if IMPOSSIBLE:
-        pytest.skip(f"no mount namespace: {IMPOSSIBLE}")
+    containers_by_hand.needed()
     wait_for(lambda: api.find("Namespace", SYSTEM) is None, 120, "the namespace of the test before is gone")
     programs, files = tmp_path / "programs", tmp_path / "shell"
     programs.mkdir()

@@ -25,6 +25,7 @@ from tests.e2e.replicas import on_path
 from tests.e2e.scraping import check_metrics
 from tests.e2e.static_pods import StaticNode
 from tests.installed import ROOT
+from tests.needs import lacking
 from tests.waiting import wait_for
 
 TITLE = "kubeadm: a static pod"
@@ -34,7 +35,6 @@ WAY_BACK = next(at for at, step in enumerate(STEPS) if step.command == f"{SCHEDU
 TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
 NO_PROXY = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 """kubeadm writes the proxies of its environment into manifests."""
-IMPOSSIBLE = containers_by_hand.impossible()
 CONFIGURATION = """\
 apiVersion: kubeadm.k8s.io/v1beta4
 kind: ClusterConfiguration
@@ -47,10 +47,9 @@ apiServer: {certSANs: [127.0.0.1]}
 
 @pytest.fixture(scope="module")
 def kubeadm() -> Path:
-    if IMPOSSIBLE:
-        pytest.skip(f"no mount namespace: {IMPOSSIBLE}")
+    containers_by_hand.needed()
     if missing := [name for name in ("curl", "ip") if shutil.which(name) is None]:
-        pytest.skip(f"not installed: {', '.join(missing)} (the Debian packages curl and iproute2)")
+        lacking(f"not installed: {', '.join(missing)} (the Debian packages curl and iproute2)")
     if release() != DEFAULT_RELEASE:
         pytest.skip(f"kubeadm is built for {DEFAULT_RELEASE} alone")
     return build_kubeadm()

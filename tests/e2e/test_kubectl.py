@@ -31,6 +31,7 @@ from tests.e2e.conftest import ExtenderFactory, KubeletsFactory, SchedulerFactor
 from tests.e2e.queueing import SYSTEM
 from tests.e2e.replicas import installed, on_path, replicas
 from tests.e2e.scene import scheduler_config
+from tests.needs import lacking
 from tests.waiting import wait_for
 
 ASKED, LEADER = "gpu-scheduler-7d4b9-x2x2x", "gpu-scheduler-7d4b9-a1a1a"
@@ -91,7 +92,7 @@ def called(
 ) -> Iterator[Called]:
     """kubectl with the account of a reader. n1 has eight GPUs; the scheduler asks ASKED, the queue is LEADER's."""
     if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", socket.gethostname()):
-        pytest.skip("the name of this machine cannot be the host name of a pod, which is in the queue's Lease")
+        lacking("the name of this machine cannot be the host name of a pod, which is in the queue's Lease")
     binaries = build_kubectl()
     kubelets().add_node("n1", topology="dgx-h100")
     installed(api)

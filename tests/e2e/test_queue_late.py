@@ -15,6 +15,7 @@ from tests.e2e.cluster import ControlPlane
 from tests.e2e.gang_controllers import JOBSET, LWS, build, running
 from tests.e2e.scene import Scene, SceneFactory, quiet
 from tests.e2e.test_queue import H100, RACK, gated
+from tests.needs import lacking
 from tests.waiting import wait_for
 
 LEADER_WORKER_SET = "leaderworkerset.sigs.k8s.io/"
@@ -29,7 +30,7 @@ def controllers() -> Path:
     try:
         return build()
     except ControlPlaneUnavailable as reason:
-        pytest.skip(f"the controllers cannot be built: {reason}")
+        lacking(f"the controllers cannot be built: {reason}")
 
 
 @pytest.fixture

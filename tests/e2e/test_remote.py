@@ -167,9 +167,6 @@ def scheduler_config(folder: Path, service: str) -> dict[str, Any]:
     return {**made, "leaderElection": {"leaderElect": False}}
 
 
-@pytest.mark.skipif(
-    bool(containers_by_hand.impossible()), reason="no mount namespace: " + containers_by_hand.impossible()
-)
 def test_the_components_own_container_serves_kube_scheduler_and_prometheus(
     control_plane: ControlPlane,
     api: Api,
@@ -180,6 +177,7 @@ def test_the_components_own_container_serves_kube_scheduler_and_prometheus(
     tmp_path: Path,
 ) -> None:
     """With its own arguments, account, rights and Secret. No request of it is denied."""
+    containers_by_hand.needed()
     [pod] = [one for one in templates(installed) if one["metadata"]["name"] == "gpu-extender"]
     [container] = pod["spec"]["containers"]
     before = denied(control_plane)

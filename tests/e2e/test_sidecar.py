@@ -32,7 +32,6 @@ from tests.waiting import wait_for
 BIND_SECONDS = 30
 """From the end of a sidecar until pods with GPUs are bound again."""
 DOWN_SECONDS = int(os.environ.get("SIDECAR_DOWN_SECONDS", "45"))
-IMPOSSIBLE = containers_by_hand.impossible()
 TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
 EXTENDER, KUBE_SCHEDULER = "gpu-extender", "kube-scheduler"
 
@@ -75,8 +74,7 @@ def _ready(pod: Object) -> bool:
 def replicas(
     control_plane: ControlPlane, api: Api, kubelets: KubeletsFactory, scheduler: SchedulerFactory, tmp_path: Path
 ) -> Iterator[Replicas]:
-    if IMPOSSIBLE:
-        pytest.skip(f"no mount namespace: {IMPOSSIBLE}")
+    containers_by_hand.needed()
     wait_for(lambda: api.find("Namespace", SYSTEM) is None, 120, "the namespace of the test before is gone")
     kubelets().add_node("gpu-1", topology="dgx-h100", taints=[TAINT])  # our own pods run on the other node
     scheduler({})  # the cluster's own, which places our pods

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from loadtest import plot, report
 from loadtest.figures import LEAST_CALLS, NULL, OURS, Figures, Row, percentiles
+from tests.needs import lacking
 
 FILTER = Row("filter", 1000)
 SHARES = {"p50": Fraction(1, 2), "p90": Fraction(9, 10), "p99": Fraction(99, 100), "p999": Fraction(999, 1000)}
@@ -158,7 +159,7 @@ def test_a_curve_has_measured_times_at_their_ranks_and_ends_at_the_longest(spent
 def test_a_browser_shows_a_curve_for_each_row_and_server(found: dict[str, Any], tmp_path: Path) -> None:
     browser = shutil.which("chromium") or shutil.which("chromium-browser")
     if browser is None:
-        pytest.skip("Chromium is not installed (Debian: apt install chromium)")
+        lacking("Chromium is not installed (Debian: apt install chromium)")
     file = tmp_path / "report.html"
     file.write_text(report.page(found, "our own server"))
     words = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
