@@ -224,10 +224,10 @@ def observing(control_plane: ControlPlane, admin: Path) -> Iterator[Objects]:
     kubectl("delete", "-k", folder, "--ignore-not-found", "--wait=false", kubeconfig=admin)
 
 
-@pytest.mark.skipif(bool(IMPOSSIBLE), reason=f"no mount namespace: {IMPOSSIBLE}")
 def test_prometheus_reads_the_metrics_of_the_observers_own_container(
     control_plane: ControlPlane, api: Api, namespace: str, observing: Objects, tmp_path: Path
 ) -> None:
+    containers_by_hand.needed()
     [pod] = templates(observing)
     [container] = pod["spec"]["containers"]
     before = denied(control_plane)
