@@ -91,7 +91,7 @@ def test_every_binding_names_a_role_that_exists_and_our_account() -> None:
     assert POD["serviceAccountName"] == account["name"]
 
 
-def test_we_may_write_nothing_but_a_binding_and_events() -> None:
+def test_we_may_write_nothing_but_a_binding_a_nomination_and_events() -> None:
     [role] = of_kind("ClusterRole")
     may_write = {
         resource
@@ -99,7 +99,7 @@ def test_we_may_write_nothing_but_a_binding_and_events() -> None:
         for resource in rule["resources"]
         if set(rule["verbs"]) - {"get", "list", "watch"}
     }
-    assert may_write == {"pods/binding", "events", *REVIEWS}
+    assert may_write == {"pods/binding", "pods/status", "events", *REVIEWS}
     assert "*" not in str(role["rules"])
 
 

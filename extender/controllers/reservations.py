@@ -18,7 +18,9 @@ Theory of operation
    compared with the lists before it counts (forged.py), and dropped as well where it contradicts them. What a version
    to come has written is left as it is until its pod is bound or deleted, at most for NEWER_SECONDS: that version may
    run again after a downgrade. Meanwhile no pod is evicted for that pod, since others may be terminating for it.
-6. Without the right to read or write it (403) no pod is evicted, which is logged once and counted;
+6. Without the right to read or write it (403) no pod is evicted, which is logged once and counted. After a write that
+   failed each round writes, if need be without a change, until one succeeds: the right to read is not that to write.
+   The preemptors that were turned away are then woken (parked.py);
    `reservations.store: memory` does without the map, and without what it is good for.
 """
 
@@ -55,12 +57,13 @@ log = get_log()
 @dataclass(slots=True)
 class Trouble:
     """What is wrong with the map. `problem`: in words; `logged`: the kind that was logged last; `failed`, `forbidden`:
-    until it is read or written again."""
+    until it is read or written again; `unwritten`: a reservation was not written, and no write has been since."""
 
     problem: str = "not read yet"
     logged: str = ""
     failed: bool = False
     forbidden: bool = False
+    unwritten: bool = False
 
 
 class ReservationStore(Controller):
@@ -107,6 +110,11 @@ class ReservationStore(Controller):
         """Whether the plans of a process before us are known: after a start no preemptor is unknown."""
         return self._read_at is not None
 
+    @property
+    def is_writable(self) -> bool:
+        """Whether a reservation would be written, as far as is known."""
+        return self._map is None or not (self._trouble.unwritten or self._trouble.failed)
+
     async def reserve(self, plan: Reservation, patience: float = 0.0) -> str:
         """Keep a plan that the verbs have; "" when it is written, else why it is not: then no pod may be evicted.
         `patience`: seconds to wait, where that is above the deadline of the settings."""
@@ -119,9 +127,11 @@ class ReservationStore(Controller):
             result = "refused" if why else "ok"
         except TimeoutError:
             result, why = "late", f"not written within {wait:.3g} s"
+            self._trouble.unwritten = True
         except (ApiError, Unreachable) as error:
             result = "forbidden" if _forbidden(error) else "failed"
             why = self._failed(error)
+            self._trouble.unwritten = True
         self._metrics.reservation_writes.labels(result).inc()
         self._metrics.reservation_write_duration.observe(time.perf_counter() - began)
         if why:
@@ -259,8 +269,8 @@ class ReservationStore(Controller):
                 if self._stored.version is None:
                     await self._read()
                 changes = self._changes()
-                if not changes or await self._write(changes):
-                    return
+                if not (changes or self._trouble.unwritten) or await self._write(changes):
+                    return  # a write without changes shows whether writes are possible again
 
     def _changes(self) -> dict[str, str | None]:
         """The keys that the map has otherwise than the verbs; None: the key is to be removed."""
@@ -289,6 +299,7 @@ class ReservationStore(Controller):
             return False
         stored.put(changes, version)
         self._unsure -= changes.keys()
+        self._trouble.unwritten = False
         self._good()
         return True
 
@@ -327,7 +338,8 @@ class ReservationStore(Controller):
         self._unsure.clear()
         if self._ready():
             self._compare()
-        self._good()
+        if not self._trouble.unwritten:  # the right to read it is not the right to write it
+            self._good()
 
     def _good(self) -> None:
         self._metrics.reservations_kept.set(1)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from extender.controllers.controller import ClusterSource
 from extender.controllers.evictions import Evictions
+from extender.controllers.parked import ParkedPods
 from extender.controllers.supervisor import Supervisor
 from extender.kube.clock import Clock
 from extender.log import get_log
@@ -23,6 +24,14 @@ YIELD_SECONDS = 12.0  # kube-scheduler retries a pod that met us dead after at m
 log = get_log()
 
 
+class Hears(NamedTuple):
+    """What hears of the calls; None where nothing does. `evictions`: of filter and preempt; `parked`: of preempt calls
+    that could evict no pod."""
+
+    evictions: Evictions | None = None
+    parked: ParkedPods | None = None
+
+
 class Calls:
     """The verbs of one server, bytes in and answers out. All raise BadRequest."""
 
@@ -33,13 +42,13 @@ class Calls:
         outage: Outage,
         settling: Settling,
         writes: Writes,
-        evictions: Evictions | None = None,
+        hears: Hears | None = None,
     ) -> None:
-        """`evictions`: what hears of filter and preempt calls."""
+        """`hears`: what hears of them."""
         self._verbs, self._cluster = verbs, verbs.cluster
         self._now, self._wall = clock.monotonic, clock.wall
         self._outage, self._settling = outage, settling
-        self._writes, self._evictions = writes, evictions
+        self._writes, (self._evictions, self._parked) = writes, hears or Hears()
 
     async def filter(self, body: bytes) -> Answer:
         """Which candidate nodes fit. A rejection of all nodes may wait for the watch, and be decided again."""
@@ -93,6 +102,7 @@ class Calls:
         dark = await outage.wait()
         if dark is not None:
             log.warning("no pod is evicted: pods, nodes or budgets are not watched", seconds=round(dark))
+            self._not_evicted()
             return Answer(wire.preemption(None), "dark")
         answer = self._verbs.preempt.answer(body, self._now(), self._wall())
         evictions = self._evictions
@@ -101,7 +111,13 @@ class Calls:
         answer = await self._writes.preempted(answer, outage.patience(began))
         if answer.result in ("evict", "not-reserved"):
             outage.written(began, kept=answer.result == "evict")
+        if answer.result == "not-reserved":
+            self._not_evicted()
         return answer
+
+    def _not_evicted(self) -> None:
+        if self._parked is not None:
+            self._parked.not_evicted()
 
     async def bind(self, body: bytes) -> Answer:
         """Bind the pod, with the GPUs that are planned for it in the Binding's annotation."""

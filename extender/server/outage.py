@@ -1,6 +1,7 @@
 """Preempt calls while the API server is silent, away or slow: the short wait for it.
 
-A preempt call that evicts no pod parks its pod in kube-scheduler until something happens, which may take 5 minutes. So
+A preempt call that evicts no pod parks its pod in kube-scheduler until something happens, which may take 5 minutes;
+`controllers/parked.py` wakes it once pods can be evicted again. So
 while no pod may be evicted it looks whether the API server is back (once in a while, since kube-scheduler waits too).
 It waits if it is, and for a reservation that is not written at once, for less than the httpTimeout of
 manifests/kube-scheduler-config.yaml.

@@ -22,6 +22,7 @@ from extender.controllers.events import Events
 from extender.controllers.evictions import Evictions, Evictor, View
 from extender.controllers.leadership import EVICTIONS, QUEUE, Leadership
 from extender.controllers.node_events import NodeEvents
+from extender.controllers.parked import ParkedPods
 from extender.controllers.queue.acting import Acting
 from extender.controllers.queue.autoscaling.growth import Growth
 from extender.controllers.queue.autoscaling.provisioning import ProvisioningRequests
@@ -74,7 +75,7 @@ from extender.server import routes
 from extender.server.access.certificates import Certificates
 from extender.server.access.gate import Gate
 from extender.server.access.reviewer import Asks, Reviewer
-from extender.server.calls import Calls, Readiness, Start, VerbCalls
+from extender.server.calls import Calls, Hears, Readiness, Start, VerbCalls
 from extender.server.connections import Connections, lost
 from extender.server.endpoint import DecisionLog, Endpoint
 from extender.server.outage import Outage
@@ -154,6 +155,7 @@ class Outside:
     binder: Binder | None = None
     keeper: Keeper | None = None
     evictions: Evictions | None = None
+    parked: ParkedPods | None = None
     queue: QueueController | None = None
     leader: QueueLeader | None = None
     """Which instance releases pods from the queue."""
@@ -214,7 +216,7 @@ def connect(core: Core, outside: Outside | None = None, slices: Slices | None = 
     else:
         outage = Outage(source, settings.watch.staleness_seconds, clock.monotonic)
         settling = Settling(clock.monotonic, lags=source.lags)
-        calls = Calls(verbs, clock, outage, settling, writes, outside.evictions)
+        calls = Calls(verbs, clock, outage, settling, writes, Hears(outside.evictions, outside.parked))
     lines = DecisionLog(metrics, cluster.rows.name_at, settings.log.decisions_per_second)
     endpoint = Endpoint(calls, start, metrics, lines, settings.limits.body_bytes)
     connections.verbs.update((routes.path_of(verb).encode(), app) for verb, app in endpoint.verbs.items())
@@ -427,10 +429,11 @@ def over_api(settings: Settings, server: ApiServer, *, file: Path | None = None,
         view=View(lambda: watches.listed() and not reservations.missing(), lambda: watches.dark(evicting=True)),
         clock=clock,
     )
-    controllers: list[Controller] = [reservations, events, evictions, *_reloading(core, file)]
+    writes = requests_to(server, AT_ONCE)
+    parked = ParkedPods(core.verbs, PodPatches(writes), _can_evict(settings, watches, reservations), clock)
+    controllers: list[Controller] = [reservations, events, evictions, parked, *_reloading(core, file)]
     if settings.events.enabled:
         controllers.append(TypoEvents(cluster, events))
-    writes = requests_to(server, AT_ONCE)
     queue = _queue(core, server, writes, namespace, identity) if settings.queue.enabled else None
     if queue is not None:
         controllers.append(queue)
@@ -447,8 +450,18 @@ def over_api(settings: Settings, server: ApiServer, *, file: Path | None = None,
         await writes.close()
         await server.close()
 
-    acts = Outside(binder, reservations, evictions, queue, leader, tuple(controllers), Reviews(server))
+    acts = Outside(binder, reservations, evictions, parked, queue, leader, tuple(controllers), Reviews(server))
     return connect(core, replace(acts, forbidden=server.forbidden.problem, close=close))
+
+
+def _can_evict(settings: Settings, watches: Watches, reservations: ReservationStore) -> Callable[[], bool]:
+    staleness = settings.watch.staleness_seconds
+    return lambda: (
+        watches.listed()
+        and not reservations.missing()
+        and reservations.is_writable
+        and watches.dark(evicting=True) < staleness
+    )
 
 
 def _reloading(core: Core, file: Path | None) -> list[Controller]:

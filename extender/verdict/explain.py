@@ -220,7 +220,7 @@ class Explainer:
         if pod.gated:
             shown = yield from self._gated(asked, shown, refused)
         else:
-            more = f"; {_asked(decision, wall)}" if best else ""
+            more = f"; {_asked(decision, wall)}" if best else _not_evicted(decision, wall)
             shown = replace(shown, sentence=f"{_said(shown)}{more}")
         return _with_quotas(shown, refused)
 
@@ -313,6 +313,13 @@ def _fits(shown: Explanation) -> str:
 def _said(shown: Explanation) -> str:
     """The sentence with its verdict."""
     return {"waits": "waits: ", "never": "never fits: "}.get(shown.verdict, "") + shown.sentence
+
+
+def _not_evicted(decision: Decision | None, wall: float) -> str:
+    """Why its latest preemption evicted no pod, where the preemption itself failed."""
+    if decision is None or not decision.error or decision.verb not in ("preempt", "evict"):
+        return ""
+    return f"; its preemption {seconds(max(0.0, wall - decision.at))} ago evicted no pod: {decision.error}"
 
 
 def _asked(decision: Decision | None, wall: float) -> str:

@@ -919,3 +919,23 @@ def test_requests_say_what_they_are() -> None:
 
     asyncio.run(test())
     assert kinds == ["application/merge-patch+json", "application/json"]
+
+
+def test_after_a_write_that_failed_it_tries_to_write_until_that_succeeds() -> None:
+    """The right to read the map is not the right to write it."""
+    objects, made = Objects(), world()
+
+    async def test(reservations: ReservationStore) -> None:
+        assert reservations.is_writable
+        objects.fail = lambda request: 0 if request.method == "GET" else 403
+        assert await ask(made, OFFER) == {}
+        asked = len(objects.said)
+        await eventually(lambda: [one[0] for one in objects.said[asked:]].count("GET") >= 2)
+        assert not reservations.is_writable
+        assert made.metric("reservations_kept") == 0
+        objects.fail = lambda request: 0
+        await eventually(lambda: reservations.is_writable)
+        assert made.metric("reservations_kept") == 1
+        assert entries(objects) == {}
+
+    run(objects, made, test)

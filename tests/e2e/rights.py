@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ruamel.yaml import YAML
@@ -33,6 +35,17 @@ def grant(api: Api, namespace: str, *files: str, accounts: bool = True) -> None:
                 if made["roleRef"]["name"].startswith("gpu-extender") if "roleRef" in made else False:
                     own["roleRef"]["name"] += f"-{namespace}"
             api.create(own)
+
+
+@contextmanager
+def without(api: Api, namespace: str, name: str, resource: str) -> Iterator[None]:
+    """A Role that `grant` has made, without the rules about a resource, until the block ends."""
+    rules = api.get("Role", name, namespace)["rules"]
+    left = [rule for rule in rules if resource not in rule["resources"]]
+    assert left != rules
+    api.patch("Role", name, {"rules": left}, namespace)
+    yield
+    api.patch("Role", name, {"rules": rules}, namespace)
 
 
 def denied(control_plane: ControlPlane) -> float:

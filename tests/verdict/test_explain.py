@@ -8,6 +8,7 @@ import pytest
 
 from extender.cluster.slices import Sliced, finish
 from extender.preemption.search import VictimSearch
+from extender.reservations.reservations import Reservation
 from extender.settings import Settings
 from extender.verdict.ways import evict
 from extender.verdict.ways.request import most_gpus
@@ -249,3 +250,31 @@ def test_whether_its_priority_allows_it_to_evict() -> None:
     why = "no pod of a priority below 1 holds GPUs that it could use"
     assert shown["preemption"] == {"allowed": False, "why": why, "lower": 0}
     assert f"it may not evict: {why}" in shown["sentence"]
+
+
+class Forbidden:
+    """A store without the right to write."""
+
+    read_back = True
+
+    async def reserve(self, plan: Reservation, patience: float = 0.0) -> str:
+        return "PATCH configmaps: 403 forbidden"
+
+
+def test_a_reservation_that_cannot_be_written_is_named() -> None:
+    world = World()
+    world.node("n", 8)
+    world.pod("low", 8, "n", priority=1, held=range(8))
+    urgent = world.pod("urgent", 4, priority=9)
+    world.connect(keeper=Forbidden())
+    body = {
+        "Pod": urgent,
+        "NodeNameToMetaVictims": {"n": {"Pods": [{"UID": "uid-low"}], "NumPDBViolations": 0}},
+    }
+    assert world.post("preempt", body) == {"NodeNameToMetaVictims": {}}
+    world.wall += 3
+    sentence = explained(world, "default/urgent")["sentence"]
+    assert sentence.startswith("waits: ")
+    assert sentence.endswith(
+        "; its preemption 3 s ago evicted no pod: the reservation is not kept: PATCH configmaps: 403 forbidden"
+    )
