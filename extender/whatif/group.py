@@ -133,6 +133,8 @@ def judge(snapshot: Snapshot, gang: WaitingGang, wall: float) -> Sliced[Grouped]
     nodes = yield from _by_pod(task)
     verdict = "cannot" if seating.placed is None else "evict" if seating.victims else "fits"
     group = _group(task, verdict, seating, proved=proved)
+    if verdict == "evict" and all(victim.terminating for victim in seating.victims):
+        warnings.append(single.enough_to_wait(seating.victims))
     if verdict != "fits":
         group["text"] = why
         group["ways_out"] = [] if now is None else (yield from group_ways.ways(task, now, seating))

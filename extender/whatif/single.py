@@ -215,7 +215,7 @@ def _about_eviction(snapshot: Snapshot, nodes: Nodes, best: candidates.Eviction)
             )
         )
     if all(victim.terminating for victim in victims):
-        warnings.append(enough_to_wait(best.node))
+        warnings.append(enough_to_wait(victims))
     waits = [name for name, code in nodes.codes.items() if code == RELEASING.code]
     if waits and not all(victim.terminating for victim in victims):
         warnings.append(
@@ -224,9 +224,11 @@ def _about_eviction(snapshot: Snapshot, nodes: Nodes, best: candidates.Eviction)
     return warnings
 
 
-def enough_to_wait(node: str) -> dict[str, str]:
+def enough_to_wait(victims: Sequence[PodRecord]) -> dict[str, str]:
     """The warning of an eviction all of whose victims are terminating."""
-    return warning("enough-to-wait", f"all victims on {node} are terminating already: it is enough to wait for them")
+    nodes = sorted({victim.node for victim in victims})
+    where = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
+    return warning("enough-to-wait", f"all victims on {where} are terminating already: it is enough to wait for them")
 
 
 def _eviction(snapshot: Snapshot, request: PodRequest, best: candidates.Eviction) -> dict[str, Any]:

@@ -253,3 +253,16 @@ def test_nodes_are_cordoned_and_drained() -> None:
 def test_what_cannot_be_asked(objects: list[JSON], changes: Changes | None, error: type[ExtenderError]) -> None:
     with pytest.raises(error):
         ask([node("n", 8)], objects, changes=changes)
+
+
+def test_a_gang_whose_victims_all_terminate_is_told_that_it_is_enough_to_wait() -> None:
+    """As a single pod is."""
+    items = [node(name, 8) for name in ("n1", "n2")]
+    items += [running(f"old-{at}", f"n{at}", list(range(8)), priority=1, terminating=WALL + 20) for at in (1, 2)]
+    answer = ask(items, gang("g", 2, 8, priority=9))
+    (group,) = answer["groups"]
+    assert group["verdict"] == "evict"
+    text = "all victims on n1, n2 are terminating already: it is enough to wait for them"
+    assert {"code": "enough-to-wait", "message": text} in answer["warnings"]
+    items[2] = running("old-1", "n1", list(range(8)), priority=1)
+    assert "enough-to-wait" not in {one["code"] for one in ask(items, gang("g", 2, 8, priority=9))["warnings"]}
