@@ -327,11 +327,19 @@ class DraView(Protocol):
         """The claims whose devices the queue allocates."""
 
     @property
+    def homes(self) -> dict[tuple[str, str], str]:
+        """The nodes of claims that a pod there holds without an allocation, as a question supposes it."""
+
+    @property
     def stale(self) -> bool:
         """Whether pods or nodes are to be read again: what the latest events mean to them follows in a moment."""
 
     def invalid_pools(self) -> Mapping[tuple[str, str], str]:
         """(driver, pool) -> the name that two of its devices have: kube-scheduler allocates none of its devices."""
+        ...
+
+    def joint(self, pods: Sequence[PodRecord]) -> PodRecord:
+        """Pods without a node that share claims, as one pod like the first: each claim counts once."""
         ...
 
     def read(self, pod: PodRecord) -> PodRecord:

@@ -109,7 +109,12 @@ def wants_of(pod: PodRecord) -> Hashable:
     """What the request of the pod itself depends on, of its record: pods of which it is equal ask alike. It tells GPUs
     by claims from others, and who allocates them."""
     amounts = pod.cpu_milli, pod.memory, pod.gpus, pod.gpu_containers
-    return amounts, (pod.claimed, pod.first_fit, pod.planned, pod.allocated), links_of(pod), nics_of(pod)
+    return (
+        amounts,
+        (pod.claimed, pod.claim_numbers, pod.claim_node, pod.first_fit, pod.planned, pod.allocated),
+        links_of(pod),
+        nics_of(pod),
+    )
 
 
 def _in_gang(request: PodRequest) -> PodRequest:

@@ -81,7 +81,8 @@ def roles_in_slices(
         key = (
             (request.amounts, request.share, request.containers, request.planned, request.links, request.nics),
             (request.priority, request.namespace),
-            (pod.claimed, pod.node_selector, pod.node_terms, pod.tolerations, pod.anti_affinity_terms),
+            (pod.claimed, pod.claim_numbers, pod.claim_node),
+            (pod.node_selector, pod.node_terms, pod.tolerations, pod.anti_affinity_terms),
             classes.of(pod),
         )
         found.setdefault(key, []).append(at)

@@ -88,9 +88,10 @@ class Places:
     def _take(self, part: Part, rows: Collection[int]) -> None:
         """Count the seats of other pods on these rows as taken, inside of the claims."""
         there = frozenset(rows)
-        for request, row, gpus in zip(part.requests, part.placed.rows, part.placed.gpus, strict=True):
+        amounts = part.placed.amounts or [request.amounts for request in part.requests]
+        for counted, row, gpus in zip(amounts, part.placed.rows, part.placed.gpus, strict=True):
             if row in there:
-                self._cluster.tables.nodes.add_claim(row, request.amounts, gpus, False)
+                self._cluster.tables.nodes.add_claim(row, counted, gpus, False)
 
     def _members(self, gang: WaitingGang) -> list[tuple[PodRecord, int]]:
         """(member, row of its node) of its members that run, or have seats."""

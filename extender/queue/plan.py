@@ -9,6 +9,7 @@ from functools import partial
 from itertools import groupby, islice, repeat
 from typing import Final
 
+from extender.cluster.amounts import FIRST_GPU
 from extender.cluster.cluster import Cluster
 from extender.cluster.demand.kinds import is_particular
 from extender.cluster.slices import RUN, STEP, Sliced, pauses
@@ -59,8 +60,9 @@ class Found:
     def gpus(self, models: Models) -> dict[str, int]:
         """How many GPUs of each model it takes."""
         by_node: Counter[str] = Counter()
-        for pod, node in zip(self.pods, self.placed.nodes, strict=True):
-            by_node[node] += pod.gpu_count
+        amounts = self.placed.amounts
+        for at, (pod, node) in enumerate(zip(self.pods, self.placed.nodes, strict=True)):
+            by_node[node] += sum(amounts[at][FIRST_GPU:]) if amounts else pod.gpu_count
         return models.of(by_node)
 
 
@@ -549,6 +551,8 @@ def unread(gang: WaitingGang) -> str:
 def _kind(gang: WaitingGang, classes: LabelClasses) -> Hashable:
     if gang.members or any(pod.anti_affinity_terms or pod.nominated_node for pod in gang.pods):
         return gang.ref  # a nomination counts for all pods but its own
+    if any(pod.claim_numbers or pod.claim_node for pod in gang.pods) or _shares(gang):
+        return gang.ref
     labels = map(classes.of, gang.pods) if classes else repeat(())
     keys = groupby(zip(map(_key, gang.pods), labels, strict=False))
     return (
@@ -558,6 +562,12 @@ def _kind(gang: WaitingGang, classes: LabelClasses) -> Hashable:
         gang.queue,
         tuple([(key, sum(1 for _ in equal)) for key, equal in keys]),
     )
+
+
+def _shares(gang: WaitingGang) -> bool:
+    """Whether two of its pods name one claim."""
+    claims = [(pod.namespace, ref.claim) for pod in gang.pods for ref in pod.claim_refs if ref.claim]
+    return len(set(claims)) < len(claims)
 
 
 def _key(pod: PodRecord) -> Hashable:

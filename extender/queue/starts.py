@@ -126,10 +126,11 @@ def seats_of(
     `awaits`: by node, the uids of the pods that are evicted there."""
     return tuple([
         Seat(
-            pod.uid, f"{pod.namespace}/{pod.name}", name, node, cluster.amounts(pod), gpus, pod.priority, now,
+            pod.uid, f"{pod.namespace}/{pod.name}", name, node,
+            placed.amounts[at] if placed.amounts else cluster.amounts(pod), gpus, pod.priority, now,
             *rank_of(pod), tuple(sorted(awaits.get(node, ()))),
         )
-        for pod, node, gpus in zip(pods, placed.nodes, placed.gpus, strict=True)
+        for at, (pod, node, gpus) in enumerate(zip(pods, placed.nodes, placed.gpus, strict=True))
     ])  # fmt: skip
 
 
@@ -162,4 +163,5 @@ def _part(placed: Placed, part: Sequence[int]) -> Placed:
         placed.domain,
         proved=False,
         nodes=tuple([placed.nodes[at] for at in part]),
+        amounts=tuple([placed.amounts[at] for at in part if placed.amounts]),
     )

@@ -54,7 +54,7 @@ def sorted_out(pod: PodRecord, cluster: ClusterView, names: list[str]) -> tuple[
 
 def tells_apart(pod: PodRecord, cluster: ClusterView) -> bool:
     """Whether it may be kept off nodes that are neither cordoned nor tainted."""
-    return is_choosy(pod) or bool(pod.claimed) or (bool(pod.gpus) and bool(cluster.dra.slices))
+    return is_choosy(pod) or bool(pod.claimed or pod.claim_node) or (bool(pod.gpus) and bool(cluster.dra.slices))
 
 
 def is_choosy(pod: PodRecord) -> bool:

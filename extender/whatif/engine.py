@@ -111,6 +111,8 @@ def answer(
     admission = Admission(snapshot, (yield from used(cluster, {pod.namespace for pod in pods}, wall)), pods)
     for unit in units(cluster, pods):
         yield
+        if any(pod.claim_refs for pod in unit.pods):  # a pod before them may have a claim of theirs
+            unit = Unit([cluster.dra.read(pod) for pod in unit.pods], unit.ref)
         for pod in unit.pods:
             made.warn([*about_pod(cluster, pod, wall), *admission.about(pod)])
         gang = None if unit.ref is None else formed(cluster, unit.ref, unit.pods)
@@ -248,7 +250,7 @@ def _whole(
 def _by_itself(snapshot: Snapshot, gang: WaitingGang) -> bool:
     """Whether what kube-scheduler and filter ask of its only pod is all that is asked."""
     first = gang.pods[0]
-    if len(gang.pods) > 1 or is_absent(first.uid):
+    if len(gang.pods) > 1 or is_absent(first.uid) or first.claim_numbers:
         return False
     bounded = gang.domain is not None and gang.domain.required
     in_gang = gang.ref.source != SINGLE

@@ -151,8 +151,8 @@ def carry_out(snapshot: Snapshot, grouped: Grouped) -> None:
     if placed is None:
         return
     snapshot.evict(grouped.seating.victims)
-    for pod, node, mask in zip(grouped.pods, placed.nodes, placed.gpus, strict=True):
-        snapshot.place(pod, node, mask)
+    for at, (pod, node, mask) in enumerate(zip(grouped.pods, placed.nodes, placed.gpus, strict=True)):
+        snapshot.place(pod, node, mask, placed.amounts[at] if placed.amounts else ())
 
 
 def _incomplete(gang: WaitingGang) -> str:

@@ -77,9 +77,9 @@ def opened(pod: PodRecord) -> PodRecord:
 
 
 def preemptor(snapshot: Snapshot, pod: PodRecord, wall: float) -> Preemptor:
-    """The question for a pod. BadInput: it asks for no GPU."""
+    """The question for a pod. BadInput: it asks for no GPU, and uses none that another pod has by a claim of both."""
     asked = snapshot.claims.request(opened(pod), snapshot.now)
-    if not asked.gpus:
+    if not (asked.gpus or pod.claim_node):
         wanted = ", ".join(snapshot.cluster.resources[3:])
         raise BadInput(f"it asks for no GPU ({wanted})", path=f"pod {pod.namespace}/{pod.name}")
     return Preemptor(asked, opened(pod), snapshot.now, wall)

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from extender.cluster.amounts import FIRST_GPU
 from extender.cluster.cluster import Cluster
 from extender.cluster.gpus.statements import PLAN, planned_text
 from extender.cluster.gpus.store import AWAY_SECONDS
@@ -59,8 +60,14 @@ class Snapshot:
         search = VictimSearch(cluster, policy, settings.preemption)
         return cls(settings, cluster, policy, claims, search, Judge(cluster, policy, claims, search, limited=False))
 
-    def place(self, pod: PodRecord, node: str, gpus: int) -> None:
-        """The pod is on the node from now on. `gpus`: mask of those that are planned for it, 0: not known."""
+    def place(self, pod: PodRecord, node: str, gpus: int, amounts: tuple[int, ...] = ()) -> None:
+        """The pod is on the node from now on. `gpus`: mask of those that are planned for it, 0: not known;
+        `amounts`: as of a `Placed`, () where its record states them."""
+        if amounts:
+            names = self.cluster.resources
+            there = tuple([(names[r], amounts[r]) for r in range(FIRST_GPU, len(amounts)) if amounts[r]])
+            pod = msgspec.structs.replace(pod, gpus=there)
+        self.cluster.dra.homes.update({(pod.namespace, ref.claim): node for ref in pod.claim_refs if ref.claim})
         notes = dict(pod.annotations)
         notes.pop(PLAN, None)
         if gpus:
@@ -70,6 +77,7 @@ class Snapshot:
         placed = msgspec.structs.replace(
             pod, node=node, nominated_node="", gates=(), annotations=notes, priority=PLACED_PRIORITY,
             claim_refs=(), claimed=(), planned=False, left_devices="", first_fit=False,
+            claim_numbers=(), claim_node="",
         )  # fmt: skip
         waiting = self.cluster.dra.planned.waiting_for(pod.uid)
         free = [msgspec.structs.replace(claim, allocated=None, reserved=()) for claim in waiting]

@@ -18,6 +18,7 @@ REMEDIES: Final = {
     "node-affinity": "Label the node as the pod's required node affinity asks, or change that.",
     "taint": "Let the pod tolerate the node's taint.",
     "gpus-by-claims-alone": "Ask for the GPUs by a ResourceClaim, or have a DeviceClass serve the resource.",
+    "claim-elsewhere": "A claim of the pod is in use on another node: give the pod a claim of its own.",
     "no-gpus-by-claims": "No DRA driver publishes GPUs there: ask for the resource of its device plugin.",
     "too-little-cpu": "Ask for less CPU, or wait for pods to end.",
     "too-little-memory": "Ask for less memory, or wait for pods to end.",

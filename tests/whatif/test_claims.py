@@ -118,3 +118,45 @@ def test_objects_of_earlier_versions_count_as_those_of_v1(version: str, gpus: in
     items = [in_beta(one, version) if one["kind"] in kinds else one for one in cluster]
     (result,) = ask(items, [claimant("q", "resourceClaimTemplateName", "wanted")])["results"]
     assert (result["verdict"], result["gpus"]) == (verdict, [6, 7] if verdict == "fits" else None)
+
+
+def requesting(name: str, request: JSON) -> JSON:
+    made = dra.claim(name, "default", 1)
+    made["spec"]["devices"]["requests"] = [{"name": "r"} | request]
+    return made
+
+
+def test_a_claim_for_all_devices_takes_a_node_of_which_none_is_taken() -> None:
+    wanted = requesting("all", {"exactly": {"deviceClassName": dra.DRIVER, "allocationMode": "All"}})
+    asking = claimant("q", "resourceClaimName", "all")
+    (result,) = ask([dra.device_class(), *node("n1", 0, 1, 2, 3), wanted], [asking])["results"]
+    assert result["verdict"] == "cannot"
+    (result,) = ask([dra.device_class(), *node("n1", 0), *node("n2"), wanted], [asking])["results"]
+    assert (result["verdict"], result["node"], result["gpus"]) == ("fits", "n2", list(range(8)))
+
+
+@pytest.mark.parametrize(("free", "gpus"), [(5, 4), (3, 2), (1, None)])
+def test_of_several_numbers_the_first_that_fits_is_taken(free: int, gpus: int | None) -> None:
+    numbers = [{"name": f"n{one}", "deviceClassName": dra.DRIVER, "count": one} for one in (4, 2)]
+    cluster = [dra.device_class(), *node("n1", *range(8 - free)), requesting("some", {"firstAvailable": numbers})]
+    (result,) = ask(cluster, [claimant("q", "resourceClaimName", "some")])["results"]
+    assert result["verdict"] == ("cannot" if gpus is None else "fits")
+    assert gpus is None or len(result["gpus"]) == gpus
+
+
+@pytest.mark.parametrize("gang", [False, True])
+def test_pods_that_share_a_claim_are_on_one_node_and_count_it_once(gang: bool) -> None:
+    cluster = [dra.device_class(), *node("n1"), *node("n2"), dra.claim("shared", "default", 8)]
+    pods = [claimant(name, "resourceClaimName", "shared") for name in "ab"]
+    for one in pods if gang else ():
+        one["metadata"]["annotations"] = {"gpu-extender.io/gang": "g", "gpu-extender.io/gang-size": "2"}
+    eight = {"kind": "Pod", "apiVersion": "v1"} | claimant("c", "resourceClaimTemplateName", "eight")
+    more = dra.claim("eight", "default", 8, template=True)
+    results = ask([*cluster, more], [*pods, eight])["results"]
+    assert [(one["verdict"], one["node"]) for one in results] == [("fits", "n1"), ("fits", "n1"), ("fits", "n2")]
+
+
+def test_a_pod_whose_claim_another_pod_holds_goes_to_its_node() -> None:
+    cluster = [dra.device_class(), *node("n1"), *node("n2", 0, 1)]
+    (result,) = ask(cluster, [claimant("q", "resourceClaimName", "held-n2")])["results"]
+    assert (result["verdict"], result["node"]) == ("fits", "n2")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from extender.cluster.dra.slices import identity
@@ -14,10 +13,15 @@ from extender.objects.records import (
     ResourceClaimRecord,
     ResourceClaimTemplateRecord,
 )
+from extender.objects.records.device_claims import MOST_COUNT
 
 Key = tuple[str, str]
 """Namespace and name."""
 _NOTHING: Final[Mapping[Key, None]] = {}
+ALL: Final = 0
+"""Instead of a number of GPUs: all that the node has."""
+MOST_OF_NODE: Final = 64
+"""GPUs of a node. Numbers beyond that are looked at only where a claim can take no other."""
 
 
 class ResourceClaims:
@@ -190,15 +194,41 @@ def _beyond(choices: tuple[Choice, ...], classes: Container[str]) -> str:
     return ""
 
 
-def asked(requests: tuple[tuple[Choice, ...], ...], drivers: Mapping[str, str]) -> Counter[str]:
-    """Driver -> the whole GPUs that the requests ask for at least. `drivers`: by DeviceClass, "" where its devices need
-    not be whole GPUs. Of all devices of a node (number 0) that is one."""
-    found = Counter[str]()
+def numbers(
+    requests: Iterable[tuple[Choice, ...]], drivers: Mapping[str, str], classes: Container[str]
+) -> dict[str, tuple[int, ...]]:
+    """Driver -> how many of its whole GPUs the requests may take together of a node, the number that the in-tree
+    allocator tries first before the others; ALL: whatever the node has. `drivers`: by DeviceClass, "" where its devices
+    need not be whole GPUs; `classes`: those that select every whole GPU of their driver.
+
+    All devices of a class that selects some GPUs alone are at most all GPUs of the node: they count as that.
+    """
+    found: dict[str, tuple[int, ...]] = {}
     for choices in requests:
         of = {drivers.get(choice.device_class, "") for choice in choices}
         if len(of) == 1 and (driver := of.pop()):
-            found[driver] += min(max(1, choice.number) for choice in choices)
+            found[driver] = _sums(found.get(driver), _tried(choices, classes))
     return found
+
+
+def _tried(choices: tuple[Choice, ...], classes: Container[str]) -> list[int]:
+    """The numbers of a request. What comes after a number that any GPUs will do for, and is not below it, is never
+    taken."""
+    found: list[int] = []
+    bound = MOST_COUNT + 1
+    for choice in choices:
+        if not choice.number or choice.number < bound:
+            found.append(choice.number)
+        if choice.number and not choice.beyond and choice.device_class in classes:
+            bound = min(bound, choice.number)
+    return found
+
+
+def _sums(before: tuple[int, ...] | None, more: Sequence[int]) -> tuple[int, ...]:
+    """The numbers of requests, with those of one more. Where one takes ALL, the others find none."""
+    sums = more if before is None else [ALL if ALL in (one, two) else one + two for one in before for two in more]
+    least = min((one for one in sums if one), default=ALL)
+    return tuple(dict.fromkeys([one for one in sums if one <= max(least, MOST_OF_NODE)]))
 
 
 def _remove(index: dict[str, dict[Key, None]], name: str, key: Key) -> None:

@@ -29,25 +29,31 @@ class Allocation(NamedTuple):
 
 CLAIMS_ALONE: Final = "gpus-by-claims-alone"
 NO_DEVICES: Final = "no-gpus-by-claims"
+ELSEWHERE: Final = "claim-elsewhere"
 
 
 class Ways(NamedTuple):
-    """How a pod asks for GPUs. `itself`: the resources that it asks for; `claims`: whether it asks by claims too."""
+    """How a pod asks for GPUs. `itself`: the resources that it asks for; `claims`: whether it asks by claims too;
+    `node`: as `claim_node` of the pod."""
 
     itself: frozenset[str]
     claims: bool
+    node: str
 
     @classmethod
     def of(cls, pod: PodRecord) -> Ways:
         """As the cluster has the pod."""
         claimed = {name: max(0, count) for name, count in pod.claimed}
         itself = frozenset([name for name, count in pod.gpus if count > claimed.get(name, 0)])
-        return cls(itself, any(claimed.values()))
+        return cls(itself, any(claimed.values()), pod.claim_node)
 
     def mismatch(self, node: NodeRecord) -> str:
         """Why the node gives such a pod no GPUs, however many are free: CLAIMS_ALONE where it asks for the resource,
-        NO_DEVICES where it asks by claims; "" where it may get them."""
+        NO_DEVICES where it asks by claims, ELSEWHERE where a claim of it is used on another node; "" where it may get
+        them."""
         devices = node.devices
+        if self.node and self.node != node.name:
+            return ELSEWHERE
         if self.claims and (devices is None or not devices.gpus):
             return NO_DEVICES
         if devices is None or devices.resource not in self.itself:
@@ -132,3 +138,23 @@ def _together(devices: NodeDevices, labels: Mapping[str, str]) -> tuple[int, int
 
 def _sorted(amounts: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(amounts.items()))
+
+
+def with_number(pod: PodRecord, number: int) -> PodRecord:
+    """A pod with `claim_numbers` that takes so many GPUs by claims."""
+    resource, before = next(one for one in pod.claimed if one[1] > 0)
+    gpus, claimed = dict(pod.gpus), dict(pod.claimed) | {resource: number}
+    gpus[resource] += number - before
+    return replace(pod, gpus=tuple(sorted(gpus.items())), claimed=tuple(sorted(claimed.items())))
+
+
+def size(node: NodeRecord | None) -> int:
+    """How many GPUs are published for the node."""
+    return 0 if node is None or node.devices is None else len(node.devices.gpus)
+
+
+def most(pod: PodRecord, size: int) -> int:
+    """The most GPUs that the claims of a pod with `claim_numbers` take of a node for which so many are published; what
+    they take at least where that is more than the node has."""
+    found = [number or size for number in pod.claim_numbers]
+    return max([number for number in found if number <= size], default=min(found))

@@ -4,7 +4,8 @@ count, only once all of them are there, and only where no two devices have one n
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Container, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from extender.cluster.dra.selectors import WHOLE
@@ -47,11 +48,18 @@ class Slices:
         self._pools: dict[PoolKey, dict[str, ResourceSliceRecord]] = {}  # slices by name; none is empty
         self._nodes: dict[str, dict[PoolKey, list[Published]]] = {}  # what each pool has for a node; none is empty
         self._spread: dict[PoolKey, set[str]] = {}  # the nodes of each pool; none is empty
+        self._size: dict[PoolKey, int] = {}  # by driver and node: its whole GPUs, from 1 on
+        self._sizes: dict[str, Counter[int]] = {}  # by driver: how many nodes have so many
 
     @property
     def nodes(self) -> Collection[str]:
         """The nodes for which anything is published."""
         return self._nodes.keys()
+
+    @property
+    def smallest(self) -> Mapping[str, int]:
+        """Driver -> the number of whole GPUs of the node with the fewest; none where no node has any."""
+        return {driver: min(sizes) for driver, sizes in self._sizes.items() if sizes}
 
     def of(self, node: str) -> list[list[Published]]:
         """The devices of each pool of the node, in the order in which kube-scheduler looks at them."""
@@ -104,6 +112,25 @@ class Slices:
 
     def _renew(self, key: PoolKey, touched: Touched) -> None:
         """Read a pool again."""
+        before = set(self._spread.get(key, ()))
+        self._read_pool(key, touched)
+        for node in before.union(self._spread.get(key, ())):
+            self._count_gpus(key[0], node)
+
+    def _count_gpus(self, driver: str, node: str) -> None:
+        """How many whole GPUs the node has of the driver now."""
+        pools = (devices for (by, _), devices in self._nodes.get(node, {}).items() if by == driver)
+        whole = sum(one.whole for devices in pools for one in devices)
+        sizes, before = self._sizes.setdefault(driver, Counter()), self._size.pop((driver, node), 0)
+        if before:
+            sizes[before] -= 1
+            if not sizes[before]:
+                del sizes[before]
+        if whole:
+            sizes[whole] += 1
+            self._size[driver, node] = whole
+
+    def _read_pool(self, key: PoolKey, touched: Touched) -> None:
         for node in self._spread.pop(key, ()):
             touched.nodes.add(node)
             for one in self._nodes[node].pop(key):

@@ -14,24 +14,26 @@ Records may go through here several times: what was added before is taken out fi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
 from msgspec.structs import replace
 
 from extender.cluster.dra import nodes
-from extender.cluster.dra.claims import ResourceClaims, asked, is_plain
+from extender.cluster.dra.claims import ALL, Key, ResourceClaims, is_plain, numbers
 from extender.cluster.dra.planned import PlannedClaims
 from extender.cluster.dra.selectors import NVIDIA, driver_of, is_every
 from extender.cluster.dra.slices import Slices, identity
 from extender.cluster.dra.taint_rules import TaintRules
 from extender.cluster.gpus.device_sharing import partial
 from extender.objects.records import (
+    Choice,
     DeviceClassRecord,
     DeviceTaintRuleRecord,
     DraRecord,
     NodeRecord,
+    PodClaimRef,
     PodRecord,
     ResourceClaimRecord,
     ResourceClaimTemplateRecord,
@@ -46,7 +48,8 @@ PLUGINS: Final = {NVIDIA: "nvidia"}
 class DraStore:
     """What the API objects of DRA state. `classes`: the DeviceClasses by name; `uncounted`: the resources that a
     DeviceClass serves which may hand out something else than whole GPUs of its driver. What is left on a node is not
-    known then, so GPUs of these drivers are not counted. `planned`: the claims whose devices the queue allocates."""
+    known then, so GPUs of these drivers are not counted. `planned`: the claims whose devices the queue allocates;
+    `homes`: the nodes of claims that a pod there holds without an allocation, as a question supposes it."""
 
     def __init__(
         self, resources: Iterable[Resource], bound: Callable[[str], PodRecord | None], *, plans: bool = False
@@ -67,6 +70,7 @@ class DraStore:
         self._served: set[str] = set()  # the resources that any class serves
         self._narrowed: set[str] = set()  # the resources that another class serves
         self._drivers: dict[str, str] = {}  # by class; "" where its devices need not be whole GPUs of one driver
+        self.homes: dict[Key, str] = {}
         self.planned = PlannedClaims(self._slices, self._claims, self._every, on=plans)
         self._stale_pods: dict[str, None] = {}
         self._stale_nodes: dict[str, None] = {}
@@ -95,7 +99,10 @@ class DraStore:
     def set(self, record: DraRecord, change: str) -> None:
         """An object is "set", or there is a "delete"."""
         if isinstance(record, ResourceSliceRecord):
+            smallest = dict(self._slices.smallest)
             touched = self._slices.update(record, change)
+            if smallest != self._slices.smallest:
+                self._mark(self._claims.waiting())
             self._mark_nodes(touched.nodes)
             for key in {key for gpu in touched.gpus for key in self._claims.holders.get(gpu, ())}:
                 self._mark(self._claims.records[key].reserved)
@@ -205,6 +212,27 @@ class DraStore:
             return stated
         return self._holding(stated) if stated.node else self._asking(stated)
 
+    def joint(self, pods: Sequence[PodRecord]) -> PodRecord:
+        """Pods without a node that share claims, as one pod like the first: each claim counts once."""
+        bare = [_bare(pod) for pod in pods]
+        gpus = Counter[str]()
+        for pod in bare:
+            gpus.update(dict(pod.gpus))
+        refs = dict.fromkeys(
+            ref if ref.claim else (at, number, ref)
+            for at, pod in enumerate(bare)
+            for number, ref in enumerate(pod.claim_refs)
+        )
+        named = tuple([ref if isinstance(ref, PodClaimRef) else ref[2] for ref in refs])
+        whole = replace(
+            bare[0],
+            claim_refs=named,
+            gpus=_counts(gpus),
+            cpu_milli=sum(pod.cpu_milli for pod in pods),
+            memory=sum(pod.memory for pod in pods),
+        )
+        return self._asking(whole)
+
     def _node_of(self, uid: str) -> str:
         """The node on which a pod holds something, "" for none."""
         pod = self._bound(uid)
@@ -250,16 +278,20 @@ class DraStore:
         )
 
     def _asking(self, pod: PodRecord) -> PodRecord:
-        """A bare pod without a node, with what it will take."""
-        added, allocated, first_fit = Counter[str](), False, True
+        """A bare pod without a node, with what it will take. A claim that several pods name counts for each of them."""
+        added, allocated, first_fit, node = Counter[str](), False, True, ""
+        wanted: list[tuple[Choice, ...]] = []
         for claim, requests in self._claims.of(pod):
-            if claim is not None and claim.allocated is not None and not self.planned.node_of(claim):
-                allocated = True
-            else:
-                wanted = asked(requests, self._drivers)
-                first_fit = first_fit and (not wanted or is_plain(requests, self._every))
-                for driver, count in wanted.items():
-                    added[self._resources[driver]] += count
+            taken = claim is not None and claim.allocated is not None and not self.planned.node_of(claim)
+            home = "" if claim is None else self._home(claim)
+            node, allocated = node or home, allocated or taken
+            if not taken and not home:
+                wanted += requests
+                asks = bool(numbers(requests, self._drivers, self._every))
+                first_fit = first_fit and (not asks or is_plain(requests, self._every))
+        found = numbers(wanted, self._drivers, self._every)
+        for driver, counts in found.items():
+            added[self._resources[driver]] += min(one or self._slices.smallest.get(driver, 1) for one in counts)
         extended = self._claims.records.get((pod.namespace, pod.extended_claim)) if pod.extended_claim else None
         if extended is not None and extended.allocated is not None:
             allocated = True
@@ -267,10 +299,26 @@ class DraStore:
                 added[self._resources.get(device.driver, "")] -= 1
         for resource in self.uncounted | {""}:
             del added[resource]
-        if not added and not allocated:
+        if not added and not allocated and not node:
             return pod
-        asking = replace(_plus(pod, added), allocated=allocated, first_fit=first_fit and bool(added))
+        choices = next((counts for counts in found.values() if len(counts) > 1 or ALL in counts), ())
+        asking = replace(
+            _plus(pod, added),
+            allocated=allocated,
+            first_fit=first_fit and bool(added),
+            claim_node=node,
+            claim_numbers=choices if any(count > 0 for count in added.values()) else (),
+        )
         return self.planned.judged(asking)
+
+    def _home(self, claim: ResourceClaimRecord) -> str:
+        """The node to which the claim binds a pod, "" for any."""
+        if claim.allocated is not None:
+            if self.planned.node_of(claim):
+                return ""
+            where = {self._slices.node_of.get(identity(one), "") for one in claim.allocated}
+            return where.pop() if len(where) == 1 else ""
+        return self.homes.get((claim.namespace, claim.name), "")
 
 
 def _plus(pod: PodRecord, added: Counter[str]) -> PodRecord:
@@ -284,12 +332,12 @@ def _plus(pod: PodRecord, added: Counter[str]) -> PodRecord:
 
 def _bare(pod: PodRecord) -> PodRecord:
     """The pod as its own object states it."""
-    if not (pod.claimed or pod.devices or pod.allocated):
+    if not (pod.claimed or pod.devices or pod.allocated or pod.claim_node):
         return pod
     counts = Counter(dict(pod.gpus))
     counts.subtract(dict(pod.claimed))
     held = tuple([one for one in pod.held if one[1] not in pod.devices])
-    none = {"keeps_devices": False, "allocated": False, "first_fit": False}
+    none = {"keeps_devices": False, "allocated": False, "first_fit": False, "claim_numbers": (), "claim_node": ""}
     return replace(pod, gpus=_counts(counts), held=held, claimed=(), devices=(), planned=False, left_devices="", **none)
 
 

@@ -151,6 +151,12 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     claimed: tuple[tuple[str, int], ...] = ()
     """What the cluster added to `gpus` for its claims (extender.cluster.dra); below 0: what it left out, because an
     allocation counts it already."""
+    claim_numbers: tuple[int, ...] = ()
+    """How many GPUs its claims may take of a node, the preferred number first, 0 for all of them; () where they take
+    `claimed` of any node, which else is the least that they may take."""
+    claim_node: str = ""
+    """The only node where it can use a claim, "" for any: the devices of the claim are there, or another pod that
+    names it."""
     devices: tuple[str, ...] = ()
     """The GPUs that its claims hold on its node, as GpuDevice.id; they are in `held` too."""
     keeps_devices: bool = False

@@ -52,6 +52,7 @@ def place_apart(
     users |= {domain_of[row]: job for job, there in apart.running.items() for row in there if row in domain_of}
     found: dict[int, tuple[int, int, str]] = {}  # by place among the pods: row, mask, node
     parts: list[Part] = []
+    amounts: dict[int, tuple[int, ...]] = {}  # by place among the pods
     for job, there in sorted(jobs.items(), key=lambda one: (one[0] not in apart.running, -len(one[1]), one[1])):
         yield
         free = frozenset(row for row, number in domain_of.items() if number >= 0 and users.get(number, job) == job)
@@ -71,6 +72,7 @@ def place_apart(
         users[domain_of[placed.rows[0]]] = job
         for at, row, gpus, node in zip(there, placed.rows, placed.gpus, placed.nodes, strict=True):
             found[at] = row, gpus, node
+        amounts.update(zip(there, placed.amounts or [request.amounts for request in asked], strict=True))
     in_order = [found[at] for at in range(len(pods))]
     return Placed(
         rows=tuple([row for row, _, _ in in_order]),
@@ -78,6 +80,7 @@ def place_apart(
         domain=None,
         proved=False,
         nodes=tuple([node for _, _, node in in_order]),
+        amounts=tuple([amounts[at] for at in range(len(pods))]) if any(part.placed.amounts for part in parts) else (),
         least=sum(part.placed.least for part in parts),
     )
 

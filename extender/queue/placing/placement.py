@@ -26,11 +26,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ext_core.joint import Joint
 from ext_core.link_sets import LinkSets
+from extender.cluster.amounts import FIRST_GPU
 from extender.cluster.dra.nodes import CLAIMS_ALONE, NO_DEVICES, Ways
 from extender.cluster.view import ClusterView
 from extender.objects.queueing import Domain
@@ -41,6 +42,7 @@ from extender.policy.roles import NODE, PodRole, Unplaceable, judged, kernel_rol
 from extender.policy.scorers.fragmentation import FULLNESS
 from extender.queue.placing.filling import NO_LIMITS, NODES, Budget, Limits, Solution, solve
 from extender.queue.placing.levels import Layout, Level, inside, nodes, unread
+from extender.queue.placing.units import Sized, Units, asking, depends
 
 MOST_DOMAINS: Final = 32
 """Domains that are searched for the most pods that fit, where not all do."""
@@ -65,6 +67,8 @@ class Choice:
 
     among: Collection[int] | None = None
     allowances: Sequence[Allowance] = ()
+    sized: Collection[int] | None = None
+    """Rows for pods whose claims take another number elsewhere, None: all."""
 
 
 ANY_NODES: Final = Choice()
@@ -82,6 +86,8 @@ class Placed:
     proved: bool
     nodes: tuple[str, ...] = ()
     least: int = 1
+    amounts: tuple[tuple[int, ...], ...] = ()
+    """For each pod the R amounts with which it counts, () where each counts with those of its record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +182,55 @@ class JointPlacement:
         result."""
         if not pods:
             return _at_once(Placed((), (), None, proved=True, least=0))
+        if depends(pods):
+            return self._in_units((pods, requests), (domain, members, choice), within)
+        return self._plain((pods, requests), (domain, members, choice), within)
+
+    def _in_units(
+        self,
+        asked: tuple[Sequence[PodRecord], Sequence[PodRequest]],
+        where: tuple[Domain | None, Collection[int], Choice],
+        within: Within | None,
+    ) -> Steps:
+        """As `steps`, for pods with claims."""
+        try:
+            units = Units.read(self._cluster, *asked)
+        except Unplaceable as error:
+            return _at_once(NoPlace(0, None, str(error)))
+        domain, members, choice = where
+        # Without `within` the tables are read now, as their claims are.
+        tried = [
+            (way, self._plain((way.pods, way.requests), (domain, members, replace(choice, sized=way.rows)), within))
+            for way in units.ways()
+        ]
+        return self._tried(units, tried)
+
+    def _tried(self, units: Units, tried: list[tuple[Sized, Steps]]) -> Steps:
+        """The first of these searches that finds a place, else the one that placed most pods."""
+        failed: NoPlace | None = None
+        for way, steps in tried:
+            found = yield from steps
+            if isinstance(found, Placed):
+                return _of_pods(units, way, found)
+            failed = found if failed is None or found.most > failed.most else failed
+        if failed is None:
+            return NoPlace(0, None, "no node has GPUs for its claims")
+        if any(pod.claim_numbers for pod in units.pods):
+            text = "each counts with the most GPUs that its claims may take of a node, on nodes with equally many"
+            failed = replace(failed, text=f"{failed.text}; {text}", proved=False)
+        if len(units.pods) < len(units.of):
+            units_fit = set(range(failed.most))
+            failed = replace(failed, most=sum(1 for unit in units.of if unit in units_fit))
+        return failed
+
+    def _plain(
+        self,
+        asked: tuple[Sequence[PodRecord], Sequence[PodRequest]],
+        where: tuple[Domain | None, Collection[int], Choice],
+        within: Within | None,
+    ) -> Steps:
+        """As `steps`, of pods that take what their records state."""
+        (pods, requests), (domain, members, choice) = asked, where
         if within is not None:
             return self._in_portions((pods, requests), (domain, members, choice), within)
         try:
@@ -202,6 +257,11 @@ class JointPlacement:
         """Whether the placement stands, by the tables as they are now: the same nodes, in the same domain, take all
         pods on the planned GPUs. The claims of others are in the tables, those of this gang are not."""
         cluster = self._cluster
+        if depends(pods):
+            try:
+                pods, requests, placed = _by_unit(Units.read(cluster, pods, requests), placed)
+            except Unplaceable:
+                return False
         on: dict[int, list[int]] = {}
         for at, (row, name) in enumerate(zip(placed.rows, placed.nodes, strict=True)):
             if cluster.row(name) != row:
@@ -255,12 +315,13 @@ class JointPlacement:
     def _apart(self, roles: list[PodRole], rows: Sequence[int] = (), choice: Choice = ANY_NODES) -> list[set[int]]:
         """For each role the rows where required anti-affinity rejects it, those without the devices that its claims
         need, and those that may not be chosen, or of which not as many GPUs may be taken as one pod asks for."""
-        among = choice.among
+        among, sized = choice.among, choice.sized
         others = set() if among is None else {row for row in rows if row not in among}
         return [
             repelled(self._cluster, role.pod).union(
                 without_devices(self._cluster, role.pod),
                 others,
+                () if sized is None or not role.pod.claim_numbers else (row for row in rows if row not in sized),
                 *(one.rows for one in choice.allowances if one.most < role.pod.gpu_count),
             )
             for role in roles
@@ -316,12 +377,52 @@ def not_modelled(pod: PodRecord) -> tuple[str, ...]:
 
 def without_devices(cluster: ClusterView, pod: PodRecord) -> set[int]:
     """Rows of the nodes that give the pod no GPUs: those where all are for claims alone, and the pod asks for the
-    resource; and where the queue allocates devices, those without any, for a pod with claims."""
+    resource; where the queue allocates devices, those without any, for a pod with claims; and all others than that
+    where a claim of it is used."""
     dra = cluster.dra
+    if pod.claim_node:
+        return {cluster.row(name) for name in cluster.nodes if name != pod.claim_node}
     if not pod.gpus or not (dra.slices or dra.planned.on):
         return set()
     asked, reasons = Ways.of(pod), (CLAIMS_ALONE, NO_DEVICES) if dra.planned.on else (CLAIMS_ALONE,)
     return {cluster.row(name) for name, node in cluster.nodes.items() if asked.mismatch(node) in reasons}
+
+
+def _of_pods(units: Units, way: Sized, found: Placed) -> Placed:
+    """The place of each pod, by that of its unit. The first pod of a unit has its GPUs."""
+    first = {unit: at for at, unit in reversed(list(enumerate(units.of)))}
+    none = units.cluster.tables.nodes.resources - FIRST_GPU
+    gpus = [
+        way.requests[unit].amounts[FIRST_GPU:] if first[unit] == at else (0,) * none for at, unit in enumerate(units.of)
+    ]
+    amounts = [(*own[:FIRST_GPU], *more) for own, more in zip(units.own, gpus, strict=True)]
+    return replace(
+        found,
+        rows=tuple([found.rows[unit] for unit in units.of]),
+        gpus=tuple([found.gpus[unit] if first[unit] == at else 0 for at, unit in enumerate(units.of)]),
+        nodes=tuple([found.nodes[unit] for unit in units.of]),
+        amounts=tuple(amounts),
+    )
+
+
+def _by_unit(units: Units, placed: Placed) -> tuple[Sequence[PodRecord], Sequence[PodRequest], Placed]:
+    """The units, and the place of each. Unplaceable: the pods of one are on several nodes."""
+    first = {unit: at for at, unit in reversed(list(enumerate(units.of)))}
+    if any(placed.rows[at] != placed.rows[first[unit]] for at, unit in enumerate(units.of)):
+        raise Unplaceable("pods that share a claim are on several nodes")
+    at_first = [first[unit] for unit in range(len(units.pods))]
+    requests = list(units.requests)
+    for unit, at in enumerate(at_first if placed.amounts else ()):
+        own = requests[unit].amounts
+        requests[unit] = asking(requests[unit], (*own[:FIRST_GPU], *placed.amounts[at][FIRST_GPU:]))
+    of_units = replace(
+        placed,
+        rows=tuple([placed.rows[at] for at in at_first]),
+        gpus=tuple([placed.gpus[at] for at in at_first]),
+        nodes=tuple([placed.nodes[at] for at in at_first]),
+        amounts=(),
+    )
+    return units.pods, requests, of_units
 
 
 def _at_once(result: Placed | NoPlace) -> Steps:

@@ -1,0 +1,158 @@
+"""Pods whose place depends on what their claims (DRA) take of a node: units that are placed as one pod, and the numbers
+of GPUs with which that is tried.
+
+- Pods that share a claim go on one node, and the claim counts once.
+- A claim for all devices, or for one of several numbers, takes of a node what kube-scheduler's allocator finds there.
+  Pods that are placed together each count with the most that they may take of nodes of one size, so that all find
+  their devices in whatever order they come. A pod alone takes the first number that fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from extender.cluster.amounts import FIRST_GPU
+from extender.cluster.dra.nodes import most, size, with_number
+from extender.cluster.view import ClusterView
+from extender.objects.records import PodRecord
+from extender.policy.contracts import PodRequest
+from extender.policy.roles import LabelClasses, Unplaceable
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """One way to place the units. `numbers`: the GPUs by claims with which each counts, 0 where its own record states
+    them; `rows`: where those with a number may go, None: anywhere."""
+
+    pods: Sequence[PodRecord]
+    requests: Sequence[PodRequest]
+    numbers: tuple[int, ...]
+    rows: frozenset[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """`of`: for each pod the place of its unit; `own`: the amounts of each pod itself."""
+
+    cluster: ClusterView
+    of: tuple[int, ...]
+    pods: Sequence[PodRecord]
+    requests: Sequence[PodRequest]
+    own: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def read(cls, cluster: ClusterView, pods: Sequence[PodRecord], requests: Sequence[PodRequest]) -> Units:
+        """Unplaceable: pods that share a claim may not stand together on a node, or differ in where they may run."""
+        unit_of: dict[tuple[str, str], int] = {}
+        groups: list[list[int]] = []
+        for at, pod in enumerate(pods):
+            keys = [(pod.namespace, ref.claim) for ref in pod.claim_refs if ref.claim]
+            known = sorted({unit_of[key] for key in keys if key in unit_of})
+            if not known:
+                known = [len(groups)]
+                groups.append([])
+            for other in known[1:]:
+                groups[known[0]] += groups[other]
+                groups[other] = []
+            groups[known[0]].append(at)
+            joined = set(known)
+            unit_of = (
+                {key: known[0] if unit in joined else unit for key, unit in unit_of.items()} if known[1:] else unit_of
+            )
+            unit_of.update(dict.fromkeys(keys, known[0]))
+        of = [0] * len(pods)
+        made: list[tuple[PodRecord, PodRequest]] = []
+        for there in filter(None, groups):
+            for at in there:
+                of[at] = len(made)
+            made.append(_unit(cluster, [pods[at] for at in there], [requests[at] for at in there]))
+        own = tuple([request.amounts for request in requests])
+        return cls(cluster, tuple(of), [pod for pod, _ in made], [request for _, request in made], own)
+
+    def ways(self) -> Iterator[Sized]:
+        """What to try, the preferred numbers first, then the smallest nodes."""
+        open_at = [at for at, pod in enumerate(self.pods) if pod.claim_numbers]
+        if not open_at:
+            yield Sized(self.pods, self.requests, (0,) * len(self.pods))
+            return
+        by_size: dict[int, set[int]] = {}
+        for name, node in self.cluster.nodes.items():
+            if published := size(node):
+                by_size.setdefault(published, set()).add(self.cluster.row(name))
+        found: dict[tuple[int, ...], tuple[tuple[int, ...], tuple[int, ...], frozenset[int] | None]] = {}
+        for published, rows in sorted(by_size.items()):
+            if len(self.pods) == 1:
+                for rank, number in enumerate(self.pods[0].claim_numbers):
+                    key = (rank, 0 if number else published)
+                    found[key] = (number or published,), key, None if number else frozenset(rows)
+                continue
+            numbers = tuple([most(pod, published) if pod.claim_numbers else 0 for pod in self.pods])
+            ranks = tuple([_rank(self.pods[at], numbers[at]) for at in open_at])
+            found[*ranks, published] = numbers, ranks, frozenset(rows)
+        for _, (numbers, _, where) in sorted(found.items()):
+            yield self.sized(numbers, where)
+
+    def sized(self, numbers: Sequence[int], rows: frozenset[int] | None = None) -> Sized:
+        """The units with these numbers."""
+        pods, requests = list(self.pods), list(self.requests)
+        for at, number in enumerate(numbers):
+            if pods[at].claim_numbers and number:
+                pods[at] = with_number(self.pods[at], number)
+                requests[at] = _asking(self.cluster, self.requests[at], self.pods[at], pods[at])
+        return Sized(pods, requests, tuple(numbers), rows)
+
+
+def depends(pods: Sequence[PodRecord]) -> bool:
+    """Whether the place of any of these pods depends on its claims."""
+    return any(pod.claim_refs for pod in pods)
+
+
+def _rank(pod: PodRecord, number: int) -> int:
+    """Which of the numbers of a pod is taken."""
+    numbers = pod.claim_numbers
+    return numbers.index(number) if number in numbers else numbers.index(0) if 0 in numbers else len(numbers)
+
+
+def _unit(
+    cluster: ClusterView, pods: Sequence[PodRecord], requests: Sequence[PodRequest]
+) -> tuple[PodRecord, PodRequest]:
+    """Pods that share claims as one."""
+    if len(pods) == 1:
+        return pods[0], requests[0]
+    first = pods[0]
+    classes = LabelClasses(cluster, first.anti_affinity_terms)
+    for pod in pods:
+        if any(term.may_match(other.namespace, other.labels) for term in pod.anti_affinity_terms for other in pods):
+            raise Unplaceable(
+                f"pods that share a claim of pod {first.namespace}/{first.name} keep each other off a node"
+            )
+        where = (pod.node_selector, pod.node_terms, pod.tolerations, pod.anti_affinity_terms, classes.of(pod))
+        if where != (
+            first.node_selector, first.node_terms, first.tolerations, first.anti_affinity_terms, classes.of(first)
+        ):  # fmt: skip
+            raise Unplaceable(
+                f"pods that share a claim of pod {first.namespace}/{first.name} differ in where they may run"
+            )
+    whole = cluster.dra.joint(pods)
+    base = max(requests, key=lambda one: one.wanted)
+    sums = tuple(map(sum, zip(*(one.amounts for one in requests), strict=True)))
+    amounts = (*sums[:FIRST_GPU], *cluster.amounts(whole)[FIRST_GPU:])
+    return whole, asking(replace(base, uid=requests[0].uid), amounts)
+
+
+def _asking(cluster: ClusterView, request: PodRequest, before: PodRecord, after: PodRecord) -> PodRequest:
+    """The request of a pod that takes another number of GPUs."""
+    change = zip(cluster.amounts(before)[FIRST_GPU:], cluster.amounts(after)[FIRST_GPU:], strict=True)
+    more = [new - old for old, new in change]
+    amounts = (
+        *request.amounts[:FIRST_GPU],
+        *(old + add for old, add in zip(request.amounts[FIRST_GPU:], more, strict=True)),
+    )
+    return asking(request, amounts)
+
+
+def asking(request: PodRequest, amounts: tuple[int, ...]) -> PodRequest:
+    """The request with other amounts."""
+    gpus = tuple([(r, amounts[r]) for r in range(FIRST_GPU, len(amounts)) if amounts[r] > 0])
+    return replace(request, amounts=amounts, gpus=gpus)
