@@ -210,7 +210,7 @@ def unless(const int64_t[::1] column, const int64_t[::1] marks, int64_t value):
 
 
 def lacking(Gathered of, int first):
-    """GPUs that the preemptor lacks on each candidate once the pods that are terminating have gone. See `gather.pyi`."""
+    """GPUs that the preemptor lacks on each candidate once the pods that are terminating are gone. See `gather.pyi`."""
     cdef Py_ssize_t i, p
     cdef int r
     cdef amount_t left
