@@ -547,6 +547,12 @@ class RayWorkers(Wire):
     num_of_hosts: int | None = None
 
 
+class Ordinals(Wire):
+    """The ordinals of a StatefulSet's pods; `start`: of the first one."""
+
+    start: int | None = None
+
+
 class GroupSpec(Wire):
     """What the objects that stand for a group of pods say of how many must run; each kind has some of these."""
 
@@ -558,6 +564,7 @@ class GroupSpec(Wire):
     completions: int | None = None
     active_deadline_seconds: int | None = None
     replicas: int | None = None  # StatefulSet
+    ordinals: Ordinals | None = None
     pod_management_policy: _Text = None
     replicated_jobs: list[ReplicatedJob] | None = None  # JobSet
     startup_policy: dict[str, _Text] | str | None = None  # JobSet; LeaderWorkerSet: a word
@@ -576,10 +583,18 @@ class GroupSpec(Wire):
     mx_replica_specs: dict[str, ReplicaSpec] | None = None
 
 
+class ReplicaStatus(Wire):
+    """How many pods of a role have succeeded."""
+
+    succeeded: int | None = None
+
+
 class GroupStatus(Wire):
     """status of an object that stands for a group of pods."""
 
-    succeeded: int | None = None
+    succeeded: int | None = None  # batch Job; Coscheduling, Volcano: pods of the PodGroup
+    failed_indexes: _Text = None  # batch Job
+    replica_statuses: dict[str, ReplicaStatus] | None = None  # training operators, by role
     replicated_jobs_status: list[ReplicatedJob] | None = None  # JobSet
     start_time: _Time = None
 

@@ -7,7 +7,7 @@ a stand-in names its gang, role and index: it is the same at every look, and on 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -17,6 +17,7 @@ from extender.cluster.view import ClusterView
 from extender.objects import gangs
 from extender.objects.queueing import rank_of
 from extender.objects.records import GroupRecord, LatePods, PodRecord
+from extender.queue.remade import Remade
 from extender.reservations.seats import Seats, absent_uid, is_absent
 
 
@@ -31,10 +32,13 @@ def present(cluster: ClusterView, named: gangs.Ref) -> list[PodRecord]:
 
 
 class StandIns:
-    """The stand-ins of one cluster. They are asked for several times a second, so they are kept, MOST_KEPT of them."""
+    """The stand-ins of one cluster. They are asked for several times a second, so they are kept, MOST_KEPT of them.
+    `remade`: which absent pods need none, because they have ended."""
 
-    def __init__(self, cluster: ClusterView) -> None:
+    def __init__(self, cluster: ClusterView, wall: Callable[[], float] | None = None) -> None:
+        """`wall`: as for Remade."""
         self.cluster = cluster
+        self.remade = Remade(wall)
         self._kept: dict[gangs.Ref, _Kept] = {}
 
     def of(self, named: gangs.Ref, there: Sequence[PodRecord]) -> list[PodRecord]:

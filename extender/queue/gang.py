@@ -171,12 +171,13 @@ def together(
             pods[pod.uid] = pod
         elif pod.uid not in pods and pod.uid not in uids:
             others.append(pod)
-    whole = yield from _whole(cluster, made or StandIns(cluster), named, list(pods.values()), others)
+    made = made or StandIns(cluster)
+    whole = yield from _whole(cluster, made, named, list(pods.values()), others)
     if not pods and not whole.late:
         return None
     if whole.number >= STEP:
         yield
-    return (yield from _gang(cluster, named, whole, _stated(cluster, named, whole) or (1, 1)))
+    return (yield from _gang(cluster, named, whole, _stated(made, named, whole) or (1, 1)))
 
 
 def formed(cluster: ClusterView, named: gangs.Ref, pods: Sequence[PodRecord]) -> WaitingGang | None:
@@ -185,8 +186,9 @@ def formed(cluster: ClusterView, named: gangs.Ref, pods: Sequence[PodRecord]) ->
     own = {pod.uid for pod in pods}
     there = [pod for pod in present(cluster, named) if pod.uid not in own]
     waiting = [*pods, *(pod for pod in there if not pod.node)]
-    whole = finish(_whole(cluster, StandIns(cluster), named, waiting, [pod for pod in there if pod.node]))
-    stated = _stated(cluster, named, whole)
+    made = StandIns(cluster)
+    whole = finish(_whole(cluster, made, named, waiting, [pod for pod in there if pod.node]))
+    stated = _stated(made, named, whole)
     return None if stated is None else finish(_gang(cluster, named, whole, stated))
 
 
@@ -236,7 +238,7 @@ def _gangs_of(
     whole = yield from _whole(cluster, made, named, pods, others)
     if whole.number >= STEP:
         yield
-    stated = _stated(cluster, named, whole)
+    stated = _stated(made, named, whole)
     if stated is None and _tried_as_one(pods):
         return [(yield from _gang(cluster, named, whole, (None, 1)))]
     if stated is not None:
@@ -277,13 +279,16 @@ def _whole(
     return _Pods(queued, late, others, owner.unread)
 
 
-def _stated(cluster: ClusterView, named: gangs.Ref, pods: _Pods) -> tuple[int | None, int | None] | None:
+def _stated(made: StandIns, named: gangs.Ref, pods: _Pods) -> tuple[int | None, int | None] | None:
     """(size, how many must start together), each None where nothing states it; None: its pods do not depend on each
-    other."""
-    members, objects = gangs.Members([*pods.queued, *pods.others]), cluster.gangs.objects
-    size, least = gangs.size(named, members, objects), gangs.minimum(named, members, objects)
+    other. Pods that have ended count in neither."""
+    members, objects = gangs.Members([*pods.queued, *pods.others]), made.cluster.gangs.objects
+    size, least = gangs.wanted(named, members, objects)
     if least == 0 or (least == 1 and not gangs.SOURCES[named.source].alone):
         return None
+    needed = size if least is None else least
+    if needed is not None and needed > pods.number and made.remade.settled(named, pods.queued, pods.others):
+        size, least = None if size is None else pods.number, pods.number
     if size is None:
         return None, least
     # Pods that are created once the others run cannot be waited for: where nothing can stand in for them, they do not

@@ -137,7 +137,7 @@ class Planner:
         self._places = Places(cluster, claims, placement, clock)
         self.starts = Starts(cluster, claims, placement, clock)
         self._rules = Rules(cluster)
-        self._endings, self.stand_ins = Endings(cluster), StandIns(cluster)
+        self._endings, self.stand_ins = Endings(cluster), StandIns(cluster, wall)
         self._models: Models | None = None
         self._use = DecayedUse()
         self._able: dict[Hashable, tuple[bool, float]] = {}  # by kind: whether it fits once all has ended, found when

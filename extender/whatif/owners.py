@@ -130,7 +130,7 @@ def _stateful_set(name: str, meta: Json, spec: Json, path: str) -> Iterator[Pods
 
 
 def _parallel(spec: Json, path: str) -> int:
-    return parallel_pods(_count(spec, "parallelism", path), _count(spec, "completions", path, None), None)
+    return parallel_pods(_count(spec, "parallelism", path), _count(spec, "completions", path, None))
 
 
 def _job(name: str, meta: Json, spec: Json, path: str) -> Iterator[Pods]:

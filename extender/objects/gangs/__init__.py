@@ -76,6 +76,7 @@ __all__ = [
     "owners",
     "ref",
     "size",
+    "wanted",
 ]  # fmt: skip
 
 SOURCES: Final[dict[str, Source]] = {
@@ -192,6 +193,19 @@ def owner_of(named: Ref, objects: Objects) -> GroupRecord | None:
     return None if source is None else source.object(named, objects)
 
 
+def wanted(named: Ref, members: Members, objects: Objects) -> tuple[int | None, int | None]:
+    """(size, minimum) as `size` and `minimum`, less the pods that have succeeded and never come again: what the owner
+    still runs. For gangs that wait; what an eviction may break counts by `minimum`."""
+    whole, least = size(named, members, objects), minimum(named, members, objects)
+    found = owner_of(named, objects)
+    ended = found.succeeded if found is not None else 0
+    if not ended:
+        return whole, least
+    if whole is not None:
+        return max(0, whole - ended), least
+    return None, least if not least else max(1, least - ended)
+
+
 def late(named: Ref, objects: Objects) -> int:
     """How many of the gang's pods are created only once the others run."""
     found = owner_of(named, objects)
@@ -233,6 +247,8 @@ def group(source: schema.Source, api: str = "", kind: str = "", *, gpus: frozens
         late_pods=late_pods,
         unread=unread,
         before=stated.before(spec),
+        jobs=stated.jobs(meta.name or "", spec),
+        succeeded=stated.succeeded(spec, status),
         ends_at=_ends_at(spec, status) if (api, kind) == ("batch", "Job") else None,
     )
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from extender.objects import schema
 from extender.objects.gangs.members import OUR_MINIMUM, OUR_SIZE, Members
-from extender.objects.gangs.source import Objects, Parts, Ref, Source, agreed, parallel_pods
+from extender.objects.gangs.source import Objects, Parts, Ref, Source, agreed, number, parallel_pods
 from extender.objects.gangs.templates import Late, TemplatesSpec
 from extender.objects.records import PodRecord
 
@@ -27,11 +27,12 @@ class Job(Source):
 
     def stated(self, kind: str, spec: schema.GroupSpec, status: schema.GroupStatus) -> tuple[int | None, Parts]:
         """Parallelism, at most the completions that are left."""
-        return parallel_pods(spec.parallelism, spec.completions, status.succeeded), ()
+        return self.stated_size(kind, spec, status), ()
 
-    def stated_size(self, kind: str, spec: schema.GroupSpec, status: schema.GroupStatus) -> int | None:
-        """The same: the Job runs as many at once."""
-        return parallel_pods(spec.parallelism, spec.completions, status.succeeded)
+    def stated_size(self, kind: str, spec: schema.GroupSpec, status: schema.GroupStatus) -> int:
+        """The same: the Job runs as many at once. It remakes no pod of an index that has failed for good."""
+        ended = (status.succeeded or 0) + _indexes(status.failed_indexes or "")
+        return parallel_pods(spec.parallelism, spec.completions, ended)
 
 
 class StatefulSet(Source):
@@ -63,11 +64,23 @@ class StatefulSet(Source):
         spec = wire.spec or schema.GroupSpec()
         if spec.pod_management_policy == "Parallel" or _replicas(spec) < 2:
             return ()
-        return (Late("", name, POD_INDEX, 1, _replicas(spec)),)
+        start = (spec.ordinals.start if spec.ordinals else None) or 0
+        return (Late("", name, POD_INDEX, start + 1, start + _replicas(spec)),)
 
     def template(self, role: str, spec: TemplatesSpec) -> schema.Pod | None:
         """The one that it has."""
         return spec.template
+
+
+def _indexes(text: str) -> int:
+    """How many indexes a text such as "0,3-5" names; a part that is not one names none."""
+    total = 0
+    for part in text.split(",") if text else ():
+        first, _, last = part.partition("-")
+        low, high = number(first), number(last or first)
+        if low is not None and high is not None:
+            total += max(0, high - low + 1)
+    return total
 
 
 def _replicas(spec: schema.GroupSpec) -> int:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from extender.objects import schema
-from extender.objects.gangs.source import Parts, Ref, Source, parallel_pods
+from extender.objects.gangs.members import Members
+from extender.objects.gangs.source import MOST, Objects, Parts, Ref, Source, parallel_pods
 from extender.objects.gangs.templates import Late, TemplatesSpec
 from extender.objects.records import PodRecord
 
@@ -48,6 +49,27 @@ class JobSet(Source):
         ended = {one.name: one.succeeded or 0 for one in status.replicated_jobs_status or ()}
         left = [max(0, _replicas(one) - ended.get(one.name, 0)) * _pods(one) for one in jobs if one.name not in first]
         return sum(left) if jobs else None
+
+    def jobs(self, name: str, spec: schema.GroupSpec) -> tuple[tuple[str, int, int], ...]:
+        """Those of the replicated Jobs, without the ones that complete before others begin."""
+        jobs = spec.replicated_jobs or ()
+        first = _first(jobs)
+        return tuple((f"{name}-{one.name}-", _replicas(one), _pods(one)) for one in jobs if one.name not in first)
+
+    def size(self, ref: Ref, members: Members, objects: Objects) -> int | None:
+        """What its Jobs still run at once, of Jobs that do not exist what their template states; at most what the
+        JobSet's own status leaves."""
+        found = self.object(ref, objects)
+        whole = 0 if found is None else sum(replicas * pods for _, replicas, pods in found.jobs)
+        if found is None or found.size is None or whole > MOST:
+            return None if found is None else found.size
+        ended = 0
+        for prefix, replicas, pods in found.jobs:
+            for number in range(replicas if pods else 0):
+                job = objects.get(("batch", "Job", ref.namespace, f"{prefix}{number}"))
+                if job is not None and job.size is not None and job.owner is not None and job.owner.name == ref.name:
+                    ended += max(0, pods - job.size)
+        return min(found.size, max(0, whole - ended))
 
     def late(self, name: str, wire: schema.Group) -> tuple[Late, ...]:
         """With startupPolicy InOrder all pods of the second replicated Job and of those after it; with dependsOn those
@@ -99,4 +121,4 @@ def _replicas(one: schema.ReplicatedJob) -> int:
 def _pods(one: schema.ReplicatedJob) -> int:
     """Of each of its Jobs."""
     job = one.template.spec if one.template else None
-    return parallel_pods(job.parallelism, job.completions, None) if job else 1
+    return parallel_pods(job.parallelism, job.completions) if job else 1

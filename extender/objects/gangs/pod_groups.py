@@ -19,6 +19,10 @@ class _PodGroups(Source):
         """`minMember`, else the policy."""
         return spec.min_member if spec.min_member is not None else policy_minimum(spec.scheduling_policy), ()
 
+    def succeeded(self, spec: schema.GroupSpec, status: schema.GroupStatus) -> int:
+        """As its controller counts them: towards the minimum, as Volcano does."""
+        return max(0, status.succeeded or 0)
+
 
 class Coscheduling(_PodGroups):
     """Pods with the label of the plugin."""

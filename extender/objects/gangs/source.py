@@ -99,6 +99,14 @@ class Source:
         run."""
         return None
 
+    def jobs(self, name: str, spec: schema.GroupSpec) -> tuple[tuple[str, int, int], ...]:
+        """(prefix of the names of its Jobs, how many Jobs, pods of each), of the Jobs that such an object creates."""
+        return ()
+
+    def succeeded(self, spec: schema.GroupSpec, status: schema.GroupStatus) -> int:
+        """How many pods of such an object have succeeded, and never come again: of those that it states."""
+        return 0
+
     def late(self, name: str, wire: schema.Group) -> tuple[Late, ...]:
         """Which pods such an object creates only once others of its pods run. `name`: of the object."""
         return ()
@@ -125,9 +133,10 @@ def agreed(members: Members, key: str) -> int | None:
     return number(said) if said is not None else None
 
 
-def parallel_pods(parallelism: int | None, completions: int | None, succeeded: int | None) -> int:
-    """Pods that a Job runs at once: parallelism (default 1), at most what is left to complete."""
-    left = None if completions is None else max(0, completions - (succeeded or 0))
+def parallel_pods(parallelism: int | None, completions: int | None, ended: int = 0) -> int:
+    """Pods that a Job runs at once: parallelism (default 1), at most what is left to complete. `ended`: how many of its
+    completions have succeeded, or have failed for good."""
+    left = None if completions is None else max(0, completions - ended)
     wanted = 1 if parallelism is None else parallelism
     return wanted if left is None else min(wanted, left)
 

@@ -51,6 +51,11 @@ class Training(Source):
         roles = _roles(spec)
         return sum(count for _, count in roles) if roles else None
 
+    def succeeded(self, spec: schema.GroupSpec, status: schema.GroupStatus) -> int:
+        """Of all roles. A failed pod is no such: the operator remakes it, or ends the job."""
+        counts = status.replica_statuses or {}
+        return sum(min(max(0, counts[name].succeeded or 0), pods) for name, pods in _roles(spec) if name in counts)
+
     def late(self, name: str, wire: schema.Group) -> tuple[Late, ...]:
         """The launcher of an MPIJob that waits for the workers."""
         spec = wire.spec or schema.GroupSpec()

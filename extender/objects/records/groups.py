@@ -29,7 +29,9 @@ class GroupRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     it runs at once in all, None when it does not state it; ``late``: how many of these it creates only once the others
     run; ``late_pods``: these pods; ``unread``: why their templates cannot be read, "" where they can. ``ends_at``: when
     its deadline ends all of its pods, seconds since the epoch; it runs while pods are gated. ``before``: the roles
-    whose pods complete before it creates the others: these are not of the gang.
+    whose pods complete before it creates the others: these are not of the gang. ``jobs``: for each replicated Job of a
+    JobSet (prefix of the names of its Jobs, how many Jobs, pods of each); ``succeeded``: how many of the pods that it
+    states have succeeded, and never come again.
     """
 
     uid: str
@@ -47,3 +49,5 @@ class GroupRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     unread: str = ""
     ends_at: float | None = None
     before: tuple[str, ...] = ()
+    jobs: tuple[tuple[str, int, int], ...] = ()
+    succeeded: int = 0
