@@ -83,8 +83,14 @@ def test_clients_of_the_metrics_cannot_use_up_the_connections_of_the_verbs(serve
         scheduler.request("POST", "/v1/filter", body, headers)
         assert scheduler.getresponse().read()
         kept = scheduler.sock
-        for _ in range(8):
-            other = http.client.HTTPSConnection("127.0.0.1", metrics, timeout=30, context=unverified())
+        for number in range(2, 10):
+            pod = (
+                f"127.0.0.{number}",
+                0,
+            )  # an address with more connections than kube-scheduler's would lose one first
+            other = http.client.HTTPSConnection(
+                "127.0.0.1", metrics, timeout=30, context=unverified(), source_address=pod
+            )
             other.request("GET", "/healthz")
             assert other.getresponse().read() == b"ok"
             others.append(other)
