@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 import time
 from collections.abc import Mapping
 from http.client import HTTPException
@@ -14,11 +16,24 @@ import orjson
 
 from extender.errors import BadInput, ExtenderError, Unreachable
 
+LOCAL = "http://127.0.0.1:8888"
 TIMEOUT_SECONDS = 10.0
 WORK_SECONDS = 120.0
 """For an answer that takes work."""
 TRIES = 10
 NOT_READY = 503
+
+
+def default_server() -> str:
+    """The server that is asked where no option names one."""
+    return os.environ.get("GPU_EXTENDER_SERVER") or LOCAL
+
+
+def add_server(parser: argparse._ActionsContainer) -> None:
+    """--server, of a command that asks one server."""
+    parser.add_argument(
+        "--server", metavar="URL", default=default_server(), help=f"default: $GPU_EXTENDER_SERVER, else {LOCAL}"
+    )
 
 
 def pod_of(text: str) -> tuple[str, str]:

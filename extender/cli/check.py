@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from extender.cli import cluster_file
+from extender.cli.asking import LOCAL, default_server
 from extender.cli.options import add_config, settings_of
 from extender.cli.output import add_output, show, write
 from extender.cli.sources import moment
@@ -63,7 +64,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--server", metavar="URL", action="append", default=[],
-        help="with --live: a replica, once for each (default: http://127.0.0.1:8888)",
+        help=f"with --live: a replica, once for each (default: $GPU_EXTENDER_SERVER, else {LOCAL})",
     )  # fmt: skip
     parser.add_argument("--now", metavar="RFC3339", help="the time at which it is asked (default: the clock)")
     parser.add_argument("--strict", action="store_true", help="warnings count as errors for the exit code")
@@ -130,7 +131,7 @@ def _scheduler_config(file: Path, settings: Settings, options: argparse.Namespac
 def _live(options: argparse.Namespace) -> int:
     from extender.cli import live
 
-    servers = options.server or ["http://127.0.0.1:8888"]
+    servers = options.server or [default_server()]
     shown = live.answer([live.replica(server, server) for server in servers], None)
     show(shown, options.output, live.lines)
     return live.exit_code(shown)

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from extender.cli.asking import ask
+from extender.cli.asking import add_server, ask
 from extender.cli.options import add_config, settings_of
 from extender.cli.output import add_output, write
 from extender.errors import BadInput
@@ -26,7 +26,7 @@ SHOWN = 50
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     add_config(parser)
-    parser.add_argument("--server", metavar="URL", default="http://127.0.0.1:8888", help="default: %(default)s")
+    add_server(parser)
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: in a pod its account, else kubectl's")
     source.add_argument("--cluster", metavar="FILE", type=Path, help="compare with a file, not with the API server")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from urllib.parse import quote
 
-from extender.cli.asking import ask, pod_of
+from extender.cli.asking import add_server, ask, pod_of
 from extender.cli.decision_text import lines
 from extender.cli.output import add_output, write
 from extender.errors import BadInput, NotFound
@@ -14,7 +14,7 @@ from extender.errors import BadInput, NotFound
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     parser.add_argument("pod", metavar="NAMESPACE/NAME", nargs="?", help="the pod (default: all)")
-    parser.add_argument("--server", metavar="URL", default="http://127.0.0.1:8888", help="default: %(default)s")
+    add_server(parser)
     parser.add_argument("--most", type=int, default=5, metavar="N", help="decisions shown (default: %(default)s)")
     add_output(parser)
 

@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from extender.cli.asking import ask
+from extender.cli.asking import add_server, ask
 from extender.cli.output import add_output, write
 from extender.offline.text import count
 
@@ -41,7 +41,7 @@ COUNTED = {
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("--server", metavar="URL", default="http://127.0.0.1:8888", help="default: %(default)s")
+    add_server(parser)
     add_output(parser)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from extender.cli import cluster_file
-from extender.cli.asking import ask
+from extender.cli.asking import add_server, ask
 from extender.cli.options import add_config, settings_of
 from extender.errors import BadInput
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def add_sources(parser: argparse.ArgumentParser) -> None:
     """--server, --kubeconfig or --cluster, and --config for the two that need settings."""
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--server", metavar="URL", default="http://127.0.0.1:8888", help="default: %(default)s")
+    add_server(source)
     source.add_argument("--kubeconfig", metavar="FILE", type=Path, help="list the cluster that the file names")
     cluster_file.add_cluster(parser, source)
     add_config(parser)

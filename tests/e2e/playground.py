@@ -96,15 +96,16 @@ def main() -> int:
         return 1
     with ExitStack() as stack:
         control_plane, server = start(stack)
-        asks = "" if server.port == PORT else f" --server {server.url}"
         print(
             f"A control plane with {len(NODES)} simulated GPU nodes runs until Ctrl-C. No container really runs.\n"
             f"The page: {server.url}/\n"
             "In another terminal:\n\n"
+            f"cd {CONFIG.parents[1]}\n"
             f"export KUBECONFIG={control_plane.kubeconfig()}\n"
-            f"export PATH={VENV_BIN}:{kubectl}:$PATH\n\n"
+            f"export PATH={VENV_BIN}:{kubectl}:$PATH\n"
+            f"export GPU_EXTENDER_SERVER={server.url}\n\n"
             "kubectl get nodes -L topology.kubernetes.io/rack,nvidia.com/gpu.product\n"
-            f"gpu-extender top{asks}\n",
+            "gpu-extender top\n",
             flush=True,
         )
         with contextlib.suppress(KeyboardInterrupt):
