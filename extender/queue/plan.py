@@ -35,6 +35,7 @@ from extender.queue.usage import DecayedUse, Models, Rules
 from extender.reservations.claims import Claims
 from extender.reservations.seats import Seat, is_absent
 
+NO_PAUSES: Final[Mapping[str, str]] = {}
 TOGETHER: Final = 64
 """Single pods of one kind that are placed together: the tables are read once for them."""
 ABLE_SECONDS: Final = 30.0
@@ -154,9 +155,10 @@ class Planner:
         """Another instance may have released gangs since the latest look: what queues held meanwhile is not known."""
         self._use.pause()
 
-    def looks(self, paused: Mapping[str, str]) -> Looks:
+    def looks(self, paused: Mapping[str, str], paused_queues: Mapping[str, str] = NO_PAUSES) -> Looks:
         """The gangs that start, in order, each with its seats reserved, and None where others may run. At its end the
-        report and the head are of this look. `paused`: names of gangs that do not start now, and why."""
+        report and the head are of this look. `paused`: names of gangs that do not start now, and why; `paused_queues`:
+        of queues, none of whose gangs does."""
         wall, settings = self._wall(), self._cluster.settings.queue
         there = yield from waits(self._cluster, self.stand_ins)
         queues = yield from self._queues()
@@ -164,7 +166,12 @@ class Planner:
         shares = fair_shares(use, queues.models.capacity, self._rules.now())
         yield None
         sorted_gangs = yield from order(there, shares, now=wall, patience=settings.patience_seconds)
-        left = yield from self._left(sorted_gangs, paused)
+
+        def pause_of(gang: WaitingGang) -> str | None:
+            """Why it is not started now, whatever the order."""
+            return paused.get(gang_name(gang)) or paused_queues.get(gang.queue)
+
+        left = yield from self._left(sorted_gangs, pause_of)
         running = (yield from self._endings.read(wall)) if left else []
         yield from put(running, (yield from self._ends(list(self._claims.seats), wall)))
         look = _Look(queues, frozenset(self._claims.seats.absent), LabelClasses(self._cluster))
@@ -201,7 +208,9 @@ class Planner:
                 yield None
             if gang.ref in decision.waits:
                 listed.append(_waiting(self._cluster, gang, decision))
-            elif (why := paused.get(gang_name(gang))) is not None:
+            elif (why := paused.get(gang_name(gang))) is not None or (
+                gang_name(gang) not in self._claims.seats.gangs and (why := paused_queues.get(gang.queue)) is not None
+            ):
                 listed.append(Waiting(gang, "incomplete", why))
             else:
                 continue
@@ -295,7 +304,9 @@ class Planner:
             self._able[kind] = isinstance(placed, Placed), self._clock()
         return self._able[kind][0]
 
-    def _left(self, in_order: Sequence[WaitingGang], paused: Mapping[str, str]) -> Sliced[list[WaitingGang]]:
+    def _left(
+        self, in_order: Sequence[WaitingGang], pause_of: Callable[[WaitingGang], str | None]
+    ) -> Sliced[list[WaitingGang]]:
         """The gangs that may start, in order."""
         found: list[WaitingGang] = []
         # Of a gang that has absent seats alone, pods came that take none of these over: it is placed again.
@@ -304,7 +315,7 @@ class Planner:
             if pause:
                 yield
             name = gang_name(gang)
-            if (name not in seated or self._joins(gang)) and name not in paused:
+            if (name not in seated or self._joins(gang)) and pause_of(gang) is None:
                 found.append(gang)
         return found
 

@@ -4,8 +4,9 @@ Theory of operation
 -------------------
 1. A gang is placed on the tables as a whole, and its seats are reserved: from then on every verb counts them.
 2. The seats are written to ConfigMaps (store.py). Only then its pods are nominated and their gates open (release.py).
-   The next gang waits until all gates of this one are open, at most for LATE_SECONDS: one pod that the API server does
-   not let us write holds up no other gang.
+   The next gang waits until all gates of this one are open, at most for BLOCKS_SECONDS, and not at all for a gang whose
+   queue has been late: a pod that cannot be written costs others nothing. A gang that is refused backs off, and so does
+   its queue (repair.py).
 3. A seat ends when its pod is bound or deleted. Where one is lost, those pods of the gang that are not bound are placed
    again, beside those that are (repair.py). The pod of a seat that is not used for `queue.seatSeconds` is left to
    kube-scheduler.
@@ -29,7 +30,7 @@ from extender.controllers.controller import Controller
 from extender.controllers.events import Events
 from extender.controllers.queue.absent import AbsentSeats
 from extender.controllers.queue.acting import Acting
-from extender.controllers.queue.ends import LATE_SECONDS, SeatEnds
+from extender.controllers.queue.ends import SeatEnds
 from extender.controllers.queue.evicting import GangEvictions, PlanSearch
 from extender.controllers.queue.repair import Repairs
 from extender.controllers.queue.slices import done, gathered
@@ -41,10 +42,11 @@ from extender.kube.clock import Clock
 from extender.kube.configmaps import Conflict
 from extender.log import get_log
 from extender.metrics import Metrics
+from extender.objects.queueing import queue_of
 from extender.queue.plan import Planner
 from extender.queue.report import Report
 from extender.queue.starts import Start
-from extender.reservations.seats import Seats
+from extender.reservations.seats import Seat, Seats
 from extender.verbs.verbs import Verbs
 
 LEASE_SECONDS: Final = 3.0  # no gate stays closed for more than 5 s because the holder was killed
@@ -58,6 +60,8 @@ PAUSE_SECONDS: Final = 0.001  # a verb waits no longer for single pods that star
 REST: Final = 9.0  # times the CPU time of a look in which no gang started: other work has nine tenths of the time
 LONGEST_REST: Final = 3.0  # seconds: a gang that fits by now waits no longer, however large the queue is
 PASS_SECONDS: Final = 0.5  # after which the order is made anew
+BLOCKS_SECONDS: Final = 1.0  # for which a release that is not complete holds up the next ones
+LATE_QUEUE_SECONDS: Final = 30.0  # for which releases of its queue hold up none after that
 log = get_log()
 
 
@@ -101,6 +105,7 @@ class QueueController(Controller):
         self._absent = AbsentSeats(planner.stand_ins, self._seats, self._ends, acting.store, metrics, self._teller)
         self._stranded = Stranded(verbs, acting.evicts, metrics, clock)
         self._times = Times()
+        self._late: dict[str, float] = {}  # queue -> until when its releases hold up no others
         self._leads = False  # this instance has read the seats since it got the Lease
         self._turning = asyncio.Lock()  # held while this instance writes seats, and while it reads those of another
 
@@ -212,11 +217,25 @@ class QueueController(Controller):
         first = True
         for (gang, seats), progress in zip(there, made, strict=True):
             for uid, why in progress.refused.items():
-                log.error("the API server does not let a pod of the queue start", pod=uid, gang=gang, err=why)
-                self._repairs.refused(gang, why)
-            if progress.closed and self._time.monotonic() - seats[0].at < LATE_SECONDS:
+                if not self._repairs.takes_back(gang):
+                    log.error("the API server does not let a pod of the queue start", pod=uid, gang=gang, err=why)
+                self._repairs.refused(gang, self._queue_of(seats), why)
+            if progress.closed and self._blocks(seats):
                 first = False
         return first
+
+    def _blocks(self, seats: Sequence[Seat]) -> bool:
+        """Whether other gangs wait for this release, which is not complete."""
+        now, queue = self._time.monotonic(), self._queue_of(seats)
+        if now - seats[0].at >= BLOCKS_SECONDS:
+            self._late = {name: until for name, until in self._late.items() if until > now}
+            self._late[queue] = now + LATE_QUEUE_SECONDS
+        return self._late.get(queue, 0.0) <= now
+
+    def _queue_of(self, seats: Sequence[Seat]) -> str:
+        """The queue of a gang with seats; "" where none of its pods exists."""
+        pods = (self._cluster.pods.get(seat.uid) for seat in seats)
+        return next((queue_of(pod) for pod in pods if pod is not None), "")
 
     # -- new releases ---------------------------------------------------------------------------------------------
 
@@ -236,7 +255,8 @@ class QueueController(Controller):
         ):  # all are being released: only the report is due
             return
         batch: list[Start] = []
-        looks = Timed(self._planner.looks(self._repairs.paused()), self._time.cpu)
+        paused_gangs, paused_queues = self._repairs.paused(), self._repairs.paused_queues()
+        looks = Timed(self._planner.looks(paused_gangs, paused_queues), self._time.cpu)
         paused = began
         for start in looks:
             if start is None or self._time.monotonic() - paused > PAUSE_SECONDS:
@@ -284,6 +304,7 @@ class QueueController(Controller):
         finally:
             for start in kept:
                 if not self._repairs.takes_back(start.name):
+                    self._repairs.started(start.name, start.gang.queue)
                     self._teller.started(start, wall)
 
     async def _with_room(self, starts: Sequence[Start], why: str) -> list[Start]:

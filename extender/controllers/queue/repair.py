@@ -13,7 +13,7 @@ filter passes each pod on its old seat at most, and no other pod gets GPUs that 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from extender.controllers.queue.ends import SeatEnds
 from extender.controllers.queue.release import Release
@@ -23,11 +23,49 @@ from extender.log import get_log
 from extender.queue.plan import Planner
 from extender.reservations.seats import Seat, Seats
 
-AGAIN_SECONDS: Final = 2.0  # between two attempts to place a gang again
+AGAIN_SECONDS: Final = 2.0  # between two attempts to place a gang again; doubled with each that follows
+LONGEST_AGAIN: Final = 60.0
 SOON_SECONDS: Final = 0.3  # the same, while its pods could not be written
 MOVES: Final = 4  # placements of one attempt: what is free may change while the pods state no seats
-PAUSE_SECONDS: Final = 30.0  # for which a gang waits whose pods the API server did not let start
+MENDING_SECONDS: Final = 0.25  # of one look: what many gangs have lost holds up no release for longer
+PAUSE_SECONDS: Final = 30.0  # for which a gang waits whose pods the API server did not let start; doubled each time
+LONGEST_PAUSE: Final = 300.0
+QUEUE_SECONDS: Final = 0.5  # for which its queue waits; doubled with each gang that is refused before one starts
+LONGEST_QUEUE: Final = 30.0
 log = get_log()
+
+
+class _Backoff(NamedTuple):
+    """`until`: on our clock; `times`: how often in a row; `why`: for people."""
+
+    until: float
+    times: int
+    why: str
+
+
+class Backoffs:
+    """What is not tried for a while, by name. `first`, `longest`: seconds."""
+
+    def __init__(self, first: float, longest: float) -> None:
+        self._first, self._longest = first, longest
+        self._entries: dict[str, _Backoff] = {}
+
+    def failed(self, name: str, now: float, why: str) -> None:
+        """It is not tried, each time for twice as long."""
+        before = self._entries.get(name)
+        times = 0 if before is None else before.times
+        seconds = min(self._first * 2.0 ** min(times, 60), self._longest)
+        self._entries[name] = _Backoff(now + seconds, times + 1, why)
+
+    def succeeded(self, name: str) -> None:
+        """It may be tried at any time."""
+        self._entries.pop(name, None)
+
+    def now(self, now: float) -> dict[str, str]:
+        """What is not tried at this moment, and why. How often it failed is known for twice the longest time."""
+        kept = 2.0 * self._longest
+        self._entries = {name: one for name, one in self._entries.items() if one.until + kept > now}
+        return {name: one.why for name, one in self._entries.items() if one.until > now}
 
 
 class Repairs:
@@ -45,40 +83,58 @@ class Repairs:
         """`clock`: seconds."""
         self._seats, self._planner, self._release = seats, planner, release
         self._store, self._ends, self._clock = store, ends, clock
-        self._tried: dict[str, float] = {}  # gang -> when it was placed again
+        self._tried: dict[str, tuple[float, int]] = {}  # gang -> when it was placed again, and how often
         self._stuck: dict[str, str] = {}  # gangs that lost a seat, and why they have no other
         self._back: set[str] = set()  # gangs whose release is being taken back
         self._moving: set[str] = set()  # gangs whose pods change their seats, and still state the old ones
-        self._paused: dict[str, tuple[float, str]] = {}  # gang -> until when, and why
+        self._gangs = Backoffs(PAUSE_SECONDS, LONGEST_PAUSE)
+        self._queues = Backoffs(QUEUE_SECONDS, LONGEST_QUEUE)
+        self._last = ""  # gang at which the latest look ended
 
     async def look(self) -> list[str]:
-        """Mend what can be mended; the gangs whose release may go on."""
-        for gang in list(self._seats.gangs):
+        """Mend what can be mended within MENDING_SECONDS, in the next look from there on; the gangs whose release may
+        go on."""
+        began, gangs_now = self._clock(), list(self._seats.gangs)
+        after = gangs_now.index(self._last) + 1 if self._last in self._seats.gangs else 0
+        self._last = ""
+        for gang in gangs_now[after:] + gangs_now[:after]:
             await self._mend(gang)
+            if self._clock() - began > MENDING_SECONDS:
+                self._last = gang
+                break
         there = self._seats.gangs
         for gangs in (self._back, self._moving):
             gangs.intersection_update(there)
         self._stuck = {gang: why for gang, why in self._stuck.items() if gang in there}
-        self._tried = {gang: at for gang, at in self._tried.items() if gang in there}
+        self._tried = {gang: tried for gang, tried in self._tried.items() if gang in there}
         waits = self._stuck.keys() | self._back | self._moving
         return [gang for gang in there if gang not in waits]
 
     def paused(self) -> dict[str, str]:
         """Gangs that are not started now, and why."""
-        now = self._clock()
-        self._paused = {gang: one for gang, one in self._paused.items() if one[0] > now}
-        return {gang: why for gang, (_, why) in self._paused.items()}
+        return self._gangs.now(self._clock())
+
+    def paused_queues(self) -> dict[str, str]:
+        """Queues of which no gang is started now, and why."""
+        return self._queues.now(self._clock())
 
     def pause(self, gang: str, why: str) -> None:
         """The gang is not started for a while: its seats could not be written."""
-        self._paused[gang] = self._clock() + PAUSE_SECONDS, why
+        self._gangs.failed(gang, self._clock(), why)
 
-    def refused(self, gang: str, why: str) -> None:
+    def refused(self, gang: str, queue: str, why: str) -> None:
         """The API server does not let a pod of the gang start. While all its gates are closed, others may have its
-        place."""
-        if self._release.all_closed(self._seats.gang(gang)):
-            self._paused[gang] = self._clock() + PAUSE_SECONDS, why
+        place. Its queue pays for the attempt: gangs of others come first."""
+        if self._release.all_closed(self._seats.gang(gang)) and gang not in self._back:
+            now = self._clock()
+            self._gangs.failed(gang, now, why)
+            self._queues.failed(queue, now, f"the API server does not let a gang of its queue start: {why}")
             self._back.add(gang)
+
+    def started(self, gang: str, queue: str) -> None:
+        """The gang was released."""
+        self._gangs.succeeded(gang)
+        self._queues.succeeded(queue)
 
     def takes_back(self, gang: str) -> bool:
         """Whether the release of the gang is taken back, with all of its gates closed."""
@@ -101,10 +157,12 @@ class Repairs:
             self._moving.discard(gang)
             return
         now = self._clock()
-        since = self._tried.get(gang, seats[0].at if all(map(self._ends.rejected, lost)) and not deleted else 0.0)
-        if now - since < (SOON_SECONDS if gang in self._moving else AGAIN_SECONDS):
+        first = seats[0].at if all(map(self._ends.rejected, lost)) and not deleted else 0.0
+        since, times = self._tried.get(gang, (first, 0))
+        again = min(AGAIN_SECONDS * 2.0 ** min(max(0, times - 1), 10), LONGEST_AGAIN)
+        if now - since < (SOON_SECONDS if gang in self._moving else again):
             return
-        self._tried[gang] = now
+        self._tried[gang] = now, times + (gang not in self._moving)
         if await self._ends.finished(deleted):  # the others are looked at without them, in the next turn
             del self._tried[gang]
             return

@@ -277,10 +277,10 @@ def test_a_look_in_which_no_gang_starts_is_not_repeated_at_once(
             planner: Any = one.controller._planner
             before = planner.looks
 
-            def slow(paused: Any) -> Any:
+            def slow(*paused: Any) -> Any:
                 planner.looks = before
                 world.now, one.cpu = world.now + took, one.cpu + worked
-                return (yield from before(paused))
+                return (yield from before(*paused))
 
             planner.looks = slow
             world.pod("r0", 8, "n1")

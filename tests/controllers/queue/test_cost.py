@@ -73,8 +73,8 @@ def test_a_verb_comes_between_single_pods_that_start(monkeypatch: pytest.MonkeyP
                     verbs += 1
                     await asyncio.sleep(0)
 
-            def slow(paused: Mapping[str, str]) -> Looks:
-                for start in looks(paused):
+            def slow(*paused: Mapping[str, str]) -> Looks:
+                for start in looks(*paused):
                     if start is not None:
                         world.now += 0.0004
                         at.append(verbs)

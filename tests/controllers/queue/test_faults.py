@@ -148,8 +148,8 @@ def test_a_defect_in_a_look_releases_no_pod_whose_seat_is_not_written(
         async with rig(world) as one:
             looks = Planner.looks
 
-            def breaks(planner: Planner, paused: Mapping[str, str]) -> Looks:
-                for start in looks(planner, paused):
+            def breaks(planner: Planner, *paused: Mapping[str, str]) -> Looks:
+                for start in looks(planner, *paused):
                     yield start
                     if start is not None:
                         raise ZeroDivisionError
@@ -158,7 +158,7 @@ def test_a_defect_in_a_look_releases_no_pod_whose_seat_is_not_written(
             monkeypatch.setattr(Planner, "looks", breaks)
             with pytest.raises(ZeroDivisionError):
                 await one.turn()
-            monkeypatch.setattr(Planner, "looks", lambda planner, paused: iter(()))
+            monkeypatch.setattr(Planner, "looks", lambda planner, *paused: iter(()))
             for _ in range(3):
                 await one.turn()
             assert not one.seats
