@@ -155,10 +155,10 @@ class Planner:
         """Another instance may have released gangs since the latest look: what queues held meanwhile is not known."""
         self._use.pause()
 
-    def looks(self, paused: Mapping[str, str], paused_queues: Mapping[str, str] = NO_PAUSES) -> Looks:
+    def looks(self, paused: Mapping[str, str], paused_namespaces: Mapping[str, str] = NO_PAUSES) -> Looks:
         """The gangs that start, in order, each with its seats reserved, and None where others may run. At its end the
-        report and the head are of this look. `paused`: names of gangs that do not start now, and why; `paused_queues`:
-        of queues, none of whose gangs does."""
+        report and the head are of this look. `paused`: names of gangs that do not start now, and why;
+        `paused_namespaces`: of namespaces, none of whose gangs does."""
         wall, settings = self._wall(), self._cluster.settings.queue
         there = yield from waits(self._cluster, self.stand_ins)
         queues = yield from self._queues()
@@ -169,7 +169,7 @@ class Planner:
 
         def pause_of(gang: WaitingGang) -> str | None:
             """Why it is not started now, whatever the order."""
-            return paused.get(gang_name(gang)) or paused_queues.get(gang.queue)
+            return paused.get(gang_name(gang)) or paused_namespaces.get(gang.ref.namespace)
 
         left = yield from self._left(sorted_gangs, pause_of)
         running = (yield from self._endings.read(wall)) if left else []
@@ -208,9 +208,9 @@ class Planner:
                 yield None
             if gang.ref in decision.waits:
                 listed.append(_waiting(self._cluster, gang, decision))
-            elif (why := paused.get(gang_name(gang))) is not None or (
-                gang_name(gang) not in self._claims.seats.gangs and (why := paused_queues.get(gang.queue)) is not None
-            ):
+            elif (gang_name(gang) in paused or gang_name(gang) not in self._claims.seats.gangs) and (
+                why := pause_of(gang)
+            ) is not None:
                 listed.append(Waiting(gang, "incomplete", why))
             else:
                 continue

@@ -5,8 +5,8 @@ Theory of operation
 1. A gang is placed on the tables as a whole, and its seats are reserved: from then on every verb counts them.
 2. The seats are written to ConfigMaps (store.py). Only then its pods are nominated and their gates open (release.py).
    The next gang waits until all gates of this one are open, at most for BLOCKS_SECONDS, and not at all for a gang whose
-   queue has been late: a pod that cannot be written costs others nothing. A gang that is refused backs off, and so does
-   its queue (repair.py).
+   namespace has been late: a pod that cannot be written costs others nothing. A gang that is refused backs off, and so
+   does its namespace (repair.py).
 3. A seat ends when its pod is bound or deleted. Where one is lost, those pods of the gang that are not bound are placed
    again, beside those that are (repair.py). The pod of a seat that is not used for `queue.seatSeconds` is left to
    kube-scheduler.
@@ -42,7 +42,7 @@ from extender.kube.clock import Clock
 from extender.kube.configmaps import Conflict
 from extender.log import get_log
 from extender.metrics import Metrics
-from extender.objects.queueing import queue_of
+from extender.objects.gangs import Ref
 from extender.queue.plan import Planner
 from extender.queue.report import Report
 from extender.queue.starts import Start
@@ -61,7 +61,7 @@ REST: Final = 9.0  # times the CPU time of a look in which no gang started: othe
 LONGEST_REST: Final = 3.0  # seconds: a gang that fits by now waits no longer, however large the queue is
 PASS_SECONDS: Final = 0.5  # after which the order is made anew
 BLOCKS_SECONDS: Final = 1.0  # for which a release that is not complete holds up the next ones
-LATE_QUEUE_SECONDS: Final = 30.0  # for which releases of its queue hold up none after that
+LATE_NAMESPACE_SECONDS: Final = 30.0  # for which releases of its namespace hold up none after that
 log = get_log()
 
 
@@ -105,7 +105,7 @@ class QueueController(Controller):
         self._absent = AbsentSeats(planner.stand_ins, self._seats, self._ends, acting.store, metrics, self._teller)
         self._stranded = Stranded(verbs, acting.evicts, metrics, clock)
         self._times = Times()
-        self._late: dict[str, float] = {}  # queue -> until when its releases hold up no others
+        self._late: dict[str, float] = {}  # namespace -> until when its releases hold up no others
         self._leads = False  # this instance has read the seats since it got the Lease
         self._turning = asyncio.Lock()  # held while this instance writes seats, and while it reads those of another
 
@@ -219,23 +219,18 @@ class QueueController(Controller):
             for uid, why in progress.refused.items():
                 if not self._repairs.takes_back(gang):
                     log.error("the API server does not let a pod of the queue start", pod=uid, gang=gang, err=why)
-                self._repairs.refused(gang, self._queue_of(seats), why)
-            if progress.closed and self._blocks(seats):
+                self._repairs.refused(gang, why)
+            if progress.closed and not progress.settles and self._blocks(seats):
                 first = False
         return first
 
     def _blocks(self, seats: Sequence[Seat]) -> bool:
         """Whether other gangs wait for this release, which is not complete."""
-        now, queue = self._time.monotonic(), self._queue_of(seats)
+        now, namespace = self._time.monotonic(), Ref.of(seats[0].gang).namespace
         if now - seats[0].at >= BLOCKS_SECONDS:
             self._late = {name: until for name, until in self._late.items() if until > now}
-            self._late[queue] = now + LATE_QUEUE_SECONDS
-        return self._late.get(queue, 0.0) <= now
-
-    def _queue_of(self, seats: Sequence[Seat]) -> str:
-        """The queue of a gang with seats; "" where none of its pods exists."""
-        pods = (self._cluster.pods.get(seat.uid) for seat in seats)
-        return next((queue_of(pod) for pod in pods if pod is not None), "")
+            self._late[namespace] = now + LATE_NAMESPACE_SECONDS
+        return self._late.get(namespace, 0.0) <= now
 
     # -- new releases ---------------------------------------------------------------------------------------------
 
@@ -255,8 +250,8 @@ class QueueController(Controller):
         ):  # all are being released: only the report is due
             return
         batch: list[Start] = []
-        paused_gangs, paused_queues = self._repairs.paused(), self._repairs.paused_queues()
-        looks = Timed(self._planner.looks(paused_gangs, paused_queues), self._time.cpu)
+        paused_gangs, paused_namespaces = self._repairs.paused(), self._repairs.paused_namespaces()
+        looks = Timed(self._planner.looks(paused_gangs, paused_namespaces), self._time.cpu)
         paused = began
         for start in looks:
             if start is None or self._time.monotonic() - paused > PAUSE_SECONDS:
@@ -304,7 +299,7 @@ class QueueController(Controller):
         finally:
             for start in kept:
                 if not self._repairs.takes_back(start.name):
-                    self._repairs.started(start.name, start.gang.queue)
+                    self._repairs.started(start.name)
                     self._teller.started(start, wall)
 
     async def _with_room(self, starts: Sequence[Start], why: str) -> list[Start]:

@@ -44,10 +44,12 @@ log = get_log()
 
 class Progress(NamedTuple):
     """Where a release stands. `closed`: pods that do not state their seats, or whose gates are not open yet; `refused`:
-    why the API server will not allow it, by uid."""
+    why the API server will not allow it, by uid; `settles`: all pods state their seats, and their devices are to settle
+    before the gates open."""
 
     closed: int
     refused: Mapping[str, str]
+    settles: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,7 @@ class Release:
         """Go on with the release of these seats as far as the API server lets us now. Raises what `known` raises."""
         self._forget()
         refused: dict[str, str] = {}
+        settles = False
         there = await self._pending(seats)
         if not there:
             return Progress(0, refused)
@@ -123,9 +126,10 @@ class Release:
             stated = await self._all(self._state_seat, await self._pending(seats), refused)
             if stated and (self._stands(seats) or not self.all_closed(seats)):
                 closed = await self._closed(await self._pending(seats))
-                if await self.devices.settle(closed):
+                settles = not await self.devices.settle(closed)
+                if not settles:
                     await self._all(self._open, await self._pending(seats), refused)
-        return Progress(len(await self._pending(seats)), refused)
+        return Progress(len(await self._pending(seats)), refused, settles)
 
     async def nominate(self, seats: Sequence[Seat]) -> bool:
         """Have these pods state their nodes, and not their GPUs, which others hold still; whether all do."""

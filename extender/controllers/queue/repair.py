@@ -20,6 +20,7 @@ from extender.controllers.queue.release import Release
 from extender.controllers.queue.seats.store import SeatStore
 from extender.controllers.queue.slices import done, each
 from extender.log import get_log
+from extender.objects.gangs import Ref
 from extender.queue.plan import Planner
 from extender.reservations.seats import Seat, Seats
 
@@ -30,8 +31,9 @@ MOVES: Final = 4  # placements of one attempt: what is free may change while the
 MENDING_SECONDS: Final = 0.25  # of one look: what many gangs have lost holds up no release for longer
 PAUSE_SECONDS: Final = 30.0  # for which a gang waits whose pods the API server did not let start; doubled each time
 LONGEST_PAUSE: Final = 300.0
-QUEUE_SECONDS: Final = 0.5  # for which its queue waits; doubled with each gang that is refused before one starts
-LONGEST_QUEUE: Final = 30.0
+NAMESPACE_SECONDS: Final = 0.5  # for which its namespace waits; doubled with each of its gangs that is refused
+LONGEST_NAMESPACE: Final = 30.0
+MOST_BACKOFFS: Final = 10_000  # names that are remembered: a tenant may make and delete gangs
 log = get_log()
 
 
@@ -52,10 +54,12 @@ class Backoffs:
 
     def failed(self, name: str, now: float, why: str) -> None:
         """It is not tried, each time for twice as long."""
-        before = self._entries.get(name)
+        before = self._entries.pop(name, None)
         times = 0 if before is None else before.times
         seconds = min(self._first * 2.0 ** min(times, 60), self._longest)
         self._entries[name] = _Backoff(now + seconds, times + 1, why)
+        if len(self._entries) > MOST_BACKOFFS:
+            del self._entries[next(iter(self._entries))]
 
     def succeeded(self, name: str) -> None:
         """It may be tried at any time."""
@@ -88,7 +92,8 @@ class Repairs:
         self._back: set[str] = set()  # gangs whose release is being taken back
         self._moving: set[str] = set()  # gangs whose pods change their seats, and still state the old ones
         self._gangs = Backoffs(PAUSE_SECONDS, LONGEST_PAUSE)
-        self._queues = Backoffs(QUEUE_SECONDS, LONGEST_QUEUE)
+        # By namespace: a queue is named by a label, which a tenant may write as it likes.
+        self._namespaces = Backoffs(NAMESPACE_SECONDS, LONGEST_NAMESPACE)
         self._last = ""  # gang at which the latest look ended
 
     async def look(self) -> list[str]:
@@ -114,27 +119,27 @@ class Repairs:
         """Gangs that are not started now, and why."""
         return self._gangs.now(self._clock())
 
-    def paused_queues(self) -> dict[str, str]:
-        """Queues of which no gang is started now, and why."""
-        return self._queues.now(self._clock())
+    def paused_namespaces(self) -> dict[str, str]:
+        """Namespaces of which no gang is started now, and why."""
+        return self._namespaces.now(self._clock())
 
     def pause(self, gang: str, why: str) -> None:
         """The gang is not started for a while: its seats could not be written."""
         self._gangs.failed(gang, self._clock(), why)
 
-    def refused(self, gang: str, queue: str, why: str) -> None:
+    def refused(self, gang: str, why: str) -> None:
         """The API server does not let a pod of the gang start. While all its gates are closed, others may have its
-        place. Its queue pays for the attempt: gangs of others come first."""
+        place. Its namespace pays for the attempt: gangs of others come first."""
         if self._release.all_closed(self._seats.gang(gang)) and gang not in self._back:
             now = self._clock()
             self._gangs.failed(gang, now, why)
-            self._queues.failed(queue, now, f"the API server does not let a gang of its queue start: {why}")
+            text = f"the API server does not let a gang of its namespace start: {why}"
+            self._namespaces.failed(Ref.of(gang).namespace, now, text)
             self._back.add(gang)
 
-    def started(self, gang: str, queue: str) -> None:
+    def started(self, gang: str) -> None:
         """The gang was released."""
         self._gangs.succeeded(gang)
-        self._queues.succeeded(queue)
 
     def takes_back(self, gang: str) -> bool:
         """Whether the release of the gang is taken back, with all of its gates closed."""

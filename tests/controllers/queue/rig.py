@@ -105,7 +105,8 @@ class Rig:
     def create(self, *pods: JSON) -> None:
         """The API server has these pods, and the watch has brought them."""
         for pod in pods:
-            self.objects.put(f"{PODS}/{pod['metadata']['name']}", pod)
+            meta = pod["metadata"]
+            self.objects.put(f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}", pod)
         self.watch()
 
     def delete(self, name: str) -> None:
@@ -116,7 +117,7 @@ class Rig:
     def watch(self) -> None:
         """Bring the pods as the API server has them; one that has run to its end as deleted, as the watch has it."""
         for path, pod in self.objects.stored.items():
-            if path.startswith(PODS) and pod["status"]["phase"] not in ENDED:
+            if "/pods/" in path and pod["status"]["phase"] not in ENDED:
                 self.world.set("Pod", pod)
 
     async def turn(self, seconds: float = 0.2) -> None:
@@ -134,12 +135,13 @@ class Rig:
             await asyncio.sleep(0.005)
         await turn
 
-    def pod(self, name: str) -> Any:
+    def pod(self, name: str, namespace: str = "default") -> Any:
         """As the API server has it."""
-        return self.objects.stored[f"{PODS}/{name}"]
+        return self.objects.stored[f"/api/v1/namespaces/{namespace}/pods/{name}"]
 
-    def is_open(self, name: str) -> bool:
-        return GATE not in [gate["name"] for gate in self.pod(name)["spec"].get("schedulingGates") or ()]
+    def is_open(self, name: str, namespace: str = "default") -> bool:
+        pod = self.pod(name, namespace)
+        return GATE not in [gate["name"] for gate in pod["spec"].get("schedulingGates") or ()]
 
     def bind(self, name: str) -> None:
         """kube-scheduler binds the pod to its nominated node."""

@@ -118,6 +118,19 @@ def test_gates_wait_while_kube_scheduler_may_be_allocating_to_other_pods() -> No
     run(test())
 
 
+def test_gangs_settle_beside_each_other() -> None:
+    """One pod whose claim nobody can satisfy, for ever: each gang waits for its own time, and for no other gang."""
+
+    async def test() -> None:
+        async with devices(world()) as it:
+            it.foreign()
+            it.one.create(*(pod for name in "abc" for pod in it.gang(name, 2, 2)))
+            await it.turn(int((allocator.SETTLE_SECONDS + 1.0) / 0.2))
+            assert [it.one.is_open(f"{name}-{number}") for name in "abc" for number in range(2)] == [True] * 6
+
+    run(test())
+
+
 def test_two_claims_of_the_queue_with_one_device_open_no_gate() -> None:
     """Another holder of the Lease gave the device to a pod that waits behind the gate too."""
 

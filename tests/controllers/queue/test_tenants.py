@@ -1,4 +1,4 @@
-"""What the gangs of one queue cost is paid by that queue: those of others start beside any number that fail."""
+"""What the gangs of one namespace cost is paid by it: those of others start beside any number that fail."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 
 from extender.controllers.queue.controller import BLOCKS_SECONDS
 from extender.controllers.queue.repair import (
+    LONGEST_NAMESPACE,
     LONGEST_PAUSE,
-    LONGEST_QUEUE,
     MENDING_SECONDS,
+    NAMESPACE_SECONDS,
     PAUSE_SECONDS,
-    QUEUE_SECONDS,
     Backoffs,
 )
-from tests.controllers.queue.rig import PODS, Rig, gated, rig, run
+from tests.controllers.queue.rig import Rig, gated, rig, run
 from tests.controllers.queue.test_controller import SETTINGS, gang
 from tests.kube.api_server import Request
 from tests.world import World, pairs
@@ -37,7 +37,7 @@ def fails(one: Rig, prefix: str, status: int) -> list[str]:
     tried: list[str] = []
 
     def fail(request: Request) -> int:
-        name = request.path.removeprefix(f"{PODS}/").partition("/")[0]
+        name = request.path.partition("/pods/")[2].partition("/")[0]
         if request.method != "PATCH" or not name.startswith(prefix):
             return 0
         tried.append(name)
@@ -47,20 +47,24 @@ def fails(one: Rig, prefix: str, status: int) -> list[str]:
     return tried
 
 
-def of_queue(queue: str, *names: str) -> list[Any]:
-    return [pod for name in names for pod in gang(name, 2, 4, labels={QUEUE: queue})]
+def gangs_of(namespace: str, *names: str, queue: str = "") -> list[Any]:
+    """`queue`: that their labels name; "": each one of its own."""
+    return [
+        pod for name in names for pod in gang(name, 2, 4, namespace=namespace, labels={QUEUE: queue or f"of-{name}"})
+    ]
 
 
-def test_gangs_that_are_refused_hold_up_no_other_queue(world: World) -> None:
+@pytest.mark.parametrize("queue", ["bad", "good", ""])
+def test_gangs_that_are_refused_hold_up_no_other_namespace(world: World, queue: str) -> None:
     """Twenty gangs whose pods cannot be written, as with annotations of the largest size: their queue holds nothing, so
-    it comes first again and again."""
+    it comes first again and again. Whatever queue they name, also that of others."""
 
     async def test() -> None:
         async with rig(world) as one:
             tried = fails(one, "bad", 422)
-            one.create(*of_queue("bad", *(f"bad{n:02}" for n in range(20))))
+            one.create(*gangs_of("evil", *(f"bad{n:02}" for n in range(20)), queue=queue))
             await one.turn()
-            one.create(*of_queue("good", *(f"good{n}" for n in range(4))))
+            one.create(*gangs_of("default", *(f"good{n}" for n in range(4)), queue="good"))
             turns = 0
             while not all(one.is_open(f"good{n}-{pod}") for n in range(4) for pod in range(2)):
                 await one.turn()
@@ -77,32 +81,32 @@ def test_gangs_that_are_refused_hold_up_no_other_queue(world: World) -> None:
     run(test())
 
 
-def test_a_queue_whose_gangs_are_refused_starts_those_that_are_not(world: World) -> None:
+def test_a_namespace_whose_gangs_are_refused_starts_those_that_are_not(world: World) -> None:
     async def test() -> None:
         async with rig(world) as one:
             fails(one, "bad", 403)
-            one.create(*of_queue("team", "bad0", "bad1", "fine"))
+            one.create(*gangs_of("default", "bad0", "bad1", "fine"))
             for _ in range(40):
                 await one.turn()
             assert [one.is_open("fine-0"), one.is_open("fine-1")] == [True, True]
             one.objects.fail = lambda request: 0
-            for _ in range(int((PAUSE_SECONDS + LONGEST_QUEUE) / TURN_SECONDS)):
+            for _ in range(int((PAUSE_SECONDS + LONGEST_NAMESPACE) / TURN_SECONDS)):
                 await one.turn()
             assert all(one.is_open(f"bad{n}-{pod}") for n in range(2) for pod in range(2))
 
     run(test())
 
 
-def test_a_pod_whose_writes_conflict_holds_up_others_for_a_second_and_its_queue_once(world: World) -> None:
+def test_a_pod_whose_writes_conflict_holds_up_others_for_a_second_and_its_namespace_once(world: World) -> None:
     """As where its tenant changes its labels all the time."""
 
     async def test() -> None:
         async with rig(world) as one:
             fails(one, "flips", 409)
             for number in range(3):
-                one.create(*of_queue("bad", f"flips{number}"))
+                one.create(*gangs_of("evil", f"flips{number}"))
                 await one.turn()
-                one.create(*of_queue("good", f"good{number}"))
+                one.create(*gangs_of("default", f"good{number}"))
                 turns = 0
                 while not one.is_open(f"good{number}-1"):
                     await one.turn()
@@ -142,16 +146,16 @@ def test_a_look_mends_for_a_quarter_of_a_second_and_the_next_one_goes_on(
 
 
 def test_back_off_doubles_up_to_its_longest_and_is_forgotten() -> None:
-    backoffs = Backoffs(QUEUE_SECONDS, LONGEST_QUEUE)
+    backoffs = Backoffs(NAMESPACE_SECONDS, LONGEST_NAMESPACE)
     now, waited = 0.0, []
     for _ in range(9):
         backoffs.failed("q", now, "why")
         began = now
         while backoffs.now(now):
-            now += QUEUE_SECONDS
+            now += NAMESPACE_SECONDS
         waited.append(now - began)
     assert waited == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
-    backoffs.now(now + 2 * LONGEST_QUEUE + LONGEST_PAUSE)
+    backoffs.now(now + 2 * LONGEST_NAMESPACE + LONGEST_PAUSE)
     backoffs.failed("q", now, "why")
     assert backoffs.now(now + 0.4) == {"q": "why"}
     assert backoffs.now(now + 0.5) == {}
