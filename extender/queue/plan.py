@@ -201,20 +201,8 @@ class Planner:
         queues.of(())
         del running, situation, look  # what is large is freed a part at a time
         yield None
-        listed: list[Waiting] = []
-        waiting: Counter[str] = Counter()
-        for gang, pause in pauses(sorted_gangs):
-            if pause:
-                yield None
-            if gang.ref in decision.waits:
-                listed.append(_waiting(self._cluster, gang, decision))
-            elif (gang_name(gang) in paused or gang_name(gang) not in self._claims.seats.gangs) and (
-                why := pause_of(gang)
-            ) is not None:
-                listed.append(Waiting(gang, "incomplete", why))
-            else:
-                continue
-            waiting[gang.queue] += 1
+        listed = yield from self._listed(sorted_gangs, decision, pause_of)
+        waiting = Counter(one.gang.queue for one in listed)
         names = sorted({*self._rules.now(), *queues.held, *queues.wanted})
         numbers = tuple(self._queue(name, queues, shares, waiting[name]) for name in names)
         before = list(self.report.waiting)
@@ -222,6 +210,20 @@ class Planner:
         while before:
             yield None
             del before[-STEP:]
+
+    def _listed(
+        self, in_order: Sequence[WaitingGang], decision: Decision, pause_of: Callable[[WaitingGang], str | None]
+    ) -> Sliced[list[Waiting]]:
+        """The gangs that wait, in order, and why. Those that are being released do not."""
+        listed: list[Waiting] = []
+        for gang, pause in pauses(in_order):
+            if pause:
+                yield
+            if gang.ref in decision.waits:
+                listed.append(_waiting(self._cluster, gang, decision))
+            elif gang_name(gang) not in self._claims.seats.gangs and (why := pause_of(gang)) is not None:
+                listed.append(Waiting(gang, "incomplete", why))
+        return listed
 
     def _queues(self) -> Sliced[Holding]:
         yield
