@@ -39,15 +39,24 @@ class Removed:
 
     def left(self) -> list[str]:
         """What of ours exists, the namespace and what ends with it left out."""
-        kinds = f"{KINDS},{POLICIES}" if release() >= "1.36" else KINDS
-        found = kubectl("get", kinds, "-A", "-l", OURS, "-o", "name", kubeconfig=self.kubeconfig)
+        found = kubectl("get", self._kinds(), "-A", "-l", OURS, "-o", "name", kubeconfig=self.kubeconfig)
         return found.split()
+
+    def begin(self) -> None:
+        """Nothing of ours exists: other tests apply parts of it in kube-system."""
+        kubectl("delete", self._kinds(), "-A", "-l", OURS, "--ignore-not-found", kubeconfig=self.kubeconfig)
+        wait_for(lambda: not self.left(), 60, self.left)
+
+    def _kinds(self) -> str:
+        return f"{KINDS},{POLICIES}" if release() >= "1.36" else KINDS
 
 
 @pytest.fixture
 def removed(control_plane: ControlPlane, api: Api, tmp_path: Path) -> Removed:
     wait_for(lambda: api.find("Namespace", SYSTEM) is None, 120, "the namespace of the test before is gone")
-    return Removed(control_plane.kubeconfig(), tmp_path)
+    made = Removed(control_plane.kubeconfig(), tmp_path)
+    made.begin()
+    return made
 
 
 def test_the_page_has_the_commands() -> None:
