@@ -25,6 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
+from extender.backoff import Backoff
 from extender.controllers.controller import Controller
 from extender.controllers.events import Events, named, price_text
 from extender.controllers.leadership import Leadership
@@ -313,4 +314,4 @@ class Evictions(Controller):
 
 
 def _pause(failures: int) -> float:
-    return min(FIRST_PAUSE * 2.0 ** max(0, failures - 1), LONGEST_PAUSE)
+    return Backoff(FIRST_PAUSE, LONGEST_PAUSE).whole(failures)

@@ -26,6 +26,7 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
+from extender.backoff import Backoff
 from extender.cluster.dra.slices import device_of
 from extender.cluster.slices import Timed
 from extender.cluster.view import ClusterView
@@ -100,7 +101,7 @@ class PlanSearch:
         self._spared = {uid: one for uid, one in self._spared.items() if now - one[0] < LONGEST_PAUSE}
         for pod in pods:
             times = self._spared.get(pod.uid, (0.0, 0))[1]
-            self._spared[pod.uid] = now + min(FIRST_PAUSE * 2.0**times, LONGEST_PAUSE), min(times + 1, 10)
+            self._spared[pod.uid] = now + Backoff(FIRST_PAUSE, LONGEST_PAUSE).whole(times + 1), min(times + 1, 10)
         self._generation, self.found, self._rested = -1, None, now + AGAIN_SECONDS
 
 

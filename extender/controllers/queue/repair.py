@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from extender.backoff import Backoff
 from extender.controllers.queue.ends import SeatEnds
 from extender.controllers.queue.release import Release
 from extender.controllers.queue.seats.store import SeatStore
@@ -24,20 +25,17 @@ from extender.objects.gangs import Ref
 from extender.queue.plan import Planner
 from extender.reservations.seats import Seat, Seats
 
-AGAIN_SECONDS: Final = 2.0  # between two attempts to place a gang again; doubled with each that follows
-LONGEST_AGAIN: Final = 60.0
+AGAIN: Final = Backoff(2.0, 60.0)  # between two attempts to place a gang again
 SOON_SECONDS: Final = 0.3  # the same, while its pods could not be written
 MOVES: Final = 4  # placements of one attempt: what is free may change while the pods state no seats
 MENDING_SECONDS: Final = 0.25  # of one look: what many gangs have lost holds up no release for longer
-PAUSE_SECONDS: Final = 30.0  # for which a gang waits whose pods the API server did not let start; doubled each time
-LONGEST_PAUSE: Final = 300.0
-NAMESPACE_SECONDS: Final = 0.5  # for which its namespace waits; doubled with each of its gangs that is refused
-LONGEST_NAMESPACE: Final = 30.0
+GANG_PAUSE: Final = Backoff(30.0, 300.0)  # for which a gang waits whose pods the API server did not let start
+NAMESPACE_PAUSE: Final = Backoff(0.5, 30.0)  # for which its namespace waits
 MOST_BACKOFFS: Final = 10_000  # names that are remembered: a tenant may make and delete gangs
 log = get_log()
 
 
-class _Backoff(NamedTuple):
+class _Failed(NamedTuple):
     """`until`: on our clock; `times`: how often in a row; `why`: for people."""
 
     until: float
@@ -46,18 +44,17 @@ class _Backoff(NamedTuple):
 
 
 class Backoffs:
-    """What is not tried for a while, by name. `first`, `longest`: seconds."""
+    """What is not tried for a while, by name."""
 
-    def __init__(self, first: float, longest: float) -> None:
-        self._first, self._longest = first, longest
-        self._entries: dict[str, _Backoff] = {}
+    def __init__(self, pause: Backoff) -> None:
+        self._pause = pause
+        self._entries: dict[str, _Failed] = {}
 
     def failed(self, name: str, now: float, why: str) -> None:
         """It is not tried, each time for twice as long."""
         before = self._entries.pop(name, None)
-        times = 0 if before is None else before.times
-        seconds = min(self._first * 2.0 ** min(times, 60), self._longest)
-        self._entries[name] = _Backoff(now + seconds, times + 1, why)
+        times = 1 if before is None else before.times + 1
+        self._entries[name] = _Failed(now + self._pause.whole(times), times, why)
         if len(self._entries) > MOST_BACKOFFS:
             del self._entries[next(iter(self._entries))]
 
@@ -67,7 +64,7 @@ class Backoffs:
 
     def now(self, now: float) -> dict[str, str]:
         """What is not tried at this moment, and why. How often it failed is known for twice the longest time."""
-        kept = 2.0 * self._longest
+        kept = 2.0 * self._pause.most
         self._entries = {name: one for name, one in self._entries.items() if one.until + kept > now}
         return {name: one.why for name, one in self._entries.items() if one.until > now}
 
@@ -91,9 +88,9 @@ class Repairs:
         self._stuck: dict[str, str] = {}  # gangs that lost a seat, and why they have no other
         self._back: set[str] = set()  # gangs whose release is being taken back
         self._moving: set[str] = set()  # gangs whose pods change their seats, and still state the old ones
-        self._gangs = Backoffs(PAUSE_SECONDS, LONGEST_PAUSE)
+        self._gangs = Backoffs(GANG_PAUSE)
         # By namespace: a queue is named by a label, which a tenant may write as it likes.
-        self._namespaces = Backoffs(NAMESPACE_SECONDS, LONGEST_NAMESPACE)
+        self._namespaces = Backoffs(NAMESPACE_PAUSE)
         self._last = ""  # gang at which the latest look ended
 
     async def look(self) -> list[str]:
@@ -164,8 +161,7 @@ class Repairs:
         now = self._clock()
         first = seats[0].at if all(map(self._ends.rejected, lost)) and not deleted else 0.0
         since, times = self._tried.get(gang, (first, 0))
-        again = min(AGAIN_SECONDS * 2.0 ** min(max(0, times - 1), 10), LONGEST_AGAIN)
-        if now - since < (SOON_SECONDS if gang in self._moving else again):
+        if now - since < (SOON_SECONDS if gang in self._moving else AGAIN.whole(times)):
             return
         self._tried[gang] = now, times + (gang not in self._moving)
         if await self._ends.finished(deleted):  # the others are looked at without them, in the next turn
@@ -184,7 +180,7 @@ class Repairs:
             self._back.add(gang)
             await self._take_back(gang, seats)
         elif lost:
-            if gang not in self._stuck:  # it is tried again every AGAIN_SECONDS
+            if gang not in self._stuck:  # it is tried again and again
                 log.warning("a gang has lost seats, and there are no others", gang=gang, err=made)
             self._stuck[gang] = made
 

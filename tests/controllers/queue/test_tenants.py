@@ -7,14 +7,7 @@ from typing import Any
 import pytest
 
 from extender.controllers.queue.controller import BLOCKS_SECONDS
-from extender.controllers.queue.repair import (
-    LONGEST_NAMESPACE,
-    LONGEST_PAUSE,
-    MENDING_SECONDS,
-    NAMESPACE_SECONDS,
-    PAUSE_SECONDS,
-    Backoffs,
-)
+from extender.controllers.queue.repair import GANG_PAUSE, MENDING_SECONDS, NAMESPACE_PAUSE, Backoffs
 from tests.controllers.queue.rig import Rig, gated, rig, run
 from tests.controllers.queue.test_controller import SETTINGS, gang
 from tests.kube.api_server import Request
@@ -90,7 +83,7 @@ def test_a_namespace_whose_gangs_are_refused_starts_those_that_are_not(world: Wo
                 await one.turn()
             assert [one.is_open("fine-0"), one.is_open("fine-1")] == [True, True]
             one.objects.fail = lambda request: 0
-            for _ in range(int((PAUSE_SECONDS + LONGEST_NAMESPACE) / TURN_SECONDS)):
+            for _ in range(int((GANG_PAUSE.first + NAMESPACE_PAUSE.most) / TURN_SECONDS)):
                 await one.turn()
             assert all(one.is_open(f"bad{n}-{pod}") for n in range(2) for pod in range(2))
 
@@ -146,16 +139,16 @@ def test_a_look_mends_for_a_quarter_of_a_second_and_the_next_one_goes_on(
 
 
 def test_back_off_doubles_up_to_its_longest_and_is_forgotten() -> None:
-    backoffs = Backoffs(NAMESPACE_SECONDS, LONGEST_NAMESPACE)
+    backoffs = Backoffs(NAMESPACE_PAUSE)
     now, waited = 0.0, []
     for _ in range(9):
         backoffs.failed("q", now, "why")
         began = now
         while backoffs.now(now):
-            now += NAMESPACE_SECONDS
+            now += NAMESPACE_PAUSE.first
         waited.append(now - began)
     assert waited == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
-    backoffs.now(now + 2 * LONGEST_NAMESPACE + LONGEST_PAUSE)
+    backoffs.now(now + 2 * NAMESPACE_PAUSE.most + GANG_PAUSE.most)
     backoffs.failed("q", now, "why")
     assert backoffs.now(now + 0.4) == {"q": "why"}
     assert backoffs.now(now + 0.5) == {}
