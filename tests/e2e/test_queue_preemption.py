@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.e2e import builders
 from tests.e2e.scene import Scene, SceneFactory, quiet
 from tests.e2e.test_preemption import classes
-from tests.e2e.test_queue import H100, job, nodes_of, waits
+from tests.e2e.test_queue import H100, gated, job, nodes_of, pods_of, waits
 from tests.waiting import wait_for
 
 LOST = {"n1-a": 10, "n1-b": 21, "n2-a": 43, "n2-b": 87, "n3-a": 1750, "n3-b": 3500}
 """Seconds that each of the running pods loses beside its age; no two pairs have one sum."""
+
+
+TERMINATION_SECONDS = 1.0
+START_SECONDS = 5.0
+"""The most that an urgent gang takes to start, once its victims have terminated."""
 
 
 def settings(namespace: str, *, evictions: bool) -> dict[str, Any]:
@@ -114,3 +121,51 @@ def test_a_budget_is_respected(scene: SceneFactory, namespace: str) -> None:
     assert cluster.alive(LOST) == {"n1-a", "n1-b"}
     wait_for(lambda: evicted(cluster, "started") == 4, 60, "the evictions are counted")
     assert evicted(cluster, "in-vain") == 0
+
+
+def remade_job(cluster: Scene, name: str, pods: int, gpus: int, priority_class: str) -> None:
+    """A Job that makes each evicted pod anew. The Job controller waits 10 s for that, twice as long for each further
+    failure of the same index; without a limit per index, of the same Job."""
+    made = builders.job(name, pods, gated(cluster, name, gpus, cpu="100m", priority_class=priority_class))
+    made["spec"] |= {"completionMode": "Indexed", "backoffLimitPerIndex": 10}
+    cluster.api.create(made)
+
+
+def starts_by_evictions(cluster: Scene, name: str, pods: int, of: str) -> float:
+    """Create an urgent gang; seconds from the last deletion of a pod of the Job `of` until all its pods are bound."""
+    before = {pod["metadata"]["uid"] for pod in pods_of(cluster, of) if pod["spec"].get("nodeName")}
+    remade_job(cluster, name, pods, 8, "urgent")
+    terminated: list[float] = []
+
+    def bound() -> bool:
+        running = {pod["metadata"]["uid"] for pod in pods_of(cluster, of) if pod["metadata"]["uid"] in before}
+        if len(before - running) >= pods and not terminated:
+            terminated.append(time.monotonic())
+        return [bool(pod["spec"].get("nodeName")) for pod in pods_of(cluster, name)] == [True] * pods
+
+    wait_for(bound, 60, lambda: str(queue(cluster)))
+    assert terminated, "its victims terminate before it starts"
+    return time.monotonic() - terminated[0]
+
+
+@pytest.mark.parametrize("attempt", [1, 2, 3])
+def test_urgent_gangs_start_one_after_the_other_while_the_job_remakes_their_victims(
+    scene: SceneFactory, namespace: str, attempt: int
+) -> None:
+    """The Job that lacks the pods that were evicted waits behind the second urgent gang, and does not hold it up."""
+    nodes = {f"n{i:02d}": H100 for i in range(30)}
+    kubelet = {"termination_seconds": TERMINATION_SECONDS, "seed": attempt}
+    cluster = scene(nodes, settings=settings(namespace, evictions=True), kubelet=kubelet)
+    for name, value in (("low", 1000), ("urgent", 100_000)):
+        cluster.api.create(builders.priority_class(name, value))
+    remade_job(cluster, "low", 30, 8, "low")
+    nodes_of(cluster, "low", 30)
+    for name in ("ug1", "ug2"):
+        took = starts_by_evictions(cluster, name, 4, "low")
+        print(f"{name} starts {took:.1f} s after its victims have terminated")
+        assert took <= START_SECONDS
+        wait_for(lambda: len(pods_of(cluster, "low")) >= 30, 60, "the Job makes the evicted pods anew")
+    for name in ("ug1", "ug2"):
+        assert len(set(nodes_of(cluster, name, 4))) == 4
+    assert evicted(cluster, "in-vain") == 0
+    assert cluster.kubelets.truth.double_allocations == 0
