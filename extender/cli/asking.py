@@ -24,6 +24,18 @@ TRIES = 10
 NOT_READY = 503
 
 
+class Unanswered(Unreachable):
+    """Nothing answers at the address of a server. `reason`: why, without advice on the address."""
+
+    def __init__(self, reason: str, server: str) -> None:
+        super().__init__(
+            f"{reason}. Does gpu-extender serve there? --server names another address; of one in a pod "
+            "`kubectl port-forward` makes it reachable",
+            path=server,
+        )
+        self.reason = reason
+
+
 def default_server() -> str:
     """The server that is asked where no option names one."""
     return os.environ.get("GPU_EXTENDER_SERVER") or LOCAL
@@ -79,11 +91,7 @@ def _answer(server: str, path: str, body: bytes | None, also: int = 0) -> dict[s
             answer = _decoded(server, text)
     except (URLError, OSError, HTTPException) as error:
         reason = getattr(error, "reason", None) or error
-        raise Unreachable(
-            f"{reason}. Does gpu-extender serve there? --server names another address; of one in a pod "
-            "`kubectl port-forward` makes it reachable",
-            path=server,
-        ) from None
+        raise Unanswered(str(reason), server) from None
     if not isinstance(answer, dict):
         raise Unreachable("the answer is not an object; is this a gpu-extender?", path=server)
     return answer

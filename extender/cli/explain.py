@@ -35,8 +35,7 @@ def run(options: argparse.Namespace) -> int:
     if options.most < 0:
         raise BadInput(f"{options.most} is less than 0", path="--most")
     page = f"/debug/explain?pod={quote('/'.join(pod))}&most={options.most}"
-    program = getattr(options, "program", "gpu-extender")
-    show(answer_of(options, page, partial(_read, pod)), options.output, partial(verdict_text.lines, program=program))
+    show(answer_of(options, page, partial(_read, pod)), options.output, verdict_text.lines)
     return 0
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from extender.cli.asking import readiness
+from extender.cli.asking import Unanswered, readiness
 from extender.errors import ExtenderError
 
 SLACK_SECONDS: Final = 15.0
@@ -29,6 +29,8 @@ def replica(name: str, server: str) -> Json:
     """What one replica answers; where it cannot be asked `error` has why."""
     try:
         answer = readiness(server)
+    except Unanswered as error:
+        return unreachable(name, error.reason)
     except ExtenderError as error:
         return unreachable(name, error.message)
     return {

@@ -1,12 +1,16 @@
-"""The option --output: text for people, JSON or YAML for programs; errors take the same form."""
+"""The option --output: text for people, JSON or YAML for programs; errors take the same form.
+
+Sentences name commands as `gpu-extender COMMAND`, wherever they come from. Where the user calls the program by another
+name, `called` renames them in all text for people; what is for programs stays the same."""
 
 from __future__ import annotations
 
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TextIO
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from typing import Any, Final, TextIO, cast
 
 import orjson
 
@@ -27,6 +31,8 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 def write(answer: Mapping[str, Any], form: str, stream: TextIO | None = None) -> None:
     """Prints the answer for programs. `form`: json or yaml; `stream`: standard output without one."""
     stream = stream or sys.stdout
+    if isinstance(stream, _Renaming):
+        stream = stream.unchanged
     if form == "json":
         stream.write(orjson.dumps(answer, option=orjson.OPT_APPEND_NEWLINE).decode())
         return
@@ -51,6 +57,36 @@ def complain(error: ExtenderError, form: str) -> None:
         write({"error": parts}, form, sys.stderr)
     else:
         print(f"gpu-extender: {error}", file=sys.stderr)
+
+
+@contextmanager
+def called(hint: re.Pattern[str], name: str) -> Iterator[None]:
+    """Meanwhile what is written to standard output and standard error has `name` for each match of `hint`."""
+    out, err = (cast("TextIO", _Renaming(stream, hint, name)) for stream in (sys.stdout, sys.stderr))
+    with redirect_stdout(out), redirect_stderr(err):
+        yield
+
+
+class _Renaming:
+    """A stream of text that writes another name of the program. `unchanged`: the stream without it."""
+
+    def __init__(self, stream: TextIO, hint: re.Pattern[str], name: str) -> None:
+        self.unchanged = stream
+        self._hint = hint
+        self._name = name
+
+    def write(self, text: str) -> int:
+        """The length of `text`, as callers of a stream expect."""
+        self.unchanged.write(self._hint.sub(self._name, text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Each as `write`."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.unchanged, name)
 
 
 def _dumper() -> Any:

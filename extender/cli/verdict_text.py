@@ -20,8 +20,8 @@ STAGES: Final = {
 """The stages of the funnel in words."""
 
 
-def lines(answer: Mapping[str, Any], program: str = "gpu-extender") -> Iterator[str]:
-    """The lines of an Explanation. `program`: as the user has called the command."""
+def lines(answer: Mapping[str, Any]) -> Iterator[str]:
+    """The lines of an Explanation."""
     pod = answer["pod"]
     yield f"{pod['namespace']}/{pod['name']} {answer['sentence']}"
     if answer["funnel"]:
@@ -36,7 +36,7 @@ def lines(answer: Mapping[str, Any], program: str = "gpu-extender") -> Iterator[
             yield f"    {number}. {way(one)}"
     elif (gang := answer["queue"]) and gang["pods"] > 1:
         asked = f"{pod['namespace']}/{pod['name']}"
-        yield f"  what helps its gang of {gang['pods']} pods: {program} whatif --pod {asked}"
+        yield f"  what helps its gang of {gang['pods']} pods: gpu-extender whatif --pod {asked}"
     for warning in answer["warnings"]:
         yield f"  warning: {warning['message']}"
     if answer["decisions"]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from extender.cli import main, verdict_text
+from extender.cli import main
 from extender.cli.decision_text import lines
 from tests.cli.canned import Canned, answer, serving
 from tests.world import World, workload
@@ -166,16 +166,6 @@ def test_terms_that_are_equal_on_all_nodes_stand_once() -> None:
     assert [line.split(":")[0].strip() for line in shown] == ["equal on all nodes below that fit", "a", "b, c, d"]
     assert "bad_nodes 1 x 1000" in shown[0]
     assert not any("bad_nodes" in line for line in shown[1:])
-
-
-def test_a_hint_names_the_command_as_it_was_called() -> None:
-    world = World()
-    world.pod("p", 1)
-    asked = world.call("/debug/explain?pod=default/p&most=0", method="GET").json
-    assert asked["decisions"] == []
-    gang = asked | {"ways_out": [], "queue": {"pods": 4}}
-    last = [line for line in verdict_text.lines(gang, "kubectl gpu-extender") if "what helps" in line]
-    assert last == ["  what helps its gang of 4 pods: kubectl gpu-extender whatif --pod default/p"]
 
 
 def test_no_decision_is_shown_with_most_0() -> None:

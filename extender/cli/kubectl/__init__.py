@@ -8,18 +8,21 @@ impersonation are as the user has them.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 from extender import cli
+from extender.cli.asking import Unanswered
 from extender.cli.kubectl import health
 from extender.cli.kubectl.calls import Kubectl
 from extender.cli.kubectl.flags import WrongUsage, split
 from extender.cli.kubectl.forward import forwarded
 from extender.cli.kubectl.replica import EVICTIONS, NAMESPACE, QUEUE, SCHEDULER, find
 from extender.cli.options import port
+from extender.cli.output import called
 from extender.errors import BadInput, ExtenderError, Unreachable
 from extender.objects.queueing import GATE
 
@@ -33,15 +36,25 @@ LEASES: Final = (SCHEDULER, QUEUE, EVICTIONS)
 OF_QUEUE: Final = (QUEUE, SCHEDULER, EVICTIONS)
 ELSEWHERE: Final = ("server", "kubeconfig", "cluster", "config", "now")
 """Options of the commands that kubectl's flags replace, or that only count without a server."""
+HINT: Final = re.compile(
+    rf"(?<![\w./-])(?<!kubectl ){cli.PROGRAM}(?= (?:{'|'.join(OFFERED)})\b)(?! check\b(?! --live\b))"
+    rf"(?! \w+ --(?:{'|'.join(ELSEWHERE)})\b)"
+)
+"""The program in a hint that the plugin can follow. Of `check` it has --live alone, and none of `ELSEWHERE`."""
 EPILOG: Final = "kubectl's own flags are accepted everywhere (`kubectl options`); -n is the namespace of a pod."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code of `kubectl gpu-extender ARGUMENTS`. Wrong usage ends in argparse's SystemExit(2)."""
+    with called(HINT, PROGRAM):
+        return _main(sys.argv[1:] if arguments is None else arguments)
+
+
+def _main(arguments: Sequence[str]) -> int:
     overview = cli.overview(PROGRAM, OFFERED)
     overview.epilog = EPILOG
     try:
-        flags, words = split(sys.argv[1:] if arguments is None else arguments)
+        flags, words = split(arguments)
     except WrongUsage as error:
         overview.error(str(error))
     if not words:
@@ -104,12 +117,13 @@ def _run(name: str, options: argparse.Namespace, kubectl: Kubectl) -> int:
     if replica.warning:
         print(f"gpu-extender: warning: {replica.warning}", file=sys.stderr)
     with forwarded(kubectl, replica, options.port) as tunnel:
-        options.server, options.program = tunnel.url, PROGRAM
+        options.server = tunnel.url
         try:
             return int(cli.command(name).run(options))
         except Unreachable as error:
             where = f"pod {replica.namespace}/{replica.pod}, port {options.port}"
-            raise Unreachable(tunnel.complaint() or error.message, path=where) from None
+            why = error.reason if isinstance(error, Unanswered) else error.message
+            raise Unreachable(tunnel.complaint() or why, path=where) from None
 
 
 def _with_namespace(pod: str, kubectl: Kubectl) -> str:
