@@ -26,6 +26,11 @@ class QuantityError(ValueError):
     """The text is no quantity that Kubernetes would accept for a resource, or it is negative."""
 
 
+def total(first: int, second: int) -> int:
+    """The sum of two amounts, LARGEST at most: JSON for programs has no larger integers."""
+    return min(first + second, LARGEST)
+
+
 @lru_cache(maxsize=2048)
 def value(text: str | int | float) -> int:
     """The quantity in whole units (bytes, GPUs, pods), rounded up, LARGEST at most. A number is read as its text."""

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
+from extender.objects.quantity import total
 from extender.objects.records import PRIORITY_CLASS, PodRecord, QuotaRecord, QuotaScope
 
 PODS: Final = ("pods", "count/pods")
@@ -35,7 +36,7 @@ class Excess(NamedTuple):
     @property
     def needed(self) -> int:
         """The limit with which the pods would be created."""
-        return self.used + self.asked
+        return total(self.used, self.asked)
 
 
 def counts_pods(name: str) -> bool:
@@ -151,7 +152,7 @@ class QuotaUse:
                 used, asked = self._used_of(quota), dict[str, int]()
                 for pod in pods:
                     for name, count in amounts(pod).items() if counts(quota, pod) else ():
-                        asked[name] = asked.get(name, 0) + count
+                        asked[name] = total(asked.get(name, 0), count)
                 found += [
                     Excess(quota, name, used.get(name, 0), hard, asked[name])
                     for name, hard in quota.hard
@@ -179,7 +180,7 @@ class QuotaUse:
             if counts(quota, pod):
                 used = self._used_of(quota)
                 for name, count in more.items():
-                    used[name] = used.get(name, 0) + count
+                    used[name] = total(used.get(name, 0), count)
 
     def _used_of(self, quota: QuotaRecord) -> dict[str, int]:
         return self._used.setdefault((quota.namespace, quota.name), {})

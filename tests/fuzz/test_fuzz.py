@@ -1,4 +1,5 @@
-"""What CI runs of `make fuzz`: one minute with a fixed seed; and that the fuzzer finds what is broken on purpose."""
+"""What CI runs of `make fuzz`: half a minute, the same cases on every machine; and that the fuzzer finds what is broken
+on purpose."""
 
 from __future__ import annotations
 
@@ -18,16 +19,17 @@ from tests.fuzz.engine import Broken, Outcome, Part, Step, replay, run, shrink
 from tests.fuzz.hostile import cut, cuts, mutated, render
 
 SEED = 11  # fixed: a change fails on what it broke; `make fuzz` takes another each time
-SECONDS = 60.0 if os.environ.get("CI") else 8.0
+CASES = {"bodies": 6000, "objects": 300, "settings": 1200, "clusters": 600}
+SECONDS = 600.0  # for a part that became slow
 
 
 @pytest.mark.parametrize("part", PARTS, ids=[part.name for part in PARTS])
 def test_nothing_fails(part: Part, tmp_path: Path) -> None:
     """GPU_EXTENDER_FUZZ_SEED: another seed."""
     seed = int(os.environ.get("GPU_EXTENDER_FUZZ_SEED", SEED))
-    report = run([part], seed, seconds=SECONDS / len(PARTS), folder=tmp_path)
+    report = run([part], seed, seconds=SECONDS, cases=CASES[part.name], folder=tmp_path)
     print(f"seed {seed}\n{show(report)}")
-    assert report.tallies[part.name].cases >= 4
+    assert report.tallies[part.name].cases >= CASES[part.name] or report.failures
     assert not report.failures, show(report)
 
 

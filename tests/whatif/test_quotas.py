@@ -8,10 +8,14 @@ import random
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from ruamel.yaml import YAML
 
 from extender.cli import main
+from extender.objects import records
+from extender.objects.quantity import LARGEST
+from extender.objects.quotas import QuotaUse
 from extender.offline import check, explain, frozen
 from extender.settings import Settings
 from extender.whatif import live
@@ -423,6 +427,23 @@ def test_pods_beyond_a_quota_are_a_finding() -> None:
     answer = check.answer(Settings(), snapshot(items).cluster, frozen.objects(raw, "x"), WALL)
     (found,) = [one for one in answer["findings"] if one["code"] == "quota-exceeded"]
     assert (found["severity"], found["facts"]) == ("warning", {"used": 4, "hard": 3})
+
+
+def test_sums_beyond_every_json_integer_are_answered() -> None:
+    """Each amount is legal, and the API server accepts it; three of them exceed 64 bits."""
+    huge = [pod(name, 0) for name in "prs"]
+    for one in huge:
+        one["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "8E", "memory": "8E"}}
+    items = [node(), quota({"cpu": str(LARGEST), "memory": "1"}), *huge]
+    raw = json.dumps({"kind": "List", "items": items}).encode()
+    answer = check.answer(Settings(), snapshot(items).cluster, frozen.objects(raw, "x"), WALL)
+    assert orjson.loads(orjson.dumps(answer))["summary"] == answer["summary"]
+    assert {one["code"] for one in answer["findings"]} == {"quota-too-small"}
+    use = QuotaUse(map(records.resource_quota, items[1:2]))
+    ours = [records.pod(one, frozenset({GPU})) for one in huge]
+    use.add(ours[0])
+    (excess, *_) = use.excess(ours)
+    assert excess.asked == excess.needed == LARGEST
 
 
 def _owners(items: list[JSON]) -> list[JSON]:
