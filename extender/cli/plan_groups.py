@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rich.console import Console
@@ -26,6 +26,10 @@ def show(console: Console, groups: list[Json]) -> None:
             console.print(
                 Text(f"  {short(pod['name'])}: {short(pod['node'])}, GPUs {gpus(pod['gpus'])}"), soft_wrap=True
             )
+        for pod in group.get("running", ()):
+            console.print(
+                Text(f"  {short(pod['name'])} runs: {short(pod['node'])}, GPUs {gpus(pod['gpus'])}"), soft_wrap=True
+            )
         if group["victims"]:
             console.print()
             eviction(console, group, group["certificate"])
@@ -44,12 +48,23 @@ def ways(console: Console, result: Json) -> None:
 
 
 def _verdict(group: Json) -> str:
-    pods, domain = group["pods"], group["domain"]
+    pods, domain, there = group["pods"], group["domain"], group.get("running", ())
+    runs = f"{count(len(there), 'pod')} of it {'runs' if len(there) == 1 else 'run'} on {_nodes(there)}"
+    if there and not pods:
+        size = group["size"]
+        return f"runs already{'' if size is None else f', as a gang of {size}'}: {runs}. No pod is placed"
     where = "" if domain is None else f", in {short(domain['level'])}={short(domain['value'])}"
-    nodes = count(len({one["node"] for one in pods}), "node")
+    number, before = count(len(pods), "pod"), f"{runs}; " if there else ""
+    those = f"the other {number}" if there else f"all of its {number}"
     if group["verdict"] == "fits":
-        return f"all of its {count(len(pods), 'pod')} fit on {nodes}{where}"
+        return f"{before}{those} fit on {_nodes(pods)}{where}"
     if group["verdict"] == "evict":
-        return f"all fit on {nodes}{where} after the eviction of {count(len(group['victims']), 'pod')}"
+        after = f"after the eviction of {count(len(group['victims']), 'pod')}"
+        return f"{before}{those if there else 'all'} fit on {_nodes(pods)}{where} {after}"
     why = short(group.get("text", ""), LONGEST)
-    return f"cannot start whole, so none of its {count(len(pods), 'pod')} is placed ({why})"
+    none = f"none of the other {number}" if there else f"cannot start whole, so none of its {number}"
+    return f"{before}{none} is placed ({why})"
+
+
+def _nodes(pods: Sequence[Json]) -> str:
+    return count(len({one["node"] for one in pods}), "node")

@@ -23,7 +23,7 @@ from extender.queue.gang import SINGLE, WaitingGang, formed
 from extender.queue.gang import single as queued_alone
 from extender.reservations.seats import is_absent
 from extender.verdict.quotas import used
-from extender.whatif import changes, group, single
+from extender.whatif import changes, group, running, single
 from extender.whatif.admission import Owners, admit, known, node_of
 from extender.whatif.question import MOST_PODS, Question
 from extender.whatif.quotas import Admission, refuse_group, refuse_single
@@ -156,17 +156,43 @@ def _admitted(cluster: ClusterView, question: Question, made: Answer) -> list[Po
     pods: list[PodRecord] = []
     there: list[str] = []
     owners = Owners(cluster)
-    for number, pod in enumerate(question.pods):
-        if (pod.namespace, pod.name) in question.expanded and node_of(cluster, pod):
-            there.append(pod.name)
+    asked = [owners.of(cluster.dra.read(pod)) for pod in question.pods]
+    existing = _existing(cluster, question, asked, made)
+    for number, pod in enumerate(asked):
+        match = existing.get(number)
+        if match is not None and match.node:
+            there.append(match.name)
         else:
-            pods.append(admit(cluster, owners.of(cluster.dra.read(pod)), number))
+            pods.append(admit(cluster, pod if match is None else msgspec.structs.replace(pod, uid=match.uid), number))
     if there:
         text = f"pods that have a node already are not placed again: {', '.join(there[:5])}"
         made.warn([warning("runs-already", text + (f" and {len(there) - 5} more" if len(there) > 5 else ""))])
     seen = {pod.uid for pod in pods}
     pods += [pod for name in question.named if (pod := known(cluster, *name)).uid not in seen]
     return pods
+
+
+def _existing(
+    cluster: ClusterView, question: Question, asked: Sequence[PodRecord], made: Answer
+) -> dict[int, PodRecord]:
+    """The pods of the cluster that pods of owners in the question are, by their number there. A gang of which all pods
+    run is answered here."""
+    found: dict[int, PodRecord] = {}
+    of_gangs: dict[gangs.Ref, list[int]] = {}
+    for number, pod in enumerate(asked):
+        if (pod.namespace, pod.name) not in question.expanded:
+            continue
+        there = cluster.pod(pod.namespace, pod.name)
+        if there is not None and node_of(cluster, pod):
+            found[number] = there
+        if (ref := cluster.gangs.ref(pod)) is not None:
+            of_gangs.setdefault(ref, []).append(number)
+    for ref, numbers in of_gangs.items():
+        matches = running.counterparts(cluster, ref, [asked[number] for number in numbers])
+        found |= {number: match for number, match in zip(numbers, matches, strict=True) if match is not None}
+        if all(number in found and found[number].node for number in numbers):
+            made.groups.append(running.group(cluster, ref))
+    return found
 
 
 def _single(snapshot: Snapshot, admission: Admission, pod: PodRecord, wall: float, made: Answer) -> Sliced[None]:
@@ -226,7 +252,7 @@ def _gang(snapshot: Snapshot, admission: Admission, gang: WaitingGang, wall: flo
     if gang.lacking <= 1 and _by_itself(snapshot, gang):
         before = len(made.results)
         yield from _single(snapshot, admission, gang.pods[0], wall, made)
-        made.groups.append(group.of_one(gang, made.results[before]))
+        made.groups.append(group.of_one(snapshot.cluster, gang, made.results[before]))
         return
     found = yield from _whole(snapshot, admission, gang, wall, made)
     made.groups.append(found.group)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from extender.cluster.gpus.statements import gpus_of
 from extender.cluster.slices import Pace, Sliced
+from extender.cluster.view import ClusterView
 from extender.errors import BadInput
 from extender.objects import gangs
 from extender.objects.queueing import is_queued
@@ -27,6 +28,7 @@ from extender.verdict import nodes as judged_nodes
 from extender.verdict.nodes import Nodes
 from extender.verdict.ways.gang import over_quota, situated
 from extender.whatif import single
+from extender.whatif.running import running
 from extender.whatif.single import warning
 from extender.whatif.snapshot import Snapshot
 
@@ -227,10 +229,17 @@ def _group(task: Task, verdict: str, seating: Seating, *, proved: bool) -> dict[
         "pods": [
             {"name": pod.name, "namespace": pod.namespace} | _seat(placed, at) for at, pod in enumerate(gang.pods)
         ],
+        **_running(snapshot.cluster, gang),
         "victims": [certificate.victim(snapshot.cluster, pod) for pod in seating.victims],
         "cost": cost_of(found, best) if found is not None and best is not None and seating.victims else [],
         "certificate": made | {"proved": proved},
     }
+
+
+def _running(cluster: ClusterView, gang: WaitingGang) -> dict[str, Any]:
+    """The pods of the gang that run already; no key where there is none."""
+    there = running(cluster, gang.members)
+    return {"running": there} if there else {}
 
 
 def _seat(placed: Placed | None, at: int) -> dict[str, Any]:
@@ -273,7 +282,7 @@ def _about(task: Task, gang: WaitingGang) -> Iterator[dict[str, str]]:
         yield warning("not-all-checked", f"gang {gang.ref} asks for more than is checked: {', '.join(missing)}")
 
 
-def of_one(gang: WaitingGang, result: Mapping[str, Any]) -> dict[str, Any]:
+def of_one(cluster: ClusterView, gang: WaitingGang, result: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON form of a gang of which one pod is placed, by the result of that pod."""
     (pod,) = gang.pods
     made = {
@@ -283,6 +292,7 @@ def of_one(gang: WaitingGang, result: Mapping[str, Any]) -> dict[str, Any]:
         "size": gang.size,
         "domain": None,
         "pods": [{"name": pod.name, "namespace": pod.namespace, "node": result["node"], "gpus": result["gpus"]}],
+        **_running(cluster, gang),
     }
     kept = ("verdict", "victims", "cost", "certificate", "text", "ways_out", "nearest")
     return made | {key: result[key] for key in kept if key in result}

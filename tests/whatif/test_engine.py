@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
+from io import StringIO
 
+import pytest
+from rich.console import Console
+
+from extender.cli import plan_groups
 from extender.cluster.slices import Sliced
 from extender.errors import BadInput, ExtenderError, NotFound
 from extender.objects.records import PodRecord
 from extender.settings import Settings
 from extender.whatif import single
+from extender.whatif.engine import exit_code
 from extender.whatif.question import Added, Changes
 from extender.whatif.single import Single
 from extender.whatif.snapshot import Snapshot
@@ -266,3 +271,62 @@ def test_a_gang_whose_victims_all_terminate_is_told_that_it_is_enough_to_wait() 
     assert {"code": "enough-to-wait", "message": text} in answer["warnings"]
     items[2] = running("old-1", "n1", list(range(8)), priority=1)
     assert "enough-to-wait" not in {one["code"] for one in ask(items, gang("g", 2, 8, priority=9))["warnings"]}
+
+
+def of_job(name: str, suffix: str, on: str, held: list[int], index: str = "") -> JSON:
+    """A pod of a Job under its generated name. `on`: "" where it waits."""
+    made = running(f"{name}-{suffix}", on, held) if on else pod(f"{name}-{suffix}", 2)
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": f"uid-{name}", "controller": True}
+    made["metadata"]["ownerReferences"] = [owner]
+    if index:
+        made["metadata"]["labels"] = {"batch.kubernetes.io/job-completion-index": index}
+    return made
+
+
+def test_a_gang_that_runs_is_not_placed_again() -> None:
+    places = [("n0", [0, 1]), ("n0", [2, 3]), ("n1", [0, 1]), ("n1", [2, 3])]
+    there = [of_job("train", f"{index}-x{index}", on, held) for index, (on, held) in enumerate(places)]
+    answer = ask([node("n0", 4), node("n1", 4), *there], [job("train", 4, 2)])
+    assert (answer["results"], exit_code(answer)) == ([], 0)
+    [group] = answer["groups"]
+    assert (group["gang"], group["verdict"], group["pods"]) == ("default/train", "fits", [])
+    assert (group["min"], group["size"], group["victims"], group["cost"]) == (4, 4, [], [])
+    assert [(one["name"], one["node"], one["gpus"]) for one in group["running"]] == [
+        ("train-0-x0", "n0", [0, 1]), ("train-1-x1", "n0", [2, 3]),
+        ("train-2-x2", "n1", [0, 1]), ("train-3-x3", "n1", [2, 3]),
+    ]  # fmt: skip
+    [said] = [one["message"] for one in answer["warnings"] if one["code"] == "runs-already"]
+    assert said.endswith("are not placed again: train-0-x0, train-1-x1, train-2-x2, train-3-x3")
+    shown = text(answer)
+    assert "gang default/train: runs already, as a gang of 4: 4 pods of it run on 2 nodes. No pod is placed" in shown
+    assert "train-2-x2 runs: n1, GPUs 0,1" in shown
+
+
+def test_of_a_gang_that_runs_in_part_the_rest_is_placed() -> None:
+    there = [of_job("train", "2-a", "n", [0, 1], "2"), of_job("train", "1-b", "", [], "1")]
+    wanted = job("train", 4, 2)
+    wanted["spec"] |= {"completions": 4, "completionMode": "Indexed"}
+    answer = ask([node("n", 8), *there], [wanted])
+    assert [one[0] for one in places(answer)] == ["train-0", "train-1", "train-3"]  # train-1 exists, and waits
+    [group] = answer["groups"]
+    assert [one["name"] for one in group["running"]] == ["train-2-a"]
+    assert "gang default/train: 1 pod of it runs on 1 node; the other 3 pods fit on 1 node" in text(answer)
+    full = ask([node("n", 4), *there], [wanted])
+    assert "1 pod of it runs on 1 node; none of the other 3 pods is placed" in text(full)
+
+
+def test_pods_of_another_owner_or_namespace_are_other_pods() -> None:
+    there = [of_job("other", "a", "n", [0, 1]), of_job("train", "b", "n", [2, 3])]
+    there[1]["metadata"]["namespace"] = "team"
+    answer = ask([node("n", 8), *there], [job("train", 2, 2)])
+    assert [one[0] for one in places(answer)] == ["train-0", "train-1"]
+    assert "running" not in answer["groups"][0]
+
+
+def text(answer: JSON) -> str:
+    """The groups as people read them."""
+    console = Console(file=StringIO(), width=200)
+    plan_groups.show(console, answer["groups"])
+    shown = console.file
+    assert isinstance(shown, StringIO)
+    return shown.getvalue()
