@@ -2,7 +2,8 @@
 
 Source: pkg/quota/v1/evaluator/core/pods.go and the admission plugin ResourceQuota (Kubernetes 1.37). A pod counts where
 it passes all scopes of a quota, from its creation to its end: with gates and without a node, too. A pod that exists has
-passed admission; it is counted, and never refused. Quotas of DRA device classes count claims: they are not looked at.
+passed admission; it is counted, and never refused. Quotas of claims are named, and not
+checked.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ _SHORT: Final = ("cpu", "memory", "ephemeral-storage")
 _COMPUTE: Final = frozenset([*PODS, *_SHORT, *(f"{kind}.{name}" for kind in ("requests", "limits") for name in _SHORT)])
 _HUGE: Final = "hugepages-"
 _REQUESTS: Final = "requests."
+_OF_CLAIMS: Final = (".deviceclass.resource.k8s.io/devices", "count/resourceclaims.resource.k8s.io")
+"""How names end that limit the claims of pods, and not pods."""
 MUST_BE_STATED: Final = frozenset(f"{kind}.{name}" for kind in ("requests", "limits") for name in ("cpu", "memory"))
 
 
@@ -169,6 +172,16 @@ class QuotaUse:
             missing = tuple(name for name in pod.quota_facts.unstated if name in wanted)
             if missing and counts(quota, pod):
                 found.append((quota, missing))
+        return found
+
+    def of_claims(self, pod: PodRecord) -> list[tuple[QuotaRecord, tuple[str, ...]]]:
+        """The quotas that may refuse a claim of the pod, with the names in spec.hard: a claim without which it waits.
+        Quotas with scopes count no claims."""
+        found = []
+        for quota in self._quotas.get(pod.namespace, ()) if pod.claims else ():
+            names = tuple(name for name, _ in quota.hard if name.endswith(_OF_CLAIMS))
+            if names and not quota.scopes:
+                found.append((quota, names))
         return found
 
     def used(self, quota: QuotaRecord) -> Mapping[str, int]:

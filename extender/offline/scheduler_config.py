@@ -25,7 +25,9 @@ SHORTEST_TIMEOUT: Final = 4
 """Seconds: a preempt call waits up to 3.6 s for an API server that is just back."""
 OUTWEIGHS_USUAL: Final = 41
 """From this weight on one point of ours outweighs what in-tree plugins give to a pod without preferences."""
-_TEXTS: Final = dict.fromkeys(("name", "weight"), None)
+MOST_NODES: Final = 5000
+"""Nodes of the largest cluster that Kubernetes supports."""
+_TEXTS: Final = {"name": str, "weight": int}
 _PLUGIN: Final[dict[str, Any]] = {"enabled": [_TEXTS], "disabled": [_TEXTS]}
 _POINTS: Final = (
     "multiPoint", "preEnqueue", "queueSort", "preFilter", "filter", "postFilter", "preScore", "score", "reserve",
@@ -33,34 +35,39 @@ _POINTS: Final = (
 )  # fmt: skip
 _ARGS: Final[dict[str, dict[str, Any]]] = {
     "NodeResourcesFit": {
-        "ignoredResources": None, "ignoredResourceGroups": None,
-        "scoringStrategy": {"type": None, "resources": [_TEXTS], "requestedToCapacityRatio": None},
+        "ignoredResources": [str], "ignoredResourceGroups": [str],
+        "scoringStrategy": {"type": str, "resources": [_TEXTS], "requestedToCapacityRatio": None},
     },
-    "DefaultPreemption": {"minCandidateNodesPercentage": None, "minCandidateNodesAbsolute": None},
+    "DefaultPreemption": {"minCandidateNodesPercentage": int, "minCandidateNodesAbsolute": int},
 }  # fmt: skip
 _FIELDS: Final[dict[str, Any]] = {
-    "apiVersion": None, "kind": None, "parallelism": None, "enableProfiling": None, "enableContentionProfiling": None,
-    "percentageOfNodesToScore": None, "podInitialBackoffSeconds": None, "podMaxBackoffSeconds": None,
-    "delayCacheUntilActive": None,
-    "leaderElection": dict.fromkeys(
-        ("leaderElect", "leaseDuration", "renewDeadline", "retryPeriod", "resourceLock", "resourceName",
-         "resourceNamespace")
-    ),
-    "clientConnection": dict.fromkeys(("kubeconfig", "acceptContentTypes", "contentType", "qps", "burst")),
+    "apiVersion": str, "kind": str, "parallelism": int, "enableProfiling": bool, "enableContentionProfiling": bool,
+    "percentageOfNodesToScore": int, "podInitialBackoffSeconds": int, "podMaxBackoffSeconds": int,
+    "delayCacheUntilActive": bool,
+    "leaderElection": {
+        "leaderElect": bool,
+        **dict.fromkeys(("leaseDuration", "renewDeadline", "retryPeriod"), str),
+        **dict.fromkeys(("resourceLock", "resourceName", "resourceNamespace"), str),
+    },
+    "clientConnection": {
+        **dict.fromkeys(("kubeconfig", "acceptContentTypes", "contentType"), str), "qps": None, "burst": int,
+    },
     "profiles": [{
-        "schedulerName": None, "percentageOfNodesToScore": None, "plugins": dict.fromkeys(_POINTS, _PLUGIN),
-        "pluginConfig": [{"name": None, "args": None}],
+        "schedulerName": str, "percentageOfNodesToScore": int, "plugins": dict.fromkeys(_POINTS, _PLUGIN),
+        "pluginConfig": [{"name": str, "args": None}],
     }],
     "extenders": [{
-        "urlPrefix": None, "filterVerb": None, "preemptVerb": None, "prioritizeVerb": None, "bindVerb": None,
-        "weight": None, "enableHTTPS": None, "httpTimeout": None, "nodeCacheCapable": None, "ignorable": None,
-        "managedResources": [{"name": None, "ignoredByScheduler": None}],
-        "tlsConfig": dict.fromkeys(
-            ("insecure", "serverName", "certFile", "keyFile", "caFile", "certData", "keyData", "caData")
-        ),
+        **dict.fromkeys(("urlPrefix", "filterVerb", "preemptVerb", "prioritizeVerb", "bindVerb"), str),
+        "weight": int, "enableHTTPS": bool, "httpTimeout": None, "nodeCacheCapable": bool, "ignorable": bool,
+        "managedResources": [{"name": str, "ignoredByScheduler": bool}],
+        "tlsConfig": {
+            "insecure": bool,
+            **dict.fromkeys(("serverName", "certFile", "keyFile", "caFile", "certData", "keyData", "caData"), str),
+        },
     }],
 }  # fmt: skip
-"""The fields that exist; None: what is below is not looked at."""
+"""The fields that exist, and the types of their values; None: what is below is not looked at."""
+_TYPES: Final = {dict: "no object", list: "no list", str: "no text", int: "no whole number", bool: "not true or false"}
 _NEEDED: Final = {
     "NodeResourcesFit": "nothing guards the number of GPUs, nor of CPU and memory",
     "DefaultPreemption": "no pod is ever preempted, and preempt is never asked",
@@ -120,6 +127,7 @@ class _Checked:
         yield from self._sampling()
         yield from self._profiles()
         yield from self._backoff()
+        yield from self._extenders()
         at = self._ours()
         if at is None:
             yield self._found(
@@ -149,11 +157,22 @@ class _Checked:
     # -- fields ---------------------------------------------------------------------------------------------------
 
     def _unknown(self, value: Any, fields: Any, place: Place) -> Iterator[Finding]:
-        """Fields that do not exist: kube-scheduler does not start with them."""
-        if isinstance(fields, list):
-            for at, one in enumerate(value if isinstance(value, list) else ()):
+        """Fields that do not exist, and values of another type: kube-scheduler does not start with them."""
+        wanted: Any = fields if isinstance(fields, type) else type(fields)
+        if fields is None or value is None:
+            return
+        if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
+            yield self._found(
+                "error",
+                "wrong-type",
+                place,
+                f"is {_TYPES[wanted]}",
+                "Correct it: kube-scheduler does not start with it.",
+            )
+        elif isinstance(fields, list):
+            for at, one in enumerate(value):
                 yield from self._unknown(one, fields[0], (*place, at))
-        elif isinstance(fields, dict) and isinstance(value, dict):
+        elif isinstance(fields, dict):
             for key, one in value.items():
                 if key in fields:
                     yield from self._unknown(one, fields[key], (*place, key))
@@ -174,7 +193,7 @@ class _Checked:
         places += [(one, ("profiles", at)) for at, one in enumerate(self._list("profiles"))]
         for part, place in places:
             stated = part.get("percentageOfNodesToScore")
-            if stated == 100 or (place and stated is None):
+            if stated in (100, "100") or (place and stated is None):  # as a text it is of another type
                 continue
             yield self._found(
                 "warning",
@@ -203,6 +222,15 @@ class _Checked:
         profiles = self._list("profiles")
         for at, profile in enumerate(profiles or [{}]):
             place: Place = ("profiles", at) if profiles else ("profiles",)
+            if len(profiles) > 1 and not profile.get("schedulerName"):
+                yield self._found(
+                    "error",
+                    "profile-unnamed",
+                    (*place, "schedulerName"),
+                    "is missing: of several profiles each needs it",
+                    "Give each profile a name of its own.",
+                )
+                continue
             name = str(profile.get("schedulerName") or "default-scheduler")
             if name in names:
                 yield self._found(
@@ -263,8 +291,9 @@ class _Checked:
                 "List the GPU resources in scoringStrategy.resources, with weight 10.",
             )
         preemption, where = self._args(profile, "DefaultPreemption")
-        percentage = preemption.get("minCandidateNodesPercentage", 10)
-        if percentage != 100:
+        percentage, absolute = (preemption.get(f"minCandidateNodes{name}") for name in ("Percentage", "Absolute"))
+        percentage = 10 if percentage is None else percentage
+        if percentage != 100 and not (isinstance(absolute, int) and absolute >= MOST_NODES):
             yield self._found(
                 "warning",
                 "preemption-sampled",
@@ -280,9 +309,7 @@ class _Checked:
         for point, one in plugins.items() if isinstance(plugins, dict) else ():
             listed = one.get("disabled") if isinstance(one, dict) else None
             enabled = one.get("enabled") if isinstance(one, dict) else None
-            again = (
-                {item.get("name") for item in enabled if isinstance(item, dict)} if isinstance(enabled, list) else ()
-            )
+            again = _names(enabled)
             for at, item in enumerate(listed if isinstance(listed, list) else ()):
                 name = item.get("name") if isinstance(item, dict) else None
                 balanced |= point in ("score", "multiPoint") and name in ("*", "NodeResourcesBalancedAllocation")
@@ -314,15 +341,42 @@ class _Checked:
     # -- the extender ---------------------------------------------------------------------------------------------
 
     def _ours(self) -> int | None:
-        """Which entry of `extenders` is that of gpu-extender; None without one."""
+        """Which entry of `extenders` is that of gpu-extender, by its address before its resources; None without one."""
         entries = self._list("extenders")
         managed = {one.name for one in self._settings.resources}
+        urls = [str(one.get("urlPrefix")) for one in entries]
+        by_address = [at for at, url in enumerate(urls) if f":{PORT}" in url or "gpu-extender" in url]
+        by_resource = [at for at, one in enumerate(entries) if _names(one.get("managedResources")) & managed]
+        return next(iter([*by_address, *by_resource]), 0 if len(entries) == 1 else None)
 
-        def likely(entry: Mapping[str, Any]) -> bool:
+    def _extenders(self) -> Iterator[Finding]:
+        """What kube-scheduler accepts of one extender alone."""
+        seen: dict[Any, str] = {}
+        binder = ""
+        for at, entry in enumerate(self._list("extenders")):
+            place: Place = ("extenders", at)
+            if entry.get("bindVerb") and binder:
+                yield self._found(
+                    "error",
+                    "binders-several",
+                    (*place, "bindVerb"),
+                    f"is stated beside that of {binder}: kube-scheduler starts with one extender that binds",
+                    "Leave it to one of them.",
+                )
+            binder = binder or (path_of(place) if entry.get("bindVerb") else "")
             listed = entry.get("managedResources")
-            return bool(_names(listed) & managed) or f":{PORT}" in str(entry.get("urlPrefix"))
-
-        return next((at for at, one in enumerate(entries) if likely(one)), 0 if len(entries) == 1 else None)
+            for number, one in enumerate(listed if isinstance(listed, list) else ()):
+                name = one.get("name") if isinstance(one, dict) else None
+                if isinstance(name, str) and name in seen:
+                    yield self._found(
+                        "error",
+                        "resource-twice",
+                        (*place, "managedResources", number, "name"),
+                        f"{name!r} is managed at {seen[name]} already: kube-scheduler starts with one that manages it",
+                        "Name each resource once, in one extender.",
+                    )
+                elif isinstance(name, str):
+                    seen[name] = path_of((*place, "managedResources", number))
 
     def _verbs(self, entry: Mapping[str, Any], place: Place) -> Iterator[Finding]:
         missing: dict[str, tuple[Severity, str]] = {
@@ -396,8 +450,10 @@ class _Checked:
                 "is true: while gpu-extender does not answer, GPU pods are placed on nodes that were not checked",
                 "Write false.",
             )
-        stated = entry.get("httpTimeout", "5s")
-        seconds = duration(str(stated)) if isinstance(stated, str) else None
+        stated = entry.get("httpTimeout")
+        stated = "5s" if stated in (None, "0", "0s") else stated  # 0: kube-scheduler takes its default
+        plain = not isinstance(stated, str) or stated.strip().isdigit()  # Go wants a unit
+        seconds = None if plain else duration(stated)
         if seconds is None:
             yield self._found("error", "timeout-unreadable", (*place, "httpTimeout"), "is no duration", "Write 5s.")
         elif seconds < SHORTEST_TIMEOUT:
@@ -430,9 +486,26 @@ class _Checked:
                 f"kube-scheduler asks {text.rstrip('/')}/filter, and gpu-extender serves /v1/filter",
                 "End it with /v1.",
             )
-        tls = entry.get("tlsConfig")
-        trusted = isinstance(tls, dict) and (tls.get("caFile") or tls.get("caData"))
-        if entry.get("enableHTTPS") and not trusted:
+        stated = entry.get("tlsConfig")
+        tls: Mapping[str, Any] = stated if isinstance(stated, dict) else {}
+        trusted = tls.get("caFile") or tls.get("caData")
+        if tls.get("insecure") and trusted:
+            yield self._found(
+                "error",
+                "certificate-contradiction",
+                (*place, "tlsConfig", "insecure"),
+                "is true beside a CA: kube-scheduler does not start with both",
+                "Remove it.",
+            )
+        elif tls.get("insecure") and url.scheme == "https":
+            yield self._found(
+                "warning",
+                "certificate-unchecked",
+                (*place, "tlsConfig", "insecure"),
+                "is true: no certificate is checked at all",
+                "Remove it, and state tlsConfig.caFile.",
+            )
+        elif entry.get("enableHTTPS") and not trusted:
             yield self._found(
                 "warning",
                 "certificate-unchecked",
@@ -503,9 +576,9 @@ def _split(text: str) -> SplitResult | None:
     """The parts of an address that kube-scheduler could ask; None where it is none."""
     try:
         url = urlsplit(text)
-    except ValueError:
+        return url if url.scheme in ("http", "https") and url.hostname and url.port != 0 else None
+    except ValueError:  # of a port above 65535, too
         return None
-    return url if url.scheme in ("http", "https") and url.hostname else None
 
 
 def _is_loopback(host: str) -> bool:

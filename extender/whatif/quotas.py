@@ -78,8 +78,16 @@ class Admission:
         return [fewer(passed, self._asked[pod.namespace, pod.owner], text, None)]
 
     def about(self, pod: PodRecord) -> Iterator[dict[str, str]]:
-        """Warnings of amounts that a quota wants stated."""
-        for quota, names in self._use.unstated(pod) if self.new([pod]) else ():
+        """Warnings of amounts that a quota wants stated, and of quotas that count its claims."""
+        if not self.new([pod]):
+            return
+        for quota, names in self._use.of_claims(pod):
+            yield warning(
+                "quota-not-checked",
+                f"ResourceQuota {quota.text} limits {', '.join(names)}, which is not checked: a claim of pod "
+                f"{pod.namespace}/{pod.name} that exceeds it is not created, and the pod waits for it",
+            )
+        for quota, names in self._use.unstated(pod):
             yield warning(
                 "quota-unstated",
                 f"ResourceQuota {quota.text} wants {', '.join(names)} stated by every container of pod {pod.namespace}/"

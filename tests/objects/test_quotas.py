@@ -126,6 +126,15 @@ def test_amounts_that_cannot_be_read_end_nothing() -> None:
     assert (record.hard, record.unreadable) == ((("cpu", 1000),), (("pods", "many"),))
 
 
+@pytest.mark.parametrize("name", ["example.com/vcpu", "example.com/cpu"])
+def test_a_device_whose_name_ends_as_cpu_does(name: str) -> None:
+    """Its amount is a number of devices, and no number of cores."""
+    pod = pod_of({"metadata": {"name": "p"}, "spec": {"containers": [{"resources": {"limits": {name: "4"}}}]}})
+    record = records.resource_quota({"metadata": {"name": "q"}, "spec": {"hard": {f"requests.{name}": "3"}}})
+    (excess,) = QuotaUse([record]).excess([pod])
+    assert (excess.hard, excess.asked) == (3, 4)
+
+
 @pytest.mark.parametrize(
     ("name", "is_counted", "of"),
     [
@@ -134,6 +143,7 @@ def test_amounts_that_cannot_be_read_end_nothing() -> None:
         (f"limits.{GPU}", False, "GPUs"),
         ("hugepages-2Mi", True, "bytes"),
         ("requests.hugepages-1Gi", True, "bytes"),
+        ("requests.example.com/vcpu", True, "devices"),
         ("requests.storage", False, "devices"),
         ("gold.storageclass.storage.k8s.io/requests.storage", False, "devices"),
         ("gpu.example.com.deviceclass.resource.k8s.io/devices", False, "devices"),

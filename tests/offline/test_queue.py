@@ -110,3 +110,14 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "default/b" in printed.split("waiting, in order:")[1]
     assert main(["queue", "nobody", *where]) == 1
     assert "no pod of this queue" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("notes", [{}, {f"{PREFIX}domain": "required:rack"}, {f"{PREFIX}domain": "preferred:rack"}])
+def test_a_cluster_without_nodes(notes: JSON) -> None:
+    """As one whose node pools are all at zero: what waits has its reason."""
+    gang = [gated(f"two-{n}", 8, gang="two", size=2, notes=notes) for n in range(2)]
+    answer = asked([gated("one", 2, notes=notes), *gang])
+    assert {entry["gang"]: entry["reason"] for entry in answer["waiting"]} == {
+        "default/one": "never",
+        "default/two": "never",
+    }

@@ -15,7 +15,7 @@ from extender.cli import main
 from extender.errors import BadInput
 from extender.offline.scheduler_config import answer
 from extender.settings import Settings
-from tests.world import JSON
+from tests.world import GPU, JSON
 
 SHIPPED = Path(__file__).parents[2] / "manifests" / "kube-scheduler-config.yaml"
 DOCUMENT = """\
@@ -77,6 +77,16 @@ def change(path: str, value: Any) -> Callable[[JSON], None]:
     return made
 
 
+def both(*changes: Callable[[JSON], None]) -> Callable[[JSON], None]:
+    """One after the other."""
+
+    def made(config: JSON) -> None:
+        for alter in changes:
+            alter(config)
+
+    return made
+
+
 def profile(**facts: Any) -> Callable[[JSON], None]:
     return lambda config: config["profiles"][0].update(facts)
 
@@ -112,6 +122,29 @@ def disabled(point: str, name: str) -> Callable[[JSON], None]:
         (change("urlPrefix", "http://127.0.0.1:8888"), "error", "url-path", "extenders[0].urlPrefix"),
         (change("urlPrefix", "http://10.0.0.1:8888/v1"), "warning", "plain-http", "extenders[0].urlPrefix"),
         (change("enableHTTPS", True), "warning", "certificate-unchecked", "extenders[0].enableHTTPS"),
+        (change("urlPrefix", "http://127.0.0.1:99999/v1"), "error", "url-unusable", "extenders[0].urlPrefix"),
+        (change("httpTimeout", "5"), "error", "timeout-unreadable", "extenders[0].httpTimeout"),
+        (change("weight", True), "error", "wrong-type", "extenders[0].weight"),
+        (change("nodeCacheCapable", "true"), "error", "wrong-type", "extenders[0].nodeCacheCapable"),
+        (whole(profiles={"schedulerName": "a"}), "error", "wrong-type", "profiles"),
+        (whole(percentageOfNodesToScore="100"), "error", "wrong-type", "percentageOfNodesToScore"),
+        (lambda config: config["profiles"].append({}), "error", "profile-unnamed", "profiles[1].schedulerName"),
+        (
+            both(change("urlPrefix", "https://a:8443/v1"), change("tlsConfig", {"insecure": True})),
+            "warning", "certificate-unchecked", "extenders[0].tlsConfig.insecure",
+        ),
+        (
+            change("tlsConfig", {"insecure": True, "caFile": "/ca"}), "error", "certificate-contradiction",
+            "extenders[0].tlsConfig.insecure",
+        ),
+        (
+            both(change("bindVerb", "bind"), lambda config: config["extenders"].append({"bindVerb": "bind"})),
+            "error", "binders-several", "extenders[1].bindVerb",
+        ),
+        (
+            lambda config: config["extenders"][0]["managedResources"].append({"name": "amd.com/gpu"}),
+            "error", "resource-twice", "extenders[0].managedResources[3].name",
+        ),
         (change("managedResources", None), "error", "resources-not-named", "extenders[0].managedResources"),
         (
             change("managedResources", [{"name": "nvidia.com/gpu", "ignoredByScheduler": True}]),
@@ -185,6 +218,32 @@ def test_the_weight_of_our_settings_is_the_same() -> None:
 def test_of_several_extenders_the_one_with_our_resources_is_ours() -> None:
     config = shipped()
     config["extenders"].insert(0, {"urlPrefix": "http://other/x", "filterVerb": "f"})
+    assert codes(yaml.safe_dump(config)) == [("info", "verb-missing")]
+
+
+def test_another_extender_for_the_same_gpus_is_not_taken_for_ours() -> None:
+    """Whichever stands first: its address tells. kube-scheduler does not start with both."""
+    other = {"urlPrefix": "https://127.0.0.1:443", "filterVerb": "filter", "managedResources": [{"name": GPU}]}
+    for at in (0, 1):
+        config = shipped()
+        config["extenders"].insert(at, other)
+        found = answer(yaml.safe_dump(config), "file", Settings())["findings"]
+        assert [(one["code"], one["about"]) for one in found] == [
+            ("resource-twice", "extenders[1].managedResources[0].name"),
+            ("verb-missing", f"extenders[{1 - at}].bindVerb"),
+        ]
+
+
+@pytest.mark.parametrize(
+    "alter",
+    [
+        change("httpTimeout", "0s"),
+        lambda config: config["profiles"][0]["pluginConfig"][1].update(args={"minCandidateNodesAbsolute": 5000}),
+    ],
+)
+def test_what_kube_scheduler_reads_as_the_shipped_file(alter: Callable[[JSON], None]) -> None:
+    config = shipped()
+    alter(config)
     assert codes(yaml.safe_dump(config)) == [("info", "verb-missing")]
 
 

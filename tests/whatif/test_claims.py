@@ -49,6 +49,17 @@ def test_what_a_claim_asks_for(gpus: int, verdict: str, template: bool) -> None:
         assert (holding["how"], holding["gpus"]) == ("observed", [0, 1, 2, 3, 4, 5])
 
 
+def test_a_quota_of_claims_is_said_to_be_unchecked() -> None:
+    cluster = [dra.device_class(), *node("n1"), dra.claim("wanted", "default", 2, template=True)]
+    name = f"{dra.DRIVER}.deviceclass.resource.k8s.io/devices"
+    quota = {"kind": "ResourceQuota", "metadata": {"name": "q", "namespace": "default"}, "spec": {"hard": {name: "1"}}}
+    answer = ask([*cluster, quota], [claimant("q", "resourceClaimTemplateName", "wanted")])
+    (message,) = [one["message"] for one in answer["warnings"] if one["code"] == "quota-not-checked"]
+    assert f"ResourceQuota default/q limits {name}, which is not checked" in message
+    plain = {"kind": "Pod"} | workload("plain", 1)
+    assert "quota-not-checked" not in {one["code"] for one in ask([*cluster, quota], [plain])["warnings"]}
+
+
 def test_a_claim_that_cannot_be_read() -> None:
     broken = dra.claim("wanted", "default", 1) | {"spec": 7}
     with pytest.raises(BadCluster):

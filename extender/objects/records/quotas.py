@@ -14,6 +14,7 @@ from extender.objects.schema import Source, read
 
 PRIORITY_CLASS: Final = "PriorityClass"
 """The scope whose tests compare the names of PriorityClasses."""
+_CPU: Final = frozenset(["cpu", "requests.cpu", "limits.cpu"])
 _QUOTA: Final = msgspec.json.Decoder(schema.Quota)
 
 
@@ -91,7 +92,7 @@ def _amounts(wire: schema.Resources) -> tuple[tuple[tuple[str, int], ...], tuple
     unreadable: list[tuple[str, str]] = []
     for name, text in sorted((wire or {}).items()):
         try:
-            found.append((intern(name), milli(text or 0) if name.endswith("cpu") else value(text or 0)))
+            found.append((intern(name), milli(text or 0) if name in _CPU else value(text or 0)))
         except QuantityError:
             unreadable.append((name, str(text)))
     return tuple(found), tuple(unreadable)

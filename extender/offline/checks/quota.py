@@ -68,7 +68,7 @@ def _limit(posture: Posture, row: Excess, pods: list[PodRecord]) -> Iterator[Fin
         return
     least = min((asked for pod in pods if (asked := quotas.amounts(pod).get(name, 0))), default=1)
     if limit < least:
-        milli = name.endswith("cpu")
+        milli = quotas.unit(name) == "millicores"
         unit = "m" if milli else ""
         yield Finding(
             "warning" if limit == 0 else "error", "quota-too-small", about,

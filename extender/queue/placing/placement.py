@@ -447,7 +447,7 @@ def _limits(roles: Sequence[PodRole], rows: Sequence[int], allowances: Sequence[
 
 def _levels(known: list[Level], asked: Level | None, height: int, *, required: bool) -> list[Level]:
     """The levels to try, the closest first."""
-    node, anywhere = nodes(height), Level(ANYWHERE, (), array("i", bytes(4 * height)), 1)
+    node, anywhere = nodes(height), Level(ANYWHERE, (), array("i", bytes(4 * height)), min(1, height))
     if asked is None or (not required and NODE in asked.keys):
         return [node, *known, anywhere]
     places = [i for i, one in enumerate(known) if one.keys[0] in asked.keys]
@@ -558,6 +558,8 @@ def _nowhere(gang: _Gang, one: Level) -> Generator[None, None, NoPlace]:
             best = solution, number
         yield
     if best is None:
+        if one.name == ANYWHERE:
+            return NoPlace(0, None, "there is no node that may be chosen", gang.proved)
         text = f"no node that may be chosen is in a domain of level {one.name}"
         if not one.domains and (labels := (yield from unread(gang.cluster))):
             text += f": nodes have {', '.join(labels)}, which topologyLevels of the settings does not list"
