@@ -16,6 +16,7 @@ from extender.cli.output import add_output, write
 from extender.cli.sources import add_sources, answer_of
 from extender.errors import NotFound
 from extender.offline.text import count, short
+from extender.verdict.text import HOW
 
 if TYPE_CHECKING:
     from extender.objects.event import Event
@@ -115,3 +116,6 @@ def _draw(node: Node) -> None:
     for pod in node["unplaced"]:
         about = f"{count(pod['count'], 'GPU')}, unknown which (priority {pod['priority']})"
         screen.print(f"  {short(pod['pod'])}: {about}", markup=False)
+    words = {pod["how"] for gpu in node["gpus"] for pod in gpu["pods"]}
+    for word in (word for word in HOW if word in words):
+        screen.print(f"  {word}: {HOW[word]}", markup=False)

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from extender.cli.decision_text import lines as decision_lines
 from extender.offline.text import count
+from extender.verdict.text import HOW
 
 STAGES: Final = {
     "seen": "seen",
@@ -24,6 +25,8 @@ def lines(answer: Mapping[str, Any]) -> Iterator[str]:
     """The lines of an Explanation."""
     pod = answer["pod"]
     yield f"{pod['namespace']}/{pod['name']} {answer['sentence']}"
+    if how := answer.get("how"):  # a server of an older version does not state it
+        yield f"  {how}: {HOW.get(how, how)}"
     if answer["funnel"]:
         parts = [f"{one['nodes']} {STAGES.get(one['stage'], one['stage'])}" for one in answer["funnel"]]
         yield f"  nodes: {', '.join(parts)}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from heapq import nsmallest
 from typing import Final, Protocol
 
 from ext_core.encode import Heads
@@ -482,6 +483,18 @@ class ClusterView:
         """The pod with that name, None when it is not known."""
         uid = self._pods.uids.get((namespace, name))
         return self.pods.get(uid) if uid is not None else None
+
+    def names_from(self, namespace: str, beginning: str, most: int) -> list[str]:
+        """The first names of pods of the namespace that begin so and have not ended, `most` at most, in order."""
+        found = (
+            name
+            for (space, name), uid in self._pods.uids.items()
+            if space == namespace
+            and name.startswith(beginning)
+            and (pod := self.pods.get(uid)) is not None
+            and not pod.finished
+        )
+        return nsmallest(most, found)
 
     def pods_on(self, node: str) -> Iterator[PodRecord]:
         """The pods that hold something on a node."""

@@ -29,7 +29,7 @@ from extender.verdict.nearest import nearest
 from extender.verdict.nodes import Nodes
 from extender.verdict.pending import Pending, pending
 from extender.verdict.quotas import Absent
-from extender.verdict.text import count, ids, seconds
+from extender.verdict.text import count, ids, no_such_pod, seconds
 from extender.verdict.ways import gang, machines, request
 from extender.verdict.ways.evict import evict
 from extender.verdict.ways.wait import wait
@@ -73,7 +73,8 @@ class Explainer:
             victim = self._evicted.latest(namespace, name)
             if victim is not None and (pod is None or victim.pod.uid == pod.uid):
                 return victim.pod
-            has_ended = f"the pod has ended ({pod.phase})" if pod else "the cluster has no such pod, or it has ended"
+            missing = no_such_pod(self._judge.cluster, namespace, name)
+            has_ended = f"the pod has ended ({pod.phase})" if pod else missing
             raise NotFound(f"{has_ended}; {self._unknown_eviction(namespace, name)}", path=path)
         if not pod.node and not any(self._judge.cluster.amounts(pod)[FIRST_GPU:]):
             names = ", ".join(sorted(self._judge.cluster.gpu_names))

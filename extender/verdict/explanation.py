@@ -18,7 +18,8 @@ running pods lets it fit; `waits`: something else can; `evicted`: it is being ev
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The verdict on a pod. `gpus`: indices, None where they are not known; `reasons`: how many nodes are rejected for
+    """The verdict on a pod. `gpus`: indices, None where they are not known; `how`: by what they are known, a key of
+    `text.HOW`, None where it holds none; `reasons`: how many nodes are rejected for
     what; `rejected`: the first of them by name, for the page; `first` and `second`: the best nodes where it fits, or
     where it fitted when it was placed; `queue`: the gang that it waits with, as /debug/queue has it; `devices`: who
     allocates those of its claims, and which ones, as `devices_of` has it; `evictable_by`: the PriorityClasses that may
@@ -29,6 +30,7 @@ class Explanation:
     sentence: str = ""
     node: str | None = None
     gpus: tuple[int, ...] | None = None
+    how: str | None = None
     funnel: Sequence[Stage] = ()
     reasons: Mapping[str, int] = field(default_factory=dict)
     rejected: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -55,6 +57,7 @@ class Explanation:
             "sentence": self.sentence,
             "node": self.node,
             "gpus": None if self.gpus is None else list(self.gpus),
+            "how": self.how,
             "funnel": [one._asdict() for one in self.funnel],
             "reasons": dict(sorted(self.reasons.items())),
             "nearest": None if self.nearest is None else dict(self.nearest),

@@ -36,6 +36,7 @@ def runs(pod: PodRecord, cluster: ClusterView, asked: Decision | None, weights: 
         f"{verb} on {pod.node}{gpus}{_because(best)}",
         node=pod.node,
         gpus=None if held is None else held.gpus,
+        how=None if held is None else held.how,
         best=best,
     )
 

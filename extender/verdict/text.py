@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 from extender.cluster.gpus.device_sharing import partial
+
+if TYPE_CHECKING:
+    from extender.cluster.view import ClusterView
 
 GIB = 1 << 30
 LONGEST = 48
+HOW: Final = {
+    "observed": "kubelet or the agent reports which GPUs it holds",
+    "enforced": "the relay of the node hands out the GPUs that bind planned",
+    "planned": "bind planned these GPUs; the device plugin need not follow",
+    "predicted": "only this set of GPUs was left",
+    "unknown": "nothing states which GPUs it holds",
+}
+"""What the words mean by which the GPUs of a pod are known."""
+
+
+MOST_NAMES: Final = 3
+
+
+def no_such_pod(cluster: ClusterView, namespace: str, name: str) -> str:
+    """That no pod has this name, with pods whose names begin so: an owner gives its pods generated endings."""
+    near = [f"{namespace}/{one}" for one in cluster.names_from(namespace, name, MOST_NAMES)]
+    listed = " or ".join([", ".join(near[:-1]), near[-1]] if len(near) > 1 else near)
+    return "the cluster has no such pod, or it has ended" + (f" (did you mean {listed}?)" if near else "")
 
 
 def count(number: int, noun: str) -> str:

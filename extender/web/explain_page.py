@@ -21,8 +21,8 @@ from extender.web.pages import OWN_PODS_ONLY, Pages
 from extender.web.responses import error_response
 
 SHOWN_DECISIONS: Final = 5
-OWN: Final = ("apiVersion", "kind", "pod", "verdict", "node", "gpus", "funnel", "reasons", "nearest", "first", "second",
-              "difference", "devices", "evicted", "cost_now")  # fmt: skip
+OWN: Final = ("apiVersion", "kind", "pod", "verdict", "node", "gpus", "how", "funnel", "reasons", "nearest", "first",
+              "second", "difference", "devices", "evicted", "cost_now")  # fmt: skip
 """Fields of an explanation that name no other pod, but for the preemptor: an Event on the victim names it, too."""
 LEFT_OUT: Final = {
     "code": "left-out",

@@ -10,6 +10,7 @@ from extender.cluster.view import ClusterView
 from extender.errors import BadInput, NotFound
 from extender.objects.records import Owner, PodRecord, PriorityClassRecord
 from extender.objects.records.classes import SYSTEM_CLASSES
+from extender.verdict.text import no_such_pod
 
 HASH: Final = "pod-template-hash"
 """The label that a Deployment's controller adds, and with which it ends the name of the ReplicaSet."""
@@ -80,7 +81,7 @@ def known(cluster: ClusterView, namespace: str, name: str) -> PodRecord:
     pod = cluster.pod(namespace, name)
     path = f"pod {namespace}/{name}"
     if pod is None or pod.finished:
-        raise NotFound("the cluster has no such pod, or it has ended", path=path)
+        raise NotFound(no_such_pod(cluster, namespace, name), path=path)
     if pod.node:
         raise BadInput(f"it is on node {pod.node} already", path=path)
     return pod

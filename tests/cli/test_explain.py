@@ -12,12 +12,12 @@ from extender.cli import main
 from extender.cli.verdict_text import lines
 from tests.cli.canned import Canned, answer, serving
 from tests.cli.test_decisions import DECISION
-from tests.world import JSON, WALL, machine, pairs, rfc3339, workload
+from tests.world import JSON, WALL, World, machine, pairs, rfc3339, workload
 
 NOW = rfc3339(WALL)
 KEYS = [
-    "apiVersion", "kind", "warnings", "pod", "verdict", "sentence", "node", "gpus", "funnel", "reasons", "nearest",
-    "ways_out", "first", "second", "difference", "queue", "devices", "evicted",
+    "apiVersion", "kind", "warnings", "pod", "verdict", "sentence", "node", "gpus", "how", "funnel", "reasons",
+    "nearest", "ways_out", "first", "second", "difference", "queue", "devices", "evicted",
     "preemption", "evictable_by", "cost_now", "decisions",
 ]  # fmt: skip
 
@@ -86,6 +86,7 @@ def test_a_pod_that_fits_and_one_that_runs(tmp_path: Path, capsys: pytest.Captur
     assert (shown["second"], shown["difference"]) == (None, [])
     assert explained(["default/old", "--cluster", file], capsys) == (
         "default/old runs on n1, GPUs 0 (observed)\n"
+        "  observed: kubelet or the agent reports which GPUs it holds\n"
         "  may be evicted by pods of: no PriorityClass that is known\n"
         "  its eviction alone would cost now: grace_seconds 30, victims 1 pods, victims_stranded 1 pods\n"
     )
@@ -108,6 +109,23 @@ def test_what_cannot_be_explained(
     error = json.loads(said.err)["error"]
     assert (said.out, error["code"]) == ("", code)
     assert text in error["message"]
+
+
+def test_a_name_without_its_generated_ending_names_the_pods_that_have_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = World()
+    for name in ("train-0-x7", "train-0-b2", "train-0-c3", "train-1-d4", "train-0-a1"):
+        world.pod(name, 1)
+    world.pod("train-0-00", 1, phase="Succeeded")
+    world.pod("train-0-0", 1, namespace="other")
+    said = world.call("/debug/explain?pod=default/train-0", method="GET").json["error"]
+    near = "default/train-0-a1, default/train-0-b2 or default/train-0-c3"
+    assert f"the cluster has no such pod, or it has ended (did you mean {near}?); " in said["message"]
+    file = written(tmp_path, workload("train-x"))
+    for words in (["explain", "default/train"], ["whatif", "--pod", "default/train"]):
+        assert main([*words, "--cluster", file]) == 1
+        assert "or it has ended (did you mean default/train-x?)" in capsys.readouterr().err
 
 
 def test_a_server_is_asked_and_its_decisions_come_last(capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,10 +52,11 @@ def test_all_nodes_one_rack_and_one_node(file: str, capsys: pytest.CaptureFixtur
     drawn = printed(["n1", "--cluster", file], capsys)
     assert drawn.startswith(first)
     assert "( 0 )═══" in drawn
-    assert drawn.splitlines()[-3:] == [
+    assert drawn.splitlines()[-4:] == [
         "  default/going: GPUs 0 (priority 0, observed, terminating)",
         "  default/seen: GPUs 2 (priority 7, observed)",
         "  default/blind: 1 GPU, unknown which (priority 0)",
+        "  observed: kubelet or the agent reports which GPUs it holds",
     ]
 
 

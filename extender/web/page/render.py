@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from extender.verdict.capacity import text
-from extender.verdict.text import count, seconds
+from extender.verdict.text import HOW, count, seconds
 from extender.web.page import drawing
 
 HERE: Final = Path(__file__).parent
@@ -66,6 +66,7 @@ def templates() -> Mapping[str, Template]:
         "machines_text": text.machines,
         "shape_text": text.shape,
         "strip": drawing.strip,
+        "how_known": HOW,
         "link": link,
         "split": drawing.split,
         "stacked": drawing.stacked,
