@@ -59,8 +59,8 @@ soak: setup ## more than 500 preemptions, the server killed at random points, an
 fuzz: setup ## hostile bodies, watched objects, settings and cluster files (SECONDS=60, or with CASES=1000000 until so many; SEED= REPLAY=FILE)
 	@$(BIN)/python -m tests.fuzz $(if $(REPLAY),--replay $(REPLAY),--seconds $(FUZZED)) $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED))
 
-attack: setup ## a hostile tenant among four on a real control plane, with kills; 25 minutes at most (PODS=1000 KILLS=38 SEED=1)
-	@GPU_EXTENDER_ATTACK=$(PODS) GPU_EXTENDER_ATTACK_KILLS=$(KILLS) GPU_EXTENDER_ATTACK_SEED=$(SEED) $(BIN)/python -m pytest -q -s tests/e2e/test_attack.py
+attack: setup ## a hostile tenant on a real control plane: against the queue, scene by scene, then among four with kills; 40 minutes at most (QUEUE=1: the first part alone; PODS=1000 KILLS=38 SEED=1)
+	@GPU_EXTENDER_ATTACK=$(PODS) GPU_EXTENDER_ATTACK_KILLS=$(KILLS) GPU_EXTENDER_ATTACK_SEED=$(SEED) $(BIN)/python -m pytest -q -s tests/e2e/test_queue_attack.py $(if $(QUEUE),,tests/e2e/test_attack.py)
 
 compat: setup ## the core scenarios on Kubernetes 1.34 to 1.37, and from 0.1.0 to this version and back, as a table (RELEASES= SCENARIOS= TABLE=1)
 	@$(BIN)/python -m tests.e2e.compat --releases '$(RELEASES)' --scenarios '$(SCENARIOS)' $(if $(TABLE),--table)

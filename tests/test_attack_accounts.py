@@ -10,7 +10,7 @@ import pytest
 
 from extender.sim.truth import Event
 from tests.e2e import attack_load
-from tests.e2e.attack_accounts import Row, Seen, preemptors_of, report
+from tests.e2e.attack_accounts import MOST_WAIT, Row, Seen, Wait, Waits, beside, preemptors_of, report
 from tests.e2e.trace import PodStory, Trace
 
 SPACES = {tenant: f"{tenant}-1" for tenant in (*attack_load.HONEST, attack_load.HOSTILE)}
@@ -91,3 +91,17 @@ def test_a_row_that_is_only_reported_breaks_nothing() -> None:
     assert not Row("x", 7).broken
     assert Row("x", 7, 6).broken
     assert str(Row("x", 7, 6)).endswith("BROKEN")
+
+
+def test_waits_beside_an_attack_are_compared_with_those_of_the_control_run() -> None:
+    """A gang that still waits breaks the row, unless as many do in the control run."""
+
+    def waits(*seconds: float, waiting: int = 0) -> Waits:
+        return Waits.of([Wait(wait, started=number >= waiting) for number, wait in enumerate(seconds)])
+
+    control = waits(0.2, 0.1, 0.5)
+    assert (control.median, control.longest, control.gangs, control.waiting) == (0.2, 0.5, 3, 0)
+    assert not beside("scene", control, waits(0.2, 0.5 + MOST_WAIT)).broken
+    assert beside("scene", control, waits(0.2, 0.6 + MOST_WAIT)).broken
+    assert beside("scene", control, waits(0.1, 0.2, waiting=1)).broken
+    assert not beside("scene", waits(9.0, 0.1, waiting=1), waits(9.0, 0.2, waiting=1)).broken

@@ -27,4 +27,4 @@ def test_what_tests_a_defence_exists(defence: str, guards: str) -> None:
 
 
 def test_no_defence_is_lost() -> None:
-    assert len(ROWS) == 39
+    assert len(ROWS) == 43

@@ -21,6 +21,7 @@ from tests.e2e.soak_accounts import Preemptor, causes, why_unplaced
 from tests.e2e.trace import PodStory, Trace
 
 FAILED_CALL = re.compile(r"code (5\d\d)")
+MOST_WAIT = 2.0  # seconds that an honest gang waits longer beside an attack than in the control run
 FAILING = "gpu-extender: GPU pods failed on the node"  # a node is rejected for all; else "for pods of this namespace"
 
 
@@ -40,6 +41,39 @@ class Row:
         value = f"{self.value:.2f}".rstrip("0").rstrip(".") if isinstance(self.value, float) else str(self.value)
         bound = "" if self.most is None else f"   at most {self.most:g}" + ("   BROKEN" if self.broken else "")
         return f"{self.name:76}{value:>10}{bound}"
+
+
+@dataclass(frozen=True)
+class Wait:
+    """How long an honest gang waited, in seconds; `started`: False where it still waited at the end."""
+
+    seconds: float
+    started: bool
+
+
+@dataclass(frozen=True)
+class Waits:
+    """The waits of the honest gangs of one run."""
+
+    median: float
+    longest: float
+    gangs: int
+    waiting: int
+
+    @classmethod
+    def of(cls, waits: Sequence[Wait]) -> Waits:
+        seconds = [wait.seconds for wait in waits]
+        return cls(median(seconds), max(seconds), len(waits), sum(not wait.started for wait in waits))
+
+    def __str__(self) -> str:
+        waiting = f", {self.waiting} still wait" if self.waiting else ""
+        return f"{self.median:.1f} / {self.longest:.1f} s of {self.gangs}{waiting}"
+
+
+def beside(scene: str, control: Waits, attacked: Waits) -> Row:
+    """How much longer the longest wait is beside the attack, in seconds. A gang that still waits may wait for ever."""
+    more = math.inf if attacked.waiting > control.waiting else attacked.longest - control.longest
+    return Row(f"{scene}: {control}, attacked {attacked}; longest wait more by, s", more, MOST_WAIT)
 
 
 @dataclass
