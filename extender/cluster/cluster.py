@@ -150,7 +150,7 @@ class Cluster(ClusterView):
                     self._pods.hold_bare(event.record, deleted=event.change == "delete")
             else:
                 self._faults.applied(event)
-        renew(self._nodes, self._pods, self._faults, now, most)
+        renew(self._nodes, self._pods, self.demand, self._faults, now, most)
         self._refresh(now)
 
     def tick(self, now: float) -> None:
@@ -165,7 +165,7 @@ class Cluster(ClusterView):
             self._nodes.write(self.nodes[name], now)
         stale = self._nodes.dra.stale
         if stale:
-            renew(self._nodes, self._pods, self._faults, now, READ_AT_ONCE)
+            renew(self._nodes, self._pods, self.demand, self._faults, now, READ_AT_ONCE)
         if late or lost or stale:
             self._refresh(now)
         elif self._health_columns.write(now):
@@ -196,8 +196,7 @@ class Cluster(ClusterView):
         before = self.pods.get(pod.uid)
         if pod.gpus:
             self._node_health.pod(pod, before, now, wall)
-        if before is None and not pod.daemon and not pod.mirror and not pod.partial:
-            self.demand.see(pod)
+        self.demand.see(pod, before)
         if self.observer is not None and before is not None and self.observer.wants(before, pod):
             self._refresh(now)  # the events before it count
             self.observer.see(before, pod, now)

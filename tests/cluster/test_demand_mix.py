@@ -15,6 +15,7 @@ from extender.cluster.demand.models import ANYWHERE, OTHERS, MachineModels
 from extender.cluster.demand.weights import weighted
 from extender.objects import records
 from extender.objects.selectors import Requirement
+from tests.cluster.dra.world import DraWorld
 from tests.world import AMD, GPU, World, workload
 
 PRODUCT = "nvidia.com/gpu.product"
@@ -256,6 +257,25 @@ def test_the_cluster_learns_each_pod_once() -> None:
     demand.renew()
     assert len(demand.names) == len(demand.types) == 2  # what came, and the pod that takes the whole machine
     assert [one[1] for one in demand.types] == [2, 8]
+
+
+@pytest.mark.parametrize("pod_first", [False, True])
+def test_the_cluster_learns_a_pod_that_comes_before_its_claim(pod_first: bool) -> None:
+    world = DraWorld()
+    world.dra_class()
+    if pod_first:
+        world.claimant("p", "two")
+    world.claim("two", 2)
+    world.claimant("p", "two")
+    assert [(one.devices, count) for one, count in world.cluster.demand.mix.weights()] == [(2, 1.0)]
+
+
+def test_a_machine_stays_the_same_while_some_of_its_gpus_are_not_offered() -> None:
+    """Unhealthy ones, and those of a claim whose pod is not known yet."""
+    world = World()
+    world.node("n", 8)
+    world.node("n", 5, capacity=8)
+    assert [one.devices for one in world.cluster.demand.models.whole()] == [8]
 
 
 def test_what_a_pod_says_of_machines_at_great_length_is_not_kept() -> None:

@@ -69,11 +69,11 @@ def some_rules(chance: Random) -> dict[str, Any]:
     return rules
 
 
-def case(seed: int) -> Case:
+def case(seed: int, world_type: type[World] = World) -> Case:
     chance = Random(seed)
     models = [chance.choice(MODELS) for _ in range(chance.randint(2, 4))]
     rules = {queue: some_rules(chance) for queue in QUEUES}
-    world = World(Settings.model_validate({**HEAD, "queue": {"enabled": True, "queues": rules}}))
+    world = world_type(Settings.model_validate({**HEAD, "queue": {"enabled": True, "queues": rules}}))
     made = Case(world, models, rules, {})
     for i, model in enumerate(models):
         world.node(f"n{i}", 8, links=pairs(8), labels={PRODUCT: model})

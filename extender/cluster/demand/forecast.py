@@ -30,8 +30,11 @@ class Forecast:
         self._asked: list[Kind] = []  # those that `_weigher` weighs
         self._weigher = Weigher((), (), self.mix.most)
 
-    def see(self, pod: PodRecord) -> None:
-        """Count a pod that is seen for the first time. Pods without GPUs do not count."""
+    def see(self, pod: PodRecord, before: PodRecord | None) -> None:
+        """Count a pod whose GPUs are known for the first time: those by a claim when the claim is known. `before`: as
+        it was known until now. Pods without GPUs, and those that a node brings along, do not count."""
+        if not pod.gpus or pod.daemon or pod.mirror or pod.partial or (before is not None and before.gpus):
+            return
         kind = kind_of(pod, self._resources[FIRST_GPU:], self.models.labels)
         if kind is not None:
             self.mix.see(kind, pod.uid, pod.created)

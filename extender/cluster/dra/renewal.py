@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from extender.cluster.demand.forecast import Forecast
 from extender.cluster.faults import Faults
 from extender.cluster.nodes.store import Nodes
 from extender.cluster.pods.store import Pods
 
 
-def renew(nodes: Nodes, pods: Pods, faults: Faults, now: float, most: int) -> None:
+def renew(nodes: Nodes, pods: Pods, demand: Forecast, faults: Faults, now: float, most: int) -> None:
     """Renew their records, at most so many of each. `now`: seconds on the server's clock."""
     uids, names = nodes.dra.take(most)
     for uid in uids:
         pod = pods.records.get(uid)
         if pod is not None and (made := nodes.dra.read(pod)) != pod:
+            demand.see(made, pod)
             try:
                 pods.set(made, now)
             except Exception as error:

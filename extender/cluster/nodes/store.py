@@ -89,7 +89,8 @@ class Nodes:
             gpus = self.gpus.describe(node, resource, now)
             flags |= AWAY if gpus.away else 0
             index, model = self._tables.resources.index(resource), self._models.of(node.labels)
-            if gpus.whole and (count := node.gpus.get(resource, 0)):
+            # capacity: how many are allocatable changes with health and with claims, and the machine stays the same
+            if gpus.whole and (count := node.gpu_capacity.get(resource, 0) or node.gpus.get(resource, 0)):
                 self._models.meet(model, resource, count, node.cpu_milli, node.memory)
         tables = self._tables
         facts = NodeFacts(self._allocatable(node), index, gpus.shape, gpus.healthy, flags, gpus.units, model)

@@ -72,7 +72,13 @@ def shapes(look: Look, machines: list[Machine]) -> Sliced[list[dict[str, Any]]]:
                 yield
             if (one := _Advice(look, takes, sets, machine).of(shape, pods)) is not None:
                 found.append(one)
-    return sorted(found, key=lambda one: (-one["unused_gpus"], one["model"], one["gpus"], one["example"]))[:MOST]
+    return sorted(found, key=_order)[:MOST]
+
+
+def _order(one: dict[str, Any]) -> tuple[Any, ...]:
+    """By what the shape is: which of its pods is the example depends on the order in which they came."""
+    shape = one["gpus"], one["cpu_millicores"], one["memory_bytes"], one["links"]
+    return -one["unused_gpus"], one["model"], *shape, one["like"]
 
 
 def _asked(look: Look, machines: list[Machine]) -> Sliced[list[dict[Shape, _Pods]]]:

@@ -1,0 +1,2 @@
+"""The same cluster stated in another way gets the same answers: names, order, labels, times and forms of objects that
+mean the same."""

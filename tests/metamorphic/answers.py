@@ -1,0 +1,134 @@
+"""What every entrance answers of a cluster that a file states."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import orjson
+
+from extender.cluster.cluster import Cluster
+from extender.objects.queueing import GATE
+from extender.offline import check, explain, frozen, queue, whatif
+from extender.web.map_page import pieces
+from extender.whatif import question
+from extender.whatif.question import Changes, Document
+from extender.whatif.snapshot import Snapshot
+from tests.metamorphic.clusters import Stated
+from tests.world import JSON, World
+
+BY_ARRIVAL: Final = {"sets_examined", "example"}
+"""What follows the order of the tables' rows, in which nodes and pods came: how many sets a search looked at before its
+bound was proved, and which of the pods of a shape is the example."""
+
+
+def events(stated: Stated) -> list[Any]:
+    """The objects as the commands read them."""
+    raw = json.dumps({"kind": "List", "apiVersion": "v1", "items": list(stated.items)}).encode()
+    return frozen.parse(raw, frozenset(one.name for one in stated.settings.resources))
+
+
+def queued(stated: Stated) -> JSON:
+    """`gpu-extender queue`."""
+    return queue.queue(stated.settings, events(stated), stated.wall)
+
+
+def asked(stated: Stated, changes: Changes | None = None) -> JSON:
+    """`gpu-extender whatif`, of the manifests and of the pods of the file that wait ungated."""
+    snapshot = Snapshot.of(stated.settings, events(stated))
+    documents = [Document(one, f"asked[{at}]") for at, one in enumerate(stated.asked)]
+    made = question.read(documents, snapshot.cluster.gpu_names, sorted(_pending(stated)), changes)
+    return whatif.answer(snapshot, made, stated.wall, stated.items)
+
+
+def offline(stated: Stated) -> JSON:
+    """What all commands answer over the file."""
+    settings, wall = stated.settings, stated.wall
+    mapped = Cluster(settings)
+    mapped.apply(events(stated), 0.0)
+    cluster = Cluster(settings)
+    cluster.apply(events(stated), 0.0)
+    nodes = sorted(one["metadata"]["name"] for one in stated.of("Node") if _gpus(one))
+    return {
+        "queue": queued(stated),
+        "whatif": asked(stated),
+        "cordoned": asked(stated, Changes(cordon=tuple(nodes[:1]))) if nodes else None,
+        "top": explain.top(settings, events(stated), wall),
+        "capacity": explain.capacity(settings, events(stated), wall),
+        "map": orjson.loads(b"".join(pieces(mapped, None, None))),
+        "check": check.answer(settings, cluster, stated.items, wall),
+        "explain": [explain.explain(settings, events(stated), pod, wall) for pod in sorted(_unbound(stated))],
+    }
+
+
+def _gpus(node: JSON) -> bool:
+    return any("/gpu" in name for name in node["status"]["allocatable"])
+
+
+def _unbound(stated: Stated) -> Iterable[tuple[str, str]]:
+    for pod in stated.of("Pod"):
+        if not pod["spec"].get("nodeName") and pod["status"]["phase"] == "Pending":
+            yield pod["metadata"]["namespace"], pod["metadata"]["name"]
+
+
+def _pending(stated: Stated) -> Iterable[tuple[str, str]]:
+    gated = {
+        (one["metadata"]["namespace"], one["metadata"]["name"])
+        for one in stated.of("Pod")
+        if GATE in [gate["name"] for gate in one["spec"].get("schedulingGates", ())]
+    }
+    return (key for key in _unbound(stated) if key not in gated)
+
+
+def verbs(stated: Stated) -> JSON:
+    """What filter, prioritize and preempt answer of each manifest that is a pod. kube-scheduler offers all pods of a
+    lower priority; each pod is asked about on a cluster of its own: an answer changes what is free."""
+    answers: JSON = {}
+    for pod in (one for one in stated.asked if one["kind"] == "Pod"):
+        world = World(stated.settings)
+        world.wall = stated.wall
+        world.cluster.apply(events(stated), world.now)
+        name = pod["metadata"]["name"]
+        nodes = sorted(world.cluster.nodes)
+        passed = world.filter(pod, nodes)
+        answers[name] = {
+            "filter": {key: sorted(some) if isinstance(some, (list, dict)) else some for key, some in passed.items()},
+            "why": passed.get("FailedNodes"),
+            "prioritize": world.prioritize(pod, nodes),
+        }
+        if not passed.get("NodeNames"):
+            answers[name]["preempt"] = _preempted(world, pod, nodes)
+    return answers
+
+
+def _preempted(world: World, pod: JSON, nodes: Iterable[str]) -> JSON:
+    offered = {
+        node: [one.uid.removeprefix("uid-") for one in world.cluster.pods.values() if _below(one, node, pod)]
+        for node in nodes
+    }
+    chosen = world.preempt(pod, {node: sorted(pods) for node, pods in offered.items() if pods})
+    return {"victims": chosen, "certificate": world.decision().get("certificate")}
+
+
+def _below(other: Any, node: str, pod: JSON) -> bool:
+    return bool(other.node == node and other.priority < pod["spec"]["priority"])
+
+
+def difference(first: Any, second: Any, path: str = "") -> str:
+    """Where two answers differ first, "" where they do not."""
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        for key in [*first, *(one for one in second if one not in first)]:
+            if key in BY_ARRIVAL:
+                continue
+            if key not in first or key not in second:
+                return f"{path}.{key}: only in one"
+            if found := difference(first[key], second[key], f"{path}.{key}"):
+                return found
+        return ""
+    if isinstance(first, list) and isinstance(second, list):
+        for at, (one, other) in enumerate(zip(first, second, strict=False)):
+            if found := difference(one, other, f"{path}[{at}]"):
+                return found
+        return "" if len(first) == len(second) else f"{path}: {len(first)} and {len(second)} entries"
+    return "" if first == second else f"{path}: {first!r} and {second!r}"
