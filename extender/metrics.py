@@ -208,14 +208,15 @@ class Metrics:
     def _preemptions(self) -> None:
         self.preemption_victims = self._histogram(
             "preemption_victims",
-            "Victims of each plan, by what evicts: kube-scheduler as it was answered, or gpu-extender by itself.",
+            "Victims of each plan, by what evicts: kube-scheduler as it was answered, gpu-extender by itself, or its "
+            "queue for a gang.",
             VICTIMS,
             "by",
         )
         self.work_lost = self._histogram(
             "preemption_work_lost_gpu_seconds",
             "Work that the victims of each plan lose, with the broken gangs' other pods and the restarts: GPUs x "
-            "seconds. Nothing is observed where the settings' costs leave the term out.",
+            "seconds. Nothing is observed where the settings' costs leave the term out, or the cost is not known.",
             GPU_SECONDS,
             "by",
         )
@@ -398,6 +399,8 @@ VALUES: Final = {
     "record_lost cause": "`memory`, `disk`, `defect`",
     "verb": "`filter`, `prioritize`, `preempt`, `bind`",
     "by": "`kube-scheduler`, `gpu-extender`",
+    "preemption_victims by": "`kube-scheduler`, `gpu-extender`, `queue`",
+    "preemption_work_lost_gpu_seconds by": "`kube-scheduler`, `gpu-extender`, `queue`",
     "kind": "the kinds of objects that are watched",
     "request_duration_seconds result": "`ok`, `error`, `bad_request`, `not_ready`, `gone`",
     "decisions reason": "filter: `fits`, `refused`, `try-again`; prioritize: `scored`; preempt: `evict`, "

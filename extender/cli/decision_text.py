@@ -114,7 +114,15 @@ def _victims(decision: dict[str, Any]) -> Iterator[str]:
         nodes, sets = _count(certificate["nodes_examined"], "node"), _count(certificate["sets_examined"], "set")
         yield f"  {how}: {nodes}, {sets} examined"
         if other := certificate["runner_up"]:
-            yield f"  next best: node {other['node']}, lost on {certificate['lost_on']}; cost: {_cost(other['cost'])}"
+            yield f"  next best: {_place(other)}, lost on {certificate['lost_on']}; cost: {_cost(other['cost'])}"
+
+
+def _place(other: dict[str, Any]) -> str:
+    """Where the victims of a runner-up are."""
+    if "node" in other:
+        return f"node {other['node']}"
+    domain = other["domain"]
+    return "other nodes" if domain is None else f"{domain['level']} {domain['value']}"
 
 
 def _count(number: int, what: str) -> str:

@@ -110,6 +110,8 @@ def _gang(gang: Mapping[str, Any]) -> Iterator[str]:
         yield f"     may start: within {duration_text(int(gang['earliest_start_seconds']))}"
     for way in gang["ways_out"]:
         yield from _way_out(way)
+    if why := gang.get("not_evicted"):
+        yield f"     no pod is evicted: {why}"
 
 
 def _way_out(way: Mapping[str, Any]) -> Iterator[str]:

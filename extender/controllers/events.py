@@ -223,7 +223,8 @@ def price_text(detail: Mapping[str, Any]) -> str:
     """What a decision costs, by its terms in order, and what else was possible."""
     terms = detail.get("cost") or ()
     cost = ", ".join(f"{term['term']} {'-' if term['value'] is None else term['value']}" for term in terms)
-    return f"cost: {cost or 'unknown'}; {next_best(detail.get('certificate') or {})}"
+    certificate = detail.get("certificate")
+    return f"cost: {cost or 'unknown'}" + (f"; {next_best(certificate)}" if certificate else "")
 
 
 def named(victims: Sequence[Mapping[str, Any]]) -> str:

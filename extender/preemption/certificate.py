@@ -85,11 +85,13 @@ def certificate(cluster: ClusterView, policy: Policy, found: Found) -> dict[str,
 
 
 def next_best(certificate: Mapping[str, Any]) -> str:
-    """What else was possible: the cheapest victims on another node."""
+    """What else was possible: the cheapest victims on another node, of a gang's plan those in another domain."""
     other, proved = certificate.get("runner_up"), bool(certificate.get("proved"))
     if other:
-        where = f"{how_many(len(other['victims']))} on node {other['node']}"
+        where = f"{how_many(len(other['victims']))} {place_of(other)}"
         return f"next best{'' if proved else ' of what was searched'}: {where}, lost on {certificate['lost_on']}"
+    if "domains_examined" in certificate:
+        return "no cheaper plan exists" if proved else "a cheaper plan may exist: the search budget ended first"
     if not proved:
         return "no other node was found before the search budget ended"
     others = certificate.get("nodes_examined", 1) - 1
@@ -98,6 +100,14 @@ def next_best(certificate: Mapping[str, Any]) -> str:
         if others > 1
         else ("on the other node examined no eviction is enough" if others else "no other node came into question")
     )
+
+
+def place_of(runner_up: Mapping[str, Any]) -> str:
+    """Where the victims of a runner-up are, in words."""
+    if "node" in runner_up:
+        return f"on node {runner_up['node']}"
+    domain = runner_up["domain"]
+    return "on other nodes" if domain is None else f"in {domain['level']}={domain['value']}"
 
 
 def how_many(count: int) -> str:

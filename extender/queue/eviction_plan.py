@@ -105,10 +105,14 @@ class EvictionPlanner:
             return found.why
         return self._plan(gang, pods, found, best, kept.places[best.rows])
 
-    def begins(self, plan: EvictionPlan) -> bool:
-        """Whether a plan may be carried out, by the tables as they are now."""
+    def hindrance(self, plan: EvictionPlan) -> str:
+        """Why a plan may not be carried out, by the tables as they are now; "" where it may."""
         nodes = {seat.node for seat in plan.seats}
-        return not any(seat.node in nodes for seat in self._claims.seats) and self.holds(plan.seats)
+        if plan.violations:
+            return f"a PodDisruptionBudget does not allow the eviction of {certificate.how_many(plan.violations)}"
+        if (other := next((seat for seat in self._claims.seats if seat.node in nodes), None)) is not None:
+            return f"{other.gang} has a seat on node {other.node}"
+        return "" if self.holds(plan.seats) else "its seats do not hold any more"
 
     def holds(self, seats: Sequence[Seat], staying: Collection[str] = ()) -> bool:
         """Whether the pods of a gang still wait, and have their seats once the pods that these wait for are gone, by
@@ -202,15 +206,24 @@ class EvictionPlanner:
             waits.setdefault(pod.node, []).append(pod.uid)
         seats = seats_of(cluster, name, pods, placed, self._clock(), waits)
         cost = cost_of(found, best)
-        there = [pod for pod in victims if (one := cluster.pods.get(pod.uid)) is not None and one.node in cluster.nodes]
+        there = _present(cluster, victims)
         spec = {
             "domain": None if best.domain is None else {"level": best.domain[0], "value": best.domain[1]},
             "nodes": sorted(set(placed.nodes)),
-            "victims": [certificate.victim(cluster, pod) for pod in there],
+            "victims": shown_victims(cluster, victims),
             "certificate": gang_certificate(cluster, found),
         }
         shown = {"kind": "evict", "change": _change(victims), "spec": spec, "cost": cost, "verified": True}
         return EvictionPlan(name, gang, seats, victims, certificate.violations(cluster, there), cost, shown)
+
+
+def shown_victims(cluster: Cluster, victims: Sequence[PodRecord]) -> list[dict[str, Any]]:
+    """Victims in the JSON form, those that are on a node by now."""
+    return [certificate.victim(cluster, pod) for pod in _present(cluster, victims)]
+
+
+def _present(cluster: Cluster, victims: Sequence[PodRecord]) -> list[PodRecord]:
+    return [pod for pod in victims if (now := cluster.pods.get(pod.uid)) is not None and now.node in cluster.nodes]
 
 
 def _change(victims: Sequence[PodRecord]) -> str:

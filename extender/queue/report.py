@@ -32,12 +32,14 @@ class Waiting:
 class Report:
     """Made with each look at the queue. `wall`: when, in seconds since 1970; `waiting`: in order; `queues`: what each
     queue holds and may hold, as in the JSON form; `ways_out`: how a gang could start now, by the text of its
-    ref."""
+    ref; `not_evicted`: the text of the ref of the gang for which evictions are sought, "" for none, and why no pod is
+    evicted for it."""
 
     wall: float = 0.0
     waiting: tuple[Waiting, ...] = ()
     queues: tuple[Mapping[str, Any], ...] = field(default=())
     ways_out: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    not_evicted: tuple[str, str] = ("", "")
 
     def entry(self, position: int) -> dict[str, Any]:
         """The JSON form of a gang that waits; `position`: from 1."""
@@ -62,4 +64,13 @@ class Report:
             "left_devices": sorted({pod.left_devices for pod in gang.pods} - {""})[:MOST_WHYS],
             "not_modelled": sorted({what for pod in gang.pods for what in not_modelled(pod)}),
             "ways_out": self.ways_out.get(gang.ref.text, []),
+            "not_evicted": self.why_not_evicted(one) or None,
         }
+
+    def why_not_evicted(self, waiting: Waiting) -> str:
+        """Why no pod is evicted for a gang that waits for a place; "": one may be, or evictions are not sought."""
+        head, why = self.not_evicted
+        if waiting.gang.ref.text == head:
+            return why
+        behind = head and waiting.code == "place"
+        return f"evictions are planned for the head alone, which is {head}" if behind else ""

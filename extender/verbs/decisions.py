@@ -196,6 +196,7 @@ def _size_of_detail(detail: dict[str, Any]) -> int:
     runner_up = (detail.get("certificate") or {}).get("runner_up") or {}
     victims = [*detail.get("victims", ()), *runner_up.get("victims", ())]
     texts = [name for one in victims if isinstance(one, dict) for name in one.get("pdbs", ())]  # tenants make them
+    texts += (detail.get("gang") or {}).get("nodes", ())
     warnings = detail.get("warnings", ())
     texts += [text for one in warnings for text in one.values()]
     return OF_VICTIM * len(victims) + sum(map(len, texts)) + OF_NAME * len(texts) + OF_WARNING * len(warnings)

@@ -148,6 +148,15 @@ def test_a_preemption_without_nodes_is_not_told_with_zeros(server: str, capsys: 
     assert "  none\n  because: it was early\n" in capsys.readouterr().out
 
 
+def test_the_runner_up_of_a_gang_is_told_by_its_domain(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for domain, place in (({"level": "rack", "value": "s"}, "rack s"), (None, "other nodes")):
+        other: dict[str, Any] = {"domain": domain, "victims": [], "cost": []}
+        certificate = {"proved": True, "nodes_examined": 3, "sets_examined": 12, "lost_on": "victims"}
+        answer({"decisions": [DECISION | {"certificate": certificate | {"runner_up": other}}]})
+        assert main(["decisions", "ml/train", "--server", server]) == 0
+        assert f"  next best: {place}, lost on victims" in capsys.readouterr().out
+
+
 def test_a_bind_is_told_by_its_node_and_gpus(server: str, capsys: pytest.CaptureFixture[str]) -> None:
     only = {"nodes": [], "nodes_left_out": 0, "reasons": {}, "victims": [], "cost": None, "certificate": None}
     bind = DECISION | only | {"verb": "bind", "result": "bound", "gpus": [0, 3], "duration_us": {}}

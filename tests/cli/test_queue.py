@@ -135,11 +135,13 @@ def test_what_would_start_a_gang_now_is_told_with_its_cost(server: str, capsys: 
         "verified": True,
     }
     releasing = {"gang": "ml/old", "source": "job", "awaits": ["a/d"], "seats": [{"pod": "ml/old-0", "node": "n1"}]}
-    answer(EMPTY | {"waiting": [GANG | {"ways_out": [way]}], "releasing": [releasing]})
+    why = "a PodDisruptionBudget does not allow the eviction of 1 pod"
+    answer(EMPTY | {"waiting": [GANG | {"ways_out": [way], "not_evicted": why}], "releasing": [releasing]})
     assert main(["queue", "--server", server]) == 0
-    assert capsys.readouterr().out.splitlines()[-5:] == [
+    assert capsys.readouterr().out.splitlines()[-6:] == [
         "     to start it now: evict 2 pods on 1 node: a/b, a/c in example.com/rack=r1",
         "     cost: victims 2, grace_seconds -",
+        f"     no pod is evicted: {why}",
         "being released:",
         "  ml/old: 1 seat on n1",
         "     waits for what is evicted: a/d",

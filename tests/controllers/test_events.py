@@ -201,6 +201,19 @@ def test_what_else_was_possible_is_told_as_far_as_it_is_known() -> None:
     assert text(None, True, 9).endswith("; on none of the 8 other nodes examined is an eviction enough")
 
 
+def test_what_else_was_possible_for_a_gang_is_told_by_domain() -> None:
+    def text(runner_up: Any, proved: bool) -> str:
+        certificate = {"runner_up": runner_up, "proved": proved, "domains_examined": 2, "lost_on": "victims"}
+        return price_text({"cost": [], "certificate": certificate})
+
+    other = {"domain": {"level": "rack", "value": "s"}, "victims": [1, 2]}
+    assert text(other, True) == "cost: unknown; next best: 2 pods in rack=s, lost on victims"
+    assert text(other | {"domain": None}, True) == "cost: unknown; next best: 2 pods on other nodes, lost on victims"
+    assert text(None, True) == "cost: unknown; no cheaper plan exists"
+    assert text(None, False) == "cost: unknown; a cheaper plan may exist: the search budget ended first"
+    assert price_text({}) == "cost: unknown"
+
+
 def test_long_names_leave_room_for_the_cost() -> None:
     victims = [{"namespace": "n" * 63, "name": f"{i}" * 253} for i in range(9)]
     assert named(victims[:1]) == f"{'n' * 63}/{'0' * 253}"

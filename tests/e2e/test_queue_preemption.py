@@ -10,6 +10,7 @@ import pytest
 
 from tests.e2e import builders
 from tests.e2e.scene import Scene, SceneFactory, quiet
+from tests.e2e.test_evictions import events
 from tests.e2e.test_preemption import classes
 from tests.e2e.test_queue import H100, gated, job, nodes_of, pods_of, waits
 from tests.waiting import wait_for
@@ -92,6 +93,27 @@ def test_a_gang_evicts_the_plan_that_was_shown_and_starts_whole(scene: SceneFact
     assert evicted(cluster, "in-vain") == 0
     assert cluster.evictions() == {}, "kube-scheduler itself evicts no pod"
     assert cluster.kubelets.truth.double_allocations == 0
+    recorded(cluster, victims)
+
+
+def recorded(cluster: Scene, victims: list[str]) -> None:
+    """The page, an Event of each victim and the metrics state what the evictions cost."""
+    with httpx.Client(trust_env=False) as http:
+        [record] = http.get(f"{cluster.extender.url}/preemptions.json").json()["preemptions"]
+    assert record["result"] == "evicting"
+    assert sorted(one["name"] for one in record["victims"]) == victims
+    cost = {one["term"]: one["value"] for one in record["cost"]}
+    assert cost["victims"] == 4
+    assert cost["work_lost_gpu_seconds"] >= 4 * sum(LOST[name] for name in victims)
+    text = f"work_lost_gpu_seconds {cost['work_lost_gpu_seconds']}, "
+    wait_for(lambda: len(events(cluster, "ChosenAsVictim")) == 4, 60, "an Event of each victim")
+    told = events(cluster, "ChosenAsVictim")
+    assert all(text in event["message"] for event in told)
+    assert text in wait_for(lambda: events(cluster, "Evicting"), 60, "the gang's Event")[0]["message"]
+    assert (
+        cluster.metric("gpu_extender_preemption_work_lost_gpu_seconds_sum", 'by="queue"')
+        == cost["work_lost_gpu_seconds"]
+    )
 
 
 def test_a_budget_is_respected(scene: SceneFactory, namespace: str) -> None:
@@ -111,6 +133,9 @@ def test_a_budget_is_respected(scene: SceneFactory, namespace: str) -> None:
     wait_for(lambda: cluster.metric(kept) == 1, 60, "the server knows the budget")
     job(cluster, "gang", 4, 4, priority_class="high")
     wait_for(lambda: plan(cluster)["cost"][0]["value"] == 2, 60, lambda: str(queue(cluster)))
+    why = "a PodDisruptionBudget does not allow the eviction of 2 pods"
+    wait_for(lambda: queue(cluster)["waiting"][0]["not_evicted"] == why, 60, lambda: str(queue(cluster)))
+    assert why in wait_for(lambda: events(cluster, "EvictionNotAllowed"), 60, "the Event")[0]["message"]
     quiet(3)
     assert cluster.alive(LOST) == set(LOST)
     assert waits(cluster, "gang")

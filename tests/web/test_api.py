@@ -30,6 +30,7 @@ from extender.web.pages import MOST_PAGES
 from tests.cli.test_explain import written
 from tests.cluster.test_failing_tenants import fails
 from tests.controllers.queue.devices_rig import world
+from tests.controllers.queue.test_evicting import begun
 from tests.web.test_queue_page import Reporting, entry, waits
 from tests.world import WALL, Reply, World, pairs, workload
 
@@ -199,6 +200,7 @@ ASKED = [
     *(Asked(made, "/debug/capacity", {}) for made in (wasteful, tight, queued)),
     *(Asked(mixed, path, {}) for path in PATHS if path != "/debug/explain" and "get" in PATHS[path]),
     *(Asked(queued, f"/debug/{page}", {}) for page in ("queue", "top", "decisions", "map")),
+    Asked(begun, "/debug/decisions", {}),
     Asked(mixed, "/debug/decisions", pod("wide") | {"most": "1", "nodes": "1"}),
     Asked(mixed, "/debug/map", {"node": "n1"}),
     Asked(mixed, "/debug/topologies", {"node": "n1"}),

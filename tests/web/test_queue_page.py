@@ -20,7 +20,7 @@ from tests.world import WALL, World
 
 KEYS = {
     *("gang", "source", "queue", "priority", "age_seconds", "pods", "min", "gpus", "position", "reason", "text"),
-    *("blocked_by", "earliest_start_seconds", "domain", "left_devices", "not_modelled", "ways_out"),
+    *("blocked_by", "earliest_start_seconds", "domain", "left_devices", "not_modelled", "ways_out", "not_evicted"),
 }
 
 
@@ -90,6 +90,7 @@ def test_its_shape(filled: World) -> None:
         "domain": {"level": "rack", "required": True},
         "left_devices": [],
         "not_modelled": [],
+        "not_evicted": None,
     }
     assert shown["releasing"] == [
         {

@@ -112,7 +112,10 @@ class QueueController(Controller):
     @property
     def report(self) -> Report | None:
         """The latest look at the queue; None where this instance does not look."""
-        return replace(self._planner.report, ways_out=self._evictions.ways_out) if self._leads else None
+        if not self._leads:
+            return None
+        evictions = self._evictions
+        return replace(self._planner.report, ways_out=evictions.ways_out, not_evicted=evictions.not_evicted)
 
     def missing(self) -> list[str]:
         """The seats, while this instance does not know them: it would give them to other pods."""
@@ -277,7 +280,7 @@ class QueueController(Controller):
             times.generation = -1
         else:
             times.rested = self._time.monotonic() + min(REST * looks.spent, LONGEST_REST)
-        await self._teller.waiting(self._planner.report)
+        await self._teller.waiting(self.report or self._planner.report)
         await self._acting.growth.look(self._planner.report)
 
     async def _release(self, starts: Sequence[Start], later: Start | None = None) -> bool:

@@ -31,6 +31,7 @@ from extender.cluster.dra.slices import device_of
 from extender.cluster.slices import Timed
 from extender.cluster.view import ClusterView
 from extender.controllers.queue.acting import Acting
+from extender.controllers.queue.eviction_records import EvictionRecords
 from extender.controllers.queue.repair import Repairs
 from extender.controllers.queue.slices import done
 from extender.controllers.queue.tell import Teller
@@ -44,7 +45,6 @@ from extender.preemption.candidates import ends
 from extender.queue.eviction_plan import EvictionPlan, EvictionPlanner
 from extender.queue.plan import Planner, gang_name
 from extender.reservations.seats import Seat
-from extender.verbs.evicted import QUEUE, Cause
 from extender.verbs.verbs import Verbs
 
 TURN_SECONDS: Final = 0.05  # of CPU time that a search takes of one turn
@@ -69,13 +69,26 @@ class PlanSearch:
         self._rested = float("-inf")  # when the next one may begin
         self._spared: dict[str, tuple[float, int]] = {}  # uid -> until when it is no victim, how often it was refused
         self.found: EvictionPlan | None = None  # the latest plan, of the first gang in order
+        self._none = ""  # why the latest search has found none
+        self._failed = ("", "")  # the gang whose plan was not carried out, and why
+
+    @property
+    def head(self) -> str:
+        """The first gang in order, "" for none."""
+        return "" if self._key is None else self._key[0]
+
+    @property
+    def why(self) -> str:
+        """Why no pod is evicted for the first gang in order; "": none was sought, or a plan may be carried out."""
+        gang, why = self._failed
+        return "; ".join([text for text in (self._none, why if gang == self.head else "") if text])
 
     async def look(self) -> EvictionPlan | None:
         """Search on; the plan where a search has just ended. Others run between slices."""
         head, now = self.planner.head, self._clock()
         key = None if head is None else (gang_name(head.gang), tuple([pod.uid for pod in head.gang.pods]))
         if key != self._key:
-            self._key, self._steps, self._generation, self.found = key, None, -1, None
+            self._key, self._steps, self._generation, self.found, self._none = key, None, -1, None, ""
         if head is None:
             return None
         if self._steps is None:
@@ -90,10 +103,17 @@ class PlanSearch:
                 next(steps)
             except StopIteration as end:
                 self._steps, self._rested = None, self._clock() + REST * steps.spent
-                self.found = end.value if isinstance(end.value, EvictionPlan) else None
+                if isinstance(end.value, str):
+                    self.found, self._none = None, end.value
+                else:
+                    self.found, self._none, self._failed = end.value, "", ("", "")
                 return self.found
             await asyncio.sleep(0)
         return None
+
+    def fails(self, gang: str, why: str) -> None:
+        """The plan for this gang is not carried out."""
+        self._failed = gang, why
 
     def not_allowed(self, pods: Collection[PodRecord]) -> None:
         """The API server does not let these pods be evicted. For a while they are no victims, longer each time."""
@@ -113,7 +133,8 @@ class GangEvictions:
     ) -> None:
         self._cluster, self._seats, self._settings = verbs.cluster, verbs.claims.seats, verbs.settings
         self._search, self._plans, self._acting = search, search.plans, acting
-        self._repairs, self._teller, self._victims = repairs, teller, verbs.evicted
+        self._repairs, self._teller = repairs, teller
+        self._records = EvictionRecords(verbs, teller, clock.wall)
         self._evicts = acting.evicts if verbs.settings.evictions.enabled else None
         self._evicted: dict[str, set[str]] = {}  # gang -> uids of the pods that were evicted for it
         self._rounds: dict[str, tuple[float, float]] = {}  # gang -> the next round; since when one is rejected
@@ -125,6 +146,13 @@ class GangEvictions:
         """The plan for the first gang in order, by its name, as it is shown."""
         plan = self._search.found
         return {} if plan is None else {plan.name: [plan.shown]}
+
+    @property
+    def not_evicted(self) -> tuple[str, str]:
+        """The first gang in order, and why no pod is evicted for it; "" where one may be."""
+        if self._evicts is None and self._search.found is not None:
+            return self._search.head, "evictions.enabled is false"
+        return self._search.head, self._search.why
 
     def begin(self) -> None:
         """This instance has just read the seats: what another one evicted is told by what is gone."""
@@ -141,10 +169,13 @@ class GangEvictions:
         """Seek a plan for the first gang in order; reserve its seats where pods may be evicted."""
         plan = await self._search.look()
         acting = self._acting
-        if plan is None or self._evicts is None or plan.violations:
+        if plan is None or self._evicts is None or not acting.leadership.held or plan.name in self._seats.gangs:
             return
-        if not acting.leadership.held or plan.name in self._seats.gangs or not self._plans.begins(plan):
+        if why := self._plans.hindrance(plan):
+            self._search.fails(plan.name, why)
+            self._records.not_evicted(plan, why)
             return
+        self._records.planned(plan)
         self._seats.reserve(plan.seats)  # before anything else runs: they were judged by the tables of this moment
         self._evicted[plan.name] = set()
         try:
@@ -154,6 +185,7 @@ class GangEvictions:
             raise
         if why:
             self._drop(plan)
+            self._search.fails(plan.name, f"the seats cannot be written: {why}")
             self._repairs.pause(plan.name, why)
             log.error("no pod is evicted: the seats cannot be written", gang=plan.name, err=why)
             return
@@ -164,6 +196,7 @@ class GangEvictions:
         for seat in plan.seats:
             self._seats.drop(seat.uid)
         del self._evicted[plan.name]
+        self._records.forget(plan.name)
 
     # -- a plan that was begun ------------------------------------------------------------------------------------
 
@@ -173,6 +206,7 @@ class GangEvictions:
         for gang in [gang for gang in self._evicted if gang in ready or gang not in self._seats.gangs]:
             self._teller.evicted(len(self._evicted.pop(gang)), started=gang in ready)
             self._rounds.pop(gang, None)
+            self._records.forget(gang)
             self._allocated.pop(gang, None)
         return ready
 
@@ -215,17 +249,9 @@ class GangEvictions:
             return False
         if not self._evicted[gang]:
             await self._acting.replicas.known()
-            self._teller.evicting(gang, seats, needed)
-            self._victims.note(needed, self._cause(gang, seats, needed))
+            self._records.begin(gang, seats, needed)
         await self._evict(gang, needed)
         return False
-
-    def _cause(self, gang: str, seats: Sequence[Seat], pods: Sequence[PodRecord]) -> Cause:
-        """Why these pods are evicted. The cost is known to the instance that made the plan."""
-        plan, priority = self._search.found, seats[0].priority
-        cost = plan.cost if plan is not None and plan.name == gang else None
-        why = f"the queue evicted it to start {gang} (priority {priority})"
-        return Cause(QUEUE, why, gang, priority, self._wall(), cost, len(pods))
 
     async def _are_fenced(self, gang: str, pods: Sequence[PodRecord]) -> bool:
         """Whether no other pod gets what these pods hold by claims; the seats are given back where that cannot be."""
@@ -308,6 +334,8 @@ class GangEvictions:
     def _give_back(self, gang: str, why: str) -> bool:
         log.warning("a gang gives its seats back", gang=gang, evicted=len(self._evicted.get(gang, ())), err=why)
         self._teller.given_back(self._seats.gang(gang), why)
+        self._search.fails(gang, why)
+        self._records.gives_back(gang, why)
         self._repairs.give_back(gang)
         return False
 

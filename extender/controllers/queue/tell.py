@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import Final
 
 from extender.cluster.slices import pauses
-from extender.controllers.events import Events
+from extender.controllers.events import Events, named, price_text
 from extender.kube.events import Regarding
 from extender.log import get_log
 from extender.metrics import Metrics
@@ -20,6 +20,7 @@ from extender.queue.plan import gang_name, unread
 from extender.queue.report import CODES, Report
 from extender.queue.starts import Start
 from extender.reservations.seats import Seat
+from extender.verbs.decisions import WORK_LOST, Decision
 
 EVENT_SECONDS: Final = 10.0  # a gang that starts sooner gets no Event about its waiting
 SIZES: Final = ((1, "1"), (8, "2-8"), (64, "9-64"), (inf, "65+"))
@@ -61,16 +62,24 @@ class Teller:
         for pod in there[:1]:
             self._events.tell(_regarding(pod), "Incomplete", "Queueing", f"{text}: {names}"[:1000])
 
-    def evicting(self, gang: str, seats: Sequence[Seat], pods: Sequence[PodRecord]) -> None:
-        """The evictions for a gang begin."""
+    def evicting(self, gang: str, seats: Sequence[Seat], pods: Sequence[PodRecord], decision: Decision | None) -> None:
+        """The evictions for a gang begin. `decision`: their record."""
         nodes = len({pod.node for pod in pods})
-        log.info("evicts", gang=gang, pods=[f"{pod.namespace}/{pod.name}" for pod in pods], nodes=nodes)
-        first = _of_seats(seats)
-        note = f"{gang}: {how_many(len(pods))} of lower priority or lent GPUs evicted on {nodes} nodes to start it"
-        self._events.tell(first, "Evicting", "Queueing", note)
+        price = price_text({} if decision is None else decision.detail)
+        log.info("evicts", gang=gang, nodes=nodes, **({} if decision is None else decision.logged()))
+        self._metrics.planned("queue", len(pods), None if decision is None else decision.value_of(WORK_LOST))
+        first, names = _of_seats(seats), named([{"namespace": pod.namespace, "name": pod.name} for pod in pods])
+        going = f"{how_many(len(pods))} of lower priority or lent GPUs evicted on {nodes} nodes to start it: {names}"
+        self._events.tell(first, "Evicting", "Queueing", f"{gang}: {going}; {price}"[:1000])
         for pod in pods:
-            note = f"has to leave node {pod.node} for {gang} (priority {seats[0].priority})"
-            self._events.tell(_regarding(pod), "ChosenAsVictim", "Evicting", note, related=first)
+            note = f"has to leave node {pod.node} for {gang} (priority {seats[0].priority}); {price}"
+            self._events.tell(_regarding(pod), "ChosenAsVictim", "Evicting", note[:1000], related=first)
+
+    def not_evicted(self, gang: str, seats: Sequence[Seat], decision: Decision) -> None:
+        """A plan for a gang is not carried out: the record has why."""
+        log.warning("no pod is evicted for a gang", gang=gang, err=decision.error, **decision.logged())
+        note = f"no pod is evicted for {gang}: {decision.error}; {price_text(decision.detail)}"
+        self._events.tell(_of_seats(seats), "EvictionNotAllowed", "Queueing", note[:1000], warning=True)
 
     def evicted(self, pods: int, *, started: bool) -> None:
         """So many pods were evicted for a gang that starts, or waits again."""
@@ -92,10 +101,9 @@ class Teller:
             name = gang_name(one.gang)
             before = self._told.get(name)
             if report.wall - one.gang.created >= EVENT_SECONDS and before != one.code:
-                before = one.code
-                self._events.tell(
-                    _regarding(one.gang.existing[0]), "Waiting", "Queueing", f"{name} waits: {one.text}"[:1000]
-                )
+                before, why = one.code, report.why_not_evicted(one)
+                note = f"{name} waits: {one.text}" + (f"; no pod is evicted: {why}" if why else "")
+                self._events.tell(_regarding(one.gang.existing[0]), "Waiting", "Queueing", note[:1000])
             if before is not None:
                 told[name] = before
         self._told = told

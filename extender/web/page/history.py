@@ -37,7 +37,7 @@ def entry(decision: Decision, cluster: ClusterView) -> JSON:
         "answered": decision.answered,
         "milliseconds": round(sum(decision.stages_us.values()) / 1e3, 3),
         "node": node,
-        **{key: detail.get(key) for key in ("victims", "cost", "certificate")},
+        **{key: detail.get(key) for key in ("victims", "cost", "certificate", "gang")},
     }
 
 

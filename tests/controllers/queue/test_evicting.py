@@ -14,7 +14,7 @@ from tests.controllers.queue.test_controller import gang
 from tests.kube.api_server import Request
 from tests.kube.objects import Objects
 from tests.queue.late_owners import OWNERS, RACK
-from tests.world import WALL, World, machine, pairs
+from tests.world import WALL, World, machine, pairs, rfc3339
 
 NODES = ("n1", "n2", "n3")
 
@@ -117,7 +117,8 @@ def test_the_cheapest_victims_are_evicted_and_the_gang_starts_whole() -> None:
             assert in_vain(one) == (2, 0)
             victim = one.world.verbs.evicted.latest("default", "r-n2")
             assert victim is not None
-            assert victim.cause.why == "the queue evicted it to start gpu-extender:default/g (priority 10)"
+            why = "the queue evicted it to start gpu-extender:default/g (priority 10); no cheaper plan exists"
+            assert victim.cause.why == why
             assert {"term": "victims", "value": 2, "unit": "pods"} in (victim.cause.cost or ())
 
     run(test())
@@ -139,6 +140,113 @@ def test_with_evictions_off_the_plan_is_shown_and_no_pod_is_evicted() -> None:
             assert sorted(victim["name"] for victim in way["spec"]["victims"]) == ["r-n1", "r-n2"]
             assert way["spec"]["certificate"]["proved"]
             assert {"term": "victims", "value": 2, "unit": "pods"} in way["cost"]
+
+    run(test())
+
+
+def begun(chosen: Settings | None = None) -> World:
+    """A gang of two, for which the evictions of two pods begin."""
+    world = made(chosen)
+
+    async def test() -> None:
+        async with rig(world) as one:
+            one.create(*gang("g", 2, 8, priority=10))
+            await one.turn()
+
+    run(test())
+    return world
+
+
+def test_evictions_are_recorded_with_their_cost_as_those_of_the_preempt_verb() -> None:
+    world = begun()
+    [record] = world.call("/preemptions.json", method="GET").json["preemptions"]
+    assert (record["verb"], record["pod"], record["result"]) == ("evict", "default/g-0", "evicting")
+    assert record["gang"] == {"name": "default/g", "source": "gpu-extender", "nodes": ["n1", "n2"]}
+    assert [pod["name"] for pod in record["victims"]] == ["r-n2", "r-n1"]
+    cost = {term["term"]: term["value"] for term in record["cost"]}
+    assert (cost["victims"], cost["work_lost_gpu_seconds"]) == (2, 8 * (60 + 600))
+    assert record["certificate"]["proved"]
+    text = world.call("/preemptions", method="GET", accept="text/html").body.decode()
+    assert "gang default/g" in text
+    assert "work lost gpu seconds" in text
+    assert f"{8 * 660:,}" in text
+    sums = world.metrics.registry.get_sample_value
+    lost = "gpu_extender_preemption_work_lost_gpu_seconds"
+    assert (sums(f"{lost}_count", {"by": "queue"}), sums(f"{lost}_sum", {"by": "queue"})) == (1, 8 * 660)
+    assert sums("gpu_extender_preemption_victims_sum", {"by": "queue"}) == 2
+
+
+def test_events_about_evictions_have_their_cost() -> None:
+    async def test() -> None:
+        async with rig(made()) as one:
+            one.create(*gang("g", 2, 8, priority=10))
+            await one.turn()
+            notes = dict(one.told)
+            assert {"Evicting", "ChosenAsVictim"} <= set(notes)
+            for reason in ("Evicting", "ChosenAsVictim"):
+                assert f"work_lost_gpu_seconds {8 * 660}, " in notes[reason]
+                assert notes[reason].endswith("; no cheaper plan exists")
+            assert "start it: default/r-n2, default/r-n1; cost: " in notes["Evicting"]
+
+    run(test())
+
+
+@pytest.mark.parametrize("case", ["budget", "right", "off", "ceiling"])
+def test_why_a_plan_is_not_carried_out_is_in_the_queue_and_in_events(case: str) -> None:
+    chosen = settings(evictions=case != "off")
+    if case == "ceiling":
+        ceilings = {"ceilings": {"urgent": {"gpuHours": 1.0}}}
+        chosen = Settings.model_validate(chosen.model_dump(by_alias=True) | {"preemption": ceilings})
+
+    async def test() -> None:
+        world = made(chosen)
+        if case == "budget":
+            for name in NODES:
+                world.pod(f"r-{name}", 8, name, start=WALL - 60, labels={"app": "x"})
+            world.budget("x", 1, {"app": "x"})
+        async with rig(world) as one:
+            evicted = Evicted(one)
+            if case == "right":
+                evicted.refused = {f"dry r-{name}" for name in NODES}
+            one.create(*gang("g", 2, 8, priority=10))
+            for i in range(2):
+                one.pod(f"g-{i}")["spec"]["priorityClassName"] = "urgent"
+                one.pod(f"g-{i}")["metadata"]["creationTimestamp"] = rfc3339(world.wall)
+            one.watch()
+            for _ in range(60):
+                await one.turn()
+            assert evicted.tried == []
+            [waiting] = page(one)["waiting"]
+            why = {
+                "budget": "a PodDisruptionBudget does not allow the eviction of 1 pod",
+                "right": "an eviction is not allowed: default/r-n",
+                "off": "evictions.enabled is false",
+                "ceiling": " GPU-hours of work, and preemption.ceilings.urgent.gpuHours allows 1",
+            }[case]
+            assert why in waiting["not_evicted"]
+            notes = dict(one.told)
+            reason = "EvictionNotAllowed" if case in ("budget", "right") else "Waiting"
+            assert why in notes[reason]
+            assert "no pod is evicted" in notes[reason]
+            records = [one for one in world.verbs.decisions.latest() if one.verb == "evict"]
+            assert {record.result for record in records} == ({"not-evicted"} if reason != "Waiting" else set())
+            assert len(records) < 10
+
+    run(test())
+
+
+def test_a_gang_that_is_not_the_head_has_no_pod_evicted_and_its_entry_states_it() -> None:
+    async def test() -> None:
+        async with rig(made(settings(evictions=False))) as one:
+            one.create(*gang("g", 2, 8, priority=10), *gang("h", 2, 8, priority=9))
+            for _ in range(5):
+                await one.turn()
+            first, second = page(one)["waiting"]
+            assert first["not_evicted"] == "evictions.enabled is false"
+            assert (second["reason"], second["not_evicted"]) == (
+                "place",
+                "evictions are planned for the head alone, which is gpu-extender:default/g",
+            )
 
     run(test())
 
