@@ -150,6 +150,10 @@ class _Logger:
     log = debug = info = warn = warning = error = err = fatal = critical = failure = exception = msg
 
 
+structlog.configure(logger_factory=lambda *args: structlog.PrintLogger(sys.stderr or io.StringIO()))
+"""Until configure() is called, so that a command that does not call it prints its answer alone to standard output."""
+
+
 def configure(
     form: Literal["auto", "json", "logfmt", "text"] = "auto", level: int = logging.INFO, libraries: int | None = None
 ) -> None:

@@ -4,6 +4,7 @@ server answers; without one the cluster is listed once, or read from a file."""
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping
 from functools import partial
 from string import ascii_uppercase
@@ -43,6 +44,8 @@ def run(options: argparse.Namespace) -> int:
     if not answer["nodes"]:
         raise NotFound("no such node offers GPUs", path=options.node or options.rack or "the cluster")
     if options.output == "text":
+        for warning in answer["warnings"]:
+            print(f"gpu-extender: warning: {short(warning['message'], 400)}", file=sys.stderr)
         if options.node is None:
             print("\n".join(map(_line, answer["nodes"])))
         else:

@@ -221,7 +221,8 @@ class Explainer:
         if pod.gated:
             shown = yield from self._gated(asked, shown, refused)
         else:
-            more = f"; {_asked(decision, wall)}" if best else _not_evicted(decision, wall)
+            last = f"; {_asked(decision, wall)}" if self._live else ""
+            more = last if best else _not_evicted(decision, wall)
             shown = replace(shown, sentence=f"{_said(shown)}{more}")
         return _with_quotas(shown, refused)
 

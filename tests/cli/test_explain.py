@@ -83,6 +83,7 @@ def test_a_pod_that_fits_and_one_that_runs(tmp_path: Path, capsys: pytest.Captur
     shown = json.loads(explained(["default/train", "--cluster", file, "-o", "json"], capsys))
     assert (shown["verdict"], shown["node"], shown["gpus"], shown["ways_out"]) == ("fits", "n1", [1, 3], [])
     assert shown["first"]["node"] == "n1"
+    assert shown["sentence"] == "fits on n1, GPUs 1,3, the only node"  # there is no server that may have been asked
     assert (shown["second"], shown["difference"]) == (None, [])
     assert explained(["default/old", "--cluster", file], capsys) == (
         "default/old runs on n1, GPUs 0 (observed)\n"

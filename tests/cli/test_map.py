@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from extender.topologies.annotation import MOST_GPUS
 from extender.web.map_page import pieces
 from tests.cli.canned import Canned, answer, serving
 from tests.web.test_pages import PIECE_BYTES
-from tests.world import JSON, WALL, World, machine, pairs, workload
+from tests.world import GPU, JSON, WALL, World, machine, pairs, workload
 
 RACK = "cloud.provider.com/topology-rack"
 
@@ -58,6 +60,30 @@ def test_all_nodes_one_rack_and_one_node(file: str, capsys: pytest.CaptureFixtur
         "  default/blind: 1 GPU, unknown which (priority 0)",
         "  observed: kubelet or the agent reports which GPUs it holds",
     ]
+
+
+def test_what_is_invalid_is_named_beside_the_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = {"apiVersion": "v1", "kind": "Pod"} | workload("bad", 1)
+    bad["spec"]["containers"][0]["resources"]["limits"][GPU] = "many"
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [*objects(), bad]}))
+    assert main(["map", "--cluster", str(path)]) == 0
+    said = capsys.readouterr()
+    assert "gpu-extender: warning: " in said.err
+    assert "default/bad" in said.err
+    assert "n2  . .  2 free" in said.out
+
+
+def test_a_line_for_the_log_is_not_part_of_the_answer(tmp_path: Path) -> None:
+    """The links that the node states are not those of its product."""
+    node = machine("n", 8, links=pairs(8), labels={"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"})
+    path = tmp_path / "cluster.json"
+    listed = {"apiVersion": "v1", "kind": "List", "items": [{"apiVersion": "v1", "kind": "Node"} | node]}
+    path.write_text(json.dumps(listed))
+    words = [sys.executable, "-m", "extender", "map", "--cluster", str(path), "-o", "json"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    assert [one["node"] for one in json.loads(done.stdout)["nodes"]] == ["n"]
+    assert "does not fit together" in done.stderr
 
 
 def test_its_json(file: str, capsys: pytest.CaptureFixture[str]) -> None:

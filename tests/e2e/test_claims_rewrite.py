@@ -269,7 +269,12 @@ def test_quotas_count_the_claims(api: Api, rewritten: str, control_plane: Contro
         return int(api.get("ResourceQuota", name, rewritten).get("status", {}).get("used", {}).get(resource, -1))
 
     wait_for(lambda: all(used(name) == 0 for name in quotas), 60, "the quotas' use")
-    time.sleep(2)  # the quota controller learns the resources of the DeviceClass, and admission the quotas
+    over_resource, over_class = (dra.claim("over", rewritten, number) for number in (4, 6))
+    wait_for(
+        lambda: "exceeded quota: class" in refusal(tried, api, over_class)
+        and ("exceeded quota: resource" in refusal(tried, api, over_resource)) == serves,
+        60, lambda: refusal(tried, api, over_class) + refusal(tried, api, over_resource),
+    )  # fmt: skip
     for name in ("first", "second", "third"):
         api.create(pod(name, rewritten, 2, priority_class="normal"))
         wait_for(

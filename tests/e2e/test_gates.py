@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,11 @@ def queue(api: Api) -> Iterator[Api]:
     """The manifests are applied."""
     with installed(api):
         yield api
+
+
+def age(made: Object) -> float:
+    """Seconds since the API server created the object."""
+    return time.time() - datetime.fromisoformat(made["metadata"]["creationTimestamp"]).timestamp()
 
 
 def command(kubeconfig: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -173,20 +179,19 @@ def test_open_releases_what_is_too_old(queue: Api, control_plane: ControlPlane) 
     usual, never, strict, invalid = (
         queued_namespace(queue, {AGE_LIMIT: limit} if limit else {}) for limit in ("", "never", "1s", "soon")
     )
-    for namespace in (usual, never, strict, invalid):
-        queue.create(pod(f"old-{namespace}", namespace))
     queue.create(pod("old-both", usual, schedulingGates=[{"name": OTHER}]))
     queue.create(pod("old-other", usual, scheduler="", schedulingGates=[{"name": OTHER}]))
-    time.sleep(16)
-    for namespace in (usual, never, strict, invalid):
-        queue.create(pod(f"new-{namespace}", namespace))
-    time.sleep(2)
+    old = [queue.create(pod(f"old-{namespace}", namespace)) for namespace in (usual, never, strict, invalid)][-1]
+    wait_for(lambda: age(old) > 10, 60, "the pods are old")
+    new = [queue.create(pod(f"new-{namespace}", namespace)) for namespace in (usual, never, invalid, strict)][-1]
+    wait_for(lambda: age(new) > 2, 60, "all pods are beyond the limit of the strict namespace")
+    limit = int(age(old)) - 1  # by it the command may begin some seconds later, and new pods are new to it
 
-    words = ["--older-than=15s" if word.startswith("--older-than") else word for word in of_cron_job()]
+    words = [f"--older-than={limit}s" if word.startswith("--older-than") else word for word in of_cron_job()]
     done = command(control_plane.kubeconfig_of_account(SYSTEM, "gpu-extender-queue-open"), *words)
     assert done.returncode == 0, done.stderr
     assert f"namespace {invalid}: {AGE_LIMIT}: 'soon' is no duration" in done.stderr
-    assert f"removed the gate {GATE} from 2 pods of namespace {usual}: older than 15s" in done.stdout
+    assert f"removed the gate {GATE} from 2 pods of namespace {usual}: older than {limit}s" in done.stdout
     assert left(queue) == {
         "old-both": [OTHER],
         "old-other": [OTHER],

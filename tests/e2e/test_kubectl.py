@@ -13,7 +13,6 @@ import re
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -73,10 +72,11 @@ class Called(NamedTuple):
 
 
 @pytest.fixture
-def silent() -> Iterator[int]:
-    """A port that takes connections and answers nothing."""
+def silent() -> Iterator[socket.socket]:
+    """A listener that answers nothing."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        yield listener.getsockname()[1]
+        listener.settimeout(60)
+        yield listener
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def called(
     kubelets: KubeletsFactory,
     extender_process: ExtenderFactory,
     scheduler: SchedulerFactory,
-    silent: int,
+    silent: socket.socket,
     tmp_path: Path,
 ) -> Iterator[Called]:
     """kubectl with the account of a reader. n1 has eight GPUs; the scheduler asks ASKED, the queue is LEADER's."""
@@ -102,7 +102,7 @@ def called(
         ASKED: ("asked", f"127.0.0.1:{second.port}"),
         LEADER: (socket.gethostname(), f"127.0.0.1:{first.port}"),
     }
-    ports = {f"{SYSTEM}/{ASKED}:{SILENT}": f"127.0.0.1:{silent}"}
+    ports = {f"{SYSTEM}/{ASKED}:{SILENT}": f"127.0.0.1:{silent.getsockname()[1]}"}
     with replicas(control_plane, binaries, pods, ports):
         api.create(lease("gpu-scheduler", "asked_1f6e5a4c-6f1c-4a7e-9d7e-0d8d6a0f9b3e"))
         scheduler(scheduler_config(second.url, bind=True))
@@ -268,7 +268,7 @@ def _as_in_a_terminal() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def test_a_signal_ends_the_forwarded_port_too(called: Called) -> None:
+def test_a_signal_ends_the_forwarded_port_too(called: Called, silent: socket.socket) -> None:
     argv = [str(called.kubectl), "gpu-extender", "top", f"--port={SILENT}"]
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         child = subprocess.Popen(
@@ -279,10 +279,10 @@ def test_a_signal_ends_the_forwarded_port_too(called: Called) -> None:
             text=True,
             preexec_fn=_as_in_a_terminal,
         )
-        wait_for(lambda: any("port-forward" in one for one in called.children()), 60, "a port is forwarded")
-        time.sleep(1.0)  # the command asks by now
-        child.send_signal(number)
-        child.communicate(timeout=60)
+        with silent.accept()[0]:  # the command asks, through the forwarded port
+            assert any("port-forward" in one for one in called.children())
+            child.send_signal(number)
+            child.communicate(timeout=60)
         assert child.returncode == 128 + number
         assert wait_for(lambda: not called.children(), 60, "kubectl has ended")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import threading
-import time
 import zlib
 from pathlib import Path
 from typing import Any
@@ -171,8 +170,7 @@ def test_a_full_disk_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     made = Recorded(tmp_path)
     made.world.node("n1")
     assert made.ask(workload("before", 1), ["n1"])["NodeNames"] == ["n1"]
-    wait_for(lambda: made.cluster.recorder.written, 60)
-    time.sleep(0.2)
+    wait_for(lambda: b"before" in made.text(), 60)
     full.set()
     for i in range(5):
         assert made.ask(workload(f"full-{i}", 1), ["n1"])["NodeNames"] == ["n1"]
