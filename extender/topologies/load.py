@@ -25,7 +25,8 @@ def from_catalogue(name: str) -> Reading:
                 reading = reading.warn(Warned("unverified", f"the output of {name} is not yet seen"))
             return reading
     known = [entry.id for entry in catalogue.entries()]
-    near = get_close_matches(name.lower(), known, n=3, cutoff=0.5)
+    begun = [one for one in known if name and one.startswith(name.lower())]
+    near = [*begun, *(one for one in get_close_matches(name.lower(), known, n=3, cutoff=0.5) if one not in begun)][:3]
     choice = f"; did you mean {' or '.join(near)}?" if near else f"; there are: {', '.join(known)}"
     raise BadTopology(f"{name[:80]!r} is not in the catalogue{choice}", path="catalogue", code="not-found")
 

@@ -63,7 +63,7 @@ def test_all_nodes_one_rack_and_one_node(file: str, capsys: pytest.CaptureFixtur
 
 
 def test_what_is_invalid_is_named_beside_the_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bad = {"apiVersion": "v1", "kind": "Pod"} | workload("bad", 1)
+    bad: JSON = {"apiVersion": "v1", "kind": "Pod"} | workload("bad", 1)
     bad["spec"]["containers"][0]["resources"]["limits"][GPU] = "many"
     path = tmp_path / "cluster.json"
     path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [*objects(), bad]}))
