@@ -40,7 +40,7 @@ def test_every_machine_of_the_catalogue(name: str) -> None:
 def test_a_machine_that_is_not_in_the_catalogue() -> None:
     with pytest.raises(BadTopology, match="'dgx-9' is not in the catalogue; did you mean dgx"):
         load.from_catalogue("dgx-9")
-    with pytest.raises(BadTopology, match=r"'dgx1' is not in the catalogue; did you mean dgx1-v100\b"):
+    with pytest.raises(BadTopology, match="'dgx1' is not in the catalogue; did you mean dgx1-p100 or dgx1-v100"):
         load.from_catalogue("dgx1")
 
 
