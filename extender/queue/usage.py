@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import Final
 
+from extender.cluster.nodes.eligibility import MOST_PARTS, TooLong
 from extender.cluster.slices import Sliced, pauses
 from extender.cluster.view import ClusterView
 from extender.objects.queueing import queue_of
 from extender.objects.records import NodeRecord, PodRecord
+from extender.objects.selectors import NodeTerm, Toleration
 from extender.queue.gang import WaitingGang
 from extender.queue.quota import Amounts, QueueRules
 from extender.settings import Settings
@@ -60,6 +62,10 @@ def named_models(gang: WaitingGang, labels: Sequence[str]) -> set[str]:
     return {text for pod in gang.pods for key, text in pod.node_selector if key in labels}
 
 
+Asked = tuple[tuple[tuple[str, str], ...], tuple[NodeTerm, ...] | None, tuple[Toleration, ...]]
+"""What a pod states of its nodes: node selector, required node affinity, tolerations."""
+
+
 class DecayedUse:
     """How many GPUs each queue has held on average, by model; earlier use counts less. It begins with what is held when
     it is first asked: another holder of the Lease does not know the past."""
@@ -107,6 +113,8 @@ class Models:
         self._records: dict[str, NodeRecord] = {}  # of which they are
         self.by_node: dict[str, str] = {}
         self.capacity: dict[str, int] = {}
+        self._rows_of: dict[str, int] = {}
+        self._admitted: dict[Asked, frozenset[str]] = {}
 
     @classmethod
     def read(cls, cluster: ClusterView, before: Models | None = None) -> Sliced[Models]:
@@ -163,10 +171,30 @@ class Models:
         return found
 
     def allowed(self, gang: WaitingGang) -> list[str]:
-        """The models that the node selectors of its pods name, all where they name none; other requirements are not
-        looked at."""
-        named = named_models(gang, self._cluster.settings.mix.model_labels)
-        return sorted(self.capacity.keys() & named if named else self.capacity)
+        """The models of the nodes that the node selectors, node affinity and tolerations of its pods with GPUs leave,
+        each model that any of them may get; cordons are not looked at."""
+        asked = {(pod.node_selector, pod.node_terms, pod.tolerations) for pod in gang.pods if pod.gpus}
+        return sorted(frozenset[str]().union(*map(self._admitting, asked)))
+
+    def _admitting(self, asked: Asked) -> frozenset[str]:
+        """The models of the nodes that such pods may run on; of all nodes where that takes too long."""
+        known = self._admitted.get(asked)
+        if known is None:
+            eligibility = self._cluster.eligibility
+            try:
+                rows = int.from_bytes(eligibility.rows(eligibility.program(*asked, MOST_PARTS)).tobytes(), "little")
+            except TooLong:
+                rows = -1
+            known = self._admitted[asked] = frozenset(one for one, of in self._rows().items() if rows & of)
+        return known
+
+    def _rows(self) -> Mapping[str, int]:
+        """By model the rows of its nodes, one bit each."""
+        if not self._rows_of:
+            for name, model in self.by_node.items():
+                if (row := self._cluster.row(name)) >= 0:
+                    self._rows_of[model] = self._rows_of.get(model, 0) | 1 << row
+        return self._rows_of
 
     def of(self, gpus: Mapping[str, int]) -> dict[str, int]:
         """GPUs by model, of GPUs by node: what a placed gang asks its quota for."""

@@ -34,11 +34,11 @@ def queued(stated: Stated) -> JSON:
     return queue.queue(stated.settings, events(stated), stated.wall)
 
 
-def asked(stated: Stated, changes: Changes | None = None) -> JSON:
-    """`gpu-extender whatif`, of the manifests and of the pods of the file that wait ungated."""
+def asked(stated: Stated, changes: Changes | None = None, *, pending: bool = True) -> JSON:
+    """`gpu-extender whatif`, of the manifests and, with `pending`, of the pods of the file that wait ungated."""
     snapshot = Snapshot.of(stated.settings, events(stated))
     documents = [Document(one, f"asked[{at}]") for at, one in enumerate(stated.asked)]
-    made = question.read(documents, snapshot.cluster.gpu_names, sorted(_pending(stated)), changes)
+    made = question.read(documents, snapshot.cluster.gpu_names, sorted(_pending(stated)) if pending else (), changes)
     return whatif.answer(snapshot, made, stated.wall, stated.items)
 
 
@@ -82,8 +82,9 @@ def _pending(stated: Stated) -> Iterable[tuple[str, str]]:
 
 
 def verbs(stated: Stated) -> JSON:
-    """What filter, prioritize and preempt answer of each manifest that is a pod. kube-scheduler offers all pods of a
-    lower priority; each pod is asked about on a cluster of its own: an answer changes what is free."""
+    """What filter answers of each manifest that is a pod, prioritize of the nodes that pass, and preempt.
+    kube-scheduler offers all pods of a lower priority. Each pod is asked about on a cluster of its own: an answer
+    changes what is free."""
     answers: JSON = {}
     for pod in (one for one in stated.asked if one["kind"] == "Pod"):
         world = World(stated.settings)
@@ -95,7 +96,7 @@ def verbs(stated: Stated) -> JSON:
         answers[name] = {
             "filter": {key: sorted(some) if isinstance(some, (list, dict)) else some for key, some in passed.items()},
             "why": passed.get("FailedNodes"),
-            "prioritize": world.prioritize(pod, nodes),
+            "prioritize": world.prioritize(pod, passed.get("NodeNames") or ()),
         }
         if not passed.get("NodeNames"):
             answers[name]["preempt"] = _preempted(world, pod, nodes)

@@ -30,16 +30,16 @@ def same(answer: Any) -> Any:
     return answer
 
 
-def _strings(one: Any, change: Callable[[str], str]) -> Any:
+def with_strings(one: Any, change: Callable[[str], str]) -> Any:
     """Every string of a value changed; the keys of objects stay."""
     if isinstance(one, dict):
-        return {key: _strings(value, change) for key, value in one.items()}
+        return {key: with_strings(value, change) for key, value in one.items()}
     if isinstance(one, list):
-        return [_strings(value, change) for value in one]
+        return [with_strings(value, change) for value in one]
     return change(one) if isinstance(one, str) else one
 
 
-def _names(stated: Stated, kinds: Iterable[str]) -> set[str]:
+def names_of(stated: Stated, kinds: Iterable[str]) -> set[str]:
     """The names of these kinds; with the pods those of their gangs, with "Namespace" the namespaces."""
     found: set[str] = set()
     for one in stated.items:
@@ -55,7 +55,7 @@ def _names(stated: Stated, kinds: Iterable[str]) -> set[str]:
 
 def renamed(stated: Stated, chance: Random, kinds: Sequence[str], *, ordered: bool = True) -> Restated:
     """Other names; `ordered`: what came first by name still does."""
-    names = sorted(_names(stated, kinds))
+    names = sorted(names_of(stated, kinds))
     numbers = list(range(len(names)))
     if not ordered:
         chance.shuffle(numbers)
@@ -63,7 +63,7 @@ def renamed(stated: Stated, chance: Random, kinds: Sequence[str], *, ordered: bo
         name: f"w{kinds[0].lower()}{number:03}{''.join(chance.choices('abc', k=chance.randint(0, 9)))}w"
         for name, number in zip(names, numbers, strict=True)
     }
-    made = stated.changed(lambda one: _strings(one, lambda text: new.get(text, text)))
+    made = stated.changed(lambda one: with_strings(one, lambda text: new.get(text, text)))
     return Restated(made, _reader({other: name for name, other in new.items()}))
 
 
@@ -99,7 +99,7 @@ def labelled(stated: Stated, chance: Random) -> Restated:
     made = stated.changed(more)
     spaces = [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {"example.com/unused": "x"}}}
-        for name in sorted(_names(stated, ["Namespace"]))
+        for name in sorted(names_of(stated, ["Namespace"]))
     ]
     return Restated(replace(made, items=(*made.items, *spaces)), same)
 
@@ -112,8 +112,8 @@ def shifted(stated: Stated, chance: Random) -> Restated:
             lambda found: rfc3339(datetime.fromisoformat(found[0]).timestamp() + seconds), text
         )
 
-    made = stated.changed(lambda one: _strings(one, by(SHIFT)))
-    return Restated(replace(made, wall=stated.wall + SHIFT), lambda answer: _strings(answer, by(-SHIFT)))
+    made = stated.changed(lambda one: with_strings(one, by(SHIFT)))
+    return Restated(replace(made, wall=stated.wall + SHIFT), lambda answer: with_strings(answer, by(-SHIFT)))
 
 
 def restated(stated: Stated, chance: Random, changes: Sequence[Callable[[Stated, Random], Restated]]) -> Restated:
@@ -133,7 +133,8 @@ def restated(stated: Stated, chance: Random, changes: Sequence[Callable[[Stated,
 
 
 def with_idle(stated: Stated, chance: Random) -> Stated:
-    """With pods that have ended, behind the gate or on a node, a cordoned node without GPUs, and a pod on it."""
+    """With pods that have ended, a cordoned node without GPUs, and a pod on it. The ended pods are old: a young one
+    counts for the demand that is expected."""
     nodes = [one["metadata"]["name"] for one in stated.of("Node")]
     cpu = machine("idle-node", 0, unschedulable=True)
     more = [
@@ -141,5 +142,7 @@ def with_idle(stated: Stated, chance: Random) -> Stated:
         workload("idle-done", 8, node=chance.choice(nodes), phase="Succeeded", namespace="idle"),
         workload("idle-failed", 8, node=chance.choice(nodes), phase="Failed", namespace="idle", held=(0, 1)),
     ]
+    for one in more:
+        one["metadata"]["creationTimestamp"] = rfc3339(stated.wall - 3 * SHIFT)
     pods = [{"apiVersion": "v1", "kind": "Pod"} | one for one in more]
     return replace(stated, items=(*stated.items, {"apiVersion": "v1", "kind": "Node"} | cpu, *pods))

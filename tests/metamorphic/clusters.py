@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -40,6 +40,13 @@ class Stated:
         """Each object changed; they are copies."""
         items, asked = ([change(json.loads(json.dumps(one))) for one in some] for some in (self.items, self.asked))
         return replace(self, items=tuple(items), asked=tuple(asked))
+
+    def asking(self) -> Iterator[Stated]:
+        """With each of the manifests alone, and its claim."""
+        claims = [one for one in self.asked if one["kind"] == "ResourceClaim"]
+        for one in self.asked:
+            if one not in claims:
+                yield replace(self, asked=(one, *claims))
 
     def of(self, kind: str) -> list[JSON]:
         """The objects of a kind."""

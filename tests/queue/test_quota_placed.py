@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from extender.cluster.slices import finish
 from extender.queue.placing.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.settings import Settings
+from tests.controllers.queue.rig import gated
 from tests.queue.test_plan import HEAD, cluster, look, wait
-from tests.world import World, pairs
+from tests.world import World, machine, pairs, rfc3339
 
 PRODUCT = "nvidia.com/gpu.product"
 GPU = "nvidia.com/gpu"
@@ -129,6 +132,29 @@ def test_a_gang_that_can_never_start_keeps_no_guarantee() -> None:
         wait(world, "a", pods, gpus, 300, labels=of("a"), cpu=cpu)
         started, waits = look(world)
         assert (started, waits["a"][0]) == (["b"], code)
+
+
+@pytest.mark.parametrize("closed", [{"labels": {PRODUCT: "H100"}}, {"taints": [{"key": "y", "effect": "NoSchedule"}]}])
+def test_a_gang_keeps_its_guarantee_of_the_models_that_it_can_get(closed: dict[str, Any]) -> None:
+    """Queue a waits for the full A100 node. It cannot get the other one, of which its guarantee is lent meanwhile."""
+    world = two_models(["A100", "H100"], {}, guaranteedGpus={"A100": 8, "H100": 8})
+    labels = {PRODUCT: "A100", "pool": "x"}
+    world.node("n0", 8, links=pairs(8), labels=labels)
+    other = machine(
+        "n1", 8, links=pairs(8), labels={PRODUCT: "H100"} if "labels" in closed else {**labels, PRODUCT: "H100"}
+    )
+    world.set("Node", other | {"spec": {"taints": closed.get("taints", [])}})
+    world.pod("full", 8, "n0")
+    for name, queue, spec in (
+        ("a", "a", {"nodeSelector": {"pool": "x"}}),
+        ("b", "b", {"tolerations": [{"key": "y", "operator": "Exists"}]}),
+    ):
+        pod = gated(name, 8, labels=of(queue))
+        pod["spec"] |= spec
+        pod["metadata"]["creationTimestamp"] = rfc3339(world.wall - (300 if name == "a" else 200))
+        world.set("Pod", pod)
+    started, waits = look(world)
+    assert (started, waits["a"][0]) == (["b"], "head")
 
 
 def test_what_can_start_keeps_its_guarantee() -> None:

@@ -198,7 +198,7 @@ def test_what_other_queues_wait_for_is_not_lent() -> None:
     other = copy.deepcopy(gang(1, 2, "")[0])
     other["metadata"] |= {"name": "h", "uid": "uid-h", "labels": {"gpu-extender.io/queue": "other"}}
     other["metadata"]["annotations"] = {}
-    other["spec"]["nodeSelector"] = {"zone": "none"}
+    other["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "4k"
     queues: JSON = {"other": {"guaranteed_gpus": {"A": 2}}, "lab": {}}
     made = Settings.model_validate({"queue": {"enabled": True, "queues": queues}})
     assert starts(items, made)
