@@ -180,6 +180,26 @@ class PlannedClaims:
         """The claims that are not allocated."""
         return [self._claims.records[key] for key in self._claims.unallocated]
 
+    @property
+    def most(self) -> int | None:
+        """As of Slices."""
+        return self._slices.most
+
+    def seekers(self) -> dict[str, None]:
+        """The uids of the pods without a node to which kube-scheduler may allocate a claim: no claim of theirs is
+        terminating, or asks for more devices than any node has."""
+        most = self._slices.most
+        uids = dict.fromkeys(uid for claim in self.unallocated() if any(claim.requests) for uid in self.users(claim))
+        return {uid: None for uid in uids if not any(self._is_vain(claim, most) for claim in self.named(uid))}
+
+    def _is_vain(self, claim: ResourceClaimRecord, most: int | None) -> bool:
+        """Whether a claim gets no devices, whatever becomes free. `most`: as of Slices."""
+        if claim.allocated is not None:
+            return False
+        ours = [one for one in claim.requests if one and all(choice.device_class in self._classes for choice in one)]
+        least = sum(min(choice.number for choice in choices) for choices in ours)
+        return claim.terminating or (most is not None and least > most)
+
     def users(self, claim: ResourceClaimRecord) -> list[str]:
         """The uids of the pods without a node that name the claim."""
         return self._claims.users("claim", claim)

@@ -61,6 +61,13 @@ class Slices:
         """Driver -> the number of whole GPUs of the node with the fewest; none where no node has any."""
         return {driver: min(sizes) for driver, sizes in self._sizes.items() if sizes}
 
+    @property
+    def most(self) -> int | None:
+        """The devices of the node with the most; None where devices are published that are not those of one node."""
+        if any(not one.node and one.devices for one in self.records.values()):
+            return None
+        return max((sum(map(len, pools.values())) for pools in self._nodes.values()), default=0)
+
     def of(self, node: str) -> list[list[Published]]:
         """The devices of each pool of the node, in the order in which kube-scheduler looks at them."""
         return [devices for _, devices in sorted(self._nodes.get(node, {}).items())]

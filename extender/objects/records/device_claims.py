@@ -119,7 +119,8 @@ class ResourceClaimRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     takes no device from others, has none. `allocated`: what `status.allocation` states, None without an allocation,
     devices with admin access left out; `reserved`: uids of the pods that `status.reservedFor` names; `planned_node`:
     PLANNED_NODE, "" without it; `pod`: uid of the pod that it was created for, and is deleted with, "" for none;
-    `returns`: whether the claim controller deallocates it once none of `reserved` is there."""
+    `returns`: whether the claim controller deallocates it once none of `reserved` is there; `terminating`: it is being
+    deleted, and is allocated to no pod any more."""
 
     uid: str
     namespace: str
@@ -131,6 +132,7 @@ class ResourceClaimRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     planned_node: str = ""
     pod: str = ""
     returns: bool = False
+    terminating: bool = False
 
 
 class ResourceClaimTemplateRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -165,6 +167,7 @@ def claim_of(wire: ClaimWire) -> ResourceClaimRecord:
         planned_node=intern((meta.annotations or {}).get(PLANNED_NODE) or ""),
         pod=owner.uid if owner is not None and (owner.api, owner.kind) == ("", "Pod") else "",
         returns=FINALIZER in finalizers and all(one.uid and _is_pod(one) for one in consumers),
+        terminating=meta.deletion_timestamp is not None,
     )
 
 

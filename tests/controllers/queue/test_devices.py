@@ -118,6 +118,55 @@ def test_gates_wait_while_kube_scheduler_may_be_allocating_to_other_pods() -> No
     run(test())
 
 
+@pytest.mark.parametrize("case", ["terminating", "two claims", "more than a node has", "more by a resource"])
+def test_a_pod_that_gets_no_devices_makes_no_gate_wait(case: str) -> None:
+    async def test() -> None:
+        made = world()
+        async with devices(made) as it:
+            if case == "more by a resource":
+                made.dra_class(extended_resource=GPU)
+                made.pod("other", 16, spec={"containers": [{"name": "c", "resources": {"limits": {GPU: "16"}}}]})
+            else:
+                it.claim("foreign", 16 if case == "more than a node has" else 1)
+                it.claim("free", 1)
+                if case != "more than a node has":
+                    claim = it.objects.stored[f"{CLAIMS}/foreign"]
+                    meta = claim["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["a.b/c"]}
+                    it.put("foreign", claim | {"metadata": meta})
+                made.claimant("other", "foreign", *(["free"] if case == "two claims" else []))
+            it.one.create(*it.gang("g", 2, 2))
+            await it.turn(4)
+            assert it.one.is_open("g-0")
+            assert it.one.is_open("g-1")
+
+    run(test())
+
+
+def test_a_pod_that_waits_delays_gangs_once_and_then_for_a_moment() -> None:
+    async def test() -> None:
+        async with devices(world(nodes=3)) as it:
+            it.foreign()
+            it.one.create(*it.gang("a", 2, 2))
+            await it.turn(int(allocator.SETTLE_SECONDS / 0.2) + 2)
+            assert it.one.is_open("a-0")
+            it.one.create(*it.gang("b", 2, 2))
+            await it.turn(2)
+            assert it.allocated("b-0")
+            assert not it.one.is_open("b-0")
+            await it.turn(int(allocator.KNOWN_SECONDS / 0.2) + 1)
+            assert it.one.is_open("b-0")
+            it.claim("foreign-2", 1)
+            it.world.claimant("new", "foreign-2")
+            it.one.create(*it.gang("c", 2, 2))
+            await it.turn(int(allocator.KNOWN_SECONDS / 0.2) + 4)
+            assert it.allocated("c-0")
+            assert not it.one.is_open("c-0"), "kube-scheduler may be trying the new pod"
+            await it.turn(int(allocator.SETTLE_SECONDS / 0.2))
+            assert it.one.is_open("c-0")
+
+    run(test())
+
+
 def test_gangs_settle_beside_each_other() -> None:
     """One pod whose claim nobody can satisfy, for ever: each gang waits for its own time, and for no other gang."""
 

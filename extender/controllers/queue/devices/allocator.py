@@ -39,6 +39,8 @@ from extender.reservations.seats import Seat, Seats
 SETTLE_SECONDS: Final = 2.0
 """From an allocation until the gates open, while kube-scheduler may be allocating devices to other pods: from its look
 at the claims to its write it takes some milliseconds, and longer while many pods are bound."""
+KNOWN_SECONDS: Final = 0.5
+"""The same beside pods that have waited for SETTLE_SECONDS: kube-scheduler has tried these, and found no devices."""
 LEFT_SECONDS: Final = 6.0  # longer than the Lease lasts: another holder may have a seat that is not read here
 CREATED_SECONDS: Final = 30.0  # for a claim that the claim controller makes
 LOOKS: Final = 50  # until the watch brings what was written
@@ -81,6 +83,7 @@ class DeviceAllocator:
         self.left: dict[str, str] = {}
         self._since: dict[Key, float] = {}  # since when an allocation is known
         self._paused: dict[Key, float] = {}  # until when a claim is not written
+        self._others: dict[str, float] = {}  # uid of a pod that is not ours -> since when it waits for devices
         self._unused: dict[Key, float] = {}  # since when nothing uses an allocation
         self._slots = asyncio.Semaphore(AT_ONCE)
 
@@ -166,7 +169,7 @@ class DeviceAllocator:
             return False
         now = self._clock.monotonic()
         since = max([self._since.setdefault(key, now) for key in keys], default=now)
-        if now - since < SETTLE_SECONDS and self._others_wait():
+        if now - since < SETTLE_SECONDS and now < self._settled_at(since, now):
             return False
         # Others ran meanwhile: the pods, their seats and devices as they are now.
         known = [(self._seats.of(seat.uid), self._cluster.pods.get(pod.uid)) for seat, pod, _ in there]
@@ -182,15 +185,25 @@ class DeviceAllocator:
         claim = self._cluster.dra.claims.get(key)
         return claim is not None and claim.allocated is not None
 
-    def _others_wait(self) -> bool:
-        """Whether kube-scheduler may be allocating devices to a pod that is not ours."""
-        pods, seats = self._cluster.pods, self._seats
+    def _settled_at(self, since: float, now: float) -> float:
+        """From when on kube-scheduler allocates no device of an allocation that is known `since` then to another pod.
+        A pod that waits for devices delays all gangs for SETTLE_SECONDS together, not each of them anew."""
+        self._others = {uid: self._others.get(uid, now) for uid in self._seeking()}
+        ends = [min(since, known) + SETTLE_SECONDS for known in self._others.values()]
+        return max([since + KNOWN_SECONDS, *ends]) if ends else since
+
+    def _seeking(self) -> list[str]:
+        """The uids of the pods that are not ours to which kube-scheduler may be allocating devices."""
+        pods, seats, planned = self._cluster.pods, self._seats, self._planned
         served = {one.extended_resource_name for one in self._cluster.device_classes.values()}
+        most = planned.most
+        found: list[str] = []
         for uid in self._cluster.placements.waiting:
-            if seats.of(uid) is None and any(name in served for name, _ in pods[uid].gpus):
-                return True
-        users = (pods.get(uid) for claim in self._planned.unallocated() for uid in self._planned.users(claim))
-        return any(pod is not None and not pod.gated for pod in users)
+            counts = [count for name, count in pods[uid].gpus if name in served]
+            if counts and seats.of(uid) is None and (most is None or max(counts) <= most):
+                found.append(uid)
+        users = (pods.get(uid) for uid in planned.seekers())
+        return found + [pod.uid for pod in users if pod is not None and not pod.gated and not pod.terminating]
 
     async def _allocate(self, seat: Seat, pod: PodRecord, one: ClaimDevices) -> None:
         """Write the allocation of one claim; another one of before is taken away first."""
