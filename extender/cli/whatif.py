@@ -10,7 +10,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from extender.cli.asking import pod_of, post
 from extender.cli.options import settings_of
@@ -21,6 +21,9 @@ from extender.errors import BadInput
 if TYPE_CHECKING:
     from extender.topologies import Topology
     from extender.whatif.question import Changes, Document
+
+SHOWN: Final = 5
+"""Warnings of one code; the pods of a gang have many that are alike."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -157,8 +160,14 @@ def _show(answered: dict[str, Any], topologies: dict[str, Topology]) -> None:
         plan.show(console, result, topologies, answered["holdings"])
         plan_groups.ways(console, result)
     plan_groups.show(console, answered["groups"])
+    alike: dict[str, list[str]] = {}
     for warning in answered["warnings"]:
-        print(f"gpu-extender: {text.short(warning['message'], 400)}", file=sys.stderr)
+        alike.setdefault(warning["code"], []).append(warning["message"])
+    for code, messages in alike.items():
+        for message in messages[:SHOWN]:
+            print(f"gpu-extender: {text.short(message, 400)}", file=sys.stderr)
+        if left := len(messages[SHOWN:]):
+            print(f"gpu-extender: and {text.count(left, 'more warning')} {code} (-o json has all)", file=sys.stderr)
 
 
 def _key(pod: dict[str, Any]) -> tuple[str, str]:

@@ -29,7 +29,7 @@ from extender.verdict.nearest import nearest
 from extender.verdict.nodes import Nodes
 from extender.verdict.pending import Pending, pending
 from extender.verdict.quotas import Absent
-from extender.verdict.text import count, ids, no_such_pod, seconds
+from extender.verdict.text import count, ids, no_gpus, no_such_pod, seconds
 from extender.verdict.ways import gang, machines, request
 from extender.verdict.ways.evict import evict
 from extender.verdict.ways.wait import wait
@@ -77,10 +77,7 @@ class Explainer:
             has_ended = f"the pod has ended ({pod.phase})" if pod else missing
             raise NotFound(f"{has_ended}; {self._unknown_eviction(namespace, name)}", path=path)
         if not pod.node and not any(self._judge.cluster.amounts(pod)[FIRST_GPU:]):
-            names = ", ".join(sorted(self._judge.cluster.gpu_names))
-            missing = self._judge.cluster.dra.planned.missing(pod)
-            why = f"; {missing} does not exist" if missing else ""
-            raise BadInput(f"it asks for no GPU ({names}){why}", path=path)
+            raise BadInput(no_gpus(self._judge.cluster, pod), path=path)
         return pod
 
     def _unknown_eviction(self, namespace: str, name: str) -> str:

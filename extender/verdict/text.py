@@ -8,6 +8,7 @@ from extender.cluster.gpus.device_sharing import partial
 
 if TYPE_CHECKING:
     from extender.cluster.view import ClusterView
+    from extender.objects.records import PodRecord
 
 GIB = 1 << 30
 LONGEST = 48
@@ -29,6 +30,13 @@ def no_such_pod(cluster: ClusterView, namespace: str, name: str) -> str:
     near = [f"{namespace}/{one}" for one in cluster.names_from(namespace, name, MOST_NAMES)]
     listed = " or ".join([", ".join(near[:-1]), near[-1]] if len(near) > 1 else near)
     return "the cluster has no such pod, or it has ended" + (f" (did you mean {listed}?)" if near else "")
+
+
+def no_gpus(cluster: ClusterView, pod: PodRecord) -> str:
+    """That the pod asks for no GPU; a claim or template that does not exist may have been meant to."""
+    missing = cluster.dra.planned.missing(pod)
+    names = ", ".join(sorted(cluster.gpu_names))
+    return f"it asks for no GPU ({names}){f'; {missing} does not exist' if missing else ''}"
 
 
 def count(number: int, noun: str) -> str:

@@ -31,6 +31,7 @@ from extender.verdict import nodes as judged_nodes
 from extender.verdict import unchecked
 from extender.verdict.nearest import nearest
 from extender.verdict.nodes import Nodes
+from extender.verdict.text import no_gpus
 from extender.verdict.ways import machines
 from extender.verdict.ways import request as changes
 from extender.verdict.ways.evict import found_way
@@ -80,8 +81,7 @@ def preemptor(snapshot: Snapshot, pod: PodRecord, wall: float) -> Preemptor:
     """The question for a pod. BadInput: it asks for no GPU, and uses none that another pod has by a claim of both."""
     asked = snapshot.claims.request(opened(pod), snapshot.now)
     if not (asked.gpus or pod.claim_node):
-        wanted = ", ".join(snapshot.cluster.resources[3:])
-        raise BadInput(f"it asks for no GPU ({wanted})", path=f"pod {pod.namespace}/{pod.name}")
+        raise BadInput(no_gpus(snapshot.cluster, pod), path=f"pod {pod.namespace}/{pod.name}")
     return Preemptor(asked, opened(pod), snapshot.now, wall)
 
 

@@ -11,7 +11,7 @@ import yaml
 
 from extender.cli import main
 from tests.whatif.test_engine import gang, job, node, pod, running
-from tests.world import JSON, WALL, rfc3339
+from tests.world import JSON, WALL, machine, rfc3339, workload
 
 DGX = Path(__file__).parents[1] / "topologies" / "samples" / "dgx-a100-8gpu-12nic.txt"
 
@@ -41,6 +41,20 @@ def test_gangs_as_text(asked: list[str], tmp_path: Path, capsys: pytest.CaptureF
     said = capsys.readouterr().out
     assert "gang default/g: cannot start whole, so none of its 3 pods is placed (1 of 3 pods fit now" in said
     assert "add 2 nodes like n1 (16 GPUs)" in said
+
+
+def test_warnings_that_are_alike_are_shown_in_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = {"schedulingGates": [{"name": "example.com/later"}]}
+    pods = [{"apiVersion": "v1", "kind": "Pod"} | workload(f"p{n}", 1, spec=spec) for n in range(8)]
+    nodes = [{"apiVersion": "v1", "kind": "Node"} | machine("n", 8)]
+    for name, items in (("cluster.json", nodes), ("pods.json", pods)):
+        (tmp_path / name).write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    words = ["whatif", "--cluster", str(tmp_path / "cluster.json"), "-f", str(tmp_path / "pods.json")]
+    assert main(words) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert said[5:] == ["gpu-extender: and 3 more warnings gated (-o json has all)"]
+    assert main([*words, "-o", "json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["warnings"]) == 8
 
 
 def test_of_victims_that_are_terminating_no_priority_is_stated(

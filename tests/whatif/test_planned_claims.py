@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from extender.cluster.gpus.statements import PLAN
+from extender.errors import BadInput
 from extender.objects.queueing import GATE, PINNED
 from extender.objects.records import PLANNED_NODE
 from extender.settings import Settings
@@ -51,6 +52,12 @@ def test_required_links(gated: bool, settings: Settings | None, gpus: list[int] 
     [result] = ask(cluster(), [pod], settings=settings)["results"]
     assert result["gpus"] == gpus
     assert result["verdict"] == ("fits" if gpus else "cannot")
+
+
+def test_a_template_that_does_not_exist_is_named() -> None:
+    spec = {"resourceClaims": [{"name": "c", "resourceClaimTemplateName": "gone"}]}
+    with pytest.raises(BadInput, match=r"asks for no GPU .*; ResourceClaimTemplate default/gone does not exist"):
+        ask(cluster(), [{"kind": "Pod", **workload("p", 0, spec=spec)}])
 
 
 @pytest.mark.parametrize("gated", [True, False])
