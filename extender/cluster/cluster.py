@@ -63,6 +63,7 @@ class Cluster(ClusterView):
         whether the queue allocates devices, None: by the settings."""
         resources = ("cpu", "memory", "pods", *(resource.name for resource in settings.resources))
         self.demand = Forecast(settings.mix, resources)
+        self._expected: dict[str, PodRecord] = {}  # pods that `demand` has counted before they were set, by uid
         tables = Tables(
             NodeTable(len(resources)),
             PodTable(len(resources)),
@@ -191,12 +192,19 @@ class Cluster(ClusterView):
         else:
             self._nodes.set_dra(record, event.change)
 
+    def expect(self, pods: Iterable[PodRecord]) -> None:
+        """Count these pods as demand before they are set, as pods count that exist and wait."""
+        for pod in pods:
+            if pod.uid not in self.pods:
+                self.demand.see(pod, self._expected.get(pod.uid))
+                self._expected[pod.uid] = pod
+
     def _set_pod(self, pod: PodRecord, now: float, wall: float | None) -> None:
         pod = self._nodes.dra.pod(pod)
         before = self.pods.get(pod.uid)
         if pod.gpus:
             self._node_health.pod(pod, before, now, wall)
-        self.demand.see(pod, before)
+        self.demand.see(pod, before or self._expected.get(pod.uid))
         if self.observer is not None and before is not None and self.observer.wants(before, pod):
             self._refresh(now)  # the events before it count
             self.observer.see(before, pod, now)

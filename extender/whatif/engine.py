@@ -108,6 +108,7 @@ def answer(
         made.warn([warning("ignored", text)])
     made.warn(warning("field-not-read", text) for text in question.unread)
     pods = _admitted(cluster, question, made)
+    cluster.expect(pods)
     admission = Admission(snapshot, (yield from used(cluster, {pod.namespace for pod in pods}, wall)), pods)
     for unit in units(cluster, pods):
         yield

@@ -166,7 +166,7 @@ def told(cost: list[JSON]) -> tuple[int, ...]:
 
 
 def test_against_trying_everything() -> None:
-    """Verdict, victims, all eight terms, runner-up and warnings are those of brute force, on random clusters."""
+    """Verdict, victims, all nine terms, runner-up and warnings are those of brute force, on random clusters."""
     rng = random.Random(11)
     seen: Counter[str] = Counter()
     for _ in range(CASES):
