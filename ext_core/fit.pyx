@@ -172,10 +172,11 @@ cdef inline int _hidden(NodeTable nodes, row_t row, int resource) noexcept nogil
     return hidden if hidden > 0 else 0
 
 
-cdef inline int _unknown(NodeTable nodes, row_t row, int resource, int hidden) noexcept nogil:
-    """How many of the GPUs that no pod surely holds are held, claimed or `hidden`, at unknown positions."""
+cdef inline int _unknown(NodeTable nodes, row_t row, int resource, int hidden, mask_t named) noexcept nogil:
+    """How many of the GPUs that no pod surely holds are held, claimed or `hidden`, at unknown positions. `named`: the
+    claimed ones whose positions are known."""
     return (nodes.unknown[row] + popcount(nodes.likely[row] & ~nodes.sure[row])
-            + nodes.claimed(resource, row) + hidden)
+            + nodes.claimed(resource, row) - popcount(named) + hidden)
 
 
 def links(NodeTable nodes, PodTable pods, Ask ask, const row_t[::1] rows, code_t[::1] out, LinkCodes codes not None):
@@ -196,13 +197,14 @@ cdef inline code_t _unlinked(NodeTable nodes, PodTable pods, LinkShapes shapes, 
                              LinkCodes codes) noexcept nogil:
     """Why a node is not certain to hand out linked GPUs; 0 = it is certain."""
     cdef int resource = ask.resource, wanted = ask.wanted, shape = nodes.shape[row], hidden, unknown, left
-    cdef mask_t free, freed, staying = 0
+    cdef mask_t free, freed, named, staying = 0
     cdef row_t pod
     if nodes.gpu[row] != resource or shape == 0:
         return codes.unknown
     hidden = _hidden(nodes, row, resource)
-    free = nodes.healthy[row] & ~nodes.sure[row]
-    unknown = _unknown(nodes, row, resource, hidden)
+    named = nodes.named(shapes, resource, row)
+    free = nodes.healthy[row] & ~(nodes.sure[row] | named)
+    unknown = _unknown(nodes, row, resource, hidden, named)
     if shapes.certainty(shape, free, wanted, unknown, ask.containers, ask.planned) == CERTAIN:
         return 0
     if shapes.certainty(shape, nodes.healthy[row], wanted, hidden, ask.containers, ask.planned) != CERTAIN:
@@ -244,11 +246,14 @@ cdef inline code_t _without_nics(NodeTable nodes, LinkShapes shapes, Ask ask, ro
     """Why a node is not certain to hand out GPUs with NICs of their own; 0 = it is certain."""
     cdef int resource = ask.resource, shape = nodes.shape[row], hidden
     cdef bint linked = ask.mode == LINKS_REQUIRED
+    cdef mask_t named
     if nodes.gpu[row] != resource or shapes.nics_of(shape, 0) < 0:
         return codes.unknown
     hidden = _hidden(nodes, row, resource)
-    if shapes.nics_certainty(shape, nodes.healthy[row] & ~nodes.sure[row], ask.wanted,
-                             _unknown(nodes, row, resource, hidden), ask.containers, linked, ask.planned) == CERTAIN:
+    named = nodes.named(shapes, resource, row)
+    if shapes.nics_certainty(shape, nodes.healthy[row] & ~(nodes.sure[row] | named), ask.wanted,
+                             _unknown(nodes, row, resource, hidden, named), ask.containers, linked,
+                             ask.planned) == CERTAIN:
         return 0
     if shapes.nics_certainty(shape, nodes.healthy[row], ask.wanted, hidden, ask.containers, linked,
                              ask.planned) != CERTAIN:

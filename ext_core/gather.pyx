@@ -12,6 +12,7 @@ from ext_core.ask cimport Ask
 from ext_core.candidates cimport Candidates
 from ext_core.checks cimport check_search
 from ext_core.ints cimport amount_t, as_count, mask_t, row_t, int32_t, int64_t, uint8_t, uint64_t
+from ext_core.links cimport LinkShapes
 from ext_core.masks cimport popcount
 from ext_core.table cimport SCHEDULABLE, TERMINATING, NodeTable, PodTable, work_lost
 
@@ -103,10 +104,11 @@ def victims(NodeTable nodes, PodTable pods, Ask ask, const row_t[::1] rows, int6
                 pod = pods.next[pod]
             start[i + 1] = <int32_t>m
     cdef Gathered found = Gathered(starts, nodes.resources)
+    cdef LinkShapes shapes = nodes.shapes
     with nogil:
         for i in range(n):
             row = rows[i]
-            _fill_node(found, nodes, ask, row, i)
+            _fill_node(found, nodes, shapes, ask, row, i)
             at = start[i]
             staying = 0
             pod = pods.head[row] if row < pods.head_capacity else -1
@@ -122,11 +124,14 @@ def victims(NodeTable nodes, PodTable pods, Ask ask, const row_t[::1] rows, int6
     return found
 
 
-cdef void _fill_node(Gathered found, NodeTable nodes, Ask ask, row_t row, Py_ssize_t i) noexcept nogil:
+cdef void _fill_node(
+    Gathered found, NodeTable nodes, LinkShapes shapes, Ask ask, row_t row, Py_ssize_t i
+) noexcept nogil:
     cdef int r, hidden = popcount(nodes.healthy[row]) - as_count(nodes.alloc[ask.resource, row])
-    found.free_gpus[i] = nodes.healthy[row] & ~nodes.sure[row]
+    cdef mask_t named = nodes.named(shapes, ask.resource, row)
+    found.free_gpus[i] = nodes.healthy[row] & ~(nodes.sure[row] | named)
     found.unknown_gpus[i] = (nodes.unknown[row] + popcount(nodes.likely[row] & ~nodes.sure[row])
-                             + nodes.claimed(ask.resource, row) + (hidden if hidden > 0 else 0))
+                             + nodes.claimed(ask.resource, row) - popcount(named) + (hidden if hidden > 0 else 0))
     for r in range(nodes.resources):
         found.lack[r, i] = ask.amount[r] - nodes.free_count(r, row) if ask.amount[r] > 0 else 0
 

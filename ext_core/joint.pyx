@@ -672,6 +672,7 @@ cdef inline void _take(State* s, mask_t gpus, amount_t share) noexcept nogil:
 
 cdef void _read(NodeTable nodes, LinkShapes shapes, Hazards hazards, row_t row, Room* room) noexcept:
     cdef int gpu = nodes.gpu[row], hidden
+    cdef mask_t named
     read_state(nodes, row, &room.state)
     if not room.state.mixed:
         room.state.row = 0
@@ -679,8 +680,10 @@ cdef void _read(NodeTable nodes, LinkShapes shapes, Hazards hazards, row_t row, 
     if gpu < 0:
         return
     hidden = popcount(nodes.healthy[row]) - as_count(nodes.alloc[gpu, row])
+    named = nodes.named(shapes, gpu, row)
+    room.free &= ~named
     room.unknown = nodes.unknown[row] + popcount(nodes.likely[row] & ~nodes.sure[row]) + nodes.claimed(gpu, row)
-    room.unknown += max(hidden, 0)
+    room.unknown += max(hidden, 0) - popcount(named)
     room.named = room.state.modelled and nodes.unknown[row] == 0
     room.planned = room.named and room.unknown == 0 and shapes.follows(room.state.shape, False)
     room.allocated = room.named and room.unknown == 0 and shapes.follows(room.state.shape, True)

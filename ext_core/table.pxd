@@ -1,5 +1,6 @@
 from ext_core.ints cimport MOST_GPUS, amount_t, as_count, mask_t, row_t, int32_t, int64_t, uint8_t
 from ext_core.links cimport LinkShapes
+from ext_core.masks cimport popcount
 
 cdef enum:
     CPU = 0        # milli-CPU
@@ -81,6 +82,18 @@ cdef class NodeTable:
     cdef inline int claimed(self, int resource, row_t row) noexcept nogil:
         """GPUs that claims want; a number beyond any node's is cut."""
         return as_count(self.claim[resource, row])
+    cdef inline mask_t named(self, LinkShapes shapes, int resource, row_t row) noexcept nogil:
+        """The GPUs of the claims, where each names its own, bind writes these, and the node hands out what is written;
+        else none: a GPU at an unknown position could be one of them."""
+        cdef mask_t free = self.healthy[row] & ~self.sure[row]
+        cdef mask_t known = self.wanted[row] & free
+        if known == 0:  # nearly always
+            return 0
+        if self.gpu[row] != resource or self.units[row] > 1 or not shapes.follows(self.shape[row], False):
+            return 0
+        if self.unknown[row] > 0 or self.likely[row] & free or self.claim[resource, row] != popcount(known):
+            return 0
+        return known if popcount(self.healthy[row]) <= self.alloc[resource, row] else 0
     cdef inline amount_t free_count(self, int resource, row_t row) noexcept nogil:
         return self.alloc[resource, row] - self.used[resource, row] - self.claim[resource, row]
 

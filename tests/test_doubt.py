@@ -324,7 +324,7 @@ def test_just_after_a_start_links_are_promised_only_where_they_are_all_alike(liv
     world.node("odd", 8, links=pairs(8))
     world.node("even", 8, links=[[6 * (a != b) for b in range(8)] for a in range(8)])
     pod = workload("p", 2, links="required")
-    assert world.filter(pod, ["odd"])["Error"] == TEXT["links-pending"]
+    assert world.filter(pod, ["odd"])["Error"] == TEXT["links-started"]
     assert world.filter(workload("q", 2), ["odd"])["NodeNames"] == ["odd"]
     assert world.filter(pod, ["even"])["NodeNames"] == ["even"]
     world.now += world.settings.hold.seconds

@@ -133,15 +133,17 @@ def _unlinked(nodes: NodeTable, pods: PodTable, ask: Ask, row: int, codes: LinkC
     """Why a node is not certain to hand out linked GPUs; 0 = it is certain."""
     at, shapes, wanted = nodes.node(row), nodes.shapes, ask.wanted
     hidden = max(0, at.healthy.bit_count() - at.alloc[ask.resource])
-    unknown = at.unknown + (at.likely & ~at.sure).bit_count() + at.claim[ask.resource] + hidden
+    named = nodes.named(ask.resource, row)
+    unknown = at.unknown + (at.likely & ~at.sure).bit_count() + at.claim[ask.resource] - named.bit_count() + hidden
+    free = at.healthy & ~at.sure & ~named
     on_node = [pods.rows[pod] for pod in pods.on(row)]
     gone = [pod for pod in on_node if pod.flags & TERMINATING or _may_go(pods, pod, ask.priority)]
     stay = [pod for pod in on_node if pod not in gone]
-    freed = (_union(gone) | ~at.sure) & ~_union(stay)
+    freed = (_union(gone) | free) & ~_union(stay)
     left = max(0, unknown - sum(pod.unsure for pod in gone))
     if at.shape == 0 or at.gpu != ask.resource:
         return codes.unknown
-    if shapes.certain(at.shape, at.healthy & ~at.sure, wanted, unknown, ask.containers, ask.planned) == CERTAIN:
+    if shapes.certain(at.shape, free, wanted, unknown, ask.containers, ask.planned) == CERTAIN:
         return 0
     if shapes.certain(at.shape, at.healthy, wanted, hidden, ask.containers, ask.planned) != CERTAIN:
         return codes.never
@@ -171,8 +173,9 @@ def _without_nics(nodes: NodeTable, ask: Ask, row: int, codes: NicCodes) -> int:
     if at.gpu != ask.resource or not at.shape or shapes.nics(at.shape, 0) is None:
         return codes.unknown
     linked, hidden = ask.links == "required", max(0, at.healthy.bit_count() - at.alloc[ask.resource])
-    unknown = at.unknown + (at.likely & ~at.sure).bit_count() + at.claim[ask.resource] + hidden
-    free = at.healthy & ~at.sure
+    named = nodes.named(ask.resource, row)
+    unknown = at.unknown + (at.likely & ~at.sure).bit_count() + at.claim[ask.resource] - named.bit_count() + hidden
+    free = at.healthy & ~at.sure & ~named
     if shapes.certain_nics(at.shape, free, ask, unknown, linked) == CERTAIN:
         return 0
     if shapes.certain_nics(at.shape, at.healthy, ask, hidden, linked) != CERTAIN:

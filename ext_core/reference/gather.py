@@ -59,9 +59,10 @@ def victims(
     for i, row in enumerate(rows):
         at = {name: column[row] for name, column in nodes.columns.items()}
         hidden = max(0, at["healthy"].bit_count() - nodes.alloc[row][ask.resource])
-        found.free[i] = at["healthy"] & ~at["sure"]
+        named = nodes.named(ask.resource, row)
+        found.free[i] = at["healthy"] & ~at["sure"] & ~named
         likely = (at["likely"] & ~at["sure"]).bit_count()
-        found.unknown[i] = at["unknown"] + likely + nodes.claim[row][ask.resource] + hidden
+        found.unknown[i] = at["unknown"] + likely + nodes.claim[row][ask.resource] - named.bit_count() + hidden
         staying = [pods.rows[index].mask for index in pods.on(row) if index not in eligible[i]]
         best_first = sorted(eligible[i], key=lambda index: (-pods.rows[index].priority, pods.rows[index].start, index))
         found.masks += [pods.rows[index].mask & ~_union(staying) & at["healthy"] for index in best_first]

@@ -32,7 +32,9 @@ class _Node:
         if at.gpu >= 0:
             hidden = max(0, at.healthy.bit_count() - at.alloc[at.gpu])
             likely = (at.likely & ~at.sure).bit_count()
-            self.unknown = at.unknown + likely + min(at.claim[at.gpu], 1 << 28) + hidden
+            named = nodes.named(at.gpu, row)
+            self.free &= ~named
+            self.unknown = at.unknown + likely + min(at.claim[at.gpu], 1 << 28) - named.bit_count() + hidden
             self.named = at.healthy != 0 and at.unknown == 0
             seen = self.named and at.claim[at.gpu] == 0 and self.free.bit_count() == self.room.spare[at.gpu]
             self.panics = bool(hazards.get(row) & PANICS_KNOWN) and seen

@@ -276,6 +276,17 @@ class NodeTable:
             if free >> gpu & 1
         }
 
+    def named(self, resource: int, row: int) -> int:
+        """Mask of the GPUs of the claims, where each names its own and nothing else is unknown, and where the node
+        hands out what bind writes; else 0."""
+        at = {name: column[row] for name, column in self.columns.items()}
+        free = at["healthy"] & ~at["sure"]
+        known = at["wanted"] & free
+        whole = at["gpu"] == resource and at["units"] == 1 and self.claim[row][resource] == known.bit_count()
+        seen = at["unknown"] == 0 and not at["likely"] & free
+        offered = at["healthy"].bit_count() <= self.alloc[row][resource]
+        return known if whole and seen and offered and self.shapes.follows_plans(at["shape"]) else 0
+
     def free_count(self, resource: int, row: int) -> int:
         return self.alloc[row][resource] - self.used[row][resource] - self.claim[row][resource]
 

@@ -7,6 +7,7 @@
 - The pod has a seat on another node: its gang was placed as a whole.
 - The pod gets another seat, and does not state it yet.
 - The pod waits in the queue without our gate, so that an autoscaler sees it: it has no seat yet.
+- The first pods of a burst after a start: that bind is ours is not known yet, and they would break a whole node each.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from extender.objects.queueing import is_queued
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.policy import Policy
-from extender.policy.rules import HANDOVER, MOVING, QUEUED, SEATED, STALE
+from extender.policy.rules import HANDOVER, MOVING, QUEUED, SEATED, STALE, STARTED, WHOLE
 from extender.policy.rules.count import PROMISED
-from extender.policy.rules.links import PENDING
 from extender.preemption.candidates import Preemptor
 from extender.preemption.leave import Leave
+from extender.preemption.set_tables import CERTAIN
 from extender.reservations.attempts import Attempt
 from extender.reservations.claims import Claims
 from extender.reservations.counting import uniform
@@ -84,6 +85,8 @@ class HoldBack:
         if self._claims.seats:
             reserved |= self._seated(decision, now)
         soon = self._hand_over(decision, reserved, now) or self._after_start(decision, now)
+        if not self._claims.is_bind_called and not stale and decision.request.links == "required":
+            self._keep_whole(decision, attempt, now)
         return HeldBack(reserved, left, soon)
 
     def reserved(self, request: PodRequest, fits: array[int], now: float) -> frozenset[int]:
@@ -166,7 +169,7 @@ class HoldBack:
         """Just after a start, pods that were answered before it may be in flight where nothing is seen yet.
 
         kube-scheduler guards the counts; for pods that require links or NICs every node where some sets of GPUs have
-        them, and others do not, is rejected as pending until such pods must have been seen.
+        them, and others do not, is rejected until such pods must have been seen.
         """
         if now >= self.freshness.yields_until and now >= self.freshness.settled_at:  # nearly always
             return False
@@ -181,8 +184,41 @@ class HoldBack:
             return False
         for i, row in enumerate(judged.rows):
             if not judged.codes[i] and not uniform(self._cluster, row, request):
-                judged.codes[i] = PENDING.code
-        return PENDING.code in judged.codes
+                judged.codes[i] = STARTED.code
+        return STARTED.code in judged.codes
+
+    def _keep_whole(self, decision: Decision, attempt: Attempt | None, now: float) -> None:
+        """Reject whole nodes where the pod fits beside an assumed pod on a node with a relay, once that pod is bound.
+
+        Until bind is called for the first time an assumed pod counts with all GPUs of its node: kube-scheduler may bind
+        without plans. Where it does, the assumed pod is seen or expires; and no pod is held back for longer than that
+        from its first call on.
+        """
+        request, judged, tables = decision.request, decision.judged, self._cluster.tables
+        if attempt is not None and now - attempt.first >= self._cluster.settings.hold.seconds:
+            return
+        masks: dict[int, int] = {}
+        for pod in self._claims.assumed.current(now):
+            if pod.gpus and pod.uid != request.uid:
+                row = self._cluster.row(pod.node)
+                masks[row] = masks.get(row, 0) | pod.gpus
+        promised = masks and any(
+            code == PROMISED.code and row in masks and self._fits_beside(request, row, masks[row])
+            for row, code in zip(judged.rows, judged.codes, strict=True)
+        )
+        if not promised:
+            return
+        for i, row in enumerate(judged.rows):
+            if not judged.codes[i] and not tables.nodes.used_of(row)[request.resource]:
+                judged.codes[i] = WHOLE.code
+
+    def _fits_beside(self, request: PodRequest, row: int, planned: int) -> bool:
+        """Whether a node with a relay has linked GPUs for the pod beside those that are planned for assumed pods."""
+        shapes, node = self._cluster.tables.shapes, self._cluster.tables.nodes.node(row)
+        if not shapes.relay(node.shape) or node.unknown or node.likely & ~node.sure:
+            return False
+        free = node.healthy & ~(node.sure | planned)
+        return shapes.certain(node.shape, free, request.wanted, 0, request.containers) == CERTAIN
 
 
 def promise_no_links(decision: Decision) -> None:

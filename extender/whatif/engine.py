@@ -50,6 +50,8 @@ class Answer:
     groups: list[dict[str, Any]] = field(default_factory=list)
     placed: dict[str, str] = field(default_factory=dict)
     """uid of each single pod that was placed -> its name."""
+    plans: bool = False
+    """Whether bind is known to write plans, which the relays enforce: the GPUs of a pod are then known at once."""
     latest: tuple[PodRecord, int, single.Single] | None = None
     """The single pod that was judged last, without what tells it from its equals; at which generation; and how."""
 
@@ -97,7 +99,7 @@ def answer(
     """The answer. The snapshot is changed by it, and serves no second question. `wall`: the time at which it is asked,
     seconds since 1970. NotFound, BadInput."""
     cluster = snapshot.cluster
-    made = Answer(snapshot.settings.policy_hash)
+    made = Answer(snapshot.settings.policy_hash, plans=bool(cluster.tables.shapes.planned))
     made.warn(about_cluster(cluster))
     cluster.apply([*(Event("Group", "set", one) for one in question.groups), *question.objects], snapshot.now)
     made.warn((yield from changes.apply(snapshot, question.changes)))
@@ -218,14 +220,15 @@ def _single(snapshot: Snapshot, admission: Admission, pod: PodRecord, wall: floa
     made.warn(found.warnings)
     snapshot.evict(found.victims)
     if found.node:
-        made.warn(_at_once(snapshot, pod, found.node, made.placed))
+        if not made.plans:
+            made.warn(_at_once(snapshot, pod, found.node, made.placed))
         snapshot.place(pod, found.node, found.gpus)
         made.placed[pod.uid] = pod.name
 
 
 def _at_once(snapshot: Snapshot, pod: PodRecord, node: str, placed: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """A warning where live the pod would be kept off the node until it is known which GPUs the pods of the question
-    before it have there. `placed`: names of these by uid."""
+    """A warning where, without plans, the pod is kept off the node until it is known which GPUs the pods of the
+    question before it have there. `placed`: names of these by uid."""
     cluster, request = snapshot.cluster, snapshot.claims.alone(pod)
     if request.links != "required" or node not in cluster.gpus.ledgers:
         return
@@ -237,7 +240,8 @@ def _at_once(snapshot: Snapshot, pod: PodRecord, node: str, placed: Mapping[str,
         more = f" and {len(before) - 3} more" if len(before) > 3 else ""
         text = (
             f"pod {pod.namespace}/{pod.name} requires links and follows {', '.join(before[:3])}{more} on {node}: this "
-            "holds once their GPUs are known. Created at the same time, it may go to another node (links-pending)"
+            "holds where kube-scheduler calls the bind verb, and no pod that bind placed was seen yet. Without it, and "
+            "created at the same time, it may go to another node (links-pending)"
         )
         yield warning("links-at-once", text)
 

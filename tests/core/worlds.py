@@ -65,6 +65,7 @@ def _shapes() -> tuple[LinkShapes, dict[str, tuple[int, int]]]:
         "nvswitch": (_intern(shapes, switch, switch=True, plugin="nvidia", known=False), 8),
         "dgx-1v, nics": (_intern(shapes, DGX1V, switch=False, plugin="nvidia", known=True, nics=True), 8),
         "nvswitch, nics": (_intern(shapes, switch, switch=True, plugin="arbitrary", known=True, nics=True), 8),
+        "dgx-1v, relay": (_intern(shapes, DGX1V, switch=False, plugin="relay", known=True, nics=True), 8),
         "dgx-1v, claims": (_intern(shapes, DGX1V, switch=False, plugin="first", known=True), 8),
         "dgx-1v, unordered": (
             _intern(shapes, DGX1V, switch=False, plugin="unordered", known=True, nics=True),
@@ -77,6 +78,7 @@ def _shapes() -> tuple[LinkShapes, dict[str, tuple[int, int]]]:
 
 
 SHAPES, KINDS = _shapes()
+SHAPES.planned = True
 Call = tuple[str, tuple[Any, ...]]
 
 
@@ -205,7 +207,12 @@ def worlds(draw: st.DrawFn) -> World:
         ]
         if draw(st.integers(0, 2)) == 0:
             counted = draw(st.tuples(st.booleans(), st.booleans()))  # tentative, evictable
-            node_calls.append(("add_claim", (row, draw(amounts(min(gpus, 2))), draw(masks(gpus)), *counted)))
+            taken, wanted = draw(amounts(min(gpus, 2))), draw(masks(gpus))
+            if draw(st.booleans()):  # as bind plans: so many GPUs as it names, and all of them free
+                wanted &= free
+                named = wanted.bit_count()
+                taken = (*taken[:3], named if gpu == GPU else 0, named if gpu == OTHER else 0)
+            node_calls.append(("add_claim", (row, taken, wanted, *counted)))
     node_calls.append(("set_order", (draw(st.permutations(range(len(kinds)))),)))
     world = build(node_calls, draw(st.permutations(pod_calls)))
     world.pods.now = world.twin_pods.now = draw(st.sampled_from([0, 5]))

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from extender.cli import main
+from extender.sim.machines import machine
 from tests.e2e import builders
-from tests.e2e.scene import Scene, SceneFactory, quiet
+from tests.e2e.scene import LINKS, Scene, SceneFactory, quiet
 from tests.e2e.test_preemption import classes
 from tests.e2e.test_queue import end, gated, job, nodes_of, settings, waits
 from tests.waiting import wait_for
@@ -19,6 +20,7 @@ from tests.waiting import wait_for
 __all__ = ["settings"]  # the fixture
 PAIRS = {"topology": "a100-pcie-4"}
 H100 = {"topology": "dgx-h100"}
+RELAYED = {"topology": "dgx1-v100", "plugin": "relay"}
 Ask = Callable[..., Any]
 
 
@@ -74,6 +76,28 @@ def test_pods_one_after_the_other(scene: SceneFactory, ask: Ask) -> None:
     everyone = ("low0", "low1", "a", "b", "c", "d")
     assert named == set(everyone) - cluster.alive(everyone)
     assert [one["verdict"] for one in answer["results"]] == ["fits", "fits", "fits", "evict"]
+
+
+@pytest.mark.parametrize(("count", "whole"), [(3, 5), (8, 4)])
+def test_a_burst_of_linked_pods_breaks_no_more_nodes_than_it_says(
+    scene: SceneFactory, ask: Ask, count: int, whole: int
+) -> None:
+    """Pods of two GPUs that require links, created at once on six empty DGX-1V: no pod has been bound before."""
+    nodes = {f"v{i}": RELAYED for i in range(6)}
+    cluster = scene(nodes, kubelet={"start_seconds": 1.0})
+    quiet(6)  # just after a start pods that require links are held back
+    names = [f"x{i}" for i in range(count)]
+    made = [builders.pod(name, cluster.namespace, 2, annotations={LINKS: "required"}) for name in names]
+    code, answer = ask(cluster, made)
+    promised = {one["node"] for one in answer["results"]}
+    assert (code, len(nodes.keys() - promised)) == (0, whole), answer
+    cluster.create_all(made)
+    assert len(nodes.keys() - set(cluster.running(*names))) == whole
+    dgx1v = machine(RELAYED["topology"])
+    assert [name for name in names if not dgx1v.linked(cluster.gpus(name))] == []
+    assert cluster.kubelets.truth.double_allocations == 0
+    more = [builders.pod(f"y{i}", cluster.namespace, 2, annotations={LINKS: "required"}) for i in range(2)]
+    assert "links-at-once" not in {one["code"] for one in ask(cluster, more)[1]["warnings"]}
 
 
 def test_gangs_whole_or_not_at_all(scene: SceneFactory, ask: Ask, settings: Any) -> None:

@@ -255,7 +255,8 @@ ALONE = sorted(WHY.keys() - {"freed-elsewhere"})  # those of a node that is the 
 
 
 def test_every_reason_is_tried() -> None:
-    # tests/cluster/test_plugin_faults.py, tests/controllers, tests/test_doubt.py, and test_seats.py, test_nics.py here
+    # tests/cluster/test_plugin_faults.py, tests/controllers, tests/test_doubt.py, and here test_seats.py, test_nics.py,
+    # test_links_at_once.py
     elsewhere = {
         "nics-unknown",
         "nics-never",
@@ -268,6 +269,8 @@ def test_every_reason_is_tried() -> None:
         "seat-elsewhere",
         "seat-moves",
         "queued",
+        "links-beside",
+        "links-started",
     }
     assert {reason.key for reason in REASONS.values()} == set(WHY) | elsewhere
 

@@ -72,7 +72,23 @@ MOVING = Reason(
     "the Lease's holder.",
 )
 
-_OF_NO_RULE: Final = (UNKNOWN_NODE, SEATED, MOVING, QUEUED, STALE, HANDOVER)
+STARTED = Reason(
+    code=18,
+    key="links-started",
+    cls=Class.TRANSIENT,
+    text="gpu-extender: the server has just started, pods that it placed before may not be seen on the node yet",
+    remedy="Nothing: the pod is tried again within seconds. `hold.seconds` is how long this lasts after a start.",
+)
+
+WHOLE = Reason(
+    code=19,
+    key="links-beside",
+    cls=Class.TRANSIENT,
+    text="gpu-extender: the node stays whole, the pod fits beside one that is being bound to another node",
+    remedy="Nothing: the pod is tried again within seconds, and takes a whole node `hold.seconds` after its first try.",
+)
+
+_OF_NO_RULE: Final = (UNKNOWN_NODE, SEATED, MOVING, QUEUED, STARTED, WHOLE, STALE, HANDOVER)
 REASONS: dict[int, Reason] = {
     reason.code: reason for reason in (*_OF_NO_RULE, *(reason for rule in RULES for reason in rule.reasons))
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from extender.policy.rules import HANDOVER, MOVING, QUEUED, REASONS, RULES, SEATED, STALE, UNKNOWN_NODE
+from extender.policy.rules import HANDOVER, MOVING, QUEUED, REASONS, RULES, SEATED, STALE, STARTED, UNKNOWN_NODE, WHOLE
 from extender.policy.rules.__main__ import page as reasons_page
 
 
@@ -14,6 +14,8 @@ def test_codes_are_unique_bytes() -> None:
         SEATED,
         MOVING,
         QUEUED,
+        STARTED,
+        WHOLE,
         HANDOVER,
         STALE,
         *(reason for rule in RULES for reason in rule.reasons),
