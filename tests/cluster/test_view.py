@@ -18,6 +18,7 @@ WRITERS = {
     "observe",
     "take",
     "demand",
+    "expect",
     "faulted",
     "invalid",
     "faults",
