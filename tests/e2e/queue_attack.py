@@ -143,6 +143,8 @@ class Attacker:
     sizes: Sizes
     ended: threading.Event = field(default_factory=threading.Event)
     errors: list[BaseException] = field(default_factory=list)
+    created: list[str] = field(default_factory=list)
+    """Names of its pods."""
 
     def rejected(self) -> None:
         """Pods without GPUs that kube-scheduler rejects, whatever node the queue names."""
@@ -199,6 +201,16 @@ class Attacker:
             thread.start()
         return threads
 
+    def delete_pods(self) -> None:
+        """One by one: hundreds of the largest size are more than one request may take."""
+
+        def delete(name: str) -> None:
+            with contextlib.suppress(ApiError):  # deleted before
+                self.api.delete("Pod", name, self.namespace, grace=0)
+
+        with ThreadPoolExecutor(CREATORS) as pool:
+            list(pool.map(delete, self.created))
+
     def _guard(self, act: Callable[[Attacker], None]) -> None:
         try:
             act(self)
@@ -220,6 +232,7 @@ class Attacker:
     def _create_all(self, pods: Iterable[Object]) -> None:
         def create(pod: Object) -> None:
             if not self.ended.is_set():
+                self.created.append(pod["metadata"]["name"])
                 self.api.create(pod)
 
         with ThreadPoolExecutor(CREATORS) as pool:

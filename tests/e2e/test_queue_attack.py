@@ -26,7 +26,10 @@ from tests.waiting import wait_for
 
 IN_FULL = bool(os.environ.get("GPU_EXTENDER_ATTACK"))
 SIZES = LONG if IN_FULL else SHORT
-HONEST_NODES, HOSTILE_NODES, CLAIM_NODES = 7, 5, 6
+HONEST_NODES, CLAIM_NODES = 7, 6
+HOSTILE_NODES = 3 + SIZES.unwritable * 3 // 8
+"""All pods of the hostile tenant have room in the control run: kube-scheduler tries none again and again."""
+HOSTILE_LIMIT = 40  # GPUs
 REPLICAS = 2
 WARM_SECONDS = 2.0
 PRODUCT = "nvidia.com/gpu.product"
@@ -83,7 +86,7 @@ def servers(extender_process: ExtenderFactory, scheduler: SchedulerFactory, tena
             "plannedAllocation": True,
             "lease": f"queue-{space}",
             "reservations": f"seats-{space}",
-            "queues": {space: {"limitGpus": {machine("dgx-h100").product: 8 * HOSTILE_NODES}}},
+            "queues": {space: {"limitGpus": {machine("dgx-h100").product: HOSTILE_LIMIT}}},
         },
     }
     with Service() as service:
@@ -109,22 +112,25 @@ def test_honest_gangs_beside_an_attack(
 def _run(control_plane: ControlPlane, token: str, tenants: dict[str, str], scene: str, *, gated: bool) -> Waits:
     """One of the two runs of a scene. Everything of both tenants is gone after it."""
     api, hostile = control_plane.api, tenants[HOSTILE]
-    with Api(control_plane.url, token, control_plane.ca) as its_api, Honest(api, tenants[HONEST]) as honest:
-        wait_for(partial(_starts, honest), 60, "the first honest gangs start")
-        time.sleep(WARM_SECONDS)
+    with Api(control_plane.url, token, control_plane.ca) as its_api:
         attacker = Attacker(its_api, hostile, gated, SIZES)
-        began = time.monotonic()
-        threads = attacker.attack(scene)
-        try:
-            time.sleep(SIZES.seconds)
-        finally:
-            attacker.ended.set()
-            for thread in threads:
-                thread.join()
+        with Honest(api, tenants[HONEST]) as honest:
+            wait_for(partial(_starts, honest), 60, "the first honest gangs start")
+            time.sleep(WARM_SECONDS)
+            began = time.monotonic()
+            threads = attacker.attack(scene)
+            try:
+                time.sleep(SIZES.seconds)
+            finally:
+                attacker.ended.set()
+                for thread in threads:
+                    thread.join()
+        waits = honest.waits(began)
+        attacker.delete_pods()
     remove(api, tenants.values())
     wait_for(lambda: not any(api.list("Pod", space) for space in tenants.values()), 120, "all pods are gone")
     assert (honest.errors, attacker.errors) == ([], [])
-    return Waits.of(honest.waits(began))
+    return Waits.of(waits)
 
 
 def _starts(honest: Honest) -> bool:
