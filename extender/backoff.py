@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+MOST_NAMES: Final = 10_000  # that are remembered: a tenant may make and delete gangs
 
 
 @dataclass(frozen=True)
@@ -21,3 +25,47 @@ class Backoff:
         """As `whole`, with a random half of it taken off: the jitter keeps many instances from coming back together
         after an API server's outage."""
         return self.whole(failures) * (0.5 + 0.5 * random_source.random())
+
+
+class _Failed(NamedTuple):
+    """`until`: on the caller's clock; `times`: how often in a row; `why`: for people."""
+
+    until: float
+    times: int
+    why: str
+
+
+class Backoffs:
+    """What is not tried for a while because it failed, by name. It remembers MOST_NAMES; the oldest are forgotten."""
+
+    def __init__(self, pause: Backoff) -> None:
+        """`pause`: of each name, on its own."""
+        self._pause = pause
+        self._entries: dict[str, _Failed] = {}
+
+    def failed(self, name: str, now: float, why: str = "") -> None:
+        """It is not tried, each time for twice as long."""
+        before = self._entries.pop(name, None)
+        times = 1 if before is None else before.times + 1
+        self._entries[name] = _Failed(now + self._pause.whole(times), times, why)
+        if len(self._entries) > MOST_NAMES:
+            del self._entries[next(iter(self._entries))]
+
+    def succeeded(self, name: str) -> None:
+        """It may be tried at any time."""
+        self._entries.pop(name, None)
+
+    def only(self, names: Collection[str]) -> None:
+        """Forget all but these names."""
+        self._entries = {name: entry for name, entry in self._entries.items() if name in names}
+
+    def waits(self, name: str, now: float) -> bool:
+        """Whether it is not tried at this moment."""
+        entry = self._entries.get(name)
+        return entry is not None and entry.until > now
+
+    def now(self, now: float) -> dict[str, str]:
+        """What is not tried at this moment, and why. How often it failed is known for twice the longest time."""
+        kept = 2.0 * self._pause.most
+        self._entries = {name: entry for name, entry in self._entries.items() if entry.until + kept > now}
+        return {name: entry.why for name, entry in self._entries.items() if entry.until > now}

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from extender.backoff import Backoff
+from extender.backoff import Backoff, Backoffs
 from extender.controllers.controller import Controller
 from extender.controllers.events import Events, named, price_text
 from extender.controllers.leadership import Leadership
@@ -44,7 +44,8 @@ WAIT_SECONDS: Final = 1.0  # kube-scheduler calls preempt within milliseconds of
 TICK_SECONDS: Final = 0.2
 ASKED_SECONDS: Final = 60.0  # without a filter call for so long the Lease is for another instance
 ADVICE_SECONDS: Final = 60.0  # between two looks at one pod that may only be advised
-FIRST_PAUSE, LONGEST_PAUSE = 5.0, 300.0  # after a plan that the API server did not allow
+PAUSE: Final = Backoff(5.0, 300.0)  # after a plan that the API server did not allow
+ROUND: Final = Backoff(5.0, 5.0)  # between two rounds of evictions: what a budget rejects now it may soon allow
 MOST_WAITING: Final = 1_000
 MOST_WAITING_BYTES: Final = 2**26  # of their pods' JSON: tenants write pods of 1.4 MB
 MOST_PLANS: Final = 8  # nodes tried for one pod in one turn
@@ -114,7 +115,7 @@ class Evictions(Controller):
         self._settings = verbs.settings
         self._stuck: dict[str, Stuck] = {}
         self._asked_at: float | None = None
-        self._paused: dict[str, float] = {}  # plan id -> until when its evictions wait
+        self._paused = Backoffs(ROUND)  # by plan id: between two rounds of its evictions
 
     # -- what the server reports ----------------------------------------------------------------------------------
 
@@ -169,7 +170,7 @@ class Evictions(Controller):
         acting = evictor if evictor is not None and evictor.leadership.held else None
         if acting is not None:
             for plan in self._verbs.reservations.all():
-                if plan.own and self._paused.get(plan.id, now) <= now:
+                if plan.own and not self._paused.waits(plan.id, now):
                     await self._carry_out(acting, plan)
         for uid, stuck in list(self._stuck.items()):
             if self._stuck.get(uid) is not stuck:  # it was passed while another one waited for the API server
@@ -262,7 +263,7 @@ class Evictions(Controller):
                 why = await evictor.reserving.reserve(plan)
                 if why:
                     self._give_up(plan, decision, f"the reservation is not kept: {why}")
-                    stuck.due = self._clock() + FIRST_PAUSE  # its next filter call may be minutes away
+                    stuck.due = self._clock() + PAUSE.first  # its next filter call may be minutes away
                     break
                 refusal = await evictor.pods.refusal(pods)
                 why = refusal[1] if refusal is not None else ""
@@ -276,11 +277,11 @@ class Evictions(Controller):
                 await self._carry_out(evictor, plan)
                 return
             self._give_up(plan, decision, why)
-            stuck.blocked[plan.node] = self._clock() + _pause(stuck.failures + 1)
+            stuck.blocked[plan.node] = self._clock() + PAUSE.whole(stuck.failures + 1)
             self._events.about(plan, "EvictionNotAllowed", f"no pod is evicted on node {plan.node}: {why}")
         if stuck.blocked:
             stuck.failures += 1
-            stuck.due = stuck.quiet_until = self._clock() + _pause(stuck.failures)
+            stuck.due = stuck.quiet_until = self._clock() + PAUSE.whole(stuck.failures)
 
     def _give_up(self, plan: Reservation, decision: Decision, why: str) -> None:
         self._verbs.reservations.drop(plan.uid)
@@ -308,10 +309,4 @@ class Evictions(Controller):
                 self._events.about(plan, "EvictionWaits", f"{pod.namespace}/{pod.name}: {said.message}")
             break
         if left:  # the watch needs a moment to show what was evicted
-            self._paused[plan.id] = self._clock() + FIRST_PAUSE
-        if len(self._paused) > MOST_WAITING:
-            self._paused.clear()
-
-
-def _pause(failures: int) -> float:
-    return Backoff(FIRST_PAUSE, LONGEST_PAUSE).whole(failures)
+            self._paused.failed(plan.id, self._clock())

@@ -11,7 +11,7 @@ import pytest
 
 from extender.cli.decision_text import lines
 from extender.controllers.events import Events
-from extender.controllers.evictions import FIRST_PAUSE, Evictions, Evictor, View
+from extender.controllers.evictions import PAUSE, Evictions, Evictor, View
 from extender.controllers.leadership import EVICTIONS, Leadership
 from extender.controllers.supervisor import Supervisor
 from extender.kube.clock import Clock
@@ -203,7 +203,7 @@ def test_a_reservation_that_is_not_kept_is_tried_again_without_a_filter_call() -
         assert play.evicted() == []
         play.objects.fail = lambda request: 0
         for _ in range(3):
-            play.world.now += FIRST_PAUSE / 2
+            play.world.now += PAUSE.first / 2
             await controller.turn()
         assert play.evicted() == ["n0-0"]
 
@@ -395,7 +395,7 @@ def test_what_a_budget_forbids_is_not_even_asked_for() -> None:
         await play.stuck(controller)
         assert [path for _, path in play.objects.said if path.endswith(("eviction", "configmaps"))] == []
         play.world.budget("b", 1, {"app": "n0"})
-        play.world.now += FIRST_PAUSE + 1
+        play.world.now += PAUSE.first + 1
         await controller.turn()
         assert play.evicted() == ["n0-0"]
 
@@ -442,7 +442,7 @@ def test_once_one_went_the_others_follow_when_they_may() -> None:
         play.goes("n0-0")
         assert play.world.verbs.reservations.all() == [plan]
         blocked[0] = False
-        play.world.now += FIRST_PAUSE + 1
+        play.world.now += PAUSE.first + 1
         await play.call()
         await controller.turn()
         assert play.evicted() == ["n0-0", "n0-2"]

@@ -9,7 +9,7 @@ pod any more, or the pod is bound already.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from extender.controllers.queue.ends import SeatEnds
@@ -42,18 +42,21 @@ class AbsentSeats:
         self._settled_at = float("-inf")
         self._generation = -1  # of the cluster, when seats were given or ended last
 
-    async def look(self, now: float) -> None:
+    async def look(self, now: float, busy: Collection[str] = ()) -> None:
         """Look at all gangs that have such seats, or a deleted pod. The seats that were taken over are written: the
-        release of their pods may go on. `now`: seconds. Raises as `SeatStore`."""
+        release of their pods may go on. `now`: seconds; `busy`: gangs whose releases are under way, and keep their
+        seats. Raises as `SeatStore`."""
         passed = 0.0 if self._looked_at is None else now - self._looked_at
         self._looked_at = now
         held = sum(_gpus(self._seats.of(uid)) for uids in self._seats.absent.values() for uid in uids)
         self._metrics.queue_absent_gpu_seconds.inc(held * passed)
         if self._generation == self._cluster.generation and now - self._settled_at < LOOK_SECONDS:
             return
-        self._generation, self._settled_at = self._cluster.generation, now
         deleted = {seat.gang for seat in self._seats if self._ends.deleted(seat)}
         changed = [name for name in [*self._seats.gangs] if name in self._seats.absent or name in deleted]
+        later = [name for name in changed if name in busy]
+        self._generation, self._settled_at = -1 if later else self._cluster.generation, now
+        changed = [name for name in changed if name not in busy]
         written = [name for name in changed if await self._settle(name, now) and name in self._seats.gangs]
         if written and (why := await self._store.keep(written)):
             log.error("seats that new pods take over cannot be written", gangs=len(written), err=why)

@@ -6,7 +6,8 @@ Theory of operation
 2. The seats are written to ConfigMaps (store.py). Only then its pods are nominated and their gates open (release.py).
    The next gang waits until all gates of this one are open, at most for BLOCKS_SECONDS, and not at all for a gang whose
    namespace has been late: a pod that cannot be written costs others nothing. A gang that is refused backs off, and so
-   does its namespace (repair.py).
+   does its namespace (repair.py). While gangs of several namespaces can start, a part of each is released in turn.
+   Releases run side by side, and may outlive the turn (releases.py).
 3. A seat ends when its pod is bound or deleted. Where one is lost, those pods of the gang that are not bound are placed
    again, beside those that are (repair.py). The pod of a seat that is not used for `queue.seatSeconds` is left to
    kube-scheduler.
@@ -21,8 +22,9 @@ Theory of operation
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Final
 
 from extender.cluster.slices import Timed
@@ -32,11 +34,14 @@ from extender.controllers.queue.absent import AbsentSeats
 from extender.controllers.queue.acting import Acting
 from extender.controllers.queue.ends import SeatEnds
 from extender.controllers.queue.evicting import GangEvictions, PlanSearch
+from extender.controllers.queue.release import Progress
+from extender.controllers.queue.releases import Releases
 from extender.controllers.queue.repair import Repairs
-from extender.controllers.queue.slices import done, gathered
+from extender.controllers.queue.slices import done
 from extender.controllers.queue.stranded import Stranded
 from extender.controllers.queue.strangers import Strangers
 from extender.controllers.queue.tell import Teller
+from extender.controllers.queue.turns import in_turns
 from extender.kube.client import ApiError, Unreachable
 from extender.kube.clock import Clock
 from extender.kube.configmaps import Conflict
@@ -56,6 +61,10 @@ BEAT_SECONDS: Final = 0.03  # between two looks whether this instance still know
 FLUSH_SECONDS: Final = 1.0
 FAILED_SECONDS: Final = 1.0  # after the seats could not be read or written
 BATCH: Final = 64  # single pods that are released together
+SHARED_BATCH: Final = 16  # the same, while pods of several namespaces wait
+PLAN_SECONDS: Final = (
+    0.5  # of CPU time, for which gangs of several namespaces are placed before the first one is released
+)
 PAUSE_SECONDS: Final = 0.001  # a verb waits no longer for single pods that start one after another
 REST: Final = 9.0  # times the CPU time of a look in which no gang started: other work has nine tenths of the time
 LONGEST_REST: Final = 3.0  # seconds: a gang that fits by now waits no longer, however large the queue is
@@ -98,6 +107,7 @@ class QueueController(Controller):
         self._time = clock
         self._ends = SeatEnds(verbs.cluster, self._seats, acting.release, metrics, acting.read)
         self._repairs = Repairs(self._seats, planner, acting.release, acting.store, self._ends, clock.monotonic)
+        self._releases = Releases(acting.release, self._seats)
         self._teller = Teller(metrics, events)
         search = PlanSearch(verbs.cluster, planner, acting.plans, clock)
         self._evictions = GangEvictions(verbs, search, acting, self._repairs, self._teller, clock)
@@ -106,6 +116,7 @@ class QueueController(Controller):
         self._stranded = Stranded(verbs, acting.evicts, metrics, clock)
         self._times = Times()
         self._late: dict[str, float] = {}  # namespace -> until when its releases hold up no others
+        self._served = ""  # namespace of the gangs that were released last
         self._leads = False  # this instance has read the seats since it got the Lease
         self._turning = asyncio.Lock()  # held while this instance writes seats, and while it reads those of another
 
@@ -132,6 +143,7 @@ class QueueController(Controller):
                 for work in (self._turns, self._renew, self._beat):
                     group.create_task(work())
         finally:
+            await self._releases.end()
             await self._acting.leadership.resign()
             await self._acting.replicas.resign()
 
@@ -170,6 +182,7 @@ class QueueController(Controller):
         try:
             if not acting.leadership.held:
                 self._leads = False
+                await self._releases.end()
                 await self._follow()
             elif acting.dark() < self._cluster.settings.watch.staleness_seconds:
                 async with self._turning:
@@ -185,11 +198,18 @@ class QueueController(Controller):
             raise
 
     async def _follow(self) -> None:
-        await self._acting.replicas.beat(self._leading, self._turning)
+        if not self._acting.leadership.held:
+            self._releases.cancel()
+        await self._acting.replicas.beat(self._leading, self._turning, self._read)
+
+    async def _read(self) -> None:
+        """Read the seats. No release of ours is under way by then: another instance may have given them to others."""
+        await self._releases.end()
+        await self._acting.store.take_over()
 
     async def _lead(self) -> None:
         if not self._leads:
-            await self._acting.store.take_over()
+            await self._read()
             if not self._acting.store.is_readable():
                 return
             self._ends.resume(self._time.monotonic())
@@ -198,8 +218,10 @@ class QueueController(Controller):
             self._strangers.begin()
             self._acting.growth.begin()
             self._leads = True
-        await self._absent.look(self._time.monotonic())
-        await self._ends.sweep(self._time.monotonic())
+        self._judge(self._releases.ended())
+        busy = frozenset(self._releases.busy)
+        await self._absent.look(self._time.monotonic(), busy)
+        await self._ends.sweep(self._time.monotonic(), busy)
         if self._time.monotonic() - self._times.flushed >= FLUSH_SECONDS:
             self._times.flushed = self._time.monotonic()
             await self._acting.store.flush()
@@ -207,23 +229,31 @@ class QueueController(Controller):
         await self._acting.release.devices.sweep()
         await self._acting.fences.sweep()
         await self._stranded.look()
-        if await self._carry_out(await self._evictions.look(await self._repairs.look())):
+        begun = await self._evictions.look(await self._repairs.look(busy))
+        if await self._carry_out(begun, self._releases.turn_seconds):
             await self._release_next()
             await self._evictions.plan()
 
     # -- releases that were begun ---------------------------------------------------------------------------------
 
-    async def _carry_out(self, gangs: Sequence[str]) -> bool:
-        """Go on with the releases of these gangs; whether others may begin."""
-        there = [(gang, self._seats.gang(gang)) for gang in gangs]
-        made = await gathered(self._acting.release.carry_out(seats) for _, seats in there)
+    async def _carry_out(self, gangs: Sequence[str], seconds: float | None = None) -> bool:
+        """Go on with the releases of these gangs, and wait for so long, None: until they have ended; whether others may
+        begin."""
+        first = self._judge(await self._releases.carry_out(gangs, seconds))
+        under_way = [self._seats.gang(gang) for gang in self._releases.busy]
+        blocks = [self._blocks(seats) for seats in under_way if seats]  # each is noted
+        return first and not any(blocks)
+
+    def _judge(self, ended: Mapping[str, Progress]) -> bool:
+        """Note how these releases stand; whether others may begin."""
         first = True
-        for (gang, seats), progress in zip(there, made, strict=True):
+        for gang, progress in ended.items():
             for uid, why in progress.refused.items():
                 if not self._repairs.takes_back(gang):
                     log.error("the API server does not let a pod of the queue start", pod=uid, gang=gang, err=why)
                 self._repairs.refused(gang, why)
-            if progress.closed and not progress.settles and self._blocks(seats):
+            seats = self._seats.gang(gang)
+            if seats and progress.closed and not progress.settles and self._blocks(seats):
                 first = False
         return first
 
@@ -252,9 +282,10 @@ class QueueController(Controller):
             and (self._time.wall() - self._planner.report.wall < LOOK_SECONDS)
         ):  # all are being released: only the report is due
             return
-        batch: list[Start] = []
+        planned: list[Start] = []
         paused_gangs, paused_namespaces = self._repairs.paused(), self._repairs.paused_namespaces()
         looks = Timed(self._planner.looks(paused_gangs, paused_namespaces), self._time.cpu)
+        namespaces = frozenset(self._cluster.pods[uid].namespace for uid in queued if self._seats.of(uid) is None)
         paused = began
         for start in looks:
             if start is None or self._time.monotonic() - paused > PAUSE_SECONDS:
@@ -262,29 +293,59 @@ class QueueController(Controller):
                 paused = self._time.monotonic()
             if start is None:
                 continue
-            alone = len(start.seats) > 1
-            if batch and (alone or len(batch) >= BATCH):
-                if not await self._release(batch, start) or self._time.monotonic() - began > PASS_SECONDS:
+            if planned and self._is_enough(planned, start, namespaces, looks.spent):
+                if not await self._release_in_turns(planned, start):
                     self._give_up([start])
                     times.generation = -1  # there is more to do
                     return
-                batch = []
+                planned = []
                 # Something may have come between while the others were released.
                 if not await done(self._planner.starts.stand(start)):
                     self._give_up([start])
                     times.generation = -1
                     continue
-            batch.append(start)
-        if batch:
-            await self._release(batch)
+            planned.append(start)
+        if planned:
+            await self._release_in_turns(planned)
             times.generation = -1
         else:
             times.rested = self._time.monotonic() + min(REST * looks.spent, LONGEST_REST)
         await self._teller.waiting(self.report or self._planner.report)
         await self._acting.growth.look(self._planner.report)
 
-    async def _release(self, starts: Sequence[Start], later: Start | None = None) -> bool:
-        """Write the reserved seats of gangs, and open the gates; whether all are open. `later`: a gang whose seats are
+    def _is_enough(self, planned: Sequence[Start], start: Start, namespaces: frozenset[str], spent: float) -> bool:
+        """Whether these are released before the next gang. `namespaces`: of the pods that wait;
+        `spent`: CPU time of the look."""
+        if len(namespaces) <= 1:
+            return len(start.seats) > 1 or len(planned) >= BATCH
+        shared = namespaces <= {one.gang.ref.namespace for one in planned} and len(planned) >= BATCH
+        return shared or spent > PLAN_SECONDS
+
+    async def _release_in_turns(self, planned: Sequence[Start], later: Start | None = None) -> bool:
+        """Release gangs, a part of each namespace after the other; whether all gates are open, and there is time for
+        more. `later`: a gang whose seats are reserved, and not written yet."""
+        began, number = self._time.monotonic(), 0
+        parts = in_turns(_parts(planned), lambda part: part[0].gang.ref.namespace, self._served)
+        more = True
+        for number, part in enumerate(parts):
+            rest = [start for others in parts[number + 1 :] for start in others]
+            stand: list[Start] = []
+            for start in part:
+                if not number or await done(self._planner.starts.stand(start)):
+                    stand.append(start)
+                else:
+                    self._give_up([start])
+            self._served = part[0].gang.ref.namespace
+            if stand:
+                more = await self._release(stand, [*rest, later] if later else rest)
+            more = more and self._time.monotonic() - began <= PASS_SECONDS
+            if not more:
+                self._give_up(rest)
+                break
+        return more
+
+    async def _release(self, starts: Sequence[Start], later: Sequence[Start] = ()) -> bool:
+        """Write the reserved seats of gangs, and open the gates; whether all are open. `later`: gangs whose seats are
         reserved, and not written yet."""
         gangs = [start.name for start in starts]
         if not self._acting.leadership.held:
@@ -294,11 +355,13 @@ class QueueController(Controller):
             why = await self._acting.store.keep(gangs)
             kept = await self._with_room(starts, why) if why else starts
         except (Conflict, ApiError, Unreachable):
-            self._give_up([*starts, later] if later else starts)
+            self._give_up([*starts, *later])
             raise
-        wall = self._time.wall()
+        wall, names = self._time.wall(), [start.name for start in kept]
         try:
-            return await self._carry_out([start.name for start in kept]) and bool(kept)
+            await self._releases.end_of(names)  # of pods that joined a gang which was released before
+            self._judge(self._releases.ended())
+            return await self._carry_out(names) and bool(kept)
         finally:
             for start in kept:
                 if not self._repairs.takes_back(start.name):
@@ -325,3 +388,18 @@ class QueueController(Controller):
         for start in starts:
             for seat in start.seats:
                 self._seats.drop(seat.uid)
+
+
+def _parts(planned: Sequence[Start]) -> Iterator[list[Start]]:
+    """What is released together: up to BATCH gangs of one namespace; else each gang of several pods for itself, and
+    SHARED_BATCH single pods of one namespace."""
+    by_namespace: dict[str, list[Start]] = {}
+    for start in planned:
+        by_namespace.setdefault(start.gang.ref.namespace, []).append(start)
+    if len(by_namespace) == 1 and len(planned) <= BATCH:
+        yield list(planned)
+        return
+    for starts in by_namespace.values():
+        for single, together in groupby(starts, lambda start: len(start.seats) == 1):
+            some, size = list(together), SHARED_BATCH if single else 1
+            yield from (some[at : at + size] for at in range(0, len(some), size))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from extender.cluster.cluster import Cluster
@@ -31,13 +31,13 @@ class SeatEnds:
         """This instance holds the Lease from now on: what seats cost before is counted by another one."""
         self._swept_at = now
 
-    async def sweep(self, now: float) -> None:
-        """Look at all seats. `now`: seconds."""
+    async def sweep(self, now: float, busy: Collection[str] = ()) -> None:
+        """Look at all seats. `now`: seconds; `busy`: gangs whose releases are under way, and keep their seats."""
         passed, self._swept_at = now - self._swept_at, now
         async for seat in each([seat for seat in self._seats if not seat.absent]):
             if self._seats.of(seat.uid) is not seat:
                 continue
-            cause = self._over(seat, now)
+            cause = "" if seat.gang in busy else self._over(seat, now)
             if not cause:
                 held = seat.gpus.bit_count() or sum(seat.amounts[3:])
                 self._metrics.queue_held_gpu_seconds.labels(self._state(seat, now)).inc(held * passed)

@@ -26,7 +26,7 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from extender.backoff import Backoff
+from extender.backoff import Backoff, Backoffs
 from extender.cluster.dra.slices import device_of
 from extender.cluster.slices import Timed
 from extender.cluster.view import ClusterView
@@ -50,7 +50,7 @@ from extender.verbs.verbs import Verbs
 TURN_SECONDS: Final = 0.05  # of CPU time that a search takes of one turn
 REST: Final = 9.0  # times the CPU time of a search until the next one
 AGAIN_SECONDS: Final = 5.0  # between two rounds of evictions for a gang: the watch needs a moment to show the first
-FIRST_PAUSE, LONGEST_PAUSE = 10.0, 300.0  # for which a pod is no victim after its eviction was not allowed
+PAUSE: Final = Backoff(10.0, 300.0)  # for which a pod is no victim after its eviction was not allowed
 ROUND_SECONDS: Final = 1.0  # of one turn, for evictions
 REFUSED_SECONDS: Final = 120.0  # for which an eviction may be rejected once another was carried out
 DEALLOCATED_SECONDS: Final = 30.0  # in which the claim controller sees that a pod has ended
@@ -67,7 +67,7 @@ class PlanSearch:
         self._key: tuple[str, tuple[str, ...]] | None = None  # the gang and its pods of the latest search
         self._generation = -1  # of the cluster at its beginning
         self._rested = float("-inf")  # when the next one may begin
-        self._spared: dict[str, tuple[float, int]] = {}  # uid -> until when it is no victim, how often it was refused
+        self._spared = Backoffs(PAUSE)  # by uid: pods that are no victims
         self.found: EvictionPlan | None = None  # the latest plan, of the first gang in order
         self._none = ""  # why the latest search has found none
         self._failed = ("", "")  # the gang whose plan was not carried out, and why
@@ -95,8 +95,7 @@ class PlanSearch:
             if self._generation == self._cluster.generation or now < self._rested:
                 return None
             self._generation = self._cluster.generation
-            spared = [uid for uid, (until, _) in self._spared.items() if until > now]
-            self._steps = Timed(self.plans.steps(head, spared), self._cpu)
+            self._steps = Timed(self.plans.steps(head, list(self._spared.now(now))), self._cpu)
         steps, until = self._steps, self._steps.spent + TURN_SECONDS
         while steps.spent <= until:
             try:
@@ -118,10 +117,8 @@ class PlanSearch:
     def not_allowed(self, pods: Collection[PodRecord]) -> None:
         """The API server does not let these pods be evicted. For a while they are no victims, longer each time."""
         now = self._clock()
-        self._spared = {uid: one for uid, one in self._spared.items() if now - one[0] < LONGEST_PAUSE}
         for pod in pods:
-            times = self._spared.get(pod.uid, (0.0, 0))[1]
-            self._spared[pod.uid] = now + Backoff(FIRST_PAUSE, LONGEST_PAUSE).whole(times + 1), min(times + 1, 10)
+            self._spared.failed(pod.uid, now)
         self._generation, self.found, self._rested = -1, None, now + AGAIN_SECONDS
 
 

@@ -70,6 +70,7 @@ class _Ahead:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._written: dict[str, _Written] = {}  # by uid
+        self._generation = -1  # of the cluster, when it was looked through last
 
     def of(self, pod: PodRecord) -> _Written:
         """The pod as it is, by the watch or by what we wrote."""
@@ -87,7 +88,9 @@ class _Ahead:
 
     def forget(self) -> None:
         """What the watch shows by now."""
-        pods = self._cluster.pods
+        if self._generation == self._cluster.generation:
+            return
+        self._generation, pods = self._cluster.generation, self._cluster.pods
         self._written = {
             uid: written
             for uid, written in self._written.items()

@@ -8,65 +8,36 @@ again.
 
 Pods that change their seats first state none (`Release.withdraw`). Only then the new seats are reserved: until then
 filter passes each pod on its old seat at most, and no other pod gets GPUs that a pod still states.
+
+A look mends as many gangs as it has time for, one of each namespace after the other. Their new seats are written
+together, at its end; the release then goes on with them, side by side. What a gang gives up by that no other gang
+gets before it is written: else the next holder of the Lease could find two seats for one GPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
 
-from extender.backoff import Backoff
+from extender.backoff import Backoff, Backoffs
+from extender.cluster.amounts import FIRST_GPU
 from extender.controllers.queue.ends import SeatEnds
 from extender.controllers.queue.release import Release
 from extender.controllers.queue.seats.store import SeatStore
 from extender.controllers.queue.slices import done, each
+from extender.controllers.queue.turns import in_turns
 from extender.log import get_log
 from extender.objects.gangs import Ref
 from extender.queue.plan import Planner
 from extender.reservations.seats import Seat, Seats
 
 AGAIN: Final = Backoff(2.0, 60.0)  # between two attempts to place a gang again
-SOON_SECONDS: Final = 0.3  # the same, while its pods could not be written
+SOON: Final = Backoff(0.3, 2.4)  # the same, while its pods cannot be written
 MOVES: Final = 4  # placements of one attempt: what is free may change while the pods state no seats
 MENDING_SECONDS: Final = 0.25  # of one look: what many gangs have lost holds up no release for longer
 GANG_PAUSE: Final = Backoff(30.0, 300.0)  # for which a gang waits whose pods the API server did not let start
 NAMESPACE_PAUSE: Final = Backoff(0.5, 30.0)  # for which its namespace waits
-MOST_BACKOFFS: Final = 10_000  # names that are remembered: a tenant may make and delete gangs
 log = get_log()
-
-
-class _Failed(NamedTuple):
-    """`until`: on our clock; `times`: how often in a row; `why`: for people."""
-
-    until: float
-    times: int
-    why: str
-
-
-class Backoffs:
-    """What is not tried for a while, by name."""
-
-    def __init__(self, pause: Backoff) -> None:
-        self._pause = pause
-        self._entries: dict[str, _Failed] = {}
-
-    def failed(self, name: str, now: float, why: str) -> None:
-        """It is not tried, each time for twice as long."""
-        before = self._entries.pop(name, None)
-        times = 1 if before is None else before.times + 1
-        self._entries[name] = _Failed(now + self._pause.whole(times), times, why)
-        if len(self._entries) > MOST_BACKOFFS:
-            del self._entries[next(iter(self._entries))]
-
-    def succeeded(self, name: str) -> None:
-        """It may be tried at any time."""
-        self._entries.pop(name, None)
-
-    def now(self, now: float) -> dict[str, str]:
-        """What is not tried at this moment, and why. How often it failed is known for twice the longest time."""
-        kept = 2.0 * self._pause.most
-        self._entries = {name: one for name, one in self._entries.items() if one.until + kept > now}
-        return {name: one.why for name, one in self._entries.items() if one.until > now}
 
 
 class Repairs:
@@ -84,33 +55,42 @@ class Repairs:
         """`clock`: seconds."""
         self._seats, self._planner, self._release = seats, planner, release
         self._store, self._ends, self._clock = store, ends, clock
-        self._tried: dict[str, tuple[float, int]] = {}  # gang -> when it was placed again, and how often
+        self._tried = Backoffs(AGAIN)  # gangs that were placed again
+        self._unwritten = Backoffs(SOON)  # gangs whose pods could not be written
         self._stuck: dict[str, str] = {}  # gangs that lost a seat, and why they have no other
         self._back: set[str] = set()  # gangs whose release is being taken back
         self._moving: set[str] = set()  # gangs whose pods change their seats, and still state the old ones
         self._gangs = Backoffs(GANG_PAUSE)
         # By namespace: a queue is named by a label, which a tenant may write as it likes.
         self._namespaces = Backoffs(NAMESPACE_PAUSE)
-        self._last = ""  # gang at which the latest look ended
+        self._last = ""  # namespace at which the latest look ended
+        self._placed: list[str] = []  # gangs that were placed again in this look, and whose seats are not written yet
+        self._given_up: set[str] = set()  # nodes of which these gave GPUs up
 
-    async def look(self) -> list[str]:
-        """Mend what can be mended within MENDING_SECONDS, in the next look from there on; the gangs whose release may
-        go on."""
-        began, gangs_now = self._clock(), list(self._seats.gangs)
-        after = gangs_now.index(self._last) + 1 if self._last in self._seats.gangs else 0
-        self._last = ""
-        for gang in gangs_now[after:] + gangs_now[:after]:
+    async def look(self, busy: Collection[str] = ()) -> list[str]:
+        """Mend what can be mended within MENDING_SECONDS, and in the next looks the rest; the gangs whose release may
+        go on. `busy`: gangs whose releases are under way, and are left alone. Raises as `SeatStore`."""
+        self._placed = []
+        self._given_up.clear()
+        free = [gang for gang in self._seats.gangs if gang not in busy]
+        due = [gang async for gang in each(free) if await self._is_due(gang)]
+        began = self._clock()
+        for gang in in_turns(due, _namespace, self._last):
+            if gang not in self._seats.gangs:
+                continue
             await self._mend(gang)
+            self._last = _namespace(gang)
             if self._clock() - began > MENDING_SECONDS:
-                self._last = gang
                 break
+        await self._write()
         there = self._seats.gangs
         for gangs in (self._back, self._moving):
             gangs.intersection_update(there)
         self._stuck = {gang: why for gang, why in self._stuck.items() if gang in there}
-        self._tried = {gang: tried for gang, tried in self._tried.items() if gang in there}
+        for backoffs in (self._tried, self._unwritten):
+            backoffs.only(there)
         waits = self._stuck.keys() | self._back | self._moving
-        return [gang for gang in there if gang not in waits]
+        return [gang for gang in there if gang not in waits and gang not in busy]
 
     def paused(self) -> dict[str, str]:
         """Gangs that are not started now, and why."""
@@ -146,35 +126,51 @@ class Repairs:
         """The gang waits again. Its gates are closed."""
         self._back.add(gang)
 
-    async def _mend(self, gang: str) -> None:
-        seats = self._seats.gang(gang)
+    async def _is_due(self, gang: str) -> bool:
+        """Whether the gang is to be mended now."""
+        seats, now = self._seats.gang(gang), self._clock()
+        if not seats:
+            return False
         if gang in self._back and self._release.all_closed(seats):
-            await self._take_back(gang, seats)
-            return
+            return not self._unwritten.waits(gang, now)
         self._back.discard(gang)  # another holder of the Lease has released it meanwhile
-        lost = [seat async for seat in each(seats) if self._ends.lost(seat)]
-        deleted = [seat async for seat in each(seats) if self._ends.deleted(seat)]
+        lost, deleted = await self._losses(seats)
         if not lost and not deleted:
             self._stuck.pop(gang, None)
             self._moving.discard(gang)
+            return False
+        if gang in self._moving:
+            return not self._unwritten.waits(gang, now)
+        rejected = all(map(self._ends.rejected, lost)) and not deleted
+        soon = rejected and now - seats[0].at < AGAIN.first  # kube-scheduler may not know its new nomination yet
+        return not soon and not self._tried.waits(gang, now)
+
+    async def _losses(self, seats: Sequence[Seat]) -> tuple[list[Seat], list[Seat]]:
+        """The seats that are lost, and those whose pods are deleted."""
+        lost = [seat async for seat in each(seats) if self._ends.lost(seat)]
+        return lost, [seat async for seat in each(seats) if self._ends.deleted(seat)]
+
+    async def _mend(self, gang: str) -> None:
+        seats, now = self._seats.gang(gang), self._clock()
+        if gang in self._back:
+            await self._take_back(gang, seats)
             return
-        now = self._clock()
-        first = seats[0].at if all(map(self._ends.rejected, lost)) and not deleted else 0.0
-        since, times = self._tried.get(gang, (first, 0))
-        if now - since < (SOON_SECONDS if gang in self._moving else AGAIN.whole(times)):
-            return
-        self._tried[gang] = now, times + (gang not in self._moving)
+        lost, deleted = await self._losses(seats)
+        if gang not in self._moving:
+            self._tried.failed(gang, now)
         if await self._ends.finished(deleted):  # the others are looked at without them, in the next turn
-            del self._tried[gang]
+            self._tried.succeeded(gang)
             return
         made = await self._freed(gang, seats)
         if made is None:
             self._moving.add(gang)
+            self._unwritten.failed(gang, now)
             return
         self._moving.discard(gang)
+        self._unwritten.succeeded(gang)
         if not isinstance(made, str):
             self._stuck.pop(gang, None)
-            await self._keep(gang, seats, made)
+            self._keep(gang, seats, made)
         elif self._release.all_closed(seats):
             log.warning("a gang has lost seats before it started, and waits again", gang=gang, err=made)
             self._back.add(gang)
@@ -190,6 +186,9 @@ class Repairs:
         for _ in range(MOVES):
             fixed = frozenset(seat.uid for seat in seats if self._ends.fixed(seat))
             made = await done(self._planner.again(gang, seats, fixed))
+            if not isinstance(made, str) and self._takes_given_up(made):
+                await self._write()
+                continue
             moved = () if isinstance(made, str) else self._moved(seats, made)
             if not moved:
                 return made
@@ -203,18 +202,31 @@ class Repairs:
         others = [seat for seat in before if now.get(seat.uid, (seat.node, seat.gpus)) != (seat.node, seat.gpus)]
         return [seat for seat in others if self._release.states_seat(seat)]
 
-    async def _keep(self, gang: str, before: Sequence[Seat], made: Sequence[Seat]) -> None:
+    def _takes_given_up(self, made: Sequence[Seat]) -> bool:
+        """Whether one of these seats may have GPUs of a seat that the maps still state."""
+        return any(seat.node in self._given_up and _has_gpus(seat) for seat in made)
+
+    def _keep(self, gang: str, before: Sequence[Seat], made: Sequence[Seat]) -> None:
+        """Reserve the new seats; `_write` writes them."""
         if {(one.uid, one.node, one.gpus) for one in made} == {(one.uid, one.node, one.gpus) for one in before}:
             return
+        self._given_up.update(seat.node for seat in before if _has_gpus(seat))
+        self._placed.append(gang)
         self._seats.reserve(made)
         self._seats.end_absent(gang, made)
         for one in before:
             if self._ends.deleted(one):
                 self._seats.drop(one.uid)
-        if why := await self._store.keep([gang]):
-            log.error("new seats of a gang cannot be written", gang=gang, err=why)
         log.info("placed again", gang=gang, pods=len(made))
-        await self._release.carry_out(self._seats.gang(gang))
+
+    async def _write(self) -> None:
+        """Write the new seats of the gangs that were placed again."""
+        placed, self._placed = [gang for gang in self._placed if gang in self._seats.gangs], []
+        if placed and await self._store.keep(placed):
+            for gang in placed:  # what has no room together may have it alone
+                if gang in self._seats.gangs and (why := await self._store.keep([gang])):
+                    log.error("new seats of a gang cannot be written", gang=gang, err=why)
+        self._given_up.clear()
 
     async def _take_back(self, gang: str, seats: Sequence[Seat]) -> None:
         """Withdraw the nominations; then others may have the seats. These leave the maps first: the next holder of the
@@ -224,3 +236,13 @@ class Repairs:
             for seat in seats:
                 self._seats.drop(seat.uid)
             await self._store.flush()
+        else:
+            self._unwritten.failed(gang, self._clock())
+
+
+def _has_gpus(seat: Seat) -> bool:
+    return bool(seat.gpus) or any(seat.amounts[FIRST_GPU:])
+
+
+def _namespace(gang: str) -> str:
+    return Ref.of(gang).namespace

@@ -31,13 +31,15 @@ async def each(items: Iterable[T]) -> AsyncIterator[T]:
 
 
 async def gathered(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """As asyncio.gather; not all of them begin in one go."""
+    """As asyncio.gather; not all of them begin in one go. Where one fails the others are cancelled, and have ended when
+    its error is raised."""
     begun: list[asyncio.Task[T]] = []
     try:
         async for work in each(works):
             begun.append(asyncio.create_task(work))
+        return await asyncio.gather(*begun)
     except BaseException:
         for task in begun:
             task.cancel()
+        await asyncio.gather(*begun, return_exceptions=True)
         raise
-    return await asyncio.gather(*begun)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
+from extender.cluster.gpus.statements import gpus_of
+from extender.controllers.queue.seats.entry import SeatEntries
 from extender.objects.records import MOVING_TEXT, SEAT_TEXT
-from tests.controllers.queue.rig import PODS, Rig, rig, run
+from tests.controllers.queue.rig import PODS, SIGNS_PATH, Rig, rig, run
 from tests.controllers.queue.test_controller import PLAN, SETTINGS, gang
 from tests.kube.api_server import Request
 from tests.kube.objects import Objects
@@ -225,5 +228,60 @@ def test_a_conflict_is_tried_again_at_once(world: World) -> None:
             one.objects.fail = conflict
             await one.controller.turn()
             assert [one.is_open("g-0"), one.is_open("g-1")] == [True, True]
+
+    run(test())
+
+
+def seats_of_maps(one: Rig) -> Counter[tuple[str, int]]:
+    """How many seats the ConfigMaps state for each planned GPU."""
+    entries = SeatEntries(one.world.cluster.resources, one.world.wall - one.world.now)
+    maps = [found for path, found in one.objects.stored.items() if "/configmaps/seats-" in path and path != SIGNS_PATH]
+    texts = [text for one_map in maps for text in (one_map.get("data") or {}).values()]
+    seats = [seat for text in texts for seat in entries.seats(text, one.world.now)]
+    return Counter((seat.node, gpu) for seat in seats for gpu in gpus_of(seat.gpus))
+
+
+def test_the_maps_never_state_one_gpu_twice_while_gangs_move_together(world: World) -> None:
+    """One gang gets what another one gives up in the same look. Each is in a map of its own, and the instance may end
+    between the two writes."""
+    for name in ("n3", "n4"):
+        world.node(name, 8, links=pairs(8))
+
+    async def test() -> None:
+        async with rig(world) as one:
+            twice: list[Any] = []
+
+            def look(request: Request) -> int:
+                twice.extend(gpu for gpu, count in seats_of_maps(one).items() if count > 1)
+                return 0
+
+            for name in ("a", "b"):
+                one.create(*gang(name, 1, 8))
+                for _ in range(2):
+                    await one.turn()
+            before = seats(one)
+            assert len({shard for shard, found in one.objects.stored.items() if found.get("data")} - {SIGNS_PATH}) == 2
+            one.objects.fail = look
+            planner: Any = one.controller._planner
+            free = next(name for name in ("n1", "n2", "n3", "n4") if name not in {node for node, _ in before.values()})
+            places = {"label:default/a": free, "label:default/b": before["a-0"][0]}
+
+            def again(name: str, held: Any, fixed: Any) -> Any:
+                yield
+                return tuple(
+                    seat._replace(node=next(v for k, v in places.items() if k[-1] == name[-1])) for seat in held
+                )
+
+            planner.again = again
+            # The second one is written first where both are written together.
+            keep = one.controller._acting.store.keep
+            store: Any = one.controller._acting.store
+            store.keep = lambda gangs: keep(sorted(gangs, reverse=True))
+            for node, _ in before.values():
+                world.node(node, 8, links=pairs(8), unschedulable=True)
+            await one.turn()
+            assert {name: node for name, (node, _) in seats(one).items()} == {"a-0": free, "b-0": before["a-0"][0]}
+            assert seats_of_maps(one).total() == 16
+            assert twice == []
 
     run(test())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from extender.controllers.queue.controller import BLOCKS_SECONDS
-from extender.controllers.queue.repair import GANG_PAUSE, MENDING_SECONDS, NAMESPACE_PAUSE, Backoffs
+from extender.controllers.queue.repair import GANG_PAUSE, MENDING_SECONDS, NAMESPACE_PAUSE, SOON
+from extender.objects.gangs import Ref
 from tests.controllers.queue.rig import Rig, gated, rig, run
 from tests.controllers.queue.test_controller import SETTINGS, gang
 from tests.kube.api_server import Request
@@ -111,47 +113,133 @@ def test_a_pod_whose_writes_conflict_holds_up_others_for_a_second_and_its_namesp
     run(test())
 
 
-def test_a_look_mends_for_a_quarter_of_a_second_and_the_next_one_goes_on(
+def cordon(world: World, *names: str) -> None:
+    for name in names:
+        world.node(name, 8, links=pairs(8), unschedulable=True)
+
+
+def namespaces_in_turn(one: Rig, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Mending a gang takes 0.1 s and changes nothing; the namespaces of the gangs that are mended, as they come."""
+    mended: list[str] = []
+
+    async def slow(gang: str) -> None:
+        mended.append(Ref.of(gang).namespace)
+        one.world.now += 0.1
+
+    monkeypatch.setattr(one.controller._repairs, "_mend", slow)
+    return mended
+
+
+def test_a_look_mends_for_a_quarter_of_a_second_one_gang_of_each_namespace_after_the_other(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test() -> None:
         async with rig(world) as one:
-            one.create(*(gated(f"p{number}", 8) for number in range(10)))
-            for _ in range(4):
+            one.create(*(gated(f"evil{number}", 8) for number in range(10)))
+            await one.turn()
+            one.create(gated("honest", 8, namespace="honest"), gated("other", 8, namespace="other"))
+            for _ in range(3):
                 await one.turn()
-            repairs: Any = one.controller._repairs
-            mended: list[str] = []
-
-            async def slow(gang: str) -> None:
-                mended.append(gang)
-                world.now += 0.1
-
-            monkeypatch.setattr(repairs, "_mend", slow)
-            gangs = list(one.seats.gangs)
-            assert len(gangs) == 10
-            for _ in range(4):
+            cordon(world, *(seat.node for seat in one.seats))
+            mended = namespaces_in_turn(one, monkeypatch)
+            for _ in range(2):
                 began = world.now
-                assert set(await repairs.look()) == set(gangs)
+                await one.controller._repairs.look()
                 assert world.now - began <= MENDING_SECONDS + 0.1
-            assert sorted(mended[:10]) == sorted(gangs)
+            assert mended == ["default", "honest", "other"] * 2
 
     run(test())
 
 
-def test_back_off_doubles_up_to_its_longest_and_is_forgotten() -> None:
-    backoffs = Backoffs(NAMESPACE_PAUSE)
-    now, waited = 0.0, []
-    for _ in range(9):
-        backoffs.failed("q", now, "why")
-        began = now
-        while backoffs.now(now):
-            now += NAMESPACE_PAUSE.first
-        waited.append(now - began)
-    assert waited == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
-    backoffs.now(now + 2 * NAMESPACE_PAUSE.most + GANG_PAUSE.most)
-    backoffs.failed("q", now, "why")
-    assert backoffs.now(now + 0.4) == {"q": "why"}
-    assert backoffs.now(now + 0.5) == {}
-    backoffs.failed("q", now, "why")
-    backoffs.succeeded("q")
-    assert backoffs.now(now) == {}
+def test_gangs_that_are_placed_again_wait_for_the_replicas_together(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica takes 0.5 s to read new seats."""
+
+    async def test() -> None:
+        async with rig(world) as one:
+            one.create(*(gated(f"p{number:02}", 1) for number in range(20)))
+            for _ in range(4):
+                await one.turn()
+            before = {seat.pod: seat.node for seat in one.seats}
+            assert len(before) == 20
+            replicas: Any = one.replicas
+            asked = 0
+
+            async def is_behind(version: int) -> bool:
+                nonlocal asked
+                asked += 1
+                world.now += 0.1
+                return bool(world.now - replicas._written[1] < 0.5)
+
+            monkeypatch.setattr(replicas, "_behind_of", is_behind)
+            cordon(world, *before.values())
+            began = world.now
+            await one.controller.turn()
+            nodes = {seat.pod: seat.node for seat in one.seats}
+            assert not set(nodes.values()) & set(before.values())
+            stated = {f"default/p{n:02}": one.pod(f"p{n:02}")["status"]["nominatedNodeName"] for n in range(20)}
+            assert stated == nodes
+            assert world.now - began <= 0.7
+            assert asked <= 7
+
+    run(test())
+
+
+def test_a_gang_whose_pods_cannot_be_written_is_placed_again_later_and_later(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with rig(world) as one:
+            one.create(*gangs_of("default", "g"))
+            for _ in range(3):
+                await one.turn()
+            planner: Any = one.controller._planner
+            again, tried = planner.again, []
+
+            def counted(*facts: Any) -> Any:
+                tried.append(world.now)
+                return again(*facts)
+
+            monkeypatch.setattr(planner, "again", counted)
+            fails(one, "g-", 500)
+            cordon(world, *(seat.node for seat in one.seats))
+            for _ in range(int(60 / TURN_SECONDS)):
+                await one.turn()
+            waits = [round(b - a, 1) for a, b in pairwise(tried)]
+            assert len(tried) <= 30
+            assert waits == sorted(waits)
+            assert waits[-1] <= SOON.most + TURN_SECONDS
+            one.objects.fail = lambda request: 0
+            for _ in range(int(4 * SOON.most / TURN_SECONDS)):
+                await one.turn()
+            for seat in one.seats:
+                assert not world.cluster.nodes[seat.node].unschedulable
+                assert one.pod(seat.pod.partition("/")[2])["status"]["nominatedNodeName"] == seat.node
+
+    run(test())
+
+
+def test_a_gang_starts_before_the_many_older_pods_of_another_namespace(world: World) -> None:
+    """They hold no GPU, so their queue comes first however many of them start. Each write takes 20 ms."""
+
+    async def test() -> None:
+        async with rig(world) as one:
+
+            def slow(request: Request) -> int:
+                world.now += 0.02 * (request.method == "PATCH")
+                return 0
+
+            one.create(*(gated(f"evil{number:03}", 0) for number in range(200)))
+            one.create(*gangs_of("honest", "good"))
+            one.objects.fail = slow
+            began = world.now
+            while not all(one.is_open(f"good-{number}", "honest") for number in range(2)):
+                await one.turn()
+                assert world.now - began < 20.0
+            assert world.now - began <= 2.0
+            for _ in range(200):
+                await one.turn()
+            assert all(one.is_open(f"evil{number:03}") for number in range(200))
+
+    run(test())

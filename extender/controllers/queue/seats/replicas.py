@@ -20,7 +20,7 @@ than KNOWN_SECONDS, so an instance stops answering before the holder stops waiti
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from extender.cluster.cluster import Cluster
@@ -66,6 +66,7 @@ class Replicas:
         self._written = (0, float("-inf"))  # the newest version of the maps, and since when it is known
         self._confirmed = 0  # a version that every instance knows
         self._warned = False
+        self._asking = asyncio.Lock()  # held while this instance waits for the others
 
     # -- this instance --------------------------------------------------------------------------------------------
 
@@ -73,9 +74,9 @@ class Replicas:
         """Whether this instance knows the seats, also where it does not hold the Lease."""
         return self._clock() - self._known_at < KNOWN_SECONDS
 
-    async def beat(self, leads: Callable[[], bool], acting: asyncio.Lock) -> None:
+    async def beat(self, leads: Callable[[], bool], acting: asyncio.Lock, read: Callable[[], Awaitable[None]]) -> None:
         """Give the sign of life when it is due. `leads`: whether this instance's seats are those of the maps, because
-        it alone writes them; `acting`: held while it writes, and while it reads."""
+        it alone writes them; `acting`: held while it writes, and while it reads; `read`: reads the seats."""
         now = self._clock()
         if now - self._signed_at < BEAT_SECONDS and (leads() or not self._behind()):
             return
@@ -87,7 +88,7 @@ class Replicas:
                     if acting.locked():  # it held the Lease a moment ago, and still ends what it began
                         return
                     async with acting:
-                        await self._store.take_over()
+                        await read()
                     if self._store.version != signed:
                         await self._sign()
         except (ApiError, Unreachable, TimeoutError) as error:
@@ -142,16 +143,17 @@ class Replicas:
 
     async def known(self) -> None:
         """Wait until every instance that answers verbs knows the seats as they are written now. Raises ApiError,
-        Unreachable."""
+        Unreachable. One caller asks, the others wait for its answer."""
         version = self._store.version
         if version > self._written[0]:
             self._written = version, self._clock()
-        while self._confirmed < version and await self._behind_of(version):
-            if self._clock() - self._written[1] >= WAIT_SECONDS:
-                log.warning("instances have not read the seats of the queue: they answer no verb")
-                break
-            await asyncio.sleep(POLL_SECONDS)
-        self._confirmed = max(self._confirmed, version)
+        async with self._asking:
+            while self._confirmed < version and await self._behind_of(version):
+                if self._clock() - self._written[1] >= WAIT_SECONDS:
+                    log.warning("instances have not read the seats of the queue: they answer no verb")
+                    break
+                await asyncio.sleep(POLL_SECONDS)
+            self._confirmed = max(self._confirmed, version)
 
     async def _behind_of(self, version: int) -> bool:
         """Whether an instance that may live does not know this version of the maps."""
