@@ -29,6 +29,10 @@ TAIL: Final = """\
 
 - `make fuzz CASES=1000000`: random hostile input for all verbs, watched objects, settings and cluster files.
   [tests/fuzz](../tests/fuzz/README.md) states how long it takes.
+- `GPU_EXTENDER_METAMORPHIC_CASES=100 python -m pytest tests/metamorphic`: the same random cluster stated in two ways
+  (other names, another order, unused labels, later times, other owners, other versions of claims, three instances, two
+  clusters in one file) gets the same answers from the commands over a file and from the verbs. `make soak` runs it. Of
+  evictions of equal cost the one is chosen whose nodes and pods came first.
 - `make soak HOURS=8`: one server under verbs, events, broken watches and pages, without kube-scheduler: 10 pods a
   second, in real time. The last hour is judged against the second: RSS at most 1.05 x, p99 at most 1.2 x. Of a run of
   less than 8 hours the last eighth is judged against the second one.
