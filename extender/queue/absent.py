@@ -69,8 +69,8 @@ class StandIns:
         return found
 
     def seated(self, seats: Seats) -> Sliced[dict[str, PodRecord]]:
-        """By uid, the stand-ins of all pods that have a seat and do not exist; but for those of gangs that ask for new
-        seats."""
+        """By uid, the stand-ins of all pods that do not exist, and of those that came a moment ago and have not taken
+        their seats yet; but for those of gangs that ask for new seats."""
         cluster = self.cluster
         found: dict[str, PodRecord] = {}
         again = set(alone(seats))
@@ -80,7 +80,17 @@ class StandIns:
             there = present(cluster, named)
             if name not in again or not any(pod.uid in cluster.placements.queued for pod in there):
                 found.update({pod.uid: pod for pod in (yield from self.steps(named, there))})
+                found.update((yield from self._not_taken(named, there, seats)))
         return found
+
+    def _not_taken(self, named: gangs.Ref, there: Sequence[PodRecord], seats: Seats) -> Sliced[dict[str, PodRecord]]:
+        """The stand-ins that have seats still, of pods of the gang that exist."""
+        owner = gangs.owner_of(named, self.cluster.gangs.objects)
+        new = {rank_of(pod) for pod in there if not pod.node and seats.of(pod.uid) is None}
+        if owner is None or not new:
+            return {}
+        made = yield from self._all(named, owner, min(pod.priority for pod in there))
+        return {pod.uid: pod for pods in made for rank, pod in pods if rank in new and seats.of(pod.uid) is not None}
 
     def _all(self, named: gangs.Ref, owner: GroupRecord, priority: int) -> Sliced[_Ranks]:
         """All late pods of the gang, be they created or not; one list for each of `owner.late_pods`."""

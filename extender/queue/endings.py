@@ -16,6 +16,9 @@ from extender.objects.records import Owner, PodRecord
 from extender.queue.gang import ends_at
 
 NO_GANG: Final = Ref("", "", "")
+OVERRUN_SECONDS: Final = 30.0
+"""For so long a pod that is past its stated end counts as ending now: its containers have their grace, which is 30 s by
+default. Otherwise the seats that are reserved after it would go to others at the moment at which they become free."""
 
 
 class Ending(NamedTuple):
@@ -166,13 +169,13 @@ def put(order: list[Ending], new: Iterable[Ending]) -> Sliced[None]:
 
 def _end(pod: PodRecord, deadline: float, now: float) -> float:
     """When a bound pod has ended at the latest, seconds since the epoch, not before `now`; inf: not known. A pod that
-    has not started counts as started now; one that is past its duration has overrun it."""
+    has not started counts as started now; one that is past its duration for OVERRUN_SECONDS has overrun it."""
     if pod.terminating:
         return max(now, pod.deletion_at or now)
     seconds = duration_of(pod)
     if seconds is not None:
         deadline = min(deadline, (now if pod.start is None else pod.start) + seconds)
-    return deadline if deadline > now else inf
+    return max(now, deadline) if deadline > now - OVERRUN_SECONDS else inf
 
 
 def _or_never(at: float | None) -> float:

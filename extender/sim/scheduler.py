@@ -99,7 +99,7 @@ class Scheduler:
             # As kube-scheduler: a cycle that failed (other than for want of a node) forgets the nomination.
             self._cluster.set_status(uid, nominatedNodeName=None)
             return Outcome(uid, "again", message=str(error))
-        if outcome.result == "waits":
+        if outcome.result in ("waits", "nominated"):
             said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": outcome.message}
             self._cluster.set_status(uid, conditions=[said])
         return outcome

@@ -41,44 +41,40 @@ class Objects:
         await self._do(request, writer)
 
     async def _do(self, request: Request, writer: Writer) -> None:
-        body: Any = json.loads(request.body) if request.body else None
-        path = request.path.removesuffix("/status")
-        found: Any
-        if request.method == "GET":
-            found = self.stored.get(path)
-            await (whole(200, found) if found is not None else failed(404, "not found"))(request, writer)
-        elif request.method == "POST":
+        status, found = self.handled(request.method, request.path, request.body)
+        if status >= 400:
+            await failed(status, found)(request, writer)
+        elif self.lost and request.method == "PATCH":
+            await hung_up()(request, writer)
+        else:
+            await whole(status, found)(request, writer)
+
+    def handled(self, method: str, path: str, raw: bytes | None) -> tuple[int, Any]:
+        """What is answered to a request that does not fail: a status of 400 and more comes with a message."""
+        body: Any = json.loads(raw) if raw else None
+        path = path.removesuffix("/status")
+        found: Any = self.stored.get(path)
+        if method == "POST":
             self.posted.append(body)
             if path.endswith(("/eviction", "/binding")):
-                await whole(201, {"kind": "Status", "status": "Success"})(request, writer)
-                return
+                return 201, {"kind": "Status", "status": "Success"}
             place = f"{path}/{body['metadata']['name']}"
-            if place in self.stored:
-                await failed(409, "already exists")(request, writer)
-                return
-            await whole(201, self.put(place, body))(request, writer)
-        elif request.method == "DELETE":
-            found = self.stored.pop(path, None)
-            await (whole(200, found) if found is not None else failed(404, "not found"))(request, writer)
-        elif request.method == "PUT":
-            found = self.stored.get(path)
-            if found is None:
-                await failed(404, "not found")(request, writer)
-            elif found["metadata"]["resourceVersion"] != body["metadata"].get("resourceVersion"):
-                await failed(409, "the object has been modified")(request, writer)
-            else:
-                await whole(200, self.put(path, body))(request, writer)
-        elif request.method == "PATCH":
+            return (409, "already exists") if place in self.stored else (201, self.put(place, body))
+        if method == "PATCH":
             self.patched.append(body)
-            found = self.stored.get(path)
-            stated = body["metadata"].get("resourceVersion") if isinstance(body.get("metadata"), dict) else None
-            if found is None:
-                await failed(404, "not found")(request, writer)
-            elif stated is not None and stated != found["metadata"]["resourceVersion"]:
-                await failed(409, "the object has been modified")(request, writer)
-            else:
-                made = self.put(path, merged(found, body))
-                await (hung_up() if self.lost else whole(200, made))(request, writer)
+        if found is None:
+            return 404, "not found"
+        if method == "GET":
+            return 200, found
+        if method == "DELETE":
+            del self.stored[path]
+            return 200, found
+        version = found["metadata"]["resourceVersion"]
+        meta = body.get("metadata")
+        stated = meta.get("resourceVersion") if isinstance(meta, dict) else None
+        if stated != version and (method == "PUT" or stated is not None):
+            return 409, "the object has been modified"
+        return 200, self.put(path, body if method == "PUT" else merged(found, body))
 
     def put(self, place: str, body: Any) -> Any:
         self.version += 1

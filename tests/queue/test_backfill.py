@@ -13,7 +13,7 @@ import pytest
 from extender.cluster.slices import finish
 from extender.objects.gangs import Ref
 from extender.queue.backfill import Decision, Held, Place, Reservation, Seats, Situation, Trial, Waits, schedule
-from extender.queue.endings import Ending, endings, prefixes, put
+from extender.queue.endings import OVERRUN_SECONDS, Ending, endings, prefixes, put
 from extender.queue.gang import WaitingGang
 from extender.queue.quota import OverQuota
 from tests.objects.test_gangs import obj, owned
@@ -507,6 +507,16 @@ def test_a_terminating_pod_whose_grace_is_over_ends_now() -> None:
     world.node("n", 8)
     world.set("Pod", workload("p", 1, node="n", phase="Running", start=NOW - 100, terminating=NOW - 5))
     assert [one.at for one in endings(world.cluster, NOW)] == [NOW]
+
+
+@pytest.mark.parametrize(("late", "at"), [(0.2, NOW), (OVERRUN_SECONDS - 1, NOW), (OVERRUN_SECONDS + 1, None)])
+def test_a_pod_at_its_stated_end_ends_now(late: float, at: float | None) -> None:
+    """Its containers have their grace. It has overrun its duration only after that."""
+    world = World()
+    world.node("n", 8)
+    notes = {"gpu-extender.io/duration": "60s"}
+    world.set("Pod", workload("p", 1, node="n", phase="Running", start=NOW - 60, annotations=notes))
+    assert [one.at for one in endings(world.cluster, NOW + late)] == [None if at is None else NOW + late]
 
 
 def test_the_earliest_moment_is_the_one_that_a_search_one_by_one_finds() -> None:

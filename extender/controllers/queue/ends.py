@@ -79,6 +79,14 @@ class SeatEnds:
         found = self._release.is_open(pod) and pod.pod_scheduled in (UNSCHEDULABLE, SEAT_REJECTED)
         return found and not self._release.devices.intact(seat, pod)
 
+    def elsewhere(self, seat: Seat) -> bool:
+        """Whether kube-scheduler has nominated the pod to another node than that of its seat: pods are evicted for it
+        there."""
+        pod = self._cluster.pods.get(seat.uid)
+        if pod is None or pod.node or not self._release.is_open(pod):
+            return False
+        return pod.nominated_node not in ("", seat.node)
+
     def fixed(self, seat: Seat) -> bool:
         """Whether the pod is pinned to its node, and has its devices there."""
         pod = self._cluster.pods.get(seat.uid)

@@ -10,7 +10,7 @@ from extender.objects import gangs
 from extender.objects.queueing import GATE
 from extender.settings import Settings
 from extender.web.queue_page import pieces
-from tests.controllers.queue.rig import OTHER_GATE, Rig, rig, run
+from tests.controllers.queue.rig import OTHER_GATE, PODS, Rig, rig, run
 from tests.queue.late_owners import OWNERS, LateOwner
 from tests.world import JSON, World, pairs, workload
 
@@ -444,6 +444,34 @@ def test_quota_counts_pods_that_do_not_exist() -> None:
             assert (waits.code, waits.text) == (
                 "quota", "queue default would hold 13 GPUs of model nvidia.com/gpu, its limit is 12"
             )  # fmt: skip
+
+    run(test())
+
+
+def test_quota_counts_pods_that_come_between_two_looks_at_their_seats() -> None:
+    """They exist, and have not taken over their absent seats yet: the queue holds these."""
+    limits = {"queues": {"default": {"limitGpus": {"nvidia.com/gpu": 12}}}}
+
+    async def test() -> None:
+        async with rig(world_of(settings(**limits))) as one:
+            own(one, IN_ORDER)
+            one.create(IN_ORDER.make("driver-0-0"))
+            await one.turn()
+            look = one.controller._strangers.look
+
+            async def meanwhile() -> None:
+                """The seats that have ended, and those that are taken over, were looked at in this turn."""
+                await look()
+                if f"{PODS}/p" not in one.objects.stored:
+                    one.bind("driver-0-0")
+                    one.create(*(IN_ORDER.make(name) for name in IN_ORDER.late))
+                    one.create(workload("p", 1, spec={"schedulingGates": [{"name": GATE}]}))
+
+            one.controller._strangers.look = meanwhile  # type: ignore[method-assign]
+            await one.turn()
+            assert not one.is_open("p")
+            await one.turn()
+            assert (one.is_open("p"), one.is_open("workers-0-0"), one.is_open("workers-1-0")) == (False, True, True)
 
     run(test())
 

@@ -285,3 +285,34 @@ def test_the_maps_never_state_one_gpu_twice_while_gangs_move_together(world: Wor
             assert twice == []
 
     run(test())
+
+
+def test_a_pod_keeps_the_node_where_pods_are_evicted_for_it(world: World) -> None:
+    """Its seat was taken while its gate opened, and kube-scheduler evicts for it elsewhere. The queue does not nominate
+    it back to its seat, and gives no other gang what the evicted pod leaves: else the next eviction is in vain, too."""
+
+    async def test() -> None:
+        async with rig(world) as one:
+            world.pod("low", 8, node="n2", priority=0)
+            one.create(*gang("g", 1, 8, priority=10))
+            for _ in range(3):
+                await one.turn()
+            assert (one.is_open("g-0"), one.pod("g-0")["status"]["nominatedNodeName"]) == (True, "n1")
+
+            world.pod("foreign", 8, node="n1", priority=10)
+            world.pod("low", 8, node="n2", priority=0, terminating=world.wall + 30)
+            tried = {**one.pod("g-0")["status"], "conditions": [UNSCHEDULABLE], "nominatedNodeName": "n2"}
+            one.objects.put(f"{PODS}/g-0", {**one.pod("g-0"), "status": tried})
+            one.watch()
+            for _ in range(20):
+                await one.turn()
+                assert one.pod("g-0")["status"]["nominatedNodeName"] == "n2"
+
+            world.gone("low")
+            one.create(*gang("again", 1, 8))  # its owner has made it anew
+            for _ in range(5):
+                await one.turn()
+            assert seats(one) == {"g-0": ("n2", 255)}
+            assert not one.is_open("again-0")
+
+    run(test())
