@@ -52,7 +52,9 @@ class Removed:
 
 
 @pytest.fixture
-def removed(control_plane: ControlPlane, api: Api, tmp_path: Path) -> Removed:
+def removed(control_plane: ControlPlane, api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Removed:
+    # For hours kubectl remembers which kinds an API server has: other tests serve those of Prometheus for a while.
+    monkeypatch.setenv("KUBECACHEDIR", str(tmp_path / "kubectl"))
     wait_for(lambda: api.find("Namespace", SYSTEM) is None, 120, "the namespace of the test before is gone")
     made = Removed(control_plane.kubeconfig(), tmp_path)
     made.begin()
