@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -36,8 +35,11 @@ def shell(binaries: Path, tmp_path: Path) -> Iterator[dict[str, str]]:
         found = wait_for(exports, 600, "the playground prints what to paste")
         yield os.environ | {name: value.replace("$PATH", os.environ["PATH"]) for name, value in found.items()}
     finally:
-        playground.send_signal(signal.SIGINT)
-        assert playground.wait(60) == 0
+        playground.terminate()  # not SIGINT: what a shell runs in the background ignores it, and so do its children
+        try:
+            assert playground.wait(60) == 0
+        finally:
+            playground.kill()
 
 
 def kubectl(shell: dict[str, str], *words: str, text: str = "") -> str:
