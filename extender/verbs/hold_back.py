@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ext_core import fit
@@ -32,6 +33,7 @@ from extender.reservations.claims import Claims
 from extender.reservations.counting import uniform
 from extender.reservations.freshness import Freshness
 from extender.reservations.release import Releases
+from extender.reservations.reservations import Reservation
 from extender.reservations.seats import Seat
 from extender.verbs.decisions import Decision
 
@@ -92,16 +94,7 @@ class HoldBack:
     def reserved(self, request: PodRequest, fits: array[int], now: float) -> frozenset[int]:
         """Of the rows on which the pod fits, those where a pod of a lower priority would lose what was freed for it,
         and have others evicted a second time; inside of the pod's claims."""
-        lower = self._claims.lower(request, now)
-        if not lower:
-            return frozenset()
-        rows = {self._cluster.row(one.node) for one in lower}
-        asked = array("i", [row for row in fits if row in rows])
-        if not asked:
-            return frozenset()
-        with self._claims.of(request, now, as_equal=lower):
-            codes = self._policy.judge(self._cluster.tables, request, asked)
-        return frozenset(row for row, code in zip(asked, codes, strict=True) if code)
+        return self._of_lower(request, fits, self._claims.lower(request, now), now)
 
     def _only_its_seat(self, decision: Decision, pod: PodRecord, seat: Seat) -> bool:
         """Pass the pod on the node of its seat alone, where it states that; whether it does. Where that node is
@@ -121,9 +114,15 @@ class HoldBack:
     def _seated(self, decision: Decision, now: float) -> frozenset[int]:
         """Of the rows on which the pod fits, those where a pod of a lower priority would lose its seat."""
         request, judged = decision.request, decision.judged
-        lower = self._claims.seats.below(request.priority)
-        rows = {self._cluster.row(seat.node) for seat in lower}
-        asked = array("i", [row for row in fit.passed(judged.rows, judged.codes) if row in rows])
+        fits = fit.passed(judged.rows, judged.codes)
+        return self._of_lower(request, fits, self._claims.seats.below(request.priority), now)
+
+    def _of_lower(
+        self, request: PodRequest, fits: array[int], lower: Sequence[Reservation | Seat], now: float
+    ) -> frozenset[int]:
+        """Of the rows on which the pod fits, those where it takes what is reserved for these of a lower priority."""
+        rows = {self._cluster.row(one.node) for one in lower}
+        asked = array("i", [row for row in fits if row in rows]) if rows else None
         if not asked:
             return frozenset()
         with self._claims.of(request, now, as_equal=lower):
