@@ -66,7 +66,8 @@ def victims(
     """Gather the pods of lower priority that may be evicted on each of `rows` (int32[n]).
 
     Pods that are protected at `now_ms` are left out unless they are terminating; so are pods whose row is marked in
-    `needed`. The positions of GPUs are those of `ask.resource`.
+    `needed`. The positions of GPUs are those of `ask.resource`. Pods of equal priority and start are in the
+    order of `PodTable.names`.
     ValueError: a wrong number of amounts, no GPUs requested, tables of different width. IndexError: no such row.
     """
 

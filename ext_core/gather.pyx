@@ -1,7 +1,7 @@
 """Gather, for each candidate node, the pods that may be victims and what the preemptor lacks there.
 
 `ext_core.victims.cheapest` reads the result. Within a node the most important pod comes first, as kube-scheduler orders
-them: higher priority, then earlier start; at last the pod row.
+them: higher priority, then earlier start; at last the name.
 """
 
 from array import array
@@ -80,6 +80,25 @@ cdef inline void _settle(PodTable pods, row_t[::1] chosen, Py_ssize_t low, Py_ss
     chosen[at] = item
 
 
+cdef int _order_ties(PodTable pods, row_t[::1] chosen, Py_ssize_t low, Py_ssize_t high) except -1:
+    """Put the pods that neither priority nor start tells apart in the order of their names."""
+    cdef Py_ssize_t first = low, at, k
+    cdef row_t a, b
+    while first < high:
+        a = chosen[first]
+        at = first + 1
+        while at < high:
+            b = chosen[at]
+            if pods.priority[a] != pods.priority[b] or pods.start[a] != pods.start[b]:
+                break
+            at += 1
+        if at > first + 1:
+            for k, b in enumerate(sorted([chosen[k] for k in range(first, at)], key=pods.names.__getitem__)):
+                chosen[first + k] = b
+        first = at
+    return 0
+
+
 cdef inline bint _eligible(
     PodTable pods, row_t pod, int priority, int64_t now_ms, const uint8_t[::1] needed
 ) noexcept nogil:
@@ -92,6 +111,7 @@ def victims(NodeTable nodes, PodTable pods, Ask ask, const row_t[::1] rows, int6
     cdef Py_ssize_t n = rows.shape[0], i, at, m = 0
     cdef row_t row, pod
     cdef mask_t staying
+    cdef bint named = pods.names is not None
     check_search(nodes, pods, ask, rows)
     starts = array("i", bytes(4 * (n + 1)))
     cdef int32_t[::1] start = starts
@@ -120,6 +140,9 @@ def victims(NodeTable nodes, PodTable pods, Ask ask, const row_t[::1] rows, int6
                 else:
                     staying |= pods.mask[pod]
                 pod = pods.next[pod]
+            if named:
+                with gil:
+                    _order_ties(pods, found.rows, start[i], at)
             _fill_pods(found, pods, nodes.healthy[row] & ~staying, i)
     return found
 

@@ -39,5 +39,6 @@ def stock(nodes: NodeTable, rows: array[int]) -> tuple[array[int], array[int], a
 
 def asking(pods: PodTable, first: int, last: int, places: array[int]) -> dict[tuple[int, int, bool], list[int]]:
     """Of the pod rows from `first` to below `last`, those with GPUs that are not UNADVISED: (place of its node,
-    id of what it asks for, whether it requires linked GPUs) -> [the first such row, how many]. `places`: int32 by node
-    row, below 0 where pods do not count; without an id each pod is alone, under a number below 0."""
+    id of what it asks for, whether it requires linked GPUs) -> [the first of them by `PodTable.names`, how many].
+    `places`: int32 by node row, below 0 where pods do not count; without an id each pod is alone, under a number below
+    0."""

@@ -168,7 +168,7 @@ def stock(NodeTable nodes, const row_t[::1] rows):
 
 
 def asking(PodTable pods, int first, int last, const int32_t[::1] places):
-    """(place, requirements, linked) -> [first pod row, pods]. See `survey.pyi`."""
+    """(place, requirements, linked) -> [first pod by name, pods]. See `survey.pyi`."""
     cdef int pod
     cdef row_t node
     found = {}
@@ -184,4 +184,6 @@ def asking(PodTable pods, int first, int last, const int32_t[::1] places):
             found[key] = [pod, 1]
         else:
             known[1] += 1
+            if pods.names is not None and pods.names[pod] < pods.names[known[0]]:
+                known[0] = pod
     return found

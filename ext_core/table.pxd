@@ -129,6 +129,7 @@ cdef class PodTable:
     cdef amount_t[:, ::1] low       # [R, node row] sum of the chain's amounts: of the lowest LOW_BITS of each,
     cdef amount_t[:, ::1] high      # [R, node row] and of the rest. So no number of pods makes a sum wrap
     cdef int head_capacity
+    cdef public object names        # [pod] (namespace, name), where the writer keeps them; the last tie-break
 
     cdef int grow(self, int pods) except -1
     cdef int grow_heads(self, int nodes) except -1

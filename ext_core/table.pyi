@@ -1,6 +1,7 @@
 """Packed tables: one column per fact, one row per node or pod."""
 
 from array import array
+from collections.abc import Sequence
 
 from typing_extensions import disjoint_base
 
@@ -66,6 +67,9 @@ class PodTable:
     height: int
     now: int
     """The time at which `until` is judged, milliseconds since 1970; 0 at first."""
+    names: Sequence[tuple[str, str]] | None
+    """By row (namespace, name), kept by the writer of the rows: the last tie-break between pods. None at first: the
+    lower row comes first."""
 
     def __new__(cls, resources: int) -> PodTable: ...
     def put(self, pod: int, row: PodRow) -> None:

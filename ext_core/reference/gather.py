@@ -39,7 +39,12 @@ def check_search(nodes: NodeTable, pods: PodTable, ask: Ask, rows: list[int]) ->
 
 
 def victims(
-    nodes: NodeTable, pods: PodTable, ask: Ask, rows: list[int], now_ms: int = 0, needed: bytes = b""
+    nodes: NodeTable,
+    pods: PodTable,
+    ask: Ask,
+    rows: list[int],
+    now_ms: int = 0,
+    needed: bytes = b"",
 ) -> Gathered:
     check_search(nodes, pods, ask, rows)
     eligible = [
@@ -64,7 +69,15 @@ def victims(
         likely = (at["likely"] & ~at["sure"]).bit_count()
         found.unknown[i] = at["unknown"] + likely + nodes.claim[row][ask.resource] - named.bit_count() + hidden
         staying = [pods.rows[index].mask for index in pods.on(row) if index not in eligible[i]]
-        best_first = sorted(eligible[i], key=lambda index: (-pods.rows[index].priority, pods.rows[index].start, index))
+        best_first = sorted(
+            eligible[i],
+            key=lambda index: (
+                -pods.rows[index].priority,
+                pods.rows[index].start,
+                pods.names[index] if pods.names is not None else ("", ""),
+                index,
+            ),
+        )
         found.masks += [pods.rows[index].mask & ~_union(staying) & at["healthy"] for index in best_first]
         found.pods += best_first
     chosen = [pods.rows[index] for index in found.pods]

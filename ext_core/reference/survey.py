@@ -90,5 +90,9 @@ def asking(pods: PodTable, first: int, last: int, places: list[int]) -> dict[tup
         if not any(pod.amounts[FIRST_GPU:]) or pod.flags & UNADVISED:
             continue
         key = places[pod.node], pods.marks(index)[2] or -1 - index, bool(pod.flags & LINKED)
-        found.setdefault(key, [index, 0])[1] += 1
+        known = found.setdefault(key, [index, 0])
+        known[1] += 1
+        names = pods.names
+        if names is not None and names[index] < names[known[0]]:
+            known[0] = index
     return found

@@ -300,6 +300,7 @@ class PodTable:
         self.resources = resources
         self.height = 0
         self.now = 0
+        self.names: Sequence[tuple[str, str]] | None = None
         self.rows: dict[int, PodRow] = {}
         self._marks: dict[int, tuple[int, int, int]] = {}
 

@@ -96,7 +96,7 @@ class HeldColumns:
             pod.grace_seconds,
             limits.protected_ms(pod),
         )
-        at = known if known is not None else rows.take(pod.uid)
+        at = known if known is not None else rows.take(pod)
         table.put(at, row)
         self._pods.mark(at, pod.uid)
 
@@ -120,7 +120,7 @@ class HeldColumns:
         if at is None:
             amounts = self._pods.amounts.of(pod)
             row = PodRow(self._nodes.rows.row(pod.node), pod.priority, amounts, *self._holds(pod), SPARED)
-            at = self._pods.rows.take(pod.uid)
+            at = self._pods.rows.take(pod)
             self._tables.pods.put(at, row)
         self._tables.pods.mark(at, 0, 0, 0)
 

@@ -284,7 +284,7 @@ class GangSearch:
         cluster changes is read in the first slice."""
         cluster, gang, pace = self._cluster, task.gang, task.way.pace
         most = self._most(task, candidates.rows)
-        rows = array("i", sorted(most))
+        rows = array("i", most)
         head = task.roles[0].request
         now_ms = int(gang.wall * 1000)
         # Pods that are terminating free what they hold, whatever their priority; the others are sorted out below.
@@ -303,8 +303,9 @@ class GangSearch:
                 if self._may_go(task, records[k]):
                     pods.setdefault(row, []).append(k)
         terms = yield from self._columns(task, seen, records)
+        names = [(pod.namespace, pod.name) for pod in records]
         order = yield from pace.paced(
-            in_order([(-gathered.priority[k], gathered.start_ms[k], gathered.pods[k], k) for k in range(len(nodes))])
+            in_order([(-gathered.priority[k], gathered.start_ms[k], names[k], k) for k in range(len(nodes))])
         )
         preemptor = Preemptor(replace(head, priority=task.priority), task.roles[0].pod, gang.now, gang.wall)
         inquiry = Inquiry(cluster, self._policy, preemptor, None, self._limits.search_budget, 0)
@@ -330,7 +331,8 @@ class GangSearch:
         return total
 
     def _most(self, task: _Task, rows: array[int]) -> dict[int, Counts]:
-        """For each row the pods of each role that may run there, whatever is evicted; rows with none are left out."""
+        """For each row the pods of each role that may run there, whatever is evicted, in the order of the nodes' names;
+        rows with none are left out."""
         columns_of: list[set[int]] = []
         for role in task.roles:
             kept = admitted(self._cluster, role.pod, rows)
@@ -338,7 +340,7 @@ class GangSearch:
             columns_of.append({row for row, code in zip(kept, codes, strict=True) if not code or code in BY_ROOM})
         made = {
             row: tuple(len(role.at) if row in one else 0 for role, one in zip(task.roles, columns_of, strict=True))
-            for row in rows
+            for row in sorted(rows, key=self._cluster.names.__getitem__)
         }
         return {row: counts for row, counts in made.items() if any(counts)}
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ext_core import gather
 from ext_core.ask import Ask
 from ext_core.reference import gather as plain
-from tests.core.worlds import GPU, KINDS, R, World, amounts, asks, build, ints, rows_of, same_error, worlds
+from tests.core.worlds import GPU, KINDS, R, World, amounts, asks, build, ints, names_of, rows_of, same_error, worlds
 
 COLUMNS = ("start", "pods", "masks", "unsure", "free", "unknown", "table", "forced")
 COLUMNS_OF_PODS = (
@@ -37,6 +37,7 @@ def test_victims(world: World, data: st.DataObject) -> None:
         world.twin_pods.mark(pod, *marks)
     now = data.draw(st.integers(0, 9))
     needed = bytes(data.draw(st.lists(st.integers(0, 1), max_size=world.pods.height)))
+    world.pods.names = world.twin_pods.names = data.draw(names_of(world))
     found = gather.victims(world.nodes, world.pods, ask, ints(rows), now, needed)
     wanted = plain.victims(world.twin_nodes, world.twin_pods, ask, rows, now, needed)
     assert found.some_terminating == wanted.some_terminating
@@ -126,6 +127,9 @@ def test_the_most_important_comes_first_and_the_spared_never() -> None:
     )  # fmt: skip
     found = gather.victims(world.nodes, world.pods, Ask((5000, 0, 1, 4, 0), priority=10), ints([0]))
     assert list(found.pods) == [2, 1, 3, 0]
+    world.pods.names = [("ns", name) for name in "fedcba"]
+    found = gather.victims(world.nodes, world.pods, Ask((5000, 0, 1, 4, 0), priority=10), ints([0]))
+    assert list(found.pods) == [2, 3, 1, 0]  # as pod 1: the name decides
     assert list(found.terminating) == [1, 0, 0, 0]
     # CPU: 5000 asked, 8000 - 4000 free: 1000 lack. Memory: none asked. Slots: 1 asked, 104 free. GPUs: 4 asked, 1 free.
     assert [found.short[r, 0] for r in range(R)] == [1000, 0, -103, 3, 0]

@@ -11,7 +11,7 @@ from ext_core.ask import Ask
 from ext_core.reference import survey as plain
 from ext_core.rows import NodeFacts, NodeUse
 from ext_core.table import NodeTable
-from tests.core.worlds import R, World, amounts, ask, ints, rows_of, same_error, worlds
+from tests.core.worlds import R, World, amounts, ask, ints, names_of, rows_of, same_error, worlds
 
 ids = st.integers(0, 3)
 asks = st.builds(Ask, amounts(8))
@@ -66,6 +66,7 @@ def test_pods_that_ask_for_the_same(world: World, data: st.DataObject) -> None:
         world.twin_pods.mark(pod, *marks)
     places = data.draw(st.lists(st.integers(-1, 1), max_size=world.nodes.height + 2))
     first, last = data.draw(st.integers(-1, world.pods.height)), data.draw(st.integers(-1, world.pods.height + 9))
+    world.pods.names = world.twin_pods.names = data.draw(names_of(world))
     found = survey.asking(world.pods, first, last, ints(places))
     assert found == plain.asking(world.twin_pods, first, last, places)
 

@@ -226,6 +226,12 @@ def rows_of(world: World) -> st.SearchStrategy[list[int]]:
     )
 
 
+def names_of(world: World) -> st.SearchStrategy[list[tuple[str, str]] | None]:
+    """(namespace, name) of each pod row, some of them equal; or none."""
+    name = st.tuples(st.sampled_from("ab"), st.sampled_from("xyz"))
+    return st.none() | st.lists(name, min_size=world.pods.height, max_size=world.pods.height)
+
+
 def same_error(kernel: Callable[[], object], twin: Callable[[], object]) -> None:
     """Both raise, the same type with the same words; or neither raises."""
     errors: list[tuple[type, str]] = []

@@ -84,20 +84,6 @@ def shuffled(stated: Stated, chance: Random) -> Restated:
     return Restated(replace(stated, items=tuple(items)), same)
 
 
-def reordered(stated: Stated, chance: Random) -> Restated:
-    """The objects of the file in another order, those apart that decide which of several evictions of equal cost is
-    chosen: nodes, and pods on them, are taken as they came."""
-    first = iter([one for one in stated.items if _decides(one)])
-    items = list(stated.items)
-    chance.shuffle(items)
-    items = [next(first) if _decides(one) else one for one in items]
-    return Restated(replace(stated, items=tuple(items)), same)
-
-
-def _decides(one: JSON) -> bool:
-    return one["kind"] == "Node" or (one["kind"] == "Pod" and bool(one["spec"].get("nodeName")))
-
-
 def labelled(stated: Stated, chance: Random) -> Restated:
     """Labels that nothing selects, of another value on every node and pod, and on the namespaces."""
     number = iter(range(10**6))

@@ -14,7 +14,7 @@ from tests.queue.test_quota_random import PRODUCT
 from tests.world import JSON
 
 IDLE = ("idle-node", "idle")
-COUNTS = ("pods", "nodes_examined")
+COUNTS = ("pods", "nodes_examined", "sets_examined")
 BY_REASON = ("reasons", "remedies", "nearest", "funnel", "points", "sentence")
 """Of how many nodes, and of the cordoned node too; the price of slots is relative to the nodes that are asked about."""
 

@@ -30,10 +30,10 @@ APART = {
 class Place:
     """Two racks of two nodes, a and b, c and d, of 4 GPUs each unless a test says otherwise."""
 
-    def __init__(self, gpus: int = 4, links: Sequence[Sequence[int]] | None = None) -> None:
+    def __init__(self, gpus: int = 4, links: Sequence[Sequence[int]] | None = None, nodes: str = "abcd") -> None:
         self.world = World(Settings())
-        for name, rack in zip("abcd", "rrss", strict=True):
-            self.world.node(name, gpus, labels={"rack": rack}, links=links)
+        for name in nodes:
+            self.world.node(name, gpus, labels={"rack": "r" if name in "ab" else "s"}, links=links)
 
     def find(self, pods: int, gpus: int, priority: int = 5, **more: Any) -> GangFound:
         """`more`: facts of the gang's pods, and arguments of the search."""
@@ -89,6 +89,17 @@ def test_a_gang_on_two_nodes_breaks_once() -> None:
     assert found.runner_up is not None
     assert found.runner_up.cost[2] == 2
     assert found.proved
+
+
+@pytest.mark.parametrize("arrival", [1, -1])
+def test_of_equal_plans_the_names_decide_not_which_came_first(arrival: int) -> None:
+    play = Place(nodes="abcd"[::arrival])
+    for name in ("a1", "a2", "b1", "b2", "c1", "c2", "d1", "d2")[::arrival]:
+        play.pod(name, 2)
+    found = play.find(3, 2)
+    assert victims(found) == ["a1", "b1", "b2"]
+    assert found.best is not None
+    assert found.best.domain == ("rack", "r")
 
 
 def test_the_second_member_of_a_broken_gang_costs_nothing_more() -> None:

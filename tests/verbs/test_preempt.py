@@ -51,6 +51,15 @@ def test_the_one_who_loses_least_goes() -> None:
     assert shown["certificate"]["proved"]
 
 
+@pytest.mark.parametrize("arrival", ["ab", "ba"])
+def test_of_equal_victims_the_name_decides_not_which_came_first(arrival: str) -> None:
+    world = World()
+    world.node("n", 4)
+    for name in arrival:
+        world.pod(name, 2, "n", priority=1, start=WALL - 1000)
+    assert world.preempt(asks(), {"n": ["a", "b"]}) == {"n": ["b"]}
+
+
 @pytest.mark.parametrize("priority", [10, 11])
 def test_nobody_there_may_go(priority: int) -> None:
     world = one_node(priority=priority)

@@ -64,6 +64,7 @@ class Search:
     """One search over the nodes of a domain, in slices. It reads no tables."""
 
     def __init__(self, charges: Charges, nodes: Sequence[Node], demand: Counts, pace: Pace) -> None:
+        """`nodes`: in the order of their names; of plans with equal costs the first is kept."""
         self._charges, self._demand, self._pace = charges, demand, pace
         self._nodes = sorted(nodes, key=_place)
         self._closes = [0] * len(charges.groups)  # how many nodes are done when a group is
@@ -269,7 +270,8 @@ def _next(last: list[int], maximum: bool, steps: Sequence[tuple[int, int]]) -> l
     return made
 
 
-def _place(node: Node) -> tuple[int, int]:
-    """The order in which nodes are taken: those that share a group one after the other, those that share none last."""
+def _place(node: Node) -> int:
+    """The order in which nodes are taken: those that share a group one after the other, those that share none last, and
+    else as they are given."""
     groups = [g for option in node.options for g, _ in option.bill.parts]
-    return min(groups, default=2**31), node.row
+    return min(groups, default=2**31)

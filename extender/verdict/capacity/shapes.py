@@ -45,9 +45,9 @@ class Shape(NamedTuple):
 
 @dataclass(slots=True)
 class _Pods:
-    """The pods of one shape. `example`: one of them, where some run one that does."""
+    """The pods of one shape. `example`: (whether it waits, namespace, name) of the first of them."""
 
-    example: str
+    example: tuple[bool, str, str]
     pods: int = 0
 
 
@@ -76,7 +76,7 @@ def shapes(look: Look, machines: list[Machine]) -> Sliced[list[dict[str, Any]]]:
 
 
 def _order(one: dict[str, Any]) -> tuple[Any, ...]:
-    """By what the shape is: which of its pods is the example depends on the order in which they came."""
+    """By what the shape is."""
     shape = one["gpus"], one["cpu_millicores"], one["memory_bytes"], one["links"]
     return -one["unused_gpus"], one["model"], *shape, one["like"]
 
@@ -143,9 +143,15 @@ def _count(kinds: dict[Shape, _Pods], pod: PodRecord, machine: Machine, number: 
     shape = Shape(_gpus(pod, machine), pod.cpu_milli, pod.memory, links_of(pod) == "required")
     known = kinds.get(shape)
     if known is None and len(kinds) < MOST_SHAPES:
-        known = kinds[shape] = _Pods(f"{pod.namespace}/{pod.name}")
+        known = kinds[shape] = _Pods(_place(pod))
     if known is not None:
         known.pods += number
+        known.example = min(known.example, _place(pod))
+
+
+def _place(pod: PodRecord) -> tuple[bool, str, str]:
+    """Which pod is the example of its shape: the first by name, of those that run where some do."""
+    return not pod.node, pod.namespace, pod.name
 
 
 class _Advice:
@@ -172,7 +178,7 @@ class _Advice:
             "memory_bytes": shape.memory,
             "links": "required" if shape.linked else "any",
             "pods": there.pods,
-            "example": there.example,
+            "example": "/".join(there.example[1:]),
             "pods_per_node": fit.pods,
             "because": fit.because,
             "unused_gpus_per_node": left,
