@@ -33,7 +33,7 @@ from extender.preemption.gang_plan import (
 )
 from extender.queue.absent import StandIns, present
 from extender.queue.gang import WaitingGang
-from extender.queue.placing.candidates import Kept, candidates, in_a_domain
+from extender.queue.placing.candidates import Kept, candidates, in_a_domain, unsearched
 from extender.queue.placing.placement import Allowance, JointPlacement, Placed, without_devices
 from extender.queue.plan import Head, gang_name, pod_names
 from extender.queue.quota import PLAIN, Quota
@@ -85,8 +85,8 @@ class EvictionPlanner:
         pods = gang.pods[: gang.needed]
         if not pods or len(pods) < gang.needed:
             return "it runs: no pod is evicted for further pods"
-        if gang.apart:
-            return "its Jobs are kept apart: no pod is evicted for such a gang"
+        if why := unsearched(gang):
+            return why
         planned = self._cluster.dra.planned
         for pod in pods:
             if planned.on and pod.claimed and (why := planned.why_not(pod)):

@@ -13,7 +13,7 @@ from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.queue.gang import WaitingGang, job_of
 from extender.queue.placing.apart import Apart, Part, place_apart
-from extender.queue.placing.placement import Allowance, Choice, JointPlacement, Steps, Within
+from extender.queue.placing.placement import Allowance, Choice, JointPlacement, Placed, Steps, Within
 from extender.reservations.claims import Claims, of_others
 
 NO_ROWS: Final[Mapping[int, Sequence[str]]] = {}
@@ -27,7 +27,7 @@ class Places:
     """Searches on one cluster. It changes nothing. `clock`: seconds on the server's clock."""
 
     def __init__(self, cluster: Cluster, claims: Claims, placement: JointPlacement, clock: Callable[[], float]) -> None:
-        self._cluster, self._claims, self._placement, self._clock = cluster, claims, placement, clock
+        self._cluster, self._claims, self.placement, self._clock = cluster, claims, placement, clock
 
     def steps(
         self,
@@ -43,13 +43,31 @@ class Places:
         if not gang.apart:
             rows = [row for _, row in members]
             choice = Choice(allowances=allowances)
-            return (yield from self._placement.steps(pods, requests, gang.domain, rows, counted(()), choice=choice))
+            return (yield from self.placement.steps(pods, requests, gang.domain, rows, counted(()), choice=choice))
         running: dict[Hashable, list[int]] = {}
         for pod, row in members:
             running.setdefault(job_of(pod), []).append(row)
         others = yield from self._of_other_job_sets(gang)
         apart = Apart(gang.apart, job_of, running, others, counted, allowances)
-        return (yield from place_apart(self._placement, pods, requests, apart))
+        return (yield from place_apart(self.placement, pods, requests, apart))
+
+    def enough(
+        self,
+        gang: WaitingGang,
+        requests: Sequence[PodRequest],
+        counted: Counted,
+        allowances: Sequence[Allowance] = (),
+    ) -> Steps:
+        """A place for all pods of the gang, else for the first of them, as many as fit, if these are enough to start
+        it. `requests`: of all its pods; the others as of `steps`."""
+        most = len(gang.pods)
+        while True:
+            found = yield from self.steps(gang, gang.pods[:most], requests[:most], counted, allowances)
+            if isinstance(found, Placed):
+                return found
+            most = min(found.most, most - 1)
+            if most < max(1, gang.needed):
+                return found
 
     def _of_other_job_sets(self, gang: WaitingGang) -> Sliced[set[int]]:
         """Rows of the nodes with pods of other JobSets, and with their seats."""

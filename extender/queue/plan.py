@@ -25,7 +25,7 @@ from extender.queue.endings import Ending, Endings, put, seated, without_gpus
 from extender.queue.gang import WaitingGang, together, waits
 from extender.queue.holding import Holding, least
 from extender.queue.order import fair_shares, order
-from extender.queue.places import Places
+from extender.queue.places import Counted, Places
 from extender.queue.placing.apart import Part
 from extender.queue.placing.placement import Allowance, JointPlacement, NoPlace, Placed
 from extender.queue.quota import PLAIN, OverQuota
@@ -417,28 +417,23 @@ class Planner:
     # -- one gang -------------------------------------------------------------------------------------------------
 
     def _place(self, gang: WaitingGang, trial: Trial, look: _Look) -> Generator[None, None, Found | str | OverQuota]:
-        """As `backfill.Place`: all pods of the gang, else as many as fit, if these are enough to start."""
-        allowances, pods = (yield from self._allowed(gang, trial, look)), gang.pods
+        """As `backfill.Place`."""
+        allowances = yield from self._allowed(gang, trial, look)
         now = not trial.gone and not trial.kept
         if now and (peers := look.peers(gang)):
             found = yield from self._prepared(gang, allowances, look, peers)
             if found is not None and not look.over(gang, found):
                 return found
-        whole = yield from self._requests(gang, look)
-        while True:
-            requests = whole[: len(pods)]
-            placed = yield from self._steps(gang, pods, requests, trial, allowances)
-            if isinstance(placed, Placed):
-                return Found(pods, requests, placed)
-            most = min(placed.most, len(pods) - 1)
-            if most < max(1, gang.needed):
-                break
-            pods = pods[:most]
+        requests = yield from self._requests(gang, look)
+        counted = yield from self._counted(gang, requests, trial)
+        placed = yield from self._places.enough(gang, requests, counted, allowances)
+        if isinstance(placed, Placed):
+            return _of_the_first(gang, requests, placed)
         if now and allowances:
-            pods = pods[: max(1, gang.needed)]
-            anywhere = yield from self._steps(gang, pods, whole[: len(pods)], trial)
+            least = max(1, gang.needed)
+            anywhere = yield from self._places.steps(gang, gang.pods[:least], requests[:least], counted)
             if isinstance(anywhere, Placed):
-                return look.over(gang, Found(pods, whole[: len(pods)], anywhere)) or placed.text
+                return look.over(gang, _of_the_first(gang, requests, anywhere)) or placed.text
         return placed.text
 
     def _allowed(self, gang: WaitingGang, trial: Trial, look: _Look) -> Sliced[Sequence[Allowance]]:
@@ -498,14 +493,18 @@ class Planner:
         allowances: Sequence[Allowance] = (),
     ) -> Generator[None, None, Placed | NoPlace]:
         """The search on the tables of the trial, which it reads a portion of the nodes after the other."""
+        counted = yield from self._counted(gang, requests, trial)
+        return (yield from self._places.steps(gang, pods, requests, counted, allowances))
+
+    def _counted(self, gang: WaitingGang, requests: Sequence[PodRequest], trial: Trial) -> Sliced[Counted]:
+        """The tables of the trial. `requests`: of pods of the gang."""
         gone: dict[int, list[str]] = {}  # uids by row
         for ending, pause in pauses(trial.gone, RUN):
             if pause:
                 yield
             gone.setdefault(ending.row, []).append(ending.uid)
         kept = [Part(held.seats.requests, held.seats.placed) for held in trial.kept if isinstance(held.seats, Found)]
-        counted = self._places.counted(requests[0], self.starts.own(gang), gone, kept)
-        return (yield from self._places.steps(gang, pods, requests, counted, allowances))
+        return self._places.counted(requests[0], self.starts.own(gang), gone, kept)
 
     def _queue(self, name: str, queues: Holding, shares: Mapping[str, float], waiting: int) -> Mapping[str, object]:
         """What a queue holds and may hold, as in the JSON form. `waiting`: how many of its gangs wait."""
@@ -519,6 +518,12 @@ class Planner:
             "used_gpus": dict(queues.held.get(name, {})),
             "waiting": waiting,
         }
+
+
+def _of_the_first(gang: WaitingGang, requests: Sequence[PodRequest], placed: Placed) -> Found:
+    """The place of as many pods of the gang as it is for. `requests`: of all its pods."""
+    pods = len(placed.rows)
+    return Found(gang.pods[:pods], requests[:pods], placed)
 
 
 def _needs_positions(gang: WaitingGang) -> bool:

@@ -285,6 +285,8 @@ def _by_itself(snapshot: Snapshot, gang: WaitingGang) -> bool:
         return False
     bounded = gang.domain is not None and gang.domain.required
     in_gang = gang.ref.source != SINGLE
+    if gang.apart:
+        return False
     return not (bounded and (in_gang or is_queued(first))) and not (is_queued(first) and snapshot.settings.queue.queues)
 
 

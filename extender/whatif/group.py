@@ -21,8 +21,9 @@ from extender.preemption import certificate
 from extender.preemption.candidates import Preemptor
 from extender.preemption.gang_plan import Gang, GangFound, GangSearch, Way, cost_of, gang_certificate
 from extender.queue.gang import WaitingGang
-from extender.queue.placing.candidates import Kept, candidates, in_a_domain
-from extender.queue.placing.placement import Allowance, Choice, JointPlacement, NoPlace, Placed, not_modelled
+from extender.queue.places import NO_ROWS, Places
+from extender.queue.placing.candidates import Kept, candidates, in_a_domain, unsearched
+from extender.queue.placing.placement import Allowance, JointPlacement, NoPlace, Placed, not_modelled
 from extender.reservations.claims import of_others
 from extender.verdict import nodes as judged_nodes
 from extender.verdict.nodes import Nodes
@@ -85,27 +86,19 @@ class Task:
         placement = JointPlacement(snapshot.cluster, snapshot.policy)
         return cls(snapshot, gang, requests, asked, placement, own, queued)
 
-    @property
-    def members(self) -> list[int]:
-        """Rows of the nodes of the pods of the gang that run."""
-        rows = (self.snapshot.cluster.row(pod.node) for pod in self.gang.members)
-        return [row for row in rows if row >= 0]
-
     def place(
         self,
         pods: int | None = None,
         without: frozenset[str] = frozenset(),
         allowances: Sequence[Allowance] = (),
+        gone: Mapping[int, Sequence[str]] = NO_ROWS,
     ) -> Sliced[Placed | NoPlace]:
         """A place for the first `pods` of the gang, None: all, which stands by the rules. `without`: uids of other pods
-        whose claims do not count; `allowances`: as of a `Choice`."""
-        snapshot, gang = self.snapshot, self.gang
-        there, requests = gang.pods[:pods], self.requests[:pods]
-        claims = of_others(snapshot.claims, requests[0], snapshot.now, self.own | without)
-        with claims:
-            choice = Choice(allowances=allowances)
-            steps = self.placement.steps(there, requests, gang.domain, self.members, choice=choice)
-        return (yield from steps)
+        whose claims do not count; `allowances`: as of a `Choice`; `gone`: uids of pods that do not run, by row."""
+        snapshot, there, requests = self.snapshot, self.gang.pods[:pods], self.requests[:pods]
+        places = Places(snapshot.cluster, snapshot.claims, self.placement, lambda: snapshot.now)
+        counted = places.counted(requests[0], self.own | without, gone)
+        return (yield from places.steps(self.gang, there, requests, counted, allowances))
 
 
 def judge(snapshot: Snapshot, gang: WaitingGang, wall: float) -> Sliced[Grouped]:
@@ -125,7 +118,7 @@ def judge(snapshot: Snapshot, gang: WaitingGang, wall: float) -> Sliced[Grouped]
         proved = found.proved
         if isinstance(found, NoPlace):
             none, why = found, found.text
-            seating = yield from _evicting(task)
+            seating = Seating() if unsearched(task.gang) else (yield from _evicting(task))
             proved = proved and (seating.found is None or seating.found.proved)
         else:
             now = replace(now, placed=found)

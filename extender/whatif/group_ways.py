@@ -11,7 +11,7 @@ makes it, and the change is taken back.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,7 +24,6 @@ from extender.preemption import certificate
 from extender.preemption.candidates import ends
 from extender.preemption.gang_plan import cost_of
 from extender.queue.placing.placement import NoPlace, Placed
-from extender.reservations.claims import of_others
 from extender.reservations.seats import Seat
 from extender.verdict import nodes as judged_nodes
 from extender.verdict.admission import CORDON, uncordoned
@@ -121,27 +120,26 @@ def _wait(task: Task) -> Sliced[Way | None]:
     there += [(node, one) for node, one in waits.claimed(judge, task.asked) if one.uid not in task.own]
     if not there:
         return None
-    placed = yield from _without(task, [one for _, one in there])
+    placed = yield from _without(task, there)
     if placed is None:
         return None
-    needed = sorted(one for node, one in there if node in placed.nodes)
+    needed = [(node, passing) for node, passing in there if node in placed.nodes]
     again = yield from _without(task, needed)
     if again is None or not needed:
         return None
-    return waits.way({"nodes": sorted(set(again.nodes))}, needed)
+    return waits.way({"nodes": sorted(set(again.nodes))}, sorted(passing for _, passing in needed))
 
 
-def _without(task: Task, passing: Sequence[waits.Passing]) -> Sliced[Placed | None]:
-    """The place of the gang once these have ended."""
-    snapshot, gang = task.snapshot, task.gang
-    pods = [one.uid for one in passing if one.running]
-    claims = task.own.union(one.uid for one in passing if not one.running)
-    with (
-        snapshot.cluster.absent(pods),
-        of_others(snapshot.claims, task.requests[0], snapshot.now, claims),
-    ):
-        steps = task.placement.steps(gang.pods, task.requests, gang.domain, task.members)
-    placed = yield from steps
+def _without(task: Task, there: Iterable[tuple[str, waits.Passing]]) -> Sliced[Placed | None]:
+    """The place of the gang once these have ended, each on its node."""
+    gone: dict[int, list[str]] = {}
+    claims: set[str] = set()
+    for node, passing in there:
+        if passing.running:
+            gone.setdefault(task.snapshot.cluster.row(node), []).append(passing.uid)
+        else:
+            claims.add(passing.uid)
+    placed = yield from task.place(without=frozenset(claims), gone=gone)
     return placed if isinstance(placed, Placed) else None
 
 

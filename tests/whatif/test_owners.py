@@ -15,6 +15,7 @@ from tests.world import JSON
 
 GPUS = frozenset({"nvidia.com/gpu"})
 EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+ZONE = "topology.kubernetes.io/zone"
 
 
 def owner(api: str, kind: str, spec: JSON, name: str = "o", **meta: Any) -> JSON:
@@ -85,12 +86,12 @@ def test_no_stand_in_is_made_of_a_pod_that_is_there() -> None:
     both = {"size": 3, "workerTemplate": template(2)}
     for made, pods in (
         (owner("kubeflow.org/v1", "MPIJob", spec), 3),
-        (owner("jobset.x-k8s.io/v1alpha2", "JobSet", {"replicatedJobs": jobs}, annotations={EXCLUSIVE: "zone"}), 4),
+        (owner("jobset.x-k8s.io/v1alpha2", "JobSet", {"replicatedJobs": jobs}, annotations={EXCLUSIVE: ZONE}), 4),
         (owner("apps/v1", "StatefulSet", {"replicas": 3, "template": sized}), 3),
         (owner("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet",
                {"startupPolicy": "LeaderReady", "leaderWorkerTemplate": both}), 3),
     ):  # fmt: skip
-        nodes = [node("n1", 8, labels={"zone": "a"}), node("n2", 8, labels={"zone": "a"})]
+        nodes = [node(f"n{zone}", 8, labels={ZONE: zone}) for zone in "ab"]
         answer = ask(nodes, [made])
         (group,) = answer["groups"]
         assert (len(group["pods"]), group["size"]) == (pods, pods), made["kind"]

@@ -16,6 +16,11 @@ from extender.queue.placing.levels import Layout, Level
 from extender.queue.placing.placement import Allowance, Choice, JointPlacement, Placed, Steps
 
 
+def unsearched(gang: WaitingGang) -> str:
+    """Why no eviction is searched for the gang, for people; "" where one is."""
+    return "its Jobs are kept apart: no pod is evicted for such a gang" if gang.apart else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Kept:
     """Places the pods of `asked` for an eviction search, and keeps each place that it finds: `places`, by the rows.

@@ -20,8 +20,9 @@ from extender.preemption.candidates import Preemptor
 from extender.queue import absent
 from extender.queue.gang import WaitingGang, together, waits
 from extender.queue.holding import Holding
+from extender.queue.places import Places
 from extender.queue.placing.levels import keys_of
-from extender.queue.placing.placement import Allowance, Choice, JointPlacement, Placed
+from extender.queue.placing.placement import Allowance, JointPlacement, Placed
 from extender.queue.quota import PLAIN, OverQuota, QueueRules
 from extender.queue.usage import Models, rules_of
 from extender.verdict.judge import Judge
@@ -100,12 +101,9 @@ def not_whole(judge: Judge, asked: Preemptor) -> Sliced[str]:
     gang = yield from together(cluster, list(cluster.workloads.gang_pods.get(named, ())), named.text)
     if gang is None or gang.lacking < 2 or len(gang.pods) < gang.lacking:
         return ""
-    members = [row for pod in gang.members if (row := cluster.row(pod.node)) >= 0]
     requests = [judge.claims.alone(pod) for pod in gang.pods]
-    own = frozenset(pod.uid for pod in gang.pods)
-    with judge.claims.of(requests[0], asked.now, without=own):
-        steps = JointPlacement(cluster, judge.policy).steps(gang.pods, requests, gang.domain, members)
-    found = yield from steps
+    places, own = _places(judge, asked), [pod.uid for pod in gang.pods]
+    found = yield from places.steps(gang, gang.pods, requests, places.counted(requests[0], own))
     if isinstance(found, Placed) or found.most >= gang.lacking:
         return ""
     return (
@@ -300,26 +298,26 @@ def _relaxed(judge: Judge, asked: Preemptor, now: Situation) -> Sliced[Way | Non
     return None
 
 
+def _places(judge: Judge, asked: Preemptor) -> Places:
+    return Places(judge.cluster, judge.claims, JointPlacement(judge.cluster, judge.policy), lambda: asked.now)
+
+
 def _placed(
     judge: Judge, asked: Preemptor, gang: WaitingGang, domain: Domain | None, allowances: Sequence[Allowance] = ()
 ) -> Sliced[Placed | None]:
     """A place for the pods of the gang that wait, or for as many as are enough to start it, which stands by the tables
     as they are at the end."""
-    placement = JointPlacement(judge.cluster, judge.policy)
-    members = [row for pod in gang.members if (row := judge.cluster.row(pod.node)) >= 0]
-    counted, own = tuple(judge.claims.seats), frozenset(pod.uid for pod in gang.pods)
-    most = len(gang.pods)
-    while most >= max(1, gang.needed):
-        pods = gang.pods[:most]
-        requests = [judge.claims.alone(pod) for pod in pods]
-        with judge.claims.of(requests[0], asked.now, as_equal=counted, without=own):
-            steps = placement.steps(pods, requests, domain, members, choice=Choice(allowances=allowances))
-        placed = yield from steps
-        if isinstance(placed, Placed):
-            with judge.claims.of(requests[0], asked.now, as_equal=counted, without=own):
-                return placed if placement.still_fits(placed, pods, requests) else None
-        most = min(placed.most, most - 1)
-    return None
+    gang, places, own = replace(gang, domain=domain), _places(judge, asked), frozenset(pod.uid for pod in gang.pods)
+    requests = [judge.claims.alone(pod) for pod in gang.pods]
+    if not requests:
+        return None
+    counted = places.counted(requests[0], own)
+    placed = yield from places.enough(gang, requests, counted, allowances)
+    if not isinstance(placed, Placed):
+        return None
+    pods = len(placed.rows)
+    with counted(())(placed.rows):
+        return placed if places.placement.still_fits(placed, gang.pods[:pods], requests[:pods]) else None
 
 
 def _gpus(models: Models, gang: WaitingGang, placed: Placed) -> dict[str, int]:
