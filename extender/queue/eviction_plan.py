@@ -61,6 +61,15 @@ class EvictionPlan:
     shown: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """What a search found. `placed`: where the gang goes without the `victims`, None: no eviction makes room for it."""
+
+    found: GangFound
+    placed: Placed | None = None
+    victims: tuple[PodRecord, ...] = ()
+
+
 class EvictionPlanner:
     """Searches over one cluster. It changes nothing."""
 
@@ -91,19 +100,27 @@ class EvictionPlanner:
         for pod in pods:
             if planned.on and pod.claimed and (why := planned.why_not(pod)):
                 return f"kube-scheduler allocates the devices of {pod.namespace}/{pod.name}: {why}"
-        requests = [self._claims.alone(pod) for pod in pods]
+        evicted = yield from self.cheapest(head, pods, spared, Pace(SLICE_MILLISECONDS, LIMIT_MILLISECONDS))
+        best = evicted.found.best
+        if best is None or evicted.placed is None:
+            return evicted.found.why
+        return self._plan(gang, pods, evicted, best, evicted.placed)
+
+    def cheapest(self, head: Head, pods: tuple[PodRecord, ...], spared: Collection[str], pace: Pace) -> Sliced[Evicted]:
+        """The cheapest eviction after which these pods of the gang have a place. `spared`: as for `steps`."""
+        cluster, gang, requests = self._cluster, head.gang, [self._claims.alone(pod) for pod in pods]
         rows, reclaim, allowances = yield from self._room(head)
         own = {pod.uid for pod in (*gang.pods, *gang.members)}
         asked = Gang(pods, tuple(requests), self._clock(), self._wall(), frozenset(own.union(spared)))
-        pace = Pace(SLICE_MILLISECONDS, LIMIT_MILLISECONDS)
-        kept = Kept(self._cluster, self._placement, gang, asked, allowances)
+        kept = Kept(cluster, self._placement, gang, asked, allowances)
         way = Way(reclaim, kept.joint, lambda: of_others(self._claims, requests[0], self._clock(), own), pace)
-        domains = candidates(self._cluster, self._placement.layout, gang, rows)
+        domains = candidates(cluster, self._placement.layout, gang, rows)
         found = in_a_domain((yield from self._search.steps(asked, list(domains), way)))
-        best = found.best
-        if best is None:
-            return found.why
-        return self._plan(gang, pods, found, best, kept.places[best.rows])
+        if found.best is None:
+            return Evicted(found)
+        placed = kept.places[found.best.rows]
+        # The placement may leave a node alone that the search has chosen: no pod is evicted there.
+        return Evicted(found, placed, tuple([pod for pod in found.best.pods if pod.node in placed.nodes]))
 
     def hindrance(self, plan: EvictionPlan) -> str:
         """Why a plan may not be carried out, by the tables as they are now; "" where it may."""
@@ -194,24 +211,22 @@ class EvictionPlanner:
     # -- the plan -------------------------------------------------------------------------------------------------
 
     def _plan(
-        self, gang: WaitingGang, pods: Sequence[PodRecord], found: GangFound, best: GangEviction, placed: Placed
+        self, gang: WaitingGang, pods: Sequence[PodRecord], evicted: Evicted, best: GangEviction, placed: Placed
     ) -> EvictionPlan | str:
-        cluster, name = self._cluster, gang_name(gang)
-        # The placement may leave a node alone that the search has chosen: no pod is evicted there.
-        victims = tuple([pod for pod in best.pods if pod.node in placed.nodes])
+        cluster, name, victims = self._cluster, gang_name(gang), evicted.victims
         if all(pod.terminating for pod in victims):
             return "the pods that are terminating make room for it"
         waits: dict[str, list[str]] = {}
         for pod in victims:
             waits.setdefault(pod.node, []).append(pod.uid)
         seats = seats_of(cluster, name, pods, placed, self._clock(), waits)
-        cost = cost_of(found, best)
+        cost = cost_of(evicted.found, best)
         there = _present(cluster, victims)
         spec = {
             "domain": None if best.domain is None else {"level": best.domain[0], "value": best.domain[1]},
             "nodes": sorted(set(placed.nodes)),
             "victims": shown_victims(cluster, victims),
-            "certificate": gang_certificate(cluster, found),
+            "certificate": gang_certificate(cluster, evicted.found),
         }
         shown = {"kind": "evict", "change": _change(victims), "spec": spec, "cost": cost, "verified": True}
         return EvictionPlan(name, gang, seats, victims, certificate.violations(cluster, there), cost, shown)

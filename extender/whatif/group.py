@@ -19,15 +19,16 @@ from extender.policy.contracts import PodRequest
 from extender.policy.roles import Unplaceable, roles_of
 from extender.preemption import certificate
 from extender.preemption.candidates import Preemptor
-from extender.preemption.gang_plan import Gang, GangFound, GangSearch, Way, cost_of, gang_certificate
+from extender.preemption.gang_plan import GangFound, GangSearch, cost_of, gang_certificate
+from extender.queue.eviction_plan import EvictionPlanner
 from extender.queue.gang import WaitingGang
 from extender.queue.places import NO_ROWS, Places
-from extender.queue.placing.candidates import Kept, candidates, in_a_domain, unsearched
+from extender.queue.placing.candidates import unsearched
 from extender.queue.placing.placement import Allowance, JointPlacement, NoPlace, Placed, not_modelled
-from extender.reservations.claims import of_others
+from extender.queue.plan import Head
 from extender.verdict import nodes as judged_nodes
 from extender.verdict.nodes import Nodes
-from extender.verdict.ways.gang import over_quota, situated
+from extender.verdict.ways.gang import Situation, over_quota, situated
 from extender.whatif import single
 from extender.whatif.running import running
 from extender.whatif.single import warning
@@ -118,7 +119,7 @@ def judge(snapshot: Snapshot, gang: WaitingGang, wall: float) -> Sliced[Grouped]
         proved = found.proved
         if isinstance(found, NoPlace):
             none, why = found, found.text
-            seating = Seating() if unsearched(task.gang) else (yield from _evicting(task))
+            seating = Seating() if unsearched(task.gang) else (yield from _evicting(task, now))
             proved = proved and (seating.found is None or seating.found.proved)
         else:
             now = replace(now, placed=found)
@@ -158,27 +159,16 @@ def _incomplete(gang: WaitingGang) -> str:
     return ""
 
 
-def _evicting(task: Task) -> Sliced[Seating]:
+def _evicting(task: Task, now: Situation) -> Sliced[Seating]:
     """The cheapest eviction after which all pods have a place."""
     snapshot, gang = task.snapshot, task.gang
-    cluster = snapshot.cluster
-    asked = Gang(gang.pods, task.requests, snapshot.now, task.asked.wall, task.own)
-    search = GangSearch(cluster, snapshot.policy, snapshot.settings.preemption)
-    kept = Kept(cluster, task.placement, gang, asked)
+    search = GangSearch(snapshot.cluster, snapshot.policy, snapshot.settings.preemption)
+    planner = EvictionPlanner(
+        snapshot.cluster, snapshot.claims, task.placement, search, lambda: snapshot.now, lambda: task.asked.wall
+    )
     pace = Pace(0.0, LIMIT_MILLISECONDS) if snapshot.live else Pace()
-
-    def counted() -> Any:
-        return of_others(snapshot.claims, task.requests[0], snapshot.now, task.own)
-
-    rows = frozenset(cluster.rows.all())
-    domains = list(candidates(cluster, task.placement.layout, gang, rows))
-    found = in_a_domain((yield from search.steps(asked, domains, Way(None, kept.joint, counted, pace))))
-    if found.best is None:
-        return Seating(found=found)
-    placed = kept.places[found.best.rows]
-    # The placement may leave a node alone that the search has chosen: no pod is evicted there.
-    victims = tuple([pod for pod in found.best.pods if pod.node in placed.nodes])
-    return Seating(placed, victims, found)
+    evicted = yield from planner.cheapest(Head(gang, now.queues), gang.pods, (), pace)
+    return Seating(evicted.placed, evicted.victims, evicted.found)
 
 
 def _by_pod(task: Task) -> Sliced[list[Nodes | None]]:

@@ -1,4 +1,4 @@
-"""JobSets with an exclusive topology: the queue, `explain` and what-if say the same of them."""
+"""What-if says of a gang what the queue does: JobSets with an exclusive topology, and evictions within a quota."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import pytest
 from extender.objects.queueing import GATE
 from extender.settings import Settings
 from tests.offline.test_queue import asked as queue_of
+from tests.offline.test_queue import gated
 from tests.queue.late_owners import EXCLUSIVE, RACK
 from tests.whatif.asking import ask
 from tests.whatif.test_engine import node, running, template
 from tests.whatif.test_owners import owner
-from tests.world import JSON, workload
+from tests.world import JSON, WALL, rfc3339, workload
 
+PRODUCT = "nvidia.com/gpu.product"
 QUEUE = Settings.model_validate({"queue": {"enabled": True}, "topologyLevels": [RACK]})
 TEXT = f"each of its 2 Jobs needs a domain of {RACK} of its own, 1 have one"
 
@@ -84,3 +86,16 @@ def gated_pods() -> list[JSON]:
         )  # fmt: skip
         made.append({"kind": "Pod", "apiVersion": "v1"} | pod)
     return made
+
+
+def test_pods_are_evicted_where_the_queue_may_hold_more() -> None:
+    """By cost alone the pod on the A100 node would go: it has run for a shorter time."""
+    rules = {"team": {"limitGpus": {"A100": 0}}}
+    made = Settings.model_validate({"queue": {"enabled": True, "queues": rules}})
+    machines = [node(f"n-{model}", 8, labels={PRODUCT: model}) for model in ("A100", "H100")]
+    victims = [running(f"low-{model}", f"n-{model}", list(range(8))) for model in ("A100", "H100")]
+    victims[0]["status"]["startTime"] = rfc3339(WALL - 10)
+    gang = [gated(f"g-{n}", 4, gang="g", size=2, namespace="team", priority=100) for n in range(2)]
+    answer = ask([*machines, *victims, *gang], pods=[("team", "g-0")], settings=made)
+    (found,) = answer["groups"]
+    assert (found["verdict"], [victim["name"] for victim in found["victims"]]) == ("evict", ["low-H100"])
