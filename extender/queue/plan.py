@@ -261,8 +261,9 @@ class Planner:
                 decision.waits[gang.ref] = Waits("never", waits.text)
 
     def _want(self, gangs: Sequence[WaitingGang], running: Sequence[Ending], look: _Look) -> Sliced[None]:
-        """Read what queues wait for within their guarantees, as far as another queue waits too. A gang that fits
-        nowhere, whatever ends, keeps no guarantee."""
+        """Read what queues wait for within their guarantees, as far as another queue waits too: also of what they hold
+        now, since their pods may end before those of others do. A gang that fits nowhere, whatever ends, keeps no
+        guarantee."""
         queues = look.queues
         by_queue: dict[str, list[WaitingGang]] = {}
         for gang, pause in pauses(gangs):
@@ -274,11 +275,9 @@ class Planner:
             return
         for queue, of_queue in by_queue.items():
             guaranteed = queues.rules.get(queue, PLAIN).guaranteed
-            held = queues.held.get(queue, {})
-            unmet = {model: count - held.get(model, 0) for model, count in guaranteed.items()}
             for gang in of_queue:
                 wanted = queues.wanted.get(queue, {})
-                if all(wanted.get(model, 0) >= count for model, count in unmet.items()):
+                if all(wanted.get(model, 0) >= count for model, count in guaranteed.items()):
                     break
                 yield
                 if (yield from self._able_to_start(gang, running, look)):

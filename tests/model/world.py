@@ -327,9 +327,12 @@ class Model:
         return any(one.leads and one.queue._repairs._stuck for one in self.replicas)
 
     def _may_pass_head(self, gang: Gang) -> None:
-        """A gang comes or starts: it may do so before the head, which then starts later than was stated."""
-        if any(not _comes_after(gang, head) for _, _, head in self.stated.values()):
-            self.events += 1
+        """A gang comes or starts: it may do so before the head, which then starts later than was stated. So may one of
+        another queue with a guarantee: GPUs are kept for it that the head borrows."""
+        kept = bool(self.queues.get(gang.queue, {}).get("guaranteedGpus"))
+        for _, _, head in self.stated.values():
+            if not _comes_after(gang, head) or (kept and gang.gated and gang.queue != head.queue):
+                self.events += 1
 
     def _disturb(self) -> None:
         """What happens now may cost any gang its place."""

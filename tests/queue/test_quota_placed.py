@@ -110,6 +110,17 @@ def test_a_borrower_does_not_hold_up_a_queue_within_its_guarantee() -> None:
     assert look(world) == (["a"], {"b": ("quota", "", None)})
 
 
+def test_the_start_of_a_borrower_counts_what_others_wait_for_within_their_guarantees_then() -> None:
+    """In an hour pods of a end, which holds its whole guarantee until then: what they free is kept for the gang of a
+    that waits, and only what is free in two hours is lent to b."""
+    world = cluster(2, queues={"a": {"guaranteedGpus": {GPU: 8}}})
+    world.pod("ra", 8, "n0", labels=of("a"), annotations={"gpu-extender.io/duration": "1h"}, start=world.wall)
+    world.pod("rx", 8, "n1", labels=of("x"), annotations={"gpu-extender.io/duration": "2h"}, start=world.wall)
+    wait(world, "b", 1, 8, 300, labels=of("b"))
+    wait(world, "a", 1, 8, 100, labels=of("a"))
+    assert look(world) == ([], {"b": ("head", "", 7200.0), "a": ("place", "", None)})
+
+
 def test_a_gang_within_its_guarantee_starts_on_seats_of_a_head_that_borrows() -> None:
     """24 GPUs: the head is reserved n0 and n1, once r1 has ended. a fits on n0 alone; the head then waits for r2."""
     world = cluster(3, queues={"a": {"guaranteedGpus": {GPU: 8}}})
