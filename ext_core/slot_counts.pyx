@@ -237,7 +237,7 @@ cdef class SlotCounts:
         return 0
 
     cdef void _measure(self, NodeTable nodes) noexcept nogil:
-        """The largest node and all GPUs."""
+        """The largest node with GPUs, and all GPUs."""
         cdef int row
         cdef double gpus
         self.most_cpu = self.most_gpus = self.all_gpus = self.free_gpus = 0.0
@@ -246,9 +246,9 @@ cdef class SlotCounts:
         for row in range(nodes.height):
             if nodes.units[row] > self.most_units:
                 self.most_units = nodes.units[row]
-            if nodes.alloc[CPU, row] > self.most_cpu:
-                self.most_cpu = <double>nodes.alloc[CPU, row]
             if nodes.gpu[row] >= 0:
+                if nodes.alloc[CPU, row] > self.most_cpu:
+                    self.most_cpu = <double>nodes.alloc[CPU, row]
                 gpus = <double>nodes.alloc[nodes.gpu[row], row]
                 if nodes.units[row] != 1:  # a division takes longer than all else here
                     gpus /= nodes.units[row]

@@ -151,7 +151,7 @@ cdef class Slots(SlotCounts):
         """What placing the request on each of `rows` costs, with the cheapest choice of its GPUs.
 
         The sum over types of price x slots lost, and `fullness` x the mean of the node's CPU and GPUs that are left
-        then, each as a part of the largest node's. `prices`: one number a type.
+        then, each as a part of the largest node's with GPUs. `prices`: one number a type.
         """
         cdef Py_ssize_t i, n = rows.shape[0]
         cdef Need need = self._need(nodes, ask, prices)

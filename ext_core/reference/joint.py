@@ -294,12 +294,11 @@ class Joint:
 
     @cached_property
     def _sizes(self) -> tuple[int, float]:
-        """The most CPU and the most GPUs of a node."""
+        """The most CPU and the most GPUs of a node with GPUs."""
         nodes = self.nodes[0].nodes
-        rows = [nodes.node(row) for row in range(nodes.height)]
-        return max(row.alloc[0] for row in rows), max(
-            (row.alloc[row.gpu] / row.units for row in rows if row.gpu >= 0), default=0
-        )
+        rows = [row for at in range(nodes.height) if (row := nodes.node(at)).gpu >= 0]
+        most_cpu = max((row.alloc[0] for row in rows), default=0)
+        return most_cpu, max((row.alloc[row.gpu] / row.units for row in rows), default=0)
 
     def _price(self, at: int, counts: Counts) -> int:
         node = self.nodes[at]

@@ -96,9 +96,8 @@ class Slots:
         resource, devices, share, cpu, *_ = _type(ask)
         check(nodes, rows, out)
         self.sync(nodes)
-        every = range(nodes.height)
-        with_gpus = [row for row in every if nodes.columns["gpu"][row] >= 0]
-        most_cpu = max((nodes.alloc[row][CPU] for row in every), default=0)
+        with_gpus = [row for row in range(nodes.height) if nodes.columns["gpu"][row] >= 0]
+        most_cpu = max((nodes.alloc[row][CPU] for row in with_gpus), default=0)
         most_gpus = max((_gpus(nodes, row, nodes.alloc[row]) for row in with_gpus), default=0.0)
         for i, row in enumerate(rows):
             out[i] = self._cheapest(nodes, row, ask, prices)[0]

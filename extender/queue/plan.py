@@ -244,15 +244,17 @@ class Planner:
     def _hopeless(
         self, decision: Decision, gangs: Sequence[WaitingGang], running: Sequence[Ending], look: _Look
     ) -> Sliced[None]:
-        """Of the gangs behind the head without a place, state which fit nowhere, whatever ends. MOST_ASKED kinds of
+        """Of the gangs without a place within their quotas, state which have none, whatever ends. MOST_ASKED kinds of
         them are asked about in one look; for ABLE_SECONDS that counts for the looks after it."""
         asked = 0
         for gang, pause in pauses(gangs):
             if pause:
                 yield
             waits = decision.waits.get(gang.ref)
-            if waits is None or waits.code != "place":
+            if waits is None or waits.code not in ("place", "quota"):
                 continue
+            if waits.code == "quota" and look.queues.ever_over(gang, waiting=True) is not None:
+                continue  # more quota is its way out
             if not self._known_able(gang, look):
                 if asked == MOST_ASKED:
                     continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -17,6 +17,8 @@ from extender.whatif.question import Changes, Document
 from extender.whatif.snapshot import Snapshot
 from tests.metamorphic.clusters import Stated
 from tests.world import JSON, World
+
+DIGITS: Final = 9  # of a score: sums in another order differ behind them
 
 
 def events(stated: Stated) -> list[Any]:
@@ -93,10 +95,17 @@ def verbs(stated: Stated) -> JSON:
             "filter": {key: sorted(some) if isinstance(some, (list, dict)) else some for key, some in passed.items()},
             "why": passed.get("FailedNodes"),
             "prioritize": world.prioritize(pod, passed.get("NodeNames") or ()),
+            "scores": _scores(world),
         }
         if not passed.get("NodeNames"):
             answers[name]["preempt"] = _preempted(world, pod, nodes)
     return answers
+
+
+def _scores(world: World) -> JSON:
+    """The score of each node that passed, by the latest decision; of pods that are not ours there is none."""
+    latest = world.call("/debug/decisions", method="GET").json["decisions"][:1]
+    return {one["node"]: round(one["score"], DIGITS) for made in latest for one in made["nodes"] if one.get("score")}
 
 
 def _preempted(world: World, pod: JSON, nodes: Iterable[str]) -> JSON:

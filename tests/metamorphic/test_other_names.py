@@ -67,12 +67,14 @@ def of_whatif(answer: JSON) -> Any:
 
 
 def of_verbs(answers: JSON) -> Any:
-    """What passes, all points by node, and the cost of what is evicted."""
+    """What passes, all scores by node, the points that are given, and the cost of what is evicted. Of nodes with one
+    score the first by name has most points."""
     return {
         name: (
             sorted(one["filter"].get("NodeNames") or ()),
             sorted(one["filter"].get("FailedNodes") or ()),
-            one["prioritize"],
+            one["scores"],
+            sorted(one["prioritize"].values()),
             [len(victims) for victims in one.get("preempt", {}).get("victims", {}).values()],
             [
                 (term["term"], term["value"])

@@ -145,6 +145,19 @@ def test_a_gang_that_can_never_start_keeps_no_guarantee() -> None:
         assert (started, waits["a"][0]) == (["b"], code)
 
 
+def test_behind_a_head_it_is_said_too_that_a_gang_can_never_start() -> None:
+    """It has a place now, on the model that its limit excludes. Of the other one no node is large enough."""
+    for with_head in (False, True):
+        world = two_models(["A100", "H100", "B200"], {"A100": 0, "B200": 0})
+        world.set("Node", machine("n1", 4, links=pairs(4), labels={PRODUCT: "H100"}))
+        if with_head:
+            world.pod("busy", 8, "n2")
+            wait(world, "head", 2, 8, 900, labels=of("b"))
+        wait(world, "g", 1, 8, 300, labels=of("a"))
+        _, waits = look(world)
+        assert waits["g"][0] == "never", with_head
+
+
 @pytest.mark.parametrize("closed", [{"labels": {PRODUCT: "H100"}}, {"taints": [{"key": "y", "effect": "NoSchedule"}]}])
 def test_a_gang_keeps_its_guarantee_of_the_models_that_it_can_get(closed: dict[str, Any]) -> None:
     """Queue a waits for the full A100 node. It cannot get the other one, of which its guarantee is lent meanwhile."""

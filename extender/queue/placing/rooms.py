@@ -24,8 +24,8 @@ MOST_ON_A_NODE: Final = 128
 
 
 class Room(NamedTuple):
-    """How many pods of one size fit in the domain of a level that takes most: `value` of the label `level`. "" and "":
-    in all the cluster."""
+    """How many pods of one size fit in the domain of a level that takes most: `value` of the label `level`, "" where
+    none does. "" and "": in all the cluster."""
 
     level: str
     value: str
@@ -67,7 +67,7 @@ def rooms(
         for at, rooms_of_one in enumerate(found):
             column = sums[at :: len(roles)]
             most = max(column, default=0)
-            first = level.domain.index(column.index(most)) if level.domains else -1
+            first = level.domain.index(column.index(most)) if most else -1
             rooms_of_one.append(Room(_key(level), _value(cluster, level, names, rows, first), most))
         yield
     return found

@@ -119,8 +119,7 @@ def _smallest(search: _Search, model: str, wanted: int, beyond: Cost | None) -> 
         nodes = yield from search.place(names)
         if nodes is not None:
             proved = search.proved and (beyond is None or cost <= beyond)
-            moved = sorted(search.moved(names), key=lambda pod: (names.index(pod.node), -_gpus(pod), _name(pod)))
-            return Plan(model, names, tuple((pod, nodes[pod.uid]) for pod in moved), cost, proved)
+            return Plan(model, names, tuple((pod, nodes[pod.uid]) for pod in search.moved(names)), cost, proved)
     return None
 
 
@@ -244,8 +243,12 @@ class _Search:
         self.proved = True
 
     def moved(self, names: Sequence[str]) -> list[PodRecord]:
-        """The pods that these nodes have to lose."""
-        return [pod for name in names for pod in _holders(self._judge, name)]
+        """The pods that these nodes have to lose, those of each node by size and name."""
+        return [
+            pod
+            for name in names
+            for pod in sorted(_holders(self._judge, name), key=lambda pod: (-_gpus(pod), _name(pod)))
+        ]
 
     def sets(self, wanted: int) -> Iterator[tuple[Cost, tuple[str, ...]]]:
         """The sets of up to `wanted` nodes, the cheapest first; of equal ones the first by place."""

@@ -50,6 +50,16 @@ def shared_node(small: Small, parts: tuple[int, ...], *, cpu: int = 64_000) -> i
     return row
 
 
+def test_a_node_without_gpus_changes_no_value() -> None:
+    """What is left of a node is compared with the largest node that has GPUs."""
+    small = Small()
+    rows = [small.node(4, cpu=(used, 64_000)) for used in (0, 32_000)]
+    demand(small.tables, (asks(1), 1.0))
+    before = values(small.tables, request(1), *rows)
+    small.node(0, cpu=(0, 1_000_000), gpu=-1)
+    assert values(small.tables, request(1), *rows) == before
+
+
 def test_the_arithmetic() -> None:
     small = Small()
     row = small.node(4, cpu=(0, 64_000))
