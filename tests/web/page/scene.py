@@ -44,6 +44,11 @@ def scene(seed: int = 5, nodes: int = 4) -> World:
             _machine(world, rng, f"{product.lower()}-{n}", rack, product)
     _preempted(world)
     _waiting(world)
+    return with_queue(world)
+
+
+def with_queue(world: World) -> World:
+    """The world, whose pages show one look at its queue."""
     placement = JointPlacement(world.cluster, world.verbs.policy)
     planner = Planner(world.cluster, world.verbs.claims, placement, lambda: world.now, lambda: world.wall)
     for _ in planner.looks({}):
