@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from ext_core import gather
 from extender.cluster.cluster import Cluster
-from extender.objects.records import PodRecord
+from extender.objects.records import MOVING_TEXT, PodRecord
 from extender.policy.policy import Policy
 from extender.policy.rules.count import RELEASING
 from extender.preemption import candidates, certificate
@@ -47,6 +47,10 @@ class Offers:
 
     rows: array[int] = field(default_factory=lambda: array("i"))
     victims: Mapping[str, Offered] = field(default_factory=dict)
+
+    def on(self, row: int) -> Offers:
+        """Those on one node."""
+        return Offers(array("i", [row] if row >= 0 and row in self.rows else []), self.victims)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +110,14 @@ class Preemption:
             outcome = self._standing(preemptor, standing)
             if outcome is not None:
                 return outcome
-        choice = self._choose(preemptor, offers, recent.links_only if recent is not None else ())
+        links_only = recent.links_only if recent is not None else ()
+        if recent is not None and recent.evicts_on is not None:
+            seat = recent.evicts_on
+            offers, links_only = offers.on(self._cluster.row(seat)), tuple(name for name in links_only if name == seat)
+            if not offers.rows and not links_only:
+                fits = "the pod's gang is placed again: the pod fits on a node without an eviction"
+                return Outcome("none", fits if seat else MOVING_TEXT)
+        choice = self._choose(preemptor, offers, links_only)
         found = choice.found
         if choice.waits:
             return Outcome("none", choice.waits, nodes=found.nodes)

@@ -19,7 +19,8 @@ class Attempt:
     """A pod's latest filter call. `first`: when its first call came; `links_only`: nodes rejected for links alone;
     `transient`: whether a node was rejected with a transient reason, and `since` when that has been so without a pause;
     `left_out`: whether feasible nodes were left out of the shortlist; `left`: whether this call, or one before, left
-    nodes to preemptors of lower priorities; `previous`: the attempt before, without its own."""
+    nodes to preemptors of lower priorities; `evicts_on`: the only node on which pods may be evicted for it, "" = none,
+    None = on any; `previous`: the attempt before, without its own."""
 
     first: float
     at: float
@@ -28,6 +29,7 @@ class Attempt:
     since: float | None = None
     left_out: bool = False
     left: bool = False
+    evicts_on: str | None = None
     previous: Attempt | None = None
 
 

@@ -148,7 +148,7 @@ class Filter:
             transient = transient or passing
         attempt = self._history.attempts.record(decision.request.uid, now, links_only, transient, again=again)
         attempt.left_out = len(decision.scored.ranked) < len(judged.fits)
-        attempt.left = held.left
+        attempt.left, attempt.evicts_on = held.left, held.evicts_on
         # What was to pass within seconds and has not is not transient: the pod must not be kept from preempting.
         attempt.transient = attempt.since is not None and now - attempt.since <= LONGEST_TRANSIENT
         if self._freshness.stale():  # any reason may be out of date; only an Error is retried without an event

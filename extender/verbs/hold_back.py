@@ -40,11 +40,13 @@ from extender.verbs.decisions import Decision
 
 class HeldBack(NamedTuple):
     """`reserved`: rows on which the pod fits and that are kept for pods of lower priorities; `left`: it leaves, or
-    left before, such rows; `soon`: nothing that happens later wakes the pod, so that it has to be tried again soon."""
+    left before, such rows; `soon`: nothing that happens later wakes the pod, so that it has to be tried again soon;
+    `evicts_on`: as of an `Attempt`."""
 
     reserved: frozenset[int]
     left: bool
     soon: bool
+    evicts_on: str | None = None
 
 
 class HoldBack:
@@ -72,8 +74,7 @@ class HoldBack:
             promise_no_links(decision)
         request = decision.request
         if self._claims.seats and (seat := self._claims.seats.of(request.seat or request.uid)) is not None:
-            stated = self._only_its_seat(decision, preemptor.pod, seat)
-            return HeldBack(frozenset(), left=False, soon=stated)
+            return self._only_its_seat(decision, preemptor.pod, seat)
         if self._cluster.settings.queue.enabled and is_queued(preemptor.pod):
             for i in range(len(decision.judged.codes)):
                 decision.judged.codes[i] = QUEUED.code  # whatever the rules say: no pod is evicted for a part of a gang
@@ -96,20 +97,21 @@ class HoldBack:
         and have others evicted a second time; inside of the pod's claims."""
         return self._of_lower(request, fits, self._claims.lower(request, now), now)
 
-    def _only_its_seat(self, decision: Decision, pod: PodRecord, seat: Seat) -> bool:
-        """Pass the pod on the node of its seat alone, where it states that; whether it does. Where that node is
-        rejected the queue places its gang again.
+    def _only_its_seat(self, decision: Decision, pod: PodRecord, seat: Seat) -> HeldBack:
+        """Pass the pod on the node of its seat alone, where it states that. Where that node is rejected the queue
+        places its gang again: while it fits elsewhere, no pod is evicted for it there.
 
         A pod that does not state its seat is not passed: it states a new one when every instance knows that, and the
         pod of the same gang that had these GPUs before states them no more."""
         row, judged = self._cluster.row(seat.node), decision.judged
         stated = not seat.gpus or (stated_mask(pod, PLAN) == seat.gpus and pod.nominated_node in ("", seat.node))
+        evicts_on = None if stated else ""
         for i, other in enumerate(judged.rows):
             if not stated:
                 judged.codes[i] = MOVING.code
-            elif other != row:
-                judged.codes[i] = judged.codes[i] or SEATED.code
-        return stated
+            elif other != row and not judged.codes[i]:
+                judged.codes[i], evicts_on = SEATED.code, seat.node
+        return HeldBack(frozenset(), left=False, soon=stated, evicts_on=evicts_on)
 
     def _seated(self, decision: Decision, now: float) -> frozenset[int]:
         """Of the rows on which the pod fits, those where a pod of a lower priority would lose its seat."""

@@ -133,3 +133,53 @@ def test_a_pod_passes_on_the_seat_that_it_states(world: World, facts: dict[str, 
     assert answer["NodeNames"] == (["n2"] if passes else [])
     if not passes:
         assert world.decision()["reasons"] == {"seat-moves": 2}
+
+
+ALL = ",".join(map(str, range(8)))
+
+
+@pytest.fixture
+def lost(world: World) -> World:
+    """The seat of a pod on n1 is taken, by pods of its own priority. On n2 are pods that it may evict."""
+    world.pod("taker", 8, "n1", priority=5)
+    world.pod("low", 8, "n2")
+    seat(world, "a", "n1", 8, mask=255)
+    return world
+
+
+def _later(world: World, pod: dict[str, Any], nodes: list[str]) -> None:
+    """The pod is rejected on its seat for longer than a view is behind."""
+    for _ in range(2):
+        world.filter(pod, nodes)
+        world.now, world.wall = world.now + 61, world.wall + 61
+    world.filter(pod, nodes)
+
+
+def test_no_pod_is_evicted_for_a_pod_that_fits_beside_its_lost_seat(lost: World) -> None:
+    lost.node("n3", 8, links=pairs(8))
+    pod = lost.pod("a", 8, nominated="n1", priority=5, annotations={PLAN: ALL})
+    _later(lost, pod, ["n1", "n2", "n3"])
+    assert lost.preempt(pod, {"n2": ["low"]}) == {}
+    assert lost.decision()["why"] == "the pod's gang is placed again: the pod fits on a node without an eviction"
+
+
+def test_a_pod_with_a_lost_seat_preempts_where_it_fits_nowhere(lost: World) -> None:
+    pod = lost.pod("a", 8, nominated="n1", priority=5, annotations={PLAN: ALL})
+    _later(lost, pod, ["n1", "n2"])
+    assert lost.preempt(pod, {"n2": ["low"]}) == {"n2": ["low"]}
+
+
+def test_a_pod_preempts_on_its_own_seat_also_where_it_fits_elsewhere(world: World) -> None:
+    """Its gang may not use the other node."""
+    world.pod("low", 8, "n1")
+    seat(world, "a", "n1", 8, mask=255)
+    pod = world.pod("a", 8, nominated="n1", priority=5, annotations={PLAN: ALL})
+    _later(world, pod, ["n1", "n2"])
+    assert world.preempt(pod, {"n1": ["low"]}) == {"n1": ["low"]}
+
+
+def test_no_pod_is_evicted_for_a_pod_that_gets_another_seat(lost: World) -> None:
+    pod = lost.pod("a", 8, priority=5)  # it states none
+    lost.filter(pod, ["n1", "n2"])
+    assert lost.preempt(pod, {"n2": ["low"]}) == {}
+    assert lost.decision()["why"] == "the pod gets another seat, and does not state it yet"
