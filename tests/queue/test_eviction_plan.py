@@ -1,0 +1,33 @@
+"""A plan of evictions after it was found: what keeps it from being carried out."""
+
+from __future__ import annotations
+
+from extender.cluster.slices import finish
+from extender.preemption.gang_plan import GangSearch
+from extender.queue.eviction_plan import EvictionPlan, EvictionPlanner
+from extender.queue.placing.placement import JointPlacement
+from extender.queue.plan import Planner
+from extender.reservations.seats import Seat
+from tests.controllers.queue.test_evicting import made
+from tests.queue.test_plan import wait
+
+
+def test_a_seat_that_came_meanwhile_keeps_its_node() -> None:
+    """The search takes no node with seats. It is made in slices, so a seat may come while it goes on."""
+    world = made()
+    wait(world, "urgent", 1, 8, 100, priority=100)
+    cluster, claims, policy = world.cluster, world.verbs.claims, world.verbs.policy
+    placement = JointPlacement(cluster, policy)
+    planner = Planner(cluster, claims, placement, lambda: world.now, lambda: world.wall)
+    assert [start for start in planner.looks({}) if start is not None] == []
+    assert planner.head is not None
+    search = GangSearch(cluster, policy, world.settings.preemption)
+    plans = EvictionPlanner(cluster, claims, placement, search, lambda: world.now, lambda: world.wall)
+    plan = finish(plans.steps(planner.head))
+    assert isinstance(plan, EvictionPlan)
+    assert (plan.seats[0].node, plans.hindrance(plan)) == ("n1", "")
+    nothing = (0,) * len(cluster.resources)
+    for node, why in (("n2", ""), ("n1", "default/other has a seat on node n1")):
+        claims.seats.reserve([Seat("uid-other", "default/other", "default/other", node, nothing, 0, 0, world.now)])
+        assert plans.hindrance(plan) == why
+    assert [seat.node for seat in claims.seats] == ["n1"]
