@@ -32,7 +32,7 @@ TAIL: Final = """\
 - `GPU_EXTENDER_METAMORPHIC_CASES=100 python -m pytest tests/metamorphic`: the same random cluster stated in two ways
   (other names, another order, unused labels, later times, other owners, other versions of claims, three instances, two
   clusters in one file) gets the same answers from the commands over a file and from the verbs. `make soak` runs it. Of
-  evictions of equal cost the one is chosen whose nodes and pods came first.
+  equal nodes, and of evictions of equal cost, the first by name is chosen.
 - `GPU_EXTENDER_MODEL_EPISODES=2000 python -m pytest tests/model`: the controllers of the queue and the verbs, one to
   three replicas of them, with a model of kube-scheduler, kubelets and the tenants' controllers in virtual time.
   Gangs of all owners come, end and lose pods; nodes come, fail and are cordoned; quotas change; replicas are killed
