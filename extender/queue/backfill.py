@@ -73,8 +73,8 @@ not fit. OverQuota: there is a place now, and its quota keeps it from there. It 
 @dataclass(frozen=True, slots=True)
 class Reservation:
     """The seats that the head gets once the pods of `gone` have ended: the fewest, in the order of the endings.
-    `start`: when they have ended at the latest, seconds since the epoch; None: not all of them state it; `plain`: those
-    of them that hold no GPU."""
+    `start`: when they have ended at the latest, seconds since the epoch; None: not all of them state it, or have their
+    place; `plain`: those of them that hold no GPU."""
 
     gang: WaitingGang
     seats: Seats
@@ -236,7 +236,13 @@ class _Schedule:
 
     def _reserved(self, gang: WaitingGang) -> Generator[None, None, Reservation | None]:
         """The reservation of the gang; None: it fits nowhere, whatever ends."""
-        return (yield from self._earliest(gang)) or (yield from self._without_plain(gang))
+        found = (yield from self._earliest(gang)) or (yield from self._without_plain(gang))
+        for one, pause in pauses(() if found is None or found.start is None else found.gone, RUN):
+            if pause:
+                yield
+            if one.rejected:
+                return found and replace(found, start=None)
+        return found
 
     def _earliest(self, gang: WaitingGang) -> Generator[None, None, Reservation | None]:
         """The reservation after the fewest endings; None where the gang does not fit after all of them. The more pods

@@ -12,7 +12,7 @@ from extender.cluster.slices import RUN, STEP, Sliced, finish, in_order, pauses
 from extender.cluster.view import ClusterView
 from extender.objects.gangs import Ref
 from extender.objects.queueing import duration_of
-from extender.objects.records import Owner, PodRecord
+from extender.objects.records import SEAT_REJECTED, UNSCHEDULABLE, Owner, PodRecord
 from extender.queue.gang import ends_at
 
 NO_GANG: Final = Ref("", "", "")
@@ -24,12 +24,13 @@ default. Otherwise the seats that are reserved after it would go to others at th
 class Ending(NamedTuple):
     """A pod that holds GPUs. `row`: of its node; `at`: when it has ended at the latest, seconds since the epoch; None:
     nothing states it, or it runs longer than is stated; `gang`: those of one gang without a time end together; None:
-    it ends alone."""
+    it ends alone; `rejected`: kube-scheduler rejects it on its seat, so that it is not known when it starts."""
 
     uid: str
     row: int
     at: float | None
     gang: Ref | None = None
+    rejected: bool = False
 
 
 class _Known(NamedTuple):
@@ -154,7 +155,9 @@ def _in_order(found: Sequence[_Known]) -> Sliced[list[Ending]]:
 def seated(pod: PodRecord, row: int, cluster: ClusterView, now: float) -> Ending:
     """The ending of a pod that has a seat and is not bound yet: it counts as started now."""
     at = _end(pod, _or_never(ends_at(pod, cluster)), now)
-    return Ending(pod.uid, row, at) if at < inf else Ending(pod.uid, row, None, cluster.workloads.gang_of(pod.uid))
+    if at == inf:
+        return Ending(pod.uid, row, None, cluster.workloads.gang_of(pod.uid))
+    return Ending(pod.uid, row, at, rejected=pod.pod_scheduled in (UNSCHEDULABLE, SEAT_REJECTED))
 
 
 def put(order: list[Ending], new: Iterable[Ending]) -> Sliced[None]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from extender.objects.records import SEAT_TEXT
 from extender.queue.placing.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.settings import Settings
@@ -87,6 +88,23 @@ def test_seats_of_an_earlier_look_end_too() -> None:
     wait(world, "b", 2, 8, 300)
     wait(world, "d", 1, 8, 200)
     assert look(world) == ([], {"b": ("head", "", 600.0), "d": ("delays", "default/b", None)})
+
+
+@pytest.mark.parametrize(
+    ("reason", "message"), [("Unschedulable", "no CPU"), ("SchedulerError", f"gpu-extender: {SEAT_TEXT}")]
+)
+def test_no_start_is_stated_where_a_pod_is_rejected_on_its_seat(reason: str, message: str) -> None:
+    """When it starts is not known, and so not when it ends."""
+    world = cluster(2)
+    wait(world, "a", 1, 8, 400, duration="10m")
+    assert look(world)[0] == ["a"]
+    notes = {"gpu-extender.io/gang": "a", "gpu-extender.io/gang-size": "1", "gpu-extender.io/duration": "10m"}
+    rejected = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
+    pod = workload("a-0", 8, annotations=notes)
+    pod["status"]["conditions"] = [rejected]
+    world.set("Pod", pod)
+    wait(world, "b", 2, 8, 300)
+    assert look(world) == ([], {"b": ("head", "", None)})
 
 
 def test_a_higher_priority_is_first() -> None:
