@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -12,9 +13,12 @@ from extender.offline import frozen
 from tests.answers.questions import Scenario
 from tests.metamorphic import clusters
 from tests.metamorphic.clusters import Stated
+from tests.queue.late_owners import OWNERS, RACK
 from tests.queue.test_plan import HEAD
 from tests.replay import player
-from tests.world import AMD, GPU, JSON, WALL, rfc3339, workload
+from tests.whatif.test_as_the_queue import gated_pods, job_set
+from tests.whatif.test_quotas import DOCUMENT, WORK, job, quota, read
+from tests.world import AMD, GPU, JSON, WALL, machine, pairs, rfc3339, workload
 
 OURS: Final = "gpu-extender.io/"
 EXAMPLES: Final = Path(__file__).parents[2] / "docs" / "examples"
@@ -22,8 +26,7 @@ API: Final = {"PriorityClass": "scheduling.k8s.io/v1"}
 DRAWN, CLAIMS = (0, 1, 2, 5, 8, 11), (1, 2, 5)
 """Seeds of the clusters of the metamorphic tests; of those with GPUs by claims."""
 REPLAYED: Final = (
-    "amd-1", "bounded-claims-3", "cliques-2", "costs-1", "mixed-2", "nvswitch-3",
-    "pairs-1", "plugin-faults-1", "shares-1",
+    "amd-1", "bounded-claims-3", "cliques-2", "costs-1", "mixed-2", "nvswitch-3", "shares-1",
 )  # fmt: skip
 SEARCH: Final = {"budgetMilliseconds": 60_000, "searchBudget": 2_000}
 """The budget in sets alone ends a search: time must not change an answer."""
@@ -34,7 +37,9 @@ def drawn() -> dict[str, Scenario]:
     found = {f"drawn-{seed}": _stated(clusters.drawn(seed)) for seed in DRAWN}
     found |= {f"claims-{seed}": _stated(clusters.with_claims(clusters.drawn(seed))) for seed in CLAIMS}
     found |= {name: _replayed(name) for name in REPLAYED}
-    return found | {"torn": _torn()}
+    found |= {"torn": _torn(), "owners": _owners(), "resource-quotas": _resource_quotas()}
+    # In the order of keys that their files have: an answer may show it.
+    return {name: Scenario(*json.loads(json.dumps(scenario, sort_keys=True))) for name, scenario in found.items()}
 
 
 def _stated(stated: Stated) -> Scenario:
@@ -108,3 +113,40 @@ def _torn() -> Scenario:
     }
     asked = json.loads(json.dumps(asked, default=str))
     return Scenario(json.loads(json.dumps(items, default=str)), _searching({}), "2026-03-02T12:00:00Z", asked)
+
+
+def _owners() -> Scenario:
+    """Owners of each kind whose early pods wait behind the gate, each in a namespace of its own, over two racks."""
+    items: list[JSON] = []
+    for number in range(4):
+        links, labels = pairs(8), {RACK: f"r{number // 2}", "nvidia.com/gpu.product": "H100"}
+        items.append({"apiVersion": "v1", "kind": "Node"} | machine(f"n{number}", 8, links=links, labels=labels))
+    items.append({"apiVersion": "v1", "kind": "Pod"} | _running("notebook", 2, "n0"))
+    asked: dict[str, list[JSON]] = {}
+    for number, (title, owner) in enumerate(OWNERS.items()):
+        pods: list[JSON] = [{"apiVersion": "v1", "kind": "Pod"} | owner.make(name, gated=True) for name in owner.early]
+        for pod in pods:
+            pod["metadata"]["creationTimestamp"] = rfc3339(WALL - 100 * (number + 1))
+        text = json.dumps([*owner.objects, *pods]).replace('"uid": "', f'"uid": "{number}-')
+        objects = json.loads(text.replace('"namespace": "default"', f'"namespace": "space-{number}"'))
+        items += objects
+        asked[re.sub(r"\W+", "-", title.lower()) + ".json"] = json.loads(json.dumps([*owner.objects]))
+    both = job_set()
+    both["metadata"]["namespace"] = "team"
+    items += [both, *gated_pods()]
+    settings = {"queue": {"enabled": True}, "topologyLevels": [RACK]}
+    return Scenario(json.loads(json.dumps(items)), _searching(settings), rfc3339(WALL), asked)
+
+
+def _running(name: str, gpus: int, node: str, **facts: Any) -> JSON:
+    return workload(name, gpus, node=node, phase="Running", start=WALL - 7_200, held=range(gpus), **facts)
+
+
+def _resource_quotas() -> Scenario:
+    """ResourceQuotas by priority class, pods that they refuse, and an older pod of low priority."""
+    items = [{"apiVersion": "v1", "kind": "Node"} | machine(name, 8, links=pairs(8)) for name in ("n0", "n1")]
+    items += [{"apiVersion": "v1", "kind": "Pod"} | _running("low", 8, "n1", priority=-5), *read(DOCUMENT)]
+    pods = [_pod("quick", 4, GPU, namespace="a", priority=10), *_gang("wide", 2, 8, GPU, namespace="a")]
+    limited = quota({"requests.nvidia.com/gpu": "6"}, status={"used": {"requests.nvidia.com/gpu": "3"}})
+    asked = {f"{one['metadata']['name']}.json": [one] for one in (*read(WORK), job("batch", 2, 4))}
+    return Scenario([*items, limited, *pods], _searching({}), rfc3339(WALL), asked)
