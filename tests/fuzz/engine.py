@@ -22,7 +22,8 @@ from typing import Any, Protocol
 Step = dict[str, Any]
 ROOT = Path(__file__).parents[2]
 MOST_SECONDS = 2.0  # CPU seconds that one case may take
-HANG_SECONDS = 60  # wall-clock seconds after which a case counts as endless
+HANG_SECONDS = 60  # CPU seconds after which an episode counts as endless: other processes may slow it down
+BLOCKED_SECONDS = 900  # wall-clock seconds, for an episode that waits for ever
 SHRINK_SECONDS = 6.0  # for each distinct failure
 MOST_FAILURES = 30  # distinct ones that are kept
 
@@ -158,15 +159,19 @@ def _watchdog() -> Iterator[None]:
     """Interrupts an episode that does not end. Only on the main thread, as in the command and in pytest."""
 
     def late(number: int, frame: FrameType | None) -> None:
-        raise Broken("a case does not end", f"more than {HANG_SECONDS} s; at {frame and frame.f_code.co_qualname}")
+        limit = f"{HANG_SECONDS} s of CPU time" if number == signal.SIGPROF else f"{BLOCKED_SECONDS} s"
+        raise Broken("a case does not end", f"more than {limit}; at {frame and frame.f_code.co_qualname}")
 
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(HANG_SECONDS)
+    before = [(number, signal.signal(number, late)) for number in (signal.SIGPROF, signal.SIGALRM)]
+    signal.setitimer(signal.ITIMER_PROF, HANG_SECONDS)
+    signal.alarm(BLOCKED_SECONDS)
     try:
         yield
     finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        for number, handler in before:
+            signal.signal(number, handler)
 
 
 # ---- the run

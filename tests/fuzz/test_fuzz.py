@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.fuzz import PARTS, properties
+from tests.fuzz import PARTS, engine, properties
 from tests.fuzz.__main__ import show
 from tests.fuzz.asking import check_answer
 from tests.fuzz.engine import Broken, Outcome, Part, Step, replay, run, shrink
@@ -76,6 +77,35 @@ def test_a_failure_is_shrunk_saved_and_replayed(tmp_path: Path) -> None:
     assert replay([_Adder()], found.file).signature == found.signature
     assert "seed 3, episode 0" in show(report)
     assert str(found.file) in show(report)
+
+
+class _Waits(_Adder):
+    """A part whose world never ends a step. `spins`: it uses CPU time meanwhile."""
+
+    def __init__(self, *, spins: bool) -> None:
+        self.spins = spins
+
+    def play(self, step: Step) -> None:
+        while True:
+            if not self.spins:
+                time.sleep(60.0)
+
+    def end(self) -> None:
+        return None
+
+    @contextmanager
+    def world(self) -> Iterator[_Waits]:  # type: ignore[override]
+        yield self
+
+
+def test_an_episode_that_does_not_end_is_found_by_its_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one that waits for ever by the clock, after a time that no load of the machine explains."""
+    for spins, limit, text in ((True, "HANG_SECONDS", "1 s of CPU time"), (False, "BLOCKED_SECONDS", "1 s;")):
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, limit, 1)
+            done = engine.play(_Waits(spins=spins), [{}])
+        assert done.signature == "a case does not end"
+        assert text in done.detail
 
 
 def test_shrinking_ends_in_time() -> None:
