@@ -62,7 +62,7 @@ def _pods(start: Start) -> Iterator[Mapping[str, Any]]:
 
 
 def _reserved(entry: Mapping[str, Any], head: Reservation | None, wall: float) -> dict[str, Any]:
-    """What is reserved for the first gang that cannot start; `at_seconds`: null where no end is stated."""
+    """What is reserved for the first gang that cannot start; `at_seconds`: null where it is not known."""
     if head is None or str(head.gang.ref) != entry["gang"] or head.gang.ref.source != entry["source"]:
         return {"head": False, "reserved": None}
     assert isinstance(head.seats, Found)
@@ -71,6 +71,6 @@ def _reserved(entry: Mapping[str, Any], head: Reservation | None, wall: float) -
         "head": True,
         "reserved": {
             "pods": [{"name": pod.name, "node": node} for pod, node in pods],
-            "at_seconds": None if head.start is None else round(max(0.0, head.start - wall), 1),
+            "at_seconds": None if head.stated is None else round(max(0.0, head.stated - wall), 1),
         },
     }

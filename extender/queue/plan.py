@@ -196,6 +196,8 @@ class Planner:
         )
         decision = yield from self._schedule(situation, running, look)
         yield from self._hopeless(decision, left, running, look)
+        if decision.head is not None:
+            decision.head = yield from self._delayed(decision.head, decision.waits, left, look)
         self._head = decision.head
         self.head = None if decision.head is None else Head(decision.head.gang, queues)
         queues.of(())
@@ -284,6 +286,40 @@ class Planner:
                 yield
                 if (yield from self._able_to_start(gang, running, look)):
                     queues.waits(gang)
+
+    def _delayed(
+        self, head: Reservation, waits: Mapping[gangs.Ref, Waits], in_order: Sequence[WaitingGang], look: _Look
+    ) -> Sliced[Reservation]:
+        """The reservation with what is foreseen to delay it. `waits`: why gangs wait. Of those that may start before a
+        head that borrows MOST_ASKED kinds are placed as early as they can be, beside each other; of more it is not
+        known."""
+        if head.start is None or not look.queues.ruled:
+            return head
+        earlier: list[Ending] = []
+        for one, pause in pauses(head.gone, RUN):
+            if pause:
+                yield
+            if one.at is not None and one.at < head.start:
+                earlier.append(one)
+        quota = yield from look.queues.changed(head.gone)
+        before = quota.before(head.gang.queue, _found(head.seats).gpus(look.queues.models))
+        kinds: set[Hashable] = set()
+        kept: tuple[Held, ...] = ()
+        for gang, pause in pauses(in_order if before else ()):
+            if pause:
+                yield
+            if gang.queue not in before or gang.ref not in waits or not gang.complete or look.kind(gang) in kinds:
+                continue
+            if len(kinds) == MOST_ASKED:
+                return replace(head, after=before)
+            kinds.add(look.kind(gang))
+            seats = yield from self._place(gang, Trial(earlier, kept), look)
+            if not isinstance(seats, Found) or not (yield from _guaranteed(look.queues, Held(gang, seats), earlier)):
+                continue
+            kept += (Held(gang, seats),)
+            if not isinstance((yield from self._place(head.gang, Trial(head.gone, kept), look)), Found):
+                return replace(head, after=[gang.queue])
+        return head
 
     def _known_able(self, gang: WaitingGang, look: _Look) -> bool:
         """Whether it was found lately whether the gang is able to start."""
@@ -599,7 +635,11 @@ def _waiting(cluster: ClusterView, gang: WaitingGang, decision: Decision) -> Wai
     waits = decision.waits[gang.ref]
     texts, start, head = [waits.text], None, decision.head
     if head is not None and head.gang is gang:
-        start = head.start
+        start = head.stated
+        if head.after:
+            texts.append(
+                f"gangs of other queues that are within their guarantees may start first: {', '.join(head.after)}"
+            )
         if plain := _plain(cluster, head):
             texts.append(f"pods without GPUs hold CPU, memory or pod slots that it needs: {plain}")
     if gang.unread:

@@ -96,6 +96,13 @@ class Quota:
         rules, held = self.rules.get(queue, PLAIN), self.held.get(queue, _NONE)
         return all(held.get(model, 0) + count <= rules.guaranteed.get(model, 0) for model, count in asked.items())
 
+    def before(self, queue: str, asked: Mapping[str, int]) -> list[str]:
+        """The other queues that wait within their guarantees for GPUs of a model of which the queue borrows once it
+        holds `asked` more. Their gangs may start before those of this queue."""
+        held, guaranteed = self.held.get(queue, _NONE), self.rules.get(queue, PLAIN).guaranteed
+        borrows = [m for m, count in asked.items() if count and held.get(m, 0) + count > guaranteed.get(m, 0)]
+        return sorted(other for other in self.rules.keys() - {queue} if any(self.unmet(other, m) for m in borrows))
+
     def unmet(self, queue: str, model: str) -> int:
         """How many GPUs of its guarantee the queue waits for."""
         held = self.held.get(queue, _NONE).get(model, 0)

@@ -35,15 +35,18 @@ def wait(
     *,
     duration: str = "",
     notes: Mapping[str, str] = NOTHING,
+    apart: str = "",
     **facts: Any,
 ) -> None:
-    """A gang of pods that has waited for `age` seconds. `notes`: further annotations."""
+    """A gang of pods that has waited for `age` seconds. `notes`: further annotations; `apart`: of which label `app` no
+    two are on one node."""
     notes = {"gpu-extender.io/gang": name, "gpu-extender.io/gang-size": str(pods), **notes}
     if duration:
         notes["gpu-extender.io/duration"] = duration
     for i in range(pods):
         pod = gated(f"{name}-{i}", gpus, annotations=notes, **facts)
         pod["metadata"]["creationTimestamp"] = rfc3339(world.wall - age)
+        pod["spec"] |= repels(apart) if apart else {}
         world.set("Pod", pod)
 
 

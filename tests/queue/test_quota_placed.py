@@ -12,7 +12,7 @@ from extender.queue.placing.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.settings import Settings
 from tests.controllers.queue.rig import gated
-from tests.queue.test_plan import HEAD, cluster, look, wait
+from tests.queue.test_plan import HEAD, cluster, look, texts, wait
 from tests.world import World, machine, pairs, rfc3339
 
 PRODUCT = "nvidia.com/gpu.product"
@@ -130,6 +130,24 @@ def test_a_gang_within_its_guarantee_starts_on_seats_of_a_head_that_borrows() ->
     assert look(world) == ([], {"b": ("head", "", 3600.0)})
     wait(world, "a", 1, 8, 100, labels=of("a"))
     assert look(world) == (["a"], {"b": ("head", "", 9 * 3600.0)})
+
+
+def test_a_start_is_not_stated_where_a_gang_within_its_guarantee_starts_before_on_its_seats() -> None:
+    """The head is reserved n0, which is free, and n1. a lacks a second node with four GPUs: once r2 has ended on n2 it
+    takes n0 before the head starts."""
+    world = cluster(6, queues={"a": {"guaranteedGpus": {GPU: 8}}})
+    world.pod("r1", 8, "n1", labels=of("x"), annotations={"gpu-extender.io/duration": "1h"}, start=world.wall)
+    world.pod("r2", 4, "n2", labels=of("x"), annotations={"gpu-extender.io/duration": "30m"}, start=world.wall)
+    for name, gpus, node in (("r3", 4, "n2"), ("r4", 5, "n3"), ("r5", 5, "n4"), ("r6", 5, "n5")):
+        world.pod(name, gpus, node, labels=of("x"))
+    wait(world, "head", 2, 8, 300, labels=of("b"), priority=10)
+    assert look(world) == ([], {"head": ("head", "", 3600.0)})
+    wait(world, "a", 2, 4, 100, labels=of("a") | {"app": "a"}, apart="a")
+    assert look(world)[1] == {"head": ("head", "", None), "a": ("place", "", None)}
+    assert texts(world)["head"].endswith("gangs of other queues that are within their guarantees may start first: a")
+    world.gone("r2")
+    started, waits = look(world)
+    assert (started, waits["head"][2]) == (["a"], None)
 
 
 def test_a_gang_that_can_never_start_keeps_no_guarantee() -> None:
