@@ -71,7 +71,7 @@ def _replayed(name: str) -> Scenario:
             if "set" in step and wire.get("status", {}).get("phase") != "Failed":
                 objects[key] = {"apiVersion": API.get(kind, clusters.API.get(kind, "v1")), "kind": kind} | wire
     resource = AMD if name.startswith("amd") else GPU
-    items = [*objects.values(), *_queued(resource)]
+    items = [*objects.values(), *_queued(resource), *_waiting(resource)]
     asked = {
         "urgent.json": [_pod("urgent", 4, resource, priority=5_000)],
         "linked.json": [_pod("linked", 2, resource, links="required")],
@@ -89,6 +89,13 @@ def _queued(resource: str) -> Iterator[JSON]:
     yield from _gang("near", 2, 2, resource, notes={OURS + "domain": "required:clique"}, links="required", **gate)
     yield from _gang("part", 4, 2, resource, notes={OURS + "gang-min": "2"}, priority=1_000, **gate)
     yield _pod("alone", 1, resource, priority=100, **gate)
+
+
+def _waiting(resource: str) -> Iterator[JSON]:
+    """Pods that wait without the queue: for links, for a whole node, and without the right to evict."""
+    yield _pod("tight", 2, resource, links="required")
+    yield _pod("whole", 8, resource, priority=50)
+    yield _pod("meek", 4, resource, priority=500, never=True, links="required")
 
 
 def _gang(name: str, pods: int, gpus: int, resource: str, notes: JSON | None = None, **facts: Any) -> Iterator[JSON]:
@@ -112,6 +119,7 @@ def _torn() -> Scenario:
         if path.stem != "torn"
     }
     asked = json.loads(json.dumps(asked, default=str))
+    items += _waiting(GPU)
     return Scenario(json.loads(json.dumps(items, default=str)), _searching({}), "2026-03-02T12:00:00Z", asked)
 
 

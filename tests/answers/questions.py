@@ -28,7 +28,7 @@ from tests.web.page.scene import with_queue
 from tests.world import JSON, World, logged
 
 MOST_PODS: Final = 5
-"""Pods that are explained, of those that wait and of those that run."""
+"""Pods that are explained, of those that wait and are not in the queue, and of those that run."""
 MOST_GANGS: Final = 4
 CHANGING: Final = frozenset({"policy_hash", "duration_us", "milliseconds", "settings"})
 """What a new setting changes, or each run."""
@@ -118,12 +118,14 @@ def _commands(scenario: Scenario) -> Iterator[tuple[str, Any]]:
 def questions(scenario: Scenario) -> list[str]:
     """The commands; a part of them is asked for text, too."""
     nodes, files = scenario.nodes, sorted(scenario.asked)
-    waiting = _one_of_each([pod for pod in scenario.pods if not pod["spec"].get("nodeName")])
+    pending = [pod for pod in scenario.pods if not pod["spec"].get("nodeName")]
+    waiting = _one_of_each([pod for pod in pending if not pod["spec"].get("schedulingGates")])[:MOST_PODS]
+    queued = _one_of_each([pod for pod in pending if pod["spec"].get("schedulingGates")])[:MOST_GANGS]
     running = _one_of_each([pod for pod in scenario.pods if pod["spec"].get("nodeName")])
     simple = ["top", "capacity", "queue", "check", "map"]
-    explained = [f"explain {key_of(pods[0])}" for pods in (*waiting[:MOST_PODS], *running[:MOST_PODS])]
+    explained = [f"explain {key_of(pods[0])}" for pods in (*waiting, *queued, *running[:MOST_PODS])]
     asked = [f"whatif -f {file}" for file in files]
-    gangs = [f"whatif --pod {' '.join(map(key_of, pods))}" for pods in waiting[:MOST_GANGS]]
+    gangs = [f"whatif --pod {' '.join(map(key_of, pods))}" for pods in (*queued, *waiting[:2])]
     every = f"whatif -f {' '.join(files)}"
     changed = [f"{every} --add 1 {nodes[0]}", f"{every} --add 2 catalogue:dgx-h100", f"{every} --cordon {nodes[0]}"]
     changed += [f"whatif -f {files[0]} --drain {node}" for node in nodes[-1:]]
@@ -131,7 +133,7 @@ def questions(scenario: Scenario) -> list[str]:
     texts = [
         *simple,
         *explained[:3],
-        *explained[MOST_PODS : MOST_PODS + 1],
+        *explained[-1:],
         *asked[:2],
         *gangs[:1],
         changed[0],
