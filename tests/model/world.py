@@ -448,11 +448,17 @@ class Model:
 
     def _planned(self, name: str, pod: JSON) -> None:
         """A pod states GPUs: no other pod that waits states one of them."""
-        node, own = pod["status"].get("nominatedNodeName"), _stated(pod)
+        node, own = self._states_on(pod), _stated(pod)
         for other in self.api.pods():
-            same = other["status"].get("nominatedNodeName") == node and not other["spec"].get("nodeName")
+            same = self._states_on(other) == node and not other["spec"].get("nodeName")
             if same and other["metadata"]["uid"] != pod["metadata"]["uid"] and _stated(other) & own:
                 self._fail("two pods state one GPU", f"{name} and {pod_path(other)} on {node}: {_stated(other) & own}")
+
+    def _states_on(self, pod: JSON) -> str:
+        """The node whose GPUs a pod states: of its seat. kube-scheduler may have nominated it to another one, on which
+        pods are evicted for it: it lands there only once the queue has given it a seat there."""
+        seat = next((seat for seat in self.seats() if seat.uid == pod["metadata"]["uid"]), None)
+        return str(pod["status"].get("nominatedNodeName", "") if seat is None else seat.node)
 
     def _always(self) -> None:
         if twice := self.kubelets.truth.double_allocations:
