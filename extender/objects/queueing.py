@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+import msgspec
+
 from extender.objects.progress import duration
 from extender.objects.records import PodRecord
 
@@ -111,6 +113,14 @@ def duration_of(pod: PodRecord) -> float | None:
     text, deadline = pod.annotations.get(DURATION), pod.deadline_seconds
     stated = (duration(text) if text else None) or deadline
     return None if stated is None else float(stated if deadline is None else min(stated, deadline))
+
+
+def opened(pod: PodRecord) -> PodRecord:
+    """The pod as it is once the queue has released it."""
+    if GATE not in pod.gates and WANTS_NODES not in pod.annotations:
+        return pod
+    notes = {key: text for key, text in pod.annotations.items() if key != WANTS_NODES}
+    return msgspec.structs.replace(pod, gates=tuple(gate for gate in pod.gates if gate != GATE), annotations=notes)
 
 
 def queue_of(pod: PodRecord) -> str:

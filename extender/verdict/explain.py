@@ -12,7 +12,7 @@ from extender.cluster.gpus.statements import gpus_of
 from extender.cluster.slices import Sliced, pauses
 from extender.errors import BadInput, NotFound
 from extender.objects import typos
-from extender.objects.queueing import GATE
+from extender.objects.queueing import GATE, opened
 from extender.objects.records import PodRecord
 from extender.preemption.candidates import Preemptor
 from extender.queue.leader import QueueLeader, not_the_leader
@@ -190,7 +190,8 @@ class Explainer:
             return placed.runs(pod, judge.cluster, placing, {} if placing is None else placing.scored.stamp.weights)
         judge.cluster.tick(now)
         judge.cluster.at(wall)
-        asked = Preemptor(judge.claims.request(pod, now), pod, now, wall)
+        released = opened(pod)  # what the rules say of it, not that its gate is closed
+        asked = Preemptor(judge.claims.request(released, now), released, now, wall)
         nodes = yield from judged_nodes.read(judge, asked)
         fits = nodes.fits
         yield
@@ -216,7 +217,7 @@ class Explainer:
         else:
             shown = yield from self._waits(asked, nodes, shown, refused)
         if pod.gated:
-            shown = yield from self._gated(asked, shown, refused)
+            shown = yield from self._gated(pod, asked, shown, refused)
         else:
             last = f"; {_asked(decision, wall)}" if self._live else ""
             more = last if best else _not_evicted(decision, wall)
@@ -248,9 +249,9 @@ class Explainer:
         text = sentence.whole(f"{why}; {more}" if more else why, miss, kept)
         return replace(shown, verdict=verdict, sentence=text, nearest=miss, ways=kept, preemption=denied)
 
-    def _gated(self, asked: Preemptor, shown: Explanation, refused: Absent) -> Sliced[Explanation]:
-        """What holds the gate, and what is behind it."""
-        pod, report = asked.pod, self._report()
+    def _gated(self, pod: PodRecord, asked: Preemptor, shown: Explanation, refused: Absent) -> Sliced[Explanation]:
+        """What holds the gate, and what is behind it. `asked`: about the pod as it is once it is released."""
+        report = self._report()
         others = [gate for gate in pod.gates if gate != GATE]
         holds = [f"another controller opens the gate {gate}" for gate in others]
         if len(others) == len(pod.gates):

@@ -13,7 +13,7 @@ from extender.cluster.slices import Pace, Sliced
 from extender.cluster.view import ClusterView
 from extender.errors import BadInput
 from extender.objects import gangs
-from extender.objects.queueing import is_queued
+from extender.objects.queueing import is_queued, opened
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.roles import Unplaceable, roles_of
@@ -76,7 +76,7 @@ class Task:
     def of(cls, snapshot: Snapshot, gang: WaitingGang, wall: float) -> Task:
         """BadInput: none of its pods asks for a GPU."""
         queued = any(map(is_queued, gang.pods))
-        gang = replace(gang, pods=tuple(map(single.opened, gang.pods)), whole=True)
+        gang = replace(gang, pods=tuple(map(opened, gang.pods)), whole=True)
         requests = tuple(map(snapshot.claims.alone, gang.pods))
         first = next((at for at, one in enumerate(requests) if one.gpus), None)
         if first is None:

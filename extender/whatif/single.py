@@ -10,14 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import msgspec
-
 from ext_core import fit, score
 from extender.cluster.gpus.statements import gpus_of
 from extender.cluster.slices import Sliced
 from extender.cluster.view import ClusterView
 from extender.errors import BadInput
-from extender.objects.queueing import GATE, WANTS_NODES
+from extender.objects.queueing import opened
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.costs.leftover_fragmentation import LeftoverFragmentation
@@ -67,14 +65,6 @@ class Single:
     node: str = ""
     gpus: int = 0
     victims: tuple[PodRecord, ...] = ()
-
-
-def opened(pod: PodRecord) -> PodRecord:
-    """The pod as it is once the queue has released it."""
-    if GATE not in pod.gates and WANTS_NODES not in pod.annotations:
-        return pod
-    notes = {key: text for key, text in pod.annotations.items() if key != WANTS_NODES}
-    return msgspec.structs.replace(pod, gates=tuple(gate for gate in pod.gates if gate != GATE), annotations=notes)
 
 
 def preemptor(snapshot: Snapshot, pod: PodRecord, wall: float) -> Preemptor:
