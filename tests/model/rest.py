@@ -104,8 +104,9 @@ class _Rest:
         """Pods that are released and not bound."""
         if not gang.disturbed:
             raise Broken("a gang has started in half", f"{gang.name}: {released} are released, {bound} run")
-        ways = self._places(gang, released, self._with_seats({gang.uids[name] for name in released}))
-        if not gang.links and any(self._within(gang, gpus, self.model.held(), True) for gpus in ways):
+        uids = {gang.uids[name] for name in released}
+        ways, held = self._places(gang, released, self._with_seats(uids)), self.model.held(uids)
+        if not gang.links and any(self._within(gang, gpus, held, True) for gpus in ways):
             raise Broken("released pods have a place and do not get it", f"{gang.name}: {released}, {self.free}")
 
     def _with_seats(self, uids: set[str]) -> dict[str, int]:
@@ -182,10 +183,11 @@ class _Rest:
                 yield used + Counter({name: sizes[0]})
 
     def _within(self, gang: Gang, gpus: Counter[str], held: Held, again: bool) -> bool:
-        """Whether its queue may hold these as well. `again`: of pods that are released already: they count in it."""
+        """Whether its queue may hold these as well. `again`: of pods that are released already: what others wait for
+        does not count."""
         rules = self.model.queues.get(gang.queue, {})
         for model, count in gpus.items():
-            after = held[gang.queue, model] + (0 if again else count)
+            after = held[gang.queue, model] + count
             limit = rules.get("limitGpus", {}).get(model)
             if limit is not None and after > limit:
                 return False

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -500,8 +501,9 @@ class Model:
                 )
             there.add(seat.gang)
 
-    def held(self) -> Counter[tuple[str, str]]:
-        """GPUs by queue and model: of bound pods, and of seats. Pods of a node that does not exist hold none."""
+    def held(self, moving: Collection[str] = ()) -> Counter[tuple[str, str]]:
+        """GPUs by queue and model: of bound pods, and of seats but those of `moving`, by uid. Pods of a node that does
+        not exist hold none."""
         found: Counter[tuple[str, str]] = Counter()
         there = {node["metadata"]["name"] for node in self.api.nodes()}
         for pod in self.api.pods():
@@ -510,7 +512,7 @@ class Model:
                 found[pod["metadata"]["labels"][tenants.QUEUE], self.models[node]] += gpus_of(pod)
         for seat in self.seats():
             gang = self.tenants.gangs.get(seat.pod.partition("/")[0])
-            if gang is not None and self._waits(seat.uid):
+            if gang is not None and self._waits(seat.uid) and seat.uid not in moving:
                 found[gang.queue, self.models[seat.node]] += sum(seat.amounts[3:])
         return found
 
