@@ -123,9 +123,10 @@ class _Rest:
             return
         held = self.model.held()
         head = self.leader.queue._planner.reservation
-        free, behind = dict(self.free), False
-        if head is not None and head.gang.ref != entry.gang.ref:
-            behind = True
+        free = dict(self.free)
+        behind = head is not None and head.gang.ref != entry.gang.ref
+        borrower = "" if head is None else head.gang.queue
+        if head is not None and behind:
             assert isinstance(head.seats, Found)
             for pod, node in zip(head.seats.pods, head.seats.placed.nodes, strict=True):
                 if node in free:
@@ -138,6 +139,8 @@ class _Rest:
         if gang.links:
             return
         for gpus in self._places(gang, names, free):
+            if entry.code == "delays" and any(self._is_lent(borrower, model) for model in gpus):
+                continue
             if self._within(gang, gpus, held, False):
                 where = f"behind {head.gang.ref}" if behind and head is not None else "first"
                 raise Broken(
@@ -197,6 +200,12 @@ class _Rest:
             if not rules.get("borrow", True) or self._kept(gang.queue, model, held):
                 return False
         return True
+
+    def _is_lent(self, queue: str, model: str) -> bool:
+        """Whether a gang of another queue with a guarantee of the model waits: what is kept for it once pods of its
+        queue end leaves less to a borrowing head."""
+        lends = {other for other, rules in self.model.queues.items() if rules.get("guaranteedGpus", {}).get(model)}
+        return any(entry.gang.queue in lends - {queue} for entry in self.waits.values())
 
     def _kept(self, queue: str, model: str, held: Held) -> bool:
         """Whether another queue waits for GPUs of its guarantee."""
