@@ -39,12 +39,7 @@ def check_search(nodes: NodeTable, pods: PodTable, ask: Ask, rows: list[int]) ->
 
 
 def victims(
-    nodes: NodeTable,
-    pods: PodTable,
-    ask: Ask,
-    rows: list[int],
-    now_ms: int = 0,
-    needed: bytes = b"",
+    nodes: NodeTable, pods: PodTable, ask: Ask, rows: list[int], now_ms: int = 0, needed: bytes = b""
 ) -> Gathered:
     check_search(nodes, pods, ask, rows)
     eligible = [

@@ -69,10 +69,11 @@ class Single:
 
 def preemptor(snapshot: Snapshot, pod: PodRecord, wall: float) -> Preemptor:
     """The question for a pod. BadInput: it asks for no GPU, and uses none that another pod has by a claim of both."""
-    asked = snapshot.claims.request(opened(pod), snapshot.now)
+    released = opened(pod)
+    asked = snapshot.claims.request(released, snapshot.now)
     if not (asked.gpus or pod.claim_node):
         raise BadInput(no_gpus(snapshot.cluster, pod), path=f"pod {pod.namespace}/{pod.name}")
-    return Preemptor(asked, opened(pod), snapshot.now, wall)
+    return Preemptor(asked, released, snapshot.now, wall)
 
 
 def judge(snapshot: Snapshot, pod: PodRecord, wall: float) -> Sliced[Single]:
