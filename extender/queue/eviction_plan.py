@@ -62,7 +62,7 @@ class EvictionPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Evicted:
+class EvictionFound:
     """What a search found. `placed`: where the gang goes without the `victims`, None: no eviction makes room for it."""
 
     found: GangFound
@@ -106,7 +106,9 @@ class EvictionPlanner:
             return evicted.found.why
         return self._plan(gang, pods, evicted, best, evicted.placed)
 
-    def cheapest(self, head: Head, pods: tuple[PodRecord, ...], spared: Collection[str], pace: Pace) -> Sliced[Evicted]:
+    def cheapest(
+        self, head: Head, pods: tuple[PodRecord, ...], spared: Collection[str], pace: Pace
+    ) -> Sliced[EvictionFound]:
         """The cheapest eviction after which these pods of the gang have a place. `spared`: as for `steps`."""
         cluster, gang, requests = self._cluster, head.gang, [self._claims.alone(pod) for pod in pods]
         rows, reclaim, allowances = yield from self._room(head)
@@ -117,10 +119,10 @@ class EvictionPlanner:
         domains = candidates(cluster, self._placement.layout, gang, rows)
         found = in_a_domain((yield from self._search.steps(asked, list(domains), way)))
         if found.best is None:
-            return Evicted(found)
+            return EvictionFound(found)
         placed = kept.places[found.best.rows]
         # The placement may leave a node alone that the search has chosen: no pod is evicted there.
-        return Evicted(found, placed, tuple([pod for pod in found.best.pods if pod.node in placed.nodes]))
+        return EvictionFound(found, placed, tuple([pod for pod in found.best.pods if pod.node in placed.nodes]))
 
     def hindrance(self, plan: EvictionPlan) -> str:
         """Why a plan may not be carried out, by the tables as they are now; "" where it may."""
@@ -211,7 +213,7 @@ class EvictionPlanner:
     # -- the plan -------------------------------------------------------------------------------------------------
 
     def _plan(
-        self, gang: WaitingGang, pods: Sequence[PodRecord], evicted: Evicted, best: GangEviction, placed: Placed
+        self, gang: WaitingGang, pods: Sequence[PodRecord], evicted: EvictionFound, best: GangEviction, placed: Placed
     ) -> EvictionPlan | str:
         cluster, name, victims = self._cluster, gang_name(gang), evicted.victims
         if all(pod.terminating for pod in victims):
