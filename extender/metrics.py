@@ -424,7 +424,7 @@ VALUES: Final = {
     "certificate_reads result": "`ok`, `failed` (the certificates before stay in use)",
     "watch_defects kind": "the kinds of objects that are watched; `source` for all of them; and the controllers: "
     "`certificates`, `connections`, `document`, `events`, `evictions`, `gates`, `nodes-wanted`, "
-    "`parked-pods`, `partial-gangs`, `pending-pods`, `queue`, `reservations`, `settings`, `typos`, `waiting-pods`",
+    "`parked-pods`, `partial-gangs`, `pending-pods`, `queue`, `reservations`, `settings`, `waiting-pods`",
     "invalid_objects reason": "`too-deep` (all that is used of it was read), `partial` (some of it; the rest counts as "
     "the worst), `unreadable` (its last readable version counts), `unknown-event` (an event of no object), `not-held` "
     "(a defect)",

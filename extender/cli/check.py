@@ -1,7 +1,7 @@
 """The preemption posture of a cluster: which classes can evict which, and what is wrong with that; nodes that lost
 GPUs, are not ready, or whose links are not known; unknown names with our prefix; and advice, as `capacity` has it.
 Nothing is changed, and what an input lacks is said, not judged. Exit codes: 0 no finding is an error, 10 some are (with
---strict warnings count too), 1 the cluster cannot be read or the file has no nodes, 2 wrong usage.
+--strict warnings count too), 1 the cluster cannot be read or the file has neither nodes nor pods, 2 wrong usage.
 
 With --scheduler-config instead: what keeps kube-scheduler from asking gpu-extender well, by its configuration; unknown
 fields with their lines. The exit codes are the same.
@@ -96,8 +96,8 @@ def run(options: argparse.Namespace) -> int:
     invalid: list[tolerant.Invalid] = []
     found = frozen.parse(raw, gpus, source, invalid)
     snapshot = Snapshot.of(settings, found)
-    if options.cluster is not None and not snapshot.cluster.nodes:
-        raise BadCluster("has no Node, so nothing can be judged", path=source)
+    if options.cluster is not None and not snapshot.cluster.nodes and not snapshot.cluster.pods:
+        raise BadCluster("has neither Node nor Pod, so nothing can be judged", path=source)
     answered = check.answer(
         settings,
         snapshot.cluster,

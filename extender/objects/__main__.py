@@ -9,7 +9,7 @@ from extender.objects.annotations import NAMES, PREFIX
 HEAD: Final = """# Annotations
 
 The annotations of pods and nodes that gpu-extender reads and writes, all with the prefix `gpu-extender.io/`. An invalid
-value is ignored, and `whatif` and `check` warn of it; [typos](capacity.md#typos) are reported as Events too. This page
+value is ignored, and `whatif` and `check` warn of it; `check` and `explain` find [typos](capacity.md#typos). This page
 is printed by `python -m extender.objects`.
 
 | annotation | on | written by | values | meaning |

@@ -42,7 +42,6 @@ from extender.controllers.supervisor import Supervisor
 from extender.controllers.surveys import gauges
 from extender.controllers.surveys.partial_gangs import PartialGangEvents
 from extender.controllers.surveys.survey import Survey
-from extender.controllers.typos.controller import TypoEvents
 from extender.controllers.watches import Watches
 from extender.errors import BadInput
 from extender.kube.client import ApiServer
@@ -432,8 +431,6 @@ def over_api(settings: Settings, server: ApiServer, *, file: Path | None = None,
     writes = requests_to(server, AT_ONCE)
     parked = ParkedPods(core.verbs, PodPatches(writes), _can_evict(settings, watches, reservations), clock)
     controllers: list[Controller] = [reservations, events, evictions, parked, *_reloading(core, file)]
-    if settings.events.enabled:
-        controllers.append(TypoEvents(cluster, events))
     queue = _queue(core, server, writes, namespace, identity) if settings.queue.enabled else None
     if queue is not None:
         controllers.append(queue)

@@ -96,15 +96,29 @@ def budget() -> JSON:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "---\n", '{"kind": "List", "apiVersion": "v1", "items": []}', json.dumps({"kind": "Pod"} | workload("p"))],
+    ["", "---\n", '{"kind": "List", "apiVersion": "v1", "items": []}'],
 )
-def test_a_file_without_nodes_is_an_error(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_without_nodes_and_pods_is_an_error(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "cluster.json"
     file.write_text(text)
     assert main(["check", "--cluster", str(file), "-o", "json"]) == 1
     said = capsys.readouterr()
     assert not said.out
     assert json.loads(said.err)["error"]["code"] == "bad-cluster"
+
+
+def test_pods_alone_are_judged_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What someone who may read one namespace can ask about."""
+    file = tmp_path / "pods.json"
+    items = [pod("a", gpus=99, annotations={"gpu-extender.io/link": "required"}), pod("b", gpus=99)]
+    file.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": items}))
+    assert main(["check", "--cluster", str(file), "-o", "json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert codes(answer) == ["unknown-name"]
+    assert answer["lacks"][0]["message"] == "the input has no Nodes: nothing is judged that needs nodes"
+    assert main(["check", "--cluster", str(file), "--strict"]) == 10
 
 
 def test_advice_is_in_the_answer_and_in_the_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

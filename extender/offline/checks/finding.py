@@ -18,6 +18,7 @@ Severity = Literal["error", "warning", "info"]
 ORDER: tuple[Severity, ...] = ("error", "warning", "info")
 Item = Mapping[str, Any]
 NEEDED: Final = {
+    "Node": "nothing is judged that needs nodes",
     "Pod": "what pods ask for, hold and wait for is not judged",
     "PriorityClass": "which classes exist, and which can evict which, is not judged",
     "PodDisruptionBudget": "whether budgets protect pods, or block evictions, is not judged",

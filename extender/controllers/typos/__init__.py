@@ -1,1 +1,0 @@
-"""Events on pods and nodes that have an unknown name or value with our prefix."""
