@@ -9,7 +9,8 @@ gang behind the head may start if it cannot delay it:
 - with it the head still fits at the same moment, on other seats.
 In each case what the queues hold then leaves both within their quotas. A gang within the guarantee of its queue starts
 before a head that borrows: the head is then reserved other seats. Where that is foreseen and delays the head, its start
-is not stated (`Reservation.stated`).
+is not stated (`Reservation.stated`). It is not stated either while a released gang has lost seats: that gang is placed
+again before the head, wherever there is room.
 Of the gangs behind the head those with the highest response are tried first (`order.behind`).
 
 So what the head waits for becomes never more by the queue's own doing: it starts at the latest once the pods before
@@ -76,7 +77,7 @@ class Reservation:
     """The seats that the head gets once the pods of `gone` have ended: the fewest, in the order of the endings.
     `start`: when they have ended at the latest, seconds since the epoch; None: not all of them state it, or have their
     place; `plain`: those of them that hold no GPU; `after`: queues with gangs that may start before it, within their
-    guarantees, so that it has no place then."""
+    guarantees, so that it has no place then; `displaced`: released gangs that get other seats before it."""
 
     gang: WaitingGang
     seats: Seats
@@ -84,11 +85,12 @@ class Reservation:
     start: float | None
     plain: Sequence[Ending] = ()
     after: Sequence[str] = ()
+    displaced: Sequence[str] = ()
 
     @property
     def stated(self) -> float | None:
         """The start, where nothing that is foreseen delays it."""
-        return None if self.after else self.start
+        return None if self.after or self.displaced else self.start
 
     @property
     def blocked_by(self) -> tuple[str, ...]:

@@ -152,12 +152,23 @@ def _in_order(found: Sequence[_Known]) -> Sliced[list[Ending]]:
     return order
 
 
+def is_rejected(pod: PodRecord) -> bool:
+    """Whether kube-scheduler rejects the pod on its seat. That it could not ask us is no rejection."""
+    return pod.pod_scheduled in (UNSCHEDULABLE, SEAT_REJECTED)
+
+
+def takes_pods(node: str, cluster: ClusterView) -> bool:
+    """Whether the node exists and is not cordoned."""
+    record = cluster.nodes.get(node)
+    return record is not None and not record.unschedulable
+
+
 def seated(pod: PodRecord, row: int, cluster: ClusterView, now: float) -> Ending:
     """The ending of a pod that has a seat and is not bound yet: it counts as started now."""
     at = _end(pod, _or_never(ends_at(pod, cluster)), now)
     if at == inf:
         return Ending(pod.uid, row, None, cluster.workloads.gang_of(pod.uid))
-    return Ending(pod.uid, row, at, rejected=pod.pod_scheduled in (UNSCHEDULABLE, SEAT_REJECTED))
+    return Ending(pod.uid, row, at, rejected=is_rejected(pod))
 
 
 def put(order: list[Ending], new: Iterable[Ending]) -> Sliced[None]:

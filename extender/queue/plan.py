@@ -21,7 +21,7 @@ from extender.policy.pod_request import wants_of
 from extender.policy.roles import LabelClasses
 from extender.queue.absent import StandIns, alone
 from extender.queue.backfill import Decision, Held, Reservation, Seats, Situation, Trial, Waits, schedule
-from extender.queue.endings import Ending, Endings, put, seated, without_gpus
+from extender.queue.endings import Ending, Endings, is_rejected, put, seated, takes_pods, without_gpus
 from extender.queue.gang import WaitingGang, together, waits
 from extender.queue.holding import Holding, least
 from extender.queue.order import fair_shares, order
@@ -198,6 +198,7 @@ class Planner:
         yield from self._hopeless(decision, left, running, look)
         if decision.head is not None:
             decision.head = yield from self._delayed(decision.head, decision.waits, left, look)
+            decision.head = replace(decision.head, displaced=(yield from self._displaced()))
         self._head = decision.head
         self.head = None if decision.head is None else Head(decision.head.gang, queues)
         queues.of(())
@@ -320,6 +321,17 @@ class Planner:
             if not isinstance((yield from self._place(head.gang, Trial(head.gone, kept), look)), Found):
                 return replace(head, after=[gang.queue])
         return head
+
+    def _displaced(self) -> Sliced[Sequence[str]]:
+        """The released gangs with pods that cannot land on their seats."""
+        cluster, gangs = self._cluster, set[str]()
+        for seat, pause in pauses(list(self._claims.seats)):
+            if pause:
+                yield
+            pod = cluster.pods.get(seat.uid)
+            if pod is not None and not pod.node and (is_rejected(pod) or not takes_pods(seat.node, cluster)):
+                gangs.add(seat.gang)
+        return sorted(gangs)
 
     def _known_able(self, gang: WaitingGang, look: _Look) -> bool:
         """Whether it was found lately whether the gang is able to start."""
@@ -640,6 +652,9 @@ def _waiting(cluster: ClusterView, gang: WaitingGang, decision: Decision) -> Wai
             texts.append(
                 f"gangs of other queues that are within their guarantees may start first: {', '.join(head.after)}"
             )
+        if head.displaced:
+            more = f" and {len(head.displaced) - MOST_NAMED} more" if len(head.displaced) > MOST_NAMED else ""
+            texts.append(f"gangs that lost seats get others first: {', '.join(head.displaced[:MOST_NAMED])}{more}")
         if plain := _plain(cluster, head):
             texts.append(f"pods without GPUs hold CPU, memory or pod slots that it needs: {plain}")
     if gang.unread:

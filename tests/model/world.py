@@ -504,17 +504,24 @@ class Model:
     def held(self, moving: Collection[str] = ()) -> Counter[tuple[str, str]]:
         """GPUs by queue and model: of bound pods, and of seats but those of `moving`, by uid. Pods of a node that does
         not exist hold none."""
-        found: Counter[tuple[str, str]] = Counter()
-        there = {node["metadata"]["name"] for node in self.api.nodes()}
+        gpus: Counter[tuple[str, str]] = Counter()
+        ending: Counter[tuple[str, str]] = Counter()  # GPUs of terminating pods, by namespace and node
+        nodes = {node["metadata"]["name"] for node in self.api.nodes()}
         for pod in self.api.pods():
-            node = pod["spec"].get("nodeName")
-            if node in there and pod["status"]["phase"] not in FINISHED:
-                found[pod["metadata"]["labels"][tenants.QUEUE], self.models[node]] += gpus_of(pod)
+            node, meta = pod["spec"].get("nodeName"), pod["metadata"]
+            if node in nodes and pod["status"]["phase"] not in FINISHED:
+                gpus[meta["labels"][tenants.QUEUE], self.models[node]] += gpus_of(pod)
+                if "deletionTimestamp" in meta:
+                    ending[meta["namespace"], node] += gpus_of(pod)
         for seat in self.seats():
-            gang = self.tenants.gangs.get(seat.pod.partition("/")[0])
+            namespace = seat.pod.partition("/")[0]
+            gang = self.tenants.gangs.get(namespace)
             if gang is not None and self._waits(seat.uid) and seat.uid not in moving:
-                found[gang.queue, self.models[seat.node]] += sum(seat.amounts[3:])
-        return found
+                # The seat of a successor is that of the pod that ends.
+                same = min(sum(seat.amounts[3:]), ending[namespace, seat.node]) if seat.absent else 0
+                ending[namespace, seat.node] -= same
+                gpus[gang.queue, self.models[seat.node]] += sum(seat.amounts[3:]) - same
+        return gpus
 
     def seats(self) -> list[Seat]:
         """As the holder of the Lease has them."""

@@ -10,7 +10,8 @@ from extender.controllers.queue.release import Release
 from extender.controllers.queue.slices import each
 from extender.controllers.queue.writes import Reads
 from extender.metrics import Metrics
-from extender.objects.records import SEAT_REJECTED, UNSCHEDULABLE, RecordError
+from extender.objects.records import RecordError
+from extender.queue.endings import is_rejected, takes_pods
 from extender.reservations.seats import Seat, Seats
 
 SLACK_SECONDS: Final = 5.0  # a pod with a seat that the watch has not brought
@@ -61,23 +62,22 @@ class SeatEnds:
     def lost(self, seat: Seat) -> bool:
         """Whether the pod of the seat cannot land on it: its node is gone or cordoned, kube-scheduler rejects it, or a
         planned device is not available any more. Those of pods that are evicted for it are not available yet."""
-        node, pod = self._cluster.nodes.get(seat.node), self._cluster.pods.get(seat.uid)
+        pod = self._cluster.pods.get(seat.uid)
         if not seat.absent and (pod is None or pod.node):
             return False
-        if node is None or node.unschedulable or self.rejected(seat):
+        if not takes_pods(seat.node, self._cluster) or self.rejected(seat):
             return True
         if pod is None or seat.awaits or self._release.is_open(pod):
             return False
         return self._release.devices.lost(seat, pod)
 
     def rejected(self, seat: Seat) -> bool:
-        """Whether kube-scheduler rejects the pod on its seat. That it could not ask us is no rejection. A pod whose
-        devices are allocated waits for its node: it can have no other."""
+        """Whether kube-scheduler rejects the pod on its seat. A pod whose devices are allocated can have no other
+        node: it waits for its own."""
         pod = self._cluster.pods.get(seat.uid)
         if pod is None or pod.node:
             return False
-        found = self._release.is_open(pod) and pod.pod_scheduled in (UNSCHEDULABLE, SEAT_REJECTED)
-        return found and not self._release.devices.intact(seat, pod)
+        return self._release.is_open(pod) and is_rejected(pod) and not self._release.devices.intact(seat, pod)
 
     def elsewhere(self, seat: Seat) -> bool:
         """Whether kube-scheduler has nominated the pod to another node than that of its seat: pods are evicted for it
