@@ -13,7 +13,7 @@ from extender.queue.plan import Planner
 from extender.settings import Settings
 from tests.controllers.queue.rig import gated
 from tests.objects.test_gangs import obj
-from tests.world import World, pairs, rfc3339, workload
+from tests.world import World, machine, pairs, rfc3339, workload
 
 NOTHING: Mapping[str, str] = {}
 HEAD = {"apiVersion": "gpu-extender.io/v1", "kind": "GpuExtenderConfiguration"}
@@ -108,6 +108,24 @@ def test_no_start_is_stated_where_a_pod_is_rejected_on_its_seat(reason: str, mes
     world.set("Pod", pod)
     wait(world, "b", 2, 8, 300)
     assert look(world) == ([], {"b": ("head", "", None)})
+
+
+@pytest.mark.parametrize("lost", ["cordoned", "gone"])
+def test_no_start_is_stated_while_a_gang_has_lost_its_seat(lost: str) -> None:
+    """It gets another one before the head, also on the nodes that the head waits for."""
+    world = cluster(2)
+    world.pod("r", 8, "n1", start=world.wall, annotations={"gpu-extender.io/duration": "5m"})
+    wait(world, "a", 1, 8, 400, duration="10m")
+    assert look(world)[0] == ["a"]
+    wait(world, "b", 1, 8, 300)
+    start = look(world)[1]["b"][2]
+    assert start is not None
+    if lost == "gone":
+        world.drop("Node", machine("n0"))
+    else:
+        world.set("Node", machine("n0", unschedulable=True))
+    assert look(world) == ([], {"b": ("head", "", None)})
+    assert "gangs that lost seats get others first: gpu-extender:default/a" in texts(world)["b"]
 
 
 def test_a_higher_priority_is_first() -> None:
