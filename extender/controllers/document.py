@@ -1,129 +1,197 @@
-"""One small text that outlives us: in a ConfigMap of its own, written now and then and at the end.
+"""Texts of ours that outlive this process: under keys, in one ConfigMap or spread over several (shards).
 
-For what is learned and can be learned again: a document that cannot be read is started anew, one that cannot be
-written is tried again later, and neither stops a verb. Of several instances the last to write wins. A document of a
-version to come is not written over: that version may run again after a downgrade.
+Theory of operation
+-------------------
+1. A write is a merge patch of the keys that change. It states the version of its ConfigMap that it changes, so the API
+   server rejects it where another instance has written since (Conflict). Only then the map is read before the next
+   write. A map that was deleted is made anew.
+2. After a write without an answer the known version stays. If that write was carried out, the next one finds the
+   conflict; if not, the next one replaces that version, and the late one is rejected.
+3. A key stays in its shard. Keys that are new and are written together go to the shard with most room.
+4. A text states its format, a number that rises only where a version before would read it wrongly. A text with a higher
+   one than ours comes from a version to come, which may run again after a downgrade. It is left as it is (`newer`), for
+   NEWER_SECONDS or until it is over by what every version knows.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from extender.backoff import Backoff
-from extender.controllers.controller import Controller
-from extender.kube.client import ApiError, Unreachable
-from extender.kube.configmaps import ConfigMap, Conflict
-from extender.log import get_log
+from extender.kube.configmaps import Conflict, Kept, TextMap
 
-KEY: Final = "document"
-MOST_BYTES: Final = 900_000  # a ConfigMap may have 1 MiB
-READ_SECONDS = 60.0  # the start waits no longer for it
-BACKOFF: Final = Backoff(first=0.2, most=10.0)
-LAST_SECONDS = 2.0  # the end of the process neither
-log = get_log()
+MOST_BYTES: Final = 900_000  # of one ConfigMap, which may have 1 MiB
+NEWER_SECONDS: Final = 600.0  # by then a reservation has ended in every version, and seats are long used
+Changes = Mapping[str, str | None]
+"""Texts to write, by key; None: the key is to be removed."""
 
 
-class Document(Controller):
-    """`dump` returns the text that is to be kept; `load` takes what was kept, and raises on what it cannot use."""
+class Damaged(Exception):
+    """A text that states nothing that can be used."""
 
-    name = "document"
 
-    def __init__(
-        self,
-        kept: ConfigMap,
-        dump: Callable[[], str],
-        load: Callable[[str], None],
-        *,
-        newer: Callable[[str], bool] = lambda text: False,
-        every: float = 300.0,
-        chance: random.Random | None = None,
-    ) -> None:
-        """`kept`: where it is kept; `newer`: whether a text is of a version to come; `every`: seconds between two
-        writes."""
-        self._kept = kept
-        self._dump, self._load, self._newer = dump, load, newer
-        self._every = every
-        self._chance = chance or random.Random()
-        self._written: str | None = None
-        self._warned = False
+class Newer(Damaged):
+    """A text of a version to come: it is not read, and not written over."""
 
-    async def begin(self) -> None:
-        """Read it, before anything is learned. While the API server is away nothing else could be read either."""
-        text: str | None = None
+
+def check_format(stated: object, known: int) -> None:
+    """Raises Newer where a text states a higher format than the known one, and Damaged where it states no other that
+    can be read. `stated`: the value of its field `format`."""
+    if stated == known and not isinstance(stated, bool):
+        return
+    if isinstance(stated, int) and stated > known:
+        raise Newer(f"its format is {stated}, that of this version {known}")
+    raise Damaged(f"not an entry of format {known}")
+
+
+class _Shard:
+    """One ConfigMap as far as we know it."""
+
+    def __init__(self, configmap: TextMap) -> None:
+        self.map = configmap
+        self.data: dict[str, str] = {}
+        self.version: str | None = None
+        """None: it has to be read before it is written."""
+        self.size = 0
+        """Characters of its keys and texts."""
+
+    def note(self, kept: Kept) -> None:
+        """The map was read."""
+        self.data, self.version = dict(kept.data), kept.version
+        self.size = sum(len(key) + len(text) for key, text in kept.data.items())
+
+    def growth(self, key: str, text: str | None) -> int:
+        """By how many characters it grows with this text under the key."""
+        before = self.data.get(key)
+        return _size(key, text) - _size(key, before)
+
+    async def write(self, changes: Changes) -> None:
+        """Write these keys. Raises Conflict, ApiError, Unreachable."""
+        if self.version is None:
+            self.note(await self.map.read())
         try:
-            async with asyncio.timeout(READ_SECONDS):
-                text = (await self._read()).get(KEY)
-        except (ApiError, TimeoutError) as error:
-            log.warning(
-                "what was learned cannot be read, and is learned anew", document=self._kept.name, err=str(error)
-            )
-        if text is None or self._stands(text):
-            return
-        try:
-            self._load(text)
-        except Exception as error:  # whatever a document of another version, or of another program, may lead to
-            log.warning("what was learned is damaged, and is learned anew", document=self._kept.name, err=repr(error))
-        else:
-            self._written = text
-            log.info("what was learned is read", document=self._kept.name)
+            self.version = await self.map.change(changes, self.version or "")
+        except Conflict:
+            self.version = None
+            raise
+        for key, text in changes.items():
+            self.size += self.growth(key, text)
+            if text is None:
+                self.data.pop(key, None)
+            else:
+                self.data[key] = text
 
-    async def run(self) -> None:
-        """Write it now and then, and at the end."""
-        try:
-            while True:
-                await asyncio.sleep(self._every)
-                await self.save()
-        finally:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LAST_SECONDS):
-                    await self.save()
 
-    async def _read(self) -> dict[str, str]:
-        """Its data. Raises ApiError for what repeating cannot cure."""
-        failures = 0
-        while True:
-            try:
-                return (await self._kept.read()).data
-            except (ApiError, Unreachable) as error:
-                if isinstance(error, ApiError) and error.status < 500 and error.status != 429:
-                    raise
-                failures += 1
-                await asyncio.sleep(BACKOFF.delay(failures, self._chance))
+class KeptDocument:
+    """The texts as they were last read or written. What reads or writes raises ApiError and Unreachable; a write raises
+    Conflict where another instance has written since."""
 
-    def _stands(self, text: str) -> bool:
-        """Whether what is kept is left as it is."""
-        if not self._newer(text):
-            return False
-        if not self._warned:
-            self._warned = True
-            log.warning(
-                "what a newer version has learned is left as it is, and what is learned now is not kept: delete the "
-                "ConfigMap if that version does not come back",
-                document=self._kept.name,
-            )
+    def __init__(self, maps: Sequence[TextMap], clock: Callable[[], float], most: int | None = None) -> None:
+        """`maps`: the shards; `clock`: seconds; `most`: keys in one shard, None: any number."""
+        self._shards = [_Shard(configmap) for configmap in maps]
+        self._clock = clock
+        self._most = most
+        self.newer: dict[str, float] = {}
+        """Keys whose texts are of a version to come, and since when that is known, in seconds."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether no shard has to be read before it is written."""
+        return all(shard.version is not None for shard in self._shards)
+
+    @property
+    def version(self) -> int:
+        """The newest version of the shards: the API server counts one number for all. 0: there is no map, or none is
+        known."""
+        return max(_number(shard.version) for shard in self._shards)
+
+    def text(self, key: str) -> str | None:
+        """The text of a key; None where there is none."""
+        return next((shard.data[key] for shard in self._shards if key in shard.data), None)
+
+    def items(self) -> Iterator[tuple[str, str]]:
+        """Each key with its text, shard by shard in the order of keys."""
+        for shard in self._shards:
+            yield from sorted(shard.data.items())
+
+    def stands(self, key: str) -> bool:
+        """Whether the text of this key is left as it is, because a version to come wrote it."""
+        since = self.newer.get(key)
+        return since is not None and self._clock() - since < NEWER_SECONDS
+
+    # -- reading
+
+    async def fetch(self) -> list[Kept]:
+        """All shards as the API server has them, or none; `note` makes them the known ones."""
+        answers = await asyncio.gather(*(shard.map.read() for shard in self._shards), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return [answer for answer in answers if isinstance(answer, Kept)]
+
+    def note(self, fetched: Sequence[Kept]) -> None:
+        """What `fetch` returned is what is known from now on."""
+        for shard, kept in zip(self._shards, fetched, strict=True):
+            shard.note(kept)
+
+    async def read(self) -> None:
+        """Fetch and note."""
+        self.note(await self.fetch())
+
+    # -- writing
+
+    def changes(self, wanted: Mapping[str, str]) -> dict[str, str | None]:
+        """What to write, so that the document has exactly what is wanted. Texts of a version to come stay."""
+        known = dict(self.items())
+        over = known.keys() - wanted.keys() - self.newer.keys()
+        changed = {key: text for key, text in wanted.items() if key not in self.newer and known.get(key) != text}
+        return dict.fromkeys(over) | changed
+
+    def has_room(self, changes: Changes) -> bool:
+        """Whether every shard stays within its limits."""
+        for shard, part in self._placed(changes).items():
+            if shard.size + sum(shard.growth(key, text) for key, text in part.items()) > MOST_BYTES:
+                return False
+            if self._most is not None and _entries(shard.data, part) > self._most:
+                return False
         return True
 
-    async def save(self) -> None:
-        """Write the document, if it is another one than before."""
-        text = self._dump()
-        if text == self._written:
-            return
-        try:
-            if len(text.encode()) > MOST_BYTES:
-                raise ApiError(413, f"it is longer than the {MOST_BYTES} bytes that are kept")
-            for _ in range(3):
-                with contextlib.suppress(Conflict):
-                    there = await self._kept.read()
-                    if self._stands(there.data.get(KEY, "")):
-                        return
-                    await self._kept.change({KEY: text}, there.version)
-                    self._written, self._warned = text, False
-                    return
-        except (ApiError, Unreachable) as error:
-            if not self._warned:
-                self._warned = True
-                log.warning("what was learned cannot be kept", document=self._kept.name, err=str(error))
+    async def write(self, changes: Changes) -> None:
+        """Write these keys, to each shard that has one of them in turn. No change at all is written to the first shard:
+        it shows whether a write is possible."""
+        for shard, part in (self._placed(changes) or {self._shards[0]: {}}).items():
+            await shard.write(part)
+
+    def _placed(self, changes: Changes) -> dict[_Shard, dict[str, str | None]]:
+        """The changes by the shard that gets them."""
+        placed: dict[_Shard, dict[str, str | None]] = {}
+        sizes = {shard: shard.size for shard in self._shards}
+        roomy = min(self._shards, key=sizes.__getitem__)
+        for key, text in changes.items():
+            holders = [shard for shard in self._shards if key in shard.data]
+            if not holders and text is not None:
+                if sizes[roomy] + _size(key, text) > MOST_BYTES:
+                    roomy = min(self._shards, key=sizes.__getitem__)
+                holders = [roomy]
+            for at, shard in enumerate(holders):  # more than one only where other instances wrote them
+                here = text if at == 0 else None
+                sizes[shard] += shard.growth(key, here)
+                placed.setdefault(shard, {})[key] = here
+        return placed
+
+
+def _number(version: str | None) -> int:
+    """The version of a map as a number; 0 where the map does not exist, or is not known."""
+    return int(version) if version and version.isdigit() else 0
+
+
+def _size(key: str, text: str | None) -> int:
+    return 0 if text is None else len(key) + len(text)
+
+
+def _entries(data: Mapping[str, str], changes: Changes) -> int:
+    """How many keys there are after the changes."""
+    added = sum(text is not None and key not in data for key, text in changes.items())
+    removed = sum(text is None and key in data for key, text in changes.items())
+    return len(data) + added - removed

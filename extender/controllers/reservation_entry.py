@@ -1,90 +1,18 @@
-"""One reservation as text: a small JSON object, whose times are seconds since 1970; and the texts that are stored.
-
-What is stored has a format, a number that rises only where a version before would read it wrongly. What has a higher
-one than ours comes from a version to come, which may run again after a downgrade: it is kept as it is (`Newer`), for
-NEWER_SECONDS or until it is over by what every version knows.
-"""
+"""One reservation as text: a small JSON object, whose times are seconds since 1970."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
 
+from extender.controllers.document import Damaged, check_format
 from extender.controllers.forged import AHEAD_SECONDS, MOST_TEXT, MOST_VICTIMS
 from extender.objects.records import MOST_GRACE
 from extender.reservations.reservations import Reservation
 
 FORMAT: Final = 1
 MOST_ENTRIES: Final = 500
-MOST_BYTES: Final = 900_000  # a ConfigMap may have 1 MiB
-NEWER_SECONDS: Final = 600.0  # by then a reservation has ended in every version, and seats are long used
-
-
-class Damaged(Exception):
-    """An entry that states nothing that can be used."""
-
-
-class Newer(Damaged):
-    """An entry of a version to come: it is not read, and not written over."""
-
-
-def check_format(stated: object, known: int) -> None:
-    """Raises Newer where an entry states a higher format than the known one, and Damaged where it states no other that
-    can be read. `stated`: the value of its field `format`."""
-    if stated == known and not isinstance(stated, bool):
-        return
-    if isinstance(stated, int) and stated > known:
-        raise Newer(f"its format is {stated}, that of this version {known}")
-    raise Damaged(f"not an entry of format {known}")
-
-
-class Stored:
-    """What the ConfigMap has, as far as we know. `data`: text by uid; `version`: None where it has to be read first;
-    `newer`: the uids whose texts are of a version to come, and since when that is known, in seconds."""
-
-    def __init__(self) -> None:
-        self.data: dict[str, str] = {}
-        self.version: str | None = None
-        self.newer: dict[str, float] = {}
-        self._size = 0
-
-    def set(self, data: dict[str, str], version: str) -> None:
-        """It was read."""
-        self.data, self.version = data, version
-        self._size = sum(len(uid) + len(text) for uid, text in data.items())
-
-    def put(self, changes: Mapping[str, str | None], version: str) -> None:
-        """These keys were written; None: removed."""
-        _, self._size = self._after(changes)
-        for uid, text in changes.items():
-            if text is None:
-                self.data.pop(uid, None)
-            else:
-                self.data[uid] = text
-        self.version = version
-
-    def changes(self, wanted: Mapping[str, str]) -> dict[str, str | None]:
-        """The keys to write, so that it has what is wanted; None: the key is to be removed. Texts of a version to come
-        are left as they are."""
-        over = self.data.keys() - wanted.keys() - self.newer.keys()
-        changed = {uid: text for uid, text in wanted.items() if uid not in self.newer and self.data.get(uid) != text}
-        return dict.fromkeys(over) | changed
-
-    def has_room(self, changes: Mapping[str, str | None]) -> bool:
-        """Whether it stays within MOST_ENTRIES and MOST_BYTES."""
-        entries, size = self._after(changes)
-        return entries <= MOST_ENTRIES and size <= MOST_BYTES
-
-    def _after(self, changes: Mapping[str, str | None]) -> tuple[int, int]:
-        entries, size = len(self.data), self._size
-        for uid, text in changes.items():
-            for known, sign in ((self.data.get(uid), -1), (text, 1)):
-                if known is not None:
-                    entries += sign
-                    size += sign * (len(uid) + len(known))
-        return entries, size
 
 
 class Entries:

@@ -7,18 +7,15 @@ Theory of operation
    waited for longer now and then: server/outage.py). When that fails the answer is that no pod is evicted, and
    nothing is reserved. All else that changes (a reservation ends, its victims are
    gone) is written within about a second.
-3. A write is a merge patch of the keys that change: one key for a preempt reply, and those of the replies that wait
-   beside it. One write at a time. Each states the version that it changes, so the API server rejects it where another
-   instance has written since. Only then the map is read before the next try: what is not known is taken over, what
-   the other has removed is dropped. A map that was deleted is made anew.
-4. After a write without an answer the known version stays. If that write was carried out, the next one finds the
-   conflict and reads; if not, the next one replaces that version, and the late one is rejected.
-5. The map is read before the first verb is answered and every few seconds then, since another instance may have been
+3. One write at a time (controllers/document.py): one key for a preempt reply, and those of the replies that wait
+   beside it. Where another instance has written since, the map is read before the next try: what is not known is taken
+   over, what the other has removed is dropped.
+4. The map is read before the first verb is answered and every few seconds then, since another instance may have been
    asked meanwhile. What cannot be read is dropped with a warning; the rest stays. What another instance wrote is
    compared with the lists before it counts (forged.py), and dropped as well where it contradicts them. What a version
    to come has written is left as it is until its pod is bound or deleted, at most for NEWER_SECONDS: that version may
    run again after a downgrade. Meanwhile no pod is evicted for that pod, since others may be terminating for it.
-6. Without the right to read or write it (403) no pod is evicted, which is logged once and counted. After a write that
+5. Without the right to read or write it (403) no pod is evicted, which is logged once and counted. After a write that
    failed each round writes, if need be without a change, until one succeeds: the right to read is not that to write.
    The preemptors that were turned away are then woken (parked.py);
    `reservations.store: memory` does without the map, and without what it is good for.
@@ -34,8 +31,9 @@ from dataclasses import dataclass
 
 from extender.backoff import Backoff
 from extender.controllers.controller import Controller
+from extender.controllers.document import NEWER_SECONDS, Changes, Damaged, KeptDocument, Newer
 from extender.controllers.forged import believed, contradiction
-from extender.controllers.reservation_entry import MOST_ENTRIES, NEWER_SECONDS, Damaged, Entries, Newer, Stored
+from extender.controllers.reservation_entry import MOST_ENTRIES, Entries
 from extender.kube.client import ApiError, Unreachable
 from extender.kube.clock import Clock
 from extender.kube.configmaps import ConfigMap, Conflict
@@ -83,12 +81,13 @@ class ReservationStore(Controller):
         """`kept`: None where the settings keep reservations in memory only; `ready`: whether the lists are in; before
         that no plan can be judged."""
         clock = clock or Clock()
-        self._verbs, self._metrics, self._map, self._ready = verbs, metrics, kept, ready
+        self._verbs, self._metrics, self._ready = verbs, metrics, ready
         self._clock = clock.monotonic
         self._entries = Entries(verbs.cluster.resources, clock.wall() - clock.monotonic())
         self._settings = verbs.settings.reservations
         self._lock = asyncio.Lock()
-        self._stored = Stored()
+        self._in_memory = kept is None
+        self._document = KeptDocument([] if kept is None else [kept], self._clock, MOST_ENTRIES)
         self._waiting: dict[str, int] = {}  # uids of the reservations that replies wait for, and how many do
         self._unsure: set[str] = set()  # written with no answer: they may be in the map
         # Taken over, and not compared with the lists yet: when the victims of our own plan for that pod were gone.
@@ -102,7 +101,7 @@ class ReservationStore(Controller):
 
     def missing(self) -> list[str]:
         """The reservations, until they are read and judged."""
-        known = self._map is None or self._judged or self._trouble.forbidden
+        known = self._in_memory or self._judged or self._trouble.forbidden
         return [] if known else [f"reservations: {self._trouble.problem}"]
 
     @property
@@ -113,12 +112,12 @@ class ReservationStore(Controller):
     @property
     def is_writable(self) -> bool:
         """Whether a reservation would be written, as far as is known."""
-        return self._map is None or not (self._trouble.unwritten or self._trouble.failed)
+        return self._in_memory or not (self._trouble.unwritten or self._trouble.failed)
 
     async def reserve(self, plan: Reservation, patience: float = 0.0) -> str:
         """Keep a plan that the verbs have; "" when it is written, else why it is not: then no pod may be evicted.
         `patience`: seconds to wait, where that is above the deadline of the settings."""
-        if self._map is None:
+        if self._in_memory:
             return ""
         began, wait = time.perf_counter(), max(self._settings.deadline_seconds, patience)
         try:
@@ -145,7 +144,7 @@ class ReservationStore(Controller):
         backoff, failures, chance = Backoff(first=0.2, most=2.0), 0, random.Random()
         while True:
             delay = LOOK_SECONDS
-            if self._map is not None:
+            if not self._in_memory:
                 try:
                     async with asyncio.timeout(REFRESH_SECONDS):
                         await self.refresh()
@@ -238,20 +237,20 @@ class ReservationStore(Controller):
         try:
             async with self._lock:
                 for _ in range(TRIES):
-                    if self._stored.version is None:
+                    if not self._document.is_known:
                         await self._read()
-                    if uid in self._stored.newer:
+                    if uid in self._document.newer:
                         return "a newer version of gpu-extender has reserved for the pod, and its entry stands"
                     plans = ((one, self._verbs.reservations.get(one)) for one in self._waiting)
                     wanted = {one: self._entries.text(plan) for one, plan in plans if plan is not None}
                     if uid not in wanted:
                         return "its pod is gone, or has a node"
-                    if wanted[uid] == self._stored.data.get(uid):
+                    if wanted[uid] == self._document.text(uid):
                         return ""  # written beside another one
                     changes: dict[str, str | None] = {**wanted}
-                    if not self._stored.has_room(changes):
+                    if not self._document.has_room(changes):
                         changes = self._changes()
-                        if not self._stored.has_room(changes):
+                        if not self._document.has_room(changes):
                             return f"there are {len(self._verbs.reservations.all()) - 1} reservations already"
                     if await self._write(changes):
                         return ""
@@ -266,7 +265,7 @@ class ReservationStore(Controller):
         self._forget_newer()
         async with self._lock:
             for _ in range(TRIES):
-                if self._stored.version is None:
+                if not self._document.is_known:
                     await self._read()
                 changes = self._changes()
                 if not (changes or self._trouble.unwritten) or await self._write(changes):
@@ -274,51 +273,46 @@ class ReservationStore(Controller):
 
     def _changes(self) -> dict[str, str | None]:
         """The keys that the map has otherwise than the verbs; None: the key is to be removed."""
-        return self._stored.changes({plan.uid: self._entries.text(plan) for plan in self._verbs.reservations.all()})
+        return self._document.changes({plan.uid: self._entries.text(plan) for plan in self._verbs.reservations.all()})
 
     def _forget_newer(self) -> None:
         """Entries of a version to come that are over: the map loses them. The lists are in."""
-        newer, pods = self._stored.newer, self._verbs.cluster.pods
+        newer, pods = self._document.newer, self._verbs.cluster.pods
         for uid, since in list(newer.items()):
             pod, age = pods.get(uid), self._clock() - since
             deleted = pod is None and age >= UNSEEN_SECONDS  # before that the watch may be behind
             if deleted or (pod is not None and pod.node) or age >= NEWER_SECONDS:
                 del newer[uid]
 
-    async def _write(self, changes: dict[str, str | None]) -> bool:
-        """Write these keys; False where another instance has written since. Where no answer comes, the version that is
-        known stays: the write after it either replaces that version, or finds the conflict and reads."""
-        assert self._map is not None
-        stored = self._stored
-        assert stored.version is not None
+    async def _write(self, changes: Changes) -> bool:
+        """Write these keys; False where another instance has written since."""
         self._unsure |= changes.keys()
         try:
-            version = await self._map.change(changes, stored.version)
+            await self._document.write(changes)
         except Conflict:
-            stored.version = None
             return False
-        stored.put(changes, version)
         self._unsure -= changes.keys()
         self._trouble.unwritten = False
         self._good()
         return True
 
     async def _read(self) -> None:
-        assert self._map is not None
-        theirs, version = await self._map.read()
+        fetched = await self._document.fetch()
+        theirs, version = fetched[0]
+        stored, newer = dict(self._document.items()), self._document.newer
         reservations, now = self._verbs.reservations, self._clock()
         plans = {plan.uid: plan for plan in reservations.all()}
         known = plans.keys()
         for uid, text in sorted(theirs.items())[:MOST_ENTRIES]:
-            before = self._stored.data.get(uid)
+            before = stored.get(uid)
             theirs_is_newer = uid in known and before not in (None, text) and before == self._entries.text(plans[uid])
-            replaced = before != text and self._stored.newer.pop(uid, None) is not None
+            replaced = before != text and newer.pop(uid, None) is not None
             if not theirs_is_newer and not replaced and (uid in known or before is not None or uid in self._unsure):
                 continue  # ours, or ours until a moment ago: to be removed
             try:
                 plan = self._entries.plan(uid, text, now)
             except Newer as error:
-                self._stored.newer[uid] = now
+                newer[uid] = now
                 log.warning("a reservation of a newer version is left as it is", uid=uid[:80], err=str(error))
                 continue
             except Damaged as error:
@@ -329,11 +323,11 @@ class ReservationStore(Controller):
             reservations.add(plan)
             self._foreign[uid] = before_it.emptied if before_it is not None else None
             log.info("reservation taken over", pod=plan.pod or uid, node=plan.node, plan=plan.id)
-        gone = self._stored.data.keys() & known - theirs.keys() if version else ()  # without a map nothing has ended
+        gone = stored.keys() & known - theirs.keys() if version else ()  # without a map nothing has ended
         for uid in gone:
             reservations.drop(uid)  # another instance has seen its end
-        self._stored.newer = {uid: since for uid, since in self._stored.newer.items() if uid in theirs}
-        self._stored.set(theirs, version)
+        self._document.newer = {uid: since for uid, since in newer.items() if uid in theirs}
+        self._document.note(fetched)
         self._read_at = now
         self._unsure.clear()
         if self._ready():

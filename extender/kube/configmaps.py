@@ -58,6 +58,22 @@ class Conflict(Exception):
     """Another writer wrote, made or deleted it since it was read."""
 
 
+class TextMap(Protocol):
+    """Texts by key that are stored: a `ConfigMap`, or one of the simulation."""
+
+    async def read(self) -> Kept:
+        """As it is now; empty where there is none."""
+        ...
+
+    async def change(self, changes: Mapping[str, str | None], version: str) -> str:
+        """Write keys, None removes one; Conflict where `version` is not the one that is there. The new version."""
+        ...
+
+    async def put(self, changes: Mapping[str, str | None]) -> Kept:
+        """Write keys that no other instance writes, whatever the version is; None removes one. What is there then."""
+        ...
+
+
 class ConfigMap:
     """Reads and writes the ConfigMap ``name``. All raise ApiError and Unreachable."""
 

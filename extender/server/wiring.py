@@ -17,7 +17,7 @@ from starlette.routing import Router
 from extender.cluster.cluster import Cluster
 from extender.cluster.demand.mix import is_newer
 from extender.controllers.controller import ClusterSource, Controller, Frozen
-from extender.controllers.document import Document
+from extender.controllers.demand_mix import DemandMixStore
 from extender.controllers.events import Events
 from extender.controllers.evictions import Evictions, Evictor, View
 from extender.controllers.leadership import EVICTIONS, QUEUE, Leadership
@@ -34,7 +34,7 @@ from extender.controllers.queue.seats.entry import SeatEntries
 from extender.controllers.queue.seats.replicas import SIGNS, Replicas
 from extender.controllers.queue.seats.store import SHARDS, SeatStore
 from extender.controllers.queue.unled import UnledPods
-from extender.controllers.queue.writes import Evicts, Leads, PodWrites, Reads, SeatMap
+from extender.controllers.queue.writes import Evicts, Leads, PodWrites, Reads
 from extender.controllers.reservations import ReservationStore, released
 from extender.controllers.settings.file import SettingsFile
 from extender.controllers.settings.gate_removal import GateRemoval
@@ -46,7 +46,7 @@ from extender.controllers.watches import Watches
 from extender.errors import BadInput
 from extender.kube.client import ApiServer
 from extender.kube.clock import Clock
-from extender.kube.configmaps import ConfigMap, Requests
+from extender.kube.configmaps import ConfigMap, Requests, TextMap
 from extender.kube.events import EventsApi
 from extender.kube.in_cluster import own_namespace
 from extender.kube.kept import requests_to
@@ -354,8 +354,8 @@ def _queue(core: Core, server: ApiServer, writes: Requests, namespace: str, iden
 class KeptSeats(NamedTuple):
     """Where seats are kept (`maps`), and the signs of life of the instances that know them."""
 
-    maps: Sequence[SeatMap]
-    signs: SeatMap
+    maps: Sequence[TextMap]
+    signs: TextMap
 
 
 class QueueRequests(NamedTuple):
@@ -439,7 +439,7 @@ def over_api(settings: Settings, server: ApiServer, *, file: Path | None = None,
     controllers.append(UnledPods(cluster, events, watched, leader, metrics.degraded, clock))
     if stored:  # it is read before the source begins, whose pods it may have counted
         demand = cluster.demand
-        controllers.append(Document(ConfigMap(server, namespace, MIX), demand.dump, demand.load, newer=is_newer))
+        controllers.append(DemandMixStore(ConfigMap(server, namespace, MIX), demand.dump, demand.load, newer=is_newer))
     binder = ApiBinder(Bindings(server, cluster.gpu_names))
 
     async def close() -> None:

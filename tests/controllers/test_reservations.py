@@ -716,7 +716,7 @@ def test_replies_that_wait_are_written_together() -> None:
 
 
 def test_entries_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("extender.controllers.reservation_entry.MOST_ENTRIES", 2)
+    monkeypatch.setattr("extender.controllers.reservations.MOST_ENTRIES", 2)
     objects, made = Objects(), world()
     for i in range(2):
         made.pod(f"other{i}", 1, priority=9)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from extender.kube.configmaps import Kept
 from extender.kube.pods.evictions import Evicted
 from extender.kube.pods.patches import NO_ANNOTATIONS, Patched
 from extender.objects.records import PodRecord
@@ -25,22 +24,6 @@ class Leads(Protocol):
 
     async def resign(self) -> None:
         """Give it back at the end."""
-        ...
-
-
-class SeatMap(Protocol):
-    """Keys and texts that are kept, as `ConfigMap`."""
-
-    async def read(self) -> Kept:
-        """What is there."""
-        ...
-
-    async def change(self, changes: Mapping[str, str | None], version: str) -> str:
-        """Write keys, None removes one; Conflict where `version` is not the one that is there. The new version."""
-        ...
-
-    async def put(self, changes: Mapping[str, str | None]) -> Kept:
-        """Write keys that no other instance writes, whatever the version is; None removes one. What is there then."""
         ...
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from extender.controllers.queue.seats import store
+from extender.controllers import document
 from extender.controllers.queue.seats.replicas import SIGNS
 from extender.objects.queueing import GATE
 from extender.settings import Settings
@@ -355,7 +355,7 @@ def test_gangs_whose_seats_have_no_room_in_the_maps_keep_no_other_from_starting(
     world: World, monkeypatch: pytest.MonkeyPatch, length: int, stay: Sequence[int]
 ) -> None:
     """Nor do those whose seats no instance would read, since a name is too long."""
-    monkeypatch.setattr(store, "MOST_BYTES", 3_000)
+    monkeypatch.setattr(document, "MOST_BYTES", 3_000)
 
     async def test() -> None:
         async with rig(world) as one:

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from extender.controllers.reservation_entry import Damaged, check_format
+from extender.controllers.document import Damaged, check_format
 from extender.reservations.seats import Seat
 
 FORMAT: Final = 1

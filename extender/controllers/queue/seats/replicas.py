@@ -26,9 +26,8 @@ from typing import Final
 from extender.cluster.cluster import Cluster
 from extender.cluster.gpus.statements import PLAN
 from extender.controllers.queue.seats.store import SeatStore
-from extender.controllers.queue.writes import SeatMap
 from extender.kube.client import ApiError, Unreachable
-from extender.kube.configmaps import Conflict, Kept
+from extender.kube.configmaps import Conflict, Kept, TextMap
 from extender.log import get_log
 from extender.objects.queueing import GATE
 from extender.reservations.seats import Seats
@@ -52,7 +51,7 @@ class Replicas:
         cluster: Cluster,
         seats: Seats,
         store: SeatStore,
-        signs: SeatMap,
+        signs: TextMap,
         clock: Callable[[], float],
     ) -> None:
         """`identity`: of this process alone; `signs`: keeps the signs of life; `clock`: seconds."""
