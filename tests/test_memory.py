@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from ext_core.links import LinkShapes
-from ext_core.reference import links as twin
 from extender.cluster.demand import models
 from extender.cluster.demand.models import MachineModels
 from extender.cluster.health import node_health
@@ -23,6 +22,7 @@ from extender.reservations import attempts
 from extender.reservations.attempts import Attempts
 from extender.settings import Settings
 from extender.verbs.unknown_nodes import UnknownNodes
+from tests.reference import links as twin
 from tests.world import World, machine, pairs, workload
 
 PODS = int(os.environ.get("CHURN_PODS", "3000"))

@@ -13,8 +13,8 @@ from benchmarks import preemption_links as links
 from benchmarks.cluster_run import intern
 from benchmarks.preemption_exact import COST_ONLY, WORK, Exact, sets
 from benchmarks.preemption_rules import FLEETS, NOW, RULES, Fleet, Running, State, choose, in_tree_victims, vgpu_manager
-from ext_core.reference.links import LinkShapes
 from extender.sim.machines import machine
+from tests.reference.links import LinkShapes
 
 DGX1 = Fleet(("dgx1-v100",), 8)
 

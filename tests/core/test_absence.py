@@ -8,10 +8,10 @@ from array import array
 import pytest
 
 from ext_core.absence import Absence
-from ext_core.reference import absence as slow
-from ext_core.reference import table as lists
 from ext_core.rows import NodeUse, PodRow
 from ext_core.table import NodeTable, PodTable
+from tests.reference import absence as slow
+from tests.reference import table as lists
 
 R, NODES = 5, 6
 

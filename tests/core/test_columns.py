@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ext_core.columns import Columns, kept
-from ext_core.reference import columns as plain
 from tests.core.worlds import same_error
+from tests.reference import columns as plain
 
 rows = st.integers(0, 199) | st.integers(0, 20)
 calls = st.lists(

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ext_core import encode
-from ext_core.reference import encode as reference
 from ext_core.rows import Rejections
+from tests.reference import encode as reference
 
 # Every character that JSON escapes is likely, and so are neighbours of the limits: 0x1f, DEL, 2, 3 and 4 UTF-8 bytes.
 TEXT = st.text(

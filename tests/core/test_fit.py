@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from ext_core import fit
 from ext_core.ask import Ask
 from ext_core.reasons import CountCodes, LinkCodes, NicCodes, ResourceCodes
-from ext_core.reference import fit as plain
 from tests.core.worlds import (
     GPU,
     KINDS,
@@ -29,6 +28,7 @@ from tests.core.worlds import (
     same_error,
     worlds,
 )
+from tests.reference import fit as plain
 
 resources = st.sampled_from([GPU, GPU, GPU, OTHER])
 several = st.tuples(st.integers(0, 8), st.sampled_from([0, 0, 1, 3]))  # units of both GPU resources

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from ext_core import gather
 from ext_core.ask import Ask
-from ext_core.reference import gather as plain
 from tests.core.worlds import GPU, KINDS, R, World, amounts, asks, build, ints, names_of, rows_of, same_error, worlds
+from tests.reference import gather as plain
 
 COLUMNS = ("start", "pods", "masks", "unsure", "free", "unknown", "table", "forced")
 COLUMNS_OF_PODS = (

@@ -13,11 +13,11 @@ from ext_core import hazard
 from ext_core.ask import Ask
 from ext_core.links import LinkShapes
 from ext_core.reasons import HazardCodes
-from ext_core.reference import hazard as plain
-from ext_core.reference import table as lists
 from ext_core.rows import NodeFacts, NodeUse
 from ext_core.table import NodeTable
 from tests.core.worlds import GPU, OTHER, R, ask
+from tests.reference import hazard as plain
+from tests.reference import table as lists
 
 CODES = HazardCodes(panics=60, lost=61)
 IDS = range(6)

@@ -17,15 +17,15 @@ from ext_core.hazard import Hazards
 from ext_core.link_sets import LinkSets
 from ext_core.links import LinkShapes
 from ext_core.reasons import CountCodes, LinkCodes, NicCodes, ResourceCodes
-from ext_core.reference import hazard as plain_hazard
-from ext_core.reference import joint as plain
-from ext_core.reference import link_sets as plain_sets
-from ext_core.reference import slots as plain_slots
 from ext_core.rows import NodeFacts, NodeUse, Role
 from ext_core.slots import Slots
 from ext_core.table import NodeTable
 from tests.core.test_slots import numbers, types
 from tests.core.worlds import DGX1V, GPU, NICS, PCIE, R, World, build, ints, same_error, worlds
+from tests.reference import hazard as plain_hazard
+from tests.reference import joint as plain
+from tests.reference import link_sets as plain_sets
+from tests.reference import slots as plain_slots
 
 FULLNESS = 0.01
 COUNT, LINKS = CountCodes(1, 2, 3, 4, 5, 6), LinkCodes(1, 2, 3, 4, 5)

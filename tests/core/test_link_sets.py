@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ext_core import link_sets
-from ext_core.reference import link_sets as plain
 from tests.core.worlds import KINDS, SHAPES, masks
+from tests.reference import link_sets as plain
 
 KERNEL, TWIN = link_sets.LinkSets(SHAPES), plain.LinkSets(SHAPES)
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from ext_core import fit
 from ext_core.links import LinkShapes
-from ext_core.reference import links as reference
 from extender.sim.device_plugin import AmdBestEffort, NvidiaBestEffort, PluginPanicked
 from tests.oracles import rings
+from tests.reference import links as reference
 
 CATALOGUE = Path(__file__).parents[2] / "extender/topologies/catalogue.json"
 MACHINES = {entry["id"]: entry for entry in json.loads(CATALOGUE.read_text())["topologies"]}

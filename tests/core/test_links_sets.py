@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from ext_core.links import LinkShapes
-from ext_core.reference.links import Graph
 from extender.sim.device_plugin import NvidiaBestEffort, PluginPanicked
 from tests.core.test_links import LEVELS, MACHINES, ids, intern, machine, mask
+from tests.reference.links import Graph
 
 SIXTEEN = range(16)
 PAIRS_AND_HALVES = [[4 * (i // 2 == j // 2) or int(i // 8 == j // 8) for j in SIXTEEN] for i in SIXTEEN]

@@ -14,11 +14,11 @@ from ext_core import fit, score
 from ext_core.ask import Ask
 from ext_core.links import LinkShapes
 from ext_core.reasons import NicCodes
-from ext_core.reference import fit as plain_fit
-from ext_core.reference import links as reference
-from ext_core.reference import score as plain_score
 from tests.core.test_links import clique, graphs, ids, mask
 from tests.core.worlds import GPU, OTHER, World, ask, ints, rows_of, same_error, worlds
+from tests.reference import fit as plain_fit
+from tests.reference import links as reference
+from tests.reference import score as plain_score
 
 MODES = ("ignore", "preferred", "required")
 CODES = NicCodes(1, 2, 3, 4)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from ext_core import places
 from ext_core.ask import Ask
 from ext_core.reasons import FailingCodes
-from ext_core.reference import places as plain
 from tests.core.worlds import GPU, OTHER, World, ask, build, ints, rows_of, same_error, worlds
+from tests.reference import places as plain
 
 LEVELS = 3
 Pair = tuple[places.Places, plain.Places]

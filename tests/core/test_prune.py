@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ext_core import prune
-from ext_core.reference import prune as reference
+from tests.reference import prune as reference
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.one_of(st.none(), st.integers(-9, 9), st.text('a"\\[]{},: ', max_size=4)),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ext_core import runs
-from ext_core.reference import runs as plain
+from tests.reference import runs as plain
 
 LEFT_OUT = 254
 codes_of = st.one_of(st.sampled_from([0, 0, 10, 20]), st.integers(0, 253))

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from ext_core import scan
 from ext_core.name_index import NameIndex
-from ext_core.reference import scan as reference
 from ext_core.scan import ScanError
+from tests.reference import scan as reference
 
 # Characters that need an escape, that may have one, and of 2, 3 and 4 UTF-8 bytes; 7 to 9 bytes is where words end.
 CHARACTERS = st.one_of(

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from ext_core import score
 from ext_core.ask import Ask
-from ext_core.reference import score as plain
 from tests.core.worlds import GPU, OTHER, R, World, amounts, ask, ints, rows_of, same_error, worlds
+from tests.reference import score as plain
 
 numbers = st.floats(0.0, 1.0)
 few = st.sampled_from([0.0, 0.25, 0.5, 1.0])  # many ties

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from ext_core import gather, scout, victims
 from ext_core.ask import Ask
-from ext_core.reference import scout as plain
 from tests.core.worlds import GPU, World, asks, build, ints, rows_of, same_error, worlds
+from tests.reference import scout as plain
 
 NONE = 2**63 - 1
 

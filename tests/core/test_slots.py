@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from ext_core import slots
 from ext_core.ask import Ask
-from ext_core.reference import slots as plain
 from ext_core.rows import NodeFacts, NodeUse
 from ext_core.table import NodeTable
 from tests.core.worlds import DGX1V, GPU, KINDS, OTHER, SHAPES, R, World, call, ints, masks, rows_of, same_error, worlds
+from tests.reference import slots as plain
 
 ALL = 2**64 - 1
 numbers = st.sampled_from([0.0, 1.0, 0.5, 3.0, 0.1])

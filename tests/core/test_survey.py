@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from ext_core import survey
 from ext_core.ask import Ask
-from ext_core.reference import survey as plain
 from ext_core.rows import NodeFacts, NodeUse
 from ext_core.table import NodeTable
 from tests.core.worlds import R, World, amounts, ask, ints, names_of, rows_of, same_error, worlds
+from tests.reference import survey as plain
 
 ids = st.integers(0, 3)
 asks = st.builds(Ask, amounts(8))

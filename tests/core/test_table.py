@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ext_core.reference import table as lists
 from ext_core.rows import NodeFacts, NodeUse, PodRow
 from ext_core.table import NodeTable, PodTable
 from tests.core.worlds import R, call, same_error
+from tests.reference import table as lists
 
 
 @st.composite

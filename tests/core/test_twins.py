@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import ext_core
-from ext_core import reference
+from tests import reference
 
 COMPILED = [
     module.name
@@ -61,7 +61,7 @@ def test_there_are_kernels_to_compare() -> None:
 def test_the_package_names_the_twin(module: str) -> None:
     twin = TWIN_OF.get(module, module)
     assert twin in reference.__all__
-    assert getattr(reference, twin) is importlib.import_module(f"ext_core.reference.{twin}")
+    assert getattr(reference, twin) is importlib.import_module(f"tests.reference.{twin}")
 
 
 @pytest.mark.parametrize("module", [module for module in COMPILED if public(module)])
@@ -73,7 +73,7 @@ def test_a_stub_describes_the_module(module: str) -> None:
 @pytest.mark.parametrize(("module", "name"), PAIRS)
 def test_the_twin_has_the_same_face(module: str, name: str) -> None:
     kernel = public(module)[name]
-    file = importlib.import_module(f"ext_core.reference.{TWIN_OF.get(module, module)}")
+    file = importlib.import_module(f"tests.reference.{TWIN_OF.get(module, module)}")
     twin = getattr(file, SAME.get(name, name))
     if not isinstance(kernel, type):
         assert parameters(twin) == parameters(kernel)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from ext_core import victims
 from ext_core.candidates import Candidates
-from ext_core.reference import candidates as lists
-from ext_core.reference import victims as twin
 from tests.oracles import cheapest as oracle
+from tests.reference import candidates as lists
+from tests.reference import victims as twin
 
 BUDGET = 200_000
 Term = tuple[Any, ...]

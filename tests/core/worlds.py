@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from ext_core.ask import Ask
 from ext_core.links import LinkShapes
-from ext_core.reference import table as lists
-from ext_core.reference.table import EVERY
 from ext_core.rows import NodeFacts, NodeUse, PodRow
 from ext_core.table import NodeTable, PodTable
+from tests.reference import table as lists
+from tests.reference.table import EVERY
 
 R = 5  # CPU, memory, pod slots, two GPU resources
 GPU, OTHER = 3, 4

@@ -9,10 +9,6 @@ from pathlib import Path
 from statistics import median
 
 TOP_LEVEL = {"__init__", "__main__", "settings", "backoff", "errors", "log", "metrics"}
-# A twin has the names of its kernel: the kernel's stub documents them, and a table has one method for each column that
-# is read. The twin adds the few methods that the other twins read it by, where the kernels share C fields.
-TWINS = "reference"
-TWINS_FREE_OF = ("public names without a docstring",)
 LIMITS = {
     "lines of a kernel": 900,
     "lines of a function": 60,
@@ -66,8 +62,6 @@ def read(root: Path) -> Tree:
             measures.append(Measure("lines of a kernel", len(text.splitlines()), name))
         elif path.suffix == ".pyi":
             measures += [one for one in _python(text, name) if one.what == "parameters of a function"]
-        elif path.parent.name == TWINS:
-            measures += [one for one in _python(text, name) if one.what not in TWINS_FREE_OF]
         elif path.suffix == ".py":
             measures += _python(text, name)
     return Tree(tuple(measures), lines)

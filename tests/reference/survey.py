@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ext_core.ask import Ask
-from ext_core.reference.gather import work_of
-from ext_core.reference.table import FIRST_GPU, LINKED, TERMINATING, UNADVISED, NodeTable, PodTable, check, check_ask
+from tests.reference.gather import work_of
+from tests.reference.table import FIRST_GPU, LINKED, TERMINATING, UNADVISED, NodeTable, PodTable, check, check_ask
 
 
 def free(nodes: NodeTable, resource: int, rows: list[int]) -> list[int]:

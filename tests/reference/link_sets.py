@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from ext_core.links import LinkShapes
-from ext_core.reference.table import MOST_GPUS
+from tests.reference.table import MOST_GPUS
 
 
 class LinkSets:

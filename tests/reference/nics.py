@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ext_core.reference.device_plugin import Gpus
+from tests.reference.device_plugin import Gpus
 
 
 def matched(gpus: Gpus, nics: Sequence[int]) -> int:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ext_core.ask import Ask
 from ext_core.reasons import FailingCodes
-from ext_core.reference.table import NodeTable, check_ask
 from ext_core.rows import PlaceRow
+from tests.reference.table import NodeTable, check_ask
 
 SCHEDULABLE = 4
 CLEAN: tuple[float, bool, bool] = (0.0, False, False)

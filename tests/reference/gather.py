@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ext_core.ask import Ask
-from ext_core.reference.candidates import Candidates
-from ext_core.reference.table import (
+from tests.reference.candidates import Candidates
+from tests.reference.table import (
     DEVICES,
     EVERY,
     FIRST_GPU,

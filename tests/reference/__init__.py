@@ -4,7 +4,7 @@ They are documentation and oracle. Tests import them, the server never does. A t
 how to find it fast: it sorts where the kernel keeps a heap, and tries all sets where the kernel looks one up.
 """
 
-from ext_core.reference import (
+from tests.reference import (
     absence,
     candidates,
     columns,

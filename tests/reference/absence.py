@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ext_core.reference.table import NodeTable, PodTable
+from tests.reference.table import NodeTable, PodTable
 
 
 class Absence:

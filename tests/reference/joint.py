@@ -9,11 +9,11 @@ from itertools import chain, product
 from math import floor, prod
 
 from ext_core.ask import Ask
-from ext_core.reference.hazard import PANICS_KNOWN, Hazards
-from ext_core.reference.link_sets import LinkSets
-from ext_core.reference.slots import Room, Slots, _room
-from ext_core.reference.table import MOST_GPUS, SCHEDULABLE, NodeTable, check_ask
 from ext_core.rows import Role
+from tests.reference.hazard import PANICS_KNOWN, Hazards
+from tests.reference.link_sets import LinkSets
+from tests.reference.slots import Room, Slots, _room
+from tests.reference.table import MOST_GPUS, SCHEDULABLE, NodeTable, check_ask
 
 CERTAIN = 2
 MOST_ROLES, MOST_PODS, MOST_WAYS = 64, 32_000, 4096

@@ -6,7 +6,8 @@ from itertools import combinations
 
 from ext_core.ask import Ask
 from ext_core.reasons import CountCodes, LinkCodes, NicCodes, ResourceCodes
-from ext_core.reference.table import (
+from ext_core.rows import PodRow
+from tests.reference.table import (
     AWAY,
     DEVICES,
     EVERY,
@@ -20,7 +21,6 @@ from ext_core.reference.table import (
     check,
     check_ask,
 )
-from ext_core.rows import PodRow
 
 CERTAIN = 2
 

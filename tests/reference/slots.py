@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from ext_core.ask import Ask
-from ext_core.reference.table import CPU, MEMORY, SCHEDULABLE, SLOTS, NodeTable, Shapes, check, check_ask
+from tests.reference.table import CPU, MEMORY, SCHEDULABLE, SLOTS, NodeTable, Shapes, check, check_ask
 
 Type = tuple[int, int, int, int, int, int, int]  # resource, devices, share, cpu, memory, models, linked
 

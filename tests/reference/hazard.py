@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ext_core.ask import Ask
 from ext_core.reasons import HazardCodes
-from ext_core.reference.table import NodeTable, check, check_ask
+from tests.reference.table import NodeTable, check, check_ask
 
 PANICS, PANICS_KNOWN, LOST, LOST_KNOWN = 1, 2, 4, 8
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from ext_core.reference.candidates import Candidates
-from ext_core.reference.terms import Ints, Term
-from ext_core.reference.terms import cost as cost_of
+from tests.reference.candidates import Candidates
+from tests.reference.terms import Ints, Term
+from tests.reference.terms import cost as cost_of
 
 
 class Victims(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ext_core.ask import Ask
-from ext_core.reference.table import Choice, NodeTable, check, check_ask
+from tests.reference.table import Choice, NodeTable, check, check_ask
 
 
 def packing(nodes: NodeTable, ask: Ask, rows: list[int], weights: list[float], out: list[float]) -> None:

@@ -11,9 +11,9 @@ from itertools import combinations
 from typing import Any
 
 from ext_core.ask import Ask
-from ext_core.reference.device_plugin import DevicePlugin, Gpus
-from ext_core.reference.nics import matched
-from ext_core.reference.rings import ring_links
+from tests.reference.device_plugin import DevicePlugin, Gpus
+from tests.reference.nics import matched
+from tests.reference.rings import ring_links
 
 Chosen = namedtuple("Chosen", "gpus ring ring_best left left_before expected_ring")
 

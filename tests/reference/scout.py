@@ -5,8 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 
 from ext_core.ask import Ask
-from ext_core.reference.gather import check_search, work_of
-from ext_core.reference.table import DEVICES, EVERY, FIRST_GPU, SPARED, TERMINATING, NodeTable, PodTable
+from tests.reference.gather import check_search, work_of
+from tests.reference.table import DEVICES, EVERY, FIRST_GPU, SPARED, TERMINATING, NodeTable, PodTable
 
 MOST, MOST_WORK, NONE = 64, 1 << 56, 2**63 - 1
 FREE = -(2**31) - 1
