@@ -9,18 +9,19 @@ oldest unfinished body, or a connection of it that waits. kube-scheduler loses n
 and little to one of its own (see _least_missed).
 uvicorn's own limit_concurrency would reject the next client, so it is not used.
 
-A request for a verb as kube-scheduler sends it is handed to the verb once its body is whole. No task and no ASGI
-messages are made for it: they cost half as much as a decision about 16 nodes. Other requests go through ASGI.
+A call of a verb as kube-scheduler sends it is read here, and handed to the verb once its body is whole: it passes no
+HTTP parser, no task and no ASGI messages. uvicorn reads all other requests, also those of verbs, and ASGI answers them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Any, ClassVar, Final, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, cast
 
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -38,6 +39,12 @@ MOST_PIPELINED: Final = 16
 """Requests that wait behind the one that is answered. Neither Go nor a browser sends any ahead of its answer."""
 SWEEP_SECONDS: Final = 1.0
 LOG_SECONDS: Final = 60.0
+MOST_DIGITS: Final = 18
+"""Of a body's length."""
+_PLAIN: Final = re.compile(rb"POST (/[!-~]*) HTTP/1\.1\r\n((?:[!#-'*+.^-z|~0-9A-Z-]+:[ -~]*\r\n)*)\r\n")
+_LINE: Final = re.compile(rb"([^:]+):(.*)\r\n")
+_NOT_PLAIN: Final = frozenset((b"expect", b"origin", b"transfer-encoding", b"upgrade"))
+_REPLY: Final = b"%bx-content-type-options: nosniff\r\ncontent-length: %d\r\ncontent-type: application/json\r\n%b\r\n"
 log = get_log()
 
 
@@ -80,11 +87,38 @@ class _Call:
 
     message_event: Final = _Unheard()
 
-    def __init__(self, verb: Verb, keep_alive: bool) -> None:
-        self.verb, self.keep_alive = verb, keep_alive
+    def __init__(self, verb: Verb) -> None:
+        self.verb = verb
         self.began = time.perf_counter()
         self.parts: list[bytes] = []
+        self.keep_alive = True
         self.disconnected = self.response_complete = False
+
+
+class Head(NamedTuple):
+    """The head of a call. `length`: bytes of the body; `size`: of the head."""
+
+    path: bytes
+    length: int
+    size: int
+
+
+def read_head(data: bytes) -> Head | None:
+    """The head of a request in the plain form that kube-scheduler writes, whole and at the begin of `data`; None: the
+    parser is to read it. What a plain head states: one body of a known length, JSON, over a connection that stays."""
+    plain = _PLAIN.match(data)
+    if plain is None or plain.end() > HEAD_BYTES:
+        return None
+    lines = _LINE.findall(plain[2])
+    headers = {name.lower(): value.strip() for name, value in lines}
+    length = headers.get(b"content-length", b"")
+    if len(headers) < len(lines) or not length.isdigit() or len(length) > MOST_DIGITS:
+        return None
+    if not headers.keys().isdisjoint(_NOT_PLAIN) or headers.get(b"connection", b"keep-alive").lower() != b"keep-alive":
+        return None
+    if headers.get(b"content-type") not in (b"application/json", None):  # a web page
+        return None
+    return Head(plain[1], int(length), plain.end())
 
 
 def lost(scope: Mapping[str, Any]) -> bool:
@@ -224,7 +258,7 @@ class Connection(HttpToolsProtocol):
         self.since = self.registry.clock()
         self._loose = 0  # bytes since the last that was a body's, or a request's last
         self._in_head = False
-        self._called = False  # a verb, by the bytes that came last
+        self._missing = 0  # bytes of the call that is read
         self._stalled: float | None = None  # since when the client takes too little
         self._closing: float | None = None
         self.registry.opened(self)
@@ -252,10 +286,14 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Of asyncio: bytes have come."""
+        if self._missing:
+            self._more(data)
+            return
         if self.reading is None:
+            if self.waits and self._begin(data):
+                return
             self.reading = self.registry.clock()
         self._loose += len(data)
-        self._called = False
         super().data_received(data)
         if self._loose > HEAD_BYTES and not self.lost and not self.transport.is_closing():
             self._answer(431, "head-too-large", f"the headers have more than {HEAD_BYTES} bytes", "headers")
@@ -277,57 +315,55 @@ class Connection(HttpToolsProtocol):
         self._in_head = False
         if sum(name == b"host" for name, _ in self.headers) > 1:  # which one a proxy has checked is not known
             raise ValueError("several Host headers")  # ends the parser: the answer is 400
-        verb = self._verb()
-        if verb is None:
-            super().on_headers_complete()
-        else:
-            self._called = True
-            self.cycle = _Call(verb, self.parser.should_keep_alive())  # type: ignore[assignment]
-
-    def _verb(self) -> Verb | None:
-        """The verb that the request calls in the way of kube-scheduler; None: ASGI is to answer it."""
-        verb = self.answers.get(self.url.partition(b"?")[0])
-        if verb is None or self.parser.get_method() != b"POST" or self.parser.get_http_version() != "1.1":
-            return None
-        if self.expect_100_continue or self.parser.should_upgrade():
-            return None
-        # One that is pipelined waits for the one before, and for the client to read its answer. Of many requests in one
-        # piece the others take their turns on the event loop.
-        waits = self.cycle is not None and not self.cycle.response_complete
-        if waits or self._called or self.flow.write_paused:
-            return None
-        length = b""
-        for name, value in self.headers:
-            if name == b"content-length":
-                length = value
-            elif name == b"origin" or (name == b"content-type" and value != b"application/json"):
-                return None  # a web page
-        return verb if length.isdigit() and int(length) <= verb.most_bytes else None
+        super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         """Of the parser: a part of a body has come."""
         self._loose = 0
         if self.refused is not None:
             return
-        cycle = self.cycle
-        if isinstance(cycle, _Call):
-            cycle.parts.append(body)
-        else:
-            super().on_body(body)
-        if not cycle.response_complete:
+        super().on_body(body)
+        if not self.cycle.response_complete:
             self.registry.hold(self, len(body))
 
     def on_message_complete(self) -> None:
         """Of the parser: the request is read."""
         self.reading = None
         self._loose = 0
-        cycle = self.cycle
-        if not isinstance(cycle, _Call):
-            super().on_message_complete()
-        elif not cycle.response_complete:
-            self._perform(cycle)
+        super().on_message_complete()
 
-    # -- the call of a verb ---------------------------------------------------------------------------------------
+    # -- the call of a verb, without the parser -------------------------------------------------------------------
+
+    def _begin(self, data: bytes) -> bool:
+        """Whether these bytes begin a call of a verb as kube-scheduler sends it; then it is begun. What waits here for
+        its client to read an answer does not call."""
+        head = read_head(data)
+        verb = None if head is None else self.answers.get(head.path)
+        if head is None or verb is None or head.length > verb.most_bytes or self.flow.write_paused:
+            return False
+        self._unset_keepalive_if_required()
+        self.cycle = _Call(verb)  # type: ignore[assignment]
+        self._missing = head.length
+        self.reading = self.registry.clock()
+        self._more(data[head.size :])
+        return True
+
+    def _more(self, data: bytes) -> None:
+        """A part of the call's body, and perhaps more requests behind it, which the parser reads."""
+        call, missing = cast(_Call, self.cycle), self._missing
+        part = data if len(data) <= missing else data[:missing]
+        self._missing -= len(part)
+        if self.refused is None:
+            call.parts.append(part)
+            self.registry.hold(self, len(part))
+        if self._missing:
+            return
+        self.reading = None
+        if not call.response_complete:
+            self._perform(call)
+        if len(data) > missing and not self.transport.is_closing():
+            self.reading = self.registry.clock()
+            super().data_received(data[missing:])
 
     def _perform(self, call: _Call) -> None:
         whole = call.parts[0] if len(call.parts) == 1 else b"".join(call.parts)
@@ -346,25 +382,28 @@ class Connection(HttpToolsProtocol):
     def _send(self, call: _Call, reply: Reply) -> None:
         if not call.disconnected:
             close = b"" if call.keep_alive else b"connection: close\r\n"
-            head = (
-                b"%bx-content-type-options: nosniff\r\ncontent-length: %d\r\ncontent-type: application/json\r\n%b\r\n"
-            )
-            self.transport.write(head % (STATUS_LINE[reply.status], len(reply.content), close))
+            self.transport.write(_REPLY % (STATUS_LINE[reply.status], len(reply.content), close))
             self.transport.write(reply.content)
             call.response_complete = True
             if not call.keep_alive:
                 self.transport.close()
-            self.on_response_complete()
+            self._answered()
+            if self.pipeline:
+                super().on_response_complete()
         call.verb.sent(reply)
 
     def on_response_complete(self) -> None:
         """Of uvicorn: the answer is sent."""
+        self._answered()
+        super().on_response_complete()
+
+    def _answered(self) -> None:
+        """An answer is sent. Without uvicorn's timer for each: `check` closes what is not used."""
         self.answered = True
         self.since = self.registry.clock()
         self.registry.release(self)
         if self.reading is not None:  # the rest of a body that was refused, or the next request: from now on
-            self.reading = self.registry.clock()
-        super().on_response_complete()
+            self.reading = self.since
 
     # -- what is written ------------------------------------------------------------------------------------------
 

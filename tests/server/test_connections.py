@@ -19,7 +19,7 @@ import pytest
 import uvicorn
 
 from extender.errors import BadInput, BodiesFull
-from extender.server.connections import HEAD_BYTES, MOST_PIPELINED, Reply
+from extender.server.connections import HEAD_BYTES, MOST_PIPELINED, Head, Reply, read_head
 from extender.server.endpoint import VERBS, VerbApp
 from extender.server.serve import config
 from extender.settings import Known, Limits, Settings, parse_settings
@@ -493,3 +493,37 @@ def test_the_settings_must_fit_each_other() -> None:
     text += "limits: {bodyBytes: 4096, allBodiesBytes: 2048}\n"
     with pytest.raises(BadInput, match="allBodiesBytes below bodyBytes"):
         parse_settings(text, Known((), ()))
+
+
+@pytest.mark.parametrize(
+    ("request_line", "headers", "length"),
+    [
+        (b"POST /v1/filter HTTP/1.1", b"Host: x\r\nContent-Length: 12\r\n", 12),
+        (b"POST /v1/filter HTTP/1.1", b"content-length:12\r\nCONTENT-TYPE:  application/json \r\n", 12),
+        (b"POST /v1/filter HTTP/1.1", b"Content-Length: 0\r\nConnection: keep-alive\r\n", 0),
+        (b"POST /v1/filter HTTP/1.1", b"Host: x\r\n", None),
+        (b"POST /v1/filter HTTP/1.1", b"Content-Length: 12\r\nContent-Length: 12\r\n", None),
+        (b"POST /v1/filter HTTP/1.1", b"Content-Length: +12\r\n", None),
+        (b"POST /v1/filter HTTP/1.1", b"Content-Length: " + b"1" * 19 + b"\r\n", None),
+        (b"POST /v1/filter HTTP/1.1", b"Content-Length : 12\r\n", None),
+        (b"POST /v1/filter HTTP/1.1", b"Content-Length: 12\r\n folded\r\n", None),
+        (b"POST /v1/filter HTTP/1.1", b"Content-Length: 12\r\nTransfer-Encoding: chunked\r\n", None),
+        (b"POST /v1/filter HTTP/1.1", b"Content-Length: 12\r\nConnection: close\r\n", None),
+        (b"POST /v1/filter HTTP/1.1", b"Content-Length: 12\r\nExpect: 100-continue\r\n", None),
+        (b"POST /v1/filter HTTP/1.1", b"Content-Length: 12\r\nOrigin: null\r\n", None),
+        (b"POST /v1/filter HTTP/1.1", b"Content-Length: 12\r\nContent-Type: text/plain\r\n", None),
+        (b"POST /v1/filter HTTP/1.0", b"Content-Length: 12\r\n", None),
+        (b"GET /v1/filter HTTP/1.1", b"Content-Length: 12\r\n", None),
+        (b"\r\nPOST /v1/filter HTTP/1.1", b"Content-Length: 12\r\n", None),
+    ],
+)
+def test_only_a_plain_head_passes_the_parser(request_line: bytes, headers: bytes, length: int | None) -> None:
+    """All others are read by uvicorn's parser."""
+    data = request_line + b"\r\n" + headers + b"\r\n"
+    assert read_head(data[:-1]) is None
+    expected = None if length is None else Head(b"/v1/filter", length, len(data))
+    assert read_head(data + b"{body}") == expected
+
+
+def test_a_head_that_is_too_long_is_not_plain() -> None:
+    assert read_head(b"POST / HTTP/1.1\r\nContent-Length: 1\r\nX: " + b"x" * HEAD_BYTES + b"\r\n\r\n") is None
