@@ -34,7 +34,7 @@ def serve(nodes: int, pods: int) -> None:
     from extender.cluster.cluster import Cluster
     from extender.objects import decode, records
     from extender.objects.event import Event
-    from extender.server import garbage, wiring
+    from extender.server import deciding, garbage, wiring
     from extender.server.serve import config
     from extender.settings import Settings
     from tests.world import machine, pairs, workload
@@ -42,7 +42,7 @@ def serve(nodes: int, pods: int) -> None:
     garbage.begin()
     settings = Settings.model_validate({"server": {"port": 0}})
     cluster = Cluster(settings)
-    core = wiring.Core.over(cluster)
+    core = deciding.Core.over(cluster)
 
     def record(kind: records.Kind, wire: object) -> Event:
         return Event(kind, "set", decode.record(kind, json.dumps(wire).encode(), cluster.gpu_names))

@@ -22,7 +22,7 @@ from benchmarks import fleet
 from benchmarks.spread import Line, table, targets_table
 from extender.cluster.cluster import Cluster
 from extender.offline import frozen
-from extender.server.wiring import Core
+from extender.server.deciding import Core
 from extender.settings import Settings
 
 TARGET = 5000

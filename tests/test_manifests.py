@@ -15,8 +15,8 @@ from starlette.routing import Route
 
 from extender.cli.options import add_address, host_and_port, settings_of
 from extender.server import outage
+from extender.server.acting import MIX
 from extender.server.endpoint import VERBS
-from extender.server.wiring import MIX
 from extender.settings import Known, Settings, Tls, read_settings
 from extender.settings.fields import Listener, Server
 from tests.world import World

@@ -21,7 +21,7 @@ from extender.controllers.queue.controller import QueueController
 from extender.kube.clock import Clock
 from extender.objects import decode, records
 from extender.objects.event import Event
-from extender.server import wiring
+from extender.server import acting, deciding, wiring
 from extender.server.access.reviewer import Asks
 from extender.server.writes import Binder, Keeper
 from extender.settings import Settings
@@ -183,9 +183,9 @@ class World:
         self.settings = settings or Settings()
         clock = Clock(lambda: self.now, lambda: self.wall)
         self.cluster = cluster or Cluster(self.settings)
-        self.core = wiring.Core.over(self.cluster, source, events=events, clock=clock)
+        self.core = deciding.Core.over(self.cluster, source, events=events, clock=clock)
         self.verbs, self.metrics = self.core.verbs, self.core.metrics
-        self._connect(wiring.Outside(binder, reviews=reviews))
+        self._connect(acting.Outside(binder, reviews=reviews))
 
     def connect(
         self,
@@ -199,7 +199,7 @@ class World:
         changed: dict[str, Any] = {name: value for name, value in stated.items() if value is not None}
         self._connect(replace(self.outside, **changed))
 
-    def _connect(self, outside: wiring.Outside) -> None:
+    def _connect(self, outside: acting.Outside) -> None:
         self.outside = outside
         self.server = wiring.connect(self.core, outside, Slices(lambda: 0.0, _no_pause))
         self.app = self.server.app

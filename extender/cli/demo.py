@@ -27,7 +27,7 @@ from extender.cli.demo_source import SimSource
 from extender.cluster.cluster import Cluster
 from extender.errors import ExtenderError
 from extender.kube.clock import Clock
-from extender.server import wiring
+from extender.server import acting, deciding, wiring
 from extender.server.serve import config
 from extender.settings import Settings
 from extender.sim.calls import CallFailed, Extender
@@ -84,9 +84,9 @@ class Demo:
         cluster = Cluster(Settings.model_validate({"queue": {"enabled": True, "plannedAllocation": True}}))
         source = SimSource(simulated, cluster, clock.monotonic)
         # The queue rests by the time of its work. The day's clock stands still in a scene: by it no work takes time.
-        core = wiring.Core.over(cluster, source, clock=Clock(clock.monotonic, clock.wall, clock.monotonic))
+        core = deciding.Core.over(cluster, source, clock=Clock(clock.monotonic, clock.wall, clock.monotonic))
         released = queue(core, simulated)
-        server = wiring.connect(core, wiring.Outside(source, queue=released, controllers=(released,)))
+        server = wiring.connect(core, acting.Outside(source, queue=released, controllers=(released,)))
         host = uvicorn.Server(config(server.app, server.connections, cluster.settings))
         ended = threading.Event()
 

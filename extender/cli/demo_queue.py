@@ -12,7 +12,8 @@ from extender.kube.configmaps import Conflict, Kept
 from extender.kube.pods.patches import NO_ANNOTATIONS, REQUIRED, Patched, pinned_terms
 from extender.objects.queueing import PINNED
 from extender.objects.records import FINALIZER, PLANNED_NODE, Kind, PodRecord
-from extender.server.wiring import Core, KeptSeats, QueueRequests, queue_over
+from extender.server.acting import KeptSeats, QueueRequests, queue_over
+from extender.server.deciding import Core
 from extender.sim import cluster
 from extender.sim.cluster import ConfigMaps, SimCluster
 

@@ -1,4 +1,6 @@
-"""The HTTP server: routes, connections, and the writes that decisions ask for. `wiring` constructs all of it.
+"""The HTTP server: routes, connections, and the writes that decisions ask for.
 
-Others use: `serve` (the process) and `wiring` (a server over any source). Only `extender.cli` starts it.
+`deciding`, `acting` and `asking` construct its three parts, and `wiring` connects them.
+
+Others use: `serve` (the process), `wiring` (a server over any source) and its parts. Only `extender.cli` starts it.
 """

@@ -149,14 +149,6 @@ class VerbCalls(Protocol):
         ...
 
 
-class Readiness(Protocol):
-    """Whether verbs may be answered."""
-
-    def missing(self) -> list[str]:
-        """What is not known yet, in words; empty when verbs may be answered."""
-        ...
-
-
 class Start:
     """Watches for the moment when everything is known for the first time."""
 

@@ -17,7 +17,7 @@ from extender.log import Allowance, get_log, info
 from extender.metrics import Metrics
 from extender.policy.rules import REASONS, UNKNOWN_NODE
 from extender.server import body, garbage
-from extender.server.calls import Readiness, VerbCalls
+from extender.server.calls import VerbCalls
 from extender.server.connections import Reply
 from extender.verbs import wire
 from extender.verbs.answer import Answer
@@ -43,16 +43,21 @@ class Endpoint:
     """The verbs of one server. While a list is missing every verb answers 503: never a guess."""
 
     def __init__(
-        self, calls: VerbCalls, start: Readiness, metrics: Metrics, lines: DecisionLog, most_bytes: int
+        self,
+        calls: VerbCalls,
+        missing: Callable[[], list[str]],
+        metrics: Metrics,
+        lines: DecisionLog,
+        most_bytes: int,
     ) -> None:
-        """`most_bytes`: of a body."""
+        """`missing`: what is not known yet, in words, empty when verbs may be answered; `most_bytes`: of a body."""
         self._calls: dict[str, Perform] = {
             "filter": calls.filter_at_once,
             "prioritize": calls.prioritize_at_once,
             "preempt": calls.preempt,
             "bind": calls.bind,
         }
-        self.start, self.metrics, self.lines, self.most_bytes = start, metrics, lines, most_bytes
+        self.missing, self.metrics, self.lines, self.most_bytes = missing, metrics, lines, most_bytes
         self.sampling = Sampling(metrics)
         self.refused: dict[int, Counter] = {}  # by reason code
         self.verbs = {verb: VerbApp(self, verb, perform) for verb, perform in self._calls.items()}
@@ -63,7 +68,7 @@ class VerbApp:
 
     def __init__(self, endpoint: Endpoint, verb: str, perform: Perform) -> None:
         self._endpoint, self._verb, self._perform = endpoint, verb, perform
-        self._start, self.most_bytes = endpoint.start, endpoint.most_bytes
+        self._missing, self.most_bytes = endpoint.missing, endpoint.most_bytes
         self._durations: dict[str, Histogram] = {}
         self._decisions: dict[str, Counter] = {}
 
@@ -87,7 +92,7 @@ class VerbApp:
         """The reply to a body; an awaitable only where it has to wait. `began`: `time.perf_counter` when the request
         came."""
         try:
-            missing = self._start.missing()
+            missing = self._missing()
             if missing:
                 status, content = _error(503, "not-ready", "not known yet: " + ", ".join(missing))
                 return self._reply("not_ready", status, content, began)

@@ -12,7 +12,6 @@ from extender.errors import BadRequest
 from extender.kube.clock import Clock
 from extender.log import get_log
 from extender.metrics import Metrics
-from extender.server.calls import Readiness
 from extender.server.writes import Writes
 from extender.shadow.watch import ShadowWatch
 from extender.verbs import wire
@@ -24,19 +23,11 @@ _T = TypeVar("_T")
 log = get_log()
 
 
-class AlwaysReady:
-    """Verbs are answered before anything is known: kube-scheduler must not wait for us."""
-
-    def missing(self) -> list[str]:
-        """Nothing."""
-        return []
-
-
 class Shadow(NamedTuple):
-    """`watch`: hears what was asked; `start`: whether anything can be decided yet."""
+    """`watch`: hears what was asked; `missing`: what has to be known before anything is decided."""
 
     watch: ShadowWatch
-    start: Readiness
+    missing: Callable[[], list[str]]
     metrics: Metrics
 
 
@@ -102,7 +93,7 @@ class ShadowCalls:
     def _decided(self, decide: Callable[[], _T]) -> _T | None:
         """What is decided; None before all is known, for a pod that cannot be read, and after a defect: both are
         logged."""
-        if self._shadow.start.missing():
+        if self._shadow.missing():
             return None
         try:
             return decide()

@@ -30,7 +30,7 @@ from extender.kube.client import ApiServer
 from extender.kube.clock import Clock
 from extender.kube.pods.bindings import Bindings
 from extender.kube.watch.kinds import WATCHED_KINDS
-from extender.server import wiring
+from extender.server import acting, deciding, wiring
 from extender.server.wiring import Server
 from extender.server.writes import ApiBinder
 from extender.settings import Hold, Settings
@@ -207,13 +207,13 @@ class _World:
     def end(self) -> None:
         return None
 
-    def _live(self) -> tuple[wiring.Core, Server, asyncio.Task[None]]:
+    def _live(self) -> tuple[deciding.Core, Server, asyncio.Task[None]]:
         cluster, clock = Cluster(self.settings), Clock(self._clock, lambda: WALL + self._clock())
         api = self.loop.run_until_complete(ApiServer.connect(self.config))
         self.stack.push_async_callback(api.close)
         watches = Watches(api, cluster, chance=random.Random(1), clock=clock)
-        core = wiring.Core.over(cluster, watches, clock=clock)
-        server = wiring.connect(core, wiring.Outside(ApiBinder(Bindings(api, core.cluster.gpu_names))))
+        core = deciding.Core.over(cluster, watches, clock=clock)
+        server = wiring.connect(core, acting.Outside(ApiBinder(Bindings(api, core.cluster.gpu_names))))
         return core, server, self.loop.create_task(server.supervisor.run())
 
     def _clock(self) -> float:

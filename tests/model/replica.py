@@ -15,7 +15,7 @@ from extender.controllers.queue.controller import QueueController
 from extender.kube.events import Regarding
 from extender.metrics import Metrics
 from extender.reservations.seats import Seats
-from extender.server import wiring
+from extender.server import acting
 from extender.settings import Settings
 from extender.sim.cluster import FINISHED
 from tests.model.api import Api, Change, Connection
@@ -46,8 +46,8 @@ class Replica:
         self.world.core = replace(self.world.core, events=self.events)
         self.tell_time(now)
         self.server = Connection(api, chance)
-        self.queue: QueueController = wiring._queue(self.world.core, self.server, self.server, NAMESPACE, identity)
-        self.world._connect(wiring.Outside(queue=self.queue, controllers=(self.queue,)))
+        self.queue: QueueController = acting._queue(self.world.core, self.server, self.server, NAMESPACE, identity)
+        self.world._connect(acting.Outside(queue=self.queue, controllers=(self.queue,)))
         self._coming: deque[tuple[float, str, Change, JSON]] = deque()
         self.lag = 0.0  # seconds by which the watch is late, beside what it always is
         for kind, made in api.listed():

@@ -9,7 +9,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from extender.cluster.cluster import Cluster
-from extender.server.wiring import Core, connect
+from extender.server.deciding import Core
+from extender.server.wiring import connect
 from extender.settings import Settings, Shortlist
 from tests.verbs.test_decide import PREFERS
 from tests.world import JSON, World, pairs, refused, workload

@@ -1,0 +1,245 @@
+"""What acts by itself over an API server: watches, reservations, evictions, Events and the queue, with their writes."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from extender.cluster.demand.mix import is_newer
+from extender.controllers.controller import Controller
+from extender.controllers.demand_mix import DemandMixStore
+from extender.controllers.events import Events
+from extender.controllers.evictions import Evictions, Evictor, View
+from extender.controllers.leadership import EVICTIONS, QUEUE, Leadership
+from extender.controllers.parked import ParkedPods
+from extender.controllers.queue.acting import Acting
+from extender.controllers.queue.autoscaling.growth import Growth
+from extender.controllers.queue.autoscaling.provisioning import ProvisioningRequests
+from extender.controllers.queue.controller import LEASE_SECONDS, QueueController
+from extender.controllers.queue.devices.allocator import ClaimWrites, DeviceAllocator
+from extender.controllers.queue.devices.fences import Fences, FenceWrites
+from extender.controllers.queue.release import AT_ONCE, Release
+from extender.controllers.queue.seats.entry import SeatEntries
+from extender.controllers.queue.seats.replicas import SIGNS, Replicas
+from extender.controllers.queue.seats.store import SHARDS, SeatStore
+from extender.controllers.queue.unled import UnledPods
+from extender.controllers.queue.writes import Evicts, Leads, PodWrites, Reads
+from extender.controllers.reservations import ReservationStore
+from extender.controllers.settings.file import SettingsFile
+from extender.controllers.settings.gate_removal import GateRemoval
+from extender.controllers.watches import Watches
+from extender.kube.client import ApiServer
+from extender.kube.clock import Clock
+from extender.kube.configmaps import ConfigMap, Requests, TextMap
+from extender.kube.events import EventsApi
+from extender.kube.in_cluster import own_namespace
+from extender.kube.kept import requests_to
+from extender.kube.leases import Lease
+from extender.kube.pods.bindings import Bindings
+from extender.kube.pods.evictions import PodEvictions
+from extender.kube.pods.patches import PodPatches
+from extender.kube.resource_claims import DeviceTaintRuleWrites, ResourceClaimWrites
+from extender.kube.reviews import Reviews
+from extender.log import get_log
+from extender.metrics import Metrics
+from extender.preemption.gang_plan import GangSearch
+from extender.queue.eviction_plan import EvictionPlanner
+from extender.queue.leader import QueueLeader
+from extender.queue.placing.placement import JointPlacement
+from extender.queue.plan import Planner
+from extender.server.access.reviewer import Asks
+from extender.server.deciding import Core, cluster_of
+from extender.server.writes import ApiBinder, Binder, Keeper
+from extender.settings import Settings
+
+MIX: Final = "gpu-extender-mix"  # the ConfigMap of what is learned of the pods that come
+log = get_log()
+
+
+async def _nothing() -> None:
+    return
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What a server writes to. None: where it does not."""
+
+    binder: Binder | None = None
+    keeper: Keeper | None = None
+    evictions: Evictions | None = None
+    parked: ParkedPods | None = None
+    queue: QueueController | None = None
+    leader: QueueLeader | None = None
+    """Which instance releases pods from the queue."""
+    controllers: tuple[Controller, ...] = ()
+    """What runs beside the source, in the order in which it begins."""
+    reviews: Asks | None = None
+    """Whose a token is, and what that user may do."""
+    forbidden: Callable[[], str] = str
+    """Which writes were not allowed, in words; "" for none."""
+    close: Callable[[], Awaitable[None]] = _nothing
+    """Called when all controllers have ended."""
+
+
+def live(
+    settings: Settings, server: ApiServer, *, file: Path | None = None, record: Path | None = None
+) -> tuple[Core, Outside]:
+    """A core over the cluster of an API server, and what it writes there. Nothing is read before the source runs.
+    `file`: where the settings come from, to be loaded again when it changes; `record`: the directory of a record.
+    BadInput."""
+    metrics, clock = Metrics(), Clock()
+    cluster = cluster_of(settings, metrics, record, live=True)
+    watches = Watches(server, cluster, staleness=settings.watch.staleness_seconds, clock=clock)
+    if settings.shadow:
+        core = Core.over(cluster, watches, metrics=metrics, clock=clock)
+        return core, _in_shadow(core, server, file)
+    events = Events(metrics, EventsApi(server, socket.gethostname()) if settings.events.enabled else None)
+    core = Core.over(cluster, watches, metrics=metrics, events=events, clock=clock)
+    return core, _outside(core, watches, server, file)
+
+
+def _outside(core: Core, watches: Watches, server: ApiServer, file: Path | None) -> Outside:
+    """All that acts by itself."""
+    cluster, metrics, events, clock = core.cluster, core.metrics, core.events, core.clock
+    settings = cluster.settings
+    namespace = own_namespace(settings.reservations.namespace)
+    stored = settings.reservations.store == "configmap"
+    connection = requests_to(server)
+    kept = ConfigMap(connection, namespace, settings.reservations.name) if stored else None
+    reservations = ReservationStore(core.verbs, metrics, kept, ready=watches.listed, clock=clock)
+    identity = f"{socket.gethostname()}_{os.getpid()}_{random.SystemRandom().getrandbits(32):08x}"
+    lease = Lease(server, namespace, settings.evictions.lease, identity, clock=clock)
+    evictions = Evictions(
+        core.verbs,
+        events,
+        metrics,
+        Evictor(
+            PodEvictions(server, metrics),
+            Leadership(lease, EVICTIONS, metrics.evictions_leader, clock.monotonic, metrics.degraded),
+            reservations,
+        ),
+        view=View(lambda: watches.listed() and not reservations.missing(), lambda: watches.dark(evicting=True)),
+        clock=clock,
+    )
+    writes = requests_to(server, AT_ONCE)
+    parked = ParkedPods(core.verbs, PodPatches(writes), _can_evict(settings, watches, reservations), clock)
+    controllers: list[Controller] = [reservations, events, evictions, parked, *_reloading(core, file)]
+    queue = _queue(core, server, writes, namespace, identity) if settings.queue.enabled else None
+    if queue is not None:
+        controllers.append(queue)
+    leader = QueueLeader(settings.queue.enabled, settings.queue.lease)
+    watched = Lease(server, namespace, settings.queue.lease, identity, clock=clock)
+    controllers.append(UnledPods(cluster, events, watched, leader, metrics.degraded, clock))
+    if stored:  # it is read before the source begins, whose pods it may have counted
+        demand = cluster.demand
+        controllers.append(DemandMixStore(ConfigMap(server, namespace, MIX), demand.dump, demand.load, newer=is_newer))
+    binder = ApiBinder(Bindings(server, cluster.gpu_names))
+
+    async def close() -> None:
+        await connection.close()
+        await writes.close()
+        await server.close()
+
+    acts = Outside(binder, reservations, evictions, parked, queue, leader, tuple(controllers), Reviews(server))
+    return replace(acts, forbidden=server.forbidden.problem, close=close)
+
+
+def _can_evict(settings: Settings, watches: Watches, reservations: ReservationStore) -> Callable[[], bool]:
+    staleness = settings.watch.staleness_seconds
+    return lambda: (
+        watches.listed()
+        and not reservations.missing()
+        and reservations.is_writable
+        and watches.dark(evicting=True) < staleness
+    )
+
+
+def _reloading(core: Core, file: Path | None) -> list[Controller]:
+    return [] if file is None else [SettingsFile(file, core.verbs, core.metrics)]
+
+
+def _in_shadow(core: Core, server: ApiServer, file: Path | None) -> Outside:
+    """What writes nothing of its own: it binds where kube-scheduler asks it to, and removes our gates."""
+    binder = ApiBinder(Bindings(server, core.cluster.gpu_names))
+    removal = GateRemoval(server, core.cluster)
+    log.info("the mode is shadow: everything is decided and recorded, and nothing is answered or written")
+    controllers = (removal, *_reloading(core, file))
+    return Outside(
+        binder,
+        controllers=controllers,
+        reviews=Reviews(server),
+        forbidden=server.forbidden.problem,
+        close=server.close,
+    )
+
+
+def _queue(core: Core, server: ApiServer, writes: Requests, namespace: str, identity: str) -> QueueController:
+    """The queue over an API server. `writes`: for the pods and its ConfigMaps; `namespace`: of these and its Lease."""
+    settings, clock = core.cluster.settings.queue, core.clock
+    lease = Lease(server, namespace, settings.lease, identity, clock=clock, duration=LEASE_SECONDS)
+    maps = [ConfigMap(writes, namespace, f"{settings.reservations}-{shard}") for shard in range(SHARDS)]
+    # No sign of life waits for the writes of a release.
+    signs = ConfigMap(server, namespace, f"{settings.reservations}-{SIGNS}")
+    leadership = Leadership(lease, QUEUE, core.metrics.queue_leader, clock.monotonic, core.metrics.degraded)
+    wired = QueueRequests(
+        PodPatches(writes),
+        Bindings(server, core.cluster.gpu_names).get_pod,
+        PodEvictions(server, core.metrics),
+        ProvisioningRequests(server),
+        ResourceClaimWrites(writes),
+        DeviceTaintRuleWrites(server),
+    )
+    return queue_over(core, leadership, KeptSeats(maps, signs), wired, identity)
+
+
+class KeptSeats(NamedTuple):
+    """Where seats are kept (`maps`), and the signs of life of the instances that know them."""
+
+    maps: Sequence[TextMap]
+    signs: TextMap
+
+
+class QueueRequests(NamedTuple):
+    """What the queue asks the API server with. `evicts`: None where no pod can be evicted; `nodes`: asks for nodes;
+    `claims`: allocates the devices of ResourceClaims; `fences`: keeps devices for that."""
+
+    pods: PodWrites
+    read: Reads
+    evicts: Evicts | None = None
+    nodes: ProvisioningRequests | None = None
+    claims: ClaimWrites | None = None
+    fences: FenceWrites | None = None
+
+
+def queue_over(core: Core, leads: Leads, kept: KeptSeats, requests: QueueRequests, identity: str) -> QueueController:
+    """What releases pods from behind our gate. `identity`: of this process alone."""
+    verbs, metrics, clock = core.verbs, core.metrics, core.clock
+    entries = SeatEntries(core.cluster.resources, clock.wall() - clock.monotonic())
+    seats = verbs.claims.seats
+    store = SeatStore(seats, entries, kept.maps, metrics, clock.monotonic)
+    replicas = Replicas(identity, core.cluster, seats, store, kept.signs, clock.monotonic)
+    planned = core.cluster.settings.queue.planned_allocation
+    claims, fences = (requests.claims, requests.fences) if planned else (None, None)
+    devices = DeviceAllocator(core.cluster, seats, claims, clock)
+    placement = JointPlacement(core.cluster, verbs.policy)
+    planner = Planner(core.cluster, verbs.claims, placement, clock.monotonic, clock.wall)
+    search = GangSearch(core.cluster, verbs.policy, verbs.settings.preemption)
+    acting = Acting(
+        leads,
+        store,
+        replicas,
+        Release(core.cluster, requests.pods, devices, clock.monotonic, replicas.known),
+        Growth(core.cluster, verbs.claims.seats, requests.pods, metrics, requests.nodes),
+        lambda: not core.source.missing(),
+        core.source.dark,
+        EvictionPlanner(core.cluster, verbs.claims, placement, search, clock.monotonic, clock.wall),
+        requests.read,
+        Fences(core.cluster, seats, fences),
+        requests.evicts,
+    )
+    return QueueController(verbs, planner, acting, metrics, core.events, clock=clock)

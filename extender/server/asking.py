@@ -1,0 +1,110 @@
+"""What answers people: the pages, and the gauges that need a look at the whole cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from extender.controllers.controller import Controller
+from extender.controllers.queue.controller import QueueController
+from extender.controllers.supervisor import Supervisor
+from extender.controllers.surveys import gauges
+from extender.controllers.surveys.partial_gangs import PartialGangEvents
+from extender.controllers.surveys.survey import Survey
+from extender.queue.leader import QueueLeader
+from extender.queue.report import Report
+from extender.server.connections import lost
+from extender.server.deciding import Core
+from extender.server.routes import Views
+from extender.shadow.watch import ShadowWatch
+from extender.verdict.explain import Explainer, Times
+from extender.verdict.partial_gangs import PartialGang
+from extender.web.api.openapi import OpenApiPage
+from extender.web.cluster_pages import ClusterPages
+from extender.web.decisions_page import DecisionsPage
+from extender.web.explain_page import ExplainPage
+from extender.web.health import Health
+from extender.web.invalid_objects import InvalidObjects
+from extender.web.map_page import MapPage
+from extender.web.metrics_page import Counts, MetricsPage
+from extender.web.operations.shadow import ShadowPage
+from extender.web.operations.zpages import ZPages
+from extender.web.page.live import Live
+from extender.web.page.site import Content, Site
+from extender.web.pages import Pages
+from extender.web.queue_page import QueuePage
+from extender.web.slices import Slices
+from extender.web.whatif.page import WhatIfPage
+
+
+class Answering(NamedTuple):
+    """What answers people. `surveys`: what counts over the whole cluster, at times of its own."""
+
+    explainer: Explainer
+    times: Times
+    report: Callable[[], Report | None]
+    leader: QueueLeader | None
+    slices: Slices
+    pages: Pages
+    surveys: list[Controller]
+
+
+def explaining(core: Core, queue: QueueController | None, leader: QueueLeader | None, slices: Slices) -> Answering:
+    """What explains the pods of a core. `queue`: None where nothing is released; `slices`: the turns of the pages."""
+
+    def report() -> Report | None:
+        return queue.report if queue else None
+
+    times = Times(core.clock.monotonic, core.clock.wall)
+    explainer = Explainer(core.verbs, times, report, leader=leader)
+    surveys = _surveys(explainer, core, lambda: not core.source.missing())
+    return Answering(explainer, times, report, leader, slices, Pages(slices, lost), surveys)
+
+
+def views(
+    core: Core, asked: Answering, supervisor: Supervisor, shadow: ShadowWatch | None, stopping: asyncio.Event
+) -> Views:
+    """All pages. `stopping`: set when the server ends."""
+    cluster, verbs, source, metrics, clock = core.cluster, core.verbs, core.source, core.metrics, core.clock
+    explainer, times, report, leader, slices, pages, _ = asked
+    invalid = InvalidObjects(cluster, source.faults)
+    counts = Counts(cluster, verbs.assumed, verbs.reservations, source, invalid, supervisor.defects, clock.monotonic)
+    live = Live(lambda: cluster.generation, stopping)
+    return Views(
+        Health(cluster, invalid, supervisor.missing, source.dark, metrics.degraded),
+        MetricsPage(metrics, counts, pages),
+        DecisionsPage(cluster, verbs.decisions, pages),
+        ClusterPages(cluster, invalid, pages),
+        QueuePage(report, verbs.claims.seats, cluster, pages, leader),
+        ExplainPage(explainer, cluster, verbs.decisions, pages),
+        MapPage(cluster, pages),
+        OpenApiPage(),
+        WhatIfPage(verbs, times, slices, supervisor.missing, lost),
+        Site(Content(verbs, explainer, times, report, leader), live, pages),
+        ShadowPage(shadow.report if shadow is not None else None, pages),
+        ZPages(lambda: cluster.settings, clock.wall(), metrics.degraded),
+    )
+
+
+def _surveys(explainer: Explainer, core: Core, known: Callable[[], bool]) -> list[Controller]:
+    """What is counted over the whole cluster. `known`: whether it has been read."""
+    metrics, reports = core.metrics, PartialGangEvents(core.events)
+    wanted, waiting = metrics.nodes_wanted, metrics.waiting_pods
+
+    def partial_gangs(found: list[PartialGang]) -> None:
+        gauges.partial_gangs(metrics.partial_gangs, metrics.partial_gang_gpus, found)
+        reports.report(found)
+
+    return [
+        Survey(
+            "pending-pods",
+            explainer.pending,
+            partial(gauges.pending, metrics.pending_pods, metrics.pending_oldest),
+            known,
+        ),
+        Survey("partial-gangs", explainer.partial_gangs, partial_gangs, known),
+        Survey("nodes-wanted", explainer.nodes_wanted, partial(gauges.nodes_wanted, wanted), known),
+        Survey("waiting-pods", explainer.waiting_by_size, partial(gauges.waiting_pods, waiting), known),
+    ]

@@ -1,0 +1,102 @@
+"""What decides: the verbs over one cluster, and how their calls are answered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from extender.cluster.cluster import Cluster
+from extender.controllers.controller import ClusterSource, Frozen
+from extender.controllers.events import Events
+from extender.controllers.node_events import NodeEvents
+from extender.controllers.reservations import released
+from extender.controllers.supervisor import Supervisor
+from extender.kube.clock import Clock
+from extender.log import get_log
+from extender.metrics import Metrics
+from extender.recording.recorder import RecordedCluster, Recorder, header_of
+from extender.recording.writer import Writer
+from extender.reservations.freshness import Freshness
+from extender.server.calls import Calls, Hears, Start, VerbCalls
+from extender.server.endpoint import DecisionLog, Endpoint
+from extender.server.outage import Outage
+from extender.server.settle import Settling
+from extender.server.shadow_calls import Shadow, ShadowCalls
+from extender.server.writes import Writes
+from extender.settings import Settings
+from extender.shadow.watch import ShadowWatch
+from extender.verbs.verbs import Verbs
+
+log = get_log()
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """What decides, counts and notes, over a source of the cluster's state."""
+
+    cluster: Cluster
+    source: ClusterSource
+    verbs: Verbs
+    events: Events
+    metrics: Metrics
+    clock: Clock
+
+    @classmethod
+    def over(
+        cls,
+        cluster: Cluster,
+        source: ClusterSource | None = None,
+        *,
+        metrics: Metrics | None = None,
+        events: Events | None = None,
+        clock: Clock | None = None,
+    ) -> Core:
+        """`source`: what fills the cluster; None: it does not change; `events`: None writes none."""
+        source, metrics = source or Frozen(), metrics or Metrics()
+        events = events or Events(metrics)
+        settings = cluster.settings
+        cluster.subscribe(NodeEvents(events, cluster.nodes))
+        freshness = Freshness(source.dark, source.known_at, settings.watch.staleness_seconds)
+        recorder = cluster.recorder if isinstance(cluster, RecordedCluster) else None
+        verbs = Verbs.of(settings, cluster, freshness=freshness, released=partial(released, metrics), journal=recorder)
+        if recorder is not None:
+            recorder.attach(cluster, verbs)
+        return cls(cluster, source, verbs, events, metrics, clock or Clock())
+
+
+def cluster_of(settings: Settings, metrics: Metrics, record: Path | None, *, live: bool) -> Cluster:
+    """`record`: the directory where all that happens to it is recorded, None: nowhere. BadInput: it cannot be."""
+    if record is None:
+        return Cluster(settings, live=live)
+    writer = Writer(record, settings.record, metrics)
+    return RecordedCluster(settings, Recorder(writer, metrics, header_of(settings, live=live)), live=live)
+
+
+class Verdicts(NamedTuple):
+    """What answers the verbs of one server. `shadow`: what watches kube-scheduler's choices in shadow mode, else
+    None."""
+
+    calls: VerbCalls
+    endpoint: Endpoint
+    shadow: ShadowWatch | None
+
+
+def answering(core: Core, supervisor: Supervisor, writes: Writes, hears: Hears) -> Verdicts:
+    """The verbs of a core over HTTP. Before the first complete lists they answer 503, in shadow mode never."""
+    cluster, verbs, source, metrics, clock = core.cluster, core.verbs, core.source, core.metrics, core.clock
+    settings = cluster.settings
+    missing = Start(verbs, source, supervisor, writes).missing
+    shadow: ShadowWatch | None = None
+    if settings.shadow:
+        shadow = ShadowWatch(verbs, metrics, clock.wall, lambda: not source.missing())
+        cluster.observer = shadow
+        calls: VerbCalls = ShadowCalls(verbs, clock, writes, Shadow(shadow, missing, metrics))
+        missing = list  # kube-scheduler must not wait for us
+    else:
+        outage = Outage(source, settings.watch.staleness_seconds, clock.monotonic)
+        settling = Settling(clock.monotonic, lags=source.lags)
+        calls = Calls(verbs, clock, outage, settling, writes, hears)
+    lines = DecisionLog(metrics, cluster.rows.name_at, settings.log.decisions_per_second)
+    return Verdicts(calls, Endpoint(calls, missing, metrics, lines, settings.limits.body_bytes), shadow)
