@@ -11,7 +11,8 @@
     │   └── BadTopology      bad-topology     400  a description of GPUs and their links
     ├── NotFound             not-found        404  a pod, a node or a decision that we do not know
     ├── Conflict             conflict         409  the world has moved on; asking again may help
-    ├── Busy                 busy             429  as many debug pages are read as may be at once
+    ├── Busy                 busy             429  as many questions are answered as may be at once
+    ├── NotAnswered          too-much-work    503  a question that takes too much time or memory
     └── Unreachable          unreachable      502  the API server, or the server that `explain` asks
 
 Codes are constants (they become metric labels and exit texts); what varies stands in `path` and `message`.
@@ -142,10 +143,17 @@ class Conflict(ExtenderError):
 
 
 class Busy(ExtenderError):
-    """As many debug pages are read as may be at once."""
+    """As many questions are answered as may be at once."""
 
     code = "busy"
     status = 429
+
+
+class NotAnswered(ExtenderError):
+    """A question whose answer takes too much time or memory."""
+
+    code = "too-much-work"
+    status = 503
 
 
 class Unreachable(ExtenderError):

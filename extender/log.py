@@ -57,14 +57,21 @@ class Writer:
         self._failed = 0  # lines that could not be written
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
+        self._muted = False
 
     @property
     def dropped(self) -> int:
         """Lines that were not written: the queue was full, or the write failed."""
         return self._refused + self._failed
 
+    def mute(self) -> None:
+        """Drop all lines from now on."""
+        self._muted = True
+
     def line(self, text: bytes) -> None:
         """Queue a line. It waits for nothing and raises nothing."""
+        if self._muted:
+            return
         if self._thread is None:
             self._start()
         if len(text) > LONGEST_LINE:
@@ -134,6 +141,11 @@ def info(message: str, fields: dict[str, Any]) -> None:
     fields["ts"] = datetime.now(UTC).isoformat().replace("+00:00", "Z")
     fields["msg"] = message
     _writer.line(_dumps(fields, repr))
+
+
+def mute() -> None:
+    """Log nothing from now on: a fork has no thread that writes, and may have its lock."""
+    _writer.mute()
 
 
 def dropped_lines() -> int:

@@ -1,0 +1,318 @@
+"""Answers questions from a cluster that stands still: a fork of the server.
+
+A question is a plain function. It runs in a process of its own, which has all that the server knows at one moment, and
+may change it ("suppose n1 is drained"): nothing else reads it. So it needs no pauses and no undo, and no verb waits.
+
+    server ──fork──► keeper, at one moment ──fork──► answer ──► socket of the question
+                                           ──fork──► answer ──► ...
+
+A fork makes the server stand still while its page tables are copied: 15 ms where it has 480 MiB (benchmarks.asking).
+So the server forks a *keeper* now and then, and the keeper forks once for each question. The next keeper is made for
+the first question that comes REST times as long after a fork as this fork took. Until then questions are answered from
+the same moment, or, where they are about what has just changed (`fresh`), wait for the next keeper.
+
+In a fork only the thread that forked goes on. A lock that another thread (of the log, of a record) held at that moment
+stays locked. So nothing is logged or recorded there (`begin`), and nothing of the event loop is used.
+
+An answer ends itself when its time is over, when nobody reads it, or when little is left of the container's memory: the
+kernel would end the container, and the server with it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import pickle
+import resource
+import select
+import signal
+import socket
+import time
+import traceback
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NoReturn, TypeVar
+
+from extender.ask import memory
+from extender.errors import Busy, ExtenderError, NotAnswered
+
+REST: Final = 499.0
+"""A five-hundredth of the server's time at most goes into forks: few enough that the 99th percentile of no verb has
+one in it."""
+MOST_REST: Final = 10.0
+"""Seconds: the age of the oldest answer."""
+MOST_ANSWERS: Final = 6
+"""Answers that are made at once."""
+RETRY_SECONDS: Final = 2
+NICE: Final = 10
+CPU_SECONDS: Final = 60
+"""Of an answer."""
+WALL_SECONDS: Final = 110.0
+"""Of an answer, the pauses of its reader included."""
+LOOK_SECONDS: Final = 0.1
+"""How often an answer looks at its time, at its reader, and at the memory that is left."""
+END_SECONDS: Final = 5.0
+"""For what is still done when its time is over."""
+LEFT_SECONDS: Final = 0.25
+"""How often the server looks whether a client is still there."""
+CHUNK: Final = 64 << 10
+TOO_LONG: Final = "the answer takes too long: ask about less"
+NO_MEMORY: Final = "the answer needs more memory than is left: ask about less"
+T = TypeVar("T")
+Question = Callable[..., Iterable[bytes]]
+"""Returns the answer in pieces, or raises an ExtenderError."""
+
+
+class ClientLeft(Exception):
+    """Nobody waits for the answer any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keeper:
+    """A fork that keeps a moment. `control`: takes the sockets of questions; the keeper ends
+    when this is closed; `at`: the moment."""
+
+    pid: int
+    control: socket.socket
+    at: float
+
+
+class Forks:
+    """The forks of one server."""
+
+    def __init__(
+        self,
+        questions: Mapping[str, Question],
+        begin: Callable[[], None] = lambda: None,
+        *,
+        rest: float = REST,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`questions`: by name; `begin`: called first in each keeper, stops what may not go on there; `clock`:
+        seconds."""
+        self.questions = dict(questions)
+        self._begin, self._rest, self._clock = begin, rest, clock
+        self._keeper: Keeper | None = None
+        self._next = 0.0  # from when on another keeper may be made
+        self._ended: list[int] = []  # process ids of keepers that end
+        self._answers = 0
+
+    async def ask(self, name: str, *asked: Any, fresh: bool = False, lost: Callable[[], bool] = bool) -> Answer:
+        """The answer to a question, once it begins; the caller closes it. `asked`: the arguments of the question;
+        `fresh`: it is of no moment before this one; `lost`: whether its client has left. Raises what the question
+        raises; Busy: too many are being answered; NotAnswered: it took too much time or memory; ClientLeft."""
+        if self._answers >= MOST_ANSWERS:
+            raise Busy(f"{self._answers} questions are being answered; try again in {RETRY_SECONDS} s")
+        self._answers += 1
+        try:
+            ours = _given(await self._moment(self._clock() if fresh else 0.0, lost))
+            answer = Answer(*await asyncio.open_unix_connection(sock=ours, limit=CHUNK), self._answered)
+        except BaseException:
+            self._answered()
+            raise
+        try:
+            await answer.begin(pickle.dumps((name, asked)), lost)
+        except BaseException:
+            answer.close()
+            raise
+        return answer
+
+    async def whole(self, name: str, *asked: Any, fresh: bool = False, lost: Callable[[], bool] = bool) -> bytes:
+        """All of the answer; raises as `ask`."""
+        return await (await self.ask(name, *asked, fresh=fresh, lost=lost)).whole()
+
+    def close(self) -> None:
+        """No moment is kept any more. Answers that are being made go on."""
+        if self._keeper is not None:
+            self._keeper.control.close()
+            self._ended.append(self._keeper.pid)
+            self._keeper = None
+        # A keeper ends once its answers have.
+        self._ended = [pid for pid in self._ended if not os.waitpid(pid, os.WNOHANG)[0]]
+
+    async def _moment(self, since: float, lost: Callable[[], bool]) -> Keeper:
+        """A keeper that may be asked: of a moment `since` or later."""
+        while True:
+            now = self._clock()
+            if self._keeper is not None and self._keeper.at >= since and now < self._next:
+                return self._keeper
+            if now >= self._next:
+                return self._fork()
+            await asyncio.sleep(min(self._next - now, LEFT_SECONDS))
+            if lost():
+                raise ClientLeft
+
+    def _fork(self) -> Keeper:
+        """A new keeper. NotAnswered: there is no memory for one."""
+        self.close()
+        if lacking := memory.lacking():
+            raise NotAnswered(lacking, code="no-memory")
+        ours, theirs = socket.socketpair()
+        began = self._clock()
+        # Until the child has its own handlers, a signal would run those of the server.
+        masked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+        pid = os.fork()
+        if not pid:
+            _keep(theirs, self.questions, self._begin)
+        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+        stood = self._clock() - began
+        rest = min(MOST_REST, self._rest * stood)
+        self._next = began + stood + rest
+        theirs.close()
+        self._keeper = made = Keeper(pid, ours, began)
+        loop = asyncio.get_running_loop()
+        loop.call_later(rest, self._drop, made)
+        return made
+
+    def _drop(self, old: Keeper) -> None:
+        """No question is answered from this moment any more."""
+        if self._keeper is old:
+            self.close()
+
+    def _answered(self) -> None:
+        self._answers -= 1
+
+
+def _given(keeper: Keeper) -> socket.socket:
+    """The socket of a question, whose other end the keeper has. NotAnswered: it has ended."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        try:
+            socket.send_fds(keeper.control, [b"q"], [theirs.fileno()])
+        except OSError:
+            ours.close()
+            raise NotAnswered(TOO_LONG) from None
+    return ours
+
+
+class Answer:
+    """An answer while it is read."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, closed: Callable[[], None]) -> None:
+        self._reader, self._writer, self._closed = reader, writer, closed
+        self._rest = 0
+
+    async def begin(self, question: bytes, lost: Callable[[], bool]) -> None:
+        """Ask, and wait for the first bytes; raises as `Forks.ask`."""
+        self._writer.write(question)
+        self._writer.write_eof()
+        head = asyncio.ensure_future(self._reader.readline())
+        try:
+            while not (await asyncio.wait([head], timeout=LEFT_SECONDS))[0]:
+                if lost():
+                    raise ClientLeft
+        finally:
+            head.cancel()
+        try:
+            kind, _, size = head.result().partition(b" ")
+        except OSError:
+            size = b""
+        if not size:
+            raise NotAnswered(TOO_LONG)
+        self._rest = int(size)
+        if kind != b"ok":
+            raise pickle.loads(await self.whole())
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The answer as it comes; closed at its end."""
+        try:
+            while self._rest:
+                piece = await self._reader.read(CHUNK)
+                if not piece:
+                    raise TimeoutError(f"an answer was not read within {WALL_SECONDS:.0f} s")
+                self._rest -= len(piece)
+                yield piece
+        finally:
+            self.close()
+
+    async def whole(self) -> bytes:
+        """All of the answer; closed."""
+        return b"".join([piece async for piece in self.pieces()])
+
+    def close(self) -> None:
+        """It is not read any further."""
+        if not self._writer.is_closing():
+            self._writer.close()
+            self._closed()
+
+
+# -- in the forks ------------------------------------------------------------------------------------------------------
+
+
+def _keep(control: socket.socket, questions: Mapping[str, Question], begin: Callable[[], None]) -> NoReturn:
+    """The keeper. Nothing of the server's may run here: no handler, no finaliser, no descriptor."""
+    try:
+        begin()
+        gc.freeze()  # to look at the server's objects would copy their pages
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # answers that have ended are forgotten
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
+        os.closerange(3, control.fileno())
+        os.closerange(control.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
+        os.nice(NICE)
+        with suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text("1000")
+        while (found := socket.recv_fds(control, 1, 1))[0]:
+            if not os.fork():
+                control.close()
+                _answer(socket.socket(fileno=found[1][0]), questions)
+            os.close(found[1][0])
+        with suppress(ChildProcessError):  # without a parent nothing would forget them
+            os.wait()
+    finally:
+        os._exit(0)
+
+
+def _answer(client: socket.socket, questions: Mapping[str, Question]) -> NoReturn:
+    """Reads a question and answers it."""
+    try:
+        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+        if (most := memory.most_data()) is not None:
+            resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+        with client.makefile("rb") as file:
+            name, asked = pickle.load(file)
+        _look_out(client)
+        client.sendall(_made(questions[name], asked))
+    finally:
+        os._exit(0)
+
+
+def _look_out(client: socket.socket) -> None:
+    """End this process when its time is over, its reader has left, or too little memory is left."""
+    until = time.monotonic() + WALL_SECONDS
+    reader = select.poll()
+    reader.register(client, 0)  # POLLHUP alone: the other end is closed
+
+    def look(number: int, frame: Any) -> None:
+        over, left = time.monotonic() > until, memory.left()
+        if reader.poll(0):
+            os._exit(0)
+        if over or (left is not None and left < memory.LEAST):
+            signal.signal(number, lambda number, frame: os._exit(1))
+            signal.setitimer(signal.ITIMER_REAL, END_SECONDS)
+            raise TimeoutError if over else MemoryError
+
+    signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, LOOK_SECONDS, LOOK_SECONDS)
+
+
+def _made(question: Question, asked: Sequence[Any]) -> bytes:
+    """A line with the kind and the length of the answer, then the answer."""
+    error: Exception
+    try:
+        text = b"".join(question(*asked))
+        return b"ok %d\n%b" % (len(text), text)
+    except ExtenderError as refused:
+        error = refused
+    except MemoryError:
+        error = NotAnswered(NO_MEMORY, code="no-memory")
+    except TimeoutError:
+        error = NotAnswered(TOO_LONG)
+    except Exception:
+        error = RuntimeError(traceback.format_exc())
+    text = pickle.dumps(error)
+    return b"error %d\n%b" % (len(text), text)

@@ -1,0 +1,226 @@
+"""Questions in forks: what they see, what they raise, how many are made, and what they leave behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from extender.ask import forks, memory
+from extender.ask.forks import ClientLeft, Forks
+from extender.errors import BadRequest, Busy, NotAnswered, NotFound
+
+
+def run(steps: Any) -> Any:
+    async def within() -> Any:
+        async with asyncio.timeout(60):
+            return await steps
+
+    return asyncio.run(within())
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def over(asked: Forks) -> None:
+    """Until no process of it is left."""
+    asked.close()
+    while asked._ended:
+        await asyncio.sleep(0.01)
+        asked.close()
+
+
+def one(question: Any, rest: float = 0.0) -> Forks:
+    return Forks({"q": question}, rest=rest)
+
+
+def pid() -> tuple[bytes]:
+    return (b"%d" % os.getppid(),)  # of the keeper
+
+
+def sleeping() -> Iterator[bytes]:
+    time.sleep(60)
+    yield b"late"
+
+
+def endless() -> Iterator[bytes]:
+    while True:
+        yield b""
+
+
+def test_a_question_changes_nothing_here() -> None:
+    """The fork has the state as it was, and its changes end with it."""
+    state = {"drained": 0}
+
+    def question(node: str) -> Iterator[bytes]:
+        state["drained"] += 1
+        yield f"drained {node} {state['drained']}".encode()
+
+    asked, files = one(question, rest=1e9), open_files()
+
+    async def steps() -> None:
+        assert await asked.whole("q", "n1") == b"drained n1 1"
+        assert await asked.whole("q", "n2") == b"drained n2 1"
+        await over(asked)
+
+    run(steps())
+    assert state == {"drained": 0}
+    assert open_files() == files
+
+
+def test_errors_come_as_they_were_raised() -> None:
+    def question(which: str) -> Iterator[bytes]:
+        yield b"a"
+        if which == "bad":
+            raise BadRequest("expected a list", path="add", code="finer")
+        raise {"no pod": NotFound("no such pod", path="default/a"), "defect": KeyError("defect of ours")}[which]
+
+    async def steps() -> None:
+        asked = one(question)
+        with pytest.raises(NotFound, match="no such pod") as caught:
+            await asked.whole("q", "no pod")
+        assert caught.value.as_json() == {"error": {"code": "not-found", "path": "default/a", "message": "no such pod"}}
+        with pytest.raises(BadRequest) as refused:
+            await asked.whole("q", "bad")
+        assert (refused.value.code, refused.value.status, refused.value.path) == ("finer", 400, "add")
+        with pytest.raises(RuntimeError, match="KeyError: 'defect of ours'"):
+            await asked.whole("q", "defect")
+        await over(asked)
+
+    run(steps())
+
+
+def test_a_moment_serves_until_the_rest_is_over() -> None:
+    """Questions about what has just changed wait for the next one."""
+
+    async def steps() -> None:
+        asked = one(pid, rest=1e9)
+        first = await asked.whole("q")
+        assert first == await asked.whole("q") != b"%d" % os.getpid()
+        waits = asyncio.create_task(asked.whole("q", fresh=True))
+        await asyncio.sleep(0.5)
+        assert not waits.done()
+        assert await asked.whole("q") == first
+        asked._next = 0.0
+        second = await waits
+        assert second != first
+        await over(asked)
+
+    run(steps())
+
+
+def test_a_moment_is_not_kept_for_long() -> None:
+    """Else the pages that the server writes would be there twice."""
+
+    async def steps() -> None:
+        asked = one(pid, rest=1.0)
+        await asked.whole("q")
+        while asked._keeper is not None:
+            await asyncio.sleep(0.01)
+        await over(asked)
+
+    run(steps())
+
+
+def test_a_slow_reader_holds_up_no_other_question() -> None:
+    async def steps() -> None:
+        asked = one(lambda size: (b"x" * size,), rest=1e9)
+        slow = await asked.ask("q", 4 << 20)
+        assert await asked.whole("q", 3) == b"xxx"
+        assert len(await slow.whole()) == 4 << 20
+        await over(asked)
+
+    run(steps())
+
+
+def test_too_many_questions_are_busy() -> None:
+    async def steps() -> None:
+        asked = one(sleeping, rest=1e9)
+        tasks = [asyncio.create_task(asked.whole("q")) for _ in range(forks.MOST_ANSWERS)]
+        await asyncio.sleep(0.01)
+        with pytest.raises(Busy):
+            await asked.whole("q")
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert asked._answers == 0
+        await over(asked)
+
+    run(steps())
+
+
+def test_an_answer_ends_when_its_client_leaves() -> None:
+    async def steps() -> None:
+        asked, files = one(endless), open_files()
+        until = time.monotonic() + 0.3
+        with pytest.raises(ClientLeft):
+            await asked.whole("q", lost=lambda: time.monotonic() > until)
+        await over(asked)
+        await asyncio.sleep(0)
+        assert open_files() == files
+
+    run(steps())
+
+
+def test_a_process_that_dies_is_an_answer() -> None:
+    async def steps() -> None:
+        asked = one(lambda: os._exit(3), rest=1e9)
+        with pytest.raises(NotAnswered) as caught:
+            await asked.whole("q")
+        assert (caught.value.code, caught.value.status) == ("too-much-work", 503)
+        assert asked._keeper is not None
+        os.kill(asked._keeper.pid, signal.SIGKILL)
+        while not os.waitid(os.P_PID, asked._keeper.pid, os.WEXITED | os.WNOWAIT):
+            pass
+        with pytest.raises(NotAnswered):
+            await asked.whole("q")
+        await over(asked)
+
+    run(steps())
+
+
+def test_an_answer_ends_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forks, "WALL_SECONDS", 0.2)
+
+    async def steps() -> None:
+        asked = one(endless)
+        with pytest.raises(NotAnswered, match="too long"):
+            await asked.whole("q")
+        await over(asked)
+
+    run(steps())
+
+
+def test_an_answer_ends_before_the_memory_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = os.getpid()
+    monkeypatch.setattr(memory, "left", lambda *_: None if os.getpid() == server else memory.LEAST - 1)
+    monkeypatch.setattr(memory, "most_data", lambda *_: None)
+
+    async def steps() -> None:
+        asked = one(endless)
+        with pytest.raises(NotAnswered) as caught:
+            await asked.whole("q")
+        assert caught.value.code == "no-memory"
+        await over(asked)
+
+    run(steps())
+
+
+def test_no_fork_without_memory_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "lacking", lambda: "100 MiB are needed")
+
+    async def steps() -> None:
+        asked = one(pid)
+        with pytest.raises(NotAnswered, match="100 MiB") as caught:
+            await asked.whole("q")
+        assert caught.value.code == "no-memory"
+        assert asked._keeper is None
+        assert asked._answers == 0
+
+    run(steps())
