@@ -23,12 +23,13 @@ from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
+from extender.web.slices import SLICE_SECONDS
+
 from extender import log
 from extender.server import garbage
-from extender.web.slices import SLICE_SECONDS
 from tests.browser import chromium
 from tests.web.page.served import served
-from tests.web.page.test_slices import site
+from tests.web.page.test_views import site
 from tests.world import WALL, World, machine, pairs, workload
 
 VIEWS: Mapping[str, Mapping[str, str]] = {

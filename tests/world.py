@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from extender.ask import forks
+from extender.ask.forks import Forks
 from extender.cluster.cluster import Cluster
 from extender.controllers.controller import ClusterSource
 from extender.controllers.events import Events
 from extender.controllers.evictions import Evictions
 from extender.controllers.queue.controller import QueueController
+from extender.errors import Busy
 from extender.kube.clock import Clock
 from extender.objects import decode, records
 from extender.objects.event import Event
@@ -28,7 +31,6 @@ from extender.settings import Settings
 from extender.topologies import Topology
 from extender.topologies.annotation import encode
 from extender.verbs.answer import Answer
-from extender.web.slices import Slices
 
 GPU, AMD = "nvidia.com/gpu", "amd.com/gpu"
 WALL = 1_800_000_000.0  # seconds since 1970
@@ -201,7 +203,7 @@ class World:
 
     def _connect(self, outside: acting.Outside) -> None:
         self.outside = outside
-        self.server = wiring.connect(self.core, outside, Slices(lambda: 0.0, _no_pause))
+        self.server = wiring.connect(self.core, outside, InPlace())
         self.app = self.server.app
 
     # -- the cluster ----------------------------------------------------------------------------------------------
@@ -358,15 +360,42 @@ class World:
         )
 
 
-async def _no_pause(seconds: float) -> None:
-    """Between slices nothing else is to be served here."""
+class InPlace(Forks):
+    """Answers questions in this process, so that nothing waits. A what-if changes the cluster: a fork answers it."""
+
+    def __init__(self) -> None:
+        super().__init__(rest=0.0)
+
+    async def ask(self, name: str, *asked: Any, fresh: bool = False, lost: Callable[[], bool] = bool) -> Any:
+        if self._asked >= forks.MOST_ASKED:
+            raise Busy("many questions are being answered")
+        if "WhatIf" in name:
+            return await super().ask(name, *asked, fresh=fresh, lost=lost)
+        return Made(b"".join(self.questions[name](*asked)))
+
+
+class Made:
+    """An answer that was made in this process."""
+
+    def __init__(self, text: bytes) -> None:
+        self.text, self.size = text, len(text)
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        yield self.text
+
+    async def whole(self) -> bytes:
+        return self.text
+
+    def close(self) -> None:
+        pass
 
 
 def drive(app: Callable[..., Awaitable[None]], *args: Any) -> None:
-    """Run a coroutine that never has to wait."""
+    """Run a coroutine that never has to wait; it may let others run."""
     steps: Any = app(*args)
     try:
-        steps.send(None)
+        while steps.send(None) is None:
+            pass
     except StopIteration:
         return
     steps.close()

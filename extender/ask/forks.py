@@ -43,8 +43,10 @@ REST: Final = 499.0
 one in it."""
 MOST_REST: Final = 10.0
 """Seconds: the age of the oldest answer."""
-MOST_ANSWERS: Final = 6
-"""Answers that are made at once."""
+MOST_ANSWERS: Final = 4
+"""Answers that a keeper makes at once."""
+MOST_ASKED: Final = 16
+"""Questions that wait or are answered."""
 RETRY_SECONDS: Final = 2
 NICE: Final = 10
 CPU_SECONDS: Final = 60
@@ -84,7 +86,7 @@ class Forks:
 
     def __init__(
         self,
-        questions: Mapping[str, Question],
+        questions: Mapping[str, Question] | None = None,
         begin: Callable[[], None] = lambda: None,
         *,
         rest: float = REST,
@@ -92,20 +94,27 @@ class Forks:
     ) -> None:
         """`questions`: by name; `begin`: called first in each keeper, stops what may not go on there; `clock`:
         seconds."""
-        self.questions = dict(questions)
-        self._begin, self._rest, self._clock = begin, rest, clock
+        self.questions = dict(questions or {})
+        self.begin = begin
+        self._rest, self._clock = rest, clock
         self._keeper: Keeper | None = None
         self._next = 0.0  # from when on another keeper may be made
         self._ended: list[int] = []  # process ids of keepers that end
-        self._answers = 0
+        self._asked = 0
+
+    def add(self, question: Question) -> str:
+        """The name of a question that keepers answer from now on."""
+        name = f"{getattr(question, '__qualname__', 'question')} {len(self.questions)}"
+        self.questions[name] = question
+        return name
 
     async def ask(self, name: str, *asked: Any, fresh: bool = False, lost: Callable[[], bool] = bool) -> Answer:
         """The answer to a question, once it begins; the caller closes it. `asked`: the arguments of the question;
         `fresh`: it is of no moment before this one; `lost`: whether its client has left. Raises what the question
         raises; Busy: too many are being answered; NotAnswered: it took too much time or memory; ClientLeft."""
-        if self._answers >= MOST_ANSWERS:
-            raise Busy(f"{self._answers} questions are being answered; try again in {RETRY_SECONDS} s")
-        self._answers += 1
+        if self._asked >= MOST_ASKED:
+            raise Busy(f"{self._asked} questions are being answered; try again in {RETRY_SECONDS} s")
+        self._asked += 1
         try:
             ours = _given(await self._moment(self._clock() if fresh else 0.0, lost))
             answer = Answer(*await asyncio.open_unix_connection(sock=ours, limit=CHUNK), self._answered)
@@ -155,7 +164,7 @@ class Forks:
         masked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
         pid = os.fork()
         if not pid:
-            _keep(theirs, self.questions, self._begin)
+            _keep(theirs, self.questions, self.begin)
         signal.pthread_sigmask(signal.SIG_SETMASK, masked)
         stood = self._clock() - began
         rest = min(MOST_REST, self._rest * stood)
@@ -172,7 +181,7 @@ class Forks:
             self.close()
 
     def _answered(self) -> None:
-        self._answers -= 1
+        self._asked -= 1
 
 
 def _given(keeper: Keeper) -> socket.socket:
@@ -192,7 +201,7 @@ class Answer:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, closed: Callable[[], None]) -> None:
         self._reader, self._writer, self._closed = reader, writer, closed
-        self._rest = 0
+        self.size = self._rest = 0
 
     async def begin(self, question: bytes, lost: Callable[[], bool]) -> None:
         """Ask, and wait for the first bytes; raises as `Forks.ask`."""
@@ -211,7 +220,7 @@ class Answer:
             size = b""
         if not size:
             raise NotAnswered(TOO_LONG)
-        self._rest = int(size)
+        self.size = self._rest = int(size)
         if kind != b"ok":
             raise pickle.loads(await self.whole())
 
@@ -249,19 +258,24 @@ def _keep(control: socket.socket, questions: Mapping[str, Question], begin: Call
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # answers that have ended are forgotten
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
         os.closerange(3, control.fileno())
         os.closerange(control.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
         os.nice(NICE)
         with suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000")
-        while (found := socket.recv_fds(control, 1, 1))[0]:
+        answers = 0
+        while (question := socket.recv_fds(control, 1, 1))[0]:
+            (client,) = question[1]
+            if answers == MOST_ANSWERS:
+                os.wait()
+                answers -= 1
             if not os.fork():
                 control.close()
-                _answer(socket.socket(fileno=found[1][0]), questions)
-            os.close(found[1][0])
-        with suppress(ChildProcessError):  # without a parent nothing would forget them
+                _answer(socket.socket(fileno=client), questions)
+            answers += 1
+            os.close(client)
+        for _ in range(answers):  # without a parent they would never be forgotten
             os.wait()
     finally:
         os._exit(0)

@@ -1,4 +1,4 @@
-"""How much memory is left for a fork. A fork shares the memory of the server, and copies the pages that either writes."""
+"""How much memory is left for a fork, which shares the memory of the server and copies the pages that either writes."""
 
 from __future__ import annotations
 

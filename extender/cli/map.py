@@ -11,8 +11,6 @@ from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
-import orjson
-
 from extender.cli.output import add_output, write
 from extender.cli.sources import add_sources, answer_of
 from extender.errors import NotFound
@@ -57,12 +55,11 @@ def run(options: argparse.Namespace) -> int:
 
 def _read(node: str | None, rack: str | None, settings: Settings, found: list[Event], wall: float) -> dict[str, Any]:
     from extender.cluster.cluster import Cluster  # here: --help need not load the core
-    from extender.web.map_page import pieces
+    from extender.web.map_page import node_maps
 
     cluster = Cluster(settings)
     cluster.apply(found, 0.0)
-    answer: dict[str, Any] = orjson.loads(b"".join(pieces(cluster, node, rack)))
-    return answer
+    return node_maps(cluster, node, rack)
 
 
 # ---- for people

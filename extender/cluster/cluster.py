@@ -19,7 +19,7 @@ from extender.cluster.dra.renewal import renew
 from extender.cluster.dra.store import DraStore
 from extender.cluster.faults import Faults
 from extender.cluster.gpus.store import GpuStore
-from extender.cluster.health.columns import HealthAt, HealthColumns
+from extender.cluster.health.columns import HealthColumns
 from extender.cluster.health.node_health import NodeHealth
 from extender.cluster.health.pod_failures import Limits
 from extender.cluster.held import HeldColumns
@@ -128,14 +128,6 @@ class Cluster(ClusterView):
     def absent(self, uids: Iterable[str]) -> AbstractContextManager[None]:
         """The tables as they would be without these pods; restored on leaving. For what is planned at a later time."""
         return self._held.absent(uids)
-
-    def health_at(self, now: float) -> HealthAt:
-        """The health of the nodes, for a copy of this cluster."""
-        return HealthAt.of(self._node_health, self.nodes, now)
-
-    def adopt_health(self, taken: HealthAt) -> None:
-        """Judge the health of the nodes as the cluster did of which this is a copy."""
-        self._health_columns.adopt(taken)
 
     def apply(self, events: Iterable[Event], now: float, wall: float | None = None) -> None:
         """Apply a batch. `now`: seconds on the server's clock; `wall`: seconds since 1970, None where it is not known

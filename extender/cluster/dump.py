@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
-
-import orjson
 
 from extender.cluster.gpus.statements import PLAN, indices
 from extender.cluster.view import ClusterView
 
-BLOCK: Final = 500
-"""Items that are sorted, or looked through, in one piece of work."""
 MOST_COUNT: Final = (1 << 53) - 1  # what every reader of JSON reads exactly
 
 
@@ -30,27 +25,6 @@ def state(cluster: ClusterView, warnings: Sequence[Mapping[str, str]] = ()) -> d
         "pods": {uid: _pod(cluster, uid) for uid in sorted(cluster.pods) if not cluster.pods[uid].finished},
         "generation_last": cluster.generation,
     }
-
-
-def state_pieces(cluster: ClusterView, warnings: Sequence[Mapping[str, str]] = ()) -> Iterator[bytes]:
-    """The JSON text of `state` in small pieces, while the cluster may change between any two: what is gone by then is
-    left out. `generation` and `generation_last`: the first and the last that it shows."""
-    yield orjson.dumps(_head(cluster, warnings))[:-1] + b',"nodes":{'
-    yield from _members((yield from in_order(cluster.nodes)), lambda name: _node(cluster, name))
-    yield b'},"pods":{'
-    yield from _members((yield from in_order(cluster.pods)), lambda uid: _pod(cluster, uid))
-    yield b'},"generation_last":%d}' % cluster.generation
-
-
-def _members(keys: Iterable[str], value_of: Callable[[str], dict[str, Any] | None]) -> Iterator[bytes]:
-    comma = b""
-    for key in keys:
-        value = value_of(key)
-        if value is None:
-            yield b""  # it was looked for, which takes time too
-            continue
-        yield comma + orjson.dumps(key) + b":" + orjson.dumps(value)
-        comma = b","
 
 
 def _head(cluster: ClusterView, warnings: Sequence[Mapping[str, str]]) -> dict[str, Any]:
@@ -97,13 +71,3 @@ def _pod(cluster: ClusterView, uid: str) -> dict[str, Any] | None:
 def _counts(gpus: Mapping[str, int] | Iterable[tuple[str, int]]) -> dict[str, int]:
     """A quantity may be more than a JSON number holds."""
     return {name: max(-MOST_COUNT, min(MOST_COUNT, count)) for name, count in dict(gpus).items()}
-
-
-def in_order(names: Iterable[str]) -> Generator[bytes, None, Iterator[str]]:
-    """The names, sorted. A generator of empty pieces, one a block: 150,000 names at once would take 0.1 s."""
-    kept = list(names)
-    blocks = []
-    for at in range(0, len(kept), BLOCK):
-        blocks.append(sorted(kept[at : at + BLOCK]))
-        yield b""
-    return heapq.merge(*blocks)

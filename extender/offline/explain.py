@@ -7,7 +7,6 @@ from typing import Any
 
 from extender.cluster.cluster import Cluster
 from extender.cluster.gpus.store import AWAY_SECONDS
-from extender.cluster.slices import finish
 from extender.objects.event import Event
 from extender.objects.queueing import GATE
 from extender.queue.placing.placement import JointPlacement
@@ -26,28 +25,28 @@ def explain(settings: Settings, events: Iterable[Event], pod: tuple[str, str], w
     found = Explainer(verbs, times, lambda: None, live=False).pod(*pod)
     report = _look(verbs, times) if GATE in found.gates else Report()
     explainer = Explainer(verbs, times, lambda: report, live=False)
-    return finish(explainer.explain(found)).as_json() | {"decisions": []}
+    return explainer.explain(found).as_json() | {"decisions": []}
 
 
 def top(settings: Settings, events: Iterable[Event], wall: float) -> dict[str, Any]:
     """What is left of each GPU model, and why pods wait, at `wall`, seconds since 1970."""
     verbs, times = frozen_verbs(settings, events, wall)
     report = _look(verbs, times)
-    return finish(Explainer(verbs, times, lambda: report, live=False).fleet())
+    return Explainer(verbs, times, lambda: report, live=False).fleet()
 
 
 def capacity(settings: Settings, events: Iterable[Event], wall: float) -> dict[str, Any]:
     """What could start now, at `wall`, seconds since 1970, and what would start the first that wait."""
     verbs, times = frozen_verbs(settings, events, wall)
     report = _look(verbs, times)
-    return finish(Explainer(verbs, times, lambda: report, live=False).capacity())
+    return Explainer(verbs, times, lambda: report, live=False).capacity()
 
 
 def advice(settings: Settings, events: Iterable[Event], wall: float) -> dict[str, Any]:
     """The advice of `capacity` alone, at `wall`, seconds since 1970."""
     verbs, times = frozen_verbs(settings, events, wall)
     report = _look(verbs, times)
-    return finish(Explainer(verbs, times, lambda: report, live=False).advice())
+    return Explainer(verbs, times, lambda: report, live=False).advice()
 
 
 def frozen_verbs(settings: Settings, events: Iterable[Event], wall: float) -> tuple[Verbs, Times]:

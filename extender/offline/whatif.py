@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from extender.cluster.slices import finish
 from extender.offline import invalid_metadata
 from extender.whatif import engine
 from extender.whatif.question import Question
@@ -17,6 +16,6 @@ def answer(snapshot: Snapshot, question: Question, wall: float, items: Iterable[
     """`kind: WhatIf`. `wall`: the time at which it is asked, seconds since 1970; `items`: the cluster's objects as they
     stand in the file, to find what stands there twice. NotFound, BadInput."""
     warnings = [*engine.about_cluster(snapshot.cluster), *invalid_metadata.found(snapshot.cluster, items, wall)]
-    made = finish(engine.answer(snapshot, question, wall, invalid_metadata.of_pod))
+    made = engine.answer(snapshot, question, wall, invalid_metadata.of_pod)
     made.warnings = [*warnings, *(one for one in made.warnings if one not in warnings)]
     return made.as_json()

@@ -89,6 +89,10 @@ class Recorder(Journal):
         """Begin a new file with the next batch or call."""
         self._asked = True
 
+    def stop(self) -> None:
+        """Record nothing from now on: in a fork, which has no thread that writes, and may have its lock."""
+        self.inside, self._open, self._cause = True, False, ""
+
     @property
     def written(self) -> bool:
         """Whether nothing waits."""

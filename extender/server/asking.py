@@ -7,6 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from extender import log
+from extender.ask.forks import Forks
 from extender.controllers.controller import Controller
 from extender.controllers.queue.controller import QueueController
 from extender.controllers.supervisor import Supervisor
@@ -15,6 +17,7 @@ from extender.controllers.surveys.partial_gangs import PartialGangEvents
 from extender.controllers.surveys.survey import Survey
 from extender.queue.leader import QueueLeader
 from extender.queue.report import Report
+from extender.recording.recorder import RecordedCluster
 from extender.server.connections import lost
 from extender.server.deciding import Core
 from extender.server.routes import Views
@@ -35,8 +38,7 @@ from extender.web.page.live import Live
 from extender.web.page.site import Content, Site
 from extender.web.pages import Pages
 from extender.web.queue_page import QueuePage
-from extender.web.slices import Slices
-from extender.web.whatif.page import WhatIfPage
+from extender.web.whatif_page import WhatIfPage
 
 
 class Answering(NamedTuple):
@@ -46,21 +48,32 @@ class Answering(NamedTuple):
     times: Times
     report: Callable[[], Report | None]
     leader: QueueLeader | None
-    slices: Slices
+    asks: Forks
     pages: Pages
     surveys: list[Controller]
 
 
-def explaining(core: Core, queue: QueueController | None, leader: QueueLeader | None, slices: Slices) -> Answering:
-    """What explains the pods of a core. `queue`: None where nothing is released; `slices`: the turns of the pages."""
+def explaining(core: Core, queue: QueueController | None, leader: QueueLeader | None, asks: Forks) -> Answering:
+    """What explains the pods of a core. `queue`: None where nothing is released; `asks`: where questions are
+    answered."""
 
     def report() -> Report | None:
         return queue.report if queue else None
 
     times = Times(core.clock.monotonic, core.clock.wall)
     explainer = Explainer(core.verbs, times, report, leader=leader)
-    surveys = _surveys(explainer, core, lambda: not core.source.missing())
-    return Answering(explainer, times, report, leader, slices, Pages(slices, lost), surveys)
+    asks.begin = partial(_stand_still, core, times)
+    surveys = _surveys(explainer, core, asks)
+    return Answering(explainer, times, report, leader, asks, Pages(asks, lost), surveys)
+
+
+def _stand_still(core: Core, times: Times) -> None:
+    """In a fork: time stands still, and nothing is logged or recorded."""
+    times.stop()
+    core.verbs.freshness.fixed = core.verbs.freshness.view
+    log.mute()
+    if isinstance(core.cluster, RecordedCluster):
+        core.cluster.recorder.stop()
 
 
 def views(
@@ -68,30 +81,33 @@ def views(
 ) -> Views:
     """All pages. `stopping`: set when the server ends."""
     cluster, verbs, source, metrics, clock = core.cluster, core.verbs, core.source, core.metrics, core.clock
-    explainer, times, report, leader, slices, pages, _ = asked
+    explainer, times, report, leader, _, pages, _ = asked
     invalid = InvalidObjects(cluster, source.faults)
     counts = Counts(cluster, verbs.assumed, verbs.reservations, source, invalid, supervisor.defects, clock.monotonic)
     live = Live(lambda: cluster.generation, stopping)
     return Views(
         Health(cluster, invalid, supervisor.missing, source.dark, metrics.degraded),
-        MetricsPage(metrics, counts, pages),
+        MetricsPage(metrics, counts),
         DecisionsPage(cluster, verbs.decisions, pages),
         ClusterPages(cluster, invalid, pages),
         QueuePage(report, verbs.claims.seats, cluster, pages, leader),
         ExplainPage(explainer, cluster, verbs.decisions, pages),
         MapPage(cluster, pages),
         OpenApiPage(),
-        WhatIfPage(verbs, times, slices, supervisor.missing, lost),
+        WhatIfPage(verbs, times, supervisor.missing, pages),
         Site(Content(verbs, explainer, times, report, leader), live, pages),
         ShadowPage(shadow.report if shadow is not None else None, pages),
         ZPages(lambda: cluster.settings, clock.wall(), metrics.degraded),
     )
 
 
-def _surveys(explainer: Explainer, core: Core, known: Callable[[], bool]) -> list[Controller]:
-    """What is counted over the whole cluster. `known`: whether it has been read."""
+def _surveys(explainer: Explainer, core: Core, asks: Forks) -> list[Controller]:
+    """What is counted over the whole cluster, once that has been read."""
     metrics, reports = core.metrics, PartialGangEvents(core.events)
     wanted, waiting = metrics.nodes_wanted, metrics.waiting_pods
+
+    def known() -> bool:
+        return not core.source.missing()
 
     def partial_gangs(found: list[PartialGang]) -> None:
         gauges.partial_gangs(metrics.partial_gangs, metrics.partial_gang_gpus, found)
@@ -103,8 +119,9 @@ def _surveys(explainer: Explainer, core: Core, known: Callable[[], bool]) -> lis
             explainer.pending,
             partial(gauges.pending, metrics.pending_pods, metrics.pending_oldest),
             known,
+            asks,
         ),
-        Survey("partial-gangs", explainer.partial_gangs, partial_gangs, known),
-        Survey("nodes-wanted", explainer.nodes_wanted, partial(gauges.nodes_wanted, wanted), known),
-        Survey("waiting-pods", explainer.waiting_by_size, partial(gauges.waiting_pods, waiting), known),
+        Survey("partial-gangs", explainer.partial_gangs, partial_gangs, known, asks),
+        Survey("nodes-wanted", explainer.nodes_wanted, partial(gauges.nodes_wanted, wanted), known, asks),
+        Survey("waiting-pods", explainer.waiting_by_size, partial(gauges.waiting_pods, waiting), known, asks),
     ]

@@ -30,7 +30,7 @@ from extender.web.page.guard import Handler, guarded
 from extender.web.page.site import Site
 from extender.web.queue_page import QueuePage
 from extender.web.responses import error_response
-from extender.web.whatif.page import WhatIfPage
+from extender.web.whatif_page import WhatIfPage
 
 log = get_log()
 

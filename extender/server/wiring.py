@@ -9,6 +9,7 @@ from pathlib import Path
 
 from starlette.routing import Router
 
+from extender.ask.forks import Forks
 from extender.controllers.controller import ClusterSource, Frozen
 from extender.controllers.evictions import Evictions
 from extender.controllers.supervisor import Supervisor
@@ -34,8 +35,6 @@ from extender.settings import Server as ServerSettings
 from extender.settings import Settings, Tls
 from extender.web.invalid_objects import MOST_NAMED
 from extender.web.metrics_page import MetricsPage
-from extender.web.pages import Pages
-from extender.web.slices import Slices
 
 log = get_log()
 
@@ -55,12 +54,12 @@ class Server:
     calls: VerbCalls
     supervisor: Supervisor
     source: ClusterSource
-    pages: Pages
+    asks: Forks
     metrics_page: MetricsPage
 
 
-def connect(core: Core, outside: Outside | None = None, slices: Slices | None = None) -> Server:
-    """A server over its core. `slices`: the turns of its pages."""
+def connect(core: Core, outside: Outside | None = None, asks: Forks | None = None) -> Server:
+    """A server over its core. `asks`: where its questions are answered."""
     outside = outside or Outside()
     cluster, source, metrics = core.cluster, core.source, core.metrics
     settings = cluster.settings
@@ -68,7 +67,7 @@ def connect(core: Core, outside: Outside | None = None, slices: Slices | None = 
     metrics.degraded.ask("rights", lambda: "; ".join(filter(None, (source.forbidden(), outside.forbidden()))))
     reached_by = (connections, _, _) = _reached_by(settings, metrics)
     certificates = _certificates(settings.server, metrics)
-    asked = asking.explaining(core, outside.queue, outside.leader, slices or Slices())
+    asked = asking.explaining(core, outside.queue, outside.leader, asks or Forks())
     supervisor = Supervisor([*reached_by, *certificates.values(), *outside.controllers, *asked.surveys, source])
     writes = Writes(
         core.verbs, metrics, core.clock.monotonic, core.events, binder=outside.binder, keeper=outside.keeper
@@ -78,13 +77,14 @@ def connect(core: Core, outside: Outside | None = None, slices: Slices | None = 
     views = asking.views(core, asked, supervisor, shadow, connections.stopping)
 
     async def close() -> None:
+        asked.asks.close()
         await outside.close()
         if isinstance(cluster, RecordedCluster):
             cluster.recorder.close()
 
     places = _places(settings.server, outside.reviews, metrics)
     app, apart = routes.create(endpoint, views, supervisor, places, close)
-    return Server(app, apart, certificates, *reached_by, calls, supervisor, source, asked.pages, views.metrics)
+    return Server(app, apart, certificates, *reached_by, calls, supervisor, source, asked.asks, views.metrics)
 
 
 def _reached_by(settings: Settings, metrics: Metrics) -> tuple[Connections, Connections, SchedulerProbe]:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from extender.cluster.slices import Sliced, pauses
 from extender.cluster.view import ClusterView
 from extender.objects.records import PodRecord
 from extender.preemption import certificate, price
@@ -24,12 +23,10 @@ def cost_now(judge: Judge, pod: PodRecord, wall: float) -> list[dict[str, Any]] 
     return None if eviction is None else certificate.cost_of(judge.policy, eviction)
 
 
-def evictable_by(cluster: ClusterView, pod: PodRecord) -> Sliced[list[dict[str, Any]]]:
+def evictable_by(cluster: ClusterView, pod: PodRecord) -> list[dict[str, Any]]:
     """The PriorityClasses whose pods may evict this one, the lowest first, and how many of their pods wait."""
     waiting: Counter[tuple[int, str]] = Counter()
-    for uid, pause in pauses([*cluster.placements.queued, *cluster.placements.waiting], STEP):
-        if pause:
-            yield
+    for uid in [*cluster.placements.queued, *cluster.placements.waiting]:
         other = cluster.pods.get(uid)
         if other is not None and other.priority > pod.priority and not other.never:
             waiting[other.priority, other.priority_class] += 1

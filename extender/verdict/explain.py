@@ -1,4 +1,4 @@
-"""The verdict on one pod, put together in slices."""
+"""The verdict on one pod, put together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 from extender.cluster.amounts import FIRST_GPU
 from extender.cluster.gpus.statements import gpus_of
-from extender.cluster.slices import Sliced, pauses
 from extender.errors import BadInput, NotFound
 from extender.objects import typos
 from extender.objects.queueing import GATE, opened
@@ -36,12 +35,17 @@ from extender.verdict.ways.wait import wait
 from extender.verdict.ways.way import in_order
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Times:
     """`monotonic`: seconds of the server's clock; `wall`: since 1970."""
 
     monotonic: Callable[[], float]
     wall: Callable[[], float]
+
+    def stop(self) -> None:
+        """Time stands still from now on."""
+        now, wall = self.monotonic(), self.wall()
+        self.monotonic, self.wall = lambda: now, lambda: wall
 
 
 class Explainer:
@@ -56,11 +60,10 @@ class Explainer:
         live: bool = True,
         leader: QueueLeader | None = None,
     ) -> None:
-        """`report`: the latest look at the queue; None where it is not known here; `live`: verbs are answered
-        meanwhile, so that no slice may take long; `leader`: which instance knows it, None where there is none to
-        ask."""
+        """`report`: the latest look at the queue; None where it is not known here; `live`: of a server that answers
+        verbs; `leader`: which instance knows the queue, None where there is none to ask."""
         self._leader = leader
-        self._judge = over(verbs, live=live)
+        self._judge = over(verbs)
         self._decisions, self._evicted, self._live = verbs.decisions, verbs.evicted, live
         self._times, self._report = times, report
 
@@ -89,15 +92,15 @@ class Explainer:
             f"Events: kubectl get events -n {namespace} --field-selector involvedObject.name={name}"
         )
 
-    def fleet(self, waiting: Sequence[tuple[PodRecord, str]] | None = None) -> Sliced[dict[str, Any]]:
+    def fleet(self, waiting: Sequence[tuple[PodRecord, str]] | None = None) -> dict[str, Any]:
         """`kind: Fleet`: what is left of each GPU model, and why pods wait. `waiting`: what the method `waiting` has
         just returned; None: not asked for yet."""
         cluster = self._judge.cluster
         if waiting is None:
-            waiting = yield from self.waiting()
-        models = yield from fleet.models(cluster)
-        counted = yield from fleet.by_reason(waiting)
-        partial = yield from self.partial_gangs()
+            waiting = self.waiting()
+        models = fleet.models(cluster)
+        counted = fleet.by_reason(waiting)
+        partial = self.partial_gangs()
         return {
             "apiVersion": "gpu-extender.io/v1",
             "kind": "Fleet",
@@ -107,53 +110,53 @@ class Explainer:
             **partial_gangs.shown(partial),
         }
 
-    def partial_gangs(self) -> Sliced[list[partial_gangs.PartialGang]]:
+    def partial_gangs(self) -> list[partial_gangs.PartialGang]:
         """The gangs whose pods wait for others of them."""
         return partial_gangs.partial_gangs(self._judge.cluster, self._times.wall())
 
-    def pending(self) -> Sliced[Mapping[str, Pending]]:
+    def pending(self) -> Mapping[str, Pending]:
         """The pods that wait, by PriorityClass."""
         return pending(self._judge.cluster, self._times.wall())
 
-    def models(self) -> Sliced[list[dict[str, Any]]]:
+    def models(self) -> list[dict[str, Any]]:
         """What is left of each GPU model, as `fleet` has it."""
         return fleet.models(self._judge.cluster)
 
-    def waiting(self) -> Sliced[list[tuple[PodRecord, str]]]:
+    def waiting(self) -> list[tuple[PodRecord, str]]:
         """Each pod that waits, with the reason that `fleet` counts it for."""
         judge, now, wall = self._judge, self._times.monotonic(), self._times.wall()
         judge.cluster.tick(now)
         judge.cluster.at(wall)
-        return (yield from fleet.reasons(judge, self._question(now, wall), self._report()))
+        return fleet.reasons(judge, self._question(now, wall), self._report())
 
-    def waiting_by_size(self) -> Sliced[Mapping[tuple[str, str], int]]:
+    def waiting_by_size(self) -> Mapping[tuple[str, str], int]:
         """How many pods wait, by reason and size."""
-        return (yield from fleet.by_size((yield from self.waiting())))
+        return fleet.by_size(self.waiting())
 
-    def capacity(self) -> Sliced[dict[str, Any]]:
+    def capacity(self) -> dict[str, Any]:
         """`kind: Capacity`: what could start now, what would start the first that wait, and advice."""
         judge, report = self._judge, self._report()
         moment = Moment(self._times.monotonic(), self._times.wall())
         judge.cluster.tick(moment.now)
         judge.cluster.at(moment.wall)
-        shown = yield from capacity(judge, moment, report, self.explain)
+        shown = capacity(judge, moment, report, self.explain)
         unknown = [not_the_leader(self._leader)] if report is None and judge.cluster.placements.queued else []
         return shown | {"warnings": [*shown["warnings"], *unknown]}
 
-    def advice(self) -> Sliced[dict[str, Any]]:
+    def advice(self) -> dict[str, Any]:
         """The advice of `capacity` alone."""
         moment = Moment(self._times.monotonic(), self._times.wall())
         self._judge.cluster.at(moment.wall)
         return advised(self._judge, moment, self._report())
 
-    def nodes_wanted(self) -> Sliced[dict[str, int]]:
+    def nodes_wanted(self) -> dict[str, int]:
         """How many more nodes of each GPU model the pods that wait would need, by model."""
         moment = Moment(self._times.monotonic(), self._times.wall())
         self._judge.cluster.tick(moment.now)
         self._judge.cluster.at(moment.wall)
         return nodes_wanted(self._judge.now(), moment, self._report())
 
-    def explain(self, pod: PodRecord) -> Sliced[Explanation]:
+    def explain(self, pod: PodRecord) -> Explanation:
         """The verdict, by the cluster as it is meanwhile and the policy as it is now, with what is unknown on the pod,
         and the claims of it that do not count as written. `pod`: as the method `pod` gives it."""
         now, wall = copy(self), self._times.wall()
@@ -162,13 +165,12 @@ class Explainer:
         victim = self._evicted.of(pod.namespace, pod.uid)
         if victim is not None and victim.is_evicted and pod.uid not in cluster.pods:
             return Explanation(pod, "evicted", evictions.past(victim, wall), evicted=victim.as_json())
-        shown = yield from now._explain(pod)
-        yield
+        shown = now._explain(pod)
         if victim is not None and victim.is_evicted:
             text = f"{evictions.past(victim, wall, gone=False)}; {shown.sentence}"
             shown = replace(shown, verdict="evicted", sentence=text, evicted=victim.as_json())
         elif pod.node and any(cluster.amounts(pod)[FIRST_GPU:]):
-            above = yield from evictions.evictable_by(cluster, pod)
+            above = evictions.evictable_by(cluster, pod)
             cost = evictions.cost_now(now._judge, pod, wall)
             shown = replace(shown, evictable_by=above if cost is not None else [], cost_now=cost)
         earlier = self._evicted.latest(pod.namespace, pod.name)
@@ -183,21 +185,19 @@ class Explainer:
             return shown
         return replace(shown, devices=found, sentence=f"{shown.sentence}; {found['text']}")
 
-    def _explain(self, pod: PodRecord) -> Sliced[Explanation]:
+    def _explain(self, pod: PodRecord) -> Explanation:
         judge, now, wall = self._judge, self._times.monotonic(), self._times.wall()
-        decision, placing = yield from placed.latest(list(self._decisions.latest()), pod)
+        decision, placing = placed.latest(list(self._decisions.latest()), pod)
         if pod.node:
             return placed.runs(pod, judge.cluster, placing, {} if placing is None else placing.scored.stamp.weights)
         judge.cluster.tick(now)
         judge.cluster.at(wall)
         released = opened(pod)  # what the rules say of it, not that its gate is closed
         asked = Preemptor(judge.claims.request(released, now), released, now, wall)
-        nodes = yield from judged_nodes.read(judge, asked)
+        nodes = judged_nodes.read(judge, asked)
         fits = nodes.fits
-        yield
-        refused = yield from quotas.of_gang(judge.cluster, pod, wall)
+        refused = quotas.of_gang(judge.cluster, pod, wall)
         best = judge.best(asked, fits, 2)
-        yield
         shown = Explanation(
             pod,
             "fits",
@@ -211,13 +211,13 @@ class Explainer:
             gpus = gpus_of(judge.planned(asked, best[0].node))
             shown = replace(shown, node=best[0].node, gpus=gpus or None)
             shown = replace(shown, sentence=_fits(shown))
-            if not pod.gated and (lacks := (yield from gang.not_whole(judge, asked))):
+            if not pod.gated and (lacks := gang.not_whole(judge, asked)):
                 named = {"code": "gang-not-whole", "message": lacks}
                 shown = replace(shown, sentence=f"{shown.sentence}; {lacks}", warnings=[*shown.warnings, named])
         else:
-            shown = yield from self._waits(asked, nodes, shown, refused)
+            shown = self._waits(asked, nodes, shown, refused)
         if pod.gated:
-            shown = yield from self._gated(pod, asked, shown, refused)
+            shown = self._gated(pod, asked, shown, refused)
         else:
             last = f"; {_asked(decision, wall)}" if self._live else ""
             more = last if best else _not_evicted(decision, wall)
@@ -228,37 +228,36 @@ class Explainer:
         """Of a pod at this moment."""
         return lambda pod: Preemptor(self._judge.claims.request(pod, now), pod, now, wall)
 
-    def _waits(self, asked: Preemptor, nodes: Nodes, shown: Explanation, refused: Absent) -> Sliced[Explanation]:
+    def _waits(self, asked: Preemptor, nodes: Nodes, shown: Explanation, refused: Absent) -> Explanation:
         """Why it fits nowhere, and what helps. `refused`: pods of its gang that no eviction brings into being."""
         judge = self._judge
-        found = yield from machines.empty(judge, asked)
+        found = machines.empty(judge, asked)
         ways = [machines.add_nodes(judge, found)]
         for steps in (wait, machines.uncordon, request.relax_links):
-            ways.append((yield from steps(judge, asked, nodes)))
-        eviction, above = (None, "") if refused.excess else (yield from evict(judge, asked, nodes))
+            ways.append(steps(judge, asked, nodes))
+        eviction, above = (None, "") if refused.excess else evict(judge, asked, nodes)
         if eviction is not None and not all(victim["terminating"] for victim in eviction.spec["victims"]):
             ways.append(eviction)  # else to wait is enough
-        ways += yield from request.smaller(judge, asked, nodes)
-        miss = yield from nearest(judge, asked, nodes)
-        yield
+        ways += request.smaller(judge, asked, nodes)
+        miss = nearest(judge, asked, nodes)
         kept = in_order([way for way in ways if way is not None])
         why = sentence.cause(asked, nodes, kept) if found.fits else sentence.never(asked, nodes)
         verdict: Verdict = "waits" if found.fits else "never"
-        denied = (yield from preemption.not_allowed(judge, asked, nodes)) if found.fits else None
+        denied = preemption.not_allowed(judge, asked, nodes) if found.fits else None
         more = above if denied is None else f"it may not evict: {denied['why']}"
         text = sentence.whole(f"{why}; {more}" if more else why, miss, kept)
         return replace(shown, verdict=verdict, sentence=text, nearest=miss, ways=kept, preemption=denied)
 
-    def _gated(self, pod: PodRecord, asked: Preemptor, shown: Explanation, refused: Absent) -> Sliced[Explanation]:
+    def _gated(self, pod: PodRecord, asked: Preemptor, shown: Explanation, refused: Absent) -> Explanation:
         """What holds the gate, and what is behind it. `asked`: about the pod as it is once it is released."""
         report = self._report()
         others = [gate for gate in pod.gates if gate != GATE]
         holds = [f"another controller opens the gate {gate}" for gate in others]
         if len(others) == len(pod.gates):
             return replace(shown, verdict="gated", sentence=f"gated: {' and '.join(holds)}; then it {_said(shown)}")
-        now = yield from gang.situation(self._judge, asked)
-        entry = yield from _entry(report, pod)
-        ways = [] if now is None or refused.excess else (yield from gang.ways(self._judge, asked, now))
+        now = gang.situation(self._judge, asked)
+        entry = _entry(report, pod)
+        ways = [] if now is None or refused.excess else gang.ways(self._judge, asked, now)
         alone = now is not None and len(now.gang.pods) + len(now.gang.members) == 1 and now.over is None
         ways = in_order([*ways, *(shown.ways if alone else ())])
         holds.insert(0, sentence.queued(entry, now, len(() if report is None else report.waiting)))
@@ -291,13 +290,11 @@ def _with_quotas(shown: Explanation, refused: Absent) -> Explanation:
     )
 
 
-def _entry(report: Report | None, pod: PodRecord) -> Sliced[dict[str, Any] | None]:
+def _entry(report: Report | None, pod: PodRecord) -> dict[str, Any] | None:
     """The pod's gang in the queue."""
     if report is None:
         return None
-    for (position, one), pause in pauses(enumerate(report.waiting, 1)):
-        if pause:
-            yield
+    for position, one in enumerate(report.waiting, 1):
         if any(other.uid == pod.uid for other in one.gang.pods):
             return report.entry(position)
     return None

@@ -10,7 +10,6 @@ from typing import Any, Final
 from ext_core import fit, survey
 from ext_core.link_sets import LinkSets
 from extender.cluster.amounts import FIRST_GPU
-from extender.cluster.slices import Sliced, pauses
 from extender.cluster.view import ClusterView
 from extender.objects.records import PodRecord
 from extender.policy.roles import Unplaceable, admitted
@@ -63,7 +62,7 @@ class Model:
         }
 
 
-def models(cluster: ClusterView) -> Sliced[list[dict[str, Any]]]:
+def models(cluster: ClusterView) -> list[dict[str, Any]]:
     """Of each model, over the nodes that take pods: whole nodes (no pod holds a GPU there), and how many disjoint
     linked sets of each size are free. A node counts no sets where its links, or the positions of held GPUs, are not
     known. The nodes that take no pods (`NodeRecord.closed`) are counted apart."""
@@ -89,8 +88,7 @@ def models(cluster: ClusterView) -> Sliced[list[dict[str, Any]]]:
             model.whole += nodes * (free == gpus > 0)
             if shape:
                 model.graphs[shape, mask] += nodes
-        yield
-    yield from _count_sets(found.values(), cluster)
+    _count_sets(found.values(), cluster)
     return [found[name].as_json() for name in sorted(found)]
 
 
@@ -100,39 +98,33 @@ def free_gpus(cluster: ClusterView, row: int) -> int:
     return sum(free) if min(free) >= 0 else sum([one for one in free if one > 0])
 
 
-def _count_sets(found: Iterable[Model], cluster: ClusterView) -> Sliced[None]:
+def _count_sets(found: Iterable[Model], cluster: ClusterView) -> None:
     """Each graph once: nodes of one kind that hold as many pods have few different ones."""
     sets = LinkSets(cluster.tables.shapes)
     known: dict[tuple[int, int], list[int]] = {}
     for model in found:
-        for (graph, nodes), pause in pauses(model.graphs.items(), STEP):
-            if pause:
-                yield
+        for graph, nodes in model.graphs.items():
             if graph not in known:
                 known[graph] = [sets.most(*graph, size) for size in SIZES]
             for size, number in zip(SIZES, known[graph], strict=True):
                 model.sets[size] += nodes * number
 
 
-def by_reason(waiting: Sequence[tuple[PodRecord, str]]) -> Sliced[list[dict[str, Any]]]:
+def by_reason(waiting: Sequence[tuple[PodRecord, str]]) -> list[dict[str, Any]]:
     """How many pods wait, with how many GPUs. `waiting`: as `reasons` gives them."""
     pods: Counter[str] = Counter()
     gpus: Counter[str] = Counter()
-    for (pod, reason), pause in pauses(waiting):
-        if pause:
-            yield
+    for pod, reason in waiting:
         pods[reason] += 1
         gpus[reason] += sum(count for _, count in pod.gpus)
     return [{"reason": one, "pods": pods[one], "gpus": gpus[one]} for one in sorted(pods)]
 
 
-def by_size(waiting: Sequence[tuple[PodRecord, str]]) -> Sliced[Mapping[tuple[str, str], int]]:
+def by_size(waiting: Sequence[tuple[PodRecord, str]]) -> Mapping[tuple[str, str], int]:
     """How many pods wait, by reason and by the GPUs that a pod asks for (POD_SIZES). `waiting`: as `reasons` gives
     them."""
     pods: Counter[tuple[str, str]] = Counter()
-    for (pod, reason), pause in pauses(waiting):
-        if pause:
-            yield
+    for pod, reason in waiting:
         gpus = sum(count for _, count in pod.gpus)
         pods[reason, next(text for most, text in POD_SIZES if gpus <= most)] += 1
     return pods
@@ -140,15 +132,14 @@ def by_size(waiting: Sequence[tuple[PodRecord, str]]) -> Sliced[Mapping[tuple[st
 
 def reasons(
     judge: Judge, question: Callable[[PodRecord], Preemptor], report: Report | None
-) -> Sliced[list[tuple[PodRecord, str]]]:
+) -> list[tuple[PodRecord, str]]:
     """Each pod that waits with its reason: that of most nodes that admit the pod and are large enough; `fits` where a
     node has room now; of the queue the code of the pod's gang. `question`: of a pod, at this moment. Pods that ask for
     the same are judged once."""
-    codes = yield from _queued(report)
+    codes = _queued(report)
     found: list[tuple[PodRecord, str]] = []
     known: dict[Hashable, str] = {}
     for uid in [*judge.cluster.placements.queued, *judge.cluster.placements.waiting]:
-        yield
         pod = judge.cluster.pods.get(uid)
         if pod is None or pod.node or not pod.gpus:
             continue
@@ -166,12 +157,10 @@ def reasons(
     return found
 
 
-def _queued(report: Report | None) -> Sliced[Mapping[str, str]]:
+def _queued(report: Report | None) -> Mapping[str, str]:
     """The code of each gang, by the uids of its pods."""
     found: dict[str, str] = {}
-    for one, pause in pauses(() if report is None else report.waiting):
-        if pause:
-            yield
+    for one in () if report is None else report.waiting:
         found.update(dict.fromkeys((pod.uid for pod in one.gang.pods), one.code))
     return found
 

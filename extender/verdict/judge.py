@@ -1,8 +1,6 @@
-"""Our own filter, asked about a pod between two decisions: no decision is recorded, and no pod is assumed.
+"""Our own filter, asked about a pod: no decision is recorded, and no pod is assumed.
 
-The claims of other pods are in the tables only within one slice: they are made and dropped before a generator yields.
-So names of nodes, and no rows, stand between two slices.
-"""
+The claims of other pods are in the tables only while a method runs."""
 
 from __future__ import annotations
 
@@ -14,7 +12,6 @@ from typing import Final, NamedTuple
 from ext_core import fit, score, survey
 from extender.cluster.amounts import FIRST_GPU
 from extender.cluster.cluster import Cluster
-from extender.cluster.slices import Sliced
 from extender.policy.policy import Policy
 from extender.preemption.candidates import Preemptor
 from extender.preemption.leave import Leave
@@ -25,10 +22,8 @@ from extender.verbs.decisions import Decision, Judged
 from extender.verbs.hold_back import HoldBack, put_last
 from extender.verbs.verbs import Verbs
 
-SEARCH_MILLISECONDS: Final = 2.0
-"""CPU time of the victim search in one slice of a live server."""
 BLOCK: Final = 2560
-"""Nodes that one slice judges."""
+"""Nodes that are judged at once."""
 NO_ROWS: Final[frozenset[int]] = frozenset()
 LACKING: Final = tuple(tuple(r for r in range(FIRST_GPU) if bits >> r & 1) for bits in range(1 << FIRST_GPU))
 """By the bits of `survey.short`, as `Judge.short`."""
@@ -44,15 +39,13 @@ class Ranked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """`search`: of victims, within what one slice may cost; `limited`: whether time ends that search; `hold_back`:
-    None where nothing happens at a time, as in a file."""
+    """`hold_back`: None where nothing happens at a time, as in a file."""
 
     cluster: Cluster
     policy: Policy
     claims: Claims
     search: VictimSearch
     hold_back: HoldBack | None = None
-    limited: bool = True
 
     def now(self) -> Judge:
         """The same by the policy as it is now, whatever settings are loaded later."""
@@ -87,7 +80,7 @@ class Judge:
         claims. The rules look at GPUs: of those that DRA serves the tables have none."""
         return tuple([r for r in amounts_short(self.cluster, asked.request, row) if r < FIRST_GPU])
 
-    def roomy(self, asked: Preemptor, names: list[str]) -> Sliced[dict[str, tuple[int, ...]]]:
+    def roomy(self, asked: Preemptor, names: list[str]) -> dict[str, tuple[int, ...]]:
         """By node, as `short`."""
         found: dict[str, tuple[int, ...]] = {}
         for block in blocks(names):
@@ -95,7 +88,6 @@ class Judge:
             with self.claims.of(asked.request, asked.now):
                 bits = survey.short(self.cluster.tables.nodes, asked.request.ask, rows)
             found.update((self.cluster.names[row], LACKING[one]) for row, one in zip(rows, bits, strict=True))
-            yield
         return found
 
     def some_roomy(self, asked: Preemptor, rows: array[int]) -> bool:
@@ -103,22 +95,21 @@ class Judge:
         return 0 in survey.short(self.cluster.tables.nodes, asked.request.ask, rows)
 
     def passed(self, asked: Preemptor, names: Sequence[str]) -> list[str]:
-        """Those of the nodes that the rules pass, in one slice."""
+        """Those of the nodes that the rules pass."""
         rows = self.rows(names)
         with self.claims.of(asked.request, asked.now):
             codes, _ = self.codes(asked, rows)
         return [self.cluster.names[row] for row in fit.passed(rows, codes)]
 
-    def place(self, asked: Preemptor, names: Sequence[str]) -> Sliced[str]:
+    def place(self, asked: Preemptor, names: Sequence[str]) -> str:
         """The best of the nodes where the pod fits now, "" where it fits on none of them."""
         passed = self.passed(asked, names)
-        yield
-        short = yield from self.roomy(asked, passed)
+        short = self.roomy(asked, passed)
         best = self.best(asked, [name for name in passed if not short.get(name, (0,))], 1)
         return best[0].node if best else ""
 
     def best(self, asked: Preemptor, names: Sequence[str], most: int) -> list[Ranked]:
-        """The best of the nodes, judged once more, in one slice: in the order in which filter answers them. Free
+        """The best of the nodes, judged once more: in the order in which filter answers them. Free
         amounts are the caller's."""
         tables, request = self.cluster.tables, asked.request
         rows = self.rows(names)
@@ -152,17 +143,14 @@ def blocks(names: list[str], size: int = BLOCK) -> Iterator[list[str]]:
     return (names[at : at + size] for at in range(0, len(names), size))
 
 
-def over(verbs: Verbs, *, live: bool) -> Judge:
-    """The filter of these verbs. `live`: others run meanwhile, so that no slice may take long."""
-    limits = verbs.settings.preemption
-    if live:
-        limits = limits.model_copy(update={"budget_milliseconds": SEARCH_MILLISECONDS})
-    search = VictimSearch(verbs.cluster, verbs.policy, limits)
-    return Judge(verbs.cluster, verbs.policy, verbs.claims, search, _hold_back(verbs, search), live)
+def over(verbs: Verbs) -> Judge:
+    """The filter of these verbs."""
+    search = VictimSearch(verbs.cluster, verbs.policy, verbs.settings.preemption)
+    return Judge(verbs.cluster, verbs.policy, verbs.claims, search, _hold_back(verbs, search))
 
 
 def _hold_back(verbs: Verbs, search: VictimSearch) -> HoldBack:
-    """What filter holds back, within what a slice may cost."""
+    """What filter holds back."""
     cluster, policy, claims, releases = verbs.cluster, verbs.policy, verbs.claims, verbs.releases
     outbid = Outbid(cluster, policy, claims, search)
     leave = Leave(cluster, claims, releases, search, outbid, verbs.settings.preemption.leave_freed_seconds)

@@ -6,7 +6,6 @@ from array import array
 from typing import Any, Final
 
 from ext_core import survey
-from extender.cluster.slices import Sliced
 from extender.policy.rules.links import Links
 from extender.preemption.candidates import Preemptor
 from extender.verdict.judge import Judge, blocks
@@ -21,10 +20,10 @@ UNITS: Final = ("millicores", "bytes", "pods")
 Missing = dict[str, Any]
 
 
-def nearest(judge: Judge, asked: Preemptor, nodes: Nodes) -> Sliced[dict[str, Any] | None]:
+def nearest(judge: Judge, asked: Preemptor, nodes: Nodes) -> dict[str, Any] | None:
     """The node where the fewest GPUs are missing, then the least part of CPU, memory and pod slots, then the first by
     name; None where no node that admits the pod lacks only amounts and links. Claims count as taken."""
-    linked = yield from _linked(judge, asked, [name for name in nodes.open if nodes.codes[name] in LINKS])
+    linked = _linked(judge, asked, [name for name in nodes.open if nodes.codes[name] in LINKS])
     lacks = [name for name in nodes.open if nodes.codes[name] in TOO_FEW or name in linked or nodes.short.get(name)]
     best: tuple[int, float, str] | None = None
     found: list[Missing] = []
@@ -39,7 +38,6 @@ def nearest(judge: Judge, asked: Preemptor, nodes: Nodes) -> Sliced[dict[str, An
                 name = cluster.names[rows[at]]
                 if best is None or (gpus, rest, name) < best:
                     best, found = (gpus, rest, name), _missing(judge, asked, rows[at], linked.get(name))
-        yield
     return None if best is None else {"node": best[2], "missing": found}
 
 
@@ -57,7 +55,7 @@ def _missing(judge: Judge, asked: Preemptor, row: int, linked: int | None) -> li
     return missing
 
 
-def _linked(judge: Judge, asked: Preemptor, names: list[str]) -> Sliced[dict[str, int]]:
+def _linked(judge: Judge, asked: Preemptor, names: list[str]) -> dict[str, int]:
     """By node: for how many GPUs, fewer than the pod asks for, the rules pass it."""
     found: dict[str, int] = {}
     if with_gpus(asked.pod, 1) is None:
@@ -70,7 +68,6 @@ def _linked(judge: Judge, asked: Preemptor, names: list[str]) -> Sliced[dict[str
         passed = judge.passed(changed(judge, asked, pod), left)
         found.update(dict.fromkeys(passed, size))
         left = [name for name in left if name not in found]
-        yield
         if not left:
             break
     return found

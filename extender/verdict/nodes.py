@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from extender.cluster.slices import Sliced
 from extender.policy.rules import REASONS
 from extender.policy.rules.count import Count
 from extender.policy.rules.failing import Failing
 from extender.policy.rules.resource import Resource
 from extender.preemption.candidates import Preemptor
 from extender.verdict.admission import CORDONED, rejected, sorted_out, uncordoned
-from extender.verdict.judge import Judge, blocks
+from extender.verdict.judge import Judge
 
 SHORT: Final = ("too-little-cpu", "too-little-memory", "too-few-pod-slots")
 REPELLED: Final = "repelled-by-a-running-pod"
 MOST_NAMED: Final = 24
 """Nodes that are named for each reason, the first by name."""
-LOCATED: Final = 4096
-"""Nodes whose rows are looked up in one slice."""
 UNUSABLE: Final = frozenset(reason.code for rule in (Resource, Failing) for reason in rule.reasons)
 TOO_FEW: Final = frozenset(reason.code for reason in Count.reasons)
 
@@ -62,35 +58,26 @@ class Nodes:
         return [name for name, short in self.short.items() if not short and name not in self.repelled]
 
 
-def read(judge: Judge, asked: Preemptor) -> Sliced[Nodes]:
-    """The nodes as they are now. What is known of one node is of one moment."""
+def read(judge: Judge, asked: Preemptor) -> Nodes:
+    """The nodes as they are."""
     cluster, pod = judge.cluster, asked.pod
     reasons = _Rejections()
-    names: list[str] = []
     cordoned: list[str] = []
-    for block in blocks(sorted(cluster.nodes)):
-        yield
-        admitting, others = sorted_out(pod, cluster, [name for name in block if name in cluster.nodes])
-        names += admitting
-        for name, why in others:
-            reasons.add(why, name)
-            if why == CORDONED and not rejected(pod, uncordoned(cluster.nodes[name])):
-                cordoned.append(name)
-    seen = len(names) + reasons.counts.total()
-    names, rows = yield from _located(judge, names)
-    bare_codes = judge.policy.judge(cluster.tables, asked.request, rows)
-    yield
-    bare = dict(zip(names, bare_codes, strict=True))
-    names, rows = yield from _located(judge, names)
+    names, others = sorted_out(pod, cluster, sorted(cluster.nodes))
+    for name, why in others:
+        reasons.add(why, name)
+        if why == CORDONED and not rejected(pod, uncordoned(cluster.nodes[name])):
+            cordoned.append(name)
+    seen = len(names) + len(others)
+    rows = judge.rows(names)
+    bare = dict(zip(names, judge.policy.judge(cluster.tables, asked.request, rows), strict=True))
     with judge.claims.of(asked.request, asked.now):
         row_codes = judge.codes(asked, rows)[0]
-    yield
     codes = dict(zip(names, row_codes, strict=True))
-    short = yield from judge.roomy(asked, [name for name, code in codes.items() if not code])
+    short = judge.roomy(asked, [name for name, code in codes.items() if not code])
     repelling = cluster.placements.repelling
     repelled = frozenset(repelling.nodes(asked.pod, codes))
     cordoned = sorted(set(cordoned) - repelling.nodes(asked.pod, cordoned))
-    yield
     keys = {code: REASONS[code].key for code in {*row_codes} if code}
     for name, code in codes.items():
         if code:
@@ -99,7 +86,6 @@ def read(judge: Judge, asked: Preemptor) -> Sliced[Nodes]:
             reasons.add(SHORT[short[name][0]], name)
         elif name in repelled:
             reasons.add(REPELLED, name)
-    yield
     funnel = _funnel(seen, codes, bare, sum(not one and name not in repelled for name, one in short.items()))
     return Nodes(funnel, reasons.counts, reasons.named, codes, bare, short, repelled, cordoned)
 
@@ -117,20 +103,6 @@ class _Rejections:
         self.counts[reason] = count + 1
         if count < MOST_NAMED:
             self.named.setdefault(reason, []).append(name)
-
-
-def _located(judge: Judge, names: list[str]) -> Sliced[tuple[list[str], array[int]]]:
-    """Those of the nodes that exist, and their rows at the end."""
-    rows = judge.cluster.rows
-    for tries in range(3):
-        moves, found = rows.moves, array("i")
-        for block in blocks(names, LOCATED):
-            if found and tries < 2:  # where rows move all the time, at last at once
-                yield
-            found += rows.index.rows(block)
-        if rows.moves == moves:
-            break
-    return (names if len(found) == len(names) else [judge.cluster.names[row] for row in found]), found
 
 
 def _funnel(seen: int, codes: dict[str, int], bare: dict[str, int], left: int) -> tuple[Stage, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from extender.cluster.slices import Sliced, pauses
 from extender.cluster.view import ClusterView
 from extender.objects import gangs
 from extender.objects.records import PodRecord
@@ -48,21 +47,17 @@ class PartialGang(NamedTuple):
         }
 
 
-def partial_gangs(cluster: ClusterView, wall: float) -> Sliced[list[PartialGang]]:
+def partial_gangs(cluster: ClusterView, wall: float) -> list[PartialGang]:
     """The gangs that have been partial for PARTIAL_SECONDS, or for a time that is not known; those that hold the most
     GPUs first. `wall`: seconds since 1970."""
     waiting: dict[gangs.Ref, list[PodRecord]] = {}
-    for uid, pause in pauses([*cluster.placements.queued, *cluster.placements.waiting]):
-        if pause:
-            yield
+    for uid in [*cluster.placements.queued, *cluster.placements.waiting]:
         pod = cluster.pods.get(uid)
         named = None if pod is None or pod.node else cluster.gangs.ref(pod)
         if pod is not None and named is not None:
             waiting.setdefault(named, []).append(pod)
     found = []
-    for (named, pods), pause in pauses(waiting.items()):
-        if pause:
-            yield
+    for named, pods in waiting.items():
         one = _partial(cluster, named, pods, wall)
         if one is not None and (one.seconds is None or one.seconds >= PARTIAL_SECONDS):
             found.append(one)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from extender.cluster.slices import Sliced, pauses
 from extender.cluster.view import ClusterView
 
 MOST_CLASSES: Final = 50
@@ -23,22 +22,18 @@ class Pending(NamedTuple):
     outranks: bool
 
 
-def pending(cluster: ClusterView, wall: float) -> Sliced[Mapping[str, Pending]]:
+def pending(cluster: ClusterView, wall: float) -> Mapping[str, Pending]:
     """By PriorityClass, those of which pods wait. Pods behind the gate of another controller do not count. `wall`:
     seconds since 1970."""
     lowest: int | None = None
-    for uid, pause in pauses(list(cluster.pods)):
-        if pause:
-            yield
+    for uid in list(cluster.pods):
         pod = cluster.pods.get(uid)
         if pod is not None and pod.node and pod.gpus and not pod.finished and not pod.terminating:
             lowest = pod.priority if lowest is None else min(lowest, pod.priority)
     classes = sorted(cluster.priority_classes.values(), key=lambda one: (-one.value, one.name))
     names = {one.name for one in classes[:MOST_CLASSES]}
     found: dict[str, Pending] = {}
-    for uid, pause in pauses([*cluster.placements.queued, *cluster.placements.waiting]):
-        if pause:
-            yield
+    for uid in [*cluster.placements.queued, *cluster.placements.waiting]:
         pod = cluster.pods.get(uid)
         if pod is None or pod.node or not pod.gpus:
             continue

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from extender.cluster.slices import Sliced, pauses
 from extender.cluster.view import ClusterView
 from extender.objects.records import PodRecord
 from extender.verbs.decisions import Decision
@@ -58,13 +57,11 @@ def ranked(decision: Decision, cluster: ClusterView, weights: Mapping[str, float
     ]
 
 
-def latest(kept: Iterable[Decision], pod: PodRecord) -> Sliced[tuple[Decision | None, Decision | None]]:
+def latest(kept: Iterable[Decision], pod: PodRecord) -> tuple[Decision | None, Decision | None]:
     """(the latest decision about the pod; the latest of filter that found a node), of decisions that come newest
     first; None where none is kept."""
     first: Decision | None = None
-    for decision, pause in pauses(kept, 512):
-        if pause:
-            yield
+    for decision in kept:
         if decision.request.uid == pod.uid:
             first = first or decision
             if decision.verb == "filter" and len(decision.scored.best):

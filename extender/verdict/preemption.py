@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from extender.cluster.slices import Sliced, pauses
 from extender.preemption.candidates import Preemptor
 from extender.verdict.judge import Judge
 from extender.verdict.nodes import Nodes
 from extender.verdict.text import count
 
 
-def not_allowed(judge: Judge, asked: Preemptor, nodes: Nodes) -> Sliced[dict[str, Any] | None]:
+def not_allowed(judge: Judge, asked: Preemptor, nodes: Nodes) -> dict[str, Any] | None:
     """`preemption` of an Explanation; None where the pod may preempt, or where no pod holds GPUs that it asks for."""
     cluster, request = judge.cluster, asked.request
     lower = others = 0
-    for name, pause in pauses(nodes.open):
-        if pause:
-            yield
+    for name in nodes.open:
         for pod in cluster.pods_on(name):
             amounts = cluster.amounts(pod)
             if not pod.terminating and any(amounts[r] for r, _ in request.gpus):

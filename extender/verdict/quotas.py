@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from extender.cluster.slices import Sliced, pauses
+from extender.cluster.slices import finish
 from extender.cluster.view import ClusterView
 from extender.objects import quotas
 from extender.objects.quotas import Excess, QuotaUse
@@ -24,13 +24,11 @@ NAMED: Final = 3
 Missing = dict[str, Any]
 
 
-def used(cluster: ClusterView, namespaces: Collection[str], wall: float) -> Sliced[QuotaUse]:
+def used(cluster: ClusterView, namespaces: Collection[str], wall: float) -> QuotaUse:
     """What the pods of the cluster use of the quotas of these namespaces, at `wall`, seconds since 1970."""
     found = QuotaUse(one for one in cluster.quotas.values() if one.namespace in namespaces)
     if any(namespace in found for namespace in namespaces):
-        for pod, pause in pauses(list(cluster.pods.values()), 1024):
-            if pause:
-                yield
+        for pod in list(cluster.pods.values()):
             found.count(pod, wall)
         found.take_status()
     return found
@@ -43,12 +41,12 @@ class Absent(NamedTuple):
     excess: Sequence[Excess] = ()
 
 
-def of_gang(cluster: ClusterView, pod: PodRecord, wall: float) -> Sliced[Absent]:
+def of_gang(cluster: ClusterView, pod: PodRecord, wall: float) -> Absent:
     """The pods that the gang of an unbound pod lacks. Where nothing states what these ask for, they ask for what each
     of the others does; where those differ, nothing is known."""
     if not any(one.namespace == pod.namespace for one in cluster.quotas.values()):
         return Absent()
-    gang = yield from together(cluster, [pod.uid])
+    gang = finish(together(cluster, [pod.uid]))
     if gang is None:
         return Absent()
     absent = [one for one in gang.pods if is_absent(one.uid)]
@@ -58,7 +56,7 @@ def of_gang(cluster: ClusterView, pod: PodRecord, wall: float) -> Sliced[Absent]
         absent += [alike[0]] * lacking
     if not absent:
         return Absent()
-    use = yield from used(cluster, {pod.namespace}, wall)
+    use = used(cluster, {pod.namespace}, wall)
     return Absent(len(absent), use.excess(absent))
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import heapq
 from array import array
-from collections.abc import Generator, Iterator, Mapping
-from itertools import islice
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
 
 from ext_core import runs
-from extender.cluster.dump import BLOCK
 from extender.cluster.gpus.statements import gpus_of
 from extender.cluster.view import ClusterView
 from extender.policy.contracts import PodRequest
@@ -34,14 +31,13 @@ class _Node(NamedTuple):
     place: int
 
 
-def pieces(decision: Decision, cluster: ClusterView, weights: Mapping[str, float], most_nodes: int) -> Iterator[bytes]:
-    """The JSON text of a decision for /debug/decisions, in small pieces. At most `most_nodes` nodes: the best few
-    first, in order, then those that fit by name. The cluster may change between any two pieces."""
+def text(decision: Decision, cluster: ClusterView, weights: Mapping[str, float], most_nodes: int) -> bytes:
+    """The JSON text of a decision for /debug/decisions. At most `most_nodes` nodes: the best few first, in order, then
+    those that fit by name."""
     request, judged, scored = decision.request, decision.judged, decision.scored
     rows, codes = runs.unpack(decision.nodes)
-    yield b""
     rank = {row: place for place, row in enumerate(scored.best)}
-    order = yield from _shown(decision, rows, codes, cluster, rank)
+    shown = _shown(decision, rows, codes, cluster, rank)[:most_nodes]
     prices = [_price(row, one, decision, cluster) for row, one in zip(scored.best, scored.prices, strict=False)]
     tail = {
         "nodes_left_out": max(0, len(rows) + judged.unknown_count - most_nodes),
@@ -62,30 +58,22 @@ def pieces(decision: Decision, cluster: ClusterView, weights: Mapping[str, float
         "answered": decision.answered,
         "reasons": _reasons(decision, codes),
     }
-    yield orjson.dumps({key: value for key, value in head.items() if key not in tail})[:-1] + b',"nodes":['
-    comma = b""
-    for _, _, name, row, code in islice(order, most_nodes):
-        yield comma + orjson.dumps(_entry(_Node(name, row, code, rank.get(row, -1)), decision, cluster, weights))
-        comma = b","
-    yield b"]," + orjson.dumps(tail)[1:]
+    nodes = [
+        _entry(_Node(name, row, code, rank.get(row, -1)), decision, cluster, weights) for _, _, name, row, code in shown
+    ]
+    return orjson.dumps({key: value for key, value in head.items() if key not in tail} | {"nodes": nodes} | tail)
 
 
 def _shown(
     decision: Decision, rows: array[int], codes: array[int], cluster: ClusterView, rank: Mapping[int, int]
-) -> Generator[bytes, None, Iterator[Shown]]:
+) -> list[Shown]:
     """The nodes in the order that they are shown in."""
-    unknown = sorted((3, 0, name, -1, UNKNOWN_NODE.code) for name in decision.judged.unknown)
-    blocks: list[list[Shown]] = [unknown]
-    for at in range(0, len(rows), BLOCK):
-        blocks.append(
-            sorted(
-                (0 if row in rank else GROUPS.get(code, 3), rank.get(row, 0),
-                 cluster.rows.name_at(row, decision.generation), row, code)
-                for row, code in zip(rows[at : at + BLOCK], codes[at : at + BLOCK], strict=True)
-            )
-        )  # fmt: skip
-        yield b""
-    return heapq.merge(*blocks)
+    known: list[Shown] = [
+        (0 if row in rank else GROUPS.get(code, 3), rank.get(row, 0), cluster.rows.name_at(row, decision.generation),
+         row, code)
+        for row, code in zip(rows, codes, strict=True)
+    ]  # fmt: skip
+    return sorted(known + [(3, 0, name, -1, UNKNOWN_NODE.code) for name in decision.judged.unknown])
 
 
 def _reasons(decision: Decision, codes: array[int]) -> dict[str, int]:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from extender.cluster.dump import BLOCK
 from extender.cluster.view import ClusterView
 from extender.errors import BadRequest
 from extender.verbs.decisions import Decision, Decisions
 from extender.web import decision_page
-from extender.web.pages import Pages
-from extender.web.responses import error_response
+from extender.web.pages import Pages, refused
 
 DECISION_BYTES: Final = 32 << 20
 """Of one answer of /debug/decisions; what does not fit is left out, and counted."""
@@ -28,16 +26,16 @@ class DecisionsPage:
 
     def __init__(self, cluster: ClusterView, kept: Decisions, pages: Pages) -> None:
         """`kept`: the latest decisions."""
-        self._cluster, self._kept, self._pages = cluster, kept, pages
+        self._page = pages.page(lambda pod, most, nodes: decision_list(kept.latest(), pod, most, nodes, cluster))
 
     async def decisions(self, request: Request) -> Response:
         """`?pod=NAMESPACE/NAME`: of this pod alone; `?most=`: how many decisions; `?nodes=`: how many nodes of each."""
         try:
             pod = pod_of(request.query_params) if "pod" in request.query_params else None
-            most, show = asked(request, self._cluster)
+            most, nodes = asked(request)
         except BadRequest as error:
-            return error_response(error.status, error.code, error.message, error.path)
-        return self._pages.answer(decision_list(list(self._kept.latest()), pod, most, show))
+            return refused(error)
+        return await self._page(request, pod, most, nodes)
 
 
 def pod_of(query: Mapping[str, str]) -> tuple[str, str]:
@@ -48,13 +46,10 @@ def pod_of(query: Mapping[str, str]) -> tuple[str, str]:
     return namespace, name
 
 
-def asked(request: Request, cluster: ClusterView, default: int = 20) -> tuple[int, Show]:
-    """(how many decisions are shown, how each is). BadRequest."""
+def asked(request: Request, default: int = 20) -> tuple[int, int]:
+    """How many decisions are shown, and how many nodes of each. BadRequest."""
     most, nodes = _number(request, "most", default), _number(request, "nodes", 100)
-    shown = min(nodes, MOST_NODES)
-    return max(0, min(most, MOST_DECISIONS)), lambda one: decision_page.pieces(
-        one, cluster, one.scored.stamp.weights, shown
-    )
+    return max(0, min(most, MOST_DECISIONS)), min(nodes, MOST_NODES)
 
 
 def _number(request: Request, key: str, default: int) -> int:
@@ -64,44 +59,28 @@ def _number(request: Request, key: str, default: int) -> int:
     return int(text)
 
 
-Show = Callable[[Decision], Iterator[bytes]]
-"""The text of one decision, in small pieces."""
-
-
-def decision_list(kept: list[Decision], pod: tuple[str, str] | None, most: int, show: Show) -> Iterator[bytes]:
-    """/debug/decisions: of `kept`, newest first, those about a pod or with it as a victim (all without one); at most
-    `most`, and DECISION_BYTES."""
+def decision_list(
+    latest: Iterable[Decision], pod: tuple[str, str] | None, most: int, nodes: int, cluster: ClusterView
+) -> Iterator[bytes]:
+    """/debug/decisions: of the latest, newest first, those about a pod or with it as a victim (all without one); at
+    most `most`, and DECISION_BYTES."""
     yield b'{"apiVersion":"gpu-extender.io/v1","kind":"DecisionList","warnings":[],'
-    yield from fields(kept, pod, most, show)
+    yield from fields(latest, pod, most, nodes, cluster)
     yield b"}"
 
 
-def fields(kept: list[Decision], pod: tuple[str, str] | None, most: int, show: Show) -> Iterator[bytes]:
+def fields(
+    latest: Iterable[Decision], pod: tuple[str, str] | None, most: int, nodes: int, cluster: ClusterView
+) -> Iterator[bytes]:
     """Two fields of an object: `decisions`, and `decisions_left_out`: how many of the most are not shown."""
     yield b'"decisions":['
-    found = yield from _about(kept, pod, most)
-    kept.clear()  # what is pushed out of the ring meanwhile may go
     written, left_out = 0, 0
-    while found:
-        one = found.popleft()
+    about = (one for one in latest if pod is None or one.concerns(*pod))
+    for decision in islice(about, most):
         if written >= DECISION_BYTES:
             left_out += 1
             continue
-        comma = b"," if written else b""
-        for piece in show(one):
-            written += len(piece)
-            yield comma + piece if piece else piece
-            comma = b"" if piece else comma
+        text = decision_page.text(decision, cluster, decision.scored.stamp.weights, nodes)
+        yield b"," + text if written else text
+        written += len(text)
     yield b'],"decisions_left_out":%d' % left_out
-
-
-def _about(kept: list[Decision], pod: tuple[str, str] | None, most: int) -> Generator[bytes, None, deque[Decision]]:
-    found: deque[Decision] = deque()
-    for i, decision in enumerate(kept):
-        if len(found) >= most:
-            break
-        if pod is None or decision.concerns(*pod):
-            found.append(decision)
-        if i % BLOCK == BLOCK - 1:
-            yield b""
-    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import orjson
@@ -31,61 +31,37 @@ class QueuePage:
     ) -> None:
         """`report`: the latest one of this server; None where it does not hold the queue's Lease, or there is none;
         `leader`: which instance knows it."""
-        self._report, self._seats, self._cluster, self._pages = report, seats, cluster, pages
-        self._leader = leader
+        self._page = pages.page(lambda only: (orjson.dumps(queue(report(), seats, cluster, only, leader)),))
 
     async def queue(self, request: Request) -> Response:
         """`?queue=`: of one."""
-        only = request.query_params.get("queue")
-        return self._pages.answer(pieces(self._report(), self._seats, self._cluster, only, self._leader))
+        return await self._page(request, request.query_params.get("queue"))
 
 
-def pieces(
+def queue(
     report: Report | None, seats: Seats, cluster: ClusterView, only: str | None, leader: QueueLeader | None = None
-) -> Iterator[bytes]:
-    """The page. `only`: of one queue; `leader`: which instance knows the order."""
+) -> dict[str, Any]:
+    """`kind: Queue`. `only`: of one queue; `leader`: which instance knows the order."""
     warnings = [not_the_leader(leader)] if report is None else []
     report = report or Report()
-    yield orjson.dumps({"apiVersion": "gpu-extender.io/v1", "kind": "Queue", "warnings": warnings})[:-1]
-    yield from _list("queues", (queue if only in (None, queue["name"]) else None for queue in report.queues))
-    yield from _list("waiting", _waiting(report, only, incomplete=False))
-    yield from _list("incomplete", _waiting(report, only, incomplete=True))
-    yield from _releasing(seats, cluster, only)
-    yield b"}"
-
-
-def _list(name: str, entries: Iterable[Any]) -> Iterator[bytes]:
-    """A field of an object behind its first one, an entry a piece; None: an entry that is not of the queue."""
-    yield b',"%s":[' % name.encode()
-    comma = b""
-    for entry in entries:
-        if entry is None:
-            yield b""
-        else:
-            yield comma + orjson.dumps(entry)
-            comma = b","
-    yield b"]"
-
-
-def _waiting(report: Report, only: str | None, *, incomplete: bool) -> Iterator[dict[str, Any] | None]:
-    for position, one in enumerate(report.waiting, 1):
-        shown = (one.code == "incomplete") is incomplete and only in (None, one.gang.queue)
-        yield report.entry(position) if shown else None
-
-
-def _releasing(seats: Seats, cluster: ClusterView, only: str | None) -> Iterator[bytes]:
-    yield b',"releasing":['
-    comma = b""
-    for name in list(seats.gangs):
-        held = seats.gang(name)
-        if not held or only not in (None, queue_of_seats(held, cluster)):
-            yield b""
-            continue
-        yield comma + orjson.dumps(_head(name, held, cluster))[:-1]
-        yield from _list("seats", (_seat(seat) for seat in held))
-        yield b"}"
-        comma = b","
-    yield b"]"
+    waiting, incomplete = list[Any](), list[Any]()
+    for position, row in enumerate(report.waiting, 1):
+        if only in (None, row.gang.queue):
+            (incomplete if row.code == "incomplete" else waiting).append(report.entry(position))
+    gangs = {name: seats.gang(name) for name in seats.gangs}
+    return {
+        "apiVersion": "gpu-extender.io/v1",
+        "kind": "Queue",
+        "warnings": warnings,
+        "queues": [row for row in report.queues if only in (None, row["name"])],
+        "waiting": waiting,
+        "incomplete": incomplete,
+        "releasing": [
+            release(name, held, cluster)
+            for name, held in gangs.items()
+            if held and only in (None, queue_of_seats(held, cluster))
+        ],
+    }
 
 
 def release(name: str, held: Sequence[Seat], cluster: ClusterView) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from typing import Final
 import msgspec
 
 from extender.cluster.amounts import MOST_AMOUNT
-from extender.cluster.slices import Sliced
 from extender.errors import BadInput, ExtenderError, NotFound
 from extender.objects.records import NodeRecord
 from extender.topologies import annotation, catalogue, load
@@ -30,7 +29,7 @@ STEP: Final = 16
 """Nodes or pods that one slice changes."""
 
 
-def apply(snapshot: Snapshot, changes: Changes) -> Sliced[list[Mapping[str, str]]]:
+def apply(snapshot: Snapshot, changes: Changes) -> list[Mapping[str, str]]:
     """Change the copy. Gives warnings. NotFound: a node does not exist. BadInput: a topology cannot be used."""
     warnings: list[Mapping[str, str]] = []
     nodes = snapshot.cluster.nodes
@@ -43,18 +42,15 @@ def apply(snapshot: Snapshot, changes: Changes) -> Sliced[list[Mapping[str, str]
         added = copies(like, one.nodes, nodes)
         for at in range(0, len(added), STEP):
             snapshot.add_nodes(like, added[at : at + STEP])
-            yield
     for name in (*changes.cordon, *changes.drain):
         node = nodes.get(name)
         if node is None:
             raise NotFound("the cluster has no such node", path=f"node {name}")
         snapshot.set_nodes([msgspec.structs.replace(node, unschedulable=True)])
-        yield
     for name in changes.drain:
         gone = [pod for pod in snapshot.cluster.pods_on(name) if not (pod.daemon or pod.mirror)]
         for at in range(0, len(gone), STEP):
             snapshot.evict(gone[at : at + STEP])
-            yield
     return warnings
 
 

@@ -12,7 +12,6 @@ import orjson
 
 from ext_core import fit
 from extender.cluster.cluster import Cluster
-from extender.cluster.slices import Sliced, pauses
 from extender.cluster.view import ClusterView
 from extender.errors import BadInput
 from extender.objects import gangs
@@ -95,38 +94,37 @@ class Unit(NamedTuple):
 
 def answer(
     snapshot: Snapshot, question: Question, wall: float, about_pod: AboutPod = lambda cluster, pod, wall: ()
-) -> Sliced[Answer]:
+) -> Answer:
     """The answer. The snapshot is changed by it, and serves no second question. `wall`: the time at which it is asked,
     seconds since 1970. NotFound, BadInput."""
     cluster = snapshot.cluster
     made = Answer(snapshot.settings.policy_hash, plans=bool(cluster.tables.shapes.planned))
     made.warn(about_cluster(cluster))
     cluster.apply([*(Event("Group", "set", one) for one in question.groups), *question.objects], snapshot.now)
-    made.warn((yield from changes.apply(snapshot, question.changes)))
+    made.warn(changes.apply(snapshot, question.changes))
     if question.holdings:
-        made.holdings = yield from _holdings(cluster)
+        made.holdings = _holdings(cluster)
     if question.ignored:
         text = f"objects that make no pods are ignored: {', '.join(question.ignored)}"
         made.warn([warning("ignored", text)])
     made.warn(warning("field-not-read", text) for text in question.unread)
     pods = _admitted(cluster, question, made)
     cluster.expect(pods)
-    admission = Admission(snapshot, (yield from used(cluster, {pod.namespace for pod in pods}, wall)), pods)
+    admission = Admission(snapshot, used(cluster, {pod.namespace for pod in pods}, wall), pods)
     for unit in units(cluster, pods):
-        yield
         if any(pod.claim_refs for pod in unit.pods):  # a pod before them may have a claim of theirs
             unit = Unit([cluster.dra.read(pod) for pod in unit.pods], unit.ref)
         for pod in unit.pods:
             made.warn([*about_pod(cluster, pod, wall), *admission.about(pod)])
         gang = None if unit.ref is None else formed(cluster, unit.ref, unit.pods)
         if gang is not None:
-            yield from _gang(snapshot, admission, gang, wall, made)
+            _gang(snapshot, admission, gang, wall, made)
         for pod in unit.pods if gang is None else ():
             alone = queued_alone(cluster, pod)
             if _by_itself(snapshot, alone):
-                yield from _single(snapshot, admission, pod, wall, made)
+                _single(snapshot, admission, pod, wall, made)
             else:  # its queue treats it as a gang of one
-                yield from _whole(snapshot, admission, alone, wall, made)
+                _whole(snapshot, admission, alone, wall, made)
     return made
 
 
@@ -198,7 +196,7 @@ def _existing(
     return found
 
 
-def _single(snapshot: Snapshot, admission: Admission, pod: PodRecord, wall: float, made: Answer) -> Sliced[None]:
+def _single(snapshot: Snapshot, admission: Admission, pod: PodRecord, wall: float, made: Answer) -> None:
     same = msgspec.structs.replace(pod, uid="", name="", labels=_unnumbered(pod))
     before = made.latest
     new = pod.uid not in snapshot.cluster.pods  # else others may be assumed or reserved for it
@@ -210,10 +208,10 @@ def _single(snapshot: Snapshot, admission: Admission, pod: PodRecord, wall: floa
             warnings=list(single.about(snapshot, snapshot.claims.alone(pod), pod)),
         )
     else:
-        found = yield from single.judge(snapshot, pod, wall)
+        found = single.judge(snapshot, pod, wall)
         made.latest = same, snapshot.cluster.generation, found
     if admission.excess([pod]):
-        found = yield from refuse_single(snapshot, admission, pod, found, wall)
+        found = refuse_single(snapshot, admission, pod, found, wall)
     else:
         admission.create([pod])
     made.results.append(found.result)
@@ -251,25 +249,23 @@ def _unnumbered(pod: PodRecord) -> dict[str, str]:
     return {key: text for key, text in pod.labels.items() if key not in NUMBERS}
 
 
-def _gang(snapshot: Snapshot, admission: Admission, gang: WaitingGang, wall: float, made: Answer) -> Sliced[None]:
+def _gang(snapshot: Snapshot, admission: Admission, gang: WaitingGang, wall: float, made: Answer) -> None:
     if len(gang.pods) > MOST_PODS:
         raise BadInput(f"it has {len(gang.pods)} pods; {MOST_PODS} are placed at once", path=f"gang {gang.ref}")
     if gang.lacking <= 1 and _by_itself(snapshot, gang):
         before = len(made.results)
-        yield from _single(snapshot, admission, gang.pods[0], wall, made)
+        _single(snapshot, admission, gang.pods[0], wall, made)
         made.groups.append(group.of_one(snapshot.cluster, gang, made.results[before]))
         return
-    found = yield from _whole(snapshot, admission, gang, wall, made)
+    found = _whole(snapshot, admission, gang, wall, made)
     made.groups.append(found.group)
 
 
-def _whole(
-    snapshot: Snapshot, admission: Admission, gang: WaitingGang, wall: float, made: Answer
-) -> Sliced[group.Grouped]:
+def _whole(snapshot: Snapshot, admission: Admission, gang: WaitingGang, wall: float, made: Answer) -> group.Grouped:
     """Place a gang, and report it for each pod."""
-    found = yield from group.judge(snapshot, gang, wall)
+    found = group.judge(snapshot, gang, wall)
     if admission.excess(found.pods):
-        found = yield from refuse_group(snapshot, admission, gang, found, wall)
+        found = refuse_group(snapshot, admission, gang, found, wall)
     else:
         admission.create(found.pods)
     made.results += found.results
@@ -290,12 +286,10 @@ def _by_itself(snapshot: Snapshot, gang: WaitingGang) -> bool:
     return not (bounded and (in_gang or is_queued(first))) and not (is_queued(first) and snapshot.settings.queue.queues)
 
 
-def _holdings(cluster: ClusterView) -> Sliced[list[dict[str, Any]]]:
+def _holdings(cluster: ClusterView) -> list[dict[str, Any]]:
     """Which pod holds which GPUs, and how that is known."""
     found: list[dict[str, Any]] = []
-    for name, pause in pauses(sorted(cluster.gpus.ledgers), NODES):
-        if pause:
-            yield
+    for name in sorted(cluster.gpus.ledgers):
         found += [
             {"uid": one.uid, "node": name, "gpus": None if one.gpus is None else list(one.gpus), "how": one.how}
             for one in sorted(cluster.gpus.ledgers[name].holdings, key=lambda one: one.uid)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from extender.cluster.gpus.statements import gpus_of
-from extender.cluster.slices import Pace, Sliced
+from extender.cluster.slices import Pace, finish
 from extender.cluster.view import ClusterView
 from extender.errors import BadInput
 from extender.objects import gangs
@@ -93,16 +93,16 @@ class Task:
         without: frozenset[str] = frozenset(),
         allowances: Sequence[Allowance] = (),
         gone: Mapping[int, Sequence[str]] = NO_ROWS,
-    ) -> Sliced[Placed | NoPlace]:
+    ) -> Placed | NoPlace:
         """A place for the first `pods` of the gang, None: all, which stands by the rules. `without`: uids of other pods
         whose claims do not count; `allowances`: as of a `Choice`; `gone`: uids of pods that do not run, by row."""
         snapshot, there, requests = self.snapshot, self.gang.pods[:pods], self.requests[:pods]
         places = Places(snapshot.cluster, snapshot.claims, self.placement, lambda: snapshot.now)
         counted = places.counted(requests[0], self.own | without, gone)
-        return (yield from places.steps(self.gang, there, requests, counted, allowances))
+        return finish(places.steps(self.gang, there, requests, counted, allowances))
 
 
-def judge(snapshot: Snapshot, gang: WaitingGang, wall: float) -> Sliced[Grouped]:
+def judge(snapshot: Snapshot, gang: WaitingGang, wall: float) -> Grouped:
     """What happens to a gang on the copy as it is: nothing is placed yet. BadInput: none of its pods asks for a GPU."""
     from extender.whatif import group_ways  # it places gangs, too
 
@@ -112,29 +112,29 @@ def judge(snapshot: Snapshot, gang: WaitingGang, wall: float) -> Sliced[Grouped]
     why = _incomplete(gang)
     seating, proved, now, none = Seating(), True, None, NoPlace(0, None, why)
     if not why:
-        now = yield from situated(snapshot.judge, task.gang, ruled=task.queued)
-        found = yield from task.place(allowances=now.allowances)
+        now = situated(snapshot.judge, task.gang, ruled=task.queued)
+        found = task.place(allowances=now.allowances)
         if isinstance(found, NoPlace) and now.allowances:
-            found = yield from task.place()
+            found = task.place()
         proved = found.proved
         if isinstance(found, NoPlace):
             none, why = found, found.text
-            seating = Seating() if unsearched(task.gang) else (yield from _evicting(task, now))
+            seating = Seating() if unsearched(task.gang) else _evicting(task, now)
             proved = proved and (seating.found is None or seating.found.proved)
         else:
             now = replace(now, placed=found)
             seating = Seating(found)
         if seating.placed is not None and (refused := over_quota(replace(now, placed=seating.placed))) is not None:
             now, why, seating = replace(now, over=refused), refused.text, Seating()
-    nodes = yield from _by_pod(task)
+    nodes = _by_pod(task)
     verdict = "cannot" if seating.placed is None else "evict" if seating.victims else "fits"
     group = _group(task, verdict, seating, proved=proved)
     if verdict == "evict" and all(victim.terminating for victim in seating.victims):
         warnings.append(single.enough_to_wait(seating.victims))
     if verdict != "fits":
         group["text"] = why
-        group["ways_out"] = [] if now is None else (yield from group_ways.ways(task, now, seating))
-        group["nearest"] = None if now is None else (yield from group_ways.nearest(task, none))
+        group["ways_out"] = [] if now is None else group_ways.ways(task, now, seating)
+        group["nearest"] = None if now is None else group_ways.nearest(task, none)
         if snapshot.over():
             warnings.append(single.OUT_OF_TIME)
     results = [_result(task, at, nodes[at], group, seating) for at in range(len(gang.pods))]
@@ -159,7 +159,7 @@ def _incomplete(gang: WaitingGang) -> str:
     return ""
 
 
-def _evicting(task: Task, now: Situation) -> Sliced[Seating]:
+def _evicting(task: Task, now: Situation) -> Seating:
     """The cheapest eviction after which all pods have a place."""
     snapshot, gang = task.snapshot, task.gang
     search = GangSearch(snapshot.cluster, snapshot.policy, snapshot.settings.preemption)
@@ -167,11 +167,11 @@ def _evicting(task: Task, now: Situation) -> Sliced[Seating]:
         snapshot.cluster, snapshot.claims, task.placement, search, lambda: snapshot.now, lambda: task.asked.wall
     )
     pace = Pace(0.0, LIMIT_MILLISECONDS) if snapshot.live else Pace()
-    evicted = yield from planner.cheapest(Head(gang, now.queues), gang.pods, (), pace)
+    evicted = finish(planner.cheapest(Head(gang, now.queues), gang.pods, (), pace))
     return Seating(evicted.placed, evicted.victims, evicted.found)
 
 
-def _by_pod(task: Task) -> Sliced[list[Nodes | None]]:
+def _by_pod(task: Task) -> list[Nodes | None]:
     """Of each pod how its own nodes are judged; pods of one role share that. None: it asks for no GPU."""
     snapshot, gang = task.snapshot, task.gang
     found: list[Nodes | None] = [None] * len(gang.pods)
@@ -182,7 +182,7 @@ def _by_pod(task: Task) -> Sliced[list[Nodes | None]]:
     for role in roles:
         if role.request.gpus and not snapshot.over():
             asked = task.asked._replace(request=role.request, pod=role.pod)
-            nodes = yield from judged_nodes.read(snapshot.judge, asked)
+            nodes = judged_nodes.read(snapshot.judge, asked)
             for at in role.at:
                 found[at] = nodes
     return found

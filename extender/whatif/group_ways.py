@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import msgspec
 
-from extender.cluster.slices import Sliced, pauses
 from extender.objects.records import NodeRecord
 from extender.policy.roles import NODE
 from extender.preemption import certificate
@@ -43,25 +42,25 @@ NAMED: Final = 3
 HIGHEST: Final = 2**31 - 1
 
 
-def ways(task: Task, now: Situation, seating: Seating) -> Sliced[list[dict[str, Any]]]:
+def ways(task: Task, now: Situation, seating: Seating) -> list[dict[str, Any]]:
     """The ways out, the cheapest first, as JSON. `seating`: the eviction that was found, if one was."""
     snapshot = task.snapshot
     found = [_evict(task, seating)]
-    found += yield from gang_ways.ways(snapshot.judge, task.asked, now, of_one=True)
+    found += gang_ways.ways(snapshot.judge, task.asked, now, of_one=True)
     if now.over is None:  # room alone is no way out for a gang that its queue may not hold
         for steps in (_wait, _uncordon, _fewer, _add_nodes):
             if not snapshot.over():
-                found.append((yield from steps(task)))
+                found.append(steps(task))
     return [way.as_json() for way in in_order([way for way in found if way is not None])]
 
 
-def nearest(task: Task, none: NoPlace) -> Sliced[dict[str, Any] | None]:
+def nearest(task: Task, none: NoPlace) -> dict[str, Any] | None:
     """The nearest miss of the first pod that finds no place once as many as fit have theirs."""
     snapshot, gang = task.snapshot, task.gang
     placed: Placed | NoPlace = none
     most = min(none.most, len(gang.pods) - 1)
     while most > 0 and not isinstance(placed, Placed):
-        placed = yield from task.place(most)
+        placed = task.place(most)
         most = most if isinstance(placed, Placed) else min(placed.most, most - 1)
     seats = list(_seats(task, placed)) if isinstance(placed, Placed) else []
     at = next((at for at in range(len(seats), len(gang.pods)) if task.requests[at].gpus), None)
@@ -73,8 +72,8 @@ def nearest(task: Task, none: NoPlace) -> Sliced[dict[str, Any] | None]:
     asked = task.asked._replace(pod=pod, request=snapshot.claims.alone(pod))
     snapshot.claims.seats.reserve(seats)
     try:
-        nodes = yield from judged_nodes.read(snapshot.judge, asked)
-        return (yield from of_pod(snapshot.judge, asked, nodes))
+        nodes = judged_nodes.read(snapshot.judge, asked)
+        return of_pod(snapshot.judge, asked, nodes)
     finally:
         for seat in seats:
             snapshot.claims.seats.drop(seat.uid)
@@ -108,29 +107,27 @@ def _evict(task: Task, seating: Seating) -> Way | None:
     return Way("evict", f"evict {text}", spec, cost_of(found, best), tuple(map(float, best.cost)), needs)
 
 
-def _wait(task: Task) -> Sliced[Way | None]:
+def _wait(task: Task) -> Way | None:
     """All pods that are terminating gone, and no claim of another pod: then what of it is on the nodes of the gang."""
     cluster, judge, wall = task.snapshot.cluster, task.snapshot.judge, task.asked.wall
     there: list[tuple[str, waits.Passing]] = []
-    for pod, pause in pauses(list(cluster.pods.values())):
-        if pause:
-            yield
+    for pod in list(cluster.pods.values()):
         if pod.node and pod.uid not in task.own and ends(pod, wall):
             there.append((pod.node, waits.terminating(pod, wall)))
     there += [(node, one) for node, one in waits.claimed(judge, task.asked) if one.uid not in task.own]
     if not there:
         return None
-    placed = yield from _without(task, there)
+    placed = _without(task, there)
     if placed is None:
         return None
     needed = [(node, passing) for node, passing in there if node in placed.nodes]
-    again = yield from _without(task, needed)
+    again = _without(task, needed)
     if again is None or not needed:
         return None
     return waits.way({"nodes": sorted(set(again.nodes))}, sorted(passing for _, passing in needed))
 
 
-def _without(task: Task, there: Iterable[tuple[str, waits.Passing]]) -> Sliced[Placed | None]:
+def _without(task: Task, there: Iterable[tuple[str, waits.Passing]]) -> Placed | None:
     """The place of the gang once these have ended, each on its node."""
     gone: dict[int, list[str]] = {}
     claims: set[str] = set()
@@ -139,7 +136,7 @@ def _without(task: Task, there: Iterable[tuple[str, waits.Passing]]) -> Sliced[P
             gone.setdefault(task.snapshot.cluster.row(node), []).append(passing.uid)
         else:
             claims.add(passing.uid)
-    placed = yield from task.place(without=frozenset(claims), gone=gone)
+    placed = task.place(without=frozenset(claims), gone=gone)
     return placed if isinstance(placed, Placed) else None
 
 
@@ -152,7 +149,7 @@ class _Changed:
     before: Sequence[NodeRecord] = ()
     like: NodeRecord | None = None
 
-    def place(self) -> Sliced[Placed | None]:
+    def place(self) -> Placed | None:
         """The place of the gang with the changed nodes, which are as before once this ends."""
         snapshot = self.task.snapshot
         if self.like is None:
@@ -160,7 +157,7 @@ class _Changed:
         else:
             snapshot.add_nodes(self.like, self.after)
         try:
-            placed = yield from self.task.place()
+            placed = self.task.place()
         finally:
             snapshot.set_nodes(self.before)
             if self.like is not None:
@@ -168,20 +165,20 @@ class _Changed:
         return placed if isinstance(placed, Placed) else None
 
 
-def _uncordon(task: Task) -> Sliced[Way | None]:
+def _uncordon(task: Task) -> Way | None:
     cluster = task.snapshot.cluster
     cordoned = [node for _, node in sorted(cluster.nodes.items()) if _is_cordoned(node)]
     if not cordoned:
         return None
-    placed = yield from _Changed(task, list(map(uncordoned, cordoned)), cordoned).place()
+    placed = _Changed(task, list(map(uncordoned, cordoned)), cordoned).place()
     if placed is None:
         return None
     used = [node for node in cordoned if node.name in placed.nodes]
     for one in cordoned[:MOST_UNCORDONED] if len(used) > 1 else ():
-        if (yield from _Changed(task, [uncordoned(one)], [one]).place()) is not None:
+        if _Changed(task, [uncordoned(one)], [one]).place() is not None:
             used = [one]
             break
-    if (yield from _Changed(task, list(map(uncordoned, used)), used).place()) is None:
+    if _Changed(task, list(map(uncordoned, used)), used).place() is None:
         return None
     names = [node.name for node in used]
     spec: dict[str, Any] = {"node": names[0], "nodes": names}
@@ -192,13 +189,13 @@ def _is_cordoned(node: NodeRecord) -> bool:
     return node.unschedulable or any(taint.key == CORDON.key for taint in node.taints)
 
 
-def _fewer(task: Task) -> Sliced[Way | None]:
+def _fewer(task: Task) -> Way | None:
     """Fewer pods, as many as the minimum asks for or more: the most that fit."""
     gang = task.gang
     least = max(1, gang.minimum - len(gang.members))
     most = len(gang.pods) - 1
     while gang.known and most >= least:
-        placed = yield from task.place(most)
+        placed = task.place(most)
         if isinstance(placed, Placed):
             was = len(gang.pods)
             spec = {"resource": "pods", "was": was, "is": most, "unit": "pods"}
@@ -208,21 +205,21 @@ def _fewer(task: Task) -> Sliced[Way | None]:
     return None
 
 
-def _add_nodes(task: Task) -> Sliced[Way | None]:
+def _add_nodes(task: Task) -> Way | None:
     """The fewest machines, by halving what is enough: with one more the gang still fits."""
     snapshot, gang = task.snapshot, task.gang
     largest = max(range(len(gang.pods)), key=lambda at: (task.requests[at].wanted, -at))
     asked = task.asked._replace(pod=gang.pods[largest], request=task.requests[largest])
-    found = yield from machines.empty(snapshot.judge, asked)
+    found = machines.empty(snapshot.judge, asked)
     like = snapshot.cluster.nodes.get(found.like)
     if like is None:
         return None
     low, high = 0, len(gang.pods)
-    if (yield from _Changed(task, copies(like, high, snapshot.cluster.nodes), like=like).place()) is None:
+    if _Changed(task, copies(like, high, snapshot.cluster.nodes), like=like).place() is None:
         return None
     while high - low > 1 and not snapshot.over():
         half = (low + high) // 2
-        if (yield from _Changed(task, copies(like, half, snapshot.cluster.nodes), like=like).place()) is None:
+        if _Changed(task, copies(like, half, snapshot.cluster.nodes), like=like).place() is None:
             low = half
         else:
             high = half

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from extender.cluster.slices import Sliced
 from extender.objects import quotas
 from extender.objects.quotas import Excess, QuotaUse
 from extender.objects.records import PRIORITY_CLASS, Owner, PodRecord
@@ -35,7 +34,7 @@ from extender.whatif.snapshot import Snapshot
 REMEDY: Final = "Raise the quota, ask for less, or use another PriorityClass: see the ways out."
 MOST_CLASSES: Final = 64
 """PriorityClasses that are tried."""
-Fits = Callable[[Sequence[PodRecord]], Sliced[bool | None]]
+Fits = Callable[[Sequence[PodRecord]], bool | None]
 """Whether pods fit without an eviction; None: not looked at."""
 
 
@@ -94,9 +93,7 @@ class Admission:
                 f"{pod.name}: without defaults of a LimitRange the API server refuses the pod",
             )
 
-    def ways(
-        self, pods: Sequence[PodRecord], excess: Sequence[Excess], then: bool | None, fits: Fits
-    ) -> Sliced[list[Way]]:
+    def ways(self, pods: Sequence[PodRecord], excess: Sequence[Excess], then: bool | None, fits: Fits) -> list[Way]:
         """What would let the API server create the pods, but for fewer pods. `then`: whether they fit without quotas;
         `fits`: of pods that are changed."""
         found = [raised(excess, then)]
@@ -105,7 +102,7 @@ class Admission:
         for changed in (self._smaller(pods, excess), self._of_class(pods, excess)):
             if changed is not None:
                 made, others = changed
-                found.append(_with_fits(made, (yield from fits(others))))
+                found.append(_with_fits(made, fits(others)))
         return found
 
     def _smaller(self, pods: Sequence[PodRecord], excess: Sequence[Excess]) -> tuple[Way, list[PodRecord]] | None:
@@ -162,40 +159,36 @@ def fewer(pods: int, was: int, owner: str, fits: bool | None) -> Way:
     return way("fewer-pods", text, spec, (2.0, (was - pods) / was), fits=fits, cost=cost)
 
 
-def refuse_single(
-    snapshot: Snapshot, admission: Admission, pod: PodRecord, found: Single, wall: float
-) -> Sliced[Single]:
+def refuse_single(snapshot: Snapshot, admission: Admission, pod: PodRecord, found: Single, wall: float) -> Single:
     """The result of a pod that is refused. `found`: without quotas."""
 
-    def fits(pods: Sequence[PodRecord]) -> Sliced[bool | None]:
+    def fits(pods: Sequence[PodRecord]) -> bool | None:
         if snapshot.over():
             return None
-        nodes = yield from judged_nodes.read(snapshot.judge, preemptor(snapshot, pods[0], wall))
+        nodes = judged_nodes.read(snapshot.judge, preemptor(snapshot, pods[0], wall))
         return bool(nodes.fits)
 
     excess = admission.excess([pod])
-    ways = yield from admission.ways([pod], excess, found.result["verdict"] == "fits", fits)
+    ways = admission.ways([pod], excess, found.result["verdict"] == "fits", fits)
     ways += admission.fewer_of_owner(pod)
     return Single(found.result | _refused(snapshot, excess, in_order(ways)), found.warnings)
 
 
-def refuse_group(
-    snapshot: Snapshot, admission: Admission, gang: WaitingGang, found: Grouped, wall: float
-) -> Sliced[Grouped]:
+def refuse_group(snapshot: Snapshot, admission: Admission, gang: WaitingGang, found: Grouped, wall: float) -> Grouped:
     """The answer about a gang of which pods are refused; those that pass are created. `found`: without quotas."""
     task, pods = Task.of(snapshot, gang, wall), found.pods
 
-    def fits(some: Sequence[PodRecord]) -> Sliced[bool | None]:
+    def fits(some: Sequence[PodRecord]) -> bool | None:
         if snapshot.over():
             return None
         other = Task.of(snapshot, replace(task.gang, pods=tuple(some)), wall)
-        return isinstance((yield from other.place()), Placed)
+        return isinstance(other.place(), Placed)
 
     excess, group = admission.excess(pods), found.group
-    ways = yield from admission.ways(pods, excess, group["verdict"] == "fits", fits)
+    ways = admission.ways(pods, excess, group["verdict"] == "fits", fits)
     passed = admission.create(pods)
     if any(pod.gpus for pod in pods[:passed]):
-        ways.append(fewer(passed, len(pods), str(gang.ref), (yield from fits(pods[:passed]))))
+        ways.append(fewer(passed, len(pods), str(gang.ref), fits(pods[:passed])))
     common = _refused(snapshot, excess, in_order(ways))
     kept = {key: common[key] for key in ("verdict", "victims", "cost", "certificate", "text", "ways_out", "nearest")}
     seats = [one | {"node": None, "gpus": None} for one in group["pods"]]

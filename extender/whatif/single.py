@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from ext_core import fit, score
 from extender.cluster.gpus.statements import gpus_of
-from extender.cluster.slices import Sliced
 from extender.cluster.view import ClusterView
 from extender.errors import BadInput
 from extender.objects.queueing import opened
@@ -76,16 +75,16 @@ def preemptor(snapshot: Snapshot, pod: PodRecord, wall: float) -> Preemptor:
     return Preemptor(asked, released, snapshot.now, wall)
 
 
-def judge(snapshot: Snapshot, pod: PodRecord, wall: float) -> Sliced[Single]:
+def judge(snapshot: Snapshot, pod: PodRecord, wall: float) -> Single:
     """What happens to one pod on the copy as it is. BadInput: it asks for no GPU."""
     asked = preemptor(snapshot, pod, wall)
     request = asked.request
     snapshot.cluster.at(wall)
-    nodes = yield from judged_nodes.read(snapshot.judge, asked)
+    nodes = judged_nodes.read(snapshot.judge, asked)
     result, warnings = empty(snapshot, pod, nodes), list(about(snapshot, request, pod))
     if nodes.fits:
-        return (yield from _fits(snapshot, asked, nodes, result, warnings))
-    found = yield from _search(snapshot, asked, nodes)
+        return _fits(snapshot, asked, nodes, result, warnings)
+    found = _search(snapshot, asked, nodes)
     if request.never:
         # The certificate is of what may be done: nothing.
         warnings.append(warning("never-preempts", f"pod {request.namespace}/{request.name} may not preempt"))
@@ -93,7 +92,7 @@ def judge(snapshot: Snapshot, pod: PodRecord, wall: float) -> Sliced[Single]:
             result["forbidden"] = _eviction(snapshot, request, found.best)
     else:
         result["certificate"] = _certificate(snapshot, request, found)
-    result |= yield from _help(snapshot, asked, nodes, found)
+    result |= _help(snapshot, asked, nodes, found)
     if snapshot.over():
         warnings.append(OUT_OF_TIME)
     if found.above is not None and found.ceiling is not None:
@@ -111,9 +110,7 @@ def judge(snapshot: Snapshot, pod: PodRecord, wall: float) -> Sliced[Single]:
     return Single(result, warnings, best.node, mask, tuple(certificate.important(best.pods)))
 
 
-def _fits(
-    snapshot: Snapshot, asked: Preemptor, nodes: Nodes, result: dict[str, Any], warnings: Warnings
-) -> Sliced[Single]:
+def _fits(snapshot: Snapshot, asked: Preemptor, nodes: Nodes, result: dict[str, Any], warnings: Warnings) -> Single:
     """The best of the nodes where the pod fits, and its GPUs there."""
     cluster, policy, request = snapshot.cluster, snapshot.policy, asked.request
     fits = snapshot.judge.rows(nodes.fits)
@@ -122,41 +119,38 @@ def _fits(
         best = score.top(cluster.tables.nodes, fits, total, 0)
         row = score.ranked(fits, total, best)[0][0]
     node = cluster.names[row]
-    yield
     mask = snapshot.judge.planned(asked, node)
     result |= {"verdict": "fits", "node": node, "gpus": list(gpus_of(mask)) or None}
     return Single(result, warnings, node, mask)
 
 
-def _help(snapshot: Snapshot, asked: Preemptor, nodes: Nodes, found: Found) -> Sliced[dict[str, Any]]:
+def _help(snapshot: Snapshot, asked: Preemptor, nodes: Nodes, found: Found) -> dict[str, Any]:
     """What a pod that does not fit is told: `ways_out` and `nearest`. `found`: the eviction."""
-    ways = yield from _ways_out(snapshot, asked, nodes, found)
-    miss = yield from nearest(snapshot.judge, asked, nodes)
+    ways = _ways_out(snapshot, asked, nodes, found)
+    miss = nearest(snapshot.judge, asked, nodes)
     return {"ways_out": [way.as_json() for way in ways], "nearest": miss}
 
 
-def _ways_out(snapshot: Snapshot, asked: Preemptor, nodes: Nodes, found: Found) -> Sliced[list[Way]]:
+def _ways_out(snapshot: Snapshot, asked: Preemptor, nodes: Nodes, found: Found) -> list[Way]:
     """The ways out of a single pod, the cheapest first."""
     judge = snapshot.judge
     ways: list[Way | None] = []
     if found.best is not None and not asked.request.never:
         ways.append(found_way(judge, asked, nodes, found.best, proved=found.proved))
-    ways.append(machines.add_nodes(judge, (yield from machines.empty(judge, asked))))
+    ways.append(machines.add_nodes(judge, machines.empty(judge, asked)))
     for steps in (wait, machines.uncordon, changes.relax_links):
         if not snapshot.over():
-            ways.append((yield from steps(judge, asked, nodes)))
+            ways.append(steps(judge, asked, nodes))
     if not snapshot.over():
-        ways += yield from changes.smaller(judge, asked, nodes)
+        ways += changes.smaller(judge, asked, nodes)
     return in_order([way for way in ways if way is not None])
 
 
-def _search(snapshot: Snapshot, asked: Preemptor, nodes: Nodes) -> Sliced[Found]:
+def _search(snapshot: Snapshot, asked: Preemptor, nodes: Nodes) -> Found:
     """The cheapest eviction."""
     judge = snapshot.judge
     with snapshot.claims.of(asked.request, asked.now):
-        found = judge.search.find(asked, judge.rows(nodes.open), limited=False)
-    yield
-    return found
+        return judge.search.find(asked, judge.rows(nodes.open), limited=False)
 
 
 def named(pod: PodRecord) -> dict[str, Any]:

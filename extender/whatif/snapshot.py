@@ -58,7 +58,7 @@ class Snapshot:
         releases = Releases(cluster, assumed, reservations, freshness)
         claims = Claims(cluster, assumed, reservations, releases, Requests(cluster))
         search = VictimSearch(cluster, policy, settings.preemption)
-        return cls(settings, cluster, policy, claims, search, Judge(cluster, policy, claims, search, limited=False))
+        return cls(settings, cluster, policy, claims, search, Judge(cluster, policy, claims, search))
 
     def place(self, pod: PodRecord, node: str, gpus: int, amounts: tuple[int, ...] = ()) -> None:
         """The pod is on the node from now on. `gpus`: mask of those that are planned for it, 0: not known;

@@ -142,14 +142,14 @@ def test_a_slow_reader_holds_up_no_other_question() -> None:
 def test_too_many_questions_are_busy() -> None:
     async def steps() -> None:
         asked = one(sleeping, rest=1e9)
-        tasks = [asyncio.create_task(asked.whole("q")) for _ in range(forks.MOST_ANSWERS)]
+        tasks = [asyncio.create_task(asked.whole("q")) for _ in range(forks.MOST_ASKED)]
         await asyncio.sleep(0.01)
         with pytest.raises(Busy):
             await asked.whole("q")
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        assert asked._answers == 0
+        assert asked._asked == 0
         await over(asked)
 
     run(steps())
@@ -221,6 +221,6 @@ def test_no_fork_without_memory_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
             await asked.whole("q")
         assert caught.value.code == "no-memory"
         assert asked._keeper is None
-        assert asked._answers == 0
+        assert asked._asked == 0
 
     run(steps())

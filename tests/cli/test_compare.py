@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import uvicorn
 
+from extender.ask.forks import MOST_ASKED
 from extender.cli import main
 from extender.server.serve import config
 from extender.settings import Settings
-from extender.web.pages import MOST_PAGES
 from tests.waiting import wait_for
 from tests.world import World, machine, pairs, workload
 
@@ -78,11 +78,10 @@ def test_differences_are_told_and_equal_views_are_not(tmp_path: Path, capsys: py
 def test_a_server_that_others_are_asking_is_asked_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     world = World()
     world.node("n", 4)
-    held = [world.server.pages.page(iter([b"{}"])) for _ in range(MOST_PAGES)]
+    world.server.asks._asked = MOST_ASKED
 
     def let_go() -> None:
-        for page in held:
-            page._closed()  # type: ignore[attr-defined]
+        world.server.asks._asked = 0
 
     with serving(world) as server:
         later = threading.Timer(0.5, let_go)

@@ -12,9 +12,7 @@ import yaml
 
 from extender.cli import main
 from extender.topologies.annotation import MOST_GPUS
-from extender.web.map_page import pieces
 from tests.cli.canned import Canned, answer, serving
-from tests.web.test_pages import PIECE_BYTES
 from tests.world import GPU, JSON, WALL, World, machine, pairs, workload
 
 RACK = "cloud.provider.com/topology-rack"
@@ -130,16 +128,3 @@ def test_a_server_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
         assert printed(["--rack", "r 1", "--server", url, "-o", "json"], capsys)
         assert Canned.asked == ["/debug/map?node=n1", "/debug/map?rack=r+1"]
     assert said.startswith("n1  A . B .  ")
-
-
-def test_the_page_is_made_in_small_pieces_while_nodes_leave() -> None:
-    world = World()
-    for n in range(700):
-        world.node(f"n{n:03}", 8, links=pairs(8))
-    parts = []
-    for part in pieces(world.cluster):
-        parts.append(part)
-        if len(parts) == 300:
-            world.drop("Node", machine("n699"))
-    assert max(map(len, parts)) <= PIECE_BYTES
-    assert len(json.loads(b"".join(parts))["nodes"]) == 699

@@ -12,8 +12,6 @@ WRITERS = {
     "plans_come",
     "without",
     "absent",
-    "adopt_health",
-    "health_at",  # reads what only the writer has: how pods fared on each node
     "subscribe",
     "observe",
     "take",

@@ -12,7 +12,7 @@ from extender.controllers.settings import file as settings_file
 from extender.controllers.settings.file import SettingsFile
 from extender.queue.usage import Rules
 from extender.settings import Settings
-from tests.verdict.test_slices import explainer
+from tests.verdict.test_nothing_changes import explainer
 from tests.world import DGX1V, WALL, World
 
 HEAD = "apiVersion: gpu-extender.io/v1\nkind: GpuExtenderConfiguration\n"

@@ -5,7 +5,6 @@ Its pods keep their GPUs, nothing new goes there, and all is as before when it i
 
 from __future__ import annotations
 
-from extender.cluster.slices import finish
 from extender.verdict.explain import Explainer, Times
 from tests.world import JSON, World, machine, pairs
 
@@ -26,7 +25,7 @@ def node(world: World, *, cut_off: bool) -> None:
 
 def explained(world: World, name: str) -> JSON:
     explainer = Explainer(world.verbs, Times(lambda: world.now, lambda: world.wall), lambda: None)
-    return finish(explainer.explain(explainer.pod("default", name))).as_json()
+    return explainer.explain(explainer.pod("default", name)).as_json()
 
 
 def test_a_node_that_is_cut_off_and_returns() -> None:

@@ -11,7 +11,7 @@ import orjson
 from extender.cluster.cluster import Cluster
 from extender.objects.queueing import GATE
 from extender.offline import check, explain, frozen, queue, whatif
-from extender.web.map_page import pieces
+from extender.web.map_page import node_maps
 from extender.whatif import question
 from extender.whatif.question import Changes, Document
 from extender.whatif.snapshot import Snapshot
@@ -54,7 +54,7 @@ def offline(stated: Stated) -> JSON:
         "cordoned": asked(stated, Changes(cordon=tuple(nodes[:1]))) if nodes else None,
         "top": explain.top(settings, events(stated), wall),
         "capacity": explain.capacity(settings, events(stated), wall),
-        "map": orjson.loads(b"".join(pieces(mapped, None, None))),
+        "map": orjson.loads(orjson.dumps(node_maps(mapped))),
         "check": check.answer(settings, cluster, stated.items, wall),
         "explain": [explain.explain(settings, events(stated), pod, wall) for pod in sorted(_unbound(stated))],
     }

@@ -359,27 +359,6 @@ def test_refused_and_lost_bodies_leave_nothing_behind_for_a_collection() -> None
         gc.enable()
 
 
-def test_a_page_that_nobody_reads_is_not_made_to_its_end() -> None:
-    """It holds a slice or two, and its turn goes to the next."""
-    with serving(LIMITS, nodes=400) as (world, port), socket.socket() as stream:
-        made = 0
-
-        def endless(*given: Any) -> Iterator[bytes]:
-            nonlocal made
-            while True:
-                made += 1
-                yield b"x" * 10_000
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("extender.cluster.dump.state_pieces", endless)
-            stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            stream.connect(("127.0.0.1", port))
-            stream.sendall(b"GET /debug/state HTTP/1.1\r\nHost: x\r\n\r\n")
-            wait_for(lambda: made > 0)
-            wait_for(lambda: world.server.pages.open == 0)
-        assert made * 10_000 < 16 << 20  # what the kernel buffers, and two slices
-
-
 def reply(stream: socket.socket) -> bytes:
     """One reply: its head and its body."""
     said = b""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from extender.ask.forks import Forks
 from extender.cli.verdict_text import lines
 from extender.cluster.cluster import Cluster
 from extender.objects import decode
@@ -14,7 +15,8 @@ from extender.objects.event import Event
 from extender.settings import Settings
 from extender.verbs.evicted import Cause, EvictedPods
 from extender.verdict.explain import Explainer, Times
-from extender.web.explain_page import own_pieces
+from extender.web.explain_page import ExplainPage
+from extender.web.pages import Pages
 from tests.world import JSON, WALL, World, workload
 
 
@@ -182,14 +184,9 @@ def test_a_running_pod_says_what_may_evict_it_and_at_what_cost() -> None:
     page = world.call("/pod?pod=default/old", method="GET", accept="text/html")
     assert b"Who may evict it" in page.body
     assert b"serve (1 waiting)" in page.body
-    (own,) = [
-        piece
-        for piece in own_pieces(
-            Explainer(world.verbs, Times(lambda: world.now, lambda: world.wall), lambda: None),
-            world.cluster.pods["uid-old"],
-        )
-        if piece
-    ]
+    explainer = Explainer(world.verbs, Times(lambda: world.now, lambda: world.wall), lambda: None)
+    page_of_own = ExplainPage(explainer, world.cluster, world.verbs.decisions, Pages(Forks()))
+    (own,) = page_of_own.own("default", "old")
     assert json.loads(own)["evictable_by"] == [{"priority_class": "serve", "priority": 1000, "pods": None}]
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from extender.cluster.slices import Sliced, finish
 from extender.preemption.search import VictimSearch
 from extender.reservations.reservations import Reservation
 from extender.settings import Settings
@@ -214,12 +213,11 @@ def test_nodes_are_searched_only_where_the_eviction_may_be_the_cheapest(monkeypa
 def test_a_node_that_states_a_hundred_thousand_gpus_costs_few_questions(fitting: int) -> None:
     asked: list[int] = []
 
-    def fits(count: int) -> Sliced[Way | None]:
+    def fits(count: int) -> Way | None:
         asked.append(count)
         return Way("smaller", "", {"is": count}) if count <= fitting else None
-        yield
 
-    found = finish(most_gpus(100_000, fits))
+    found = most_gpus(100_000, fits)
     assert (found.spec["is"] if found else 0) == fitting
     assert len(asked) < 40
 
@@ -227,11 +225,10 @@ def test_a_node_that_states_a_hundred_thousand_gpus_costs_few_questions(fitting:
 def test_of_few_gpus_a_smaller_set_may_fit_where_a_larger_one_fits_and_one_between_does_not() -> None:
     """Links: three of them need not be linked where two and four are."""
 
-    def fits(count: int) -> Sliced[Way | None]:
+    def fits(count: int) -> Way | None:
         return Way("smaller", "", {"is": count}) if count in (2, 4) else None
-        yield
 
-    assert [found.spec["is"] for most in (2, 3, 4, 8) if (found := finish(most_gpus(most, fits)))] == [2, 2, 4, 4]
+    assert [found.spec["is"] for most in (2, 3, 4, 8) if (found := most_gpus(most, fits))] == [2, 2, 4, 4]
 
 
 def test_whether_its_priority_allows_it_to_evict() -> None:

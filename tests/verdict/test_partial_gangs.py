@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from extender.cli.top import _lines
-from extender.cluster.slices import finish
 from extender.controllers.events import Events
 from extender.controllers.surveys import gauges
 from extender.controllers.surveys.partial_gangs import OF_NAMESPACE, PartialGangEvents
@@ -109,7 +108,7 @@ def test_the_metric_and_the_event_report_it_once() -> None:
 
     reports = PartialGangEvents(Ear(metrics))
     for _ in range(3):
-        found = finish(partial_gangs(world.cluster, world.wall))
+        found = partial_gangs(world.cluster, world.wall)
         gauges.partial_gangs(metrics.partial_gangs, metrics.partial_gang_gpus, found)
         reports.report(found)
     [(name, reason, note)] = told
@@ -138,5 +137,5 @@ def test_a_tenant_with_many_such_gangs_gets_few_events_and_lines() -> None:
             told.append(subject)
             return True
 
-    PartialGangEvents(Ear(Metrics())).report(finish(partial_gangs(world.cluster, world.wall)))
+    PartialGangEvents(Ear(Metrics())).report(partial_gangs(world.cluster, world.wall))
     assert len(told) == OF_NAMESPACE

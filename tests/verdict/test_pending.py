@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from extender.cluster.slices import finish
 from extender.controllers.surveys import gauges
 from extender.metrics import Metrics
 from extender.verdict.pending import MOST_CLASSES, Pending, pending
@@ -18,7 +17,7 @@ def waits(world: World, name: str, priority: int, cls: str = "", *, age: float =
 
 
 def counted(world: World) -> Mapping[str, Pending]:
-    return finish(pending(world.cluster, world.wall))
+    return pending(world.cluster, world.wall)
 
 
 def classes(world: World, *names: str) -> None:

@@ -17,6 +17,7 @@ from openapi_spec_validator import validate
 from starlette.requests import Request
 from starlette.routing import Route
 
+from extender.ask import forks
 from extender.cli import main
 from extender.metrics import Metrics
 from extender.objects.queueing import GATE, Domain
@@ -26,7 +27,6 @@ from extender.settings import Settings
 from extender.web.api.openapi import document
 from extender.web.health import Health
 from extender.web.invalid_objects import InvalidObjects
-from extender.web.pages import MOST_PAGES
 from tests.cli.test_explain import written
 from tests.cluster.test_failing_tenants import fails
 from tests.controllers.queue.devices_rig import world
@@ -319,8 +319,7 @@ def properties(schema: Any) -> Iterator[str]:
 
 def busy() -> Any:
     world = World()
-    for _ in range(MOST_PAGES):
-        world.server.pages.page(iter(()))
+    world.server.asks._asked = forks.MOST_ASKED
     reply = world.call("/debug/state", method="GET")
     assert (reply.status, reply.headers["retry-after"].isdecimal()) == (429, True)
     return check("/debug/state", reply)

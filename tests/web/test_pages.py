@@ -1,28 +1,32 @@
-"""The debug pages and /metrics: made in slices, so no verb waits for them, over a cluster that changes meanwhile."""
+"""The debug pages and /metrics."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import re
+import socket
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 from prometheus_client import generate_latest
+from starlette.requests import Request
 
+from extender.ask import forks
+from extender.ask.forks import Forks
 from extender.cluster import dump
-from extender.cluster.dump import BLOCK, in_order
 from extender.server.connections import Connection, lost
-from extender.web import cluster_pages, decision_page, decisions_page, pages
-from extender.web.pages import Pages
-from extender.web.slices import SLICE_BYTES, SLICE_SECONDS, Slices
+from extender.web import decisions_page
+from extender.web.pages import Page, Pages
+from tests.waiting import wait_for
+from tests.web.page.served import running
 from tests.world import World, pairs, workload
 
 PIECE_BYTES = 16 << 10
-"""A piece is made in one go: with so few bytes it takes a fraction of a slice."""
+"""A piece of the metrics is made in one go: with so few bytes it takes a fraction of a millisecond."""
 
 
 def filled(nodes: int, pods: int) -> World:
@@ -34,133 +38,20 @@ def filled(nodes: int, pods: int) -> World:
     return world
 
 
-def made_of(pieces: Iterator[bytes], between: Callable[[int], None] = lambda i: None) -> Any:
-    """The page, with something happening after each piece."""
-    made = []
-    for i, piece in enumerate(pieces):
-        assert len(piece) <= PIECE_BYTES
-        made.append(piece)
-        between(i)
-    return json.loads(b"".join(made))
-
-
-def test_a_slice_ends_with_its_time_or_its_bytes() -> None:
-    time, pauses = itertools.count(), list[float]()
-
-    async def pause(seconds: float) -> None:
-        pauses.append(seconds)
-
-    async def run(size: int, tick: float) -> list[int]:
-        pauses.clear()
-        slices = Slices(lambda: next(time) * tick, pause)
-        return [len(chunk) async for chunk in slices.of(iter([b"x" * size] * 100))]
-
-    assert asyncio.run(run(1, SLICE_SECONDS / 4.5)) == [5] * 20  # five readings of the clock are a slice
-    assert pauses == [SLICE_SECONDS] * 20
-    assert asyncio.run(run(SLICE_BYTES // 4, 0.0)) == [SLICE_BYTES] * 25
-    assert asyncio.run(run(1, 0.0)) == [100]
-    assert asyncio.run(run(0, 2 * SLICE_SECONDS)) == [0] * 100  # work without bytes has pauses too, and can be ended
-    assert len(pauses) == 100
-
-
-def test_all_pages_together_make_one_slice_at_a_time() -> None:
-    """However many are asked for, a verb waits for one slice."""
-    making: list[int] = []
-
-    def pieces(page: int) -> Iterator[bytes]:
-        for _ in range(5):
-            making.append(page)
-            yield b"x"
-
-    async def pause(seconds: float) -> None:
-        making.append(-1)
-        for _ in range(3):
-            await asyncio.sleep(0)
-
-    async def run() -> None:
-        slices = Slices(itertools.count().__next__, pause)
-
-        async def read(page: int) -> None:
-            async for _ in slices.of(pieces(page)):
-                pass
-
-        await asyncio.gather(*(read(page) for page in range(4)))
-
-    asyncio.run(run())
-    assert len([page for page in making if page >= 0]) == 20
-    for one, next_ in itertools.pairwise(making):
-        assert one == -1 or next_ == -1  # a pause follows each slice
-
-
-def test_names_are_sorted_block_by_block() -> None:
-    names = [f"{i * 7919 % 5000:04}" for i in range(5000)]
-    found: list[str] = []
-    steps = 0
-
-    def run() -> Iterator[bytes]:
-        found.extend((yield from in_order(names)))
-
-    for piece in run():
-        assert piece == b""
-        steps += 1
-    assert found == sorted(names)
-    assert steps == 5000 // BLOCK
-
-
-def test_the_pieces_of_the_state_are_the_state() -> None:
+def test_the_page_of_the_state_is_the_state() -> None:
     world = filled(30, 100)
-    assert made_of(dump.state_pieces(world.cluster)) == dump.state(world.cluster)
+    assert world.call("/debug/state", method="GET").json == json.loads(json.dumps(dump.state(world.cluster)))
 
 
-def test_the_cluster_may_change_between_any_two_pieces() -> None:
-    """Nothing is raised, what stays is shown once, and the page says which generations it spans."""
-    world = filled(700, 700)
-    names = set(world.cluster.nodes)
-    made: list[Any] = []
-
-    def change(i: int) -> None:
-        """A node and a pod come, another node and another pod go."""
-        if i % 20 == 0 and i < 300:
-            made.append(world.node(f"a{i}", 8))
-            made.append(world.pod(f"late{i}", 1, f"n{i:05}"))
-            world.gone(f"p{300 + i:05}")
-            world.drop("Node", {"metadata": {"name": f"n{300 + i:05}", "uid": f"uid-n{300 + i:05}"}})
-
-    made_by: tuple[Callable[[], Iterator[bytes]], ...] = (
-        lambda: dump.state_pieces(world.cluster),
-        lambda: cluster_pages.topologies(world.cluster, None),
-    )
-    for page in made_by:
-        made.clear()
-        before = world.cluster.generation
-        shown = made_of(page(), change)
-        assert made
-        assert (shown["generation"], shown["generation_last"]) == (before, world.cluster.generation)
-        nodes = list(shown["nodes"]) if "nodes" in shown else [one["node"] for one in shown["topologies"]]
-        assert nodes == sorted(set(nodes))
-        assert {name for name in names if name in world.cluster.gpus.topologies} <= set(nodes) or "nodes" in shown
-        world = filled(700, 700)
-
-
-def test_decisions_may_come_and_go_while_they_are_shown() -> None:
-    world = filled(BLOCK * 3, 0)
+def test_decisions_keep_the_names_of_nodes_that_are_gone() -> None:
+    world = filled(20, 0)
     for i in range(6):
         world.filter(workload(f"w{i}", 2))
-    kept = world.verbs.decisions
     first = world.call("/debug/decisions?nodes=3000", method="GET").json["decisions"]
-    assert [len(one["nodes"]) for one in first] == [BLOCK * 3] * 6
-
-    def change(i: int) -> None:
-        if i == 5:
-            kept._kept.clear()
-            world.drop("Node", {"metadata": {"name": "n00003", "uid": "uid-n00003"}})
-            world.node("other", 1)
-
-    weights = {entry.name: entry.weight for entry in world.settings.scorers}
-    show = lambda one: decision_page.pieces(one, world.cluster, weights, 3000)  # noqa: E731
-    shown = made_of(decisions_page.decision_list(list(kept.latest()), None, 20, show), change)
-    assert shown["decisions"] == first  # the node that is gone keeps its name
-    assert shown["decisions_left_out"] == 0
+    assert [len(one["nodes"]) for one in first] == [20] * 6
+    world.drop("Node", {"metadata": {"name": "n00003", "uid": "uid-n00003"}})
+    world.node("other", 1)
+    assert world.call("/debug/decisions?nodes=3000", method="GET").json["decisions"] == first
 
 
 def test_the_answer_has_a_limit_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,24 +67,10 @@ def test_the_answer_has_a_limit_in_bytes(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(part.body) < len(whole.body) / 2
 
 
-def test_300_decisions_with_20000_nodes_are_made_in_small_pieces() -> None:
-    """The question that once took 17 s in one go: no piece of its answer is more than a block of work."""
-    world = filled(1100, 0)
-    for i in range(3):
-        world.filter(workload(f"w{i}", 2))
-    weights = {entry.name: entry.weight for entry in world.settings.scorers}
-    count = 0
-    show = lambda one: decision_page.pieces(one, world.cluster, weights, 20_000)  # noqa: E731
-    for piece in decisions_page.decision_list(list(world.verbs.decisions.latest()), None, 300, show):
-        assert len(piece) <= PIECE_BYTES
-        count += 1
-    assert count >= 3 * (1100 + 1100 // BLOCK)  # a node's entry is a piece, a block of the sort is one
-
-
 def test_metrics_are_made_in_pieces() -> None:
     world = filled(2500, 0)
     pieces = list(world.server.metrics_page.pieces())
-    assert len(pieces) >= 30 + 2 * 2500 // (4 * BLOCK)
+    assert len(pieces) >= 30
     assert max(map(len, pieces)) <= PIECE_BYTES
     text = world.call("/metrics", method="GET").body.decode()
     assert 'gpu_extender_cache_objects{kind="Node"} 2500.0' in text
@@ -201,10 +78,10 @@ def test_metrics_are_made_in_pieces() -> None:
     assert re.findall("(?m)^# .*$", text) == re.findall("(?m)^# .*$", whole)
 
 
-def test_a_tenant_can_not_make_a_piece_long() -> None:
+def test_a_tenant_can_not_make_a_page_long() -> None:
     world = filled(1, 0)
     world.pod("p", 1, "n00000", annotations={"gpu-extender.io/gpus": "0," * 120_000 + "0"})
-    assert made_of(dump.state_pieces(world.cluster))["pods"]["uid-p"]["planned"] is None
+    assert dump.state(world.cluster)["pods"]["uid-p"]["planned"] is None
     from extender.cluster.gpus import statements
 
     assert statements.indices("0,1") == (0, 1)
@@ -216,84 +93,69 @@ def test_a_tenant_can_not_make_a_piece_long() -> None:
 
 def scope_of(connection: Connection) -> dict[str, Any]:
     connection.lost = False
-    return {"type": "http", "connection": weakref.ref(connection)}
+    return {"type": "http", "headers": [], "connection": weakref.ref(connection)}
 
 
-def test_more_than_two_pages_at_once_are_refused_and_come_again_later() -> None:
-    world = filled(10, 10)
-    open_ = [world.server.pages.page(iter([b"{}"])) for _ in range(pages.MOST_PAGES)]
-    reply = world.call("/debug/state", method="GET")
-    assert reply.status == 429
-    assert reply.headers["retry-after"] == "2"
-    assert reply.json["error"]["code"] == "busy"
-    assert world.call("/metrics", method="GET").status == 200
-
-    async def nothing(*args: Any) -> None:
-        pass
-
-    asyncio.run(open_[0]({"type": "http"}, nothing, nothing))  # type: ignore[arg-type]
-    assert world.call("/debug/state", method="GET").status == 200
-
-
-def test_who_leaves_stops_the_work() -> None:
-    made = 0
-
-    def pieces() -> Iterator[bytes]:
-        nonlocal made
-        while True:
-            made += 1
-            yield b"x" * SLICE_BYTES
-
-    made_pages = Pages(Slices(lambda: 0.0), lost)
-    connection = Connection.__new__(Connection)
-    scope = scope_of(connection)
+async def served(page: Page, scope: dict[str, Any], *asked: Any) -> list[Any]:
+    """The messages of a page's answer."""
+    sent: list[Any] = []
 
     async def send(message: Any) -> None:
-        if made == 5:
-            connection.lost = True
+        sent.append(message)
 
     async def receive() -> Any:
         raise AssertionError("nothing is to be read")
 
-    asyncio.run(made_pages.page(pieces())(scope, receive, send))
-    assert made == 6
-    assert made_pages.open == 0
+    await (await page(Request(scope), *asked))(scope, receive, send)
+    return sent
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_who_leaves_stops_work_that_has_no_bytes_yet(whole: bool) -> None:
-    made, ticks = 0, itertools.count()
+def test_more_pages_than_are_answered_at_once_come_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forks, "MOST_ASKED", 0)
+    connection = Connection.__new__(Connection)
+    asks = Forks(rest=0.0)
+    (head, body) = asyncio.run(served(Pages(asks, lost).page(lambda: (b"{}",)), scope_of(connection)))
+    assert head["status"] == 429
+    assert dict(head["headers"])[b"retry-after"] == b"2"
+    assert json.loads(body["body"])["error"]["code"] == "busy"
+
+
+def test_a_page_states_its_length() -> None:
+    connection = Connection.__new__(Connection)
+    asks = Forks(rest=0.0)
+    head, *parts = asyncio.run(served(Pages(asks, lost).page(lambda: (b"x" * 200_000,)), scope_of(connection)))
+    assert (head["status"], dict(head["headers"])[b"content-length"]) == (200, b"200000")
+    assert b"".join(part["body"] for part in parts) == b"x" * 200_000
+
+
+def test_who_leaves_ends_the_answer() -> None:
     connection = Connection.__new__(Connection)
     scope = scope_of(connection)
 
-    def pieces() -> Iterator[bytes]:
-        nonlocal made
-        while made < 100:
-            made += 1
-            connection.lost = made == 5
+    def endless() -> Iterator[bytes]:
+        while True:
             yield b""
 
-    async def pause(seconds: float) -> None:
-        pass
+    async def steps() -> None:
+        pages = Pages(Forks(rest=0.0), lost)
+        asyncio.get_running_loop().call_later(0.2, setattr, connection, "lost", True)
+        assert b"".join(part.get("body", b"") for part in await served(pages.page(endless), scope)) == b""
+        assert await pages.view(endless)(Request(scope)) == b""
 
-    async def nothing(*args: Any) -> None:
-        pass
-
-    made_pages = Pages(Slices(lambda: float(next(ticks)), pause), lost)  # each piece is a slice
-    if whole:
-        assert asyncio.run(made_pages.made(pieces(), scope)) == b""
-    else:
-        asyncio.run(made_pages.page(pieces())(scope, nothing, nothing))  # type: ignore[arg-type]
-    assert made == 5
+    asyncio.run(steps())
 
 
-def test_who_reads_too_slowly_is_ended() -> None:
-    time = itertools.count(0, 50)
-    made_pages = Pages(Slices(), clock=lambda: float(next(time)))
-
-    async def nothing(*args: Any) -> None:
-        pass
-
-    with pytest.raises(TimeoutError, match="not read within 120 s"):
-        asyncio.run(made_pages.page(iter([b"x" * SLICE_BYTES] * 9))({"type": "http"}, nothing, nothing))  # type: ignore[arg-type]
-    assert made_pages.open == 0
+def test_a_page_that_nobody_reads_ends_with_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process waits with what the kernel does not buffer. Other pages are answered meanwhile."""
+    world = filled(2, 0)
+    monkeypatch.setattr("extender.cluster.dump.state", lambda *given: "x" * (8 << 20))
+    with running(world) as (url, _), socket.socket() as stream:
+        port = int(url.rpartition(":")[2])
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        stream.connect(("127.0.0.1", port))
+        stream.sendall(b"GET /debug/state HTTP/1.1\r\nHost: x\r\n\r\n")
+        wait_for(lambda: world.server.asks._asked == 1)
+        assert len(httpx.get(f"{url}/debug/topologies", trust_env=False).json()["topologies"]) == 2
+        assert world.server.asks._asked == 1
+        stream.close()
+        wait_for(lambda: world.server.asks._asked == 0)

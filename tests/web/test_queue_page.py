@@ -1,8 +1,7 @@
-"""/debug/queue: gangs in order, queues and seats, in the shape that other programs rely on, and in small pieces."""
+"""/debug/queue: gangs in order, queues and seats, in the shape that other programs rely on."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -13,9 +12,8 @@ from extender.objects.queueing import Domain
 from extender.queue.backfill import Code
 from extender.queue.report import Report, Waiting
 from extender.reservations.seats import Seat
-from extender.web.queue_page import pieces
+from extender.web.queue_page import queue
 from tests.queue.gangs import gang
-from tests.web.test_pages import PIECE_BYTES
 from tests.world import WALL, World
 
 KEYS = {
@@ -145,20 +143,16 @@ def test_a_server_that_does_not_lead_says_so(queue: str) -> None:
     assert [one["gang"] for one in shown["releasing"]] == ["default/g"]
 
 
-def test_it_is_made_in_small_pieces_while_the_queue_moves_on() -> None:
+def test_a_long_queue() -> None:
     many = 1500
     listed = tuple(waits(f"g{i:04}", "place", queue=f"q{i % 2}") for i in range(many))
     report = Report(WALL, listed, tuple(entry(f"q{i:04}") for i in range(many)))
     made = world(report)
     seats(made, "job:default/big", *(f"p{i:04}" for i in range(many)))
     seats(made, "job:default/small", "one")
-    parts = []
-    for part in pieces(report, made.verbs.claims.seats, made.cluster, None):
-        parts.append(part)
-        if len(parts) == many:
-            made.verbs.claims.seats.drop("uid-one")
-    assert len(parts) >= 3 * many
-    assert max(map(len, parts)) <= PIECE_BYTES
-    shown = json.loads(b"".join(parts))
+    shown = queue(report, made.verbs.claims.seats, made.cluster, None)
     assert [len(shown[name]) for name in ("queues", "waiting")] == [many, many]
-    assert [(one["gang"], len(one["seats"])) for one in shown["releasing"]] == [("default/big", many)]
+    assert [(one["gang"], len(one["seats"])) for one in shown["releasing"]] == [
+        ("default/big", many),
+        ("default/small", 1),
+    ]

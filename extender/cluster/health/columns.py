@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from extender.cluster.faults import Faults
 from extender.cluster.health.node_health import NodeHealth
@@ -14,25 +13,6 @@ from extender.cluster.tables import Tables
 from extender.log import get_log
 
 log = get_log()
-
-
-@dataclass(frozen=True, slots=True)
-class HealthAt:
-    """The health of a cluster's nodes at a moment. `nodes`: (name, doubt, whether it is rejected) of those on which
-    pods failed; `standings`: by namespace and node, what counts for the namespace's pods alone."""
-
-    nodes: tuple[tuple[str, float, bool], ...]
-    standings: Mapping[str, Mapping[str, Standing]]
-
-    @classmethod
-    def of(cls, health: NodeHealth, nodes: Iterable[str], now: float) -> HealthAt:
-        """That of a cluster's nodes at `now`."""
-        suspects = [name for name in nodes if health.failures(name)] if len(health) else []
-        namespaces = {one.party.namespace for name in suspects for one in health.failures(name)}
-        return cls(
-            tuple([(name, health.doubt(name, now), health.failing(name, now)) for name in suspects]),
-            {namespace: dict(health.standings(namespace)) for namespace in namespaces},
-        )
 
 
 class HealthColumns:
@@ -59,15 +39,6 @@ class HealthColumns:
             self._write_standings(namespace)
         health.verdicts.stale_tenants.clear()
         return bool(changes)
-
-    def adopt(self, taken: HealthAt) -> None:
-        """Write the health of the nodes as another cluster had it; nothing is announced, and none of it fades."""
-        for name, doubt, failing in taken.nodes:
-            row = self._rows.row(name)
-            if row >= 0:
-                self._tables.places.set_health(row, doubt, failing)
-        for namespace, held in taken.standings.items():
-            self._set_own(namespace, held)
 
     def _announce(self, change: Change, now: float) -> None:
         if change.namespace:  # one tenant's own doing: reported to that tenant, and as information here

@@ -1,14 +1,17 @@
-"""Counts something over the whole cluster, again and again, in slices between the verbs."""
+"""Counts something over the whole cluster, again and again, in a fork of the server (`ask.forks`)."""
 
 from __future__ import annotations
 
 import asyncio
+import pickle
 import time
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-from extender.cluster.slices import Pace, Sliced, Timed
+from extender.ask.forks import Forks
 from extender.controllers.controller import Controller
+from extender.errors import ExtenderError
+from extender.log import get_log
 
 FIRST_SECONDS: Final = 5.0
 """After the start."""
@@ -16,29 +19,28 @@ EVERY_SECONDS: Final = 30.0
 """Between two counts, at least."""
 REST: Final = 49.0
 """Times as long as a count took: all of them together have a fiftieth of one processor."""
-PAUSE_SECONDS: Final = 0.005
-"""Between two slices of one count."""
-SLICE_MILLISECONDS: Final = 1.0
-"""After which a slice ends with the step that it is in."""
 T = TypeVar("T")
+log = get_log()
 
 
 class Survey(Controller, Generic[T]):
-    """Counts now and then, in slices, so that no verb waits."""
+    """Counts now and then."""
 
     def __init__(
         self,
         name: str,
-        count: Callable[[], Sliced[T]],
+        count: Callable[[], T],
         show: Callable[[T], None],
         known: Callable[[], bool],
+        forks: Forks,
+        *,
         every_seconds: float = EVERY_SECONDS,
     ) -> None:
-        """`name`: of the controller; `count`: one look at the cluster, in steps; `show`: what to do with its result;
-        `known`: whether the cluster has been read."""
+        """`name`: of the controller; `count`: one look at the cluster; `show`: what to do with its result; `known`:
+        whether the cluster has been read."""
         self.name = name
-        self._count, self._show, self._known = count, show, known
-        self._every = every_seconds
+        self._show, self._known, self._forks, self._every = show, known, forks, every_seconds
+        self._count = forks.add(lambda: (pickle.dumps((count(), time.process_time())),))
 
     async def run(self) -> None:
         """Count, again and again."""
@@ -49,11 +51,10 @@ class Survey(Controller, Generic[T]):
 
     async def _look(self) -> float:
         """Count and show; the CPU time that it took, in seconds."""
-        steps = Timed(Pace(SLICE_MILLISECONDS).paced(self._count()), time.thread_time)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                self._show(end.value)
-                return steps.spent
-            await asyncio.sleep(PAUSE_SECONDS)
+        try:
+            found, spent = pickle.loads(await self._forks.whole(self._count))
+        except ExtenderError as error:  # too little memory, or too many questions: it is counted the next time
+            log.warning("a survey is left out", survey=self.name, err=error.message)
+            return 0.0
+        self._show(found)
+        return float(spent)

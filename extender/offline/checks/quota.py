@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from extender.cluster.slices import finish
 from extender.errors import ExtenderError
 from extender.objects import quotas, records
 from extender.objects.quotas import Excess, QuotaUse
@@ -28,7 +27,7 @@ MOST_ABOVE: Final = 4
 def findings(posture: Posture) -> Iterator[Finding]:
     """What is wrong with each quota, and what each refuses."""
     cluster = posture.cluster
-    use = finish(used(cluster, {one.namespace for one in cluster.quotas.values()}, posture.wall))
+    use = used(cluster, {one.namespace for one in cluster.quotas.values()}, posture.wall)
     for _, quota in sorted(cluster.quotas.items()):
         about = f"ResourceQuota/{quota.text}"
         yield from _scope(posture, about, quota)

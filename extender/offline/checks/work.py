@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from extender.cluster.slices import finish
 from extender.objects.gangs import OUR_MINIMUM
 from extender.objects.progress import CHECKPOINT, INTERVAL, lost, saved_ms, start_ms, whole
 from extender.objects.records import PodRecord
@@ -114,7 +113,7 @@ def _not_reported(posture: Posture, workloads: _Workloads) -> Iterator[Finding]:
 
 
 def _partial_gangs(posture: Posture) -> Iterator[Finding]:
-    for one in finish(partial_gangs(posture.cluster, posture.wall)):
+    for one in partial_gangs(posture.cluster, posture.wall):
         yield Finding(
             "warning", "partial-gang", f"{one.ref.source}/{one.ref}", f"{one.text}: these GPUs do no work",
             "Let such pods start together, behind the gate of the queue (docs/queue.md); or state "

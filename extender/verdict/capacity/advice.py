@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from extender.cluster.slices import Sliced
 from extender.queue.report import Report
 from extender.verdict.capacity.drain import MOST_NODES, Plan, drains
 from extender.verdict.capacity.empty import Machine, usual
@@ -14,19 +13,19 @@ from extender.verdict.capacity.machines import Look
 from extender.verdict.capacity.shapes import shapes
 
 
-def advice(look: Look, report: Report | None, wall: float) -> Sliced[dict[str, Any]]:
+def advice(look: Look, report: Report | None, wall: float) -> dict[str, Any]:
     """`shapes`: requests that leave GPUs unused; `drains`: for each model the smallest plan for one whole node, and for
     as many as pods wait for; `nodes`: machines that would start waiting pods. `wall`: seconds since 1970."""
-    machines = yield from usual(look.judge, look.fleet)
-    units = yield from waiting(look, report, wall)
-    found_shapes = yield from shapes(look, machines)
+    machines = usual(look.judge, look.fleet)
+    units = waiting(look, report, wall)
+    found_shapes = shapes(look, machines)
     plans: list[Plan] = []
     for machine in machines:
-        plans += yield from drains(look, machine.model, sorted({1, _whole_wanted(machine, units)}))
+        plans += drains(look, machine.model, sorted({1, _whole_wanted(machine, units)}))
     return {
         "shapes": found_shapes,
         "drains": [plan.as_json() for plan in plans],
-        "nodes": (yield from growth(look, machines, units)),
+        "nodes": growth(look, machines, units),
     }
 
 

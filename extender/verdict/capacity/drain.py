@@ -21,7 +21,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Final, NamedTuple
 
 from ext_core import survey
-from extender.cluster.slices import Sliced
+from extender.cluster.slices import finish
 from extender.cluster.view import ClusterView
 from extender.objects.progress import lost, saved_ms, start_ms
 from extender.objects.queueing import domain_of
@@ -92,44 +92,41 @@ class Plan:
         }
 
 
-def drains(look: Look, model: str, counts: Iterable[int]) -> Sliced[list[Plan]]:
+def drains(look: Look, model: str, counts: Iterable[int]) -> list[Plan]:
     """The smallest plans that make so many nodes of the model whole, for each of `counts`; those that were found."""
-    there, beyond = yield from _candidates(look, model)
+    there, beyond = _candidates(look, model)
     found = []
     for wanted in counts:
         if wanted > len(there):
             continue
-        plan = yield from _smallest(_Search(look, there), model, wanted, beyond)
+        plan = _smallest(_Search(look, there), model, wanted, beyond)
         if plan is not None:
             found.append(plan)
     return found
 
 
-def _smallest(search: _Search, model: str, wanted: int, beyond: Cost | None) -> Sliced[Plan | None]:
+def _smallest(search: _Search, model: str, wanted: int, beyond: Cost | None) -> Plan | None:
     """`beyond`: the lowest cost of the nodes that the search does not have."""
     placed = 0
     for number, (cost, names) in enumerate(search.sets(wanted)):
-        if wanted > 1 or number % LOOKED_AT == LOOKED_AT - 1:
-            yield
         if number >= MOST_SETS or placed >= MOST_PLACED:
             return None
         if len(names) < wanted:
             continue
         placed += 1
-        nodes = yield from search.place(names)
+        nodes = search.place(names)
         if nodes is not None:
             proved = search.proved and (beyond is None or cost <= beyond)
             return Plan(model, names, tuple((pod, nodes[pod.uid]) for pod in search.moved(names)), cost, proved)
     return None
 
 
-def _candidates(look: Look, model: str) -> Sliced[tuple[list[tuple[Cost, str]], Cost | None]]:
+def _candidates(look: Look, model: str) -> tuple[list[tuple[Cost, str]], Cost | None]:
     """(the nodes of the model that could become whole, the cheapest first, MOST_CANDIDATES at most; the lowest cost of
     those that were left out, None where there are none)."""
     costs: list[tuple[tuple[int, int, int], str]] = []
     for block in blocks([name for name in look.fleet.open(model) if name not in look.whole]):
         costs += _costs(look.judge, block)
-        yield
     heapify(costs)  # the first few are enough, mostly
     found: list[tuple[Cost, str]] = []
     while costs:
@@ -141,7 +138,6 @@ def _candidates(look: Look, model: str) -> Sliced[tuple[list[tuple[Cost, str]], 
             if len(found) == MOST_CANDIDATES:
                 return found, Cost(*cost)
             found.append((Cost(*cost), name))
-        yield
     return found, None
 
 
@@ -283,7 +279,7 @@ class _Search:
         pods = self.moved([self._names[i] for i in tied])
         return reduce(_sum, (self._costs[i] for i in at if i not in self._tied), cost_of(self._judge, pods))
 
-    def place(self, names: Sequence[str]) -> Sliced[dict[str, str] | None]:
+    def place(self, names: Sequence[str]) -> dict[str, str] | None:
         """Where the pods of these nodes find room, by uid; None where they do not, or budgets forbid it."""
         judge, look, pods = self._judge, self._look, self.moved(names)
         if not pods or not _allowed(judge, pods):
@@ -291,16 +287,17 @@ class _Search:
         cluster = judge.cluster
         closed = look.whole.union(names, look.fleet.closed)
         among = set(judge.rows([name for name in cluster.nodes if name not in closed]))
-        yield
         requests = [judge.claims.alone(pod) for pod in pods]
         own = {pod.uid for pod in pods}
-        found = yield from self._placement.steps(
-            pods,
-            requests,
-            None,
-            (),
-            lambda _: of_others(judge.claims, requests[0], look.now, own),
-            choice=Choice(among),
+        found = finish(
+            self._placement.steps(
+                pods,
+                requests,
+                None,
+                (),
+                lambda _: of_others(judge.claims, requests[0], look.now, own),
+                choice=Choice(among),
+            )
         )
         if isinstance(found, NoPlace):
             self.proved = self.proved and found.proved

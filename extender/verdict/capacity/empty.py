@@ -10,7 +10,6 @@ from typing import Final
 
 from ext_core import survey
 from ext_core.link_sets import LinkSets
-from extender.cluster.slices import Sliced, pauses
 from extender.policy.contracts import PodRequest
 from extender.verdict.capacity.machines import Fleet, Look
 from extender.verdict.judge import Judge, blocks
@@ -61,17 +60,17 @@ class Takes:
             return not self.look.judge.policy.judge(cluster.tables, request, array("i", [row]))[0]
 
 
-def usual(judge: Judge, fleet: Fleet) -> Sliced[list[Machine]]:
+def usual(judge: Judge, fleet: Fleet) -> list[Machine]:
     """The machine of each model of which there are most, with the most GPUs among equals; by model."""
     found = []
     for model in sorted(fleet.models):
-        machine = yield from _usual(judge, fleet, model)
+        machine = _usual(judge, fleet, model)
         if machine is not None:
             found.append(machine)
     return found
 
 
-def _usual(judge: Judge, fleet: Fleet, model: str) -> Sliced[Machine | None]:
+def _usual(judge: Judge, fleet: Fleet, model: str) -> Machine | None:
     cluster, resource = judge.cluster, fleet.resource[model]
     index = cluster.resources.index(resource)
     kinds: dict[tuple[int, int, int], list[str]] = defaultdict(list)
@@ -84,14 +83,11 @@ def _usual(judge: Judge, fleet: Fleet, model: str) -> Sliced[Machine | None]:
             if number not in known:
                 known[number] = kinds[nodes.alloc_of(row)[index], *nodes.graph_of(row)[:2]]
             known[number].append(cluster.names[row])
-        yield
     if not kinds:
         return None
     kind = max(kinds, key=lambda one: (len(kinds[one]), one))
     there: list[tuple[str, tuple[int, ...]]] = []
-    for name, pause in pauses(kinds[kind][:MOST_ALIKE], LOOKED_AT):
-        if pause:
-            yield
+    for name in kinds[kind][:MOST_ALIKE]:
         if (row := cluster.row(name)) >= 0:
             there.append((name, _left(judge, name, nodes.alloc_of(row))))
     if not there:

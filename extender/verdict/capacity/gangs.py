@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from extender.cluster.slices import Sliced
+from extender.cluster.slices import finish
 from extender.queue.placing.rooms import Room, rooms
 from extender.verdict.capacity.machines import Fleet, Look, probe, within
 
@@ -13,18 +13,17 @@ SIZES: Final = (1, 2, 4, 8, 16)
 """GPUs of a pod; beside these the GPUs of the largest machine."""
 
 
-def gangs(look: Look) -> Sliced[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
+def gangs(look: Look) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """(how many pods of a size fit in the domain of each level that takes most; how many fit in all the cluster).
     Links are preferred, not required; of several resources the one of which more pods fit counts."""
     judge, fleet = look.judge, look.fleet
     best: dict[tuple[int, str], Room] = {}
     for resource in sorted(set(fleet.resource.values())):
         sizes = _sizes(fleet, resource)
-        yield
         pods = [probe(judge, resource, size) for size in sorted(sizes, reverse=True)]
         if not pods:
             continue
-        found = yield from rooms(judge.cluster, judge.policy, pods, fleet.closed, partial(within, look, pods[0][1]))
+        found = finish(rooms(judge.cluster, judge.policy, pods, fleet.closed, partial(within, look, pods[0][1])))
         for size, by_level in zip(sorted(sizes, reverse=True), found, strict=True):
             for room in by_level:
                 key = size, room.level

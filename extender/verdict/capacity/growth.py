@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from ext_core import fit
 from extender.cluster.amounts import FIRST_GPU
-from extender.cluster.slices import Sliced, pauses
 from extender.objects.records import NodeRecord, PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.pod_request import wants_of
@@ -78,20 +77,16 @@ class _Packed:
             del self.open[state]
 
 
-def waiting(look: Look, report: Report | None, wall: float) -> Sliced[list[Unit]]:
+def waiting(look: Look, report: Report | None, wall: float) -> list[Unit]:
     """The pods and gangs that wait for room. `wall`: seconds since 1970."""
     judge, found = look.judge, list[Unit]()
-    for one, pause in pauses(() if report is None else report.waiting):
-        if pause:
-            yield
+    for one in () if report is None else report.waiting:
         domain = one.gang.domain
         if one.code not in HELD_BY_QUEUE and not (domain is not None and domain.required):
             found.append(Unit(one.gang.pods, len(one.gang.pods) > 1))
     fits: dict[Hashable, bool] = {}
     admitting: dict[Hashable, list[str]] = {}
-    for uid, pause in pauses(list(judge.cluster.placements.waiting)):
-        if pause:
-            yield
+    for uid in list(judge.cluster.placements.waiting):
         pod = judge.cluster.pods.get(uid)
         if pod is None or pod.node:
             continue
@@ -100,18 +95,18 @@ def waiting(look: Look, report: Report | None, wall: float) -> Sliced[list[Unit]
             asked = Preemptor(judge.claims.request(pod, look.now), pod, look.now, wall)
             choice = pod.node_selector, pod.node_terms, pod.tolerations
             if choice not in admitting:
-                admitting[choice] = yield from _admitting(judge, pod)
-            fits[kind] = yield from _fits(judge, asked, admitting[choice])
+                admitting[choice] = _admitting(judge, pod)
+            fits[kind] = _fits(judge, asked, admitting[choice])
         if not fits.get(kind, True):
             found.append(Unit((pod,)))
     return found
 
 
-def growth(look: Look, machines: Iterable[Machine], units: Sequence[Unit]) -> Sliced[list[dict[str, Any]]]:
+def growth(look: Look, machines: Iterable[Machine], units: Sequence[Unit]) -> list[dict[str, Any]]:
     """For each model that would start some of them: how many machines start how many pods; by model."""
     takes, found = Takes(look), []
     for machine in machines:
-        packed = yield from _pack(look, takes, machine, units)
+        packed = _pack(look, takes, machine, units)
         if packed.pods:
             found.append(
                 {
@@ -126,19 +121,17 @@ def growth(look: Look, machines: Iterable[Machine], units: Sequence[Unit]) -> Sl
     return found
 
 
-def _admitting(judge: Judge, pod: PodRecord) -> Sliced[list[str]]:
+def _admitting(judge: Judge, pod: PodRecord) -> list[str]:
     """The nodes that admit the pod."""
     found: list[str] = []
     for block in blocks(list(judge.cluster.nodes)):
-        yield
         found += sorted_out(pod, judge.cluster, [name for name in block if name in judge.cluster.nodes])[0]
     return found
 
 
-def _fits(judge: Judge, asked: Preemptor, names: list[str]) -> Sliced[bool]:
+def _fits(judge: Judge, asked: Preemptor, names: list[str]) -> bool:
     """Whether the pod fits on one of the nodes now."""
     for block in blocks(names):
-        yield
         rows = judge.rows(block)
         with judge.claims.of(asked.request, asked.now):
             codes, _ = judge.codes(asked, rows)
@@ -156,7 +149,7 @@ class _Ask:
     alone: bool
 
 
-def _pack(look: Look, takes: Takes, machine: Machine, units: Sequence[Unit]) -> Sliced[_Packed]:
+def _pack(look: Look, takes: Takes, machine: Machine, units: Sequence[Unit]) -> _Packed:
     """The units that machines of this kind start."""
     like = look.judge.cluster.nodes.get(machine.like)
     if like is None:
@@ -169,8 +162,6 @@ def _pack(look: Look, takes: Takes, machine: Machine, units: Sequence[Unit]) -> 
         asks: list[_Ask] = []
         for pod in unit.pods:
             pods += 1
-            if pod.node_terms or not pods % 64:  # terms may be long
-                yield
             key = wants_of(pod), pod.node_selector, pod.node_terms, pod.tolerations
             if key not in known:
                 known[key] = _ask(look, takes, machine, pod, node)
@@ -180,11 +171,8 @@ def _pack(look: Look, takes: Takes, machine: Machine, units: Sequence[Unit]) -> 
     possible.sort(key=lambda one: -one[1][0].asked[-1])
     packed, empty = _Packed(), (*_amounts(machine), machine.gpus)
     for unit, asks in possible:
-        for ask, pause in pauses(asks, 16):
-            if pause:
-                yield
+        for ask in asks:
             packed.put(ask.asked, empty, alone=ask.alone)
-        yield
         packed.pods += len(unit.pods)
         packed.gpus += sum(count for pod in unit.pods for _, count in pod.gpus)
         packed.gangs += unit.gang

@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from ext_core import fit, survey
 from extender.cluster.gpus.store import MOST_GPUS
-from extender.cluster.slices import Sliced
 from extender.verdict.capacity.machines import Look, probe, within
 from extender.verdict.judge import blocks
 
@@ -16,17 +15,17 @@ MOST_LARGE: Final = 64
 """Larger sizes that are tried."""
 
 
-def largest(look: Look) -> Sliced[list[dict[str, Any]]]:
+def largest(look: Look) -> list[dict[str, Any]]:
     """Of each model, with and without linked GPUs: the most GPUs that one pod gets now, and on how many nodes."""
     found = []
     for model in sorted(look.fleet.models):
         for links, stated in LINKS:
-            gpus, nodes = yield from _largest(look, model, stated)
+            gpus, nodes = _largest(look, model, stated)
             found.append({"model": model, "links": links, "gpus": gpus, "nodes": nodes})
     return found
 
 
-def whole_nodes(look: Look) -> Sliced[dict[str, list[str]]]:
+def whole_nodes(look: Look) -> dict[str, list[str]]:
     """Of each model the nodes of which all GPUs are free, claims taken, and which take a pod for all of them."""
     fleet, found = look.fleet, dict[str, list[str]]()
     for model in sorted(fleet.models):
@@ -34,26 +33,25 @@ def whole_nodes(look: Look) -> Sliced[dict[str, list[str]]]:
         for name in fleet.open(model):
             if (size := fleet.gpus[name]) > 0:
                 by_size.setdefault(size, []).append(name)
-        yield
         there: list[str] = []
         for size, names in by_size.items():
-            there += yield from _passed(look, fleet.resource[model], size, "preferred", names)
+            there += _passed(look, fleet.resource[model], size, "preferred", names)
         found[model] = sorted(there)
     return found
 
 
-def _largest(look: Look, model: str, links: str) -> Sliced[tuple[int, int]]:
+def _largest(look: Look, model: str, links: str) -> tuple[int, int]:
     names, resource = look.fleet.open(model), look.fleet.resource[model]
-    for size in sorted((yield from _sizes(look, resource, names)), reverse=True):
+    for size in sorted(_sizes(look, resource, names), reverse=True):
         if links == "required" and size > MOST_GPUS:
             continue
-        passed = yield from _passed(look, resource, size, links, names)
+        passed = _passed(look, resource, size, links, names)
         if passed:
             return size, len(passed)
     return 0, 0
 
 
-def _sizes(look: Look, resource: str, names: list[str]) -> Sliced[set[int]]:
+def _sizes(look: Look, resource: str, names: list[str]) -> set[int]:
     """The sizes that may be the largest. Beyond those of which links are known only a count decides, so it is what is
     free on one of the nodes."""
     cluster, index = look.judge.cluster, look.judge.cluster.resources.index(resource)
@@ -63,13 +61,12 @@ def _sizes(look: Look, resource: str, names: list[str]) -> Sliced[set[int]]:
         rows = look.judge.rows(block)
         with within(look, request):
             free.update(survey.free(cluster.tables.nodes, index, rows))
-        yield
     most = max(free, default=0)
     large = sorted((one for one in free if one > MOST_GPUS), reverse=True)[:MOST_LARGE]
     return {*range(1, min(most, MOST_GPUS) + 1), *large}
 
 
-def _passed(look: Look, resource: str, size: int, links: str, names: list[str]) -> Sliced[list[str]]:
+def _passed(look: Look, resource: str, size: int, links: str, names: list[str]) -> list[str]:
     """Those of the nodes where a pod of this size fits now."""
     judge, found = look.judge, list[str]()
     _, request = probe(judge, resource, size, links)
@@ -80,5 +77,4 @@ def _passed(look: Look, resource: str, size: int, links: str, names: list[str]) 
             passed = fit.passed(rows, judge.policy.judge(cluster.tables, request, rows))
             slots = survey.free(cluster.tables.nodes, POD_SLOTS, passed)
         found += [cluster.names[row] for row, left in zip(passed, slots, strict=True) if left > 0]
-        yield
     return found

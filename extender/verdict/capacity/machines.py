@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from extender.cluster.gpus.device_sharing import partial
-from extender.cluster.slices import Sliced, pauses
 from extender.objects import records
 from extender.objects.records import NodeRecord, PodRecord
 from extender.policy.contracts import PodRequest
@@ -39,14 +38,12 @@ class Fleet:
         return [name for name in self.models[model] if name not in self.closed]
 
 
-def read(judge: Judge) -> Sliced[Fleet]:
+def read(judge: Judge) -> Fleet:
     """The nodes that offer whole GPUs."""
     cluster, found = judge.cluster, Fleet()
     labels, restricted = cluster.settings.mix.model_labels, cluster.restricted
     known: dict[tuple[str, ...], str | None] = {}
-    for name, pause in pauses(sorted(cluster.nodes), LOOKED_AT):
-        if pause:
-            yield
+    for name in sorted(cluster.nodes):
         node, division = cluster.nodes.get(name), cluster.gpus.divisions.get(name)
         resource = None
         if node is not None:

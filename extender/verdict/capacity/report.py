@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from extender.cluster.slices import Sliced
 from extender.queue.report import Report
 from extender.verdict.capacity import machines
 from extender.verdict.capacity.advice import advice
@@ -27,15 +26,15 @@ class Moment(NamedTuple):
     wall: float
 
 
-def capacity(judge: Judge, moment: Moment, report: Report | None, explain: Explain) -> Sliced[dict[str, Any]]:
+def capacity(judge: Judge, moment: Moment, report: Report | None, explain: Explain) -> dict[str, Any]:
     """What fits now, what would start the first that wait, and advice. `report`: the latest look at the queue, None
     where it is not known."""
-    look = machines.Look(judge, (yield from machines.read(judge)), moment.now)
-    largest_pods = yield from largest(look)
-    in_domains, in_all = yield from gangs(look)
-    whole = yield from whole_nodes(look)
-    found = yield from advice(_knowing(look, whole), report, moment.wall)
-    unblocked = yield from unblock(judge, report, explain)
+    look = machines.Look(judge, machines.read(judge), moment.now)
+    largest_pods = largest(look)
+    in_domains, in_all = gangs(look)
+    whole = whole_nodes(look)
+    found = advice(_knowing(look, whole), report, moment.wall)
+    unblocked = unblock(judge, report, explain)
     return {
         "apiVersion": "gpu-extender.io/v1",
         "kind": "Capacity",
@@ -49,23 +48,23 @@ def capacity(judge: Judge, moment: Moment, report: Report | None, explain: Expla
     }
 
 
-def advised(judge: Judge, moment: Moment, report: Report | None) -> Sliced[dict[str, Any]]:
+def advised(judge: Judge, moment: Moment, report: Report | None) -> dict[str, Any]:
     """The advice alone."""
-    look = machines.Look(judge, (yield from machines.read(judge)), moment.now)
-    whole = yield from whole_nodes(look)
-    return (yield from advice(_knowing(look, whole), report, moment.wall))
+    look = machines.Look(judge, machines.read(judge), moment.now)
+    whole = whole_nodes(look)
+    return advice(_knowing(look, whole), report, moment.wall)
 
 
-def nodes_wanted(judge: Judge, moment: Moment, report: Report | None) -> Sliced[dict[str, int]]:
+def nodes_wanted(judge: Judge, moment: Moment, report: Report | None) -> dict[str, int]:
     """How many more machines of each model would start the pods that wait for room, as the advice counts them; without
     those that have a nominated node, whose victims leave. Empty where none waits."""
     nominated = judge.cluster.placements.nominated
     if not judge.cluster.placements.waiting and not (report is not None and report.waiting):
         return {}
-    look = machines.Look(judge, (yield from machines.read(judge)), moment.now)
-    units = yield from waiting(look, report, moment.wall)
+    look = machines.Look(judge, machines.read(judge), moment.now)
+    units = waiting(look, report, moment.wall)
     wanting = [unit for unit in units if not any(pod.uid in nominated for pod in unit.pods)]
-    found = yield from growth(look, (yield from usual(judge, look.fleet)), wanting)
+    found = growth(look, usual(judge, look.fleet), wanting)
     return {one["model"]: one["nodes"] for one in found}
 
 

@@ -16,7 +16,6 @@ from ext_core import survey
 from ext_core.link_sets import LinkSets
 from extender.cluster.demand.kinds import links_of
 from extender.cluster.gpus.store import MOST_GPUS
-from extender.cluster.slices import Sliced, pauses
 from extender.objects.records import PodRecord
 from extender.verdict.admission import rejected
 from extender.verdict.capacity.empty import Machine, Takes, most_pods
@@ -61,15 +60,13 @@ class _Fit:
     because: str
 
 
-def shapes(look: Look, machines: list[Machine]) -> Sliced[list[dict[str, Any]]]:
+def shapes(look: Look, machines: list[Machine]) -> list[dict[str, Any]]:
     """The shapes that leave most GPUs unused, and what to ask for instead; most GPUs first."""
     takes, sets = Takes(look), LinkSets(look.judge.cluster.tables.shapes)
     found: list[dict[str, Any]] = []
-    asked = yield from _asked(look, machines)
+    asked = _asked(look, machines)
     for machine, pods_of_shapes in zip(machines, asked, strict=True):
-        for (shape, pods), pause in pauses(pods_of_shapes.items(), 8):
-            if pause:
-                yield
+        for shape, pods in pods_of_shapes.items():
             if (one := _Advice(look, takes, sets, machine).of(shape, pods)) is not None:
                 found.append(one)
     return sorted(found, key=_order)[:MOST]
@@ -81,41 +78,36 @@ def _order(one: dict[str, Any]) -> tuple[Any, ...]:
     return -one["unused_gpus"], one["model"], *shape, one["like"]
 
 
-def _asked(look: Look, machines: list[Machine]) -> Sliced[list[dict[Shape, _Pods]]]:
+def _asked(look: Look, machines: list[Machine]) -> list[dict[Shape, _Pods]]:
     """For each of the machines the pods of each shape that run on machines of its model, or wait and may run there."""
     found = [dict[Shape, _Pods]() for _ in machines]
-    yield from _running(look, machines, found)
-    yield from _unbound(look, machines, found)
+    _running(look, machines, found)
+    _unbound(look, machines, found)
     return found
 
 
-def _running(look: Look, machines: list[Machine], found: list[dict[Shape, _Pods]]) -> Sliced[None]:
+def _running(look: Look, machines: list[Machine], found: list[dict[Shape, _Pods]]) -> None:
     """Add the pods that run, of each place."""
     cluster = look.judge.cluster
     pods, uids = cluster.tables.pods, cluster.pod_rows.uids
     places = _places(look, machines)
-    yield
     for start in range(0, pods.height, ROWS):
         for (at, _, _), (row, number) in survey.asking(pods, start, start + ROWS, places).items():
             pod = cluster.pods.get(uids[row])
             if pod is not None and _fits(pod, machines[at]):
                 _count(found[at], pod, machines[at], number)
-        yield
 
 
-def _unbound(look: Look, machines: list[Machine], found: list[dict[Shape, _Pods]]) -> Sliced[None]:
+def _unbound(look: Look, machines: list[Machine], found: list[dict[Shape, _Pods]]) -> None:
     """Add the pods without a node, of each place where they may run."""
     cluster = look.judge.cluster
     likes = [cluster.nodes.get(machine.like) for machine in machines]
     new = [None if like is None else copy(like) for like in likes]
     for block in blocks(list(cluster.placements.unbound), PODS):
-        yield
         for pod in map(cluster.pods.get, block):
             if pod is None or pod.node or not pod.gpus or pod.daemon or pod.mirror or pod.terminating:
                 continue
             for place, (machine, like) in enumerate(zip(machines, new, strict=True)):
-                if pod.node_terms:  # they may be long
-                    yield
                 if like is not None and _fits(pod, machine) and not rejected(pod, like):
                     _count(found[place], pod, machine)
 

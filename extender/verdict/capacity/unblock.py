@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Final
 
 from extender.cluster.amounts import FIRST_GPU
-from extender.cluster.slices import Sliced, in_order, pauses
+from extender.cluster.slices import finish, in_order
 from extender.objects.records import PodRecord
 from extender.policy.pod_request import wants_of
 from extender.queue.report import Report
@@ -17,21 +17,20 @@ FIRST: Final = 3
 """Gangs, and kinds of single pods, that are explained."""
 MOST_ASKED: Final = 8
 """Kinds of pods that are judged to find those: one that fits now needs nothing."""
-Explain = Callable[[PodRecord], Sliced[Explanation]]
+Explain = Callable[[PodRecord], Explanation]
 
 
-def unblock(judge: Judge, report: Report | None, explain: Explain) -> Sliced[list[dict[str, Any]]]:
+def unblock(judge: Judge, report: Report | None, explain: Explain) -> list[dict[str, Any]]:
     """The first gangs of the queue, then the first pods outside of it, by priority and age; equal pods once."""
-    found = yield from _gangs(judge, report, explain)
-    return found + (yield from _pods(judge, explain))
+    found = _gangs(judge, report, explain)
+    return found + _pods(judge, explain)
 
 
-def _gangs(judge: Judge, report: Report | None, explain: Explain) -> Sliced[list[dict[str, Any]]]:
+def _gangs(judge: Judge, report: Report | None, explain: Explain) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for one in () if report is None else report.waiting:
         if len(found) == FIRST:
             break
-        yield
         cluster = judge.cluster
         known = (cluster.pods.get(pod.uid) for pod in one.gang.pods)
         # A gang may begin with a pod without GPUs, as a launcher is: no verdict is made of it.
@@ -39,24 +38,20 @@ def _gangs(judge: Judge, report: Report | None, explain: Explain) -> Sliced[list
         first = next((pod for pod in waiting if any(cluster.amounts(pod)[FIRST_GPU:])), None)
         if first is None:
             continue
-        shown = yield from explain(first)
+        shown = explain(first)
         found.append(_entry(shown, str(one.gang.ref), len(one.gang.pods), one.gang.gpus))
     return found
 
 
-def _pods(judge: Judge, explain: Explain) -> Sliced[list[dict[str, Any]]]:
+def _pods(judge: Judge, explain: Explain) -> list[dict[str, Any]]:
     alike: dict[Hashable, list[str]] = {}
     order: list[tuple[int, float, str, str, str]] = []
-    for uid, pause in pauses(list(judge.cluster.placements.waiting)):
-        if pause:
-            yield
+    for uid in list(judge.cluster.placements.waiting):
         pod = judge.cluster.pods.get(uid)
         if pod is not None and not pod.node:
             order.append((-pod.priority, pod.created or 0.0, pod.namespace, pod.name, uid))
-    ordered = yield from in_order(order)
-    for (*_, uid), pause in pauses(ordered):
-        if pause:
-            yield
+    ordered = finish(in_order(order))
+    for *_, uid in ordered:
         if (pod := judge.cluster.pods.get(uid)) is not None:
             alike.setdefault(ask_of(pod), []).append(uid)
     found: list[dict[str, Any]] = []
@@ -64,7 +59,7 @@ def _pods(judge: Judge, explain: Explain) -> Sliced[list[dict[str, Any]]]:
         pod = judge.cluster.pods.get(uids[0])
         if pod is None or pod.node:
             continue
-        shown = yield from explain(pod)
+        shown = explain(pod)
         if shown.verdict != "fits":
             found.append(_entry(shown, None, len(uids), len(uids) * sum(count for _, count in pod.gpus)))
         if len(found) == FIRST:

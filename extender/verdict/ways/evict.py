@@ -8,7 +8,6 @@ from operator import itemgetter
 from typing import Any, Final
 
 from ext_core import gather
-from extender.cluster.slices import Sliced
 from extender.preemption import certificate
 from extender.preemption.candidates import Eviction, Preemptor
 from extender.verbs.answer import LINKS_ONLY
@@ -25,7 +24,7 @@ Bound = tuple[tuple[int, ...], str]
 """What an eviction on a node costs at least, and the node."""
 
 
-def evict(judge: Judge, asked: Preemptor, nodes: Nodes) -> Sliced[tuple[Way | None, str]]:
+def evict(judge: Judge, asked: Preemptor, nodes: Nodes) -> tuple[Way | None, str]:
     """(the eviction that preempt would find over all nodes that admit the pod, None where there is none or the pod may
     not preempt; what it would cost, where every eviction is above the ceiling, else "")."""
     if asked.request.never:
@@ -33,23 +32,21 @@ def evict(judge: Judge, asked: Preemptor, nodes: Nodes) -> Sliced[tuple[Way | No
     best: Eviction | None = None
     above: tuple[tuple[tuple[int, ...], str], str] | None = None
     proved = True
-    bounds = yield from _bounds(judge, asked, nodes.open)
+    bounds = _bounds(judge, asked, nodes.open)
     first = nsmallest(CHUNK, bounds)
     left = sorted(set(bounds).difference(first), key=itemgetter(1))
-    yield
     for some in (first, *(left[at : at + CHUNK] for at in range(0, len(left), CHUNK))):
         names = sorted([name for cost, name in some if best is None or (cost, name) < (best.cost, best.node)])
         if not names:
             continue
         with judge.claims.of(asked.request, asked.now):
-            found = judge.search.find(asked, judge.rows(names), limited=judge.limited)
+            found = judge.search.find(asked, judge.rows(names), limited=False)
         proved = proved and found.proved
         one, other = found.best, found.above
         if other is not None and found.ceiling is not None and (above is None or (other.cost, other.node) < above[0]):
             above = (other.cost, other.node), found.ceiling.above(judge.policy, other.cost)
         if one is not None and (best is None or (one.cost, one.node) < (best.cost, best.node)):
             best = one
-        yield
     if best is None:
         return None, "" if above is None else above[1]
     return found_way(judge, asked, nodes, best, proved=proved), ""
@@ -64,7 +61,7 @@ def _linkable(judge: Judge, asked: Preemptor, rows: array[int]) -> array[int]:
     return array("i", [row for row, kind in zip(rows, kind_of, strict=True) if linked[kind]])
 
 
-def _bounds(judge: Judge, asked: Preemptor, names: list[str]) -> Sliced[list[Bound]]:
+def _bounds(judge: Judge, asked: Preemptor, names: list[str]) -> list[Bound]:
     """Of the nodes where an eviction may help. What is found on a node does not come before its bound: where the best
     one known comes before that, the node is not searched."""
     found: list[Bound] = []
@@ -74,7 +71,6 @@ def _bounds(judge: Judge, asked: Preemptor, names: list[str]) -> Sliced[list[Bou
             costs = judge.search.bounds(asked, rows)
         there = zip(rows, costs, strict=True)
         found += [(cost, judge.cluster.names[row]) for row, cost in there if cost is not None]
-        yield
     return found
 
 

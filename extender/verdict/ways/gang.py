@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from extender.cluster.demand.kinds import LINKS, links_of
-from extender.cluster.slices import Sliced
+from extender.cluster.slices import finish
 from extender.objects.queueing import DOMAIN, Domain
 from extender.objects.records import PodRecord
 from extender.preemption.candidates import Preemptor
@@ -61,49 +61,49 @@ class Situation:
         return self.queues.allowances(self.queues.quota.more(self.gang.queue))
 
 
-def situation(judge: Judge, asked: Preemptor) -> Sliced[Situation | None]:
+def situation(judge: Judge, asked: Preemptor) -> Situation | None:
     """The gang of a pod behind our gate; None: the pod is not there any more."""
     cluster = judge.cluster
-    gang = yield from together(cluster, [asked.pod.uid])
+    gang = finish(together(cluster, [asked.pod.uid]))
     if gang is None:
         return None
-    return (yield from _with_place(judge, asked, (yield from situated(judge, gang))))
+    return _with_place(judge, asked, situated(judge, gang))
 
 
-def situated(judge: Judge, gang: WaitingGang, *, ruled: bool = True) -> Sliced[Situation]:
+def situated(judge: Judge, gang: WaitingGang, *, ruled: bool = True) -> Situation:
     """A gang and what its queue may hold, before it is placed. `ruled`: whether the rules of queues count for it."""
     cluster = judge.cluster
-    there = yield from waits(cluster)
-    models = yield from Models.read(cluster)
+    there = finish(waits(cluster))
+    models = finish(Models.read(cluster))
     seats = {seat.uid: seat.node for seat in judge.claims.seats}
     late = absent.seated(cluster, judge.claims.seats)
-    held = yield from models.held(seats, late)
+    held = finish(models.held(seats, late))
     queues = Holding(cluster, models, rules_of(cluster.settings) if ruled else {}, held, late)
-    queues.wanted = yield from models.wanted(there)
+    queues.wanted = finish(models.wanted(there))
     return Situation(gang, queues, None, None)
 
 
-def _with_place(judge: Judge, asked: Preemptor, now: Situation) -> Sliced[Situation]:
+def _with_place(judge: Judge, asked: Preemptor, now: Situation) -> Situation:
     allowances = now.allowances
-    placed = yield from _placed(judge, asked, now.gang, now.gang.domain, allowances)
+    placed = _placed(judge, asked, now.gang, now.gang.domain, allowances)
     if placed is None and allowances:
-        placed = yield from _placed(judge, asked, now.gang, now.gang.domain)
+        placed = _placed(judge, asked, now.gang, now.gang.domain)
     now = replace(now, placed=placed)
     return replace(now, over=over_quota(now))
 
 
-def not_whole(judge: Judge, asked: Preemptor) -> Sliced[str]:
+def not_whole(judge: Judge, asked: Preemptor) -> str:
     """Of a pod without our gate: why its gang cannot run whole beside it, for people; "" where it can, or the pod has
     no gang. kube-scheduler starts such pods one by one."""
     cluster, named = judge.cluster, judge.cluster.workloads.gang_of(asked.pod.uid)
     if named is None:
         return ""
-    gang = yield from together(cluster, list(cluster.workloads.gang_pods.get(named, ())), named.text)
+    gang = finish(together(cluster, list(cluster.workloads.gang_pods.get(named, ())), named.text))
     if gang is None or gang.lacking < 2 or len(gang.pods) < gang.lacking:
         return ""
     requests = [judge.claims.alone(pod) for pod in gang.pods]
     places, own = _places(judge, asked), [pod.uid for pod in gang.pods]
-    found = yield from places.steps(gang, gang.pods, requests, places.counted(requests[0], own))
+    found = finish(places.steps(gang, gang.pods, requests, places.counted(requests[0], own)))
     if isinstance(found, Placed) or found.most >= gang.lacking:
         return ""
     return (
@@ -111,39 +111,39 @@ def not_whole(judge: Judge, asked: Preemptor) -> Sliced[str]:
     )
 
 
-def ways(judge: Judge, asked: Preemptor, now: Situation, *, of_one: bool = False) -> Sliced[list[Way]]:
+def ways(judge: Judge, asked: Preemptor, now: Situation, *, of_one: bool = False) -> list[Way]:
     """The ways that let the gang start, each alone. `of_one`: also less for the only pod of a gang, which else is said
     of the pod by itself."""
     if now.placed is not None:
-        raised = None if now.over is None else (yield from _raised(judge, asked, now, now.placed))
+        raised = None if now.over is None else _raised(judge, asked, now, now.placed)
         return [] if raised is None else [raised]
-    tried = [(yield from _relaxed(judge, asked, now))]
+    tried = [_relaxed(judge, asked, now)]
     if of_one or len(now.gang.pods) + len(now.gang.members) > 1:
-        tried += [(yield from _loose(judge, asked, now)), (yield from _smaller(judge, asked, now))]
+        tried += [_loose(judge, asked, now), _smaller(judge, asked, now)]
     return [way for way in tried if way is not None]
 
 
-def _loose(judge: Judge, asked: Preemptor, now: Situation) -> Sliced[Way | None]:
+def _loose(judge: Judge, asked: Preemptor, now: Situation) -> Way | None:
     """Whether the gang starts where links are only preferred."""
     if not any(links_of(pod) == "required" for pod in now.gang.pods):
         return None
     pods = tuple(with_links(pod) for pod in now.gang.pods)
-    if not (yield from _starts(judge, asked, now, pods)):
+    if not _starts(judge, asked, now, pods):
         return None
     text = f"set {LINKS}: preferred on the pods of {now.gang.ref}"
     return Way("relax-links", text, {"annotation": LINKS, "value": "preferred"})
 
 
-def _smaller(judge: Judge, asked: Preemptor, now: Situation) -> Sliced[Way | None]:
+def _smaller(judge: Judge, asked: Preemptor, now: Situation) -> Way | None:
     """The most GPUs a pod with which the gang starts, where all of its pods ask for the same."""
     sizes = {pod.gpus for pod in now.gang.pods}
     if len(sizes) != 1 or with_gpus(now.gang.pods[0], 1) is None:
         return None
     (((resource, was),),) = sizes
 
-    def fits(count: int) -> Sliced[Way | None]:
+    def fits(count: int) -> Way | None:
         pods = tuple(less for pod in now.gang.pods if (less := with_gpus(pod, count)) is not None)
-        if len(pods) < len(now.gang.pods) or not (yield from _starts(judge, asked, now, pods)):
+        if len(pods) < len(now.gang.pods) or not _starts(judge, asked, now, pods):
             return None
         return Way(
             "smaller",
@@ -153,13 +153,13 @@ def _smaller(judge: Judge, asked: Preemptor, now: Situation) -> Sliced[Way | Non
             (0.0, (was - count) / was),
         )
 
-    return (yield from most_gpus(was - 1, fits))
+    return most_gpus(was - 1, fits)
 
 
-def _starts(judge: Judge, asked: Preemptor, now: Situation, pods: tuple[PodRecord, ...]) -> Sliced[bool]:
+def _starts(judge: Judge, asked: Preemptor, now: Situation, pods: tuple[PodRecord, ...]) -> bool:
     """Whether the gang would start with other requests of its pods."""
     other = replace(now.gang, pods=pods)
-    return (yield from _placed(judge, asked, other, other.domain, now.allowances)) is not None
+    return _placed(judge, asked, other, other.domain, now.allowances) is not None
 
 
 def over_quota(now: Situation) -> OverQuota | None:
@@ -171,11 +171,11 @@ def over_quota(now: Situation) -> OverQuota | None:
     return queues.quota.refused(now.gang.queue, _gpus(queues.models, now.gang, now.placed))
 
 
-def _raised(judge: Judge, asked: Preemptor, now: Situation, placed: Placed) -> Sliced[Way | None]:
+def _raised(judge: Judge, asked: Preemptor, now: Situation, placed: Placed) -> Way | None:
     """The quota with which the queue may hold the gang, raised by the fewest GPUs that were found."""
     gang = now.gang
     tried = [_raises(now, _gpus(now.queues.models, gang, placed))]
-    for raise_to in (yield from _enough(judge, asked, now)):
+    for raise_to in _enough(judge, asked, now):
         tried.append(_raises(now, raise_to))
     found = [(sum(one.to - one.before for one in raises), raises) for raises in tried if raises]
     if not found:
@@ -192,7 +192,7 @@ def _raised(judge: Judge, asked: Preemptor, now: Situation, placed: Placed) -> S
     )
 
 
-def _enough(judge: Judge, asked: Preemptor, now: Situation) -> Sliced[list[dict[str, int]]]:
+def _enough(judge: Judge, asked: Preemptor, now: Situation) -> list[dict[str, int]]:
     """GPUs by model, each enough beside what the quota leaves of the others: of one model the fewest, and of two models
     each pair of which neither can be less."""
     more = now.queues.quota.more(now.gang.queue)
@@ -200,13 +200,13 @@ def _enough(judge: Judge, asked: Preemptor, now: Situation) -> Sliced[list[dict[
     models = [model for model in now.queues.models.allowed(now.gang) if more.get(model, now.gang.gpus) < now.gang.gpus]
     found: list[dict[str, int]] = []
     for model in models:
-        least = yield from steps.least(model, {})
+        least = steps.least(model, {})
         if least is not None:
             found.append({model: least})
     for at, model in enumerate(models):
         for other in models[at + 1 :]:
             for gpus in steps.sums(model):
-                least = yield from steps.least(other, {model: gpus})
+                least = steps.least(other, {model: gpus})
                 if least is not None:
                     found.append({model: gpus, other: least})
     return found
@@ -229,7 +229,7 @@ class _Steps:
             sums |= {one + pod.gpu_count for one in sums}
         return sorted(one for one in sums if one > self.more[model])
 
-    def least(self, model: str, raised: Mapping[str, int]) -> Sliced[int | None]:
+    def least(self, model: str, raised: Mapping[str, int]) -> int | None:
         """The fewest GPUs of the model with which the gang has a place, beside other models that are `raised`."""
         sums, found = self.sums(model), None
         low, high = 0, len(sums)
@@ -238,7 +238,7 @@ class _Steps:
             middle = len(sums) - 1 if found is None else (low + high) // 2
             allowed = self.now.queues.allowances({**self.more, **raised, model: sums[middle]})
             gang = self.now.gang
-            if (yield from _placed(self.judge, self.asked, gang, gang.domain, allowed)) is not None:
+            if _placed(self.judge, self.asked, gang, gang.domain, allowed) is not None:
                 found, high = sums[middle], middle
             elif found is None:
                 return None
@@ -275,7 +275,7 @@ def _with(rules: QueueRules, over: OverQuota, to: int) -> QueueRules:
     return replace(rules, guaranteed={**rules.guaranteed, over.model: to})
 
 
-def _relaxed(judge: Judge, asked: Preemptor, now: Situation) -> Sliced[Way | None]:
+def _relaxed(judge: Judge, asked: Preemptor, now: Situation) -> Way | None:
     gang = now.gang
     if gang.domain is None or not gang.domain.required:
         return None
@@ -284,7 +284,7 @@ def _relaxed(judge: Judge, asked: Preemptor, now: Situation) -> Sliced[Way | Non
     closest = max((at for at, key in enumerate(levels) if key in keys), default=-1)
     wider = [Domain(key, required=True) for key in levels[closest + 1 :]]
     for step, domain in enumerate([*wider, Domain(gang.domain.level, required=False)], 1):
-        if (yield from _placed(judge, asked, gang, domain, now.allowances)) is None:
+        if _placed(judge, asked, gang, domain, now.allowances) is None:
             continue
         text = f"{'required' if domain.required else 'preferred'}:{domain.level}"
         was = f"required:{gang.domain.level}"
@@ -304,7 +304,7 @@ def _places(judge: Judge, asked: Preemptor) -> Places:
 
 def _placed(
     judge: Judge, asked: Preemptor, gang: WaitingGang, domain: Domain | None, allowances: Sequence[Allowance] = ()
-) -> Sliced[Placed | None]:
+) -> Placed | None:
     """A place for the pods of the gang that wait, or for as many as are enough to start it, which stands by the tables
     as they are at the end."""
     gang, places, own = replace(gang, domain=domain), _places(judge, asked), frozenset(pod.uid for pod in gang.pods)
@@ -312,7 +312,7 @@ def _placed(
     if not requests:
         return None
     counted = places.counted(requests[0], own)
-    placed = yield from places.enough(gang, requests, counted, allowances)
+    placed = finish(places.enough(gang, requests, counted, allowances))
     if not isinstance(placed, Placed):
         return None
     pods = len(placed.rows)

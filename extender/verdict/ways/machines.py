@@ -15,7 +15,6 @@ import msgspec
 
 from ext_core import fit, survey
 from extender.cluster.gpus.device_sharing import Division
-from extender.cluster.slices import Sliced, pauses
 from extender.objects.records import NodeRecord
 from extender.policy.contracts import Class
 from extender.policy.rules import REASONS
@@ -49,27 +48,24 @@ class Empty(NamedTuple):
     fits: bool = False
 
 
-def uncordon(judge: Judge, asked: Preemptor, nodes: Nodes) -> Sliced[Way | None]:
+def uncordon(judge: Judge, asked: Preemptor, nodes: Nodes) -> Way | None:
     """Whether the pod fits on a node that only a cordon keeps it off: the best of these."""
-    node = yield from judge.place(asked, nodes.cordoned)
+    node = judge.place(asked, nodes.cordoned)
     if not node or not judge.fits(asked, node):
         return None
     return Way("uncordon", f"uncordon {node}", {"node": node}, (term("nodes", 1, "nodes"),))
 
 
-def empty(judge: Judge, asked: Preemptor) -> Sliced[Empty]:
+def empty(judge: Judge, asked: Preemptor) -> Empty:
     """What the machines could hold if they were empty. Equal machines are looked at once."""
     cluster = judge.cluster
     known: dict[Hashable, _Example] = {}
     for block in blocks(sorted(cluster.nodes), LOOKED_AT):
         for kind, example in _kinds(judge, asked, block).items():
             known.setdefault(kind, example)
-        yield
     like: tuple[int, str] | None = None
     fits = False
-    for example, pause in pauses(known.values(), STEP):
-        if pause:
-            yield
+    for example in known.values():
         node, row = cluster.nodes.get(example.name), cluster.row(example.name)
         if node is None or row < 0:
             continue

@@ -14,7 +14,6 @@ import msgspec
 from ext_core import survey
 from extender.cluster.demand.kinds import LINKS
 from extender.cluster.gpus.store import MOST_GPUS
-from extender.cluster.slices import Sliced
 from extender.objects.records import PodRecord
 from extender.preemption.candidates import Preemptor
 from extender.verdict.judge import Judge, blocks
@@ -44,12 +43,12 @@ def with_links(pod: PodRecord) -> PodRecord:
     return msgspec.structs.replace(pod, annotations={**pod.annotations, LINKS: "preferred"})
 
 
-def relax_links(judge: Judge, asked: Preemptor, nodes: Nodes) -> Sliced[Way | None]:
+def relax_links(judge: Judge, asked: Preemptor, nodes: Nodes) -> Way | None:
     """Whether the pod fits where links are only preferred."""
     if asked.request.links != "required" or asked.request.wanted < 2:
         return None
     relaxed = changed(judge, asked, with_links(asked.pod))
-    node = yield from judge.place(relaxed, nodes.open)
+    node = judge.place(relaxed, nodes.open)
     if not node or not judge.fits(relaxed, node):
         return None
     return Way(
@@ -59,33 +58,32 @@ def relax_links(judge: Judge, asked: Preemptor, nodes: Nodes) -> Sliced[Way | No
     )
 
 
-def smaller(judge: Judge, asked: Preemptor, nodes: Nodes) -> Sliced[list[Way]]:
+def smaller(judge: Judge, asked: Preemptor, nodes: Nodes) -> list[Way]:
     """The most GPUs, CPU or memory with which the pod fits, of each where less of it alone helps."""
     found = []
-    gpus = yield from _fewer_gpus(judge, asked, nodes)
+    gpus = _fewer_gpus(judge, asked, nodes)
     if gpus is not None:
         found.append(gpus)
     for r, resource in enumerate(FIELDS):
-        less = yield from _less(judge, asked, nodes, r, resource)
+        less = _less(judge, asked, nodes, r, resource)
         if less is not None:
             found.append(less)
     return found
 
 
-def _fewer_gpus(judge: Judge, asked: Preemptor, nodes: Nodes) -> Sliced[Way | None]:
+def _fewer_gpus(judge: Judge, asked: Preemptor, nodes: Nodes) -> Way | None:
     if with_gpus(asked.pod, 1) is None:
         return None
     ((resource, was),) = asked.pod.gpus
-    most = yield from _most_free(judge, asked, nodes)
+    most = _most_free(judge, asked, nodes)
     if asked.request.links == "required":
         most = min(most, MOST_GPUS)  # of more GPUs no links are known
 
-    def fits(count: int) -> Sliced[Way | None]:
+    def fits(count: int) -> Way | None:
         pod = with_gpus(asked.pod, count)
         assert pod is not None
         fewer = changed(judge, asked, pod)
-        node = yield from judge.place(fewer, nodes.open)
-        yield
+        node = judge.place(fewer, nodes.open)
         if not node or not judge.fits(fewer, node):
             return None
         return Way(
@@ -96,10 +94,10 @@ def _fewer_gpus(judge: Judge, asked: Preemptor, nodes: Nodes) -> Sliced[Way | No
             (0.0, (was - count) / was),
         )
 
-    return (yield from most_gpus(min(was - 1, most), fits))
+    return most_gpus(min(was - 1, most), fits)
 
 
-def most_gpus(most: int, fits: Callable[[int], Sliced[Way | None]]) -> Sliced[Way | None]:
+def most_gpus(most: int, fits: Callable[[int], Way | None]) -> Way | None:
     """The way with the most GPUs, `most` or fewer. `fits`: the way with this many, None where they do not fit.
 
     Of more than MOST_GPUS no links are known: what fits with more of them fits with fewer, so they are bisected. A node
@@ -107,7 +105,7 @@ def most_gpus(most: int, fits: Callable[[int], Sliced[Way | None]]) -> Sliced[Wa
     best, low, high = None, MOST_GPUS, most
     while low < high:
         middle = (low + high + 1) // 2
-        found = yield from fits(middle)
+        found = fits(middle)
         if found is None:
             high = middle - 1
         else:
@@ -115,21 +113,20 @@ def most_gpus(most: int, fits: Callable[[int], Sliced[Way | None]]) -> Sliced[Wa
     for count in range(min(most, MOST_GPUS), 0, -1):
         if best is not None:
             break
-        best = yield from fits(count)
+        best = fits(count)
     return best
 
 
-def _most_free(judge: Judge, asked: Preemptor, nodes: Nodes) -> Sliced[int]:
+def _most_free(judge: Judge, asked: Preemptor, nodes: Nodes) -> int:
     """The most GPUs that are free on one node: with more it fits nowhere."""
     most = 0
     for block in blocks(nodes.open):
         free = survey.free(judge.cluster.tables.nodes, asked.request.resource, judge.rows(block))
         most = max(most, max(free, default=0))
-        yield
     return most
 
 
-def _less(judge: Judge, asked: Preemptor, nodes: Nodes, r: int, resource: str) -> Sliced[Way | None]:
+def _less(judge: Judge, asked: Preemptor, nodes: Nodes, r: int, resource: str) -> Way | None:
     """Less CPU or memory, where it is all that is missing."""
     names = [name for name, short in nodes.short.items() if short == (r,) and name not in nodes.repelled]
     best, where = 0, ""
@@ -140,7 +137,6 @@ def _less(judge: Judge, asked: Preemptor, nodes: Nodes, r: int, resource: str) -
         most = max(free, default=0)
         if most > best:
             best, where = most, judge.cluster.names[rows[free.index(most)]]
-        yield
     was = asked.request.amounts[r]
     if not 0 < best < was:
         return None

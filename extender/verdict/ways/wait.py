@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from ext_core import survey
-from extender.cluster.slices import Sliced, pauses
 from extender.objects.records import PodRecord
 from extender.preemption.candidates import Preemptor, ends
 from extender.reservations.reservations import Reservation
@@ -40,21 +39,17 @@ class Passing(NamedTuple):
         return self.what in ("terminating", "victim")
 
 
-def wait(judge: Judge, asked: Preemptor, nodes: Nodes) -> Sliced[Way | None]:
+def wait(judge: Judge, asked: Preemptor, nodes: Nodes) -> Way | None:
     """The soonest moment at which the pod fits by what ends by itself."""
     passing: dict[str, list[Passing]] = {}
     for node, one in claimed(judge, asked):
         passing.setdefault(node, []).append(one)
-    yield
     cluster, going = judge.cluster, set[str]()
     for row in survey.terminating(cluster.tables.pods):
         pod = cluster.pods.get(cluster.pod_rows.uids[row])
         if pod is not None and ends(pod, asked.wall):
             going.add(pod.node)
-    yield
-    for name, pause in pauses(going.intersection(nodes.open), 32):
-        if pause:
-            yield
+    for name in going.intersection(nodes.open):
         for pod in cluster.pods_on(name):
             if ends(pod, asked.wall):
                 passing.setdefault(name, []).append(terminating(pod, asked.wall))
@@ -65,7 +60,6 @@ def wait(judge: Judge, asked: Preemptor, nodes: Nodes) -> Sliced[Way | None]:
         if nodes.bare[name] in TOO_FEW and not any(one.running for one in there):
             continue  # even without any claim too few GPUs are free
         needed = _needed(judge, asked, name, there)
-        yield
         if needed and (best is None or (needed[-1].seconds, len(needed), name) < best):
             best, chosen = (needed[-1].seconds, len(needed), name), needed
     if best is None or not _fits(judge, asked, best[2], chosen):

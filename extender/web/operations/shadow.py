@@ -22,11 +22,15 @@ class ShadowPage:
 
     def __init__(self, report: Report | None, pages: Pages) -> None:
         """`report`: None where the mode is not shadow."""
-        self._report, self._pages = report, pages
+        self._report = report
+        self._page = pages.page(lambda: (orjson.dumps(self._shown()),))
 
     async def shadow(self, request: Request) -> Response:
         """The report."""
+        return await self._page(request)
+
+    def _shown(self) -> dict[str, Any]:
         found = self._report.as_json() if self._report is not None else {}
         warnings = [NOT_IN_SHADOW_MODE] if self._report is None else []
         head: dict[str, Any] = {"apiVersion": "gpu-extender.io/v1", "kind": "Shadow", "warnings": warnings}
-        return self._pages.answer(iter((orjson.dumps(head | found),)))
+        return head | found

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from extender.cluster.slices import Sliced, pauses
 from extender.cluster.view import ClusterView
 from extender.objects.records import PodRecord
 from extender.reservations.reservations import Reservation
@@ -41,58 +40,49 @@ def entry(decision: Decision, cluster: ClusterView) -> JSON:
     }
 
 
-def of_pod(kept: Sequence[Decision], pod: PodRecord) -> Sliced[list[Decision]]:
+def of_pod(kept: Sequence[Decision], pod: PodRecord) -> list[Decision]:
     """Those about one pod, or with it as a victim, in their order."""
     found = []
-    for decision, pause in pauses(kept, STEP):
-        if pause:
-            yield
+    for decision in kept:
         if decision.request.uid == pod.uid or decision.evicts(pod.uid):
             found.append(decision)
     return found
 
 
-def timeline(kept: Sequence[Decision], cluster: ClusterView, verb: str) -> Sliced[JSON]:
+def timeline(kept: Sequence[Decision], cluster: ClusterView, verb: str) -> JSON:
     """The latest decisions, newest first; `verb`: of one verb, "" all."""
     chosen, total = list[Decision](), 0
-    for decision, pause in pauses(kept, STEP):
-        if pause:
-            yield
+    for decision in kept:
         if verb in ("", decision.verb):
             total += 1
             if len(chosen) < MOST:
                 chosen.append(decision)
     return {
         "verb": verb,
-        "decisions": (yield from _entries(chosen, cluster)),
+        "decisions": _entries(chosen, cluster),
         "decisions_left_out": total - len(chosen),
     }
 
 
-def preemptions(kept: Sequence[Decision], reservations: Iterable[Reservation], cluster: ClusterView) -> Sliced[JSON]:
+def preemptions(kept: Sequence[Decision], reservations: Iterable[Reservation], cluster: ClusterView) -> JSON:
     """The latest answers that evict pods, newest first, and the reservations that stand."""
     chosen, total = list[Decision](), 0
-    for decision, pause in pauses(kept, STEP):
-        if pause:
-            yield
+    for decision in kept:
         if decision.detail.get("victims"):
             total += 1
             if len(chosen) < MOST:
                 chosen.append(decision)
     standing = [_reservation(one, cluster) for one in islice(reservations, MOST)]
-    yield
     return {
-        "preemptions": (yield from _entries(chosen, cluster)),
+        "preemptions": _entries(chosen, cluster),
         "preemptions_left_out": total - len(chosen),
         "reservations": standing,
     }
 
 
-def _entries(chosen: list[Decision], cluster: ClusterView) -> Sliced[list[JSON]]:
+def _entries(chosen: list[Decision], cluster: ClusterView) -> list[JSON]:
     found = []
-    for decision, pause in pauses(chosen, PER_SLICE):
-        if pause:
-            yield
+    for decision in chosen:
         found.append(entry(decision, cluster))
     return found
 

@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, get_args
 
 from extender.cluster.node_map import node_map
-from extender.cluster.slices import Sliced, pauses
 from extender.cluster.view import ClusterView
 from extender.errors import NotFound
 from extender.objects.queueing import queue_of
 from extender.objects.records.nodes import DeviceState
-from extender.web.page.racks import BLOCK, Groups
+from extender.web.page.racks import Groups
 from extender.web.page.reserved import Kept
 
 COLOURS: Final = ("pod", "gang", "queue")
@@ -46,24 +45,20 @@ class Holders:
         return name if gang is None else str(gang)
 
 
-def members(cluster: ClusterView, level: str, group: str) -> Sliced[list[str]]:
+def members(cluster: ClusterView, level: str, group: str) -> list[str]:
     """The nodes of a group that offer GPUs, by name."""
     groups, found = Groups(cluster, level), list[str]()
-    for name, pause in pauses(list(cluster.gpus.topologies), 4 * BLOCK):
-        if pause:
-            yield
+    for name in list(cluster.gpus.topologies):
         node = cluster.nodes.get(name)
         if node is not None and any(node.gpus.values()) and groups.of(node) == group:
             found.append(name)
     return sorted(found)
 
 
-def maps(cluster: ClusterView, names: Sequence[str], kept: Kept, holders: Holders) -> Sliced[list[JSON]]:
+def maps(cluster: ClusterView, names: Sequence[str], kept: Kept, holders: Holders) -> list[JSON]:
     """The map of each of the nodes, in their order; nodes that are gone are left out."""
     found = []
-    for name, pause in pauses(names, 8):
-        if pause:
-            yield
+    for name in names:
         if (one := shown(cluster, name, kept, holders.number)) is not None:
             found.append(one)
     return found
@@ -90,9 +85,8 @@ def shown(cluster: ClusterView, name: str, kept: Kept, number: Callable[[str], i
     return found | {"reserved": reserved, "source": cluster.gpus.topologies[name].source}
 
 
-def node_view(cluster: ClusterView, name: str, kept: Kept) -> Sliced[JSON]:
+def node_view(cluster: ClusterView, name: str, kept: Kept) -> JSON:
     """One node. NotFound: there is none, or it offers no GPUs."""
-    yield
     holders = Holders(cluster, "pod")
     found = shown(cluster, name, kept, holders.number)
     if found is None:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from extender.cluster.slices import Sliced
 from extender.cluster.view import ClusterView
 from extender.objects.records import PodRecord
 from extender.verbs.decisions import Decisions
@@ -19,12 +18,11 @@ SHOWN: Final = 10
 JSON = dict[str, Any]
 
 
-def pod_view(explainer: Explainer, pod: PodRecord, kept: Decisions, cluster: ClusterView) -> Sliced[JSON]:
+def pod_view(explainer: Explainer, pod: PodRecord, kept: Decisions, cluster: ClusterView) -> JSON:
     """As /debug/explain, with `nodes_by_reason`: the first nodes of each reason, `scores`: the best two nodes by term,
     and `evictions`: each plan that is known, by cost term."""
-    shown = yield from explainer.explain(pod)
-    about = yield from of_pod(list(kept.latest()), pod)
-    yield
+    shown = explainer.explain(pod)
+    about = of_pod(list(kept.latest()), pod)
     decisions = [entry(one, cluster) for one in islice(about, SHOWN)]
     answer = shown.as_json()
     asked = next((one for one in decisions if one["verb"] == "preempt" and one["cost"]), None)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from extender.cluster.amounts import FIRST_GPU
-from extender.cluster.slices import Sliced, pauses
 from extender.cluster.view import ClusterView
 from extender.objects.records import NodeRecord
 from extender.queue.placing.levels import keys_of
@@ -66,12 +65,10 @@ class Rack:
         }
 
 
-def racks(cluster: ClusterView, level: str, kept: Kept) -> Sliced[list[dict[str, Any]]]:
+def racks(cluster: ClusterView, level: str, kept: Kept) -> list[dict[str, Any]]:
     """Each group of nodes that offer GPUs, by name. `kept`: what is reserved, by node."""
     groups, found = Groups(cluster, level), dict[str, Rack]()
-    for name, pause in pauses(list(cluster.gpus.topologies), BLOCK):
-        if pause:
-            yield
+    for name in list(cluster.gpus.topologies):
         node = cluster.nodes.get(name)
         if node is not None and node.gpus:
             group = groups.of(node)

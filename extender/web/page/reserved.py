@@ -6,14 +6,13 @@ from typing import Any
 
 from extender.cluster.amounts import FIRST_GPU
 from extender.cluster.gpus.statements import gpus_of
-from extender.cluster.slices import Sliced, pauses
 from extender.cluster.view import ClusterView
 from extender.reservations.claims import Claims
 
 Kept = dict[str, list[dict[str, Any]]]
 
 
-def reserved(claims: Claims, cluster: ClusterView, now: float) -> Sliced[Kept]:
+def reserved(claims: Claims, cluster: ClusterView, now: float) -> Kept:
     """By node: for which pod, how many GPUs, which (None: not known), and by what. A pod counts once; `now`: seconds
     of the server's clock."""
     found: Kept = {}
@@ -29,16 +28,10 @@ def reserved(claims: Claims, cluster: ClusterView, now: float) -> Sliced[Kept]:
         there = list(gpus_of(gpus)) if gpus else None
         found.setdefault(node, []).append({"pod": name, "by": by, "count": count, "gpus": there})
 
-    for seat, pause in pauses(list(claims.seats)):
-        if pause:
-            yield
+    for seat in list(claims.seats):
         add(seat.uid, seat.node, seat.amounts, seat.gpus, "seat")
-    for one, pause in pauses(claims.reservations.current(now)):
-        if pause:
-            yield
+    for one in claims.reservations.current(now):
         add(one.uid, one.node, one.amounts, 0, "reservation")
-    for held, pause in pauses(claims.assumed.current(now)):
-        if pause:
-            yield
+    for held in claims.assumed.current(now):
         add(held.uid, held.node, held.amounts, held.gpus, "assumed")
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -10,7 +10,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from extender.cluster.slices import Sliced
+from extender.ask.forks import RETRY_SECONDS
 from extender.errors import BadRequest, Busy, ExtenderError
 from extender.queue.leader import QueueLeader
 from extender.queue.report import Report
@@ -22,9 +22,9 @@ from extender.web.page.live import Live
 from extender.web.page.pod import pod_view
 from extender.web.page.racks import LEVELS, racks
 from extender.web.page.reserved import Kept, reserved
-from extender.web.pages import RETRY_SECONDS, Pages
+from extender.web.pages import Pages
 from extender.web.responses import preferred
-from extender.web.whatif import asking
+from extender.whatif.question import MOST_PODS
 
 JSON = dict[str, Any]
 Handler = Callable[[Request], Awaitable[Response]]
@@ -49,6 +49,10 @@ PER_PAGE: Final = 72
 """Nodes that are drawn at once."""
 GROUPS_PER_PAGE: Final = 100
 """Racks that are listed at once."""
+MOST_QUESTION: Final = 1 << 20
+"""Bytes of a what-if."""
+MOST_GIVEN: Final = 2_000
+"""Characters of a field that an address fills in."""
 FEW_NODES: Final = 32
 """A fleet of so many is drawn at once."""
 FEW_WAITING: Final = 5
@@ -56,15 +60,21 @@ FEW_WAITING: Final = 5
 
 
 class View(NamedTuple):
-    """One view. `path`: its address, JSON with the suffix; `kind`: of its JSON; `title`: for people; `make`: the
-    generator of its JSON object, which raises ExtenderError where what is asked for is not there; `shown`: whether the
-    navigation has it."""
+    """One view."""
 
     path: str
+    """Its address, JSON with the suffix."""
     kind: str
+    """Of its JSON."""
     title: str
-    make: Callable[[Query], Sliced[JSON]]
+    """For people."""
+    make: Callable[..., JSON]
+    """Its JSON object, of the query, and of `costly` where it has that; raises ExtenderError where what is asked for
+    does not exist."""
     shown: bool = True
+    """Whether the navigation has it."""
+    costly: Callable[[], JSON] | None = None
+    """What all who ask within some seconds share."""
 
     @property
     def template(self) -> str:
@@ -84,11 +94,13 @@ class Content:
 
     def views(self) -> tuple[View, ...]:
         """All views, in the order of the navigation."""
-        costly = capacity.CostlyViews(self.explainer, lambda: self.verbs.cluster.generation, self.times)
 
-        def advice(query: Query) -> Sliced[JSON]:
+        def advice(query: Query, shared: JSON) -> JSON:
             pod = self.explainer.pod(*pod_of(query)) if query.get("pod") else None
-            return costly.advice(pod)
+            return capacity.advice_view(shared, pod)
+
+        def capacity_view() -> JSON:
+            return capacity.capacity_view(self.explainer)
 
         return (
             View("/", "FleetMap", "Fleet", self.fleet),
@@ -97,30 +109,30 @@ class Content:
             View("/waiting", "WaitingPods", "Waiting pods", self.waiting),
             View("/pod", "Explanation", "Pod", self.pod, shown=False),
             View("/queue", "Queue", "Queues", self.queue),
-            View("/capacity", "Capacity", "Capacity", lambda query: costly.capacity()),
-            View("/advice", "Advice", "Advice", advice, shown=False),
-            View("/whatif", "WhatIfForm", "What if", asking.form),
+            View("/capacity", "Capacity", "Capacity", lambda query, shared: shared, costly=capacity_view),
+            View("/advice", "Advice", "Advice", advice, shown=False, costly=self.explainer.advice),
+            View("/whatif", "WhatIfForm", "What if", whatif_form),
             View("/preemptions", "AnsweredPreemptions", "Preemption costs", self.preemptions),
             View("/prices", "PriceList", "Prices", self.prices),
             View("/decisions", "DecisionTimeline", "Decisions", self.decisions),
         )
 
-    def fleet(self, query: Query) -> Sliced[JSON]:
+    def fleet(self, query: Query) -> JSON:
         """`?by=`: what nodes are grouped by; `?colour=`: what a colour stands for where nodes are drawn; `?page=`: of
         the groups, from 1."""
         level, colour = _one_of(query, "by", LEVELS), _one_of(query, "colour", nodes.COLOURS)
         page, cluster = _page(query), self.verbs.cluster
-        found = yield from self.explainer.waiting()
-        fleet = yield from self.explainer.fleet(found)
-        pods = yield from waiting.pods_view(found, "")
-        kept = yield from self._reserved()
-        groups = yield from racks(cluster, level, kept)
+        found = self.explainer.waiting()
+        fleet = self.explainer.fleet(found)
+        pods = waiting.pods_view(found, "")
+        kept = self._reserved()
+        groups = racks(cluster, level, kept)
         there = groups[(page - 1) * GROUPS_PER_PAGE : page * GROUPS_PER_PAGE]
         holders, drawn = nodes.Holders(cluster, colour), []
         if sum(rack["nodes"] for rack in groups) <= FEW_NODES:
             for rack in there:
-                names = yield from nodes.members(cluster, level, rack["name"])
-                drawn.append((yield from nodes.maps(cluster, names, kept, holders)))
+                names = nodes.members(cluster, level, rack["name"])
+                drawn.append(nodes.maps(cluster, names, kept, holders))
         return {
             "warnings": fleet["warnings"],
             "by": level,
@@ -138,12 +150,12 @@ class Content:
             "holders": holders.names(),
         }
 
-    def nodes(self, query: Query) -> Sliced[JSON]:
+    def nodes(self, query: Query) -> JSON:
         """`?by=` and `?in=`: of one group; `?page=`: from 1; `?colour=`: as above."""
         level, colour = _one_of(query, "by", LEVELS), _one_of(query, "colour", nodes.COLOURS)
         group, page, cluster = query.get("in", ""), _page(query), self.verbs.cluster
-        names = yield from nodes.members(cluster, level, group)
-        kept = yield from self._reserved()
+        names = nodes.members(cluster, level, group)
+        kept = self._reserved()
         holders = nodes.Holders(cluster, colour)
         there = names[(page - 1) * PER_PAGE : page * PER_PAGE]
         return {
@@ -154,46 +166,46 @@ class Content:
             "page_number": page,
             "pages": max(1, -(-len(names) // PER_PAGE)),
             "nodes_in_all": len(names),
-            "nodes": (yield from nodes.maps(cluster, there, kept, holders)),
+            "nodes": nodes.maps(cluster, there, kept, holders),
             "holders": holders.names(),
         }
 
-    def node(self, query: Query) -> Sliced[JSON]:
+    def node(self, query: Query) -> JSON:
         """`?node=`: which."""
-        kept = yield from self._reserved()
-        return (yield from nodes.node_view(self.verbs.cluster, query.get("node", ""), kept))
+        kept = self._reserved()
+        return nodes.node_view(self.verbs.cluster, query.get("node", ""), kept)
 
-    def waiting(self, query: Query) -> Sliced[JSON]:
+    def waiting(self, query: Query) -> JSON:
         """`?reason=`: for one reason."""
-        found = yield from self.explainer.waiting()
-        return (yield from waiting.pods_view(found, query.get("reason", "")))
+        found = self.explainer.waiting()
+        return waiting.pods_view(found, query.get("reason", ""))
 
-    def pod(self, query: Query) -> Sliced[JSON]:
+    def pod(self, query: Query) -> JSON:
         """`?pod=NAMESPACE/NAME`: which."""
         pod = self.explainer.pod(*pod_of(query))
         return pod_view(self.explainer, pod, self.verbs.decisions, self.verbs.cluster)
 
-    def queue(self, query: Query) -> Sliced[JSON]:
+    def queue(self, query: Query) -> JSON:
         """`?queue=`: of one."""
         verbs = self.verbs
         only = query.get("queue", "")
         return waiting.queue_view(self.report(), verbs.claims.seats, verbs.cluster, only, self.leader)
 
-    def preemptions(self, query: Query) -> Sliced[JSON]:
+    def preemptions(self, query: Query) -> JSON:
         """The latest answers that evict pods."""
         verbs = self.verbs
         standing = verbs.reservations.current(self.times.monotonic())
         return history.preemptions(list(verbs.decisions.latest()), standing, verbs.cluster)
 
-    def prices(self, query: Query) -> Sliced[JSON]:
+    def prices(self, query: Query) -> JSON:
         """The price of slots by request type."""
         return capacity.prices_view(self.verbs.cluster, self.verbs.policy)
 
-    def decisions(self, query: Query) -> Sliced[JSON]:
+    def decisions(self, query: Query) -> JSON:
         """`?verb=`: of one verb."""
         return history.timeline(list(self.verbs.decisions.latest()), self.verbs.cluster, query.get("verb", ""))
 
-    def _reserved(self) -> Sliced[Kept]:
+    def _reserved(self) -> Kept:
         return reserved(self.verbs.claims, self.verbs.cluster, self.times.monotonic())
 
 
@@ -201,9 +213,16 @@ class Site:
     """The handlers of the page. `views`: in the order of the navigation."""
 
     def __init__(self, content: Content, live: Live, pages: Pages) -> None:
-        self._content, self._live, self._pages = content, live, pages
+        self._content, self._live = content, live
         self.views = content.views()
         self._nav = [(view.path, view.title) for view in self.views if view.shown]
+        self._made = pages.view(self.pieces)
+        self._shared = pages.view(self.shared)
+        self._kept = {
+            view.path: capacity.Kept(lambda: content.verbs.cluster.generation, content.times.monotonic)
+            for view in self.views
+            if view.costly
+        }
         render.templates()
 
     def pages(self) -> Iterator[tuple[str, Handler]]:
@@ -221,23 +240,36 @@ class Site:
     def _handler(self, view: View, *, as_json: bool) -> Handler:
         async def answer(request: Request) -> Response:
             data = as_json or preferred(request.headers.get("accept", "")) == JSON_TYPE
-            pieces = self.pieces(view, request.query_params, as_json=data)
             try:
-                content = await self._pages.made(pieces, request.scope)
+                shared = b""
+                if view.path in self._kept:
+                    shared = await self._kept[view.path].answer(lambda: self._shared(request, view.path))
+                content = await self._made(request, view.path, dict(request.query_params), data, shared)
             except ExtenderError as error:
                 return self._error(error, data)
             return Response(content, headers=HEADERS, media_type=JSON_TYPE if data else HTML_TYPE)
 
         return answer
 
-    def pieces(self, view: View, query: Query, *, as_json: bool) -> Iterator[bytes]:
-        """A view as JSON or as HTML, in small pieces. ExtenderError: what is asked for is not there."""
-        answer = self._head(view) | (yield from _result(view.make(query)))
+    def shared(self, path: str) -> tuple[bytes]:
+        """What a costly view shows to all, as JSON."""
+        cluster, make = self._content.verbs.cluster, self._view(path).costly
+        assert make is not None
+        as_of = {"at": self._content.times.wall(), "generation": cluster.generation}
+        return (orjson.dumps(make() | {"as_of": as_of}),)
+
+    def pieces(self, path: str, query: Query, as_json: bool, shared: bytes = b"") -> Iterator[bytes]:
+        """A view as JSON or as HTML. `shared`: of a costly view. ExtenderError: what is asked for does not exist."""
+        view = self._view(path)
+        answer = self._head(view) | view.make(query, *([orjson.loads(shared)] if shared else []))
         if as_json:
             yield orjson.dumps(answer)
         else:
             page = self._page(view, render.link(f"{view.path}.json", **query))
             yield from render.pieces(view.template, answer | {"page": page})
+
+    def _view(self, path: str) -> View:
+        return next(view for view in self.views if view.path == path)
 
     def _head(self, view: View) -> JSON:
         generation = self._content.verbs.cluster.generation
@@ -256,15 +288,10 @@ class Site:
         return Response(b"".join(render.pieces("error.html", model)), error.status, headers, HTML_TYPE)
 
 
-def _result(steps: Sliced[JSON]) -> Generator[bytes, None, JSON]:
-    """The result; an empty piece for each slice."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            answer: JSON = end.value
-            return answer
-        yield b""
+def whatif_form(query: Query) -> JSON:
+    """`?pod=NAMESPACE/NAME`, `?drain=NODE`, `?cordon=NODE`: what the form has when it opens; names apart by spaces."""
+    given = {key: query.get(key, "")[:MOST_GIVEN] for key in ("pod", "cordon", "drain")}
+    return {**given, "most_bytes": MOST_QUESTION, "most_pods": MOST_PODS}
 
 
 def _file(asset: render.Asset) -> Handler:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from extender.cluster.slices import Sliced, pauses
 from extender.cluster.view import ClusterView
 from extender.objects.queueing import queue_of
 from extender.objects.records import PodRecord
@@ -33,19 +32,16 @@ def pod_entry(pod: PodRecord, reason: str) -> JSON:
     }
 
 
-def pods_view(found: Sequence[tuple[PodRecord, str]], reason: str) -> Sliced[JSON]:
+def pods_view(found: Sequence[tuple[PodRecord, str]], reason: str) -> JSON:
     """The pods that wait, the highest priority and then the oldest first. `found`: as `Explainer.waiting` gives them;
     `reason`: for one reason, "" all."""
     counts: dict[str, int] = {}
     chosen = []
-    for (pod, why), pause in pauses(found):
-        if pause:
-            yield
+    for pod, why in found:
         counts[why] = counts.get(why, 0) + 1
         if reason in ("", why):
             chosen.append((-pod.priority, pod.created or 0.0, f"{pod.namespace}/{pod.name}", pod, why))
     chosen.sort(key=lambda one: one[:3])
-    yield
     return {
         "reason": reason,
         "reasons": dict(sorted(counts.items())),
@@ -56,15 +52,13 @@ def pods_view(found: Sequence[tuple[PodRecord, str]], reason: str) -> Sliced[JSO
 
 def queue_view(
     report: Report | None, seats: Seats, cluster: ClusterView, queue: str, leader: QueueLeader | None = None
-) -> Sliced[JSON]:
+) -> JSON:
     """As /debug/queue, with the first MOST of each list. `queue`: of one, "" all; `leader`: which
     instance knows the order."""
     warnings = [not_the_leader(leader)] if report is None else []
     report = report or Report()
     waiting, incomplete, left = list[JSON](), list[JSON](), 0
-    for (position, one), pause in pauses(enumerate(report.waiting, 1)):
-        if pause:
-            yield
+    for position, one in enumerate(report.waiting, 1):
         shown = incomplete if one.code == "incomplete" else waiting
         if queue not in ("", one.gang.queue):
             continue
@@ -73,7 +67,6 @@ def queue_view(
         else:
             left += 1
     queues = [one for one in report.queues if queue in ("", one["name"])]
-    yield
     return {
         "warnings": warnings,
         "queue": queue,
@@ -82,15 +75,13 @@ def queue_view(
         "waiting": waiting,
         "incomplete": incomplete,
         "waiting_left_out": left,
-        "releasing": (yield from _releasing(seats, cluster, queue)),
+        "releasing": _releasing(seats, cluster, queue),
     }
 
 
-def _releasing(seats: Seats, cluster: ClusterView, queue: str) -> Sliced[list[JSON]]:
+def _releasing(seats: Seats, cluster: ClusterView, queue: str) -> list[JSON]:
     found = list[JSON]()
-    for name, pause in pauses(list(seats.gangs), RELEASES):
-        if pause:
-            yield
+    for name in list(seats.gangs):
         held = seats.gang(name)
         if held and queue in ("", queue_page.queue_of_seats(held, cluster)) and len(found) < MOST:
             found.append(queue_page.release(name, held[:MOST], cluster))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from extender.settings import Settings
-from extender.web.queue_page import pieces
+from extender.web.queue_page import queue as queue_json
 from tests.controllers.queue.rig import PODS, SIGNS_PATH, Rig, gated, rig, run
 from tests.controllers.queue.test_controller import gang
 from tests.kube.api_server import Request
@@ -81,7 +81,7 @@ def in_vain(one: Rig) -> tuple[float, float]:
 
 def page(one: Rig) -> Any:
     report = one.controller.report
-    return json.loads(b"".join(pieces(report, one.seats, one.world.cluster, None)))
+    return json.loads(json.dumps(queue_json(report, one.seats, one.world.cluster, None)))
 
 
 def kept(objects: Objects) -> list[Any]:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from functools import partial
-from time import process_time
 
 import pytest
 
-from extender.cluster.slices import Sliced, finish
 from extender.controllers.surveys import gauges
 from extender.controllers.surveys.gauges import MOST_MODELS
 from extender.controllers.surveys.survey import Survey
@@ -17,14 +15,14 @@ from extender.metrics import Metrics
 from extender.objects.queueing import GATE
 from extender.verdict.explain import Explainer, Times
 from tests.verdict.capacity.clusters import MODEL
-from tests.world import JSON, World, pairs
+from tests.world import JSON, InPlace, World, pairs
 
 H, A = {MODEL: "H"}, {MODEL: "A"}
 
 
 def wanted(world: World) -> dict[str, int]:
     times = Times(lambda: world.now, lambda: world.wall)
-    return finish(Explainer(world.verbs, times, lambda: None).nodes_wanted())
+    return Explainer(world.verbs, times, lambda: None).nodes_wanted()
 
 
 def full(links: JSON | None = None) -> World:
@@ -82,8 +80,7 @@ async def test_the_metric_is_bounded_and_goes_when_no_pod_waits() -> None:
     answers: list[Mapping[str, int]] = [{f"m{n:03}": n for n in range(MOST_MODELS + 50)}, {}]
     shown, read = Metrics(), [False, True, True]
 
-    def count() -> Sliced[Mapping[str, int]]:
-        yield
+    def count() -> Mapping[str, int]:
         return answers.pop(0)
 
     def series() -> dict[str, float]:
@@ -91,7 +88,7 @@ async def test_the_metric_is_bounded_and_goes_when_no_pod_waits() -> None:
         return {one.labels["model"]: one.value for one in family.samples}
 
     show = partial(gauges.nodes_wanted, shown.nodes_wanted)
-    controller = Survey("nodes-wanted", count, show, lambda: not read or read.pop(0), every_seconds=0.001)
+    controller = Survey("nodes-wanted", count, show, lambda: not read or read.pop(0), InPlace(), every_seconds=0.001)
     task = asyncio.ensure_future(controller.run())
     try:
         async with asyncio.timeout(30):
@@ -102,22 +99,3 @@ async def test_the_metric_is_bounded_and_goes_when_no_pod_waits() -> None:
                 await asyncio.sleep(0.001)
     finally:
         task.cancel()
-
-
-def test_slices_are_short() -> None:
-    """1,000 nodes and 400 pods of 20 kinds that wait."""
-    world = World()
-    for number in range(1000):
-        world.node(f"n{number}", 8, labels=H if number % 2 else A, links=pairs(8))
-        world.pod(f"r{number}", 8, f"n{number}", priority=5)
-    for number in range(400):
-        world.pod(f"p{number}", 1 + number % 8, cpu=str(1 + number % 20))
-    times = Times(lambda: world.now, lambda: world.wall)
-    slices = []
-    steps = Explainer(world.verbs, times, lambda: None).nodes_wanted()
-    begin = process_time()
-    for _ in steps:
-        slices.append(process_time() - begin)
-        begin = process_time()
-    assert len(slices) > 40
-    assert sorted(slices)[-3] < 0.005 * 4  # CPU time, of a loaded machine; the collector may run in a slice or two

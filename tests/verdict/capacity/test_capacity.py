@@ -17,7 +17,6 @@ from extender.objects.queueing import GATE
 from extender.settings import Settings
 from tests.cli.canned import Canned, answer, serving
 from tests.verdict.capacity.clusters import MODEL, Counted, answered, drawn
-from tests.verdict.test_slices import MOST_SECONDS, NODES, RUNS, explainer, filled
 from tests.world import JSON, World, machine, pairs, workload
 
 CASES = int(os.environ.get("GPU_EXTENDER_CAPACITY_CASES", "200"))
@@ -128,43 +127,6 @@ def test_absurd_counts_cost_little() -> None:
         {"model": "A", "links": "any", "gpus": 70_000, "nodes": 1},
         {"model": "A", "links": "required", "gpus": 1, "nodes": 3},
     ]
-
-
-def test_slices_are_short() -> None:
-    world = filled(NODES)
-    runs = []
-    for _ in range(RUNS):
-        steps, spans, done = explainer(world).capacity(), [], False
-        while not done:
-            began = time.process_time()
-            done = next(steps, "end") == "end"
-            spans.append(time.process_time() - began)
-        runs.append(spans)
-    least = [min(run[at] for run in runs) for at in range(min(map(len, runs)))]
-    assert max(least) < MOST_SECONDS, (least.index(max(least)), max(least), len(least))
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_the_cluster_may_change_between_any_two_slices(seed: int) -> None:
-    world, rng = filled(60), random.Random(seed)
-    steps, shown, number = explainer(world).capacity(), None, 0
-    while shown is None:
-        try:
-            next(steps)
-        except StopIteration as end:
-            shown = end.value
-        number += 1
-        names = sorted(world.cluster.nodes)
-        match rng.randint(0, 3):
-            case 0 if len(names) > 5:
-                world.drop("Node", machine(rng.choice(names)))
-            case 1:
-                world.node(f"new{number}", 8, links=pairs(8))
-            case 2:
-                world.pod(f"more{number}", 2, rng.choice(names))
-            case 3:
-                world.filter(world.pod(f"asked{number}", 1))
-    assert shown["kind"] == "Capacity"
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,6 @@ from itertools import combinations
 
 import pytest
 
-from extender.cluster.slices import finish
 from extender.offline import frozen
 from extender.verdict.capacity import drain, machines
 from extender.verdict.capacity.drain import Plan, drains
@@ -18,7 +17,7 @@ from extender.verdict.capacity.largest import whole_nodes
 from extender.whatif.snapshot import NOW, Snapshot
 from tests.offline.test_whatif import ARBITRARY, random_pod
 from tests.verdict.capacity.clusters import MODEL, Counted, Links, drawn
-from tests.verdict.test_slices import explainer
+from tests.verdict.test_nothing_changes import explainer
 from tests.world import GPU, JSON, WALL, World, machine, pairs, workload
 
 CASES = int(os.environ.get("GPU_EXTENDER_CAPACITY_CASES", "200"))
@@ -30,11 +29,11 @@ def planned(items: list[JSON], model: str, wanted: int) -> Plan | None:
     snapshot = Snapshot.of(ARBITRARY, frozen.parse(raw, frozenset({GPU})))
     snapshot.cluster.at(WALL)
     judge = snapshot.judge
-    fleet = finish(machines.read(judge))
+    fleet = machines.read(judge)
     look = machines.Look(judge, fleet, NOW)
-    whole = finish(whole_nodes(look))
+    whole = whole_nodes(look)
     look = look._replace(whole=frozenset(name for names in whole.values() for name in names))
-    plans = finish(drains(look, model, [wanted])) if model in fleet.models else []
+    plans = drains(look, model, [wanted]) if model in fleet.models else []
     return plans[0] if plans else None
 
 
@@ -158,8 +157,8 @@ def test_sets_come_in_the_order_of_their_whole_cost() -> None:
                 world.pod(f"p{n}-{i}", rng.randint(1, 2), f"n{n}", phase="Running", start=start, labels=labels)
         world.cluster.at(WALL)
         judge = explainer(world)._judge
-        look = machines.Look(judge, finish(machines.read(judge)), world.now)
-        there, _ = finish(drain._candidates(look, "A"))
+        look = machines.Look(judge, machines.read(judge), world.now)
+        there, _ = drain._candidates(look, "A")
         names = [name for _, name in there]
         search = drain._Search(look, there)
         tied += bool(search._tied) and bool(search._free)

@@ -46,7 +46,7 @@ def test_a_machine_takes_the_pods_whose_devices_the_queue_allocates(names: tuple
     made.claimant("other", "left")
     left, planned = made.cluster.pods["uid-left"], made.cluster.pods["uid-planned"]
     assert (left.planned, planned.planned) == (False, True)
-    over = judge.over(made.verbs, live=True)
+    over = judge.over(made.verbs)
     look = machines.Look(over, done(machines.read(over)), made.now)
     [machine] = done(usual(over, look.fleet))
     units = [Unit((made.cluster.pods[f"uid-{name}"],)) for name in names]

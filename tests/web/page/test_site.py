@@ -489,7 +489,7 @@ def test_a_view_changes_nothing(world: World) -> None:
 
 
 def test_more_pages_than_are_made_at_once_are_told_to_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("extender.web.pages.MOST_MADE", 0)
+    monkeypatch.setattr("extender.ask.forks.MOST_ASKED", 0)
     reply = get(world, "/")
     assert (reply.status, reply.headers["retry-after"]) == (429, "2")
 

@@ -1,14 +1,9 @@
-"""An explanation holds up no verb: its slices are short, leave no claim behind, and bear a cluster that changes.
-
-GPU_EXTENDER_SLICE_NODES=5000 measures a cluster of so many nodes; the default is a thousand.
-"""
+"""An explanation changes nothing."""
 
 from __future__ import annotations
 
 import json
-import os
 import random
-import time
 from typing import Any
 
 import pytest
@@ -21,9 +16,6 @@ from extender.verdict.explain import Explainer, Times
 from extender.verdict.explanation import Explanation
 from tests.world import JSON, WALL, World, machine, pairs, workload
 
-NODES = int(os.environ.get("GPU_EXTENDER_SLICE_NODES", "1000"))
-RUNS = 5
-MOST_SECONDS = 0.005
 PODS = ("fits", "links", "many", "never", "cpu", "gated")
 SETTINGS = Settings.model_validate({"queue": {"enabled": True, "queues": {"default": {"limit_gpus": {"A": 3}}}}})
 
@@ -59,64 +51,14 @@ def explainer(world: World) -> Explainer:
     return Explainer(world.verbs, Times(lambda: world.now, lambda: world.wall), lambda: None)
 
 
-def spans(world: World, pod: str) -> list[float]:
-    """CPU seconds of each slice."""
-    made = explainer(world)
-    steps = made.explain(made.pod("default", pod))
-    found = []
-    while True:
-        began = time.process_time()
-        done = next(steps, "end") == "end"
-        found.append(time.process_time() - began)
-        if done:
-            return found
-
-
-def test_slices_are_short() -> None:
-    world = filled(NODES)
-    for pod in PODS:
-        runs = [spans(world, pod) for _ in range(RUNS)]
-        least = [min(run[at] for run in runs) for at in range(min(map(len, runs)))]
-        assert max(least) < MOST_SECONDS, (pod, least.index(max(least)), max(least))
-
-
 @pytest.mark.parametrize("pod", PODS)
-def test_no_slice_leaves_a_claim_or_a_change_behind(pod: str) -> None:
+def test_an_explanation_leaves_no_claim_or_change_behind(pod: str) -> None:
     world = filled(60)
     world.filter(world.pod("assumed", 2, priority=9))
     nodes = world.cluster.tables.nodes
     rows = [world.cluster.row(name) for name in world.cluster.nodes]
     before = [nodes.node(row) for row in rows]
-    steps = explainer(world).explain(explainer(world).pod("default", pod))
-    for _ in steps:
-        assert [nodes.node(row) for row in rows] == before
-    assert [nodes.node(row) for row in rows] == before
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("pod", PODS)
-def test_the_cluster_may_change_between_any_two_slices(pod: str, seed: int) -> None:
-    world, rng = filled(60), random.Random(seed)
-    made = explainer(world)
-    steps, shown, number = made.explain(made.pod("default", pod)), None, 0
-    while shown is None:
-        try:
-            next(steps)
-        except StopIteration as end:
-            shown = end.value
-        number += 1
-        names = sorted(world.cluster.nodes)
-        running = sorted(one.name for one in world.cluster.pods.values() if one.node)
-        match rng.randint(0, 4):
-            case 0 if len(names) > 5:
-                world.drop("Node", machine(rng.choice(names)))
-            case 1:
-                world.node(f"new{number}", 8, links=pairs(8))
-            case 2 if running:
-                world.gone(rng.choice(running))
-            case 3:
-                world.pod(f"more{number}", 2, rng.choice(names), start=WALL)
-            case 4:
-                world.filter(world.pod(f"asked{number}", 1))
+    shown = explainer(world).explain(explainer(world).pod("default", pod))
     assert isinstance(shown, Explanation)
     assert shown.sentence
+    assert [nodes.node(row) for row in rows] == before

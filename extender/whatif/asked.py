@@ -1,66 +1,43 @@
-"""Answers one what-if of a running server in a process of its own: `python -m extender.whatif.worker`.
-
-Standard input has the state of the server (`live.written`), then the question in JSON and the time at which it is
-asked. Standard output gets the answer, or the error with its status. The CPU time of the process is bounded, and the
-process of the verbs comes first. An argument states how many bytes of memory it may take: a question of 1 MiB can ask
-for 1,000 pods of that size, and a container that exceeds its limit ends with the server in it."""
+"""A what-if as a server is asked it: in JSON, about the cluster as it is. It is answered in a fork, which may change
+the cluster."""
 
 from __future__ import annotations
 
-import os
-import pickle
-import resource
-import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import orjson
 
-from extender.cluster.slices import finish
-from extender.errors import BadInput, ExtenderError
+from extender.errors import BadInput
 from extender.objects.manifests import yaml_documents
-from extender.whatif import engine, live
+from extender.verbs.verbs import Verbs
+from extender.verdict import judge
+from extender.whatif import engine
 from extender.whatif.question import Added, Changes, Document, Question, read
+from extender.whatif.snapshot import Snapshot
 
-STDOUT: Final = 1
-NICE: Final = 10
-"""How much the verbs' process is preferred."""
 WAYS_SECONDS: Final = 20
 """CPU time after which no further way out is looked for."""
-MOST_SECONDS: Final = 60
-"""CPU time after which the process is ended."""
-NO_MEMORY: Final = b"the answer needs more memory than is left: ask about fewer pods"
 FIELDS: Final = frozenset({"objects", "manifest", "pods", "add", "cordon", "drain", "holdings"})
 MOST_NAMES: Final = 1_000
 """Pods or nodes that one field names."""
 
 
-def main() -> int:
-    """Answers, once."""
-    os.nice(NICE)
-    resource.setrlimit(resource.RLIMIT_CPU, (MOST_SECONDS, MOST_SECONDS))
-    for most in map(int, sys.argv[1:]):
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-    with open(os.dup(STDOUT), "wb") as out, open(os.devnull, "wb") as nothing:
-        os.dup2(nothing.fileno(), STDOUT)  # what the copy logs is logged by the server already
-        out.writelines(_answer(sys.stdin.buffer))
-    return 0
-
-
-def _answer(file: BinaryIO) -> list[bytes]:
-    """The status as a line, then the body."""
-    try:
-        snapshot = live.read(file, lambda: time.process_time() > WAYS_SECONDS)
-        body, wall = pickle.load(file)
-        asked = question(body, snapshot.cluster.gpu_names)
-        made = finish(engine.answer(snapshot, asked, wall))
-        return [b"200\n", *made.pieces()]
-    except ExtenderError as error:
-        return [b"%d\n" % error.status, orjson.dumps(error.as_json())]
-    except MemoryError:
-        return [b"503\n", b'{"error":{"code":"no-memory","path":"","message":"%s"}}' % NO_MEMORY]
+def answer(verbs: Verbs, body: bytes, now: float, wall: float) -> Iterator[bytes]:
+    """`kind: WhatIf`. The cluster of the verbs is changed by it, and serves no second question. `now`: on its clock;
+    `wall`: seconds since 1970. NotFound, BadInput."""
+    cluster = verbs.cluster
+    cluster.tick(now)
+    until = time.process_time() + WAYS_SECONDS
+    asked = question(body, cluster.gpu_names)
+    over = judge.over(verbs)
+    snapshot = Snapshot(
+        cluster.settings, cluster, verbs.policy, verbs.claims, over.search, over, now, live=True,
+        over=lambda: time.process_time() > until,
+    )  # fmt: skip
+    return engine.answer(snapshot, asked, wall).pieces()
 
 
 def question(body: bytes, gpus: frozenset[str]) -> Question:
@@ -124,7 +101,3 @@ def _added(one: Any, path: str) -> Added:
     if not isinstance(count, int) or isinstance(count, bool) or count < 1 or not isinstance(what, str):
         raise BadInput('expected {"count": N, "like": NODE or catalogue:ID}', path=path)
     return Added(count, what)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,1 +1,0 @@
-"""POST /debug/whatif, and whether there is memory for its answer."""

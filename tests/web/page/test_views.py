@@ -1,0 +1,52 @@
+"""Each view over a cluster in which pods run and wait."""
+
+from __future__ import annotations
+
+import pytest
+
+from extender.verdict.explain import Times
+from extender.web.page.live import Live
+from extender.web.page.site import Content, Site
+from extender.web.pages import Pages
+from tests.verdict.test_nothing_changes import explainer, filled
+from tests.world import World
+
+COSTLY = ("/capacity", "/advice")
+VIEWS: dict[str, dict[str, str]] = {
+    "/": {},
+    "/nodes": {"by": "zone", "in": ""},
+    "/node": {"node": "n7"},
+    "/waiting": {},
+    "/pod": {"pod": "default/links"},
+    "/queue": {},
+    "/capacity": {},
+    "/advice": {"pod": "default/links"},
+    "/whatif": {},
+    "/preemptions": {},
+    "/prices": {},
+    "/decisions": {},
+}
+
+
+def site(world: World) -> Site:
+    times = Times(lambda: world.now, lambda: world.wall)
+    content = Content(world.verbs, explainer(world), times, lambda: None)
+    return Site(content, Live(lambda: 0, world.server.connections.stopping), Pages(world.server.asks))
+
+
+def made(site: Site, path: str) -> bytes:
+    """The HTML of a view."""
+    shared = b"".join(site.shared(path)) if path in COSTLY else b""
+    return b"".join(site.pieces(path, VIEWS[path], False, shared))
+
+
+def test_every_view_is_here() -> None:
+    assert [view.path for view in site(World()).views] == list(VIEWS)
+
+
+@pytest.mark.parametrize("path", VIEWS)
+def test_each_view_is_a_page(path: str) -> None:
+    world = filled(40)
+    for n in range(8):
+        world.filter(world.pod(f"asked{n}", 2))
+    assert made(site(world), path).endswith(b"</html>")
