@@ -1,9 +1,12 @@
-"""How long a filter call waits while people read the debug pages of a large server.
+"""How long a filter call waits while people ask a large server, and what the answers take.
 
-    python -m benchmarks.debug_pages [--nodes 15000] [--pods 150000] [--calls 150]
+    python -m benchmarks.debug_pages [--nodes 15000] [--pods 150000] [--calls 1500] [--rounds 2]
 
-One client asks filter for 100 candidates, again and again. Beside it another process reads one page in a loop. Wall
-time of the calls in milliseconds, and the server's memory. What a page costs a call is the difference to `none`.
+One client asks filter for 100 candidates, again and again. Beside it another process asks one question a second. The
+questions take turns, in both orders. `p50` to `max`: wall time of the calls in milliseconds; what a question costs them
+is the difference to `none`. `answer`: the median from a question to its last byte, `first`: of the first one. Memory in
+MiB: `server`, its RSS; `forks`, what its forks have of their own at most. Other processes make the calls wait, too: run
+it with a real-time priority (`chrt -r 1`) where there are some; forks drop it.
 """
 
 from __future__ import annotations
@@ -16,14 +19,25 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from statistics import quantiles
+from statistics import median, quantiles
 from urllib.request import urlopen
 
 from benchmarks.serving import Connection
 
-PAGES = ("", "/debug/decisions?most=300&nodes=20000", "/debug/state", "/debug/topologies", "/metrics")
+PAGES = (
+    "",
+    "/debug/explain?pod=default/waits-1",
+    "/debug/top",
+    "/",
+    "/debug/decisions?most=300&nodes=20000",
+    "/debug/state",
+)
+EVERY = 1.0  # seconds between two questions
+WAITING = 200  # pods
 FILL = 100  # decisions over all nodes
 
 
@@ -52,7 +66,8 @@ def serve(nodes: int, pods: int) -> None:
         record("Pod", workload(f"pod-{i:06}", int(i < 4 * nodes), node=f"node-{i % nodes:06}", phase="Running"))
         for i in range(pods)
     )
-    events = itertools.chain(made, held)
+    waiting = (record("Pod", workload(f"waits-{i}", 1 + i % 10)) for i in range(WAITING))
+    events = itertools.chain(made, held, waiting)
     while batch := list(itertools.islice(events, 500)):
         cluster.apply(batch, time.monotonic())
     gc.collect()
@@ -74,18 +89,23 @@ def serve(nodes: int, pods: int) -> None:
 
 
 def read(port: int, page: str) -> None:
-    """Reads the page until it is ended."""
+    """Asks for the page again and again until it is ended; prints what each answer took, in ms."""
     while True:
+        began = time.perf_counter()
         with urlopen(f"http://127.0.0.1:{port}{page}") as answer:
             while answer.read(1 << 16):
                 pass
+        took = time.perf_counter() - began
+        print(round(took * 1e3), flush=True)
+        time.sleep(max(0.0, EVERY - took))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.debug_pages")
     parser.add_argument("--nodes", type=int, default=15_000)
     parser.add_argument("--pods", type=int, default=150_000)
-    parser.add_argument("--calls", type=int, default=150)
+    parser.add_argument("--calls", type=int, default=1500)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--read", metavar="PORT PAGE", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -102,34 +122,58 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     try:
         assert server.stdout is not None
-        measure(int(server.stdout.readline()), server.pid, command, options.calls)
+        measure(int(server.stdout.readline()), server.pid, command, options.calls, options.rounds)
     finally:
         server.terminate()
         server.wait()
     return 0
 
 
-def measure(port: int, pid: int, command: list[str], calls: int) -> None:
+def measure(port: int, pid: int, command: list[str], calls: int, rounds: int) -> None:
     """One line a page."""
     connection = Connection(port)
-    print(f"{'page':40} {'p50':>7} {'p99':>7} {'max':>7} {'MiB':>6}   (of {os.cpu_count()} CPUs)")
-    for page in PAGES:
-        reader = subprocess.Popen([*command, "--read", str(port), page], stderr=subprocess.DEVNULL) if page else None
-        try:
-            time.sleep(1.0 if reader is None else 2.0)  # until it reads
-            spent = sorted(_calls(connection, calls))
-        finally:
-            if reader is not None:
-                reader.terminate()
-                reader.wait()
-        cut = quantiles(spent, n=100)
-        status = Path(f"/proc/{pid}/status").read_text()
-        memory = int(status.partition("VmRSS:")[2].split()[0]) // 1024
-        print(f"{page or 'none':40} {cut[49]:7.2f} {cut[98]:7.2f} {spent[-1]:7.2f} {memory:6}", flush=True)
+    _calls(connection, calls // 4)
+    head = "".join(f"{name:>8}" for name in ("p50", "p90", "p99", "max", "answer", "first", "server", "forks"))
+    print(f"{'question':42}{head}   (of {os.cpu_count()} CPUs)")
+    for number in range(rounds):
+        for page in PAGES if number % 2 == 0 else PAGES[::-1]:
+            asking = [*command, "--read", str(port), page]
+            reader = subprocess.Popen(asking, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) if page else None
+            forks: list[int] = []
+            try:
+                spent = sorted(_calls(connection, calls, partial(_note, pid, forks)))
+            finally:
+                if reader is not None:
+                    reader.terminate()
+            took = [] if reader is None else [int(line) for line in reader.communicate()[0].split()]
+            cut = quantiles(spent, n=100)
+            answers = (median(took), took[0]) if took else (0, 0)
+            numbers = (cut[49], cut[89], cut[98], spent[-1])
+            print(f"{page or 'none':42}" + "".join(f"{one:8.2f}" for one in numbers), end="")
+            print("".join(f"{one:8.0f}" for one in (*answers, _memory(pid, "Rss:"), max(forks))), flush=True)
 
 
-def _calls(connection: Connection, calls: int) -> list[float]:
-    """Milliseconds of each."""
+def _note(pid: int, forks: list[int]) -> None:
+    forks.append(_own_of_forks(pid))
+
+
+def _memory(pid: int | str, field: str) -> int:
+    """MiB."""
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return int(text.partition(field)[2].split()[0]) // 1024
+
+
+def _own_of_forks(pid: int) -> int:
+    """MiB that the forks of a process have of their own, together."""
+    total = 0
+    with suppress(OSError, ValueError, IndexError):
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            total += _memory(child, "Private_Dirty:") + _own_of_forks(int(child))
+    return total
+
+
+def _calls(connection: Connection, calls: int, look: Callable[[], object] = int) -> list[float]:
+    """Milliseconds of each. `look`: now and then between two."""
     from tests.world import workload
 
     spent = []
@@ -141,7 +185,9 @@ def _calls(connection: Connection, calls: int) -> list[float]:
         reply = connection.send(b"POST /v1/filter HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         spent.append((time.perf_counter() - began) * 1e3)
         assert reply.status == 200
-        time.sleep(0.02)
+        time.sleep(0.01)
+        if i % 25 == 0:
+            look()
     return spent
 
 

@@ -159,16 +159,16 @@ class Forks:
         if lacking := memory.lacking():
             raise NotAnswered(lacking, code="no-memory")
         ours, theirs = socket.socketpair()
-        began = self._clock()
+        began, cpu = self._clock(), time.thread_time()
         # Until the child has its own handlers, a signal would run those of the server.
         masked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
         pid = os.fork()
         if not pid:
             _keep(theirs, self.questions, self.begin)
         signal.pthread_sigmask(signal.SIG_SETMASK, masked)
-        stood = self._clock() - began
-        rest = min(MOST_REST, self._rest * stood)
-        self._next = began + stood + rest
+        # Its CPU time: a machine that is busy makes the fork take longer, and not a keeper last longer.
+        rest = min(MOST_REST, self._rest * (time.thread_time() - cpu))
+        self._next = self._clock() + rest
         theirs.close()
         self._keeper = made = Keeper(pid, ours, began)
         loop = asyncio.get_running_loop()
@@ -262,7 +262,8 @@ def _keep(control: socket.socket, questions: Mapping[str, Question], begin: Call
         os.closerange(3, control.fileno())
         os.closerange(control.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
         os.nice(NICE)
-        with suppress(OSError):
+        with suppress(OSError, AttributeError):  # Linux alone has these
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
             Path("/proc/self/oom_score_adj").write_text("1000")
         answers = 0
         while (question := socket.recv_fds(control, 1, 1))[0]:

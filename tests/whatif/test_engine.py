@@ -8,7 +8,6 @@ import pytest
 from rich.console import Console
 
 from extender.cli import plan_groups
-from extender.cluster.slices import Sliced
 from extender.errors import BadInput, ExtenderError, NotFound
 from extender.objects.records import PodRecord
 from extender.settings import Settings
@@ -201,9 +200,9 @@ def test_equal_pods_without_a_place_are_judged_once(monkeypatch: pytest.MonkeyPa
     judged: list[str] = []
     judge = single.judge
 
-    def counted(snapshot: Snapshot, pod: PodRecord, wall: float) -> Sliced[Single]:
+    def counted(snapshot: Snapshot, pod: PodRecord, wall: float) -> Single:
         judged.append(pod.name)
-        return (yield from judge(snapshot, pod, wall))
+        return judge(snapshot, pod, wall)
 
     monkeypatch.setattr(single, "judge", counted)
     owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "s"}}

@@ -40,7 +40,7 @@ class Survey(Controller, Generic[T]):
         whether the cluster has been read."""
         self.name = name
         self._show, self._known, self._forks, self._every = show, known, forks, every_seconds
-        self._count = forks.add(lambda: (pickle.dumps((count(), time.process_time())),))
+        self._question = forks.add(lambda: _counted(count))
 
     async def run(self) -> None:
         """Count, again and again."""
@@ -52,9 +52,16 @@ class Survey(Controller, Generic[T]):
     async def _look(self) -> float:
         """Count and show; the CPU time that it took, in seconds."""
         try:
-            found, spent = pickle.loads(await self._forks.whole(self._count))
+            found, spent = pickle.loads(await self._forks.whole(self._question))
         except ExtenderError as error:  # too little memory, or too many questions: it is counted the next time
             log.warning("a survey is left out", survey=self.name, err=error.message)
             return 0.0
         self._show(found)
         return float(spent)
+
+
+def _counted(count: Callable[[], object]) -> tuple[bytes]:
+    """The result, and the CPU time that it took."""
+    began = time.process_time()
+    found = count()
+    return (pickle.dumps((found, time.process_time() - began)),)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from extender.cluster.slices import Sliced
 from extender.objects.queueing import GATE
 from extender.verdict import judge
 from extender.verdict.capacity import machines
@@ -17,14 +14,6 @@ from tests.cluster.dra.world import DraWorld
 from tests.controllers.queue.devices_rig import world
 from tests.verdict.capacity.clusters import MODEL
 from tests.world import JSON, workload
-
-
-def done(steps: Sliced[Any]) -> Any:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value
 
 
 def waits(made: DraWorld, name: str) -> JSON:
@@ -47,10 +36,10 @@ def test_a_machine_takes_the_pods_whose_devices_the_queue_allocates(names: tuple
     left, planned = made.cluster.pods["uid-left"], made.cluster.pods["uid-planned"]
     assert (left.planned, planned.planned) == (False, True)
     over = judge.over(made.verbs)
-    look = machines.Look(over, done(machines.read(over)), made.now)
-    [machine] = done(usual(over, look.fleet))
+    look = machines.Look(over, machines.read(over), made.now)
+    [machine] = usual(over, look.fleet)
     units = [Unit((made.cluster.pods[f"uid-{name}"],)) for name in names]
-    [found] = done(growth(look, [machine], units))
+    [found] = growth(look, [machine], units)
     assert (found["nodes"], found["pods"]) == (1, 1)
     takes = Takes(look)
     taken = {name: takes.one(machine, over.claims.alone(made.cluster.pods[f"uid-{name}"])) for name in names}
