@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 
 from extender.cluster.cluster import READ_AT_ONCE, Cluster
@@ -13,7 +12,6 @@ from extender.objects.event import Event
 from extender.recording import entries
 from extender.settings import Settings
 from extender.sim.dra import nvidia as dra
-from extender.whatif import live
 from tests.cluster.dra.world import DraWorld
 from tests.world import GPU, workload
 
@@ -39,12 +37,6 @@ def same(one: Cluster, other: Cluster) -> None:
     assert dict(one.nodes) == dict(other.nodes)
     assert dict(one.pods) == dict(other.pods)
     assert dict(one.gpus.ledgers) == dict(other.gpus.ledgers)
-
-
-def test_the_copy_of_what_if() -> None:
-    made = filled()
-    copy = live.read(io.BytesIO(b"".join(live.written(made.verbs, made.now))), lambda: False)
-    same(copy.cluster, made.cluster)
 
 
 def test_the_snapshot_of_a_record() -> None:

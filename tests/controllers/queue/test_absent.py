@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 
 from extender.objects import gangs
 from extender.objects.queueing import GATE
 from extender.settings import Settings
-from extender.web.queue_page import pieces
+from extender.web.queue_page import queue
 from tests.controllers.queue.rig import OTHER_GATE, PODS, Rig, rig, run
 from tests.queue.late_owners import OWNERS, LateOwner
 from tests.world import JSON, World, pairs, workload
@@ -500,7 +501,7 @@ def test_the_page_names_absent_seats(world: World) -> None:
             await one.turn()
             one.bind("g-0")
             await one.turn()
-            page = b"".join(pieces(one.controller.report, one.seats, world.cluster, "default"))
+            page = orjson.dumps(queue(one.controller.report, one.seats, world.cluster, "default"))
             assert page.count(b'"absent":true') == 2
             assert b'"pod":"default/g-0-1"' in page
             assert gangs.Ref.of(next(iter(one.seats.gangs))).part == "0"
