@@ -3,11 +3,15 @@
 The official client loads the configuration (service account, kubeconfig, exec plugins, TLS); the requests themselves
 go through aiohttp, its own transport, because its typed models cost a millisecond per pod. Tokens are read anew when
 they are due; the certificates of a kubeconfig are read once.
+
+Connections are kept, and given to the next request. What must not wait behind other requests has connections of its own
+(`ApiServer.apart`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import ssl
 import time
@@ -36,6 +40,9 @@ _REFRESH = 60.0  # seconds between looks at a token file or an exec plugin's exp
 STREAM_BUFFER = 2**18  # bytes: what a stream buffers before it makes the server wait
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"  # merges lists by their keys: gates, conditions
+JSON = "application/json"
+_METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+_LONGEST_ERROR = 2**20  # bytes of the body of an error
 
 Headers = Callable[[], Awaitable[Mapping[str, str]]]
 
@@ -68,7 +75,7 @@ class TooLarge(Exception):
 
 class Stream(NamedTuple):
     """A watch that was accepted: its bytes as they come. It ends when the server ends it, or by ``drop``, after which
-    the bytes end with Unreachable."""
+    its block ends with Unreachable."""
 
     chunks: AsyncIterator[bytes]
     drop: Callable[[], None]
@@ -98,15 +105,23 @@ class ApiServer:
     """
 
     def __init__(
-        self, url: str, *, headers: Headers, transport: Transport | None = None, timeout: float = 30.0
+        self,
+        url: str,
+        *,
+        headers: Headers,
+        transport: Transport | None = None,
+        timeout: float = 30.0,
+        at_once: int | None = None,
     ) -> None:
-        """``timeout`` (seconds) is for whole answers, their bodies included."""
+        """``timeout`` (seconds) is for whole answers, their bodies included. ``at_once``: the most requests under way,
+        others wait; None: any number."""
         self.url = url
         self.headers = headers
         self.transport = transport or Transport()
         self.forbidden = Forbidden()
         self._url = yarl.URL(url)
         self._timeout = timeout
+        self._turns = contextlib.nullcontext() if at_once is None else asyncio.Semaphore(at_once)
         self._made: aiohttp.ClientSession | None = None
         self._options: dict[str, Any] = {"allow_redirects": False}
         if self.transport.proxy:
@@ -170,6 +185,14 @@ class ApiServer:
         transport = Transport(tls, configuration.tls_server_name, configuration.proxy, kubeconfig is not None)
         return cls(configuration.host, headers=headers, transport=transport)
 
+    def apart(self, at_once: int) -> ApiServer:
+        """The same server by connections of its own, so that other requests delay none of these. Close it, too."""
+        server = ApiServer(
+            self.url, headers=self.headers, transport=self.transport, timeout=self._timeout, at_once=at_once
+        )
+        server.forbidden = self.forbidden
+        return server
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -203,6 +226,19 @@ class ApiServer:
         """As post(), with a JSON merge patch, or another kind of patch."""
         return await self.request("PATCH", path, body, content_type=content_type)
 
+    async def change(self, method: str, path: str, body: bytes, content_type: str = JSON) -> bytes:
+        """A write that creates an object or states the version that it changes, so it may be sent twice: it is sent
+        again where the server closes the connection instead of answering. The answer is the object's metadata alone,
+        where the server can do so. The errors of get()."""
+        headers = {"Accept": _METADATA_ONLY, "Content-Type": content_type}
+        async with self._turns:
+            try:
+                return await self._whole(method, path, headers, body)
+            except Unreachable as error:
+                if not _is_unanswered(error):
+                    raise
+            return await self._whole(method, path, headers, body)
+
     async def request(
         self,
         method: str,
@@ -210,30 +246,41 @@ class ApiServer:
         body: bytes | None = None,
         *,
         params: Mapping[str, str] | None = None,
-        content_type: str = "application/json",
+        content_type: str = JSON,
         most: int | None = None,
     ) -> bytes:
         """The body of a 2xx answer to any method; the errors of get(). `content_type`: of `body`."""
+        headers = {} if body is None else {"Content-Type": content_type}
+        async with self._turns:
+            return await self._whole(method, path, headers, body, params=params, most=most)
+
+    async def _whole(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        *,
+        params: Mapping[str, str] | None = None,
+        most: int | None = None,
+    ) -> bytes:
         limits = aiohttp.ClientTimeout(total=self._timeout, connect=ACQUIRE_SECONDS, sock_connect=CONNECT_SECONDS)
-        sent: dict[str, Any] = {} if body is None else {"data": body, "content_type": content_type}
-        async with self._answer(method, path, limits, params=params or {}, **sent) as answer:
+        async with self._answer(method, path, limits, headers, params=params or {}, data=body) as answer:
             if most is None:
                 return await answer.read()
-            parts, size = [], 0
-            async for part in answer.content.iter_any():
-                parts.append(part)
-                size += len(part)
-                if size > most:
-                    raise TooLarge(f"{method} {path}: more than {most} bytes")
-            return b"".join(parts)
+            text = await _first_bytes(answer, most + 1)
+            if len(text) > most:
+                raise TooLarge(f"{method} {path}: more than {most} bytes")
+            return text
 
     @asynccontextmanager
     async def stream(self, path: str, params: Mapping[str, str], *, inactivity: float) -> AsyncIterator[Stream]:
-        """An answer that goes on. Silence for ``inactivity`` seconds is Silent, a broken connection Unreachable."""
+        """An answer that goes on. Silence for ``inactivity`` seconds is Silent, a broken connection Unreachable. Where
+        the caller is behind by STREAM_BUFFER bytes the server has to wait, which is no silence."""
         limits = aiohttp.ClientTimeout(
             total=None, connect=ACQUIRE_SECONDS, sock_connect=CONNECT_SECONDS, sock_read=inactivity
         )
-        async with self._answer("GET", path, limits, params=params) as answer:
+        async with self._answer("GET", path, limits, {}, params=params) as answer:
             yield Stream(answer.content.iter_any(), lambda: _cut_off(answer))
 
     @asynccontextmanager
@@ -242,28 +289,58 @@ class ApiServer:
         method: str,
         path: str,
         limits: aiohttp.ClientTimeout,
-        content_type: str = "application/json",
+        headers: Mapping[str, str],
         **more: Any,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         async with AsyncExitStack() as stack:
             try:
                 async with asyncio.timeout(AUTHENTICATE_SECONDS):
-                    headers = {**await self.headers(), **({"Content-Type": content_type} if "data" in more else {})}
+                    headers = {**headers, **_one_line_each(await self.headers())}
                 url = self._url.joinpath(path.lstrip("/"), encoded=True)
                 request = self._session.request(method, url, headers=headers, timeout=limits, **more, **self._options)
                 answer = await stack.enter_async_context(request)
-                if not 200 <= answer.status < 300:
-                    retry_after = retry_after_of(answer.headers.get("Retry-After", ""))
-                    message = message_of(await answer.read())
-                    self.forbidden.note(method, answer.status, message)
-                    raise ApiError(answer.status, message, retry_after)
                 try:
+                    if not 200 <= answer.status < 300:
+                        raise await self._error_of(method, answer)
                     yield answer
                 finally:
                     _cut_off(answer)
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 kind = Silent if isinstance(error, TimeoutError) else Unreachable
                 raise kind(f"{method} {path}: {str(error) or type(error).__name__}") from error
+
+    async def _error_of(self, method: str, answer: aiohttp.ClientResponse) -> ApiError | Unreachable:
+        """What an answer means that is no success."""
+        if answer.status < 200:
+            return Unreachable(f"{method} {answer.url.path}: an answer of status {answer.status}")
+        message = message_of(await _first_bytes(answer, _LONGEST_ERROR))
+        self.forbidden.note(method, answer.status, message)
+        return ApiError(answer.status, message, retry_after_of(answer.headers.get("Retry-After", "")))
+
+
+async def _first_bytes(answer: aiohttp.ClientResponse, most: int) -> bytes:
+    """The body, or at least its first `most` bytes where it has more."""
+    parts, size = [], 0
+    async for part in answer.content.iter_any():
+        parts.append(part)
+        size += len(part)
+        if size >= most:
+            break
+    return b"".join(parts)
+
+
+def _one_line_each(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """The credentials. Unreachable: one that would add header lines of its own."""
+    if any("\r" in text or "\n" in text for text in headers.values()):
+        raise Unreachable("the credentials have a line break")
+    return headers
+
+
+def _is_unanswered(error: Unreachable) -> bool:
+    """Whether a connection that stood was closed before the first byte of an answer."""
+    cause = error.__cause__
+    closed = isinstance(cause, (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError))
+    return closed and not isinstance(cause, aiohttp.ClientConnectorError)
 
 
 def _cut_off(answer: aiohttp.ClientResponse) -> None:

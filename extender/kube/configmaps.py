@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from extender.kube.client import MERGE_PATCH, ApiError, Unreachable
+from extender.kube.client import MERGE_PATCH, ApiError, ApiServer, Unreachable
 
 _LABELS: Final = {"app.kubernetes.io/name": "gpu-extender"}
 T = TypeVar("T")
@@ -34,26 +34,6 @@ class _Written(msgspec.Struct):
     metadata: _Meta
 
 
-class Requests(Protocol):
-    """Requests to one API server: `ApiServer`, `KeptConnection` or `KeptConnections`; ApiError and Unreachable."""
-
-    async def get(self, path: str) -> bytes:
-        """The body of a 200."""
-        ...
-
-    async def post(self, path: str, body: bytes) -> bytes:
-        """The body of a 2xx answer; of what was written at least its metadata."""
-        ...
-
-    async def patch(self, path: str, body: bytes, content_type: str = MERGE_PATCH) -> bytes:
-        """As post(), with a JSON merge patch, or another kind of patch."""
-        ...
-
-    async def close(self) -> None:
-        """End every connection."""
-        ...
-
-
 class Conflict(Exception):
     """Another writer wrote, made or deleted it since it was read."""
 
@@ -77,7 +57,7 @@ class TextMap(Protocol):
 class ConfigMap:
     """Reads and writes the ConfigMap ``name``. All raise ApiError and Unreachable."""
 
-    def __init__(self, server: Requests, namespace: str, name: str) -> None:
+    def __init__(self, server: ApiServer, namespace: str, name: str) -> None:
         self.name = name
         self._server = server
         self._where = f"/api/v1/namespaces/{quote(namespace, safe='')}/configmaps"
@@ -105,11 +85,12 @@ class ConfigMap:
         else:
             # An empty entry keeps the API server from tracking the writer of each key, which takes it some time.
             body = {"metadata": {"resourceVersion": version, "managedFields": [{}]}, "data": changes}
+        text = msgspec.json.encode(body)
         try:
-            if not version:
-                answer = await self._server.post(self._where, msgspec.json.encode(body))
+            if version:
+                answer = await self._server.change("PATCH", self._path, text, MERGE_PATCH)
             else:
-                answer = await self._server.patch(self._path, msgspec.json.encode(body))
+                answer = await self._server.change("POST", self._where, text)
         except ApiError as error:
             if error.status == 409 or (error.status == 404 and version):
                 raise Conflict from error

@@ -8,13 +8,12 @@ controller would never free the devices of a claim that outlives its pod.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
 
-from extender.kube.client import MERGE_PATCH, STRATEGIC_PATCH, ApiError, Unreachable
-from extender.kube.configmaps import Requests
+from extender.kube.client import MERGE_PATCH, STRATEGIC_PATCH, ApiError, ApiServer, Unreachable
 from extender.kube.pods.patches import Patched, patched
 from extender.objects.records import FENCE, FINALIZER, PLANNED_NODE, AllocatedDevice
 
@@ -26,7 +25,7 @@ Object = dict[str, Any]
 class ResourceClaimWrites:
     """Reads and writes claims at one API server. What reads raises ApiError and Unreachable."""
 
-    def __init__(self, server: Requests) -> None:
+    def __init__(self, server: ApiServer) -> None:
         self._server = server
 
     async def claim(self, namespace: str, name: str) -> Object | None:
@@ -59,18 +58,10 @@ class ResourceClaimWrites:
         return found if isinstance(found, dict) else None
 
 
-class AnyRequest(Protocol):
-    """Requests to one API server, as `ApiServer`."""
-
-    async def request(self, method: str, path: str, body: bytes | None = None) -> bytes:
-        """The body of a 2xx answer; ApiError and Unreachable."""
-        ...
-
-
 class DeviceTaintRuleWrites:
     """Makes and deletes DeviceTaintRules at one API server; raises nothing."""
 
-    def __init__(self, server: AnyRequest) -> None:
+    def __init__(self, server: ApiServer) -> None:
         self._server = server
 
     async def fence(self, name: str, device: AllocatedDevice) -> Patched:

@@ -35,10 +35,9 @@ from extender.controllers.settings.gate_removal import GateRemoval
 from extender.controllers.watches import Watches
 from extender.kube.client import ApiServer
 from extender.kube.clock import Clock
-from extender.kube.configmaps import ConfigMap, Requests, TextMap
+from extender.kube.configmaps import ConfigMap, TextMap
 from extender.kube.events import EventsApi
 from extender.kube.in_cluster import own_namespace
-from extender.kube.kept import requests_to
 from extender.kube.leases import Lease
 from extender.kube.pods.bindings import Bindings
 from extender.kube.pods.evictions import PodEvictions
@@ -109,7 +108,7 @@ def _outside(core: Core, watches: Watches, server: ApiServer, file: Path | None)
     settings = cluster.settings
     namespace = own_namespace(settings.reservations.namespace)
     stored = settings.reservations.store == "configmap"
-    connection = requests_to(server)
+    connection = server.apart(1)
     kept = ConfigMap(connection, namespace, settings.reservations.name) if stored else None
     reservations = ReservationStore(core.verbs, metrics, kept, ready=watches.listed, clock=clock)
     identity = f"{socket.gethostname()}_{os.getpid()}_{random.SystemRandom().getrandbits(32):08x}"
@@ -126,7 +125,7 @@ def _outside(core: Core, watches: Watches, server: ApiServer, file: Path | None)
         view=View(lambda: watches.listed() and not reservations.missing(), lambda: watches.dark(evicting=True)),
         clock=clock,
     )
-    writes = requests_to(server, AT_ONCE)
+    writes = server.apart(AT_ONCE)
     parked = ParkedPods(core.verbs, PodPatches(writes), _can_evict(settings, watches, reservations), clock)
     controllers: list[Controller] = [reservations, events, evictions, parked, *_reloading(core, file)]
     queue = _queue(core, server, writes, namespace, identity) if settings.queue.enabled else None
@@ -178,7 +177,7 @@ def _in_shadow(core: Core, server: ApiServer, file: Path | None) -> Outside:
     )
 
 
-def _queue(core: Core, server: ApiServer, writes: Requests, namespace: str, identity: str) -> QueueController:
+def _queue(core: Core, server: ApiServer, writes: ApiServer, namespace: str, identity: str) -> QueueController:
     """The queue over an API server. `writes`: for the pods and its ConfigMaps; `namespace`: of these and its Lease."""
     settings, clock = core.cluster.settings.queue, core.clock
     lease = Lease(server, namespace, settings.lease, identity, clock=clock, duration=LEASE_SECONDS)

@@ -149,7 +149,7 @@ def test_the_prompt_kinds_have_the_pace_of_the_settings_and_renew_the_others(mon
     assert paces["Job.batch"] == (300.0, 150.0)
     renewed: list[str] = []
     for one in made._reflectors:
-        monkeypatch.setattr(one._streams, "drop", lambda name=one.watched.name: renewed.append(name))
+        monkeypatch.setattr(one, "_drop", lambda name=one.watched.name: renewed.append(name))
     made.returned()
     assert sorted([*renewed, "Pod", "Node", "PodDisruptionBudget"]) == sorted(watched.name for watched in WATCHED_KINDS)
 

@@ -15,7 +15,6 @@ from ruamel.yaml import YAML
 
 from extender.kube.client import ApiError, ApiServer
 from extender.kube.configmaps import ConfigMap, Conflict, Kept
-from extender.kube.kept import KeptConnection
 from extender.kube.pods.bindings import Bindings
 from extender.kube.watch.kinds import NODES, PODS, WATCHED_KINDS, WatchedKind
 from extender.kube.watch.pace import Pace, Timing
@@ -278,7 +277,7 @@ def test_a_change_of_a_configmap_loses_no_update(control_plane: ControlPlane, ap
 
     async def run() -> None:
         async with await ApiServer.connect(kubeconfig) as server:
-            connections = [KeptConnection(server) for _ in range(2)]
+            connections = [server.apart(1) for _ in range(2)]
             one, other = (ConfigMap(connection, namespace, name) for connection in connections)
             assert await one.read() == Kept({}, "")
             made = await one.change({"a": "1", "b": "2"}, "")

@@ -9,7 +9,6 @@ import pytest
 
 from extender.kube.client import ApiError, ApiServer
 from extender.kube.forbidden import REMEMBERED_SECONDS, Forbidden
-from extender.kube.kept import requests_to
 from tests.kube.api_server import Script, failed, serving
 
 RBAC = 'pods "p" is forbidden: User "a:b" cannot {} resource "{}" in API group "{}" in the namespace "x"'
@@ -58,12 +57,12 @@ async def _no_headers() -> Mapping[str, str]:
 
 
 @pytest.mark.parametrize("kept", [False, True])
-def test_both_clients_note_it(kept: bool) -> None:
+def test_connections_of_its_own_note_it_too(kept: bool) -> None:
     async def run() -> str:
         message = RBAC.format("patch", "pods/status", "")
         script = Script([failed(403, message)])
         async with serving(script) as url, ApiServer(url, headers=_no_headers) as server:
-            client = requests_to(server) if kept else server
+            client = server.apart(1) if kept else server
             with pytest.raises(ApiError):
                 await client.patch("/api/v1/namespaces/x/pods/p/status", b"{}")
             if kept:

@@ -12,8 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from extender.kube.client import MERGE_PATCH, STRATEGIC_PATCH, ApiError, Unreachable
-from extender.kube.configmaps import Requests
+from extender.kube.client import MERGE_PATCH, STRATEGIC_PATCH, ApiError, ApiServer, Unreachable
 from extender.objects.queueing import PINNED
 from extender.objects.records import PodRecord
 from extender.objects.selectors import NodeTerm, Requirement
@@ -46,7 +45,7 @@ class _Written(msgspec.Struct):
 class PodPatches:
     """Patches of pods at one API server."""
 
-    def __init__(self, server: Requests) -> None:
+    def __init__(self, server: ApiServer) -> None:
         self._server = server
 
     async def nominate(
@@ -107,10 +106,10 @@ class PodPatches:
 _DECODER: Final = msgspec.json.Decoder(_Written)
 
 
-async def patched(server: Requests, path: str, body: Mapping[str, object], content_type: str) -> Patched:
+async def patched(server: ApiServer, path: str, body: Mapping[str, object], content_type: str) -> Patched:
     """Patch the object of a path, which states the resourceVersion that it changes; raises nothing."""
     try:
-        answer = await server.patch(path, msgspec.json.encode(body), content_type)
+        answer = await server.change("PATCH", path, msgspec.json.encode(body), content_type)
     except ApiError as error:
         if error.status == 409:
             return Patched("conflict", message=str(error))

@@ -128,11 +128,6 @@ class Feed:
         while self._slice(events):
             await asyncio.sleep(0)
 
-    def give_at_once(self, events: Iterator[Event | None]) -> None:
-        """The same without a turn of the event loop in between, for a few events."""
-        while self._slice(events):
-            pass
-
     def _slice(self, events: Iterator[Event | None]) -> bool:
         """Give the sink one slice; whether there may be more."""
         pace = self._pace

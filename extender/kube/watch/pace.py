@@ -45,8 +45,7 @@ class Pace:
     slice_seconds: float = 0.002
     slice_events: int = 256
     costly: Callable[[Event], bool] | None = None
-    """Whether the sink takes about the time of a slice for an event; None: for none. Such an event ends its slice, and
-    no event is given without a turn of the event loop."""
+    """Whether the sink takes about the time of a slice for an event; None: for none. Such an event ends its slice."""
 
     @classmethod
     def prompt(cls, staleness: float) -> Pace:

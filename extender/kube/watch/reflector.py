@@ -19,15 +19,13 @@ Theory of operation
 5. After a loss the state is current again only at the end of a short watch: by then the server has sent what happened
    meanwhile. Its acceptance alone shows nothing yet. A list that took a moment shows it at once.
 6. Lines are decoded in slices of some milliseconds with a turn of the event loop between them, and each slice reaches
-   the sink as one batch, so that scheduling requests never wait long. A few events that come while nothing is being
-   read are one batch, and take no turn of the event loop (streams.py).
+   the sink as one batch, so that scheduling requests never wait long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
-from functools import partial
 from typing import Final
 
 from extender.kube.client import ApiError, ApiServer, Silent, Unreachable
@@ -39,7 +37,6 @@ from extender.kube.watch.pace import Pace, Timing
 from extender.kube.watch.pages import pages
 from extender.kube.watch.retries import Retries
 from extender.kube.watch.state import State
-from extender.kube.watch.streams import Streams
 from extender.log import Allowance, get_log
 from extender.objects import records
 from extender.objects.event import Event
@@ -74,7 +71,6 @@ class Reflector:
         self.state = State()
         timing = timing or Timing()
         self._server, self._sink, self._pace = server, sink, pace or Pace()
-        self._streams = Streams(server)
         self._clock = timing.clock
         self._allowance = Allowance()
         self._decoder = Decoder(watched, gpus, self.state, self._allowance, timing.clock)
@@ -82,6 +78,8 @@ class Reflector:
         self._retries = Retries(self._pace, timing)
         self._version = ""
         """From where to watch; "" when a list must come first."""
+        self._drop: Callable[[], None] = _nothing
+        """Ends the connection of the watch that is open."""
         self._silent = False
         self._catch_ups = 0
         """Watches since the loss that ended as agreed, while events were still coming in."""
@@ -89,7 +87,7 @@ class Reflector:
 
     def renew(self) -> None:
         """Give up the connection of the watch, if one is open: it is resumed on a new one at once."""
-        self._streams.drop()
+        self._drop()
 
     def hurry(self) -> None:
         """Try again now instead of after the delay, unless the server itself asked for it."""
@@ -105,11 +103,8 @@ class Reflector:
 
     async def run(self) -> None:
         """Lists and watches for ever."""
-        try:
-            while True:
-                await self._retries.wait(await self._turn())
-        finally:
-            self._streams.close()
+        while True:
+            await self._retries.wait(await self._turn())
 
     async def _turn(self) -> float:
         """One list, if it is needed, and one watch to its end; how long to wait before the next, in seconds."""
@@ -263,24 +258,21 @@ class Reflector:
         if self.watched.field_selector:
             params["fieldSelector"] = self.watched.field_selector
         lines = Lines()
-        at_once = partial(self._at_once, lines) if self._pace.costly is None else None
-        opened = self._streams.open(self.watched.path, params, inactivity=self._pace.inactivity, at_once=at_once)
-        async with opened as chunks:
+        async with self._server.stream(self.watched.path, params, inactivity=self._pace.inactivity) as stream:
+            self._drop = stream.drop
             accepted = lines.last = self.state.reached_at = self._clock()
             self._accepted()
-            async for chunk in chunks:
-                await self._feed.give(self._changes(lines.whole(chunk, self._clock())))
-                self.state.last_event = lines.last  # what is known by now, not what is still to be read
+            try:
+                async for chunk in stream.chunks:
+                    await self._feed.give(self._changes(lines.whole(chunk, self._clock())))
+                    self.state.last_event = lines.last  # what is known by now, not what is still to be read
+            finally:
+                self._drop = _nothing
         now = self._clock()
         if now - accepted < max(seconds - 1.0, _SHORTEST_TURN):
             return False
         self._agreed(now, now - lines.last >= _QUIET)
         return True
-
-    def _at_once(self, lines: Lines, chunk: bytes) -> None:
-        """The bytes of some events that come while none is being read."""
-        self._feed.give_at_once(self._changes(lines.whole(chunk, self._clock())))
-        self.state.last_event = lines.last
 
     def _accepted(self) -> None:
         """The server has accepted the watch, and begins to send what happened since the version."""
@@ -318,3 +310,7 @@ class Reflector:
             events = self._feed.changed(found)
         self._version = found.resource_version or self._version
         return events
+
+
+def _nothing() -> None:
+    """No watch is open."""

@@ -1,4 +1,4 @@
-"""The kept connection: one request after another, and what becomes of it when the server or the caller gives up."""
+"""Requests on kept connections, and what becomes of them when the server or the caller gives up."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from extender.kube.client import ApiError, ApiServer, Transport, Unreachable
-from extender.kube.kept import KeptConnection, KeptConnections, requests_to
+from extender.kube.client import MERGE_PATCH, ApiError, ApiServer, Unreachable
 from tests.kube.api_server import Answer, Request, Script, Writer, failed, hung_up, serving, watched, whole
 from tests.waiting import eventually
 
@@ -27,7 +26,7 @@ def run(
     answers: Sequence[Answer],
     test: Callable[[Any], Awaitable[None]],
     *,
-    kept: Callable[[ApiServer], KeptConnection | KeptConnections] = KeptConnection,
+    kept: Callable[[ApiServer], ApiServer] = lambda server: server.apart(1),
     loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
     prefix: str = "",
     headers: Callable[[], Awaitable[Mapping[str, str]]] = no_headers,
@@ -59,10 +58,10 @@ def run(
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_requests_share_one_connection(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
-    async def test(connection: KeptConnection) -> None:
+    async def test(connection: ApiServer) -> None:
         assert await connection.get(PATH) == b'{"a": 1}'
-        assert await connection.patch(PATH, b'{"b":2}') == b"[1, 2]"  # sent in chunks
-        assert await connection.post(PATH, b"{}") == b"{}"
+        assert await connection.change("PATCH", PATH, b'{"b":2}', MERGE_PATCH) == b"[1, 2]"  # sent in chunks
+        assert await connection.change("POST", PATH, b"{}") == b"{}"
 
     async def token() -> Mapping[str, str]:
         return {"Authorization": "Bearer t"}
@@ -82,16 +81,16 @@ def test_requests_share_one_connection(loop: Callable[[], asyncio.AbstractEventL
 def test_a_connection_that_was_closed_meanwhile_is_replaced() -> None:
     """The server closes a connection that is idle for long; the request may be sent as it does."""
 
-    async def test(connection: KeptConnection) -> None:
+    async def test(connection: ApiServer) -> None:
         await connection.get(PATH)
-        assert await connection.patch(PATH, b"{}") == b"{}"
+        assert await connection.change("PATCH", PATH, b"{}", MERGE_PATCH) == b"{}"
 
     seen, connections = run([whole(200, {}), hung_up(), whole(200, {})], test)
     assert ([one.method for one in seen], connections) == (["GET", "PATCH", "PATCH"], 2)
 
 
 def test_a_server_that_keeps_no_connection_gets_a_new_one_each_time() -> None:
-    async def test(connection: KeptConnection) -> None:
+    async def test(connection: ApiServer) -> None:
         await connection.get(PATH)
         await connection.get(PATH)
 
@@ -100,17 +99,21 @@ def test_a_server_that_keeps_no_connection_gets_a_new_one_each_time() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [hung_up(), hung_up(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab"), hung_up(b"no HTTP at all\r\n\r\n")],
+    ("answer", "asked"),
+    [
+        (hung_up(), 2),  # no answer has begun: it is sent once more
+        (hung_up(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab"), 1),
+        (hung_up(b"no HTTP at all\r\n\r\n"), 1),
+    ],
 )
-def test_an_answer_that_breaks_off_is_no_answer(answer: Answer) -> None:
-    async def test(connection: KeptConnection) -> None:
+def test_an_answer_that_breaks_off_is_no_answer(answer: Answer, asked: int) -> None:
+    async def test(connection: ApiServer) -> None:
         with pytest.raises(Unreachable, match="PATCH"):
-            await connection.patch(PATH, b"{}")
+            await connection.change("PATCH", PATH, b"{}", MERGE_PATCH)
         assert await connection.get(PATH) == b"{}"
 
-    seen, connections = run([answer, whole(200, {})], test)
-    assert (len(seen), connections) == (2, 2)
+    seen, connections = run([*[answer] * asked, whole(200, {})], test)
+    assert (len(seen), connections) == (asked + 1, asked + 1)
 
 
 def test_the_answer_of_a_request_that_was_given_up_reaches_no_other() -> None:
@@ -121,8 +124,8 @@ def test_the_answer_of_a_request_that_was_given_up_reaches_no_other() -> None:
         await given_up.wait()
         await whole(200, {"late": True})(request, writer)
 
-    async def test(connection: KeptConnection) -> None:
-        call = asyncio.create_task(connection.patch(PATH, b"{}"))
+    async def test(connection: ApiServer) -> None:
+        call = asyncio.create_task(connection.change("PATCH", PATH, b"{}", MERGE_PATCH))
         await asked.wait()
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -135,9 +138,9 @@ def test_the_answer_of_a_request_that_was_given_up_reaches_no_other() -> None:
 
 
 def test_an_error_has_its_status_and_what_it_asks_for() -> None:
-    async def test(connection: KeptConnection) -> None:
+    async def test(connection: ApiServer) -> None:
         with pytest.raises(ApiError) as error:
-            await connection.patch(PATH, b"{}")
+            await connection.change("PATCH", PATH, b"{}", MERGE_PATCH)
         assert (error.value.status, error.value.message, error.value.retry_after) == (429, "slow down", 7.0)
         assert await connection.get(PATH) == b"{}"
 
@@ -149,7 +152,7 @@ def test_credentials_add_no_lines() -> None:
     async def forged() -> Mapping[str, str]:
         return {"Authorization": "Bearer a\r\nX-Remote-User: admin"}
 
-    async def test(connection: KeptConnection) -> None:
+    async def test(connection: ApiServer) -> None:
         with pytest.raises(Unreachable, match="line break"):
             await connection.get(PATH)
 
@@ -159,13 +162,14 @@ def test_credentials_add_no_lines() -> None:
 def test_a_server_that_is_away_is_unreachable() -> None:
     async def test() -> None:
         with pytest.raises(Unreachable, match="GET /x"):
-            await KeptConnection(ApiServer("http://127.0.0.1:1", headers=no_headers)).get("/x")
+            async with ApiServer("http://127.0.0.1:1", headers=no_headers) as server:
+                await server.get("/x")
 
     asyncio.run(test())
 
 
-def pool(server: ApiServer, timeout: float = 60.0) -> KeptConnections:
-    return KeptConnections(server, 2, timeout=timeout)
+def pool(server: ApiServer, timeout: float = 60.0) -> ApiServer:
+    return ApiServer(server.url, headers=server.headers, timeout=timeout).apart(2)
 
 
 def test_patches_beside_each_other_take_no_more_connections_than_they_may() -> None:
@@ -179,8 +183,10 @@ def test_patches_beside_each_other_take_no_more_connections_than_they_may() -> N
         under_way -= 1
         await whole(200, {"of": request.path})(request, writer)
 
-    async def test(connections: KeptConnections) -> None:
-        bodies = await asyncio.gather(*(connections.patch(f"/x/{number}", b"{}") for number in range(6)))
+    async def test(connections: ApiServer) -> None:
+        bodies = await asyncio.gather(
+            *(connections.change("PATCH", f"/x/{number}", b"{}", MERGE_PATCH) for number in range(6))
+        )
         assert bodies == [b'{"of": "/x/%d"}' % number for number in range(6)]
 
     seen, connections = run([slow], test, kept=pool)
@@ -188,10 +194,10 @@ def test_patches_beside_each_other_take_no_more_connections_than_they_may() -> N
 
 
 def test_requests_one_after_another_share_one_of_the_connections() -> None:
-    async def test(connections: KeptConnections) -> None:
+    async def test(connections: ApiServer) -> None:
         await connections.get(PATH)
-        await connections.post(PATH, b"{}")
-        await connections.patch(PATH, b"{}")
+        await connections.change("POST", PATH, b"{}")
+        await connections.change("PATCH", PATH, b"{}", MERGE_PATCH)
 
     seen, connections = run([whole(200, {})], test, kept=pool)
     assert ([one.method for one in seen], connections) == (["GET", "POST", "PATCH"], 1)
@@ -201,11 +207,14 @@ def test_a_patch_without_an_answer_ends_and_gives_its_connection_back() -> None:
     async def silent(request: Request, writer: Writer) -> None:
         await asyncio.sleep(60)
 
-    async def test(connections: KeptConnections) -> None:
+    async def test(connections: ApiServer) -> None:
         for _ in range(2):  # as many as there are connections
-            with pytest.raises(Unreachable, match="no answer within"):
-                await connections.patch(PATH, b"{}")
-        assert await asyncio.gather(*(connections.patch(PATH, b"{}") for _ in range(2))) == [b"{}", b"{}"]
+            with pytest.raises(Unreachable, match="PATCH"):
+                await connections.change("PATCH", PATH, b"{}", MERGE_PATCH)
+        assert await asyncio.gather(*(connections.change("PATCH", PATH, b"{}", MERGE_PATCH) for _ in range(2))) == [
+            b"{}",
+            b"{}",
+        ]
 
     # The last two have to be answered in this time.
     run([silent, silent, whole(200, {})], test, kept=partial(pool, timeout=1.0))
@@ -218,30 +227,11 @@ def test_a_patch_that_is_given_up_gives_its_connection_back() -> None:
         under_way.append(request)
         await asyncio.sleep(60)
 
-    async def test(connections: KeptConnections) -> None:
-        asked = [asyncio.create_task(connections.patch(PATH, b"{}")) for _ in range(2)]
+    async def test(connections: ApiServer) -> None:
+        asked = [asyncio.create_task(connections.change("PATCH", PATH, b"{}", MERGE_PATCH)) for _ in range(2)]
         await eventually(lambda: len(under_way) == 2)
         for one in asked:
             one.cancel()
-        assert await connections.patch(PATH, b"{}") == b"{}"
+        assert await connections.change("PATCH", PATH, b"{}", MERGE_PATCH) == b"{}"
 
     run([silent, silent, whole(200, {})], test, kept=pool)
-
-
-def test_a_proxy_in_between_needs_the_general_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    direct, by_environment = Transport(), Transport(proxy_from_environment=True)
-    named = Transport(proxy="http://proxy.example:3128")
-
-    def kept(transport: Transport) -> bool:
-        server = ApiServer("https://api.example:6443", headers=no_headers, transport=transport)
-        alone = isinstance(requests_to(server), KeptConnection)
-        assert isinstance(requests_to(server, 2), KeptConnections) == alone
-        return alone
-
-    assert [kept(one) for one in (direct, by_environment, named)] == [True, True, False]
-    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example:3128")
-    assert [kept(one) for one in (direct, by_environment)] == [True, False]
-    monkeypatch.setenv("NO_PROXY", "api.example")
-    assert kept(by_environment)
